@@ -76,9 +76,9 @@ def published_tables(reference: Place) -> list[ShownTable]:
 
 
 def _tifa160(reference: Place) -> ReleasedScores:
-    location = reference / "tifa160/tifa160_human_and_scores.json"
-    texts = {str(record["text_id"]): str(record["text"]) for record in read_objects(location).values()}
-    return ReleasedScores(_run_scores(tifa160.read_tifa160(location).scores), _measured(texts))
+    place = reference / "tifa160/tifa160_human_and_scores.json"
+    texts = {str(record["text_id"]): str(record["text"]) for record in read_objects(place).values()}
+    return ReleasedScores(_run_scores(tifa160.read_tifa160(place).scores), _measured(texts))
 
 
 def _t2iscorescore(reference: Place, questions: QuestionCounts) -> ReleasedScores:

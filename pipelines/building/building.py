@@ -170,10 +170,10 @@ def build(planned: PlannedBuild, written: Mapping[str, Written]) -> Built:
     counts = {
         reason: sum(one.reason == reason for one in left_out) for reason in dict.fromkeys(o.reason for o in left_out)
     }
-    location = config.storage.locate(config.output)
-    _write(location, config, whole.kept, left_out, tags, table)
+    place = config.storage.locate(config.output)
+    _write(place, config, whole.kept, left_out, tags, table)
     return Built(
-        url=location.url,
+        url=place.url,
         prompts=len(whole.kept),
         left_out=counts,
         failed=[f"{row['prompt_id']}: {row['error']['message']}" for row in failed],
@@ -257,7 +257,7 @@ def _statistics(planned: PlannedBuild, prompts: Sequence[Prompt]) -> ShownTable:
 
 
 def _write(
-    location: Place,
+    place: Place,
     config: BuildConfig,
     prompts: Sequence[Prompt],
     left_out: Sequence[LeftOut],
@@ -266,14 +266,14 @@ def _write(
 ) -> None:
     """The benchmark's tables; the manifest comes last, so it says that all is there."""
     made = [{**one._asdict(), "suite": config.name} for one in prompts]
-    (location / "prompts.parquet").write_table(rows.table(made, rows.BUILT_PROMPTS))
+    (place / "prompts.parquet").write_table(rows.table(made, rows.BUILT_PROMPTS))
     others = [{**one.prompt._asdict(), **one._asdict()} for one in left_out]
-    (location / "left_out.parquet").write_table(rows.table(others, rows.LEFT_OUT))
-    (location / "tags.parquet").write_table(rows.table(list(_tag_rows(tags, config)), rows.TAGS))
-    (location / "statistics.md").write(f"{diagnosis_markdown([table]).strip()}\n".encode())
+    (place / "left_out.parquet").write_table(rows.table(others, rows.LEFT_OUT))
+    (place / "tags.parquet").write_table(rows.table(list(_tag_rows(tags, config)), rows.TAGS))
+    (place / "statistics.md").write(f"{diagnosis_markdown([table]).strip()}\n".encode())
     options = {name: value for name, value in asdict(config).items() if name != "storage"}
     manifest = {"config": options, "prompts": len(prompts), "left_out": len(left_out)}
-    (location / "manifest.json").write((json.dumps(manifest, indent=1) + "\n").encode())
+    (place / "manifest.json").write((json.dumps(manifest, indent=1) + "\n").encode())
 
 
 def _tag_rows(tags: Sequence[Mapping[str, Any]], config: BuildConfig) -> Iterator[dict[str, Any]]:

@@ -29,13 +29,13 @@ class Prompt(NamedTuple):
     origin: Literal["read", "written"]
 
 
-def read_prompts(location: Place, columns: PromptColumnsConfig) -> list[Prompt]:
+def read_prompts(place: Place, columns: PromptColumnsConfig) -> list[Prompt]:
     """The prompts of a file, in its order; those without an id of their own have a hash of their text.
 
     Raises SourceError naming file and row where one has no text, or an id stands twice.
     """
-    records = _records(location, columns)
-    prompts = [_prompt(record, columns, f"{location.url}, row {row}") for row, record in enumerate(records)]
+    records = _records(place, columns)
+    prompts = [_prompt(record, columns, f"{place.url}, row {row}") for row, record in enumerate(records)]
     own = {record_id for record in records if (record_id := id_text(record.get(columns.prompt_id)))}
     seen: Counter[str] = Counter()
     named: list[Prompt] = []
@@ -44,25 +44,25 @@ def read_prompts(location: Place, columns: PromptColumnsConfig) -> list[Prompt]:
         again = seen[prompt.prompt_id]
         if again > 1 and prompt.prompt_id in own:
             raise SourceError(
-                f"{location.url}, row {row}: prompt_id {prompt.prompt_id!r} stands twice; make ids unique, or set "
+                f"{place.url}, row {row}: prompt_id {prompt.prompt_id!r} stands twice; make ids unique, or set "
                 "prompt_columns.prompt_id to a column that the file does not have: ids are then made of the texts"
             )
         named.append(prompt if again == 1 else prompt._replace(prompt_id=f"{prompt.prompt_id}-{again}"))
     return named
 
 
-def _records(location: Place, columns: PromptColumnsConfig) -> Sequence[Mapping[str, Any]]:
-    suffix = location.path.lower()
+def _records(place: Place, columns: PromptColumnsConfig) -> Sequence[Mapping[str, Any]]:
+    suffix = place.path.lower()
     if suffix.endswith(".txt"):
-        lines = read_text(location).splitlines()
+        lines = read_text(place).splitlines()
         return [{columns.text: line.strip()} for line in lines if line.strip()]
     if suffix.endswith(prompt_files.SUFFIXES):
         read = prompt_files.read_prompt_file(
-            read_content(location), location.url, [columns.text], optional=[columns.prompt_id, columns.skills]
+            read_content(place), place.url, [columns.text], optional=[columns.prompt_id, columns.skills]
         )
         return [_with_list(record, columns.skills) for record in read] if suffix.endswith(tuple(SEPARATORS)) else read
     wanted = (columns.prompt_id, columns.text, columns.skills)
-    sheet = read_sheet(location, wanted).require([columns.text], "set prompt_columns.text to what the file calls it")
+    sheet = read_sheet(place, wanted).require([columns.text], "set prompt_columns.text to what the file calls it")
     return list(sheet.table.to_pylist())
 
 
@@ -83,12 +83,12 @@ def _prompt(record: Mapping[str, Any], columns: PromptColumnsConfig, where: str)
     return Prompt(id_text(record.get(columns.prompt_id)) or text_id(text), text, own, "read")
 
 
-def read_gecko(location: Place) -> list[Prompt]:
+def read_gecko(place: Place) -> list[Prompt]:
     """Gecko2K's prompts with their skills and sub-skills, `att/count:additive`; of Gecko(R), the collections.
 
     `dataset_id` has the sub-skill behind its colon, with a number of the prompt.
     """
-    records = prompt_files.read_prompt_file(read_content(location), location.url, prompt_files.GECKO_COLUMNS)
+    records = prompt_files.read_prompt_file(read_content(place), place.url, prompt_files.GECKO_COLUMNS)
     return [
         Prompt(f"{row}", record["prompt"], (*record["skills"], *_sub_skill(record["dataset_id"])), "read")
         for row, record in enumerate(records)

@@ -44,33 +44,31 @@ def find_tars(config: IngestConfig) -> list[SampleFile]:
 
     Raises ConfigError, too, for one that lies, with links followed, out of the named folder and of `link_roots`.
     """
-    location = config.storage.locate(str(config.tars))
-    with readable_errors(location, "tars"):
-        listed = (
-            location.glob() if "*" in location.path else ((location / path, entry) for path, entry in location.files())
-        )
-        named = {place: entry for place, entry in listed if place.path.endswith(ENDINGS)}
-    if location.is_local:
-        named = {place: _local_entry(place, location, config.link_roots) for place in named}
+    place = config.storage.locate(str(config.tars))
+    with readable_errors(place, "tars"):
+        listed = place.glob() if "*" in place.path else ((place / path, entry) for path, entry in place.files())
+        named = {tar: entry for tar, entry in listed if tar.path.endswith(ENDINGS)}
+    if place.is_local:
+        named = {tar: _local_entry(tar, place, config.link_roots) for tar in named}
     tars = [
-        SampleFile(location=place, size=entry.size, etag=entry.etag, name=stem(place.path, ENDINGS))
-        for place, entry in sorted(named.items(), key=lambda found: found[0].url)
-        if entry.type == "file" and not place.name.startswith(".")
+        SampleFile(place=tar, size=entry.size, etag=entry.etag, name=stem(tar.path, ENDINGS))
+        for tar, entry in sorted(named.items(), key=lambda found: found[0].url)
+        if entry.type == "file" and not tar.name.startswith(".")
     ]
     if not tars:
-        raise ConfigError(f"tars {location.url}: expected files that end in {', '.join(ENDINGS)}, found none")
+        raise ConfigError(f"tars {place.url}: expected files that end in {', '.join(ENDINGS)}, found none")
     return tars
 
 
-def _local_entry(place: Place, location: Place, others: Sequence[str]) -> Entry:
+def _local_entry(tar: Place, place: Place, others: Sequence[str]) -> Entry:
     """What a local file, or a link, leads to; the tar that was named itself may lie anywhere."""
-    folder = location.path.partition("*")[0].rpartition("/")[0] or "/" if "*" in location.path else location.path
-    if place != location and leads_out(place.path, link_roots(folder, others)):
+    folder = place.path.partition("*")[0].rpartition("/")[0] or "/" if "*" in place.path else place.path
+    if tar != place and leads_out(tar.path, link_roots(folder, others)):
         raise ConfigError(
-            f"tars {place}: a link leads out of {folder}; put the tar itself there, or add its folder to link_roots"
+            f"tars {tar}: a link leads out of {folder}; put the tar itself there, or add its folder to link_roots"
         )
-    with readable_errors(place, "tars, a link:"):
-        return place.entry()
+    with readable_errors(tar, "tars, a link:"):
+        return tar.entry()
 
 
 class Damage(Refused):
@@ -97,7 +95,7 @@ def read_members(tar: SampleFile, max_bytes: int) -> Iterator[Member | Rejection
     """The files of a tar in order; raises Damage where it cannot be read on."""
     blocks: list[bytes] = []
     key = ""
-    with readable_errors(tar.location, "tars"), _open(tar) as stream:
+    with readable_errors(tar.place, "tars"), _open(tar) as stream:
         try:
             with tarfile.open(fileobj=stream, mode="r|", tarinfo=_watched_header(blocks)) as archive:
                 while (header := archive.next()) is not None:
@@ -118,21 +116,21 @@ def read_members(tar: SampleFile, max_bytes: int) -> Iterator[Member | Rejection
             "the tar goes on after its end mark, as tars do that were joined by cat: what is after the mark is lost, "
             f"{NO_NUMBER}; give each tar a file of its own"
         )
-        yield Rejection(tar.location.url, None, DAMAGED_TAR, message)
+        yield Rejection(tar.place.url, None, DAMAGED_TAR, message)
 
 
 class _Stored(io.RawIOBase):
     """A stored file whose storage fails with a ConfigError, which no reader above it takes for damage."""
 
-    def __init__(self, stream: IO[bytes], location: Place) -> None:
+    def __init__(self, stream: IO[bytes], place: Place) -> None:
         self._stream = stream
-        self._location = location
+        self._place = place
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        with readable_errors(self._location, "tars"):
+        with readable_errors(self._place, "tars"):
             content = self._stream.read(len(buffer))
         buffer[: len(content)] = content
         return len(content)
@@ -141,8 +139,8 @@ class _Stored(io.RawIOBase):
 @contextmanager
 def _open(tar: SampleFile) -> Iterator[IO[bytes]]:
     """The tar's bytes, out of every compressed stream that the file holds."""
-    with tar.location.open(block_size=BLOCK_BYTES) as file:
-        stored = io.BufferedReader(_Stored(file, tar.location), BLOCK_BYTES)
+    with tar.place.open(block_size=BLOCK_BYTES) as file:
+        stored = io.BufferedReader(_Stored(file, tar.place), BLOCK_BYTES)
         start = stored.peek(8)
         opener = next((opener for mark, opener in OPENERS.items() if start.startswith(mark)), None)
         yield opener(stored) if opener else stored
@@ -196,7 +194,7 @@ def _read_member(
 ) -> Member | Rejection:
     """A member's content if it belongs to a sample, of this key, and may be read."""
     if not key:
-        where = f"{tar.location.url}/{header.name}".encode(errors="replace").decode()
+        where = f"{tar.place.url}/{header.name}".encode(errors="replace").decode()
         return Rejection(where, None, "refused_member", "a name that begins with a dot is no sample; remove it")
     return Member(key, kind, _content(archive, header, kind, max_bytes))
 

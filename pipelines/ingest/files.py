@@ -138,7 +138,7 @@ class FileSource(Source):
         yield from (FileUnit(generator, waiting[generator]) for generator in sorted(waiting))
 
     def _candidate(self, row: Row) -> TableRow | Rejection:
-        file, line = self.table.place(row)
+        file, line = self.table.source(row)
         try:
             path = relative_path(row.values.get(self.names.image or ""), self.folder)
             candidate = make_candidate(

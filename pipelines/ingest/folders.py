@@ -33,7 +33,7 @@ class _SeenOrigins:
 class FolderTable:
     """What the layout of a folder tells of its images."""
 
-    location: Place
+    place: Place
     columns: InputColumnsConfig
     prompts_from: PromptsFrom | None = None
     _noted: _SeenOrigins = field(default_factory=_SeenOrigins)
@@ -46,7 +46,7 @@ class FolderTable:
     @property
     def url(self) -> str:
         """The folder's address."""
-        return self.location.url
+        return self.place.url
 
     @property
     def files(self) -> list[SourceFile]:
@@ -63,13 +63,13 @@ class FolderTable:
         noted = self._noted
         return Origins(" and ".join(noted.prompts), generators, list(noted.unread), noted.passed_over)
 
-    def place(self, row: Row) -> tuple[str, int | None]:
+    def source(self, row: Row) -> tuple[str, int | None]:
         """The image file of a row."""
         return f"{self.url}/{row.values['file']}", None
 
     def rows(self, image: str) -> Iterator[Row | Rejection]:
         """Every image, by the usual names of columns; raises ConfigError for a folder of no known layout."""
-        folder = list_images(self.location, columns=self.columns)
+        folder = list_images(self.place, columns=self.columns)
         told_rows, passed_over = read_layout(folder, self.prompts_from)
         self._noted.passed_over = pass_over(passed_over)
         for number, told in enumerate(told_rows, start=1):

@@ -42,21 +42,19 @@ AGAIN = "it may be truncated: write or download it again"
 
 def find_tables(config: IngestConfig) -> list[SampleFile]:
     """The table, or those below a folder, by name; none where it is neither. Raises ConfigError for links out of it."""
-    location = config.storage.locate(str(config.table))
-    with readable_errors(location, "table"):
-        entries = {path: entry for path, entry in location.files() if is_table(path or location.name, ENDINGS)}
-    roots = link_roots(location.path, config.link_roots) if location.is_local else []
+    place = config.storage.locate(str(config.table))
+    with readable_errors(place, "table"):
+        entries = {path: entry for path, entry in place.files() if is_table(path or place.name, ENDINGS)}
+    roots = link_roots(place.path, config.link_roots) if place.is_local else []
     for path in entries:
-        if roots and path and leads_out((location / path).path, roots):
-            raise ConfigError(
-                f"table {location / path}: a link leads out of {location.url}; add its folder to link_roots"
-            )
+        if roots and path and leads_out((place / path).path, roots):
+            raise ConfigError(f"table {place / path}: a link leads out of {place.url}; add its folder to link_roots")
     return [
         SampleFile(
-            location=location / path,
+            place=place / path,
             size=entry.size,
             etag=entry.etag,
-            name=stem((path or location.name).replace("/", "-"), ENDINGS),
+            name=stem((path or place.name).replace("/", "-"), ENDINGS),
         )
         for path, entry in sorted(entries.items())
     ]
@@ -66,7 +64,7 @@ def read_rows(file: SampleFile, config: IngestConfig) -> Iterator[Sample | Rejec
     """A table's images in order; a row that is none costs itself, damage what is after it."""
     number = 0
     try:
-        with _opened(file.location) as (schema, batches):
+        with _opened(file.place) as (schema, batches):
             several = _several(schema.names, config)
             others = _others(schema, several)
             for batch in batches:
@@ -77,15 +75,15 @@ def read_rows(file: SampleFile, config: IngestConfig) -> Iterator[Sample | Rejec
                         yield _sample(file, config, row, names, _name(number, index, several), others)
     except (pa.ArrowException, UnicodeDecodeError) as error:
         message = f"not readable after row {number} ({first_line(error)}): what is after it is lost; {AGAIN}"
-        yield Rejection(file.location.url, None, DAMAGED_TABLE, message)
+        yield Rejection(file.place.url, None, DAMAGED_TABLE, message)
 
 
 @contextmanager
-def _opened(location: Place) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
+def _opened(place: Place) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
     """The table's columns, and its rows some at a time."""
-    with readable_errors(location, "table"), location.open() as stream:
+    with readable_errors(place, "table"), place.open() as stream:
         try:
-            if location.path.lower().endswith(".parquet"):
+            if place.path.lower().endswith(".parquet"):
                 parquet = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
                 yield parquet.schema_arrow, parquet.iter_batches(batch_size=ROWS_AT_ONCE, use_threads=False)
             else:
@@ -115,10 +113,10 @@ class TableInspection(NamedTuple):
     """Their columns; None where there are none as named, nor by the usual names."""
 
 
-def look_at(location: Place, columns: InputColumnsConfig) -> TableInspection:
+def look_at(place: Place, columns: InputColumnsConfig) -> TableInspection:
     """What a table says; nothing where it cannot be read, which is said of it elsewhere."""
     try:
-        with _opened(location) as (schema, batches):
+        with _opened(place) as (schema, batches):
             names = find_names(schema.names, columns)
             usual = () if columns.image else HELD
             image = next((name for name in (*usual, names.image) if name in schema.names), None)
@@ -136,12 +134,12 @@ def look_at(location: Place, columns: InputColumnsConfig) -> TableInspection:
 def describe_table(file: SampleFile, config: IngestConfig) -> Origins:
     """Which of a table's columns tell the prompts and the generators; the others are kept."""
     try:
-        with _opened(file.location) as (schema, _):
+        with _opened(file.place) as (schema, _):
             several = _several(schema.names, config)
             others = _others(schema, several)
     except (pa.ArrowException, OSError, UnicodeDecodeError):
-        return Origins(f"{file.location.url}, which cannot be read", f"{file.location.url}, which cannot be read")
-    url = file.location.url
+        return Origins(f"{file.place.url}, which cannot be read", f"{file.place.url}, which cannot be read")
+    url = file.place.url
     generators = ", ".join(dict.fromkeys(repr(names.generator) for names in several))
     read = {name for names in several for name in asdict(names).values()}
     whose = f"generator={config.generator}" if config.generator else f"the column {generators} of {url}"
@@ -210,7 +208,7 @@ def _sample(
         candidate = make_candidate(
             row,
             names,
-            file=file.location.url,
+            file=file.place.url,
             line=line,
             generator=config.generator,
             default_id=f"{file.name}/{name}",
@@ -218,7 +216,7 @@ def _sample(
         )
         return Sample(candidate, _image(row[names.image or ""], file, config))
     except Refused as refused:
-        return refused.at(file.location.url, line)
+        return refused.at(file.place.url, line)
 
 
 def _image(value: Any, file: SampleFile, config: IngestConfig) -> bytes:
@@ -226,7 +224,7 @@ def _image(value: Any, file: SampleFile, config: IngestConfig) -> bytes:
     if isinstance(value, Mapping):
         value = value.get("bytes") or value.get("path")
     if isinstance(value, str):
-        beside = config.images or file.location.url.rpartition("/")[0]
+        beside = config.images or file.place.url.rpartition("/")[0]
         return read_image(value, config.storage.locate(beside), config)
     if not isinstance(value, bytes):
         raise Refused("missing_image", f"expected an image or its path, found {type(value).__name__}; fill it in")

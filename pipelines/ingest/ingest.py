@@ -80,7 +80,7 @@ def _open_source(config: IngestConfig) -> Source:
         return SampleSource(config=config, held=held, read=read_rows, tell=describe_table)
     folder = config.folder
     told = (
-        FolderTable(location=folder, columns=config.columns, prompts_from=config.prompts_from)
+        FolderTable(place=folder, columns=config.columns, prompts_from=config.prompts_from)
         if config.table is None
         else open_table(config.storage.locate(config.table))
     )

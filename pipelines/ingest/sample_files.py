@@ -26,14 +26,14 @@ EXTRAS = pa.schema([("sample", pa.string())])
 class SampleFile:
     """A file that holds images, as the listing shows it."""
 
-    location: Place
+    place: Place
     size: int
     etag: str
     name: str
     """Without its ending, for the ids of images that have none."""
 
     def __str__(self) -> str:
-        return self.location.url
+        return self.place.url
 
 
 class Sample(NamedTuple):
@@ -63,7 +63,7 @@ class SampleSource(Source):
 
     @property
     def files(self) -> list[SourceFile]:
-        return [SourceFile(file.location.url, file.size, file.etag) for file in self.held]
+        return [SourceFile(file.place.url, file.size, file.etag) for file in self.held]
 
     @property
     def origins(self) -> Origins:
@@ -112,7 +112,7 @@ class SampleSource(Source):
         (output / _receipt_path(self._key(file))).write(json.dumps(receipt).encode())
 
     def _key(self, file: SampleFile) -> str:
-        return digest([self.config.recipe, file.location.url, file.size, file.etag])
+        return digest([self.config.recipe, file.place.url, file.size, file.etag])
 
 
 def _content(file_key: str, index: int) -> str:

@@ -46,75 +46,75 @@ def take_in(config: SweepConfig, report: Report) -> Own:
     benchmark = config.benchmark
     if benchmark.images is None or benchmark.prompts is not None:
         return Own(config, None)
-    location = config.storage.locate(benchmark.images)
+    place = config.storage.locate(benchmark.images)
     columns = _columns(benchmark.columns)
-    folder = list_images(location, "benchmark.images", columns)
-    inspection = _look(location, folder, columns)
-    given = _named_files(location, columns) or _input(config, location, folder, inspection)
+    folder = list_images(place, "benchmark.images", columns)
+    inspection = _look(place, folder, columns)
+    given = _named_files(place, columns) or _input(config, place, folder, inspection)
     if given is None:
         return Own(
             replace(config, benchmark=replace(benchmark, columns=_with_found_columns(benchmark.columns, inspection))),
             None,
         )
-    asked = _ingest_config(config, location, given)
+    asked = _ingest_config(config, place, given)
     ingested = ingest(asked, report)
     taken = replace(
         benchmark,
         prompts=f"{asked.output}/prompts.parquet",
         images=asked.output,
         columns=ColumnsConfig(extra=benchmark.columns.extra),
-        uri_roots=(location.url if asked.copy else asked.folder.url, *benchmark.uri_roots),
+        uri_roots=(place.url if asked.copy else asked.folder.url, *benchmark.uri_roots),
         prompts_from=None,
     )
     return Own(replace(config, benchmark=taken), ingested)
 
 
-def _named_files(location: Place, columns: InputColumnsConfig) -> dict[str, Any] | None:
+def _named_files(place: Place, columns: InputColumnsConfig) -> dict[str, Any] | None:
     """As what a CSV or JSON Lines table of image files is taken in; None for anything else.
 
     Where no column names the generator, it is called as the table is.
     """
-    if not location.path.lower().endswith(TEXT_TABLES):
+    if not place.path.lower().endswith(TEXT_TABLES):
         return None
-    names = find_names(open_table(location).kinds, columns)
-    return {"table": location.url, "copy": False, "generator": None if names.generator else _stem(location)}
+    names = find_names(open_table(place).kinds, columns)
+    return {"table": place.url, "copy": False, "generator": None if names.generator else _stem(place)}
 
 
-def _look(location: Place, folder: Folder, columns: InputColumnsConfig) -> TableInspection | None:
+def _look(place: Place, folder: Folder, columns: InputColumnsConfig) -> TableInspection | None:
     """What the first of some tables says; None where there is no table of images."""
     tables = [name for name in folder.names if is_table(name, TABLES)]
     if not tables:
         return None
-    inspection = look_at(location if location.path.endswith(TABLES) else location / tables[0], columns)
+    inspection = look_at(place if place.path.endswith(TABLES) else place / tables[0], columns)
     return None if inspection.image is None and not inspection.several and folder.images else inspection
 
 
 def _input(
-    config: SweepConfig, location: Place, folder: Folder, inspection: TableInspection | None
+    config: SweepConfig, place: Place, folder: Folder, inspection: TableInspection | None
 ) -> dict[str, Any] | None:
     """As what images are taken in; None for what sweeps read themselves, Parquet of one generator or a folder each."""
     if inspection is not None:
         one_folder = len({name.rpartition("/")[0] for name in folder.names if is_table(name, TABLES)}) == 1
-        arrow = any(name.endswith(".arrow") for name in (*folder.names, location.path))
+        arrow = any(name.endswith(".arrow") for name in (*folder.names, place.path))
         named = inspection.generator is not None and (
             one_folder or arrow or config.benchmark.columns.generator is not None
         )
         foreign = arrow or named or (one_folder and (inspection.several or inspection.paths))
-        return {"table": location.url, "generator": None if named else _stem(location)} if foreign else None
-    if folder.images and folder.location.is_file():
-        raise ConfigError(f"benchmark.images {location.url}: is one image; name the folder that it lies in")
+        return {"table": place.url, "generator": None if named else _stem(place)} if foreign else None
+    if folder.images and folder.place.is_file():
+        raise ConfigError(f"benchmark.images {place.url}: is one image; name the folder that it lies in")
     if folder.images:
-        return {"images": location.url, "copy": False, "prompts_from": config.benchmark.prompts_from}
+        return {"images": place.url, "copy": False, "prompts_from": config.benchmark.prompts_from}
     if any(name.endswith(TARS) for name in folder.names):
-        return {"tars": location.url, "generator": None if _tars_name_generators(config, location) else _stem(location)}
+        return {"tars": place.url, "generator": None if _tars_name_generators(config, place) else _stem(place)}
     raise ConfigError(
-        f"benchmark.images {location.url}: expected image files, tars, or Parquet or Arrow tables with images, found "
+        f"benchmark.images {place.url}: expected image files, tars, or Parquet or Arrow tables with images, found "
         f"{count_kinds(folder.names) or 'none'}"
     )
 
 
-def _tars_name_generators(config: SweepConfig, location: Place) -> bool:
-    asked = _ingest_config(config, location, {"tars": location.url})
+def _tars_name_generators(config: SweepConfig, place: Place) -> bool:
+    asked = _ingest_config(config, place, {"tars": place.url})
     return name_generators(find_tars(asked)[0], asked)
 
 
@@ -125,11 +125,11 @@ def _with_found_columns(columns: ColumnsConfig, inspection: TableInspection | No
     return replace(columns, image=inspection.image or columns.image, prompt=inspection.prompt or columns.prompt)
 
 
-def _ingest_config(config: SweepConfig, location: Place, given: dict[str, Any]) -> IngestConfig:
+def _ingest_config(config: SweepConfig, place: Place, given: dict[str, Any]) -> IngestConfig:
     asked = [config.benchmark.prompts_from, config.benchmark.columns.generator]
-    named = digest([location.url, *asked] if any(asked) else location.url)  # another way may tell other generators
+    named = digest([place.url, *asked] if any(asked) else place.url)  # another way may tell other generators
     return IngestConfig(
-        output=f"{config.store}/{FOLDER}/{_stem(location)}-{named[:8]}",
+        output=f"{config.store}/{FOLDER}/{_stem(place)}-{named[:8]}",
         **given,
         columns=_columns(config.benchmark.columns),
         link_roots=tuple(root for root in config.benchmark.uri_roots if "://" not in root),
@@ -158,5 +158,5 @@ def _columns(columns: ColumnsConfig) -> InputColumnsConfig:
     )
 
 
-def _stem(location: Place) -> str:
-    return stem(location.path, (*TARS, *TABLES, *TEXT_TABLES))
+def _stem(place: Place) -> str:
+    return stem(place.path, (*TARS, *TABLES, *TEXT_TABLES))

@@ -86,7 +86,7 @@ def _gather_all(tar: SampleFile, config: IngestConfig) -> Iterator[_Gathered | R
             gathered = gathered or _Gathered(key=member.key)
             _gather(gathered, member)
     except Damage as damage:
-        yield damage.at(tar.location.url)
+        yield damage.at(tar.place.url)
         if gathered is None or gathered.key == damage.key:
             return
     if gathered is not None:
@@ -105,7 +105,7 @@ def _gather(gathered: _Gathered, member: Member) -> None:
 
 
 def _sample(gathered: _Gathered, tar: SampleFile, config: IngestConfig) -> Sample | Rejection:
-    where = f"{tar.location.url}/{gathered.key}"
+    where = f"{tar.place.url}/{gathered.key}"
     try:
         if gathered.refused:
             raise gathered.refused
@@ -137,7 +137,7 @@ def _candidate(gathered: _Gathered, tar: SampleFile, config: IngestConfig) -> Ca
     return make_candidate(
         fields,
         names,
-        file=f"{tar.location.url}/{gathered.key}",
+        file=f"{tar.place.url}/{gathered.key}",
         line=None,
         generator=config.generator,
         default_id=f"{tar.name}/{gathered.key}",

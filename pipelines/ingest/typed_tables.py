@@ -47,19 +47,19 @@ TYPES = {
 class Table:
     """A table of images."""
 
-    location: Place
+    place: Place
     kinds: Mapping[str, str]
     """What each column holds, a key of TYPES; in the order of the file."""
 
     @property
     def url(self) -> str:
         """The table's address."""
-        return self.location.url
+        return self.place.url
 
     @property
     def files(self) -> list[SourceFile]:
         """The table."""
-        return [source_file(self.location, "table")]
+        return [source_file(self.place, "table")]
 
     def names(self, config: IngestConfig) -> InputColumnsConfig:
         """Its columns by role; raises ConfigError where one is needed and not there."""
@@ -74,17 +74,17 @@ class Table:
         others = [name for name in self.kinds if name not in read]
         return Origins(f"the column {names.prompt or names.prompt_id!r} of {self.url}", generators, others)
 
-    def place(self, row: Row) -> tuple[str, int | None]:
+    def source(self, row: Row) -> tuple[str, int | None]:
         """The file and the line of a row."""
         return self.url, row.line
 
     def rows(self, image: str) -> Iterator[Row | Rejection]:
         """Every row; `image` is the column of the image files."""
-        with opened_table(self.location) as stream:
-            if is_json_lines(self.location.path):
-                yield from read_json_lines(stream, self.location.url)
+        with opened_table(self.place) as stream:
+            if is_json_lines(self.place.path):
+                yield from read_json_lines(stream, self.place.url)
             else:
-                yield from open_csv(stream, self.location.url, lambda values: _names_image(values[image])).rows
+                yield from open_csv(stream, self.place.url, lambda values: _names_image(values[image])).rows
 
     def schema(self, names: list[str]) -> pa.Schema:
         """These columns' types."""
@@ -99,33 +99,33 @@ def _names_image(cell: str) -> bool:
     return PurePosixPath(cell.removesuffix('"')).suffix[1:].lower() in IMAGES
 
 
-def open_table(location: Place) -> Table:
+def open_table(place: Place) -> Table:
     """Reads a CSV's header, or what the values of a JSON Lines file are; raises ConfigError where it is neither."""
-    if not location.path.lower().endswith((*SEPARATORS, *JSON_LINES)):
+    if not place.path.lower().endswith((*SEPARATORS, *JSON_LINES)):
         known = ", ".join((*SEPARATORS, *JSON_LINES))
-        raise ConfigError(f"table {location.url}: expected a file that ends in {known}; rename or convert it")
-    with opened_table(location) as stream:
-        if is_json_lines(location.path):
-            return Table(location=location, kinds=_kinds(read_json_lines(stream, location.url)))
-        names = open_csv(stream, location.url).names
-        require_once(names, names, location.url)
-    return Table(location=location, kinds=dict.fromkeys(names, "text"))
+        raise ConfigError(f"table {place.url}: expected a file that ends in {known}; rename or convert it")
+    with opened_table(place) as stream:
+        if is_json_lines(place.path):
+            return Table(place=place, kinds=_kinds(read_json_lines(stream, place.url)))
+        names = open_csv(stream, place.url).names
+        require_once(names, names, place.url)
+    return Table(place=place, kinds=dict.fromkeys(names, "text"))
 
 
-def source_file(location: Place, what: str) -> SourceFile:
+def source_file(place: Place, what: str) -> SourceFile:
     """A file as it stands; raises ConfigError where it is not there."""
-    with readable_errors(location, what):
-        entry = location.entry()
-    return SourceFile(location.url, entry.size, entry.etag)
+    with readable_errors(place, what):
+        entry = place.entry()
+    return SourceFile(place.url, entry.size, entry.etag)
 
 
 @contextmanager
-def opened_table(location: Place) -> Iterator[Any]:
+def opened_table(place: Place) -> Iterator[Any]:
     """The table's bytes; whatever is wrong with the whole of it is the user's to correct."""
     try:
         with (
-            readable_errors(location, "table"),
-            location.open(block_size=BLOCK_BYTES) as stream,
+            readable_errors(place, "table"),
+            place.open(block_size=BLOCK_BYTES) as stream,
         ):
             yield stream
     except SourceError as error:

@@ -83,10 +83,10 @@ def accumulated(config: AccumulateConfig) -> Accumulated:
 
 
 def _answered(config: AccumulateConfig) -> Answered:
-    location = config.storage.locate(config.answers)
+    place = config.storage.locate(config.answers)
     if config.format is not None:
-        return FORMATS[config.format](location, config.given)
-    return read_table(location, config.given, config.columns, separator=config.separator, no_parent=config.no_parent)
+        return FORMATS[config.format](place, config.given)
+    return read_table(place, config.given, config.columns, separator=config.separator, no_parent=config.no_parent)
 
 
 def _score(asked: Mapping[str, Answer], config: AccumulateConfig) -> dict[str, Any]:
@@ -107,6 +107,6 @@ def _score(asked: Mapping[str, Answer], config: AccumulateConfig) -> dict[str, A
 def write_accumulated(config: AccumulateConfig) -> Accumulated:
     """Writes the scores, which jobs.metaeval takes, and gives them."""
     found = accumulated(config)
-    location = config.storage.locate(config.output)
-    location.write_table(found.scores)
+    place = config.storage.locate(config.output)
+    place.write_table(found.scores)
     return found

@@ -211,8 +211,8 @@ def write_labels(config: LabelsConfig, plan: LabelPlan) -> None:
     """Writes what to rate next as CSV."""
     sink = pa.BufferOutputStream()
     pcsv.write_csv(plan.next_prompts, sink)
-    location = config.storage.locate(config.output)
-    location.write(sink.getvalue().to_pybytes())
+    place = config.storage.locate(config.output)
+    place.write(sink.getvalue().to_pybytes())
 
 
 def shown_labels(config: LabelsConfig, plan: LabelPlan) -> ShownTable:

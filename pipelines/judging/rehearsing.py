@@ -138,9 +138,9 @@ def _judges(config: RehearseConfig) -> Iterator[Judged]:
             yield from _judged(protocol.name, judge, ratings, labels, options, by_pair=True)
         yield from _metrics(protocol.name, of_metrics(release.scores, config.metrics), labels, config, by_pair=False)
     if config.scores is not None:
-        location = config.storage.locate(config.scores)
-        name = PurePosixPath(location.path).name
-        yield from _metrics(name, read_scores(location, config.metrics), {}, config, by_pair=True)
+        place = config.storage.locate(config.scores)
+        name = PurePosixPath(place.path).name
+        yield from _metrics(name, read_scores(place, config.metrics), {}, config, by_pair=True)
 
 
 def _metrics(

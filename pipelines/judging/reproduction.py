@@ -172,8 +172,8 @@ def _accumulation(config: ReproductionConfig) -> Iterator[Check]:
 
 def write_reproduction(checks: Sequence[Check], config: ReproductionConfig) -> None:
     """Writes the comparison as Markdown."""
-    location = config.storage.locate(config.output)
-    location.write(reproduction_text(checks).encode())
+    place = config.storage.locate(config.output)
+    place.write(reproduction_text(checks).encode())
 
 
 def reproduction_text(checks: Sequence[Check]) -> str:

@@ -39,8 +39,8 @@ class ShardRecord(NamedTuple):
 class Output:
     """A place that holds one export."""
 
-    def __init__(self, location: Place, identity: Mapping[str, Any]) -> None:
-        self.location = location
+    def __init__(self, place: Place, identity: Mapping[str, Any]) -> None:
+        self.place = place
         self.identity = identity
         self.key = digest(identity)
 
@@ -56,15 +56,15 @@ class Output:
             self._create(UNFINISHED, _encoded({"key": self.key, "export": self.identity}))
             known = self._read(UNFINISHED) or {}
         if known.get("key") != self.key:
-            raise ConfigError(f"output {self.location.url}: {_difference(known.get('export', {}), self.identity)}")
+            raise ConfigError(f"output {self.place.url}: {_difference(known.get('export', {}), self.identity)}")
         return manifest
 
     def _require_empty(self) -> None:
-        with readable_errors(self.location, "output"):
-            stands = self.location.exists() and self.location.list()
+        with readable_errors(self.place, "output"):
+            stands = self.place.exists() and self.place.list()
         if stands:
             raise ConfigError(
-                f"output {self.location.url}: expected an empty folder, or one of this export; choose another"
+                f"output {self.place.url}: expected an empty folder, or one of this export; choose another"
             )
 
     def record(self, name: str) -> ShardRecord | None:
@@ -75,7 +75,7 @@ class Output:
     def write(self, path: str, data: bytes) -> None:
         """Puts a file in its place once; raises ConfigError where another stands there."""
         if not self._create(path, data) and self._content(path) != data:
-            raise ConfigError(f"{self.location / path}: another file stands there; choose another output")
+            raise ConfigError(f"{self.place / path}: another file stands there; choose another output")
 
     def commit(self, record: ShardRecord) -> None:
         """Says that a shard stands, after all of its files do."""
@@ -88,7 +88,7 @@ class Output:
     def join(self, path: str, names: Iterable[str], *, as_list: bool) -> str:
         """Writes the file of a split from its parts, a part at a time in memory; its SHA-256."""
         sha256 = hashlib.sha256()
-        with (self.location / path).writing() as draft, draft.open("wb") as file:
+        with (self.place / path).writing() as draft, draft.open("wb") as file:
             for data in _as_list(self._pieces(names)) if as_list else self._pieces(names):
                 sha256.update(data)
                 file.write(data)
@@ -105,18 +105,18 @@ class Output:
 
     def tidy(self) -> None:
         """Removes what only an unfinished export needs."""
-        with write_errors(self.location):
-            for place in (self.location / RECORDS, self.location / UNFINISHED):
-                if place.exists():
-                    place.fs.rm(place.path, recursive=True)
+        with write_errors(self.place):
+            for unneeded in (self.place / RECORDS, self.place / UNFINISHED):
+                if unneeded.exists():
+                    unneeded.fs.rm(unneeded.path, recursive=True)
 
     def _create(self, path: str, data: bytes) -> bool:
-        return (self.location / path).create(data)
+        return (self.place / path).create(data)
 
     def _content(self, path: str) -> bytes | None:
-        with readable_errors(self.location, "output"):
+        with readable_errors(self.place, "output"):
             try:
-                return (self.location / path).read()
+                return (self.place / path).read()
             except FileNotFoundError:
                 return None
 
@@ -127,7 +127,7 @@ class Output:
         try:
             return dict(json.loads(content))
         except (ValueError, TypeError) as error:
-            raise ConfigError(f"{self.location / path}: not written by an export; choose another output") from error
+            raise ConfigError(f"{self.place / path}: not written by an export; choose another output") from error
 
 
 def _as_list(pieces: Iterable[bytes]) -> Iterator[bytes]:

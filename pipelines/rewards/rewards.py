@@ -281,7 +281,7 @@ def _ended(output: Output, manifest: Mapping[str, Any], written: int, config: Re
     failed = sum(count for kind, count in manifest["left_out"].items() if kind not in NO_FAILURE)
     examples = sum(split["examples"] for split in manifest["splits"].values())
     return Exported(
-        url=output.location.url,
+        url=output.place.url,
         splits=manifest["splits"],
         left_out=manifest["left_out"],
         messages=manifest["messages"],

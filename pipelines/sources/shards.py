@@ -69,25 +69,25 @@ class ListedFile(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """What lies at or below a location, but for what is hidden or in a store."""
+    """What lies at or below a place, but for what is hidden or in a store."""
 
     tables: list[ListedFile]
     others: list[str]
     """The other files, by their paths from there."""
 
 
-def list_files(location: Place, group: str, suffixes: tuple[str, ...]) -> Listing:
-    """The tables at or below a location, by name, and what lies beside them; raises FileNotFoundError for no place."""
-    found = dict(location.files())
-    if not found and not location.exists():
-        raise FileNotFoundError(location.url)
-    paths = {path or location.name: path for path in outside_stores(location, sorted(found))}
+def list_files(place: Place, group: str, suffixes: tuple[str, ...]) -> Listing:
+    """The tables at or below a place, by name, and what lies beside them; raises FileNotFoundError for no place."""
+    found = dict(place.files())
+    if not found and not place.exists():
+        raise FileNotFoundError(place.url)
+    paths = {path or place.name: path for path in outside_stores(place, sorted(found))}
     tables = [relative for relative in paths if is_table(relative, suffixes)]
     others = [relative for relative in paths if is_table(relative, ("",)) and not is_table(relative, suffixes)]
 
     def listed(relative: str) -> ListedFile:
-        entry, place = found[paths[relative]], location / paths[relative]
-        return ListedFile(group, _name(relative, paths), place, entry.size, entry.etag, regular=entry.type == "file")
+        entry, file = found[paths[relative]], place / paths[relative]
+        return ListedFile(group, _name(relative, paths), file, entry.size, entry.etag, regular=entry.type == "file")
 
     return Listing(list(map(listed, tables)), others)
 

@@ -366,8 +366,8 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
-def _stem(location: Place) -> str:
-    return location.name.removesuffix(".parquet")
+def _stem(place: Place) -> str:
+    return place.name.removesuffix(".parquet")
 
 
 def _holds_images(file: Place, benchmark: BenchmarkConfig) -> bool:

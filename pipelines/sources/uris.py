@@ -35,11 +35,11 @@ class Uris:
 
     def read(self, uri: str) -> bytes:
         """The file's bytes; raises RefusedUri, or OSError where it cannot be read."""
-        location = self.locate(uri)
-        if location.is_local:
-            return _read_regular(location.path, self.max_bytes + 1)
+        place = self.locate(uri)
+        if place.is_local:
+            return _read_regular(place.path, self.max_bytes + 1)
         try:
-            return location.read(self.max_bytes + 1)
+            return place.read(self.max_bytes + 1)
         except OSError:
             raise
         except Exception as error:  # the S3 client has errors of its own for a network that fails
@@ -75,15 +75,15 @@ class StoredObjects:
         if not isinstance(uri, str) or not uri:
             return ""
         try:
-            location = self.locate_image(uri)
+            place = self.locate_image(uri)
         except PlumblineError:
             return ""
-        if location.is_local:
-            return _identities(lambda: {location.name: location.entry()}).get(location.name, "")
-        folder = location.parent
+        if place.is_local:
+            return _identities(lambda: {place.name: place.entry()}).get(place.name, "")
+        folder = place.parent
         if folder.url not in self.listings:
             self.listings[folder.url] = _identities(folder.list)
-        return self.listings[folder.url].get(location.name, "")
+        return self.listings[folder.url].get(place.name, "")
 
 
 def _identities(look: Callable[[], Mapping[str, Entry]]) -> dict[str, str]:
@@ -100,8 +100,8 @@ def benchmark_uris(benchmark: BenchmarkConfig, storage: StorageConfig, limits: I
     """The addresses below the benchmark's images, of a single file below its folder, and below its `uri_roots`."""
     generators = benchmark.generators.values() if isinstance(benchmark.generators, Mapping) else ()
     images = [benchmark.images] if benchmark.images is not None else list(generators)
-    folders = [place[: place.rfind("/") + 1] if place.lower().endswith(".parquet") else place for place in images]
-    roots = tuple(_absolute(place or ".") for place in (*folders, *benchmark.uri_roots))
+    folders = [url[: url.rfind("/") + 1] if url.lower().endswith(".parquet") else url for url in images]
+    roots = tuple(_absolute(url or ".") for url in (*folders, *benchmark.uri_roots))
     return Uris(roots=roots, storage=storage, max_bytes=limits.max_bytes)
 
 

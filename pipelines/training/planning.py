@@ -149,11 +149,11 @@ def _rated_examples(config: FinetuneConfig, shards: Sequence[ExampleShard]) -> E
 
 def _table_examples(config: StageConfig) -> Examples:
     """The rows of the data's Parquet files; raises ConfigError or SourceError for one that lacks a column."""
-    location = config.storage.locate(config.data)
-    with readable_errors(location, "data"):
-        files = list_files(location, config.kind, (".parquet",)).tables
+    place = config.storage.locate(config.data)
+    with readable_errors(place, "data"):
+        files = list_files(place, config.kind, (".parquet",)).tables
     if not files:
-        raise ConfigError(f"data {location.url}: expected Parquet files, found none")
+        raise ConfigError(f"data {place.url}: expected Parquet files, found none")
     columns = {name: getattr(config.columns, name) for name in ("image", "uri", *config.texts)}
     names = tuple((name, column) for name, column in columns.items() if name != column)
     shards = []
@@ -166,8 +166,8 @@ def _table_examples(config: StageConfig) -> Examples:
         check_columns(schema, list(columns.values()), (), file.url)
         shards += [ExampleShard(shard=shard) for shard in cut_shards(file, footer, names, config.shard_rows)]
     if not shards:
-        raise ConfigError(f"data {location.url}: its files hold no rows")
-    folder = location.url.rpartition("/")[0] if location.path.endswith(".parquet") else location.url
+        raise ConfigError(f"data {place.url}: its files hold no rows")
+    folder = place.url.rpartition("/")[0] if place.path.endswith(".parquet") else place.url
     return Examples(
         kind=config.kind,
         shards=shards,

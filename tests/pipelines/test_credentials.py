@@ -38,19 +38,19 @@ def test_a_shared_file_that_is_written_anew_is_read_anew_where_the_server_refuse
     file = tmp_path / "credentials"
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
     file.write_text(profile(s3_server.other(0)))
-    location = StorageConfig().locate(bucket)
-    assert (location / "cell").create(b"first")
+    place = StorageConfig().locate(bucket)
+    assert (place / "cell").create(b"first")
 
     proxy.valid = s3_server.other(1).key
     with pytest.raises(OSError, match=r"Bad Request|expired|fault of the test"):
-        (location / "cell").read()
+        (place / "cell").read()
     file.write_text(profile(s3_server.other(1)))
-    assert (location / "cell").read() == b"first"
+    assert (place / "cell").read() == b"first"
 
     proxy.valid = s3_server.other(2).key
     file.write_text(profile(s3_server.other(2)))
-    assert not (location / "cell").create(b"second")
-    assert (location / "cell").exists()
+    assert not (place / "cell").create(b"second")
+    assert (place / "cell").exists()
     assert proxy.counts["400"] > 0
 
 
@@ -98,7 +98,7 @@ def test_credentials_that_are_given_by_name_are_not_renewed(
     (tmp_path / "credentials").write_text(profile(s3_server.other(1)))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
     given = s3_server.other(0)
-    location = StorageConfig(key=given.key, secret=given.secret).locate(bucket)
+    place = StorageConfig(key=given.key, secret=given.secret).locate(bucket)
     proxy.valid = s3_server.other(1).key
     with pytest.raises(WriteError, match=r"Bad Request|expired|fault of the test"):
-        (location / "cell").write(b"first")
+        (place / "cell").write(b"first")

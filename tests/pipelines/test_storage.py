@@ -23,12 +23,12 @@ def test_every_call_of_a_busy_server_is_made_again(given: bool, bucket: str, s3_
     """The answer is 429, which has a name in its body or, to a HEAD, none."""
     with faulty(FaultProxy(s3_server, 0, share=1.0, faults=["429"], once=True)) as endpoint:
         keys = {"key": s3_server.key, "secret": s3_server.secret} if given else {}
-        location = StorageConfig(endpoint_url=endpoint, **keys).locate(bucket)
-        assert (location / "cells/a").create(b"ours")
-        assert (location / "cells/a").exists() and not (location / "cells/b").exists()
-        assert (location / "cells/a").read() == b"ours"
-        assert list((location / "cells").list()) == ["a"]
-        (location / "cells/a").remove()
+        place = StorageConfig(endpoint_url=endpoint, **keys).locate(bucket)
+        assert (place / "cells/a").create(b"ours")
+        assert (place / "cells/a").exists() and not (place / "cells/b").exists()
+        assert (place / "cells/a").read() == b"ours"
+        assert list((place / "cells").list()) == ["a"]
+        (place / "cells/a").remove()
 
 
 def planned_cells(planned: PlannedSweep) -> set[str]:
@@ -38,9 +38,9 @@ def planned_cells(planned: PlannedSweep) -> set[str]:
 def test_a_plan_whose_downloads_are_garbled_once_is_the_plan(tmp_path: Path, bucket: str, s3_server: S3Server) -> None:
     """Every object, of the sources and of the store: with a checksum of its own, or a part of a table without one."""
     write_benchmark(tmp_path)
-    location = StorageConfig().locate(bucket)
+    place = StorageConfig().locate(bucket)
     for file in ("prompts.parquet", "images/atlas/00000.parquet", "images/flint/00000.parquet"):
-        (location / file).write((tmp_path / file).read_bytes())
+        (place / file).write((tmp_path / file).read_bytes())
     expected = planned_cells(plan_sweep(sweep_config(bucket, f"{bucket}/store")))
     proxy = FaultProxy(s3_server, 0, share=1.0, faults=["garbled"], once=True)
     with faulty(proxy) as endpoint:

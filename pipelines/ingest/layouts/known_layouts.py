@@ -27,7 +27,7 @@ def read_layout(folder: Folder, prompts_from: PromptsFrom | None) -> ReadFolder:
     """Reads a folder as it is laid out; raises ConfigError for one without images, or of no known layout."""
     if not folder.images:
         kinds = count_kinds(folder.names)
-        raise ConfigError(f"images {folder.location.url}: expected image files, found {kinds or 'none'}")
+        raise ConfigError(f"images {folder.place.url}: expected image files, found {kinds or 'none'}")
     layout = _layout(folder, prompts_from)
     read = {*folder.images, *folder.foreign, *layout.files(folder)}
     return ReadFolder(_rows(folder, layout), [name for name in folder.names if name not in read])
@@ -50,9 +50,9 @@ def _layout(folder: Folder, prompts_from: PromptsFrom | None) -> Layout:
             return layout
     if prompts_from is not None:
         looks = next(layout.looks for layout in LAYOUTS if layout.name == prompts_from)
-        raise ConfigError(f"images {folder.location.url}: prompts_from={prompts_from} expects {looks}; found none")
+        raise ConfigError(f"images {folder.place.url}: prompts_from={prompts_from} expects {looks}; found none")
     raise ConfigError(
-        f"images {folder.location.url}: nothing tells the prompts of its {len(folder.images)} images.{_hints(folder)} "
+        f"images {folder.place.url}: nothing tells the prompts of its {len(folder.images)} images.{_hints(folder)} "
         "Add a table images.csv with the columns file, prompt and generator; or prompts.txt with a prompt a line, for "
         "images that are numbered; or a .txt beside each image (docs/ingest.md)"
     )

@@ -26,7 +26,7 @@ NO_GENERATORS = frozenset({"images", "samples", "train", "test", "validation", "
 class Folder:
     """A folder's files, hidden ones left out, by their paths below it."""
 
-    location: Place
+    place: Place
     names: Sequence[str]
     columns: InputColumnsConfig = field(default_factory=InputColumnsConfig)
     """What its tables call theirs."""
@@ -47,17 +47,17 @@ class Folder:
         """
         first, _, rest = image.partition("/")
         inner = bool(rest) and not first.isdecimal() and first.lower() not in NO_GENERATORS
-        return first if inner else PurePosixPath(self.location.path).name
+        return first if inner else PurePosixPath(self.place.path).name
 
     def at(self, name: str) -> str:
         """The address of a file, for a message."""
-        return f"{self.location.url}/{name}"
+        return f"{self.place.url}/{name}"
 
     def read(self, name: str) -> bytes:
         """A small file; raises Refused for one that is not, or that is gone."""
-        with readable_errors(self.location, f"{name} in images"):
+        with readable_errors(self.place, f"{name} in images"):
             try:
-                content = (self.location / name).read(LARGEST_TEXT + 1)
+                content = (self.place / name).read(LARGEST_TEXT + 1)
             except FileNotFoundError as error:
                 raise Refused("unreadable_line", f"{self.at(name)} is gone; run again") from error
         if len(content) > LARGEST_TEXT:
@@ -77,17 +77,17 @@ class Folder:
             return refused
 
 
-def list_images(location: Place, key: str = "images", columns: InputColumnsConfig | None = None) -> Folder:
+def list_images(place: Place, key: str = "images", columns: InputColumnsConfig | None = None) -> Folder:
     """The folder as it is listed, in the order of the names, without the stores in it; raises ConfigError naming `key`
     where there is none.
     """
-    with readable_errors(location, key):
-        if not location.exists():
-            raise FileNotFoundError(location.url)
-        paths = outside_stores(location, sorted(path for path, _ in location.files()))
-    names = [path or location.name for path in paths]
+    with readable_errors(place, key):
+        if not place.exists():
+            raise FileNotFoundError(place.url)
+        paths = outside_stores(place, sorted(path for path, _ in place.files()))
+    names = [path or place.name for path in paths]
     return Folder(
-        location=location, names=[name for name in names if not _hidden(name)], columns=columns or InputColumnsConfig()
+        place=place, names=[name for name in names if not _hidden(name)], columns=columns or InputColumnsConfig()
     )
 
 

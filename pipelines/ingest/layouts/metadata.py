@@ -31,11 +31,11 @@ FIRST_ROWS = 8
 
 def column_names(folder: Folder, table: str) -> list[str]:
     """The columns of a table, of JSON Lines the fields of its first rows; raises ConfigError for what is no table."""
-    location = folder.location / table
-    with opened_table(location) as stream:
-        if not is_json_lines(location.path):
-            return open_csv(stream, location.url).names
-        first = islice(read_json_lines(stream, location.url), FIRST_ROWS)
+    place = folder.place / table
+    with opened_table(place) as stream:
+        if not is_json_lines(place.path):
+            return open_csv(stream, place.url).names
+        first = islice(read_json_lines(stream, place.url), FIRST_ROWS)
         return list(dict.fromkeys(name for row in first if isinstance(row, Row) for name in row.values))
 
 
@@ -79,12 +79,12 @@ def _read(folder: Folder) -> Iterator[DescribedImage | Rejection]:
 
 
 def _rows(folder: Folder, table: str) -> Rows:
-    location = folder.location / table
-    with opened_table(location) as stream:
-        if is_json_lines(location.path):
-            yield from read_json_lines(stream, location.url)
+    place = folder.place / table
+    with opened_table(place) as stream:
+        if is_json_lines(place.path):
+            yield from read_json_lines(stream, place.url)
         else:
-            yield from open_csv(stream, location.url).rows
+            yield from open_csv(stream, place.url).rows
 
 
 def _images(folder: Folder, row: Row, table: str, images: Set[str]) -> list[str]:
@@ -99,11 +99,11 @@ def _images(folder: Folder, row: Row, table: str, images: Set[str]) -> list[str]
     value = row.values[column] if column is not None else None
     if not isinstance(value, str) or not value:
         return [""]
-    named = value.removeprefix(f"{folder.location.url.rstrip('/')}/")
+    named = value.removeprefix(f"{folder.place.url.rstrip('/')}/")
     below = str(PurePosixPath(named))
-    own_name = PurePosixPath(folder.location.path).name
-    places = (str(PurePosixPath(base) / named), below, below.removeprefix(f"{own_name}/"))
-    return [next((place for place in places if place in images), places[0])]
+    own_name = PurePosixPath(folder.place.path).name
+    paths = (str(PurePosixPath(base) / named), below, below.removeprefix(f"{own_name}/"))
+    return [next((path for path in paths if path in images), paths[0])]
 
 
 def _values(values: Mapping[str, Any]) -> Mapping[str, Any]:

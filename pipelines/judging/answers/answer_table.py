@@ -66,10 +66,10 @@ class AnswerColumns:
 
 
 def read_table(
-    location: Place, given: Sequence[str], columns: AnswerColumns, *, separator: str, no_parent: str
+    place: Place, given: Sequence[str], columns: AnswerColumns, *, separator: str, no_parent: str
 ) -> Answered:
     """The answers of the columns `given`; raises SourceError naming the file and the row."""
-    sheet = read_sheet(location)
+    sheet = read_sheet(place)
     needed = [columns.image_id, columns.question_id, *given, *([columns.answer] if columns.answer else [])]
     sheet.require(needed, "set columns and given to what the file calls them")
     ids = list(

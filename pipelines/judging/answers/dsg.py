@@ -47,22 +47,22 @@ class _Row(NamedTuple):
     where: str
 
 
-def read(location: Place, given: Sequence[str]) -> Answered:
+def read(place: Place, given: Sequence[str]) -> Answered:
     """The answers of the files asked for, each a metric of its file's name, such as mplug_dsg."""
-    files = {PurePosixPath(file.path).stem: file for file in _files(location)}
+    files = {PurePosixPath(file.path).stem: file for file in _files(place)}
     answers: list[Answer] = []
     notes: list[str] = []
-    for name, file in select_models(files, given, location.url).items():
+    for name, file in select_models(files, given, place.url).items():
         sheet = read_sheet(file).require(COLUMNS, RELEASED)
-        answers += READERS[name.rpartition("_")[2]](name, sheet, location, notes)
+        answers += READERS[name.rpartition("_")[2]](name, sheet, place, notes)
     return Answered(answers, list(dict.fromkeys(notes)))
 
 
-def _files(location: Place) -> Iterator[Place]:
-    found = files_in(location / ANSWERS, ".csv") or files_in(location, ".csv")
+def _files(place: Place) -> Iterator[Place]:
+    found = files_in(place / ANSWERS, ".csv") or files_in(place, ".csv")
     files = [file for file in found if PurePosixPath(file.path).stem.rpartition("_")[2] in READERS]
     if not files:
-        raise SourceError(f"{location.url}: expected a folder with {ANSWERS}/*_dsg.csv, found none; check the path")
+        raise SourceError(f"{place.url}: expected a folder with {ANSWERS}/*_dsg.csv, found none; check the path")
     yield from files
 
 
@@ -78,10 +78,10 @@ def _answer(metric: str, row: _Row, question_id: str, wanted: str, parents: Sequ
     return Answer(metric, image, row.item, row.generator, question_id, right, parents, row.where)
 
 
-def _of_dsg(metric: str, sheet: Sheet, location: Place, notes: list[str]) -> Iterator[Answer]:
+def _of_dsg(metric: str, sheet: Sheet, place: Place, notes: list[str]) -> Iterator[Answer]:
     """All questions about the prompts of every split that a generator was asked about, with those not answered."""
     sheet.require(("question_id",), RELEASED)
-    file = one_that_exists(location, QUESTIONS)
+    file = one_that_exists(place, QUESTIONS)
     asked: dict[str, dict[str, Sequence[str]]] = {}
     for found in _packed(read_dsg_1k(file, "released"), notes):
         if found.question is not None:
@@ -114,11 +114,11 @@ def _split(item: str) -> str:
     return item.rpartition("_")[0]
 
 
-def _of_tifa(metric: str, sheet: Sheet, location: Place, notes: list[str]) -> Iterator[Answer]:
-    file = one_that_exists(location, TIFA)
+def _of_tifa(metric: str, sheet: Sheet, place: Place, notes: list[str]) -> Iterator[Answer]:
+    file = one_that_exists(place, TIFA)
     wanted = {(row.prompt_id, row.question.text): _wanted(row.question.choices, row.question.answer)
               for row in _packed(tifa_v1.read(file, "released"), notes) if row.question is not None}  # fmt: skip
-    names = read_sheet(one_that_exists(location, LIKERT)).require(("item_id", "source_id"), RELEASED)
+    names = read_sheet(one_that_exists(place, LIKERT)).require(("item_id", "source_id"), RELEASED)
     source = dict(zip(names.ids("item_id"), names.ids("source_id"), strict=True))
     for row in _rows(sheet):
         with_choices = WITH_CHOICES.fullmatch(row.question)
@@ -133,7 +133,7 @@ def _wanted(choices: Sequence[str], answer: str | None) -> str:
     return YES if tuple(choices) == reading.YES_NO else answer or ""
 
 
-def _of_vq2(metric: str, sheet: Sheet, location: Place, notes: list[str]) -> Iterator[Answer]:
+def _of_vq2(metric: str, sheet: Sheet, place: Place, notes: list[str]) -> Iterator[Answer]:
     return (_answer(metric, row, row.question, YES) for row in _rows(sheet))
 
 

@@ -24,19 +24,19 @@ WIDE = "ts2_dsg_correct.csv"
 KEYS = ("id", "image_row", "question_id", "parents")
 
 
-def read(location: Place, given: Sequence[str]) -> Answered:
+def read(place: Place, given: Sequence[str]) -> Answered:
     """The answers of the models asked for, by the names of their scores, such as mplug_dsg; images by their files."""
-    metadata = read_sheet(one_that_exists(location, METADATA)).require(COLUMNS, UPSTREAM)
+    metadata = read_sheet(one_that_exists(place, METADATA)).require(COLUMNS, UPSTREAM)
     found: dict[str, Callable[[str], Iterator[Answer]]] = {}
-    for file in (file for name in FOLDERS for file in files_in(location / name if name else location, OF_ONE)):
+    for file in (file for name in FOLDERS for file in files_in(place / name if name else place, OF_ONE)):
         sheet = read_sheet(file).require(("id", "question_id", "correct"), UPSTREAM)
         found[PurePosixPath(file.path).name.removesuffix(OF_ONE)] = _reader(metadata, sheet, "correct")
-    if exists(location / WIDE):
-        sheet = read_sheet(location / WIDE).require(KEYS, UPSTREAM)
+    if exists(place / WIDE):
+        sheet = read_sheet(place / WIDE).require(KEYS, UPSTREAM)
         found |= {f"{name}_dsg": _reader(metadata, sheet, name) for name in sheet.names if name not in KEYS}
     if not found:
-        raise SourceError(f"{location.url}: expected {FOLDERS[0]}/*{OF_ONE} or {WIDE}, found none; check the path")
-    wanted = select_models(found, given, location.url)
+        raise SourceError(f"{place.url}: expected {FOLDERS[0]}/*{OF_ONE} or {WIDE}, found none; check the path")
+    wanted = select_models(found, given, place.url)
     return Answered([answer for name, answers in wanted.items() for answer in answers(name)])
 
 

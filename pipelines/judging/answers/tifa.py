@@ -24,14 +24,14 @@ METRIC = "tifa"
 RELEASED = "is this a result of tifa_score_benchmark?"
 
 
-def read(location: Place, given: Sequence[str]) -> Answered:
+def read(place: Place, given: Sequence[str]) -> Answered:
     """The answers as one metric, called tifa where none is given; raises ConfigError where several are."""
     if len(given) > 1:
         raise ConfigError(f"given: TIFA's results are of one model, got {', '.join(given)}; name one")
     metric = given[0] if given else METRIC
-    files = files_in(location, ".json") if is_folder(location) else [location]
+    files = files_in(place, ".json") if is_folder(place) else [place]
     if not files:
-        raise SourceError(f"{location.url}: expected a result of TIFA, or a folder of them, found none; check the path")
+        raise SourceError(f"{place.url}: expected a result of TIFA, or a folder of them, found none; check the path")
     answers: list[Answer] = []
     notes: list[str] = []
     for file in files:

@@ -14,7 +14,7 @@ TAGS = ("collapsed_tag", "tag", "secondary_tag")
 PREDICATES = "num_main_preds"
 
 
-def read_winoground(location: Place) -> Release:
+def read_winoground(place: Place) -> Release:
     """The four pairings of each sample, tagged by `collapsed_tag`; all tags are the captions' skills.
 
     Winoground: 400 samples of two captions with the same words, and an image for each.
@@ -25,7 +25,7 @@ def read_winoground(location: Place) -> Release:
     from any other table with an id. Results are broken down by `collapsed_tag` (Object, Relation or Both) and, in the
     released code, by the number of main predicates.
     """
-    sheet = read_sheet(location, ("id", *TAGS, PREDICATES)).require(COLUMNS, "is this facebook/winoground's file?")
+    sheet = read_sheet(place, ("id", *TAGS, PREDICATES)).require(COLUMNS, "is this facebook/winoground's file?")
     predicates = [f"{number} Main Pred" if number else None for number in sheet.texts(PREDICATES)]
     tags = zip(*(sheet.texts(name) for name in TAGS), predicates, strict=True)
     named = zip(sheet.ids("id"), tags, strict=True)
@@ -41,7 +41,7 @@ Records = Sequence[tuple[str, Mapping[str, Any]]]
 """With the place that each stands in."""
 
 
-def read_eqben(location: Place) -> Release:
+def read_eqben(place: Place) -> Release:
     """The four pairings of each sample, tagged by its part of the benchmark, which is its captions' skill too.
 
     A sample of the first layout is named by its place in the list, from 0; of the second, `<dataset>/<sample_cnt>`.
@@ -55,8 +55,8 @@ def read_eqben(location: Place) -> Release:
     - ann_json_finegrained_random.json with its labels: `{"image", "caption", "private_info": {"dataset", "sample_cnt",
       "name"}}`, one record for each pairing, in random order, where the name `c0i1` is caption 0 with image 1.
     """
-    listed = as_list(read_json(location), "samples", location.url)
-    places = [f"{location.url}, row {row}" for row in range(len(listed))]
+    listed = as_list(read_json(place), "samples", place.url)
+    places = [f"{place.url}, row {row}" for row in range(len(listed))]
     records = [(where, as_object(record, where)) for where, record in zip(places, listed, strict=True)]
     return paired(_of_labelled(records) if "private_info" in records[0][1] else _of_pairs(records))
 

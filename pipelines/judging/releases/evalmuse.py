@@ -29,14 +29,14 @@ from plumbline.pipelines.judging.releases.release import (
 from plumbline.pipelines.judging.releases.sheets import as_list, as_text, read_json
 
 
-def read(location: Place) -> Release:
+def read(place: Place) -> Release:
     """The file's ratings, raters by their places in the lists; the words of its elements; `type` as the skill."""
     ratings: list[Rating] = []
     words: list[Word] = []
     skills = []
     elements = lost = 0
-    for row, value in enumerate(as_list(read_json(location), "images", location.url)):
-        where = f"{location.url}, row {row}"
+    for row, value in enumerate(as_list(read_json(place), "images", place.url)):
+        where = f"{place.url}, row {row}"
         record = as_object(value, where)
         prompt_id, image_id = as_text(record, "prompt_id", where), as_text(record, "img_path", where)
         generator = image_id.rpartition("/")[0].rpartition("/")[2] or None
@@ -59,14 +59,12 @@ def _listed(value: Any, where: str) -> list[Any]:
 def _words(ids: tuple[str, str, str | None], prompt: str, name: str, given: Any, where: str) -> Iterator[Word]:
     """What is said of each word of an element, by every rater."""
     words = name.rpartition("(")[0].strip() or name
-    place = reading.find(words, prompt)
-    if place is None:
+    span = reading.find(words, prompt)
+    if span is None:
         return
     for rater, value in enumerate(_listed(given, where)):
-        for word, start, end in words_in(prompt[place.start : place.end]):
-            yield Word(
-                *ids, str(rater), word, place.start + start, place.start + end, rating_value(value, where), where
-            )
+        for word, start, end in words_in(prompt[span.start : span.end]):
+            yield Word(*ids, str(rater), word, span.start + start, span.start + end, rating_value(value, where), where)
 
 
 def _once(words: list[Word]) -> Iterator[Word]:

@@ -27,17 +27,17 @@ FIELDS = ("the image", "the caption's id", "the share of yeses", "the yeses", "t
 ROUNDING = 1e-3
 
 
-def read(location: Place) -> Release:
+def read(place: Place) -> Release:
     """One rating for each judged pair: the share of yeses, from 0 to 1."""
-    ratings = _of_json(location) if location.path.lower().endswith(".json") else _of_text(location)
+    ratings = _of_json(place) if place.path.lower().endswith(".json") else _of_text(place)
     again = sum(rating.rater != "0" for rating in ratings)
     notes = [f"{again} captions stand with the same image again: they count as further raters'"] if again else []
     return released(ratings=ratings, notes=notes)
 
 
-def _of_text(location: Place) -> list[Rating]:
-    lines = read_text(location).split("\n")
-    return [_of_line(line, f"{location.url}, line {number}") for number, line in enumerate(lines, 1) if line.strip()]
+def _of_text(place: Place) -> list[Rating]:
+    lines = read_text(place).split("\n")
+    return [_of_line(line, f"{place.url}, line {number}") for number, line in enumerate(lines, 1) if line.strip()]
 
 
 def _of_line(line: str, where: str) -> Rating:
@@ -52,11 +52,11 @@ def _of_line(line: str, where: str) -> Rating:
     return _rating(image, caption, 0, share, where)
 
 
-def _of_json(location: Place) -> list[Rating]:
+def _of_json(place: Place) -> list[Rating]:
     return [
         rating
-        for row, (image, record) in enumerate(read_objects(location).items())
-        for rating in _of_image(image, record, row_name(location.url, row, image))
+        for row, (image, record) in enumerate(read_objects(place).items())
+        for rating in _of_image(image, record, row_name(place.url, row, image))
     ]
 
 
@@ -64,11 +64,11 @@ def _of_image(image: str, record: Mapping[str, Any], where: str) -> list[Rating]
     raters: Counter[str] = Counter()
     ratings = []
     for number, given in enumerate(as_list(record.get("human_judgement"), "judgements (human_judgement)", where)):
-        place = f"{where}, judgement {number}"
-        judgement = as_object(given, place)
-        caption = as_text(judgement, "caption", place)
-        share = rating_value(judgement.get("rating"), place)
-        ratings.append(_rating(image, caption, raters[caption], share, place))
+        at = f"{where}, judgement {number}"
+        judgement = as_object(given, at)
+        caption = as_text(judgement, "caption", at)
+        share = rating_value(judgement.get("rating"), at)
+        ratings.append(_rating(image, caption, raters[caption], share, at))
         raters[caption] += 1
     return ratings
 

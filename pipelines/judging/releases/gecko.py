@@ -48,17 +48,15 @@ RELIABLE = ("reliable", "max_disagreement_less_0.5")
 LAYOUT = "see the layout in the documentation of pipelines/judging/releases/gecko.py"
 
 
-def read(location: Place) -> Release:
+def read(place: Place) -> Release:
     """The folder's ratings by template, its side-by-side choices, and the prompts' skills with `reliable` as one."""
-    sheets = {name: _sheet(location, name) for name in (LIKERT, *SHARES, SIDE_BY_SIDE)}
+    sheets = {name: _sheet(place, name) for name in (LIKERT, *SHARES, SIDE_BY_SIDE)}
     if not any(sheets.values()):
-        raise SourceError(
-            f"{location.url}: expected likert, wl, dsg_h or sxs as .csv or .parquet, found none; {LAYOUT}"
-        )
+        raise SourceError(f"{place.url}: expected likert, wl, dsg_h or sxs as .csv or .parquet, found none; {LAYOUT}")
     likert, votes = sheets[LIKERT], sheets[SIDE_BY_SIDE]
     ratings = _likert(likert) if likert else []
     ratings += [rating for name in SHARES if (sheet := sheets[name]) for rating in _shares(name, sheet)]
-    prompts = _prompts(location)
+    prompts = _prompts(place)
     skills = {str(prompt["prompt_id"]): _skills(prompt) for prompt in prompts}
     texts = {str(prompt["prompt_id"]): str(prompt["prompt"]) for prompt in prompts}
     rated_words = sheets["wl"]
@@ -137,17 +135,16 @@ def _preferences(sheet: Sheet) -> Iterator[dict[str, Any]]:
 def _words(sheet: Sheet, texts: Mapping[str, str]) -> Iterator[Word]:
     """The answers about words whose prompt is known; raises SourceError for a place that it does not have."""
     words = {prompt_id: words_in(text) for prompt_id, text in texts.items()}
-    for where, prompt_id, generator, rater, place, answer in _answers(sheet, "prompt_id", "generator", "rater", "word"):
+    for where, prompt_id, generator, rater, word, answer in _answers(sheet, "prompt_id", "generator", "rater", "word"):
         known = words.get(prompt_id)
         if known is None:
             continue
-        if place not in map(str, range(len(known))):
+        if word not in map(str, range(len(known))):
             raise SourceError(
-                f"{where}: expected a word from 0 to {len(known) - 1} of prompt {prompt_id!r}, found {place!r}; "
-                f"{LAYOUT}"
+                f"{where}: expected a word from 0 to {len(known) - 1} of prompt {prompt_id!r}, found {word!r}; {LAYOUT}"
             )
         aligned = None if answer in UNSURE else float(answer == SHARES["wl"][1])
-        yield Word(f"{prompt_id}/{generator}", prompt_id, generator, rater, *known[int(place)], aligned, where)
+        yield Word(f"{prompt_id}/{generator}", prompt_id, generator, rater, *known[int(word)], aligned, where)
 
 
 def _prompts(folder: Place) -> Sequence[Mapping[str, Any]]:

@@ -38,10 +38,10 @@ class RatingColumns:
 USUAL = RatingColumns()
 
 
-def read(location: Place, columns: RatingColumns = USUAL) -> Release:
+def read(place: Place, columns: RatingColumns = USUAL) -> Release:
     """The table's ratings and its prompts' skills; an empty rating is a person's being unsure."""
     names = columns.all()
-    sheet = read_sheet(location, names.values())
+    sheet = read_sheet(place, names.values())
     _require(sheet, columns)
     prompts, generators = sheet.texts(columns.prompt_id), sheet.texts(columns.generator)
     ratings = column_ratings(

@@ -20,12 +20,12 @@ IDENTITY = ("image_a", "image_b", "rater", "ranking_id")
 """What makes a choice one's own; without a ranking_id, people may meet the same pair again."""
 
 
-def read(location: Place) -> Release:
+def read(place: Place) -> Release:
     """The choices of a Parquet file, or of all those in a folder; image 0 is `a`, and a tie is `unsure`.
 
     Where `has_label` is false nothing was chosen: `preferred` is null.
     """
-    sheets = [read_sheet(file, [*COLUMNS, *OTHERS]) for file in _files(location)]
+    sheets = [read_sheet(file, [*COLUMNS, *OTHERS]) for file in _files(place)]
     choices = [choice for sheet in sheets for choice in _choices(sheet)]
     counts = {
         f"of {len(choices)} pairs have no label": sum(choice["preferred"] is None for choice in choices),
@@ -36,12 +36,12 @@ def read(location: Place) -> Release:
     return released(preferences=choices, notes=[f"{count} {what}" for what, count in counts.items() if count])
 
 
-def _files(location: Place) -> list[Place]:
-    if not is_folder(location):
-        return [location]
-    files = files_in(location, ".parquet")
+def _files(place: Place) -> list[Place]:
+    if not is_folder(place):
+        return [place]
+    files = files_in(place, ".parquet")
     if not files:
-        raise SourceError(f"{location.url}: expected Parquet files in this folder, found none; check the path")
+        raise SourceError(f"{place.url}: expected Parquet files in this folder, found none; check the path")
     return files
 
 

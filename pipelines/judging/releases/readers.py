@@ -30,10 +30,10 @@ RELEASES = Extensions[Callable[..., Release]](
 )
 
 
-def read_release(name: str, location: Place, columns: RatingColumns | None = None) -> Release:
+def read_release(name: str, place: Place, columns: RatingColumns | None = None) -> Release:
     """What the release of this name holds; raises SourceError naming the file and the row that does not fit.
 
     `columns` are what ratings of one's own (`long`) call theirs.
     """
     read = RELEASES[name]
-    return read(location) if columns is None else read(location, columns)
+    return read(place) if columns is None else read(place, columns)

@@ -185,14 +185,14 @@ def rating_value(value: Any, where: str) -> float | None:
     return None if math.isnan(number) else number
 
 
-def ratings_by_generator(location: Place) -> list[Rating]:
+def ratings_by_generator(place: Place) -> list[Rating]:
     """The ratings of a t2v_metrics file: `{prompt_id: {"prompt": text, "models": {generator: [rating, ...]}}}`.
 
     An image is named `<prompt_id>/<generator>`, its raters by their place in the list.
     """
     ratings = []
-    for row, (prompt_id, record) in enumerate(read_objects(location).items()):
-        where = row_name(location.url, row, prompt_id)
+    for row, (prompt_id, record) in enumerate(read_objects(place).items()):
+        where = row_name(place.url, row, prompt_id)
         if "models" not in record:
             fields = ", ".join(record) or "nothing"
             raise SourceError(f"{where}: expected models, found {fields}; is this the rated file?")

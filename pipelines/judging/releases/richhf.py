@@ -31,19 +31,17 @@ POINTER = b"version http"
 KINDS = {"bytes_list": "bytes", "float_list": "float", "int64_list": "int64"}
 
 
-def read_examples(location: Place) -> Iterator[dict[str, list[Any]]]:
+def read_examples(place: Place) -> Iterator[dict[str, list[Any]]]:
     """The Examples of a file, each as its features: lists of bytes, of floats or of whole numbers.
 
     Raises SourceError naming the file and the record that cannot be read.
     """
-    with readable_errors(location, "file"), location.open() as stream:
+    with readable_errors(place, "file"), place.open() as stream:
         number = 0
         while head := stream.read(HEAD):
-            where = f"{location.url}, record {number}"
+            where = f"{place.url}, record {number}"
             if number == 0 and head.startswith(POINTER):
-                raise SourceError(
-                    f"{location.url}: is a pointer of Git LFS and not the file; run git lfs pull beside it"
-                )
+                raise SourceError(f"{place.url}: is a pointer of Git LFS and not the file; run git lfs pull beside it")
             yield _features(_record(stream, head, where), where)
             number += 1
 
@@ -130,15 +128,13 @@ RATERS = "mean"
 RELEASED = "is this RichHF-18K's file?"
 
 
-def read(location: Place) -> Release:
+def read(place: Place) -> Release:
     """The scores of a file, or of those of a folder, by template; with the prompts' table also the words."""
-    folder = is_folder(location)
-    files = files_in(location, ".tfrecord") if folder else [location]
+    folder = is_folder(place)
+    files = files_in(place, ".tfrecord") if folder else [place]
     if not files:
-        raise SourceError(
-            f"{location.url}: expected a .tfrecord file or a folder with some, found none; check the path"
-        )
-    prompts = _prompts([location / name if folder else beside(location, name) for name in PROMPTS])
+        raise SourceError(f"{place.url}: expected a .tfrecord file or a folder with some, found none; check the path")
+    prompts = _prompts([place / name if folder else beside(place, name) for name in PROMPTS])
     ratings: list[Rating] = []
     words: list[Word] = []
     unknown = 0

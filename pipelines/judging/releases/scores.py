@@ -39,7 +39,7 @@ REMEDY = (
 )
 
 
-def read_scores(location: Place, metrics: Collection[str] = ()) -> pa.Table:
+def read_scores(place: Place, metrics: Collection[str] = ()) -> pa.Table:
     """The table's scores as rows.SCORES, in its order; a wide one's metric after metric.
 
     Of these `metrics` alone where they are given: what is not asked for need be no number. A score that is NaN or
@@ -47,9 +47,9 @@ def read_scores(location: Place, metrics: Collection[str] = ()) -> pa.Table:
     columns are not those of a score table, a score is no number, or one image is scored twice by one metric, and
     ConfigError where the table or a metric is not there.
     """
-    if not exists(location):
-        raise ConfigError(f"scores {location.url}: not found; check the path")
-    sheet = _read_parts(location) if is_folder(location) else read_sheet(location)
+    if not exists(place):
+        raise ConfigError(f"scores {place.url}: not found; check the path")
+    sheet = _read_parts(place) if is_folder(place) else read_sheet(place)
     names = set(sheet.names)
     if set(rows.SCORES.names) <= names:
         scores = _of_run(sheet)
@@ -60,18 +60,18 @@ def read_scores(location: Place, metrics: Collection[str] = ()) -> pa.Table:
     return of_metrics(check_once(scores, sheet.url, len(sheet)), metrics)
 
 
-def read_falling(location: Place) -> frozenset[str]:
+def read_falling(place: Place) -> frozenset[str]:
     """Of a run of ours, the metrics by which a lower score is better, as its manifest says; of other tables none.
 
     Raises ConfigError where the manifest is damaged.
     """
-    run = beside(location, MANIFEST) if location.path.endswith(RUN) else location / MANIFEST
+    run = beside(place, MANIFEST) if place.path.endswith(RUN) else place / MANIFEST
     return falling_metrics(parse_manifest(read_text(run), run.url)) if exists(run) else frozenset()
 
 
-def _read_parts(location: Place) -> Sheet:
+def _read_parts(place: Place) -> Sheet:
     """A run's scores, of its folder or the folder of its scores' parts."""
-    run = location if location.path.endswith(RUN) else location / RUN
+    run = place if place.path.endswith(RUN) else place / RUN
     if not is_folder(run):
         return read_sheet(run)
     sheets = [read_sheet(file) for file in files_in(run, ".parquet")]

@@ -21,13 +21,13 @@ IMAGE = "image.path"
 OURS = "is this SeeTRUE's file?"
 
 
-def read(location: Place) -> Release:
+def read(place: Place) -> Release:
     """The labels as ratings 0 and 1 of rater 0; a text's skills are the sets it is from.
 
     A pair that stands there again under another `original_dataset_id` counts as labelled by a further rater.
     """
-    image = IMAGE if location.path.lower().endswith(".parquet") else "image"
-    sheet = _with_names(read_sheet(location, [image, *COLUMNS[1:], ORIGIN]).require(COLUMNS, OURS))
+    image = IMAGE if place.path.lower().endswith(".parquet") else "image"
+    sheet = _with_names(read_sheet(place, [image, *COLUMNS[1:], ORIGIN]).require(COLUMNS, OURS))
     images, texts = sheet.ids("image"), sheet.ids("text")
     raters = _raters(list(zip(images, texts, strict=True)), sheet.texts(ORIGIN))
     ratings = column_ratings(sheet, images, texts, _labels(sheet), raters=raters, templates=["label"] * len(sheet))
@@ -44,8 +44,8 @@ def _with_names(sheet: Sheet) -> Sheet:
         return sheet
     if column.type.get_field_index("path") < 0:
         raise SourceError(f"{sheet.url}: expected the name of each image as image.path, found none; {OURS}")
-    place = sheet.table.column_names.index("image")
-    return replace(sheet, table=sheet.table.set_column(place, "image", column.field("path")))
+    index = sheet.table.column_names.index("image")
+    return replace(sheet, table=sheet.table.set_column(index, "image", column.field("path")))
 
 
 def _raters(pairs: list[tuple[str, str]], origins: list[str | None]) -> list[str]:

@@ -23,11 +23,11 @@ TRUTH = "truth"
 """Who says which words are aligned."""
 
 
-def read(location: Place) -> Release:
+def read(place: Place) -> Release:
     """The ratings with their images' prompts and generators; and a graph for each prompt, of its last skill."""
-    prompts = _sheet(location, "prompts", ("prompt_id", "skills"))
-    truth = _sheet(location, TRUTH, ("image_id", "prompt_id", "generator", "broken"))
-    rated = _sheet(location, "ratings", ("image_id", "rater", "rating"))
+    prompts = _sheet(place, "prompts", ("prompt_id", "skills"))
+    truth = _sheet(place, TRUTH, ("image_id", "prompt_id", "generator", "broken"))
+    rated = _sheet(place, "ratings", ("image_id", "rater", "rating"))
     lists = prompts.table.column("skills").to_pylist()
     skills: dict[str, list[str]] = dict(zip(prompts.ids("prompt_id"), [names or [] for names in lists], strict=True))
     broken = truth.table.column("broken").to_pylist()
@@ -47,31 +47,31 @@ def read(location: Place) -> Release:
             raise SourceError(f"{rated.where(row)}: image {image_id!r} is not in truth.parquet; {PACK}")
     of_prompts, generators = zip(*(origins[image_id] for image_id in image_ids), strict=True)
     ratings = column_ratings(rated, image_ids, of_prompts, values, generators=generators, raters=rated.ids("rater"))
-    words = _words(location, truth) if exists(location / f"{REQUIREMENTS}.parquet") else ()
+    words = _words(place, truth) if exists(place / f"{REQUIREMENTS}.parquet") else ()
     return released(ratings=ratings, graph_nodes=nodes, words=words, skills=skills)
 
 
-def _words(location: Place, truth: Sheet) -> Iterator[Word]:
+def _words(place: Place, truth: Sheet) -> Iterator[Word]:
     """The words that make a requirement, and whether each image meets it."""
-    required = _sheet(location, REQUIREMENTS, ("prompt_id", "requirement_id", "start", "end"))
-    prompts = _sheet(location, "prompts", ("prompt_id", "text"))
+    required = _sheet(place, REQUIREMENTS, ("prompt_id", "requirement_id", "start", "end"))
+    prompts = _sheet(place, "prompts", ("prompt_id", "text"))
     texts = dict(zip(prompts.ids("prompt_id"), prompts.ids("text"), strict=True))
-    places: dict[str, list[Mapping[str, Any]]] = {}
+    spans: dict[str, list[Mapping[str, Any]]] = {}
     for requirement in required.table.to_pylist():
         if requirement["start"] is not None:
-            places.setdefault(requirement["prompt_id"], []).append(requirement)
+            spans.setdefault(requirement["prompt_id"], []).append(requirement)
     for row, image in enumerate(truth.table.to_pylist()):
         text = texts.get(image["prompt_id"], "")
-        for place in places.get(image["prompt_id"], ()):
-            aligned = float(place["requirement_id"] not in (image["broken"] or ()))
+        for span in spans.get(image["prompt_id"], ()):
+            aligned = float(span["requirement_id"] not in (image["broken"] or ()))
             ids = (image["image_id"], image["prompt_id"], image["generator"], TRUTH)
-            yield from _of_place(ids, text, place, aligned, truth.where(row))
+            yield from _of_span(ids, text, span, aligned, truth.where(row))
 
 
-def _of_place(ids: Sequence[str], text: str, place: Mapping[str, Any], aligned: float, where: str) -> Iterator[Word]:
+def _of_span(ids: Sequence[str], text: str, span: Mapping[str, Any], aligned: float, where: str) -> Iterator[Word]:
     image, prompt, generator, rater = ids
-    for word, start, end in words_in(text[place["start"] : place["end"]]):
-        first = place["start"]
+    for word, start, end in words_in(text[span["start"] : span["end"]]):
+        first = span["start"]
         yield Word(image, prompt, generator, rater, word, first + start, first + end, aligned, where)
 
 

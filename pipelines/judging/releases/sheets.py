@@ -87,21 +87,21 @@ class Sheet:
             raise SourceError(f"{self.where(row)}: expected a number as {name}, found {cell!r}; {remedy}") from error
 
 
-def beside(location: Place, name: str) -> Place:
+def beside(place: Place, name: str) -> Place:
     """A file in the folder that a file is in."""
-    return location.parent / name
+    return place.parent / name
 
 
-def exists(location: Place) -> bool:
+def exists(place: Place) -> bool:
     """Whether a file or folder is there."""
-    with readable_errors(location, "file"):
-        return location.exists()
+    with readable_errors(place, "file"):
+        return place.exists()
 
 
-def is_folder(location: Place) -> bool:
+def is_folder(place: Place) -> bool:
     """Whether a folder is there."""
-    with readable_errors(location, "file"):
-        return location.is_folder()
+    with readable_errors(place, "file"):
+        return place.is_folder()
 
 
 def first_that_exists(folder: Place, names: Sequence[str]) -> Place | None:
@@ -127,39 +127,39 @@ def one_that_exists(folder: Place, names: Sequence[str]) -> Place:
 
 
 @contextmanager
-def _file_errors(location: Place) -> Iterator[None]:
+def _file_errors(place: Place) -> Iterator[None]:
     """Storage errors in words; a folder where a file should be is the user's slip and not the storage's."""
-    with readable_errors(location, "file"):
+    with readable_errors(place, "file"):
         try:
             yield
         except IsADirectoryError as error:
-            raise SourceError(f"{location.url}: expected a file, found a folder; give the file's own path") from error
+            raise SourceError(f"{place.url}: expected a file, found a folder; give the file's own path") from error
 
 
-def read_content(location: Place) -> bytes:
+def read_content(place: Place) -> bytes:
     """The whole of a file."""
-    with _file_errors(location):
-        return location.read()
+    with _file_errors(place):
+        return place.read()
 
 
-def read_text(location: Place) -> str:
+def read_text(place: Place) -> str:
     """The whole of a UTF-8 file; raises SourceError where it is none, or empty."""
-    return tables.read_text(read_content(location), location.url)
+    return tables.read_text(read_content(place), place.url)
 
 
-def read_json(location: Place) -> Any:
+def read_json(place: Place) -> Any:
     """What a JSON file holds; raises SourceError where it is none."""
-    return tables.read_json(read_content(location), location.url)
+    return tables.read_json(read_content(place), place.url)
 
 
-def read_objects(location: Place) -> dict[str, Mapping[str, Any]]:
+def read_objects(place: Place) -> dict[str, Mapping[str, Any]]:
     """A JSON object of objects by id; raises SourceError naming the first that is none, or that nothing is in it."""
-    records = read_json(location)
+    records = read_json(place)
     if not isinstance(records, dict):
-        raise SourceError(f"{location.url}: expected an object of records by id, found {type(records).__name__}")
+        raise SourceError(f"{place.url}: expected an object of records by id, found {type(records).__name__}")
     if not records:
-        raise SourceError(f"{location.url}: holds no rows; {AGAIN}")
-    return {key: as_object(value, row_name(location.url, row, key)) for row, (key, value) in enumerate(records.items())}
+        raise SourceError(f"{place.url}: holds no rows; {AGAIN}")
+    return {key: as_object(value, row_name(place.url, row, key)) for row, (key, value) in enumerate(records.items())}
 
 
 def as_list(value: Any, what: str, where: str) -> list[Any]:
@@ -184,7 +184,7 @@ def row_name(url: str, row: int, key: str) -> str:
     return f"{url}, row {row} ({key!r})"
 
 
-def read_sheet(location: Place, only: Collection[str] | None = None) -> Sheet:
+def read_sheet(place: Place, only: Collection[str] | None = None) -> Sheet:
     """A table (.parquet, .csv, .tsv, .jsonl or a .json list of objects), of `only` these columns where they are given.
 
     Where none of them is there, the first column stands for the rows. Of Parquet nothing else is fetched, so that
@@ -192,39 +192,39 @@ def read_sheet(location: Place, only: Collection[str] | None = None) -> Sheet:
     the file is of another kind, truncated, or without rows.
     """
     for suffix, reader in _FORMATS.items():
-        if location.path.lower().endswith(suffix):
-            sheet = reader(location, only)
+        if place.path.lower().endswith(suffix):
+            sheet = reader(place, only)
             if len(sheet) == 0:
-                raise SourceError(f"{location.url}: holds no rows; {AGAIN}")
+                raise SourceError(f"{place.url}: holds no rows; {AGAIN}")
             return sheet
-    if is_folder(location):
-        raise SourceError(f"{location.url}: expected a file, found a folder; give the file's own path")
-    raise SourceError(f"{location.url}: expected a {', '.join(_FORMATS)} file; rename it to what it is")
+    if is_folder(place):
+        raise SourceError(f"{place.url}: expected a file, found a folder; give the file's own path")
+    raise SourceError(f"{place.url}: expected a {', '.join(_FORMATS)} file; rename it to what it is")
 
 
-def _parquet(location: Place, only: Collection[str] | None) -> Sheet:
-    with _file_errors(location), _opened(location, only) as stream:
+def _parquet(place: Place, only: Collection[str] | None) -> Sheet:
+    with _file_errors(place), _opened(place, only) as stream:
         try:
             file = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
             names = file.schema_arrow.names
-            require_once(names, names, location.url)
+            require_once(names, names, place.url)
             columns = _fetched(file.schema_arrow, only) if only is not None else None
             table = file.read(columns=columns, use_threads=False)
             table.validate(full=True)
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise SourceError(f"{location.url}: not readable as Parquet ({first_line(error)}); {AGAIN}") from error
-    return Sheet(url=location.url, names=names, table=table)
+            raise SourceError(f"{place.url}: not readable as Parquet ({first_line(error)}); {AGAIN}") from error
+    return Sheet(url=place.url, names=names, table=table)
 
 
-def _opened(location: Place, only: Collection[str] | None) -> IO[bytes]:
+def _opened(place: Place, only: Collection[str] | None) -> IO[bytes]:
     """A file to read columns from; one that is read whole and was written by us is checked first."""
     if only is not None:
-        return location.open()
-    content = read_content(location)
+        return place.open()
+    content = read_content(place)
     try:
         check_table(content)
     except DamagedError as error:
-        raise SourceError(f"{location.url}: the table is damaged ({error}); run the sweep again") from error
+        raise SourceError(f"{place.url}: the table is damaged ({error}); run the sweep again") from error
     return io.BytesIO(content)
 
 
@@ -241,19 +241,19 @@ def _fetched(schema: pa.Schema, names: Collection[str]) -> list[str]:
     return columns or schema.names[:1]
 
 
-def _records(location: Place, only: Collection[str] | None) -> Sheet:
-    with _file_errors(location), location.open() as stream:
-        records = tables.read_records(stream, location.url)
-    return sheet_of(location.url, records.names, records.rows, only)
+def _records(place: Place, only: Collection[str] | None) -> Sheet:
+    with _file_errors(place), place.open() as stream:
+        records = tables.read_records(stream, place.url)
+    return sheet_of(place.url, records.names, records.rows, only)
 
 
-def _json_list(location: Place, only: Collection[str] | None) -> Sheet:
-    values = read_json(location)
+def _json_list(place: Place, only: Collection[str] | None) -> Sheet:
+    values = read_json(place)
     if not isinstance(values, list):
-        raise SourceError(f"{location.url}: expected a list of objects, found {type(values).__name__}")
-    records = [as_object(value, f"{location.url}, row {row}") for row, value in enumerate(values)]
+        raise SourceError(f"{place.url}: expected a list of objects, found {type(values).__name__}")
+    records = [as_object(value, f"{place.url}, row {row}") for row, value in enumerate(values)]
     names = list(dict.fromkeys(name for record in records for name in record))
-    return sheet_of(location.url, names, records, only)
+    return sheet_of(place.url, names, records, only)
 
 
 def sheet_of(

@@ -42,11 +42,11 @@ MOST_DIGITS = 6
 UPSTREAM = "is this T2IScoreScore's file?"
 
 
-def read(location: Place) -> Release:
+def read(place: Place) -> Release:
     """The graphs' images, named by their files, and all scores found: prompt and graph are the `id`, as text."""
-    metadata = read_sheet(one_that_exists(location, METADATA)).require(COLUMNS, UPSTREAM)
+    metadata = read_sheet(one_that_exists(place, METADATA)).require(COLUMNS, UPSTREAM)
     nodes, notes = list(_nodes(metadata)), list[str]()
-    metrics = _metrics(location, metadata, notes)
+    metrics = _metrics(place, metadata, notes)
     ids = {
         "image_id": [node["image_id"] for node in nodes],
         "prompt_id": metadata.ids("id"),

@@ -9,7 +9,7 @@ from plumbline.pipelines.judging.releases.sheets import read_objects, read_sheet
 DESCRIPTIONS = ("text_id", "image_path", "text", "human_scores", "human_avg")
 
 
-def read_tifa160(location: Place) -> Release:
+def read_tifa160(place: Place) -> Release:
     """The file's ratings by raters 0 and 1, and its metrics' scores under their names in the file.
 
     TIFA160: 800 images of 160 prompts by five generators, each rated twice, and what ten metrics score them.
@@ -18,14 +18,14 @@ def read_tifa160(location: Place) -> Release:
     the ratings alone: `{image: {"text_id", "image_path", "text", "human_scores": [1-5, 1-5], "human_avg", <metric>:
     number}}`. An image is named `<text_id>_<generator>`. What is no description is a metric.
     """
-    records = read_objects(location)
+    records = read_objects(place)
     names = list(dict.fromkeys(name for record in records.values() for name in record))
     metrics = [name for name in names if name not in DESCRIPTIONS]
-    sheet = sheet_of(location.url, names, records.values(), ["text_id", *metrics])
+    sheet = sheet_of(place.url, names, records.values(), ["text_id", *metrics])
     ids = {"image_id": list(records), "prompt_id": sheet.ids("text_id"), "generator": list[str]()}
     ratings = []
     for row, (image_id, prompt_id) in enumerate(zip(records, ids["prompt_id"], strict=True)):
-        where = row_name(location.url, row, image_id)
+        where = row_name(place.url, row, image_id)
         generator = image_id.removeprefix(f"{prompt_id}_")
         if generator in ("", image_id):
             raise SourceError(f"{where}: expected an image named {prompt_id}_<generator>; is this the released file?")
@@ -48,7 +48,7 @@ NAMES = {
 RELEASED = "is this j-min/DSG's tifa160-likert-anns.csv?"
 
 
-def read_dsg_tifa160(location: Place) -> Release:
+def read_dsg_tifa160(place: Place) -> Release:
     """The table's ratings; a prompt's skill is the set that TIFA took it from (coco, drawbench, ...).
 
     DSG's Likert ratings of TIFA160's images: 800 images of 160 prompts by five generators, each rated by five people.
@@ -60,7 +60,7 @@ def read_dsg_tifa160(location: Place) -> Release:
     An image is named as TIFA names it, `<source_id>_<generator>` with the generator's name there, so that TIFA160's own
     scores meet it; prompt and generator have DSG's names, by which DSG's answers do.
     """
-    sheet = read_sheet(location)
+    sheet = read_sheet(place)
     generator = next((name for name in GENERATOR if name in sheet.names), GENERATOR[0])
     sheet.require((*COLUMNS, generator), RELEASED)
     prompts, sources, generators = (sheet.ids(name) for name in ("item_id", "source_id", generator))

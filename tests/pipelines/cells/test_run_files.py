@@ -148,14 +148,14 @@ def every_turned_bit(store: Store, path: str, read: Callable[[], object], expect
 
     Or it is what was written: a bit in the name of the field that holds the digest harms nothing else.
     """
-    location, sound = store.place, read()
-    whole = bytearray((location / path).read())
-    for place in random.Random(0).sample(range(8 * len(whole)), 200):
+    place, sound = store.place, read()
+    whole = bytearray((place / path).read())
+    for bit in random.Random(0).sample(range(8 * len(whole)), 200):
         harmed = bytearray(whole)
-        harmed[place // 8] ^= 1 << place % 8
-        (location / path).write(bytes(harmed))
-        assert read() in (expected, sound), f"bit {place}"
-    (location / path).write(bytes(whole))
+        harmed[bit // 8] ^= 1 << bit % 8
+        (place / path).write(bytes(harmed))
+        assert read() in (expected, sound), f"bit {bit}"
+    (place / path).write(bytes(whole))
 
 
 def test_a_damaged_digest_of_weights_is_computed_anew(tmp_path: Path) -> None:

@@ -65,13 +65,13 @@ def test_a_cell_is_committed_once_and_the_first_writer_wins(store: Store) -> Non
 
 
 def test_one_of_many_racing_writers_wins_and_readers_see_it_whole(store: Store) -> None:
-    location = store.place
+    place = store.place
     contents = [bytes([n]) * 100_000 for n in range(8)]
     with ThreadPoolExecutor(8) as pool:
-        won = list(pool.map(lambda data: (location / "race").create(data), contents))
+        won = list(pool.map(lambda data: (place / "race").create(data), contents))
     assert sum(won) == 1
-    assert (location / "race").read() == contents[won.index(True)]
-    assert [path for path, _ in location.files()] == ["race"], "no leftovers"
+    assert (place / "race").read() == contents[won.index(True)]
+    assert [path for path, _ in place.files()] == ["race"], "no leftovers"
 
 
 @pytest.mark.parametrize("fault", ["lost-500", "lost-reset"])
@@ -113,15 +113,15 @@ def test_a_damaged_cell_and_one_of_another_key_are_refused_by_name(store: Store)
     store.save(CELL, scores(0.5))
     with pytest.raises(BrokenCell, match=r"0-kkkkkkkk\.parquet: the cell is of another key; run again"):
         store.read(CELL.path, key="another")
-    location = store.place
+    place = store.place
     neighbour = "scores/12345678/atlas/1-jjjjjjjj.parquet"
     for path in (neighbour, draft_path(neighbour)):
-        (location / path).write((location / CELL.path).read())
+        (place / path).write((place / CELL.path).read())
         with pytest.raises(
             BrokenCell, match=r"1-jjjjjjjj\..*parquet: .* \(another cell stands in its place\); run again"
         ):
             store.read_cell(path)
-    (location / CELL.path).write(b"PAR1 cut short")
+    (place / CELL.path).write(b"PAR1 cut short")
     with pytest.raises(BrokenCell, match=r"0-kkkkkkkk\.parquet: the cell is damaged"):
         store.read(CELL.path, key=CELL.key)
 

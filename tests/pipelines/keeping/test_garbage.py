@@ -349,11 +349,11 @@ def test_nothing_is_removed_where_a_kept_run_cannot_tell_what_it_needs(
 
 
 def test_on_s3_many_go_with_one_call_and_names_are_no_patterns(bench: Path, bucket: str) -> None:
-    location = StorageConfig().locate(bucket)
+    place = StorageConfig().locate(bucket)
     for name in ("a*", "ab", "a[b]", "ac"):
-        (location / name).write(b"x")
-    location.remove_below(("a*", "a[b]", "gone"))
-    assert sorted(location.list()) == ["ab", "ac"]
+        (place / name).write(b"x")
+    place.remove_below(("a*", "a[b]", "gone"))
+    assert sorted(place.list()) == ["ab", "ac"]
     store = f"{bucket}/store"
     config = replace(config_of(bench, ("atlas",), ("entropy",), 64), store=store)
     first, second = run(config), run(replace(config, limits=replace(config.limits, max_scans=65)))

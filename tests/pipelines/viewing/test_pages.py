@@ -368,8 +368,8 @@ def test_an_old_manifest_is_shown_with_what_it_has(tmp_path: Path) -> None:
 def test_a_store_on_s3_is_shown_like_one_on_disk(bucket: str, tmp_path: Path) -> None:
     run = make_run(tmp_path)
     store = Store(StorageConfig().locate(f"{bucket}/store"))
-    location = store.place
-    location.fs.put(str(tmp_path / "store"), location.path, recursive=True)
+    place = store.place
+    place.fs.put(str(tmp_path / "store"), place.path, recursive=True)
     with asking(store, tmp_path / "rows") as ask:
         assert run.run_id in read(ask, "/").text
         assert len(found(read(ask, f"{RUN}/scores?metric=gecko&sort=lowest"))) == 36

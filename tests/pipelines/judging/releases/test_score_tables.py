@@ -155,14 +155,14 @@ def test_another_schema_is_named_with_its_columns_and_the_remedy(content: str, c
     ids=["wide", "long"],
 )
 def test_what_is_not_asked_for_need_be_no_number(content: str, tmp_path: Path) -> None:
-    location = StorageConfig().locate(str(put(tmp_path / "s.csv", content)))
-    found = read_scores(location, ["clip"])
+    place = StorageConfig().locate(str(put(tmp_path / "s.csv", content)))
+    found = read_scores(place, ["clip"])
     assert found.select(["image_id", "metric", "score"]).to_pylist() == [
         {"image_id": "1", "metric": "clip", "score": 0.5},
         {"image_id": "2", "metric": "clip", "score": 0.25},
     ]
     with pytest.raises(ConfigError, match=r"metrics: no scores of 'clap'; there are .*clip"):
-        read_scores(location, ["clap"])
+        read_scores(place, ["clap"])
 
 
 def test_parquet_of_another_kind_is_named(tmp_path: Path) -> None:
@@ -193,8 +193,8 @@ def test_everything_is_read_from_s3_as_from_disk(bucket: str) -> None:
         "pick/test-0.parquet": as_parquet(PICK_A_PIC),
     }
     for name, content in files.items():
-        location = StorageConfig().locate(f"{bucket}/{name}")
-        location.write(content)
+        place = StorageConfig().locate(f"{bucket}/{name}")
+        place.write(content)
     assert (len(scores(f"{bucket}/run")), len(scores(f"{bucket}/wide.csv"))) == (3, 4)
     release = reading("t2iscorescore", f"{bucket}/ts2")
     assert (len(release.graph_nodes), len(release.scores)) == (16, 32)
