@@ -17,7 +17,6 @@ from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.storage import Entry, Place, readable_errors
 from plumbline.pipelines.base.tables import Refused, Rejection, Row
 from plumbline.pipelines.ingest.drafting import Begin, Source, SourceFile
-from plumbline.pipelines.ingest.folders import FolderTable
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.input_rows import (
     ADDRESS,
@@ -77,7 +76,7 @@ class FileUnit(NamedTuple):
 class FileSource(Source):
     """A table, or a folder that tells as much, and the folder that its paths start from."""
 
-    table: Table | FolderTable
+    table: Table
     folder: Place
 
     @cached_property

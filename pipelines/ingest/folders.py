@@ -1,18 +1,16 @@
 """A folder of image files as a table: a row for each image, of what its layout tells."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import pyarrow as pa
-
-from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import Rejection, Row
 from plumbline.pipelines.ingest.drafting import SourceFile
+from plumbline.pipelines.ingest.image_folders import Folder, list_images
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.input_rows import InputColumnsConfig, find_names
-from plumbline.pipelines.ingest.layouts.known_layouts import read_layout
-from plumbline.pipelines.ingest.layouts.layout import DescribedImage, Folder, list_images
+from plumbline.pipelines.ingest.layouts import DescribedImage, read_layout
+from plumbline.pipelines.ingest.typed_tables import Table
 from plumbline.pipelines.sources.benchmark import PromptsFrom
 from plumbline.pipelines.sources.origins import Origins, pass_over
 
@@ -30,23 +28,12 @@ class _SeenOrigins:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FolderTable:
-    """What the layout of a folder tells of its images."""
+class FolderTable(Table):
+    """What the layout of a folder tells of its images; no further columns, for what stands beside is of no one form."""
 
-    place: Place
     columns: InputColumnsConfig
     prompts_from: PromptsFrom | None = None
     _noted: _SeenOrigins = field(default_factory=_SeenOrigins)
-
-    @property
-    def kinds(self) -> Mapping[str, str]:
-        """No further columns: what stands beside images is of no one form."""
-        return {}
-
-    @property
-    def url(self) -> str:
-        """The folder's address."""
-        return self.place.url
 
     @property
     def files(self) -> list[SourceFile]:
@@ -92,11 +79,3 @@ class FolderTable:
         if told.named:
             read = (names.image, names.prompt, names.prompt_id, names.generator, names.skills)
             self._noted.unread.update(dict.fromkeys(name for name in told.values if name not in read))
-
-    def schema(self, names: list[str]) -> pa.Schema:
-        """As `kinds`."""
-        return pa.schema([])
-
-    def values(self, row: Row, names: list[str]) -> dict[str, Any]:
-        """As `kinds`."""
-        return {}

@@ -7,7 +7,7 @@ A cell of images is bytes, Hugging Face's `{bytes, path}`, or a path. Rows of nu
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -21,6 +21,7 @@ from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.input_rows import (
     DAMAGED_TABLE,
     InputColumnsConfig,
+    column_origins,
     find_names,
     leads_out,
     link_roots,
@@ -132,20 +133,13 @@ def look_at(place: Place, columns: InputColumnsConfig) -> TableInspection:
 
 
 def describe_table(file: SampleFile, config: IngestConfig) -> Origins:
-    """Which of a table's columns tell the prompts and the generators; the others are kept."""
+    """Which of a table's columns tell the prompts and the generators."""
     try:
         with _opened(file.place) as (schema, _):
             several = _several(schema.names, config)
-            others = _others(schema, several)
+            return column_origins(several, _others(schema, several), config.generator, file.place.url)
     except (pa.ArrowException, OSError, UnicodeDecodeError):
         return Origins(f"{file.place.url}, which cannot be read", f"{file.place.url}, which cannot be read")
-    url = file.place.url
-    generators = ", ".join(dict.fromkeys(repr(names.generator) for names in several))
-    read = {name for names in several for name in asdict(names).values()}
-    whose = f"generator={config.generator}" if config.generator else f"the column {generators} of {url}"
-    prompt = several[0].prompt or several[0].prompt_id
-    unread = [name for name in others if name not in read or (config.generator and name == several[0].generator)]
-    return Origins(f"the column {prompt!r} of {url}", whose, unread)
 
 
 def _holds_paths(image: str, rows: pa.RecordBatch | None) -> bool:

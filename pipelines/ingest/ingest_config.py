@@ -52,7 +52,7 @@ class IngestConfig:
     """CSV, TSV or JSON Lines with one row per image file; or `tars`."""
     images: str | None = None
     """Folder that the table's paths start from, the table's own by default; without a table, a folder whose files tell
-    their prompts themselves (pipelines/ingest/layouts)."""
+    their prompts themselves (pipelines/ingest/layouts.py)."""
     tars: str | None = None
     """A WebDataset tar, a folder of them, or a pattern with *; or `table`."""
     prompts_from: PromptsFrom | None = None

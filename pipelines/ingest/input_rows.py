@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import Refused, as_list, require_utf8
 from plumbline.pipelines.sources.benchmark import GENERATORS
+from plumbline.pipelines.sources.origins import Origins
 from plumbline.pipelines.sources.shards import text_id
 
 DEFAULT_NAMES = {
@@ -111,6 +112,17 @@ def require_names(
     if names.generator is None and generator is None:
         raise ConfigError(f"{url}: no column names the generator; set generator=NAME, or columns.generator=COLUMN")
     return names
+
+
+def column_origins(
+    several: Sequence[InputColumnsConfig], available: Sequence[str], generator: str | None, url: str
+) -> Origins:
+    """Which of a table's columns tell the prompts and the generators of the images of a row; the others are kept."""
+    read = {name for names in several for role, name in asdict(names).items() if role != "generator" or not generator}
+    columns = ", ".join(dict.fromkeys(repr(names.generator) for names in several))
+    whose = f"generator={generator}" if generator else f"the column {columns} of {url}"
+    prompt = several[0].prompt or several[0].prompt_id
+    return Origins(f"the column {prompt!r} of {url}", whose, [name for name in available if name not in read])
 
 
 def refuse_foreign(name: str) -> None:

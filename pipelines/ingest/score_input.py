@@ -9,12 +9,12 @@ from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import JSON_LINES, SEPARATORS
 from plumbline.pipelines.ingest.archives import ENDINGS as TARS
 from plumbline.pipelines.ingest.archives import find_tars
+from plumbline.pipelines.ingest.image_folders import Folder, list_images
 from plumbline.pipelines.ingest.image_tables import ENDINGS as TABLES
 from plumbline.pipelines.ingest.image_tables import TableInspection, look_at
 from plumbline.pipelines.ingest.ingest import Ingested, ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig, IngestLimits, WorkersConfig
 from plumbline.pipelines.ingest.input_rows import InputColumnsConfig, digest, find_names
-from plumbline.pipelines.ingest.layouts.layout import Folder, list_images
 from plumbline.pipelines.ingest.sample_files import stem
 from plumbline.pipelines.ingest.shards import Report
 from plumbline.pipelines.ingest.tars import name_generators

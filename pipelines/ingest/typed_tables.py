@@ -1,9 +1,10 @@
 """Tables of images: their rows as they are read, and the type of each column."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -19,15 +20,18 @@ from plumbline.pipelines.base.tables import (
     Refused,
     Rejection,
     Row,
+    Rows,
+    Values,
     is_json_lines,
     open_csv,
     read_json_lines,
 )
 from plumbline.pipelines.ingest.drafting import SourceFile
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
-from plumbline.pipelines.ingest.input_rows import IMAGES, InputColumnsConfig, require_names
+from plumbline.pipelines.ingest.input_rows import IMAGES, InputColumnsConfig, column_origins, require_names
 from plumbline.pipelines.sources.origins import Origins
 
+FIRST_ROWS = 8
 EXACT = 2**53
 """Up to here a float holds every whole number."""
 TYPES = {
@@ -48,7 +52,7 @@ class Table:
     """A table of images."""
 
     place: Place
-    kinds: Mapping[str, str]
+    kinds: Mapping[str, str] = field(default_factory=dict)
     """What each column holds, a key of TYPES; in the order of the file."""
 
     @property
@@ -67,24 +71,15 @@ class Table:
 
     def origins(self, config: IngestConfig) -> Origins:
         """Which of its columns tell the prompts and the generators; the others are kept as they are."""
-        names = self.names(config)
-        named = f"the column {names.generator!r} of {self.url}"
-        generators = f"generator={config.generator}" if config.generator else named
-        read = set(asdict(names).values()) - ({names.generator} if config.generator else set())
-        others = [name for name in self.kinds if name not in read]
-        return Origins(f"the column {names.prompt or names.prompt_id!r} of {self.url}", generators, others)
+        return column_origins([self.names(config)], list(self.kinds), config.generator, self.url)
 
     def source(self, row: Row) -> tuple[str, int | None]:
         """The file and the line of a row."""
         return self.url, row.line
 
-    def rows(self, image: str) -> Iterator[Row | Rejection]:
+    def rows(self, image: str) -> Rows:
         """Every row; `image` is the column of the image files."""
-        with opened_table(self.place) as stream:
-            if is_json_lines(self.place.path):
-                yield from read_json_lines(stream, self.place.url)
-            else:
-                yield from open_csv(stream, self.place.url, lambda values: _names_image(values[image])).rows
+        return read_rows(self.place, lambda values: _names_image(values[image]))
 
     def schema(self, names: list[str]) -> pa.Schema:
         """These columns' types."""
@@ -104,12 +99,30 @@ def open_table(place: Place) -> Table:
     if not place.path.lower().endswith((*SEPARATORS, *JSON_LINES)):
         known = ", ".join((*SEPARATORS, *JSON_LINES))
         raise ConfigError(f"table {place.url}: expected a file that ends in {known}; rename or convert it")
-    with opened_table(place) as stream:
-        if is_json_lines(place.path):
-            return Table(place=place, kinds=_kinds(read_json_lines(stream, place.url)))
-        names = open_csv(stream, place.url).names
+    if is_json_lines(place.path):
+        return Table(place=place, kinds=_kinds(read_rows(place)))
+    names = column_names(place)
+    with opened_table(place):
         require_once(names, names, place.url)
     return Table(place=place, kinds=dict.fromkeys(names, "text"))
+
+
+def read_rows(place: Place, is_row: Callable[[Values], bool] = lambda values: False) -> Rows:
+    """The rows of a CSV or JSON Lines file; of `is_row` see open_csv."""
+    with opened_table(place) as stream:
+        if is_json_lines(place.path):
+            yield from read_json_lines(stream, place.url)
+        else:
+            yield from open_csv(stream, place.url, is_row).rows
+
+
+def column_names(place: Place) -> list[str]:
+    """A CSV's columns, or the fields of a JSON Lines file's first rows; raises ConfigError for what is no table."""
+    with opened_table(place) as stream:
+        if not is_json_lines(place.path):
+            return open_csv(stream, place.url).names
+    first = islice(read_rows(place), FIRST_ROWS)
+    return list(dict.fromkeys(name for row in first if isinstance(row, Row) for name in row.values))
 
 
 def source_file(place: Place, what: str) -> SourceFile:

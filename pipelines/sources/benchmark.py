@@ -15,7 +15,7 @@ PROMPT_COLUMNS = ("prompt_id", "text", "skills")
 GENERATORS = ("generator", "model", "model_name")
 """What a column that names each row's generator is usually called."""
 PromptsFrom = Literal["tables", "list", "beside", "names"]
-"""Ways in which a folder of image files tells their prompts (pipelines/ingest/layouts)."""
+"""Ways in which a folder of image files tells their prompts (pipelines/ingest/layouts.py)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -23,9 +23,9 @@ from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.judging.answers.answer_table import Answer, Answered, select_models
 from plumbline.pipelines.judging.releases.sheets import Sheet, files_in, one_that_exists, read_sheet
 from plumbline.pipelines.judging.releases.tifa160 import LIKERT_FILE
-from plumbline.pipelines.sources.question_packs import tifa_v1
+from plumbline.pipelines.sources.question_packs.dependent import read_dsg_1k
+from plumbline.pipelines.sources.question_packs.independent import read_tifa_v1
 from plumbline.pipelines.sources.question_packs.pack import PackRow, PackRows
-from plumbline.pipelines.sources.question_packs.propositions import read_dsg_1k
 
 ANSWERS = "vqa_answers_release"
 COLUMNS = ("t2i_model", "item_id", "question", "answer")
@@ -117,7 +117,7 @@ def _split(item: str) -> str:
 def _of_tifa(metric: str, sheet: Sheet, place: Place, notes: list[str]) -> Iterator[Answer]:
     file = one_that_exists(place, TIFA)
     wanted = {(row.prompt_id, row.question.text): _wanted(row.question.choices, row.question.answer)
-              for row in _packed(tifa_v1.read(file, "released"), notes) if row.question is not None}  # fmt: skip
+              for row in _packed(read_tifa_v1(file, "released"), notes) if row.question is not None}  # fmt: skip
     names = read_sheet(one_that_exists(place, LIKERT)).require(("item_id", "source_id"), RELEASED)
     source = dict(zip(names.ids("item_id"), names.ids("source_id"), strict=True))
     for row in _rows(sheet):

@@ -11,14 +11,11 @@ from plumbline.pipelines.sources.question_packs.pack import Convention, PackRead
 PACKS = Extensions[PackReader](
     "question_packs",
     {
-        "dpg_bench": f"{__name__}.propositions:read_dpg_bench",
-        "dsg_1k": f"{__name__}.propositions:read_dsg_1k",
-        "geneval2": f"{__name__}.geneval2:read",
-        "oneig": f"{__name__}.oneig:read_oneig",
-        "oneig_zh": f"{__name__}.oneig:read_oneig_zh",
-        "tifa_v1": f"{__name__}.tifa_v1:read",
-        "unigenbench": f"{__name__}.unigenbench:read",
-        "wise_verified": f"{__name__}.wise_verified:read",
+        **{name: f"{__name__}.dependent:read_{name}" for name in ("dpg_bench", "dsg_1k", "oneig", "oneig_zh")},
+        **{
+            name: f"{__name__}.independent:read_{name}"
+            for name in ("geneval2", "tifa_v1", "unigenbench", "wise_verified")
+        },
     },
 )
 

@@ -141,10 +141,13 @@ class Line(NamedTuple):
     values: Values
 
 
-def prompt_without_questions(where: str, prompt_id: str, text: str, refused: Refused) -> PackRows:
-    """A prompt of which nothing but itself can be read: its line, and a row with the error."""
-    yield f"{where}: {refused}; nothing is asked about prompt_id {prompt_id!r}"
-    yield PackRow(where, prompt_id, text, error=RowError("no_questions", f"{where}: {refused}"))
+def questions_or_error(where: str, prompt_id: str, text: str, questions: Iterable[PackRow]) -> PackRows:
+    """A prompt's questions; where they are refused (Refused), a line that says so and a row with the error."""
+    try:
+        yield from questions
+    except Refused as refused:
+        yield f"{where}: {refused}; nothing is asked about prompt_id {prompt_id!r}"
+        yield PackRow(where, prompt_id, text, error=RowError("no_questions", f"{where}: {refused}"))
 
 
 def read_rows(lines: Iterable[Line | str], read: Callable[[Line], Iterable[PackRow | str]]) -> PackRows:

@@ -9,8 +9,8 @@ import pytest
 from plumbline.operators.errors import PlumblineError, SourceError
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.sources.question_packs import PACKS, PackFile, pack_digest, read_pack
+from plumbline.pipelines.sources.question_packs.independent import LAST
 from plumbline.pipelines.sources.question_packs.pack import Convention, QuestionPack
-from plumbline.pipelines.sources.question_packs.wise_verified import LAST
 from tests.question_packs import (
     ANNOTATIONS,
     choice,

@@ -1,16 +1,14 @@
-"""What a folder of image files may be laid out like: the files in it, and what a layout says of its images."""
+"""A folder of image files as it is listed."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Any, NamedTuple
 
 from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import Refused, Rejection
 from plumbline.pipelines.cells.store import outside_stores
 from plumbline.pipelines.ingest.input_rows import FOREIGN_IMAGES, IMAGES, InputColumnsConfig
-from plumbline.pipelines.sources.benchmark import PromptsFrom
 
 READERS = 16
 """Small files that are read at once."""
@@ -53,6 +51,10 @@ class Folder:
         """The address of a file, for a message."""
         return f"{self.place.url}/{name}"
 
+    def without_prompt(self, image: str, message: str) -> Rejection:
+        """Why an image has no prompt."""
+        return Refused("empty_prompt", message).at(self.at(image))
+
     def read(self, name: str) -> bytes:
         """A small file; raises Refused for one that is not, or that is gone."""
         with readable_errors(self.place, f"{name} in images"):
@@ -93,28 +95,3 @@ def list_images(place: Place, key: str = "images", columns: InputColumnsConfig |
 
 def _hidden(path: str) -> bool:
     return any(part.startswith((".", "__MACOSX")) for part in path.split("/"))
-
-
-class DescribedImage(NamedTuple):
-    """An image file with what is told of it, by the names of a table's columns."""
-
-    image: str
-    """Its path below the folder."""
-    values: Mapping[str, Any]
-    source: str
-    """What tells it, in words."""
-    named: bool = False
-    """Whether the values are columns or fields with names of people's own."""
-
-
-class Layout(NamedTuple):
-    """A way in which folders tell the prompts of their images."""
-
-    name: PromptsFrom
-    """What `prompts_from` calls it."""
-    looks: str
-    """What such a folder has, in words."""
-    files: Callable[[Folder], Collection[str]]
-    """The files that tell the prompts; none where the folder is laid out otherwise."""
-    read: Callable[[Folder], Iterator[DescribedImage | Rejection]]
-    """Every image with its prompt, and what is no image with one; raises ConfigError where that cannot be told."""

@@ -1,0 +1,358 @@
+"""Ways in which folders of image files tell their prompts, in the order in which they are looked for.
+
+- `tables`: Hugging Face's image folders, GenEval's folder per prompt, and scripts' CSVs. A row that names its file is
+  of that image (`file_name`, as Hugging Face's `imagefolder` has it); a row of a metadata file that names none is of
+  all images at and below its folder, as GenEval writes its `metadata.jsonl` beside `samples/`.
+- `list`: a prompts.txt, one prompt a line: the number that an image's name begins or ends with is its line's.
+- `beside`: each image has a .txt or .json of its name beside it, as img2dataset and trainers' datasets have.
+- `names`: an image's name is its prompt, as T2I-CompBench names them: `a red cube on a table_000002.png`.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
+from pathlib import PurePosixPath
+from typing import Any, NamedTuple
+
+from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.base.tables import JSON_LINES, SEPARATORS, Refused, Rejection, Row, parse_object
+from plumbline.pipelines.ingest.image_folders import Folder
+from plumbline.pipelines.ingest.input_rows import find_names, refuse_foreign
+from plumbline.pipelines.ingest.typed_tables import column_names, read_rows
+from plumbline.pipelines.sources.benchmark import PromptsFrom
+from plumbline.pipelines.sources.origins import count_kinds
+
+METADATA = ("metadata.jsonl", "metadata.csv")
+LIST = "prompts.txt"
+NUMBER = re.compile(r"\d+")
+NUMBERED = re.compile(r"[ _-]*(?:\(\d+\)|[_-]\d+|[_-](?:seed|sample)[_-]?\d+)$", re.IGNORECASE)
+"""What numbers the images of one prompt."""
+TABLES = (*SEPARATORS, *JSON_LINES, ".json", ".parquet", ".arrow", ".xlsx", ".xls", ".ods")
+WORDS = re.compile(r"[^\W\d_]{2,}")
+
+
+class DescribedImage(NamedTuple):
+    """An image file with what is told of it, by the names of a table's columns."""
+
+    image: str
+    """Its path below the folder."""
+    values: Mapping[str, Any]
+    source: str
+    """What tells it, in words."""
+    named: bool = False
+    """Whether the values are columns or fields with names of people's own."""
+
+
+class Layout(NamedTuple):
+    """A way in which folders tell the prompts of their images."""
+
+    name: PromptsFrom
+    """What `prompts_from` calls it."""
+    looks: str
+    """What such a folder has, in words."""
+    files: Callable[[Folder], Collection[str]]
+    """The files that tell the prompts; none where the folder is laid out otherwise."""
+    read: Callable[[Folder], Iterator[DescribedImage | Rejection]]
+    """Every image with its prompt, and what is no image with one; raises ConfigError where that cannot be told."""
+
+
+def all_tables(folder: Folder) -> list[str]:
+    """The CSVs and JSON Lines files of a folder."""
+    return [name for name in folder.names if name.lower().endswith((*SEPARATORS, *JSON_LINES))]
+
+
+def _telling_tables(folder: Folder) -> list[str]:
+    """Those that tell of images: metadata files, and others whose columns name image files and their prompts."""
+    return [
+        name for name in all_tables(folder) if PurePosixPath(name).name in METADATA or _tells_of_images(folder, name)
+    ]
+
+
+def _tells_of_images(folder: Folder, table: str) -> bool:
+    try:
+        names = find_names(column_names(folder.place / table), folder.columns)
+    except ConfigError:  # told where nothing else tells the prompts
+        return False
+    return names.image is not None and (names.prompt or names.prompt_id) is not None
+
+
+def _read_tables(folder: Folder) -> Iterator[DescribedImage | Rejection]:
+    images = set(folder.images)
+    told: set[str] = set()
+    tables = _telling_tables(folder)
+    for table in tables:
+        for row in read_rows(folder.place / table):
+            if isinstance(row, Rejection):
+                yield row
+                continue
+            of_row = _images_of_row(folder, row, table, images)
+            if not of_row:
+                message = "it names no image, and there is none in its folder; generate the image"
+                yield Refused("missing_image", message).at(folder.at(table), row.line)
+            told.update(of_row)
+            source = PurePosixPath(table).name
+            yield from (DescribedImage(image, _with_skills(row.values), source, named=True) for image in of_row)
+    for image in sorted(images - told):
+        yield folder.without_prompt(image, f"no row of {PurePosixPath(tables[0]).name} tells its prompt; add one")
+
+
+def _images_of_row(folder: Folder, row: Row, table: str, images: Set[str]) -> list[str]:
+    """The image that a row names, whether it is there or not, or those of its folder.
+
+    Its path starts from the table's folder, from the folder of images, or from where that one lies.
+    """
+    base, _, name = table.rpartition("/")
+    column = find_names(row.values, folder.columns).image
+    if column is None and name in METADATA:
+        return sorted(image for image in images if image.startswith(f"{base}/" if base else ""))
+    value = row.values[column] if column is not None else None
+    if not isinstance(value, str) or not value:
+        return [""]
+    named = value.removeprefix(f"{folder.place.url.rstrip('/')}/")
+    below = str(PurePosixPath(named))
+    own_name = PurePosixPath(folder.place.path).name
+    paths = (str(PurePosixPath(base) / named), below, below.removeprefix(f"{own_name}/"))
+    return [next((path for path in paths if path in images), paths[0])]
+
+
+def _with_skills(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """GenEval calls a prompt's skill its tag."""
+    return values if "skills" in values or not values.get("tag") else {**values, "skills": [values["tag"]]}
+
+
+def _lists(folder: Folder) -> list[str]:
+    """Every prompts.txt, those of inner folders first: an image takes the nearest."""
+    return sorted(
+        (name for name in folder.names if PurePosixPath(name).name == LIST), key=lambda name: -name.count("/")
+    )
+
+
+def _read_lists(folder: Folder) -> Iterator[DescribedImage | Rejection]:
+    left = folder.images
+    for name in _lists(folder):
+        base = name[: -len(LIST)]
+        yield from _numbered_images(folder, name, [image for image in left if image.startswith(base)])
+        left = [image for image in left if not image.startswith(base)]
+    for image in left:
+        yield folder.without_prompt(image, f"no {LIST} in its folder or above it; write one")
+
+
+def _numbered_images(folder: Folder, name: str, images: list[str]) -> Iterator[DescribedImage | Rejection]:
+    lines = _lines(folder, name)
+    numbers = {image: _number(image) for image in images}
+    known = [number for number in numbers.values() if number is not None]
+    first = _first(known, len(lines), folder.at(name))
+    for image, number in numbers.items():
+        if number is None:
+            message = f"no number in its name tells its line in {LIST}; number it, or write a table"
+            yield folder.without_prompt(image, message)
+        elif not 0 <= number - first < len(lines):
+            message = f"{folder.at(name)} has {len(lines)} lines, from number {first}, and none of number {number}"
+            yield folder.without_prompt(image, f"{message}; add it, or number the image otherwise")
+        else:
+            yield DescribedImage(
+                image, {"prompt": lines[number - first]}, f"the lines of {name}, by the numbers of images"
+            )
+
+
+def _lines(folder: Folder, name: str) -> list[str]:
+    try:
+        text = folder.read(name).decode("utf-8-sig")
+    except Refused as error:
+        raise ConfigError(str(error)) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{folder.at(name)}: not UTF-8 at byte {error.start}; save it as UTF-8") from error
+    lines = [line.strip() for line in text.splitlines()]
+    while lines and not lines[-1]:
+        lines.pop()
+    return lines
+
+
+def _number(image: str) -> int | None:
+    """That of a folder named by a number alone; or that an image's name begins with, as 00003_1.png, or its last."""
+    path = PurePosixPath(image)
+    if path.parent.name.isdecimal():
+        return int(path.parent.name)
+    found = NUMBER.match(path.stem) or next(reversed(list(NUMBER.finditer(path.stem))), None)
+    return int(found[0]) if found else None
+
+
+def _first(numbers: list[int], lines: int, url: str) -> int:
+    """Whether images count from 0 or from 1; raises ConfigError where both could be."""
+    if not numbers or 0 in numbers:
+        return 0
+    if lines in numbers:
+        return 1
+    raise ConfigError(
+        f"{url}: {lines} lines, and images with numbers from {min(numbers)} to {max(numbers)}: it cannot be told "
+        "whether they count from 0 or from 1; add the first or the last image, or write a table (docs/ingest.md)"
+    )
+
+
+def _beside(folder: Folder) -> dict[str, str]:
+    """By image the file that tells its prompt: the .txt before the .json, whose other fields nobody needs."""
+    names = set(folder.names)
+    both = {
+        image: [f"{PurePosixPath(image).with_suffix(ending)}" for ending in (".txt", ".json")]
+        for image in folder.images
+    }
+    return {image: next(name for name in two if name in names) for image, two in both.items() if names & set(two)}
+
+
+def _read_beside(folder: Folder) -> Iterator[DescribedImage | Rejection]:
+    beside = _beside(folder)
+    for image in folder.images:
+        if image not in beside:
+            message = f"no .txt or .json of its name tells its prompt; write {PurePosixPath(image).stem}.txt"
+            yield folder.without_prompt(image, message)
+    for (image, name), content in zip(beside.items(), folder.read_all(list(beside.values())), strict=True):
+        try:
+            if isinstance(content, Refused):
+                raise content
+            ending = PurePosixPath(name).suffix
+            yield DescribedImage(
+                image, _values_beside(name, content), f"the {ending} beside each image", named=ending == ".json"
+            )
+        except Refused as refused:
+            yield refused.at(folder.at(name))
+
+
+def _values_beside(name: str, content: bytes) -> dict[str, Any]:
+    if name.endswith(".json"):
+        return parse_object(content)
+    try:
+        return {"prompt": content.decode("utf-8-sig").strip()}
+    except UnicodeDecodeError as error:
+        raise Refused("not_utf8", f"it is not UTF-8 at byte {error.start}; save it as UTF-8") from error
+
+
+def _prompt_of(image: str) -> str:
+    """The words of an image's name; underscores are spaces where there are no others."""
+    name = NUMBERED.sub("", PurePosixPath(image).stem)
+    return (name if " " in name else name.replace("_", " ")).strip()
+
+
+def _is_prompt(text: str) -> bool:
+    """At least two words: `image_001` and `00001` tell no prompt."""
+    return len(WORDS.findall(text)) > 1
+
+
+def _images_named_by_prompt(folder: Folder) -> list[str]:
+    """The images whose names could be their prompts."""
+    return [image for image in folder.images if _is_prompt(_prompt_of(image))]
+
+
+def _are_prompts(folder: Folder) -> bool:
+    """Whether the names may be taken for prompts by themselves: no table lies there that could tell other ones, and the
+    names of each generator differ by more than a number, as `sdxl_turbo_0001.png` and `sdxl_turbo_0002.png` do not.
+    """
+    prompts: dict[str, set[str]] = {}
+    for image in _images_named_by_prompt(folder):
+        prompts.setdefault(folder.generator(image), set()).add(_prompt_of(image))
+    tables = any(name.lower().endswith(TABLES) for name in folder.names)
+    return not tables and bool(prompts) and all(len(different) > 1 for different in prompts.values())
+
+
+def _read_names(folder: Folder) -> Iterator[DescribedImage | Rejection]:
+    for image in folder.images:
+        prompt = _prompt_of(image)
+        if _is_prompt(prompt):
+            yield DescribedImage(image, {"prompt": prompt}, "the images' names")
+        else:
+            message = "its name has no prompt; write prompts.txt, a line for each image, or a table (docs/ingest.md)"
+            yield folder.without_prompt(image, message)
+
+
+LAYOUTS = (
+    Layout(
+        name="tables",
+        looks="a metadata.jsonl or metadata.csv, with the names of image files or beside those of one prompt, or "
+        "another CSV or JSON Lines file with columns file and prompt",
+        files=_telling_tables,
+        read=_read_tables,
+    ),
+    Layout(
+        name="list",
+        looks=f"a {LIST}, with a prompt a line, and the numbers of lines in the images' names",
+        files=_lists,
+        read=_read_lists,
+    ),
+    Layout(
+        name="beside",
+        looks="a .txt or .json of its name beside each image",
+        files=lambda folder: _beside(folder).values(),
+        read=_read_beside,
+    ),
+    Layout(
+        name="names",
+        looks="prompts as the images' names, such as a_red_cube_000.png",
+        files=_images_named_by_prompt,
+        read=_read_names,
+    ),
+)
+
+
+class ReadFolder(NamedTuple):
+    """A folder as it is read."""
+
+    rows: Iterator[DescribedImage | Rejection]
+    """Every image with what is told of it, or why it is not taken."""
+    passed_over: list[str]
+    """The files that are neither images nor read for them."""
+
+
+def read_layout(folder: Folder, prompts_from: PromptsFrom | None) -> ReadFolder:
+    """Reads a folder as it is laid out; raises ConfigError for one without images, or of no known layout."""
+    if not folder.images:
+        kinds = count_kinds(folder.names)
+        raise ConfigError(f"images {folder.place.url}: expected image files, found {kinds or 'none'}")
+    layout = _layout(folder, prompts_from)
+    read = {*folder.images, *folder.foreign, *layout.files(folder)}
+    return ReadFolder(_rows(folder, layout), [name for name in folder.names if name not in read])
+
+
+def _rows(folder: Folder, layout: Layout) -> Iterator[DescribedImage | Rejection]:
+    yield from layout.read(folder)
+    for image in folder.foreign:
+        try:
+            refuse_foreign(image)
+        except Refused as refused:
+            yield refused.at(folder.at(image))
+
+
+def _layout(folder: Folder, prompts_from: PromptsFrom | None) -> Layout:
+    for layout in LAYOUTS:
+        if prompts_from in (None, layout.name) and layout.files(folder):
+            if prompts_from is None and layout.name == "names" and not _are_prompts(folder):
+                continue
+            return layout
+    if prompts_from is not None:
+        looks = next(layout.looks for layout in LAYOUTS if layout.name == prompts_from)
+        raise ConfigError(f"images {folder.place.url}: prompts_from={prompts_from} expects {looks}; found none")
+    raise ConfigError(
+        f"images {folder.place.url}: nothing tells the prompts of its {len(folder.images)} images.{_hints(folder)} "
+        "Add a table images.csv with the columns file, prompt and generator; or prompts.txt with a prompt a line, for "
+        "images that are numbered; or a .txt beside each image (docs/ingest.md)"
+    )
+
+
+def _hints(folder: Folder) -> str:
+    """What is there that could tell them, and how that is taken."""
+    hints = [_hint_of(folder, table) for table in all_tables(folder)[:1]]
+    others = [name for name in folder.names if name.lower().endswith(TABLES)]
+    if others and not hints:
+        hints = [f" {others[0]} is not read here: write it as CSV, JSON Lines or prompts.txt."]
+    if images := _images_named_by_prompt(folder):
+        hints.append(f" prompts_from=names takes the images' names, such as {_prompt_of(images[0])!r}.")
+    return "".join(hints)
+
+
+def _hint_of(folder: Folder, table: str) -> str:
+    """How a table that could tell the prompts is taken, or why it is not."""
+    try:
+        columns = ", ".join(column_names(folder.place / table))
+    except ConfigError as error:
+        return f" {error}."
+    return (
+        f" {table} has the columns {columns}: say which of them names the image files and which has the prompts, by "
+        "columns.image=NAME and columns.prompt=NAME (for jobs.score benchmark.columns.image and .prompt)."
+    )

@@ -1,1 +1,0 @@
-"""How folders of image files tell their prompts: one file per layout, and the table of them."""

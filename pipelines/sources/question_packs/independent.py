@@ -1,0 +1,176 @@
+"""Packs whose questions stand by themselves: TIFA v1.0, GenEval2, WISE_Verified and UniGenBench++.
+
+None of their files has a slip that we know of: both conventions read them alike.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from plumbline.operators.metrics import reading
+from plumbline.operators.metrics.writing import WrittenQuestion
+from plumbline.pipelines.base.storage import Place
+from plumbline.pipelines.base.tables import Refused, parse_json
+from plumbline.pipelines.sources.question_packs.pack import (
+    Convention,
+    Line,
+    PackRow,
+    PackRows,
+    questions_or_error,
+    read_lines,
+    read_rows,
+    the_id,
+    the_text,
+    the_texts,
+)
+
+
+def read_tifa_v1(place: Place, convention: Convention) -> PackRows:
+    """The questions of tifa_v1.0_question_answers.json, in its order.
+
+    TIFA v1.0 (Hu et al. 2023): multiple-choice questions about 4,081 prompts.
+
+    Source: Yushi-Hu/tifa, `tifa_v1.0/tifa_v1.0_question_answers.json`: a list of questions, each with the `id` and the
+    `caption` of its prompt, `choices`, `answer`, `element` and `element_type`. A question that stands twice counts
+    twice, as in `tifascore/tifa_score.py`.
+    """
+    return read_rows(read_lines(place), _multiple_choice)
+
+
+def _multiple_choice(line: Line) -> Iterator[PackRow]:
+    values = line.values
+    choices, answer = the_texts(values.get("choices"), "choices"), the_text(values, "answer")
+    if answer not in choices or len(set(choices)) < 2:
+        raise Refused("no_choice", f"expected the answer {answer!r} among two choices at least, found {list(choices)}")
+    asked = WrittenQuestion(
+        question_id=line.where,
+        text=the_text(values, "question"),
+        choices=choices,
+        answer=answer,
+        kind=values.get("element_type"),
+        span=values.get("element"),
+    )
+    yield PackRow(line.where, the_id(values, "id"), the_text(values, "caption"), asked)
+
+
+def read_geneval2(place: Place, convention: Convention) -> PackRows:
+    """The questions of geneval2_data.jsonl, in its order.
+
+    GenEval2 (Kamath et al. 2025): a count, a yes or no for each atom of 800 prompts.
+
+    Source: facebookresearch/GenEval2, `geneval2_data.jsonl`: an object a line with `prompt`, `atom_count`, `vqa_list`
+    of [question, answer] and as many `skills`. It has no ids: a prompt's is the number of its row, from 0, as in the
+    lists of scores that `evaluation.py` writes. A question has the one right answer as its choice; its spellings are
+    the metric's (`spelling` of operators/metrics/question_pack.py).
+    """
+    return read_rows(read_lines(place), _of_atoms)
+
+
+def _of_atoms(line: Line) -> PackRows:
+    text, prompt_id = the_text(line.values, "prompt"), line.where.rpartition(" ")[2]
+    return questions_or_error(line.where, prompt_id, text, _atoms(line, prompt_id, text))
+
+
+def _atoms(line: Line, prompt_id: str, text: str) -> Iterator[PackRow]:
+    """A row for each question of a prompt; the prompt's skill is its number of atoms."""
+    values = line.values
+    skills = the_texts(values.get("skills"), "skills")
+    pairs = [_pair(pair) for pair in values.get("vqa_list") or ()]
+    if not pairs or len(pairs) != len(skills):
+        raise Refused("no_questions", f"expected as many skills as questions, found {len(skills)} and {len(pairs)}")
+    atoms = values.get("atom_count")
+    own = (f"{atoms} atoms",) if isinstance(atoms, int) else ()
+    for number, ((question, answer), skill) in enumerate(zip(pairs, skills, strict=True)):
+        asked = WrittenQuestion(str(number), question, (answer,), answer, skill)
+        yield PackRow(line.where, prompt_id, text, asked, own)
+
+
+def _pair(pair: Any) -> tuple[str, str]:
+    question, answer = the_texts(pair, "vqa_list") if isinstance(pair, list) and len(pair) == 2 else ("", "")
+    if not (question.strip() and answer.strip()):
+        raise Refused("no_pair", f"expected [question, answer] in 'vqa_list', found {reading.shown(str(pair))}")
+    return question, answer
+
+
+PARTS = ("cultural_common_sense", "spatio-temporal_reasoning", "natural_science")
+LAST = {"culture": 400, "time": 520, "space": 640, "biology": 760, "physics": 880, "chemistry": 1000}
+"""Of every category the last prompt's number."""
+
+
+def read_wise_verified(place: Place, convention: Convention) -> PackRows:
+    """The explanations of merge.json, or of the three files of a folder.
+
+    WISE_Verified (Niu et al. 2025): an explanation of what a right image shows, for each of 1,000 prompts.
+
+    Source: PKU-YuanGroup/WISE, `data_verified/merge.json`, or the folder with its three parts: objects with `Prompt`,
+    `Explanation` and `prompt_id`. A prompt's category follows from its number, as in `calculate_verified.py`, and is
+    its skill. The overall score, 0.4 culture and 0.12 of each other, is the mean over all prompts, for so many they
+    are.
+    """
+    whole = place.path.lower().endswith(".json")
+    for file in [place] if whole else [place / f"{part}_verified.json" for part in PARTS]:
+        yield from read_rows(read_lines(file), _explanation)
+
+
+def _explanation(line: Line) -> Iterator[PackRow]:
+    prompt_id = the_id(line.values, "prompt_id")
+    number = int(prompt_id) if prompt_id.isdecimal() else 0
+    category = next((name for name, last in LAST.items() if 0 < number <= last), None)
+    if category is None:
+        raise Refused("no_category", f"expected 'prompt_id' from 1 to 1000, found {prompt_id}")
+    asked = WrittenQuestion("1", the_text(line.values, "Explanation"), (), kind=category)
+    yield PackRow(line.where, prompt_id, the_text(line.values, "Prompt"), asked, (category,))
+
+
+NAMES = ("Testpoints", "考点")
+DESCRIPTIONS = ("Testpoint Description", "考点对应描述")
+THEMES = ("Primary Categories", "一级垂类")
+
+
+def read_unigenbench(place: Place, convention: Convention) -> PackRows:
+    """The checkpoints of test_prompts_*.csv; a prompt's skill is its theme.
+
+    UniGenBench++ (Wang et al. 2025): one to ten checkpoints for each of 600 prompts, in English or Chinese.
+
+    Source: CodeGoat24/UniGenBench, `data/test_prompts_{en,en_long,zh,zh_long}.csv`: rows with `index`, a prompt and a
+    JSON object of the names of its checkpoints and of what it has of each. A row whose object is no JSON (row 509 of
+    the long English prompts) ends the release's `eval/src/eval_common.py`, and is an error here.
+    """
+    return read_rows(read_lines(place), _of_checkpoints)
+
+
+def _of_checkpoints(line: Line) -> PackRows:
+    language = "zh" if "prompt_zh" in line.values else "en"
+    text, prompt_id = the_text(line.values, f"prompt_{language}"), the_id(line.values, "index")
+    return questions_or_error(line.where, prompt_id, text, _checkpoints(line, prompt_id, text, f"sub_dims_{language}"))
+
+
+def _checkpoints(line: Line, prompt_id: str, text: str, own: str) -> Iterator[PackRow]:
+    """A row for each checkpoint."""
+    said = parse_json(the_text(line.values, own), f"correct {own}")
+    if not isinstance(said, dict):
+        raise Refused("no_checkpoints", f"expected an object in {own!r}, found {reading.shown(str(said))}")
+    names, descriptions = (the_texts(_first(said, keys), keys[0]) for keys in (NAMES, DESCRIPTIONS))
+    if not names or len(names) != len(descriptions):
+        raise Refused(
+            "no_checkpoints", f"expected a description of each checkpoint, found {len(descriptions)} of {len(names)}"
+        )
+    theme = _first(said, THEMES)
+    for number, (name, description) in enumerate(zip(_apart(names), descriptions, strict=True)):
+        asked = WrittenQuestion(str(number), description, (), kind=name, span=description)
+        skills = (theme,) if isinstance(theme, str) else ()
+        yield PackRow(line.where, prompt_id, text, asked, skills)
+
+
+def _first(said: dict[str, Any], keys: tuple[str, ...]) -> Any:
+    return next((said[key] for key in keys if key in said), None)
+
+
+def _apart(names: tuple[str, ...]) -> list[str]:
+    """The names, the second of two that are alike with a 2 behind it."""
+    seen: Counter[str] = Counter()
+    told = []
+    for name in names:
+        seen[name] += 1
+        told.append(name if seen[name] == 1 else f"{name} {seen[name]}")
+    return told
