@@ -27,7 +27,7 @@ from plumbline.operators.statistics.poisson import hash_ids
 from plumbline.operators.words import count, number
 from plumbline.pipelines.base.pages import write_section
 from plumbline.pipelines.base.storage import Place, StorageConfig
-from plumbline.pipelines.judging.releases import t2iscorescore, tifa160
+from plumbline.pipelines.judging.releases import error_graphs, image_ratings
 from plumbline.pipelines.judging.releases.sheets import read_objects, read_sheet
 
 PAPER = Path(__file__).parent / "paper_figures.csv"
@@ -78,7 +78,7 @@ def published_tables(reference: Place) -> list[ShownTable]:
 def _tifa160(reference: Place) -> ReleasedScores:
     place = reference / "tifa160/tifa160_human_and_scores.json"
     texts = {str(record["text_id"]): str(record["text"]) for record in read_objects(place).values()}
-    return ReleasedScores(_run_scores(tifa160.read_tifa160(place).scores), _measured(texts))
+    return ReleasedScores(_run_scores(image_ratings.read_tifa160(place).scores), _measured(texts))
 
 
 def _t2iscorescore(reference: Place, questions: QuestionCounts) -> ReleasedScores:
@@ -86,7 +86,7 @@ def _t2iscorescore(reference: Place, questions: QuestionCounts) -> ReleasedScore
     metadata = read_sheet(folder / "ts2_metadata.csv")
     texts = dict(zip(metadata.ids("id"), metadata.ids("target_prompt"), strict=True))
     measured = {**_measured(texts), "questions": questions.per_prompt()}
-    return ReleasedScores(_run_scores(t2iscorescore.read(folder).scores), measured)
+    return ReleasedScores(_run_scores(error_graphs.read_t2iscorescore(folder).scores), measured)
 
 
 def _run_scores(scores: pa.Table) -> RunScores:

@@ -21,8 +21,8 @@ from plumbline.operators.errors import SourceError
 from plumbline.operators.metrics import reading
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.judging.answers.answer_table import Answer, Answered, select_models
+from plumbline.pipelines.judging.releases.image_ratings import LIKERT_FILE
 from plumbline.pipelines.judging.releases.sheets import Sheet, files_in, one_that_exists, read_sheet
-from plumbline.pipelines.judging.releases.tifa160 import LIKERT_FILE
 from plumbline.pipelines.sources.question_packs.dependent import read_dsg_1k
 from plumbline.pipelines.sources.question_packs.independent import read_tifa_v1
 from plumbline.pipelines.sources.question_packs.pack import PackRow, PackRows

@@ -15,8 +15,8 @@ from pathlib import PurePosixPath
 from plumbline.operators.errors import SourceError
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.judging.answers.answer_table import Answer, Answered, select_models, split_parents, truth_of
+from plumbline.pipelines.judging.releases.error_graphs import COLUMNS, METADATA, MOST_DIGITS, UPSTREAM
 from plumbline.pipelines.judging.releases.sheets import Sheet, exists, files_in, one_that_exists, read_sheet
-from plumbline.pipelines.judging.releases.t2iscorescore import COLUMNS, METADATA, MOST_DIGITS, UPSTREAM
 
 FOLDERS = ("output/score_per_question/DSG", "output/score_per_question/TIFA", "")
 OF_ONE = "_mc.csv"

@@ -1,1 +1,1 @@
-"""Readers of what benchmarks release: one file per release, each from its own file format to our tables."""
+"""Readers of what benchmarks release, by what people said: each from its own file format to our tables."""

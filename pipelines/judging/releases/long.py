@@ -38,7 +38,7 @@ class RatingColumns:
 USUAL = RatingColumns()
 
 
-def read(place: Place, columns: RatingColumns = USUAL) -> Release:
+def read_long(place: Place, columns: RatingColumns = USUAL) -> Release:
     """The table's ratings and its prompts' skills; an empty rating is a person's being unsure."""
     names = columns.all()
     sheet = read_sheet(place, names.values())

@@ -7,25 +7,18 @@ from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.judging.releases.long import RatingColumns
 from plumbline.pipelines.judging.releases.release import Release
 
-FOLDER = "plumbline.pipelines.judging.releases"
 RELEASES = Extensions[Callable[..., Release]](
     "releases",
     {
-        "dsg_tifa160": f"{FOLDER}.tifa160:read_dsg_tifa160",
-        "eqben": f"{FOLDER}.caption_pairs:read_eqben",
-        "evalmuse": f"{FOLDER}.evalmuse:read",
-        "flickr8k_cf": f"{FOLDER}.flickr8k_cf:read",
-        "gecko": f"{FOLDER}.gecko:read",
-        "genai_bench": f"{FOLDER}.t2v_metrics:read_genai_bench",
-        "long": f"{FOLDER}.long:read",
-        "pick_a_pic": f"{FOLDER}.pick_a_pic:read",
-        "richhf": f"{FOLDER}.richhf:read",
-        "seetrue": f"{FOLDER}.seetrue:read",
-        "shapes": f"{FOLDER}.shapes:read",
-        "t2iscorescore": f"{FOLDER}.t2iscorescore:read",
-        "t2vscore": f"{FOLDER}.t2v_metrics:read_t2vscore",
-        "tifa160": f"{FOLDER}.tifa160:read_tifa160",
-        "winoground": f"{FOLDER}.caption_pairs:read_winoground",
+        name: f"{__package__}.{module}:read_{name}"
+        for module, names in {
+            "error_graphs": ("shapes", "t2iscorescore"),
+            "image_ratings": ("dsg_tifa160", "flickr8k_cf", "genai_bench", "seetrue", "t2vscore", "tifa160"),
+            "long": ("long",),
+            "pairs": ("eqben", "pick_a_pic", "winoground"),
+            "word_ratings": ("evalmuse", "gecko", "richhf"),
+        }.items()
+        for name in names
     },
 )
 

@@ -16,7 +16,7 @@ import pytest
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.releases.readers import read_release
 from plumbline.pipelines.judging.releases.release import Release
-from plumbline.pipelines.judging.releases.richhf import masked_crc
+from plumbline.pipelines.judging.releases.word_ratings import masked_crc
 
 ROOT = Path(__file__).parents[4]
 REFERENCE = Path(os.environ.get("REFERENCE_DATA", ROOT.parent / "shared" / "reference"))
