@@ -16,7 +16,8 @@ from PIL import Image, UnidentifiedImageError
 
 from plumbline.operators import rows
 from plumbline.operators.clips import LISTED_SECONDS, STANDARD, Clips, grid
-from plumbline.operators.containers import (
+from plumbline.operators.errors import ConfigError, RefusedUri, RowError, without_secrets
+from plumbline.operators.image_completeness import (
     FORMATS,
     JPEG,
     STORED,
@@ -27,7 +28,6 @@ from plumbline.operators.containers import (
     read_jpeg,
     require_pixels,
 )
-from plumbline.operators.errors import ConfigError, RefusedUri, RowError, without_secrets
 from plumbline.operators.videos import FRAME_SECONDS, demuxer_of, sample_frames
 
 Image.MAX_IMAGE_PIXELS = None  # Pillow's own cap, of the whole process; ImageLimits is checked before any decoding

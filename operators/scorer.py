@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.clips import Clips
 from plumbline.operators.errors import ConfigError, suggest
 from plumbline.operators.images import ImageLimits
@@ -134,7 +134,7 @@ class Scorer:
             with nullcontext() if stage.side_by_side else self.computing, self.deadline():
                 made = stage.compute(prepared)
             tables |= {(name, node.stage.name): table.replace_schema_metadata(None) for name, table in made.items()}
-        return pa.concat_tables([rows.ELEMENT_SCORES.empty_table(), *(tables[name, "scores"] for name in wanted)])
+        return pa.concat_tables([schemas.ELEMENT_SCORES.empty_table(), *(tables[name, "scores"] for name in wanted)])
 
     def _wanted(self, metrics: Collection[str] | None) -> list[str]:
         """The metrics of these names, or all, in the scorer's order."""
@@ -173,7 +173,7 @@ def _source_rows(
 
 
 def _prompt_rows(prompts: Sequence[str]) -> pa.Table:
-    return rows.table([{"prompt_id": _id_of(text), "text": text} for text in dict.fromkeys(prompts)], rows.PROMPTS)
+    return rows.table([{"prompt_id": _id_of(text), "text": text} for text in dict.fromkeys(prompts)], schemas.PROMPTS)
 
 
 def _image_rows(images: Sequence[Sequence[Picture | None]], prompts: Sequence[str]) -> pa.Table:

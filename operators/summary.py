@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.statistics.poisson import hash_ids, ratio_intervals, weighted_sums
 
@@ -199,9 +199,9 @@ class Tally:
         """
         frames = [self._frame(generator, metric, sums) for (generator, metric), sums in self.sums.items()]
         if not frames:
-            return rows.SUMMARY.empty_table()
+            return schemas.SUMMARY.empty_table()
         frame = pd.concat(frames, ignore_index=True)
-        return best_first(pa.Table.from_pandas(frame, schema=rows.SUMMARY, preserve_index=False))
+        return best_first(pa.Table.from_pandas(frame, schema=schemas.SUMMARY, preserve_index=False))
 
     def _frame(self, generator: str, metric: str, sums: _Sums) -> pd.DataFrame:
         low, high = ratio_intervals(sums.totals, sums.counts)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from plumbline.operators.containers import BrokenImage, CostlyImage
+from plumbline.operators.image_completeness import BrokenImage, CostlyImage
 
 if TYPE_CHECKING:
     import av

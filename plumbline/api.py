@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 
 from plumbline.jobs.scorer import open_scorer
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.scorer import Picture, Scorer, Shown
 from plumbline.operators.statistics.options import Match, RatingStatistic, Sampling
 from plumbline.pipelines.base.storage import StorageConfig
@@ -171,4 +171,4 @@ def _scores_table(frame: pd.DataFrame) -> pa.Table:
     """The columns of SCORES that the frame has; the others are null."""
     whole = frame.reindex(columns=["image_id", "prompt_id", "generator", "metric", "score"])
     plain = whole.astype(object).where(whole.notna(), None)
-    return rows.table(plain.to_dict("records"), rows.SCORES)
+    return rows.table(plain.to_dict("records"), schemas.SCORES)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.pipelines.plans.config import SweepConfig
 from plumbline.pipelines.sources.shards import read_shard
 from plumbline.pipelines.sweeps.planning import plan_sweep
@@ -23,4 +23,4 @@ def write_scores(config: SweepConfig, score: Score = lambda generator, image: 0.
                 {**image, "generator": generator, "metric": metric, "score": score(generator, image)}
                 for image in images
             ]
-            planned.store.save(planned.plan.to_compute(cell), rows.table(scores, rows.ELEMENT_SCORES))
+            planned.store.save(planned.plan.to_compute(cell), rows.table(scores, schemas.ELEMENT_SCORES))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pandas as pd
 import pyarrow as pa
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.diagnosis.correlations import (
     PromptNumbers,
     between_metrics,
@@ -110,7 +110,7 @@ def _dsg_questions(reference: Place) -> QuestionCounts:
                  "answer": answer}
                 for graph, name, text, choices, answer in zip(*columns, strict=True)
             ],
-            rows.QUESTIONS,
+            schemas.QUESTIONS,
         )
     )  # fmt: skip
     return counts

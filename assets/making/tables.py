@@ -25,7 +25,8 @@ from plumbline.assets.making.scenes import (
     random_scene,
     to_png,
 )
-from plumbline.operators.rows import PROMPTS, table
+from plumbline.operators.rows import table
+from plumbline.operators.schemas import PROMPTS
 
 SEARCH_STEPS = 4000
 RESTART_EVERY = 400

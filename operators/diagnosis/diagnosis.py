@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.diagnosis.ablations import AblationEffect
 from plumbline.operators.diagnosis.correlations import Correlation
 from plumbline.operators.diagnosis.questions import AnswerStatistics, QuestionKind, QuestionStatistics
@@ -35,11 +35,11 @@ class Diagnosis(NamedTuple):
 
 
 KEPT: Mapping[str, tuple[Any, pa.Schema]] = {
-    "correlations": (Correlation, rows.CORRELATIONS),
-    "questions": (QuestionStatistics, rows.QUESTION_STATISTICS),
-    "kinds": (QuestionKind, rows.QUESTION_KINDS),
-    "answers": (AnswerStatistics, rows.ANSWER_STATISTICS),
-    "effects": (AblationEffect, rows.ABLATION_EFFECTS),
+    "correlations": (Correlation, schemas.CORRELATIONS),
+    "questions": (QuestionStatistics, schemas.QUESTION_STATISTICS),
+    "kinds": (QuestionKind, schemas.QUESTION_KINDS),
+    "answers": (AnswerStatistics, schemas.ANSWER_STATISTICS),
+    "effects": (AblationEffect, schemas.ABLATION_EFFECTS),
 }
 
 

@@ -146,7 +146,7 @@ class AnswerCounts:
         self._answers: Counter[tuple[str, str, str]] = Counter()
 
     def add(self, elements: pa.ChunkedArray) -> None:
-        """Counts the elements (rows.ELEMENT) of each row of a table of scores; those that name no answer do not."""
+        """Counts the elements (schemas.ELEMENT) of each row of a table of scores; those that name no answer do not."""
         parts = pc.list_flatten(elements)
         fields = [pc.struct_field(parts, name) for name in ("question_id", "wanted", "given")]
         table = pa.table(fields, ["question_id", "wanted", "given"]).drop_null()

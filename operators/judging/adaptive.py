@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.diagnosis.diagnosis import ShownTable
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics.metric import direction
@@ -163,7 +163,7 @@ def look(
                 "decided_after": came[min(place + 1, looks)] if verdict in WORDS else None,
             }
         )
-    return Seen(came[-1], len(prompt_ids), rows.table(records, rows.DECISIONS))
+    return Seen(came[-1], len(prompt_ids), rows.table(records, schemas.DECISIONS))
 
 
 def _evidence(pair: _Pair, order: Places, looks: int, options: Adaptive, pairs: int) -> Evidence:

@@ -27,7 +27,7 @@ class JudgedGraphs(NamedTuple):
 
     judgements: list[Judgement]
     measured: pd.DataFrame
-    """Every graph by metric and convention (the columns of operators/rows.py, GRAPHS)."""
+    """Every graph by metric and convention (the columns of operators/schemas.py, GRAPHS)."""
 
 
 def measure_graphs(graph_nodes: pa.Table, scores: pa.Table, convention: Convention) -> pd.DataFrame:

@@ -46,7 +46,7 @@ class JudgedWords(NamedTuple):
 
     judgements: list[Judgement]
     matches: pd.DataFrame
-    """Every rated word by metric (operators/rows.py, WORD_MATCHES)."""
+    """Every rated word by metric (operators/schemas.py, WORD_MATCHES)."""
 
 
 def judge_words(
@@ -54,7 +54,7 @@ def judge_words(
 ) -> JudgedWords:
     """Accuracy, precision, recall and AUROC of every metric whose questions say which words they are about.
 
-    `elements` are tables of scores with their elements (operators/rows.py, ELEMENT_SCORES). Precision and recall are of
+    `elements` are tables of scores with their elements (schemas.ELEMENT_SCORES). Precision and recall are of
     the words that are not aligned. Raises SourceError where a question is about other words than stand in the rated
     prompt at its place, or no metric asks about the rated images.
     """

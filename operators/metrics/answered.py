@@ -34,7 +34,7 @@ class Answered(NamedTuple):
 
 
 class Element(NamedTuple):
-    """One question's part in a score (operators/rows.py, ELEMENT)."""
+    """One question's part in a score (operators/schemas.py, ELEMENT)."""
 
     question_id: str
     text: str

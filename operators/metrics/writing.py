@@ -27,7 +27,7 @@ class UnreadableReply(PlumblineError):
 
 
 class WrittenQuestion(NamedTuple):
-    """A question as the table QUESTIONS holds it (operators/rows.py)."""
+    """A question as the table QUESTIONS holds it (operators/schemas.py)."""
 
     question_id: str
     """Unique within its prompt: a number while a program writes it, then a hash of its content (`identified`)."""

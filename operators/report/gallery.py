@@ -30,7 +30,7 @@ class ImageDetail(NamedTuple):
     missing: str
     """Why there is no thumbnail."""
     elements: Mapping[str, Sequence[Mapping[str, Any]]]
-    """By metric that has any, the questions with their scores (operators/rows.py, ELEMENT)."""
+    """By metric that has any, the questions with their scores (operators/schemas.py, ELEMENT)."""
     rationales: Mapping[str, str]
     """By metric that gives any, its judge's own reasons."""
     ratings: Mapping[str, Mapping[str, float]]

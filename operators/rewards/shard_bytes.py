@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from plumbline.operators.containers import JPEG, PNG
+from plumbline.operators.image_completeness import JPEG, PNG
 
 ROW_GROUP_ROWS = 64
 EXTENSIONS = ((PNG, "png"), (JPEG, "jpg"), (b"GIF8", "gif"), (b"BM", "bmp"), (b"II", "tiff"), (b"MM", "tiff"))

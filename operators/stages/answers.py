@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkab
 
 import pyarrow as pa
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.batches import BatchSize, in_windows, isolate
 from plumbline.operators.errors import RowError, unknown_prompt
 from plumbline.operators.images import PreparedImages
@@ -115,7 +115,7 @@ class AnswersStage(AskingStage, ImagesStage):
 
     name = "answers"
     version = 3
-    schema = rows.ANSWERS
+    schema = schemas.ANSWERS
     calls: ClassVar = {"model": "likelihood", "matcher": "embedding"}
     optional = frozenset({"matcher"})
 
@@ -233,7 +233,7 @@ class ChoiceMatcher:
 class ShardAnswers:
     """One metric's answers about one shard while they come in."""
 
-    def __init__(self, images: PreparedImages, index: QuestionIndex, schema: pa.Schema = rows.ANSWERS) -> None:
+    def __init__(self, images: PreparedImages, index: QuestionIndex, schema: pa.Schema = schemas.ANSWERS) -> None:
         self.images = images
         self.index = index
         self.schema = schema

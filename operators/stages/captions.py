@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.metrics.writing import Writing
 from plumbline.operators.stages.programs import Ran
 from plumbline.operators.stages.seeing import Encoded, SeeingStage, Seen, Shown, write_about
@@ -34,7 +34,7 @@ class CaptionsStage(SeeingStage):
 
     name = "captions"
     version = 1
-    schema = rows.CAPTIONS
+    schema = schemas.CAPTIONS
     needs = CaptioningMetric
     calls: ClassVar = {"captioner": "generate_from_images"}
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from plumbline.operators import rows
+from plumbline.operators import schemas
 from plumbline.operators.errors import RowError
 from plumbline.operators.metrics.described import Sight
 from plumbline.operators.metrics.writing import Writing
@@ -29,7 +29,7 @@ class DescriptionsStage(ReadingStage):
 
     name = "descriptions"
     version = 1
-    schema = rows.DESCRIPTIONS
+    schema = schemas.DESCRIPTIONS
     needs = DescribingMetric
     calls: ClassVar = {"describer": "generate"}
     side_by_side = True

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.batches import isolate
 from plumbline.operators.errors import RowError
 from plumbline.operators.metrics import reading
@@ -28,7 +28,7 @@ class EntailmentStage(Stage):
 
     name = "entailment"
     version = 1
-    schema = rows.ENTAILMENTS
+    schema = schemas.ENTAILMENTS
     over = "prompts"
     needs = Metric
     calls: ClassVar = {"nli": "entailment"}
@@ -52,7 +52,7 @@ class EntailmentStage(Stage):
         pairs = [_pair(question) for question in written if question["error"] is None]
         outcomes = iter(isolate(self.model.entailment, pairs))
         records = [_row(question, next(outcomes) if question["error"] is None else None) for question in written]
-        return rows.table(records, rows.ENTAILMENTS)
+        return rows.table(records, schemas.ENTAILMENTS)
 
 
 def _pair(question: Mapping[str, Any]) -> tuple[str, str]:

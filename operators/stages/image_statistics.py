@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 from PIL import Image
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.images import PreparedImages
 from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
 from plumbline.operators.stages.captions import AnyPrompt
@@ -20,7 +20,7 @@ class ImageStatisticsStage(ImagesStage):
 
     name = "image_statistics"
     version = 1
-    schema = rows.IMAGE_STATISTICS
+    schema = schemas.IMAGE_STATISTICS
     needs = ImageStatisticConfig
     encodes = False
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.errors import RowError
 from plumbline.operators.metrics.answered import incomplete
 from plumbline.operators.metrics.judged import Verdict
@@ -53,7 +53,7 @@ class InspectionsStage(SeeingStage):
 
     name = "inspections"
     version = 1
-    schema = rows.VERDICTS
+    schema = schemas.VERDICTS
     needs = InspectingMetric
     calls: ClassVar = {"judge": "generate_from_images"}
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 import pyarrow as pa
 from PIL import Image
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.batches import isolate
 from plumbline.operators.errors import RowError
 from plumbline.operators.images import PreparedImages
@@ -47,7 +47,7 @@ class ModulesStage(ImagesStage):
 
     name = "modules"
     version = 1
-    schema = rows.MODULES
+    schema = schemas.MODULES
     needs = LookingMetric
     calls: ClassVar = {"model": "likelihood", "detector": "detect", "reader": "ocr"}
 
@@ -76,7 +76,7 @@ class ModulesStage(ImagesStage):
 
     def measure(self, images: PreparedImages, asked: Mapping[str, QuestionIndex]) -> Mapping[str, pa.Table]:
         before = self.models["model"].usage
-        answers = {name: ShardAnswers(images, index, rows.MODULES) for name, index in asked.items()}
+        answers = {name: ShardAnswers(images, index, schemas.MODULES) for name, index in asked.items()}
         shown = [row for row, count in enumerate(images.counts) for _ in range(count)]
         for first in range(0, len(shown), self.options.image_batch):
             window = range(first, min(first + self.options.image_batch, len(shown)))

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.batches import isolate
 from plumbline.operators.errors import RowError
 from plumbline.operators.metrics.ablation import blank_image
@@ -22,7 +22,7 @@ class PriorsStage(AskingStage):
 
     name = "priors"
     version = 1
-    schema = rows.PRIORS
+    schema = schemas.PRIORS
     over = "prompts"
     calls: ClassVar = {"model": "likelihood"}
     reads_rows = False
@@ -60,4 +60,4 @@ class PriorsStage(AskingStage):
                 row["answers"] = [{"question_id": name, "token_logprobs": logs} for name, logs in answers]
                 row["basis"] = of_prompt.basis
             records.append(row)
-        return rows.table(records, rows.PRIORS)
+        return rows.table(records, schemas.PRIORS)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.errors import EMPTY_PROMPT, RowError
 from plumbline.operators.metrics.reading import one_line, shown
 
@@ -54,7 +54,7 @@ def taken(prompts: pa.Table, pack: PackIndex) -> pa.Table:
         for prompt_id, text in zip(ids, texts, strict=True)
         for row in pack.of(prompt_id, text or "")
     ]
-    return rows.table(records, rows.QUESTIONS)
+    return rows.table(records, schemas.QUESTIONS)
 
 
 def _placed(row: Mapping[str, Any], text: str) -> dict[str, Any]:

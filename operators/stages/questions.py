@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.errors import EMPTY_PROMPT, RowError
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.writing import Writing, WrittenQuestion, identified
@@ -57,7 +57,7 @@ class QuestionsStage(RowStage):
 
     name = "questions"
     version = 3
-    schema = rows.QUESTIONS
+    schema = schemas.QUESTIONS
     over = "prompts"
     needs = AskingMetric
     calls: ClassVar = {"writer": "generate"}
@@ -121,7 +121,7 @@ def write(
         for prompt_id, text in zip(ids, texts, strict=True)
         for row in written[text]
     ]
-    table = rows.with_usage(rows.table(records, rows.QUESTIONS), ran.usage)
+    table = rows.with_usage(rows.table(records, schemas.QUESTIONS), ran.usage)
     return rows.with_kept(table, sum(record["prompt"] in (kept or {}) for record in records))
 
 

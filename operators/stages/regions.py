@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from plumbline.operators import rows
+from plumbline.operators import schemas
 from plumbline.operators.batches import isolate
 from plumbline.operators.errors import RowError
 from plumbline.operators.metrics.metric import Metric
@@ -19,7 +19,7 @@ class RegionsStage(SeeingStage):
 
     name = "regions"
     version = 1
-    schema = rows.REGIONS
+    schema = schemas.REGIONS
     needs = Metric
     calls: ClassVar = {"grounder": "regions"}
 

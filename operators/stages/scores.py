@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.errors import RowError
 from plumbline.operators.metrics.answered import Answered, Logprobs, Scored, incomplete
 from plumbline.operators.metrics.metric import Evidence, Metric
@@ -32,7 +32,7 @@ class ScoresStage(Stage):
 
     name = "scores"
     version = 2
-    schema = rows.ELEMENT_SCORES
+    schema = schemas.ELEMENT_SCORES
     over = "images"
     needs = Metric
     reads_rows = False
@@ -73,7 +73,7 @@ class ScoresStage(Stage):
                 columns |= _scored(row, written, self.metrics[name])
             ids = {column: row[column] for column in ("image_id", "prompt_id", "generator")}
             records.append({**ids, "metric": name, **columns})
-        return rows.table(records, rows.ELEMENT_SCORES)
+        return rows.table(records, schemas.ELEMENT_SCORES)
 
 
 def _scored(row: Mapping[str, Any], written: "WrittenIndex | None", metric: Metric) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 import pyarrow as pa
 from PIL import Image
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.batches import isolate
 from plumbline.operators.errors import RowError
 from plumbline.operators.images import PreparedImages
@@ -57,7 +57,7 @@ class SimilaritiesStage(ImagesStage):
 
     name = "similarities"
     version = 3
-    schema = rows.SIMILARITIES
+    schema = schemas.SIMILARITIES
     needs = ComparingMetric
     calls: ClassVar = {"model": "similarity"}
     words = True
@@ -111,7 +111,7 @@ class SimilaritiesStage(ImagesStage):
             results = [error] if error is not None else [next(compared) for _ in range(count)]
             basis = rows.basis_of(text) if isinstance(text, str) else None
             records.append(row.row(**_columns(results), image_digest=digest, basis=basis))
-        return rows.table(records, rows.SIMILARITIES)
+        return rows.table(records, schemas.SIMILARITIES)
 
     def _compare(
         self, features: Sequence[Any], texts: Sequence[str | RowError], measure: Measure

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from plumbline.operators import rows
+from plumbline.operators import schemas
 from plumbline.operators.batches import isolate
 from plumbline.operators.errors import RowError
 from plumbline.operators.metrics.meteor import meteor
@@ -31,7 +31,7 @@ class TextSimilaritiesStage(ReadingStage):
 
     name = "text_similarities"
     version = 2
-    schema = rows.SIMILARITIES
+    schema = schemas.SIMILARITIES
     needs = MatchingMetric
     calls: ClassVar = {"embedder": "embedding"}
     optional = frozenset({"embedder"})

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from plumbline.operators import rows
+from plumbline.operators import schemas
 from plumbline.operators.errors import RowError
 from plumbline.operators.metrics.judged import Verdict
 from plumbline.operators.metrics.metric import Metric
@@ -29,7 +29,7 @@ class VerdictsStage(ReadingStage):
 
     name = "verdicts"
     version = 1
-    schema = rows.VERDICTS
+    schema = schemas.VERDICTS
     needs = JudgingMetric
     calls: ClassVar = {"judge": "generate"}
     side_by_side = True

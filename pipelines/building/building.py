@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.building.generation import Generation, read_prompt_request, requests
 from plumbline.operators.building.prompt_sets import by_skill, drawn, near_duplicates, shown_statistics
 from plumbline.operators.building.tagging import Tagging
@@ -130,7 +130,7 @@ def _plan(config: BuildConfig, metric: Tagging | Generation, texts: Sequence[tup
     """What it takes to have a model write about the texts, which are kept as a table of prompts."""
     place = config.storage.locate(f"{config.output}/.build/{metric.kind}.parquet")
     records = [{"prompt_id": text_id, "text": text} for text_id, text in texts]
-    table = pa.Table.from_pylist(records, pa.schema([rows.PROMPTS.field("prompt_id"), rows.PROMPTS.field("text")]))
+    table = rows.table(records, schemas.PROMPTS).select(["prompt_id", "text"])
     place.write_table(table, row_group_size=config.shard_rows)
     return plan_sweep(config.writing(metric, place.url), wanted=("questions",))
 
@@ -266,10 +266,10 @@ def _write(
 ) -> None:
     """The benchmark's tables; the manifest comes last, so it says that all is there."""
     made = [{**one._asdict(), "suite": config.name} for one in prompts]
-    (place / "prompts.parquet").write_table(rows.table(made, rows.BUILT_PROMPTS))
+    (place / "prompts.parquet").write_table(rows.table(made, schemas.BUILT_PROMPTS))
     others = [{**one.prompt._asdict(), **one._asdict()} for one in left_out]
-    (place / "left_out.parquet").write_table(rows.table(others, rows.LEFT_OUT))
-    (place / "tags.parquet").write_table(rows.table(list(_tag_rows(tags, config)), rows.TAGS))
+    (place / "left_out.parquet").write_table(rows.table(others, schemas.LEFT_OUT))
+    (place / "tags.parquet").write_table(rows.table(list(_tag_rows(tags, config)), schemas.TAGS))
     (place / "statistics.md").write(f"{diagnosis_markdown([table]).strip()}\n".encode())
     options = {name: value for name, value in asdict(config).items() if name != "storage"}
     manifest = {"config": options, "prompts": len(prompts), "left_out": len(left_out)}

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from plumbline.operators import rows
+from plumbline.operators import schemas
 from plumbline.operators.errors import ConfigError
 
 KEY = ("benchmark", "generator", "metric", "row_id")
 """The columns whose values no two rows of a table share."""
-_ERROR_COLUMNS = {f"error_{name}": name for name in rows.ERROR.names}
+_ERROR_COLUMNS = {f"error_{name}": name for name in schemas.ERROR.names}
 EXPORTED = pa.schema(
     [
         ("benchmark", pa.string()),
@@ -27,7 +27,7 @@ EXPORTED = pa.schema(
         ("score", pa.float64()),
         ("n_questions", pa.int32()),
         ("truncated", pa.bool_()),
-        *((column, rows.ERROR.field(name).type) for column, name in _ERROR_COLUMNS.items()),
+        *((column, schemas.ERROR.field(name).type) for column, name in _ERROR_COLUMNS.items()),
         ("run_id", pa.string()),
         ("part", pa.string()),
     ]
@@ -77,7 +77,7 @@ class RowMaker:
         return PartRows(name, table)
 
     def _further(self, scores: pa.Table) -> Sequence[str]:
-        there = [column for column in scores.column_names if column not in rows.SCORES.names]
+        there = [column for column in scores.column_names if column not in schemas.SCORES.names]
         for column in self.columns or ():
             if column not in there:
                 raise ConfigError(

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.errors import ConfigError, RowError, SourceError
 from plumbline.operators.judging.accumulation import Accumulation, Missing, accumulate
 from plumbline.pipelines.base.storage import StorageConfig
@@ -78,7 +78,7 @@ def accumulated(config: AccumulateConfig) -> Accumulated:
             )
         asked[answer.question_id] = answer
     return Accumulated(
-        rows.table([_score(asked, config) for asked in images.values()], rows.SCORES), tuple(answered.notes)
+        rows.table([_score(asked, config) for asked in images.values()], schemas.SCORES), tuple(answered.notes)
     )
 
 

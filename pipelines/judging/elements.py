@@ -14,7 +14,7 @@ COLUMNS = (*IDS, "metric", "elements")
 
 
 def read_elements(run: Place, metrics: Collection[str] = ()) -> Iterator[pa.Table]:
-    """The rows with elements of a run of ours, cell by cell (some columns of operators/rows.py, ELEMENT_SCORES).
+    """The rows with elements of a run of ours, cell by cell (some columns of operators/schemas.py, ELEMENT_SCORES).
 
     Of these `metrics` alone where they are given. Raises ConfigError where `run` is no run in its store, and StoreError
     where a cell is gone or damaged.

@@ -8,7 +8,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plumbline.operators import rows
+from plumbline.operators import schemas
 from plumbline.operators.diagnosis.correlations import Correlation, between_metrics
 from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.judging import matching, ratings
@@ -33,7 +33,7 @@ from plumbline.pipelines.judging.releases.release import Release
 from plumbline.pipelines.judging.releases.scores import of_metrics, read_falling, read_scores
 
 TURNED = "a lower score is better, so that its scores count with their signs turned"
-FRAMES = {"graphs": rows.GRAPHS, "words": rows.WORD_MATCHES}
+FRAMES = {"graphs": schemas.GRAPHS, "words": schemas.WORD_MATCHES}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -307,10 +307,10 @@ def write_findings(findings: Findings, folder: Place) -> None:
     Graphs and words have files where they were judged.
     """
     judgements = [judged._asdict() | judged.interval._asdict() for judged in findings.judgements]
-    _write_table(folder, "judgements", judgements, rows.JUDGEMENTS)
-    _write_table(folder, "comparisons", [compared._asdict() for compared in findings.comparisons], rows.COMPARISONS)
-    _write_table(folder, "orders", [order._asdict() for order in findings.orders], rows.ORDERS)
-    _write_table(folder, "correlations", [one._asdict() for one in findings.correlations], rows.CORRELATIONS)
+    _write_table(folder, "judgements", judgements, schemas.JUDGEMENTS)
+    _write_table(folder, "comparisons", [compared._asdict() for compared in findings.comparisons], schemas.COMPARISONS)
+    _write_table(folder, "orders", [order._asdict() for order in findings.orders], schemas.ORDERS)
+    _write_table(folder, "correlations", [one._asdict() for one in findings.correlations], schemas.CORRELATIONS)
     for name, frame in findings.frames.items():
         _write_table(folder, name, frame, FRAMES[name])
     page = to_markdown(findings.judgements, (*findings.warnings, *findings.notes))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from plumbline.operators import rows
+from plumbline.operators import schemas
 from plumbline.operators.clips import Clips
 from plumbline.operators.errors import RowError
 from plumbline.operators.images import ImageLimits
@@ -131,11 +131,11 @@ class NodeStage:
         if packed is None:
             return None
         return Upstream(
-            (packed.place.url,), lambda: [read_pack(packed, suite).questions], rows.QUESTIONS, state=packed.digest
+            (packed.place.url,), lambda: [read_pack(packed, suite).questions], schemas.QUESTIONS, state=packed.digest
         )
 
     def _prompts(self, shard: Shard) -> Upstream:
         """The prompts of a shard's images: its own, where its rows hold them, or else the benchmark's."""
         shards = (shard,) if shard.holds_prompts else self.context.prompt_shards
         names = tuple(f"{prompts.group}/{prompts.name}" for prompts in shards)
-        return Upstream(names, lambda: [read_prompts(prompts) for prompts in shards], rows.PROMPTS)
+        return Upstream(names, lambda: [read_prompts(prompts) for prompts in shards], schemas.PROMPTS)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from plumbline.operators import rows
+from plumbline.operators import schemas
 from plumbline.operators.errors import ConfigError, suggest
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.sources.question_packs import PACKS, PackFile
@@ -146,7 +146,7 @@ def _renamed(config: Any, names: Sequence[str]) -> tuple[tuple[str, str], ...]:
 def check_extra(names: Sequence[str]) -> None:
     """Raises ConfigError for a further column that scores have already."""
     for name in names:
-        if name in rows.SCORES.names:
+        if name in schemas.SCORES.names:
             raise ConfigError(
                 f"benchmark.columns.extra: scores have a column {name!r} of their own; rename it in the images "
                 "tables, or name only the other columns"

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.images import id_text, image_records
 from plumbline.pipelines.base.storage import StorageConfig, readable_errors
@@ -222,9 +222,8 @@ def gather_prompts(images: Sequence[Shard], name: str, locate_image: LocateImage
         matched[replace(shard, prompts=content, objects=objects.digest(table))] = (asked.setdefault(content, holder),)
     skills: list[list[str]] = [[]] * len(unique)
     columns = [list(unique), [text for text, _ in unique.values()], skills, [name] * len(unique)]
-    table = pa.table(
-        [pa.array(values, kind) for values, kind in zip(columns, rows.PROMPTS.types, strict=True)], schema=rows.PROMPTS
-    )
+    arrays = [pa.array(values, kind) for values, kind in zip(columns, schemas.PROMPTS.types, strict=True)]
+    table = pa.table(arrays, schema=schemas.PROMPTS)
     return Prompted(Prompts(table, list(asked.values()), []), matched, {}, broken)
 
 
@@ -289,7 +288,7 @@ def _prompts_table(found_rows: Iterable[Mapping[str, Any]], shard: Shard) -> pa.
         }
         for row, found in enumerate(found_rows)
     ]
-    return rows.table(records, rows.PROMPTS)
+    return rows.table(records, schemas.PROMPTS)
 
 
 def _own_prompts(shard: Shard) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.errors import PlumblineError, RowError
 from plumbline.operators.images import identify, image_records
 from plumbline.operators.stages.scores import written_bases
@@ -325,9 +325,9 @@ class PartMaker:
             return self._nulls(metric, cell, RowError("shard_failed", outcome.message, retryable=True))
         draft = is_draft(cell.path, self.outcomes)
         try:
-            scores = self.store.read(cell.path, key=cell.key, draft=draft, columns=[*rows.SCORES.names, "basis"])
+            scores = self.store.read(cell.path, key=cell.key, draft=draft, columns=[*schemas.SCORES.names, "basis"])
             _check_basis(cell, scores, now)
-            table = _beside(scores.select(rows.SCORES.names), self._further(shard), self.extra)
+            table = _beside(scores.select(schemas.SCORES.names), self._further(shard), self.extra)
         except (OSError, PlumblineError) as error:
             if isinstance(error, BrokenCell):
                 self.broken.add(error.path)
@@ -341,10 +341,10 @@ class PartMaker:
             records = image_records(read_shard(shard, ("image_id", "prompt_id")))
             further = self._further(shard)
         except PlumblineError:
-            nothing = _beside(rows.SCORES.empty_table(), self.extra.empty_table(), self.extra)
+            nothing = _beside(schemas.SCORES.empty_table(), self.extra.empty_table(), self.extra)
             return CellRows(shard, cell.path, nothing, BrokenFile(shard.group, error.message, shard.rows))
         nulls = [_null_row(metric, error, **_known_ids(record, shard.group)) for record in records]
-        return CellRows(shard, cell.path, _beside(rows.table(nulls, rows.SCORES), further, self.extra))
+        return CellRows(shard, cell.path, _beside(rows.table(nulls, schemas.SCORES), further, self.extra))
 
     def _further(self, shard: Shard) -> pa.Table:
         """The shard's further columns; where none are wanted, its file is not touched."""
@@ -414,7 +414,7 @@ def _count_missing(
     path: str,
 ) -> CountedPart:
     """The run's last part, of each metric's missing rows; it is written where it has some, or where no part has any."""
-    tables = [rows.SCORES.empty_table()]
+    tables = [schemas.SCORES.empty_table()]
     for metric in plan.recipes:
         lost = {shard: file for part in counted if part.metric == metric for shard, file in part.lost.items()}
         tables.append(_missing_rows(metric, sources, lost, benchmark))
@@ -442,7 +442,7 @@ def _missing_rows(
         absent += [None] * (sum(file.rows for file in broken) - len(absent))
         error = _missing_error(generator, broken)
         records += [_null_row(metric, error, generator=generator, prompt_id=prompt) for prompt in absent]
-    return rows.table(records, rows.SCORES)
+    return rows.table(records, schemas.SCORES)
 
 
 def _absent_prompts(generator: str, sources: Sources, lost: Set[Shard]) -> list[str | None]:
@@ -474,10 +474,10 @@ def _errors(scores: pa.Table, shards: Sequence[tuple[Shard, int]]) -> pa.Table:
     taken = scores.select(ERROR_COLUMNS).take(failed).combine_chunks()
     columns = {name: taken.column(name) for name in ERROR_COLUMNS[:-1]}
     error = taken.column("error")
-    columns |= {name: pc.struct_field(error, name) for name in rows.ERROR.names}
+    columns |= {name: pc.struct_field(error, name) for name in schemas.ERROR.names}
     places = list(_places(failed, shards)) if shards else [(None, None)] * len(failed)
     columns |= {name: [place[at] for place in places] for at, name in enumerate(("file", "row"))}
-    return pa.table(columns, schema=rows.ERRORS)
+    return pa.table(columns, schema=schemas.ERRORS)
 
 
 def _places(table_rows: NDArray[np.uint64], shards: Sequence[tuple[Shard, int]]) -> Iterator[tuple[str, int]]:

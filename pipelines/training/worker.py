@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import distributed
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.errors import RowError, SourceError
 from plumbline.operators.metrics.vqascore import reduce_answer
 from plumbline.operators.models.calls import Question
@@ -212,7 +212,7 @@ def _write_scores(task: Task, output: Place, scores: Mapping[str, torch.Tensor])
             for metric, values in scores.items()
             for (generator, image), score in zip(images, values.tolist(), strict=True)
         ],
-        rows.SCORES,
+        schemas.SCORES,
     )
     (output / HELD_OUT).write_table(table)
 

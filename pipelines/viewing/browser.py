@@ -11,7 +11,7 @@ from plumbline.operators.errors import ConfigError, PlumblineError, RowError
 from plumbline.operators.metrics.table import falling_metrics
 from plumbline.operators.report.gallery import ImageDetail, make_picture
 from plumbline.operators.report.picking import ImageKey, Pick
-from plumbline.operators.rows import PROMPTS
+from plumbline.operators.schemas import PROMPTS
 from plumbline.pipelines.base.storage import first_line, is_storage_error
 from plumbline.pipelines.cells.runs import Run, ScoresCell, list_runs, read_manifest, run_ids
 from plumbline.pipelines.cells.store import Store

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from plumbline.operators import rows
 from plumbline.operators.errors import ConfigError, install
-from plumbline.operators.rows import PROMPTS, QUESTIONS
+from plumbline.operators.schemas import PROMPTS, QUESTIONS
 from plumbline.pipelines.cells.runs import READERS
 from plumbline.pipelines.cells.store import Store, draft_path
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plumbline.jobs import sweep as job
-from plumbline.operators import rows
+from plumbline.operators import schemas
 from plumbline.pipelines.cells.cells import Outcome, PlannedCell
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.report import report
@@ -80,8 +80,9 @@ def _scores(metric: str, cell: PlannedCell, planned: PlannedSweep) -> pa.Table:
         "n_questions": [1] * len(ids),
         "truncated": [False] * len(ids),
     }
-    absent = {field.name: pa.nulls(len(ids), field.type) for field in rows.ELEMENT_SCORES if field.name not in columns}
-    return pa.table(columns | absent, schema=rows.ELEMENT_SCORES)
+    schema = schemas.ELEMENT_SCORES
+    absent = {field.name: pa.nulls(len(ids), field.type) for field in schema if field.name not in columns}
+    return pa.table(columns | absent, schema=schema)
 
 
 def timed(seconds: dict[str, float], name: str, call: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from plumbline.jobs.console import show_failures, show_leaderboards
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.summary import best_first
 from tests.operators.tallied import summarise
 
@@ -18,10 +18,10 @@ def results(*failed: dict[str, Any]) -> Any:
     """Two generators' scores of a prompt, equal, and the rows that failed."""
     scored = [{"generator": name, "metric": "m", "prompt_id": "p", "score": 0.5} for name in ("atlas", "cobalt")]
     lost = [{"generator": row["generator"], "metric": "m", "prompt_id": "p", "score": None} for row in failed]
-    scores = rows.table([*scored, *lost], rows.SCORES)
+    scores = rows.table([*scored, *lost], schemas.SCORES)
     return SimpleNamespace(
         summary=summarise(scores, {}),
-        errors=rows.table(list(failed), rows.ERRORS),
+        errors=rows.table(list(failed), schemas.ERRORS),
         rows=len(scores),
         n_null=len(failed),
         coverage=1 - len(failed) / len(scores),
@@ -67,7 +67,7 @@ def test_a_generator_without_a_score_has_no_place_and_equal_means_share_one() ->
 def test_where_lower_is_better_the_lowest_mean_has_the_first_place_and_the_board_says_so() -> None:
     scored = [("atlas", 0.5), ("cobalt", 0.25), ("drift", 0.5), ("ember", None)]
     records = [{"generator": name, "metric": "m", "prompt_id": "p", "score": score} for name, score in scored]
-    summary = best_first(summarise(rows.table(records, rows.SCORES), {}), {"m"})
+    summary = best_first(summarise(rows.table(records, schemas.SCORES), {}), {"m"})
     said = printed(boards, finished_sweep(SimpleNamespace(summary=summary, n_null=0), falling={"m"}))
     assert places(said) == [("1", "cobalt"), ("2", "atlas"), ("2", "drift"), ("-", "ember")]
     assert "m: overall, lower is better" in said and re.search(r"cobalt +│ 0\.250", said)

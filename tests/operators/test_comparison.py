@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.comparison import Standing, boards, compare_columns, standings
 from plumbline.operators.comparison import bradley_terry as rate
 from tests.operators.tallied import of_table, paired, summarise
@@ -24,7 +24,7 @@ def scores_table(by_generator: dict[str, list[float | None]], metric: str = "m")
             for generator, its in by_generator.items()
             for number, score in enumerate(its)
         ],
-        rows.SCORES,
+        schemas.SCORES,
     )
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.errors import RowError
 from plumbline.operators.question_kinds import KindPool, Pooled
 
@@ -21,7 +21,7 @@ def element(question_id: str, score: float | None) -> dict[str, Any]:
 
 
 def table(*records: dict[str, Any]) -> pa.Table:
-    return rows.table(records, rows.ELEMENT_SCORES)
+    return rows.table(records, schemas.ELEMENT_SCORES)
 
 
 def test_every_question_counts_once_at_each_level_of_its_kind() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.errors import RowError
 from plumbline.operators.question_quality import assess, content_words
 
@@ -17,7 +17,7 @@ def question(prompt_id: str, number: int, span: str | None, *, keep: bool | None
 
 
 def test_prompts_questions_and_words_are_counted() -> None:
-    prompts = rows.table([{"prompt_id": name, "text": text} for name, text in TEXTS.items()], rows.PROMPTS)
+    prompts = rows.table([{"prompt_id": name, "text": text} for name, text in TEXTS.items()], schemas.PROMPTS)
     asked = [
         question("p0", 1, "red dog"),
         question("p0", 2, "grass", keep=False),
@@ -25,7 +25,7 @@ def test_prompts_questions_and_words_are_counted() -> None:
         {"prompt_id": "p2", "error": FAILED},
     ]
     entailed = [{"prompt_id": "p0", "question_id": str(n), "p_entail": p} for n, p in ((1, 0.9), (2, 0.001))]
-    tables = rows.table(asked, rows.QUESTIONS), rows.table(entailed, rows.ENTAILMENTS)
+    tables = rows.table(asked, schemas.QUESTIONS), rows.table(entailed, schemas.ENTAILMENTS)
     quality = assess(prompts, *tables, threshold=0.005)
     assert (quality.prompts, quality.failed, quality.questions) == (3, 1, 3)
     assert (quality.dropped, quality.doubted) == (1, 1)

@@ -2,13 +2,13 @@
 
 import pytest
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.errors import RowError, SourceError
 
 
 def test_absent_columns_are_null_and_the_schema_is_exact() -> None:
-    table = rows.table([{"image_id": "i"}], rows.SCORES)
-    assert table.schema == rows.SCORES
+    table = rows.table([{"image_id": "i"}], schemas.SCORES)
+    assert table.schema == schemas.SCORES
     (row,) = table.to_pylist()
     assert row.pop("image_id") == "i"
     assert set(row.values()) == {None}
@@ -16,13 +16,13 @@ def test_absent_columns_are_null_and_the_schema_is_exact() -> None:
 
 def test_an_error_is_the_same_after_being_stored() -> None:
     error = RowError("corrupt_image", "it does not decode", retryable=True)
-    table = rows.table([{"error": rows.error_value(error)}, {"error": rows.error_value(None)}], rows.SCORES)
+    table = rows.table([{"error": rows.error_value(error)}, {"error": rows.error_value(None)}], schemas.SCORES)
     assert [rows.row_error(value) for value in table["error"].to_pylist()] == [error, None]
 
 
 def test_errors_are_counted_and_retryable_ones_apart() -> None:
     errors = [RowError("a", "m"), None, RowError("b", "m", retryable=True), RowError("c", "m", retryable=True)]
-    table = rows.table([{"error": rows.error_value(error)} for error in errors], rows.SCORES)
+    table = rows.table([{"error": rows.error_value(error)} for error in errors], schemas.SCORES)
     assert rows.count_errors(table) == 3
     assert rows.count_errors(table, retryable_only=True) == 2
 

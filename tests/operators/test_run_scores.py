@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from plumbline.operators import rows, run_scores
+from plumbline.operators import rows, run_scores, schemas
 from plumbline.operators.comparison import bradley_terry, duels, prompt_means
 from plumbline.operators.report.changes import compare
 from plumbline.operators.report.picking import pick_images
@@ -31,7 +31,7 @@ def part(metric: str, generator: str, prompts: int = 60) -> pa.Table:
              "metric": metric, "score": None if at % 7 == 0 else scores[at], "truncated": at == 3}
             for at in range(prompts)
         ],
-        rows.SCORES,
+        schemas.SCORES,
     )  # fmt: skip
 
 

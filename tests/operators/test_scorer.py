@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 from plumbline.jobs.scorer import open_scorer
-from plumbline.operators import rows
+from plumbline.operators import schemas
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.scorer import Scorer
 from plumbline.pipelines.sweeps.planning import plan_sweep
@@ -62,7 +62,7 @@ def test_scores_and_elements_are_those_of_a_sweep(
     planned = plan_sweep(sweep_config(benchmark, tmp_path / "store", METRICS))
     run_sweep(planned, lambda progress: None)
     scored = scorer.score(images, prompts)
-    assert scored.schema == rows.ELEMENT_SCORES and len(scored) == 16
+    assert scored.schema == schemas.ELEMENT_SCORES and len(scored) == 16
     for metric, cells in planned.plan.scores.items():
         (cell,) = cells
         swept = planned.store.read(cell.path).to_pylist()

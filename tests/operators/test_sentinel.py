@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from plumbline.jobs.scorer import open_scorer
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.metrics.clipscore import ClipScoreConfig
 from plumbline.operators.metrics.gecko import GeckoConfig
 from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
@@ -74,7 +74,7 @@ def run_of(scores: Mapping[str, Sequence[float]]) -> pa.Table:
         for metric, column in scores.items()
         for at, score in enumerate(column)
     ]
-    return rows.table(records, rows.SCORES)
+    return rows.table(records, schemas.SCORES)
 
 
 def said(before: pa.Table, after: pa.Table, reward: str | None = "clipscore") -> list[str]:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.errors import RowError
 from plumbline.operators.statistics.bootstrap import Prompts
 from plumbline.operators.summary import Skills, Tally, best_first
@@ -37,7 +37,7 @@ def scores_table(*scored: tuple[str, str, str | None, float | None]) -> pa.Table
             }
             for number, (generator, metric, prompt_id, score) in enumerate(scored)
         ],
-        rows.SCORES,
+        schemas.SCORES,
     )
 
 
@@ -143,14 +143,14 @@ def test_by_a_metric_whose_lower_scores_are_better_the_lowest_mean_comes_first_a
     turned = best_first(summary, {"b"})
     overall = [(row["metric"], row["generator"]) for row in turned.to_pylist() if row["skill"] == "overall"]
     assert overall == [("a", "low"), ("a", "high"), ("b", "low"), ("b", "tied"), ("b", "high"), ("b", "none")]
-    assert best_first(turned).equals(summary) and turned.schema == rows.SUMMARY
+    assert best_first(turned).equals(summary) and turned.schema == schemas.SUMMARY
 
 
 def test_the_table_has_exactly_the_summary_schema_even_of_nothing() -> None:
     full = summarise(scores_table(("gen", "m", "p0", 0.5)), SKILLS)
     nulls = summarise(scores_table(("gen", "m", "p0", None)), SKILLS)
-    empty = summarise(rows.SCORES.empty_table(), SKILLS)
-    assert full.schema == nulls.schema == empty.schema == rows.SUMMARY
+    empty = summarise(schemas.SCORES.empty_table(), SKILLS)
+    assert full.schema == nulls.schema == empty.schema == schemas.SUMMARY
     assert empty.num_rows == 0
 
 

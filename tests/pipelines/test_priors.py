@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.stages.scores import WrittenIndex
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
@@ -48,15 +48,15 @@ def test_a_score_without_the_prior_is_that_with_it_less_what_is_said_of_a_grey_i
 
 
 def test_priors_of_other_questions_do_not_stand_under_these() -> None:
-    questions = rows.table([{"prompt_id": "p", "question_id": "1", "text": "?", "choices": ["yes"]}], rows.QUESTIONS)
+    questions = rows.table([{"prompt_id": "p", "question_id": "1", "text": "?", "choices": ["yes"]}], schemas.QUESTIONS)
     index = WrittenIndex(questions, None)
     prior = {"prompt_id": "p", "answers": [{"question_id": "1", "token_logprobs": [[-0.5, 0.0]]}]}
-    same, other = (rows.table([{**prior, "basis": rows.basis_of(name)}], rows.PRIORS) for name in ("1", "2"))
+    same, other = (rows.table([{**prior, "basis": rows.basis_of(name)}], schemas.PRIORS) for name in ("1", "2"))
     assert index.stands_under(same) and not index.stands_under(other)
     index.add_priors(same)
     assert index.priors == {("p", "1"): ((-0.5, 0.0),)}
     failed = rows.table(
-        [{"prompt_id": "p", "error": {"kind": "not_finite", "message": "no", "retryable": False}}], rows.PRIORS
+        [{"prompt_id": "p", "error": {"kind": "not_finite", "message": "no", "retryable": False}}], schemas.PRIORS
     )
     index.add_priors(failed)
     error = index.error_of("p", {"1"})

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from plumbline.jobs.console import JobConsole, ProgressDisplay
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.errors import RowError
 from plumbline.operators.metrics.writing import content_id
 from plumbline.operators.stages.answers import AnswersStage
@@ -120,7 +120,7 @@ def reworded(questions: pa.Table) -> pa.Table:
     first, *others = questions.to_pylist()
     text = "is this what it shows?"
     changed = {**first, "text": text, "question_id": content_id(text, first["choices"], first["answer"])}
-    return rows.table([changed, *others], rows.QUESTIONS)
+    return rows.table([changed, *others], schemas.QUESTIONS)
 
 
 @pytest.mark.parametrize("rewrite", [lambda table: table.slice(1), reworded], ids=["one less", "another"])

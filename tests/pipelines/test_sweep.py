@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from plumbline.operators import rows
+from plumbline.operators import schemas
 from plumbline.pipelines.cells.runs import list_runs
 from plumbline.pipelines.running.events import Totals
 from plumbline.pipelines.sweeps.planning import plan_sweep
@@ -45,7 +45,7 @@ def test_a_sweep_computes_all_a_second_nothing_and_a_new_revision_only_what_stan
         "scores": (8, 16, 0),
     }
     scores = first.results.read_scores()
-    assert scores.schema == rows.SCORES and len(scores) == 2 * 2 * 8
+    assert scores.schema == schemas.SCORES and len(scores) == 2 * 2 * 8
     assert scores.column("score").null_count == 0
     again = run(*places)
     assert again.computed == 0 and again.unchanged
@@ -58,7 +58,7 @@ def test_a_sweep_computes_all_a_second_nothing_and_a_new_revision_only_what_stan
     assert cells.column("state").to_pylist() == ["committed"] * 18 and "cells" not in manifest
     assert [record.latest for record in list_runs(store)] == [False, True]
     with (store.place / f"runs/{first.run_id}/summary.parquet").open() as file:
-        assert pq.read_table(file).schema.names == rows.SUMMARY.names
+        assert pq.read_table(file).schema.names == schemas.SUMMARY.names
 
 
 def test_every_way_a_row_can_fail_leaves_a_null_with_its_reason_and_all_else_scored(tmp_path: Path) -> None:

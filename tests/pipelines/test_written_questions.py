@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from plumbline.operators import rows
+from plumbline.operators import schemas
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.sweeps.planning import plan_sweep
@@ -39,7 +39,7 @@ def cells(store: Path, stage: str, metric: str, folder: Path) -> pa.Table:
 
 def test_every_image_has_a_score_by_every_metric(done: FinishedSweep) -> None:
     assert (done.exit_code, len(done.results.read_scores())) == (0, 6 * 16), done.results.errors.to_pylist()
-    assert done.results.read_scores().schema == rows.SCORES
+    assert done.results.read_scores().schema == schemas.SCORES
     assert all(0 <= score <= 1 for score in done.results.read_scores().column("score").to_pylist())
 
 

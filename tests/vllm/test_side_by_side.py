@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.errors import EngineError
 from plumbline.operators.models.engines.vllm_calls import VllmLikelihood
 from plumbline.operators.models.engines.vllm_engine import VllmEngine
@@ -102,7 +102,7 @@ def asked(*texts: str) -> QuestionIndex:
     questions = [
         {"prompt_id": "p", "question_id": text, "text": text, "choices": ["A", "B"]} for text in texts or QUESTIONS
     ]
-    return QuestionIndex(rows.table(questions, rows.QUESTIONS), tiny.vqascore())
+    return QuestionIndex(rows.table(questions, schemas.QUESTIONS), tiny.vqascore())
 
 
 def answers(stage: AnswersStage, *texts: str) -> pa.Table:

@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from plumbline.extending import Inputs, Metric, RowError, Stage, StageOptions, isolate, texts_of, unknown_prompt
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 
-OPINIONS = rows.over_images(("p_entail", pa.float32()))
+OPINIONS = schemas.over_images(("p_entail", pa.float32()))
 
 
 class OpinionsStage(Stage):

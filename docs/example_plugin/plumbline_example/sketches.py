@@ -6,9 +6,9 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 import pyarrow as pa
 
 from plumbline.extending import ImagesStage, Inputs, PreparedImages, Question, RowError, isolate
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 
-SKETCHES = rows.over_images(("description", pa.string()))
+SKETCHES = schemas.over_images(("description", pa.string()))
 
 
 @runtime_checkable

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from plumbline.operators.rewards.formats.format import IMAGE, Format, Sample, embedded, with_images
-from plumbline.operators.rows import ELEMENT
+from plumbline.operators.schemas import ELEMENT
 
 BEST_OF_N_SCHEMA = with_images(
     pa.schema(

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.errors import SourceError
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import as_object
@@ -22,12 +22,12 @@ LIKERT = "likert"
 class Release:
     """People's judgements of images, and the scores that were published beside them; what a release lacks is empty."""
 
-    ratings: pa.Table = field(default_factory=rows.RATINGS.empty_table)
-    preferences: pa.Table = field(default_factory=rows.PREFERENCES.empty_table)
-    pairings: pa.Table = field(default_factory=rows.PAIRINGS.empty_table)
-    graph_nodes: pa.Table = field(default_factory=rows.GRAPH_NODES.empty_table)
-    words: pa.Table = field(default_factory=rows.WORDS.empty_table)
-    scores: pa.Table = field(default_factory=rows.SCORES.empty_table)
+    ratings: pa.Table = field(default_factory=schemas.RATINGS.empty_table)
+    preferences: pa.Table = field(default_factory=schemas.PREFERENCES.empty_table)
+    pairings: pa.Table = field(default_factory=schemas.PAIRINGS.empty_table)
+    graph_nodes: pa.Table = field(default_factory=schemas.GRAPH_NODES.empty_table)
+    words: pa.Table = field(default_factory=schemas.WORDS.empty_table)
+    scores: pa.Table = field(default_factory=schemas.SCORES.empty_table)
     skills: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """By prompt_id, where the release says; a skill is also the subset that results are broken down by."""
     notes: Sequence[str] = ()
@@ -37,7 +37,7 @@ class Release:
 
 
 class Rating(NamedTuple):
-    """One person's rating of one image; the fields are rows.RATINGS', and `where` the file and row."""
+    """One person's rating of one image; the fields are schemas.RATINGS', and `where` the file and row."""
 
     image_id: str
     prompt_id: str | None
@@ -49,7 +49,7 @@ class Rating(NamedTuple):
 
 
 class Word(NamedTuple):
-    """What one person says of a word of an image's prompt; the fields are rows.WORDS', and `where` the file and row."""
+    """What one person says of a word of an image's prompt; fields as schemas.WORDS, and `where` the file and row."""
 
     image_id: str
     prompt_id: str | None
@@ -87,14 +87,14 @@ def released(
     Raises SourceError naming the row that rates for the second time: with the image, prompt, generator, rater and
     template of an earlier row.
     """
-    rated, scored = _ratings_table(ratings), rows.SCORES.empty_table() if scores is None else scores
+    rated, scored = _ratings_table(ratings), schemas.SCORES.empty_table() if scores is None else scores
     empty, gaps = rated.column("rating").null_count, scored.column("score").null_count
     unsure = [f"{empty} of {len(rated)} ratings are empty and count as unsure"] if empty else []
     unscored = [f"{gaps} of {len(scored)} published scores are empty"] if gaps else []
     return Release(
         ratings=rated,
-        preferences=rows.table([dict(row) for row in preferences], rows.PREFERENCES),
-        graph_nodes=rows.table([dict(row) for row in graph_nodes], rows.GRAPH_NODES),
+        preferences=rows.table([dict(row) for row in preferences], schemas.PREFERENCES),
+        graph_nodes=rows.table([dict(row) for row in graph_nodes], schemas.GRAPH_NODES),
         words=_words_table(words),
         scores=scored,
         skills=skills or {},
@@ -104,14 +104,14 @@ def released(
 
 def _ratings_table(ratings: Iterable[Rating]) -> pa.Table:
     places: dict[tuple[str | None, ...], str] = {}
-    columns: list[list[Any]] = [[] for _ in rows.RATINGS]
+    columns: list[list[Any]] = [[] for _ in schemas.RATINGS]
     for rating in ratings:
         said = f"rater {rating.rater!r} rates image {rating.image_id!r} twice as {rating.template!r}"
         remember(places, rating[:5], rating.where, said)
         for column, value in zip(columns, rating, strict=False):
             column.append(value)
-    arrays = [pa.array(column, kind.type) for column, kind in zip(columns, rows.RATINGS, strict=True)]
-    return pa.table(arrays, schema=rows.RATINGS)
+    arrays = [pa.array(column, kind.type) for column, kind in zip(columns, schemas.RATINGS, strict=True)]
+    return pa.table(arrays, schema=schemas.RATINGS)
 
 
 def _words_table(words: Iterable[Word]) -> pa.Table:
@@ -122,7 +122,7 @@ def _words_table(words: Iterable[Word]) -> pa.Table:
         said = f"rater {word.rater!r} rates the word {word.word!r} of image {word.image_id!r} twice"
         remember(places, (*word[:4], word.start, word.end), word.where, said)
         records.append(word._asdict())
-    return pa.table({name: [record[name] for record in records] for name in rows.WORDS.names}, schema=rows.WORDS)
+    return pa.table({name: [record[name] for record in records] for name in schemas.WORDS.names}, schema=schemas.WORDS)
 
 
 def words_in(text: str, separators: str = r"\s+") -> list[tuple[str, int, int]]:
@@ -155,7 +155,7 @@ def paired(samples: Iterable[Sample]) -> Release:
             pairings.append({"sample_id": sample_id, "tag": tag, "caption": caption, "image": image, **ids})
             if names:
                 skills[ids["prompt_id"]] = names
-    return Release(pairings=rows.table(pairings, rows.PAIRINGS), skills=skills)
+    return Release(pairings=rows.table(pairings, schemas.PAIRINGS), skills=skills)
 
 
 def column_ratings(

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.metrics.table import falling_metrics
 from plumbline.pipelines.base.storage import Place
@@ -40,7 +40,7 @@ REMEDY = (
 
 
 def read_scores(place: Place, metrics: Collection[str] = ()) -> pa.Table:
-    """The table's scores as rows.SCORES, in its order; a wide one's metric after metric.
+    """The table's scores as schemas.SCORES, in its order; a wide one's metric after metric.
 
     Of these `metrics` alone where they are given: what is not asked for need be no number. A score that is NaN or
     infinite is null with the error `not_finite`, an empty one null with `not_scored`. Raises SourceError where the
@@ -51,7 +51,7 @@ def read_scores(place: Place, metrics: Collection[str] = ()) -> pa.Table:
         raise ConfigError(f"scores {place.url}: not found; check the path")
     sheet = _read_parts(place) if is_folder(place) else read_sheet(place)
     names = set(sheet.names)
-    if set(rows.SCORES.names) <= names:
+    if set(schemas.SCORES.names) <= names:
         scores = _of_run(sheet)
     elif {"metric", "score"} <= names:
         scores = _of_long(sheet, metrics)
@@ -87,7 +87,7 @@ def _read_parts(place: Place) -> Sheet:
 def _of_run(sheet: Sheet) -> pa.Table:
     """A run's table with its own errors, and ours where a score is not finite all the same."""
     try:
-        given = sheet.table.select(rows.SCORES.names).cast(rows.SCORES).combine_chunks()
+        given = sheet.table.select(schemas.SCORES.names).cast(schemas.SCORES).combine_chunks()
     except (pa.ArrowException, ValueError) as error:
         raise SourceError(
             f"{sheet.url}: expected the columns of a run's scores, found others ({error}); {REMEDY}"
@@ -95,7 +95,7 @@ def _of_run(sheet: Sheet) -> pa.Table:
     columns = {name: given.column(name).combine_chunks() for name in given.column_names}
     score, reason = _checked(columns["score"])
     columns |= {"score": score, "error": pc.if_else(columns["error"].is_valid(), columns["error"], reason)}
-    return pa.table(columns, schema=rows.SCORES)
+    return pa.table(columns, schema=schemas.SCORES)
 
 
 def _ids(sheet: Sheet) -> Mapping[str, Sequence[str | None]]:
@@ -133,19 +133,19 @@ def _of_wide(sheet: Sheet, metrics: Collection[str]) -> pa.Table:
 
 
 def wide_scores(ids: Mapping[str, Sequence[str | None]], metrics: Mapping[str, pa.Array]) -> pa.Table:
-    """Columns of scores by metric as rows.SCORES, metric after metric."""
+    """Columns of scores by metric as schemas.SCORES, metric after metric."""
     parts = [
         _long_scores(ids, pa.array([metric] * len(score), pa.string()), score) for metric, score in metrics.items()
     ]
-    return pa.concat_tables(parts) if parts else rows.SCORES.empty_table()
+    return pa.concat_tables(parts) if parts else schemas.SCORES.empty_table()
 
 
 def _long_scores(ids: Mapping[str, Sequence[str | None]], metric: pa.Array, score: pa.Array) -> pa.Table:
-    """One row per score as rows.SCORES; `score` is float64, null where there is none."""
+    """One row per score as schemas.SCORES; `score` is float64, null where there is none."""
     checked, error = _checked(score)
     columns = {name: pa.array(column, pa.string()) for name, column in ids.items()}
     table = pa.table(columns | {"metric": metric, "score": checked, "error": error})
-    return rows.conformed(table, rows.SCORES).select(rows.SCORES.names)
+    return rows.conformed(table, schemas.SCORES).select(schemas.SCORES.names)
 
 
 def _checked(score: pa.Array) -> tuple[pa.Array, pa.Array]:
@@ -153,7 +153,7 @@ def _checked(score: pa.Array) -> tuple[pa.Array, pa.Array]:
     finite, missing = pc.fill_null(pc.is_finite(score), False), pc.is_null(score)
     kind, message = (pc.if_else(missing, absent, wrong) for absent, wrong in zip(NOT_SCORED, NOT_FINITE, strict=True))
     retryable = pa.array([False] * len(score))
-    error = pa.StructArray.from_arrays([kind, message, retryable], fields=list(rows.ERROR), mask=finite)
+    error = pa.StructArray.from_arrays([kind, message, retryable], fields=list(schemas.ERROR), mask=finite)
     return pc.if_else(finite, score, pa.scalar(None, pa.float64())), error
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.errors import RowError, SourceError
 from plumbline.operators.images import id_text
 from plumbline.operators.metrics import reading
@@ -100,8 +100,8 @@ def gather(found: Iterable[PackRow | str], suite: str) -> QuestionPack:
             prompt.questions[row.question.question_id] = row.question
     asked = [row for name, one in prompts.items() for row in _question_rows(name, one)]
     return QuestionPack(
-        prompts=rows.table([_prompt_row(name, one, suite) for name, one in prompts.items()], rows.PROMPTS),
-        questions=rows.table(asked, rows.QUESTIONS),
+        prompts=rows.table([_prompt_row(name, one, suite) for name, one in prompts.items()], schemas.PROMPTS),
+        questions=rows.table(asked, schemas.QUESTIONS),
         problems=tuple(problems),
         places={name: prompt.where for name, prompt in prompts.items()},
     )

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.images import ImageLimits
 from plumbline.operators.metrics.vqascore import VqaScoreConfig
 from plumbline.operators.models.calls import LikelihoodModel
@@ -41,7 +41,7 @@ def stage_seconds(
     """Seconds of so many shards of these pictures, each asked whether it shows the text beside it."""
     assert profile is not None, "it is a VQA model"
     metric = VqaScoreConfig().settled(lambda role: profile)
-    prompts = rows.table([{"prompt_id": str(n), "text": text} for n, text in enumerate(texts)], rows.PROMPTS)
+    prompts = rows.table([{"prompt_id": str(n), "text": text} for n, text in enumerate(texts)], schemas.PROMPTS)
     written = write(prompts, metric, None)
     _save_shard(folder / "shard.parquet", pictures)
     options = StageOptions(ImageLimits(), _no_address, image_batch=image_batch, decoders=os.cpu_count() or 1)

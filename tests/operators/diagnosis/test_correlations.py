@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.diagnosis.ablations import effect
 from plumbline.operators.diagnosis.correlations import (
     between_metrics,
@@ -34,7 +34,7 @@ def made(seed: int) -> dict[str, float | None]:
 
 
 def table(*parts: list[dict[str, object]]) -> pa.Table:
-    return rows.table([row for part in parts for row in part], rows.SCORES)
+    return rows.table([row for part in parts for row in part], schemas.SCORES)
 
 
 def test_two_metrics_are_correlated_over_the_images_that_both_scored() -> None:

@@ -5,7 +5,7 @@ import math
 import pyarrow as pa
 import pytest
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.diagnosis.questions import AnswerCounts, QuestionCounts
 
 YES_NO = ["yes", "no"]
@@ -28,7 +28,7 @@ QUESTIONS = rows.table(
         question("7", "q", "whole", ["Yes"], None),
         {"prompt_id": "r", "error": {"kind": "unreadable_reply", "message": "", "retryable": True}},
     ],
-    rows.QUESTIONS,
+    schemas.QUESTIONS,
 )
 
 
@@ -58,7 +58,7 @@ def test_of_no_question_every_share_is_undefined() -> None:
 
 def elements(*given: tuple[str, str, str | None]) -> pa.ChunkedArray:
     each = [{"question_id": name, "wanted": wanted, "given": said} for name, wanted, said in given]
-    return pa.chunked_array([pa.array([each, None], pa.list_(rows.ELEMENT))])
+    return pa.chunked_array([pa.array([each, None], pa.list_(schemas.ELEMENT))])
 
 
 def test_answers_are_counted_by_what_they_say_and_whether_that_is_right(counts: QuestionCounts) -> None:

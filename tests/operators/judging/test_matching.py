@@ -4,7 +4,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.judging.matching import IDS, best_match, complete_ids, examples, in_common
 
 
@@ -36,10 +36,10 @@ def test_the_ids_by_which_most_images_meet_are_taken(
 
 def test_only_what_is_missing_and_certain_is_taken_from_the_other_side() -> None:
     given = [{"image_id": "a", "rating": 1}, {"image_id": "b", "prompt_id": "own", "rating": 1}, {"image_id": "c"}]
-    table = rows.table(given, rows.RATINGS)
+    table = rows.table(given, schemas.RATINGS)
     known = ids(("a", "p", "g"), ("a", "p", None), ("b", "q", "g"), ("c", "p", "g"), ("c", "q", "g"))
     completed: pa.Table = complete_ids(table, known)
-    assert completed.schema == rows.RATINGS
+    assert completed.schema == schemas.RATINGS
     assert completed.column("prompt_id").to_pylist() == ["p", "own", None]
     assert completed.column("generator").to_pylist() == ["g", "g", "g"]
 

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.errors import SourceError
 from plumbline.operators.judging.graphs import judge_graphs, measure_graphs
 from plumbline.operators.judging.orders import agree_on_order, order_by_preferences, order_by_ratings, order_by_scores
@@ -34,7 +34,7 @@ def preferences(*said: tuple[str, str]) -> pa.Table:
             }
             for number, (prompt, vote) in enumerate(said)
         ],
-        rows.PREFERENCES,
+        schemas.PREFERENCES,
     )
 
 
@@ -93,7 +93,7 @@ def pairings(*samples: str) -> pa.Table:
             for caption in (0, 1)
             for image in (0, 1)
         ],
-        rows.PAIRINGS,
+        schemas.PAIRINGS,
     )
 
 
@@ -108,7 +108,7 @@ def pairing_scores(sample: str, *values: float | None) -> list[dict[str, object]
 def test_pairings_give_text_image_and_group_and_a_sample_with_a_gap_is_counted() -> None:
     table = rows.table(
         [*pairing_scores("0", 2, 1, 1, 2), *pairing_scores("1", 2, 3, 1, 4), *pairing_scores("2", 1, 1, None, 1)],
-        rows.SCORES,
+        schemas.SCORES,
     )
     found = {
         its.statistic: its for its in judge_pairings(pairings("0", "1", "2"), table, FEW) if its.subset == "overall"
@@ -125,7 +125,7 @@ def graphs(*given: tuple[str, str]) -> pa.Table:
             for graph, subset in given
             for level in (0, 1, 2)
         ],
-        rows.GRAPH_NODES,
+        schemas.GRAPH_NODES,
     )
 
 
@@ -133,7 +133,7 @@ def graph_scores(*given: tuple[str, str, int, float | None]) -> pa.Table:
     """Scores as (metric, graph, level, score)."""
     return rows.table(
         [{"image_id": f"{graph}{level}", "metric": metric, "score": value} for metric, graph, level, value in given],
-        rows.SCORES,
+        schemas.SCORES,
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.errors import SourceError
 from plumbline.operators.judging.judgement import Judgement
 from plumbline.operators.judging.ratings import (
@@ -38,7 +38,7 @@ def ratings(*given: tuple[str, str, str, str, float | None]) -> pa.Table:
             }
             for prompt, generator, rater, template, rating in given
         ],
-        rows.RATINGS,
+        schemas.RATINGS,
     )
 
 
@@ -55,7 +55,7 @@ def scores(*given: tuple[str, str, str, float | None], **more: Any) -> pa.Table:
             }
             for prompt, generator, metric, score in given
         ],
-        rows.SCORES,
+        schemas.SCORES,
     )
 
 
@@ -118,7 +118,7 @@ def test_a_score_that_stands_twice_is_an_error_that_names_it() -> None:
 
 
 def test_rows_that_name_no_image_are_left_out() -> None:
-    missing = rows.table([{"prompt_id": "p", "generator": "g", "metric": "m"}] * 2, rows.SCORES)
+    missing = rows.table([{"prompt_id": "p", "generator": "g", "metric": "m"}] * 2, schemas.SCORES)
     [with_them], [without] = (
         match_scores(RATED, table, "image") for table in (pa.concat_tables([SCORED, missing]), SCORED)
     )

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.cells import Cell
 from plumbline.pipelines.cells.runs import CELLS
@@ -108,9 +108,9 @@ def make_run(
             ]
             path = f"scores/{number:08d}/{generator}/00000-{number:08d}.parquet"
             cell = Cell(node="scores", stage="scores", metric=metric, key=f"{number:08d}", path=path, inputs={})
-            store.save(cell, rows.table(records, rows.ELEMENT_SCORES))
+            store.save(cell, rows.table(records, schemas.ELEMENT_SCORES))
             cells.append({"path": path, "state": "committed", "first_row": sum(map(len, tables))})
-            tables.append(rows.table(records, rows.ELEMENT_SCORES).select(rows.SCORES.names))
+            tables.append(rows.table(records, schemas.ELEMENT_SCORES).select(schemas.SCORES.names))
     scores = pa.concat_tables(tables)
     skills_of = {one: _skills(at) if skills else [] for at, one in enumerate(ids)}
     run = (store.place / f"runs/{run_id}").path
@@ -193,7 +193,7 @@ def elements(prompt: str, score: float) -> list[dict[str, Any]]:
 def _errors(scores: pa.Table) -> pa.Table:
     failed = [row for row in scores.to_pylist() if row["error"] is not None]
     names = ("image_id", "prompt_id", "generator", "metric")
-    return rows.table([{name: row[name] for name in names} | row["error"] for row in failed], rows.ERRORS)
+    return rows.table([{name: row[name] for name in names} | row["error"] for row in failed], schemas.ERRORS)
 
 
 def _manifest(

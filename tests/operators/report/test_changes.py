@@ -5,7 +5,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.report.changes import Changes, compare
 from plumbline.operators.summary import Skills
 from tests.operators.report.made import noisy
@@ -24,7 +24,7 @@ def table(gain: float = 0.0, *, generators: tuple[str, ...] = ("borealis", "coba
              "score": noisy(generator, "gecko", prompt) + (gain if generator == "borealis" else 0)}
             for generator in generators for prompt in range(first, 40)
         ],
-        rows.SCORES,
+        schemas.SCORES,
     )  # fmt: skip
 
 
@@ -86,7 +86,7 @@ def test_scores_that_one_run_alone_has_are_counted_by_generator_and_metric() -> 
     for row in failed:
         if row["generator"] == "cobalt" and int(row["prompt_id"]) < 3:
             row["score"] = None
-    found = changed(rows.table(failed, rows.SCORES), table())
+    found = changed(rows.table(failed, schemas.SCORES), table())
     assert str(found.sentences[-1]) == "Only in this run: scores of cobalt by gecko on 3 prompts."
 
 
@@ -96,9 +96,9 @@ def test_ranks_and_not_means_say_whether_a_change_is_for_the_better() -> None:
     for row in mixed:
         if row["generator"] == "borealis":
             row["score"] += 0.05 + int(row["prompt_id"]) * 1e-4 if int(row["prompt_id"]) % 10 else -0.9
-    borealis = changed(table(), rows.table(mixed, rows.SCORES)).overall.rows[0]
+    borealis = changed(table(), rows.table(mixed, schemas.SCORES)).overall.rows[0]
     assert borealis.duel.difference < 0 < borealis.duel.effect and borealis.verdict == "better"
-    said = str(changed(table(), rows.table(mixed, rows.SCORES)).sentences[0])
+    said = str(changed(table(), rows.table(mixed, schemas.SCORES)).sentences[0])
     assert said.startswith("borealis is better by gecko (−0.0") and "in the mean, signed ranks +0." in said
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.comparison import SIGNIFICANT, Board, Duel, Standing, boards, standings
 from plumbline.operators.report.findings import decide, overall_boards
 from plumbline.operators.summary import OVERALL
@@ -59,7 +59,7 @@ class Case(NamedTuple):
                 for _ in range(random.integers(1, self.images + 1))
                 for metric in range(self.metrics)
             ],
-            rows.SCORES,
+            schemas.SCORES,
         )
 
     def skills(self) -> dict[str, list[str]]:

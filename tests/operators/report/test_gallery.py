@@ -6,7 +6,7 @@ from collections.abc import Container
 import pytest
 from PIL import Image
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.errors import RowError
 from plumbline.operators.images import ImageLimits
 from plumbline.operators.report.gallery import NO_DETAIL, THUMBNAIL_BYTES, THUMBNAIL_SIDE, make_card, make_thumbnail
@@ -25,7 +25,7 @@ def scores(metrics: tuple[str, ...] = ("gecko", "clipscore"), prompts: int = 40)
 
 
 def made(records: list[dict[str, object]]) -> RunScores:
-    return of_table(rows.table(records, rows.SCORES))
+    return of_table(rows.table(records, schemas.SCORES))
 
 
 def picked(found: list[dict[str, object]], metrics: list[str], most: int, falling: Container[str] = ()) -> list[Pick]:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.metrics.table import metric_story
 from plumbline.operators.report.gallery import THUMBNAIL_BYTES, ImageDetail
 from plumbline.operators.report.page import GatheredRun, Page, build_page
@@ -35,7 +35,7 @@ def gathered(scores: pa.Table, prompts: dict[str, str], **manifest: Any) -> Gath
         manifest={"benchmark": "<bench>", "metrics": ["<gecko>"], **manifest},
         scores=of_table(scores),
         summary=summarise(scores, skills),
-        errors=rows.table(failed, rows.ERRORS),
+        errors=rows.table(failed, schemas.ERRORS),
         prompts=prompts,
         skills=Skills(skills.items()),
     )
@@ -55,7 +55,7 @@ def hostile_run() -> GatheredRun:
         for generator in NAMES for at, prompt in enumerate(prompts)
     ]  # fmt: skip
     config = {"metrics": {"<gecko>": {"template": "</style><script>hacked()</script>"}}}
-    return gathered(rows.table(records, rows.SCORES), prompts, config=config, models={"<m>": {"label": "<script>"}})
+    return gathered(rows.table(records, schemas.SCORES), prompts, config=config, models={"<m>": {"label": "<script>"}})
 
 
 def test_no_text_of_a_run_becomes_markup() -> None:
@@ -74,7 +74,7 @@ def test_a_metric_tells_what_it_does_in_its_own_words_or_in_those_of_its_kind() 
     ]
     options = {"itm": {"kind": "similarity", "about": "reads <i>both</i>"}, "plain": {"kind": "similarity"}}
     page = page_of(
-        gathered(rows.table(records, rows.SCORES), {"a": "a"}, config={"metrics": options}, metrics=[*options])
+        gathered(rows.table(records, schemas.SCORES), {"a": "a"}, config={"metrics": options}, metrics=[*options])
     )
     stories = {panel.name: panel.story for panel in page.panels}
     assert stories == {"itm": "reads <i>both</i>", "plain": metric_story("similarity"), "old": ""}
@@ -107,7 +107,7 @@ def large_scores(generators: int, prompts: int, metrics: list[str]) -> pa.Table:
         for number in range(generators):
             ids = [f"{prompt:06d}" for prompt in range(prompts)]
             columns: dict[str, Any] = {
-                name: pa.nulls(prompts, rows.SCORES.field(name).type) for name in rows.SCORES.names
+                name: pa.nulls(prompts, schemas.SCORES.field(name).type) for name in schemas.SCORES.names
             }
             columns |= {
                 "image_id": pa.array([f"{number}-{one}" for one in ids]),
@@ -116,7 +116,7 @@ def large_scores(generators: int, prompts: int, metrics: list[str]) -> pa.Table:
                 "metric": pa.array([metric] * prompts),
                 "score": pa.array(np.clip(rng.normal(0.4 + number / 20, 0.2, prompts), 0, 1)),
             }
-            tables.append(pa.table(columns, schema=rows.SCORES))
+            tables.append(pa.table(columns, schema=schemas.SCORES))
     return pa.concat_tables(tables)
 
 
@@ -159,7 +159,7 @@ def latex_of_any_names() -> str:
         {"generator": name, "metric": "[m_1]", "prompt_id": str(prompt), "score": place / 10 - 0.2}
         for place, name in enumerate(LATEX_NAMES) for prompt in range(12)
     ]  # fmt: skip
-    return to_latex(page_of(gathered(rows.table(records, rows.SCORES), {}, metrics=["[m_1]"], benchmark="b%&_")))
+    return to_latex(page_of(gathered(rows.table(records, schemas.SCORES), {}, metrics=["[m_1]"], benchmark="b%&_")))
 
 
 def test_latex_shows_every_name_as_text() -> None:
@@ -188,7 +188,8 @@ def test_a_hundred_thousand_images_give_a_page_below_15_megabytes_at_worst() -> 
     prompts = {f"{prompt:06d}": "ש" * 6000 for prompt in range(12_500)}
     skills = Skills((prompt, ["even" if int(prompt) % 2 else "odd"]) for prompt in prompts)
     run = GatheredRun(run_id="r", manifest={"metrics": ["m", "k"]}, scores=of_table(scores), prompts=prompts,
-                      summary=rows.SUMMARY.empty_table(), errors=rows.ERRORS.empty_table(), skills=skills)  # fmt: skip
+                      summary=schemas.SUMMARY.empty_table(),
+                      errors=schemas.ERRORS.empty_table(), skills=skills)  # fmt: skip
     picks = pick_images(run.scores, ["m", "k"], 100)
     details = {pick.key: fullest_detail() for pick in picks.every()}
     html = render(build_page(run, picks=picks, details=details))
@@ -209,7 +210,7 @@ def test_tables_and_charts_are_bounded_for_many_generators() -> None:
 @pytest.mark.parametrize("rows_", [[], [{"generator": "a", "metric": "m", "prompt_id": "1", "score": None}]])
 def test_a_run_without_a_score_still_has_a_page(rows_: list[dict[str, Any]]) -> None:
     error = {"kind": "corrupt_image", "message": "no", "retryable": False}
-    scores = rows.table([one | {"error": error} for one in rows_], rows.SCORES)
+    scores = rows.table([one | {"error": error} for one in rows_], schemas.SCORES)
     html = render(page_of(gathered(scores, {}, metrics=["m"])))
     assert "Nothing could be scored." in html
 
@@ -222,7 +223,7 @@ def test_a_cell_of_the_matrix_is_of_the_row_against_the_column_and_says_what_the
         for name, scores in (("a", [0.5] * 60), ("b", levels))
         for prompt, score in enumerate(scores)
     ]
-    page = page_of(gathered(rows.table(records, rows.SCORES), {}, metrics=["m"]))
+    page = page_of(gathered(rows.table(records, schemas.SCORES), {}, metrics=["m"]))
     html = render(page)
     cells = dict(re.findall(r'<td class="(better|worse)" title="(.*?)</td>', html))
     assert cells["better"].startswith("b is clearly better than a: effect +0.62, p ")
@@ -256,7 +257,7 @@ def test_a_run_with_a_metric_whose_lower_scores_are_better_reads_as_one_in_which
              "score": noisy(generator, metric, prompt) * (sign if metric == "nll" else 1)}
             for metric in ("gecko", "nll") for generator in quality for prompt in range(40)
         ]  # fmt: skip
-        scores = rows.table(records, rows.SCORES)
+        scores = rows.table(records, schemas.SCORES)
         skills = {str(prompt): [("counting", "colour")[prompt % 2]] for prompt in range(40)}
         run = gathered(scores, {}, metrics=["gecko", "nll"], **manifest)
         run = replace(run, skills=Skills(skills.items()), summary=summarise(scores, skills))
@@ -295,7 +296,7 @@ def test_at_what_a_generator_is_weak_follows_the_direction_of_the_metric() -> No
              "score": sign * (noisy(generator, "m", prompt) - 0.25 * (generator == "cobalt" and prompt % 3 == 0))}
             for generator in ("atlas", "borealis", "cobalt") for prompt in range(60)
         ]  # fmt: skip
-        scores = rows.table(records, rows.SCORES)
+        scores = rows.table(records, schemas.SCORES)
         run = gathered(scores, {}, metrics=["m"], **manifest)
         skills = {str(prompt): [("text", "colour", "counting")[prompt % 3]] for prompt in range(60)}
         run = replace(run, skills=Skills(skills.items()), summary=summarise(scores, skills))
@@ -310,7 +311,7 @@ def test_the_direction_is_known_where_the_prompts_are_not() -> None:
         {"image_id": f"{name}{prompt}", "prompt_id": str(prompt), "generator": name, "metric": "m", "score": score}
         for name, score in (("high", 0.9), ("low", 0.1)) for prompt in range(4)
     ]  # fmt: skip
-    run = gathered(rows.table(records, rows.SCORES), {str(prompt): "" for prompt in range(4)}, lower_is_better=["m"])
+    run = gathered(rows.table(records, schemas.SCORES), {str(prompt): "" for prompt in range(4)}, lower_is_better=["m"])
     page = build_page(replace(run, skills=Skills(())))
     heat = page.panels[0].heat
     assert heat is not None and list(heat.skills.rows[0].standings) == ["low", "high"]
@@ -326,7 +327,7 @@ def scored(names: Sequence[str], score: float | None) -> pa.Table:
              "error": {"kind": "corrupt_image", "message": "no image", "retryable": False} if score is None else None}
             for place, name in enumerate(names) for prompt in range(12)
         ],
-        rows.SCORES,
+        schemas.SCORES,
     )  # fmt: skip
 
 

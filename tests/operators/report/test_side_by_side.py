@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.report.gallery import NO_DETAIL
 from plumbline.operators.report.picking import MOST_PROMPTS, MOST_SIDES, Pick, pick_images
 from plumbline.operators.report.side_by_side import MOST_QUESTIONS, SideBySide, put_side_by_side
@@ -26,7 +26,7 @@ def run_of(
         for name in generators for prompt in range(prompts) for image in range(images)
         if (value := score(name, prompt)) is not None or image == 0
     ]  # fmt: skip
-    return of_table(rows.table(records, rows.SCORES))
+    return of_table(rows.table(records, schemas.SCORES))
 
 
 def apart_at(*prompts: int) -> Callable[[str, int], float]:

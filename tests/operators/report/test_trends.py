@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.report import trends as trends_room
 from plumbline.operators.report.changes import compare
 from plumbline.operators.report.charts import Chart, Line, trend_chart
@@ -39,7 +39,7 @@ def run(day: int, means: dict[str, float | None], **options: Any) -> TrendRun:
         for name, mean in means.items()
         for skill in ("overall", "counting")
     ]
-    return TrendRun(f"2026-01-{day:02d}", manifest(day, **options), rows.table(made, rows.SUMMARY))
+    return TrendRun(f"2026-01-{day:02d}", manifest(day, **options), rows.table(made, schemas.SUMMARY))
 
 
 def trends(*runs: TrendRun, drawn: int = 9) -> Trends:
@@ -158,7 +158,7 @@ def test_trends_and_reports_agree_on_what_is_another_metric(name: str) -> None:
         before["models"].clear()
         after["models"].clear()
     ALTERATIONS[name](after)
-    nothing = of_table(rows.SCORES.empty_table())
+    nothing = of_table(schemas.SCORES.empty_table())
     changes = compare(nothing, nothing, Skills(()), (before, after))
     told = any("is not the same metric" in str(sentence) for sentence in changes.sentences)
     means = run(1, {"a": 0.5}).summary

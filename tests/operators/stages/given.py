@@ -4,7 +4,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from plumbline.operators import rows
+from plumbline.operators import schemas
 from plumbline.operators.images import ImageLimits, PreparedImages, prepare_images
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.stages.entailment import EntailmentStage
@@ -26,7 +26,7 @@ def upstream(table: pa.Table) -> Upstream:
 def inputs(metric: str, *, shard_rows: pa.Table | None = None, **tables: pa.Table) -> Inputs:
     """Of one metric, with the tables that it reads by stage."""
     read = {stage: upstream(table) for stage, table in tables.items()}
-    prompts = upstream(rows.PROMPTS.empty_table())
+    prompts = upstream(schemas.PROMPTS.empty_table())
     return Inputs("gen", shard_rows if shard_rows is not None else pa.table({}), (metric,), {metric: read}, prompts)
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.errors import RowError
 from plumbline.operators.metrics.dsg import DsgConfig
 from plumbline.operators.metrics.gecko import GeckoConfig
@@ -83,7 +83,7 @@ class ScriptedModel:
 
 
 def vqascore_questions(**options: str) -> QuestionIndex:
-    prompts = rows.table([{"prompt_id": name, "text": text} for name, text in PROMPTS.items()], rows.PROMPTS)
+    prompts = rows.table([{"prompt_id": name, "text": text} for name, text in PROMPTS.items()], schemas.PROMPTS)
     metric = tiny.vqascore(**options)
     return QuestionIndex(ask(prompts, metric), metric)
 
@@ -94,7 +94,7 @@ def several_questions(*texts: str, prompt_id: str = "p0") -> QuestionIndex:
         {"prompt_id": prompt_id, "question_id": f"q{number}", "text": text, "choices": ["Yes", "No"]}
         for number, text in enumerate(texts)
     ]
-    return QuestionIndex(rows.table(asked, rows.QUESTIONS), tiny.vqascore())
+    return QuestionIndex(rows.table(asked, schemas.QUESTIONS), tiny.vqascore())
 
 
 def answer(
@@ -206,7 +206,7 @@ def test_the_table_has_exactly_the_answers_schema() -> None:
     asked = {"question_id": questions["metric"].of("p0").questions[0].question_id}
     full = answer(ScriptedModel(certain), image_table(PICTURES, PROMPT_IDS), questions)["metric"]
     empty = answer(ScriptedModel(certain), image_table([], []), questions)["metric"]
-    assert full.schema == empty.schema == rows.ANSWERS
+    assert full.schema == empty.schema == schemas.ANSWERS
     assert (full.num_rows, empty.num_rows) == (8, 0)
     assert full.to_pylist()[0] == {
         "image_id": "i0",
@@ -243,7 +243,7 @@ def test_an_image_of_an_unknown_prompt_says_which() -> None:
 
 
 def test_a_failed_question_passes_its_error_on_to_its_images_alone() -> None:
-    prompts = rows.table([{"prompt_id": "p0", "text": "a"}, {"prompt_id": "p1", "text": " "}], rows.PROMPTS)
+    prompts = rows.table([{"prompt_id": "p0", "text": "a"}, {"prompt_id": "p1", "text": " "}], schemas.PROMPTS)
     questions = QuestionIndex(ask(prompts, tiny.vqascore()), tiny.vqascore())
     answered = answer_one(ScriptedModel(certain), image_table(PICTURES[:3], ["p1", "p0", "p1"]), questions)
     assert error_kinds(answered) == ["empty_prompt", None, "empty_prompt"]
@@ -362,7 +362,7 @@ def test_questions_are_found_by_prompt_and_a_prompt_with_one_failed_question_has
             {"prompt_id": "a", "question_id": "1", "text": "u", "choices": ["No"]},
             {"prompt_id": "b", "question_id": "1", "error": rows.error_value(failed)},
         ],
-        rows.QUESTIONS,
+        schemas.QUESTIONS,
     )
     index = QuestionIndex(table, tiny.vqascore())
     assert [question.put.text for question in index.of("a").questions] == ["t", "u"]
@@ -402,7 +402,7 @@ def test_a_free_answer_means_the_choice_that_it_is_or_else_the_nearest(words: st
     model = TalkingModel(words)
     stage = AnswersStage({}, {"model": model, "matcher": Letters()}, options())
     prepared = decoded(stage, image_table(PICTURES[:1], ["p0"]))
-    index = QuestionIndex(rows.table(asked, rows.QUESTIONS), TifaConfig())
+    index = QuestionIndex(rows.table(asked, schemas.QUESTIONS), TifaConfig())
     (row,) = stage.measure(prepared, {"tifa": index})["tifa"].to_pylist()
     assert row["answers"] == [{"question_id": "1", "token_logprobs": None, "reply": words, "chosen": chosen}]
     assert [question.choices for question in model.asked] == [()], "the model does not see the choices"
@@ -410,7 +410,7 @@ def test_a_free_answer_means_the_choice_that_it_is_or_else_the_nearest(words: st
 
 def test_metrics_that_ask_the_same_about_an_image_share_the_answer() -> None:
     both = [{"prompt_id": "p0", "question_id": "1", "text": "a dog?", "choices": ["yes", "no"], "answer": "yes"}]
-    table = rows.table(both, rows.QUESTIONS)
+    table = rows.table(both, schemas.QUESTIONS)
     model = TalkingModel("yes")
     questions = {"gecko": QuestionIndex(table, GeckoConfig()), "dsg": QuestionIndex(table, DsgConfig())}
     tables = answer(model, image_table(PICTURES[:2], ["p0", "p0"]), questions)
@@ -423,5 +423,5 @@ def test_a_question_that_the_metric_dropped_is_not_asked() -> None:
         {"prompt_id": "p0", "question_id": str(n), "text": f"{n}?", "choices": ["yes", "no"], "keep": n == 1}
         for n in range(3)
     ]
-    index = QuestionIndex(rows.table(kept, rows.QUESTIONS), Vq2Config())
+    index = QuestionIndex(rows.table(kept, schemas.QUESTIONS), Vq2Config())
     assert [question.question_id for question in index.of("p0").questions] == ["1"]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.errors import RowError
 from tests.operators.stages.given import entail
 
@@ -26,14 +26,16 @@ class ScriptedModel:
 
 def questions(*texts: str) -> pa.Table:
     about = {"prompt_id": "p0", "prompt": "a red dog", "choices": ["yes", "no"], "answer": "yes"}
-    return rows.table([{**about, "question_id": str(n), "text": text} for n, text in enumerate(texts)], rows.QUESTIONS)
+    return rows.table(
+        [{**about, "question_id": str(n), "text": text} for n, text in enumerate(texts)], schemas.QUESTIONS
+    )
 
 
 def test_the_premise_is_the_prompt_and_the_hypothesis_the_answered_question() -> None:
     model = ScriptedModel()
     table = entail(questions("is there a dog?", "is there a horse?"), model)
     assert model.asked == [("a red dog", "There is a dog."), ("a red dog", "There is a horse.")]
-    assert table.schema.equals(rows.ENTAILMENTS)
+    assert table.schema.equals(schemas.ENTAILMENTS)
     assert table.column("p_entail").to_pylist() == pytest.approx([0.5, 0.25])
 
 
@@ -45,7 +47,7 @@ def test_a_question_that_the_model_fails_on_keeps_its_place_with_its_error() -> 
 
 def test_a_prompt_without_questions_passes_its_error_on() -> None:
     error = rows.error_value(RowError("unreadable_reply", "no"))
-    failed = rows.table([{"prompt_id": "p1", "prompt": "a cat", "error": error}], rows.QUESTIONS)
+    failed = rows.table([{"prompt_id": "p1", "prompt": "a cat", "error": error}], schemas.QUESTIONS)
     model = ScriptedModel()
     (row,) = entail(failed, model).to_pylist()
     assert row["error"] == error and model.asked == []

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.errors import ModelError, RowError
 from plumbline.operators.metrics.gpt4v_eval import Gpt4vEvalConfig
 from plumbline.operators.metrics.llmscore import LlmScoreConfig
@@ -106,7 +106,7 @@ class Chain:
             name: {other: upstream(self.tables[name, other]) for other in stage.reads(metric)}
             for name, metric in metrics.items()
         }
-        texts = rows.table([{"prompt_id": one, "text": text} for one, text in PROMPTS.items()], rows.PROMPTS)
+        texts = rows.table([{"prompt_id": one, "text": text} for one, text in PROMPTS.items()], schemas.PROMPTS)
         before = {name: [earlier.tables[name, stage.name]] for name in metrics} if earlier else {}
         shard = self.images if stage.reads_rows else pa.table({})
         return Inputs("gen", shard, tuple(metrics), read, upstream(texts), before if stage.keeps_rows else {})
@@ -237,7 +237,7 @@ def test_captions_and_regions_of_different_images_are_never_joined() -> None:
     stage = STAGES["descriptions"](chain.metrics, {"describer": chain.models["describer"]}, options())
     read = {"captions": upstream(chain.tables["llmscore", "captions"])}
     read |= {"regions": upstream(other.tables["llmscore", "regions"])}
-    inputs = Inputs("gen", pa.table({}), ("llmscore",), {"llmscore": read}, upstream(rows.PROMPTS.empty_table()))
+    inputs = Inputs("gen", pa.table({}), ("llmscore",), {"llmscore": read}, upstream(schemas.PROMPTS.empty_table()))
     assert kinds(stage.compute(stage.prepare(inputs))["llmscore"].to_pylist()) == [None, "incomplete_cell"]
 
 

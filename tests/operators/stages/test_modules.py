@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.errors import RowError
 from plumbline.operators.metrics.modules import Statement, read_program, written
 from plumbline.operators.metrics.vpeval import VpevalConfig
@@ -73,7 +73,7 @@ def questions_table() -> pa.Table:
             for number, one in enumerate(read_program(program))
         ]
         records += [{"prompt_id": prompt_id, **question._asdict()} for question in identified(statements)]
-    return rows.table(records, rows.QUESTIONS)
+    return rows.table(records, schemas.QUESTIONS)
 
 
 def models(**named: Any) -> Mapping[str, Any]:
@@ -100,7 +100,7 @@ def images(*prompt_ids: str) -> pa.Table:
 def test_every_look_is_taken_once_by_the_model_that_it_is_for() -> None:
     loaded = models()
     table = look(images("p0", "p1", "p0"), loaded)["vpeval"]
-    assert table.schema.equals(rows.MODULES)
+    assert table.schema.equals(schemas.MODULES)
     assert loaded["detector"].asked == [(16, "cow"), (16, "sign"), (17, "hen"), (18, "cow"), (18, "sign")]
     assert loaded["reader"].asked == [(17, "")]
     assert loaded["model"].asked == [(17, "Question: is it red? Choices: yes, no Answer:")]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from tests.operators import tiny
 from tests.operators.stages.given import ask
 
@@ -14,7 +14,7 @@ METRIC = tiny.vqascore()
 
 def prompt_table(texts: Sequence[str | None]) -> pa.Table:
     records = [{"prompt_id": f"p{number}", "text": text} for number, text in enumerate(texts)]
-    return rows.table(records, rows.PROMPTS)
+    return rows.table(records, schemas.PROMPTS)
 
 
 @pytest.mark.parametrize(
@@ -48,14 +48,14 @@ def test_a_prompt_without_text_is_an_error_row(text: str | None) -> None:
 
 def test_there_is_one_row_per_prompt_in_order_and_a_bad_one_costs_only_itself() -> None:
     questions = ask(prompt_table(["one", "", "three", "one"]), METRIC)
-    assert questions.schema == rows.QUESTIONS
+    assert questions.schema == schemas.QUESTIONS
     assert questions["prompt_id"].to_pylist() == ["p0", "p1", "p2", "p3"]
     assert [error is None for error in questions["error"].to_pylist()] == [True, False, True, True]
 
 
 def test_no_prompts_give_an_empty_table_of_the_same_schema() -> None:
     questions = ask(prompt_table([]), METRIC)
-    assert (questions.num_rows, questions.schema) == (0, rows.QUESTIONS)
+    assert (questions.num_rows, questions.schema) == (0, schemas.QUESTIONS)
 
 
 def test_the_template_and_the_answer_are_the_metrics() -> None:

@@ -6,7 +6,7 @@ from typing import Any, get_args
 import pyarrow as pa
 import pytest
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.errors import RowError
 from plumbline.operators.metrics.clipscore import ClipScoreConfig, Variant
 from plumbline.operators.metrics.dsg import DsgConfig
@@ -27,15 +27,15 @@ FAILED = rows.error_value(RowError("corrupt_image", "it does not decode"))
 def answers_table(*questions: list[list[float]], error: Any = None) -> pa.Table:
     """One image's answers: for every question the log-probabilities of the tokens of its choices."""
     answers = [{"question_id": str(number), "token_logprobs": choices} for number, choices in enumerate(questions)]
-    return rows.table([{**IDS, "answers": None if error else answers, "error": error}], rows.ANSWERS)
+    return rows.table([{**IDS, "answers": None if error else answers, "error": error}], schemas.ANSWERS)
 
 
 def similarity_table(similarity: float, *, truncated: bool = False) -> pa.Table:
-    return rows.table([{**IDS, "similarity": similarity, "truncated": truncated}], rows.SIMILARITIES)
+    return rows.table([{**IDS, "similarity": similarity, "truncated": truncated}], schemas.SIMILARITIES)
 
 
 def only_row(table: pa.Table) -> dict[str, Any]:
-    assert table.schema == rows.ELEMENT_SCORES
+    assert table.schema == schemas.ELEMENT_SCORES
     (row,) = table.to_pylist()
     return dict(row)
 
@@ -97,7 +97,7 @@ def test_a_failed_answer_gives_no_score_and_keeps_its_error(reduction: Reduction
 
 @pytest.mark.parametrize("variant", get_args(Variant))
 def test_a_failed_similarity_gives_no_score_and_keeps_its_error(variant: Variant) -> None:
-    failed = rows.table([{**IDS, "error": FAILED}], rows.SIMILARITIES)
+    failed = rows.table([{**IDS, "error": FAILED}], schemas.SIMILARITIES)
     row = only_row(score(failed, "m", ClipScoreConfig(variant=variant)))
     assert row["score"] is None
     assert row["error"] == FAILED
@@ -109,17 +109,17 @@ def test_scores_keep_the_order_of_the_rows_and_a_failed_one_costs_only_itself() 
         {"image_id": "b", "prompt_id": None, "generator": "gen", "error": FAILED},
         {"image_id": "c", "prompt_id": "q", "generator": "gen", "similarity": 0.25, "truncated": True},
     ]
-    table = score(rows.table(records, rows.SIMILARITIES), "clipscore", ClipScoreConfig())
+    table = score(rows.table(records, schemas.SIMILARITIES), "clipscore", ClipScoreConfig())
     assert table["image_id"].to_pylist() == ["a", "b", "c"]
     assert table["score"].to_pylist() == [0.5, None, 0.25]
 
 
 @pytest.mark.parametrize(
-    ("schema", "metric"), [(rows.ANSWERS, tiny.vqascore()), (rows.SIMILARITIES, ClipScoreConfig())]
+    ("schema", "metric"), [(schemas.ANSWERS, tiny.vqascore()), (schemas.SIMILARITIES, ClipScoreConfig())]
 )
 def test_an_empty_cell_gives_an_empty_table_of_scores(schema: pa.Schema, metric: Any) -> None:
     table = score(schema.empty_table(), "m", metric)
-    assert (table.num_rows, table.schema) == (0, rows.ELEMENT_SCORES)
+    assert (table.num_rows, table.schema) == (0, schemas.ELEMENT_SCORES)
 
 
 WRITTEN = [
@@ -133,14 +133,14 @@ def written_index(p_entail: float | None = None, *, error: Any = None) -> Writte
     both = [{"prompt_id": "p", "choices": ["yes", "no"], "answer": "yes", **question} for question in WRITTEN]
     found = [{"prompt_id": "p", "question_id": "1", "p_entail": 0.9}]
     found += [{"prompt_id": "p", "question_id": "2", "p_entail": p_entail, "error": error}]
-    entailments = rows.table(found, rows.ENTAILMENTS) if p_entail is not None or error else None
-    return WrittenIndex(rows.table(both, rows.QUESTIONS), entailments)
+    entailments = rows.table(found, schemas.ENTAILMENTS) if p_entail is not None or error else None
+    return WrittenIndex(rows.table(both, schemas.QUESTIONS), entailments)
 
 
 def two_answers() -> pa.Table:
     logs = [[[math.log(0.6)], [math.log(0.2)]], [[math.log(0.1)], [math.log(0.3)]]]
     answers = [{"question_id": str(n), "token_logprobs": its} for n, its in enumerate(logs, start=1)]
-    return rows.table([{**IDS, "answers": answers}], rows.ANSWERS)
+    return rows.table([{**IDS, "answers": answers}], schemas.ANSWERS)
 
 
 def test_every_element_of_the_prompt_keeps_its_own_score() -> None:
@@ -175,7 +175,7 @@ def colour_question(colour: str, *, keep: bool | None = None) -> WrittenQuestion
 
 
 def index_of(*questions: WrittenQuestion) -> WrittenIndex:
-    table = rows.table([{"prompt_id": "p", **one._asdict()} for one in identified(questions)], rows.QUESTIONS)
+    table = rows.table([{"prompt_id": "p", **one._asdict()} for one in identified(questions)], schemas.QUESTIONS)
     return WrittenIndex(table, None)
 
 
@@ -186,7 +186,7 @@ def answers_to(*questions: WrittenQuestion) -> pa.Table:
         {"question_id": one.question_id, "token_logprobs": logs, "chosen": one.choices[0]}
         for one in identified(questions)
     ]
-    return rows.table([{**IDS, "answers": given}], rows.ANSWERS)
+    return rows.table([{**IDS, "answers": given}], schemas.ANSWERS)
 
 
 def test_answers_to_one_writing_of_the_questions_are_never_taken_for_answers_to_another() -> None:
@@ -223,16 +223,16 @@ def test_a_question_that_the_filter_dropped_needs_no_answer() -> None:
 
 def test_an_image_whose_prompt_has_no_questions_has_their_error() -> None:
     failed = rows.error_value(RowError("unreadable_reply", "no form"))
-    written = WrittenIndex(rows.table([{"prompt_id": "p", "error": failed}], rows.QUESTIONS), None)
+    written = WrittenIndex(rows.table([{"prompt_id": "p", "error": failed}], schemas.QUESTIONS), None)
     assert only_row(score(two_answers(), "m", DsgConfig(), written))["error"] == failed
-    nothing = WrittenIndex(rows.QUESTIONS.empty_table(), None)
+    nothing = WrittenIndex(schemas.QUESTIONS.empty_table(), None)
     assert only_row(score(two_answers(), "m", DsgConfig(), nothing))["error"]["kind"] == "incomplete_cell"
 
 
 def test_a_question_without_its_entailment_is_not_scored_as_if_the_prompt_entailed_it() -> None:
     one = index_of(colour_question("red")).questions["p"][0]
-    table = rows.table([{"prompt_id": "p", **one._asdict()}], rows.QUESTIONS)
-    other = rows.table([{"prompt_id": "p", "question_id": "another", "p_entail": 0.9}], rows.ENTAILMENTS)
+    table = rows.table([{"prompt_id": "p", **one._asdict()}], schemas.QUESTIONS)
+    other = rows.table([{"prompt_id": "p", "question_id": "another", "p_entail": 0.9}], schemas.ENTAILMENTS)
     written = WrittenIndex(table, other)
     row = only_row(score(answers_to(colour_question("red")), "gecko", GeckoConfig(), written))
     assert (row["score"], row["error"]["kind"]) == (None, "incomplete_cell")

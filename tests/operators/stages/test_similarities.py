@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from plumbline.operators import rows
+from plumbline.operators import schemas
 from plumbline.operators.metrics.clipscore import ClipScoreConfig, Variant
 from plumbline.operators.models.calls import Compared, Measure, Pair, PixelRule, SimilarityModel, TextFeatures
 from plumbline.operators.models.families.clip import ClipSimilarity
@@ -225,7 +225,7 @@ def test_the_table_has_exactly_the_similarities_schema() -> None:
     operator = operator_of(ScriptedModel([1.0, 0.0]))
     full = compare(operator, image_table(PICTURES[:1], ["p0"]))["clipscore"]
     empty = compare(operator, image_table([], []))["clipscore"]
-    assert full.schema == empty.schema == rows.SIMILARITIES
+    assert full.schema == empty.schema == schemas.SIMILARITIES
     assert empty.num_rows == 0
     expected: dict[str, Any] = {"image_id": "i0", "prompt_id": "p0", "generator": "gen", "similarity": 1.0}
     basis = full.column("basis").to_pylist()[0]

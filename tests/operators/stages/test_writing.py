@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.errors import RowError
 from plumbline.operators.metrics.dsg import DsgConfig
 from plumbline.operators.metrics.gecko import GeckoConfig
@@ -43,7 +43,7 @@ def gecko_reply(request: Request) -> str:
 
 
 def written(model: ScriptedModel, *texts: str, metric: WriterConfig | None = None) -> pa.Table:
-    prompts = rows.table([{"prompt_id": f"p{n}", "text": text} for n, text in enumerate(texts)], rows.PROMPTS)
+    prompts = rows.table([{"prompt_id": f"p{n}", "text": text} for n, text in enumerate(texts)], schemas.PROMPTS)
     return write(prompts, metric or GeckoConfig(), model)
 
 
@@ -51,7 +51,7 @@ def test_all_prompts_of_a_shard_are_written_side_by_side() -> None:
     model = ScriptedModel(gecko_reply)
     table = written(model, "a red dog", "one red dog", "the red dog")
     assert model.calls == 2, "one call for the words of all prompts, one for all questions"
-    assert len(table) == 6 and table.schema.equals(rows.QUESTIONS)
+    assert len(table) == 6 and table.schema.equals(schemas.QUESTIONS)
     first = table.to_pylist()[0]
     assert (first["prompt_id"], first["text"]) == ("p0", "is the dog red?")
     assert (first["span"], first["start"], first["end"], first["kind"]) == ("red", 2, 5, "color")

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.sources.shards import read_shard
 from plumbline.pipelines.sweeps import results
@@ -98,7 +98,7 @@ def test_rows_without_a_score_that_are_taken_over_keep_their_error_and_their_pla
     ids = read_shard(cell.shard, ("image_id", "prompt_id")).to_pylist()
     error = {"kind": "corrupt_image", "message": "it does not decode", "retryable": False}
     failed = [{**row, "generator": "flint", "metric": "clipscore", "error": error} for row in ids]
-    planned.store.save(planned.plan.to_compute(cell), rows.table(failed, rows.ELEMENT_SCORES))
+    planned.store.save(planned.plan.to_compute(cell), rows.table(failed, schemas.ELEMENT_SCORES))
     nights.run()
     nights.add("cobalt")
     done = nights.run()

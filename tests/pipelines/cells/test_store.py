@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base import storage
 from plumbline.pipelines.base.storage import StorageConfig, WriteError
@@ -52,7 +52,7 @@ def scores(*values: float | None, retryable: bool = False) -> pa.Table:
     error = {"kind": "x", "message": "y", "retryable": retryable}
     return rows.table(
         [{"image_id": str(n), "score": v, "error": error if v is None else None} for n, v in enumerate(values)],
-        rows.SCORES,
+        schemas.SCORES,
     )
 
 
@@ -244,11 +244,13 @@ def of_every_stage() -> dict[str, pa.Table]:
     element = {"question_id": "q", "text": "how many?", "wanted": "2", "given": "1", "score": 0.25}
     scored = {**ids, "metric": "m", "score": 0.25, "n_questions": 1, "truncated": False, "elements": [element]}
     return {
-        "questions": rows.table([asked, {**asked, "error": error}], rows.QUESTIONS),
-        "entailment": rows.table([{"prompt_id": "p", "question_id": "q", "p_entail": 0.75}] * 3, rows.ENTAILMENTS),
-        "answers": rows.table([{**ids, "answers": [answer], "basis": "b"}, {**ids, "error": error}], rows.ANSWERS),
-        "similarities": rows.table([{**ids, "similarity": n / 7, "basis": "b"} for n in range(7)], rows.SIMILARITIES),
-        "scores": rows.table([scored] * 5, rows.ELEMENT_SCORES),
+        "questions": rows.table([asked, {**asked, "error": error}], schemas.QUESTIONS),
+        "entailment": rows.table([{"prompt_id": "p", "question_id": "q", "p_entail": 0.75}] * 3, schemas.ENTAILMENTS),
+        "answers": rows.table([{**ids, "answers": [answer], "basis": "b"}, {**ids, "error": error}], schemas.ANSWERS),
+        "similarities": rows.table(
+            [{**ids, "similarity": n / 7, "basis": "b"} for n in range(7)], schemas.SIMILARITIES
+        ),
+        "scores": rows.table([scored] * 5, schemas.ELEMENT_SCORES),
     }
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import Store
@@ -86,7 +86,7 @@ def row(image_id: str | None, prompt_id: str | None, score: float | None, **more
 
 
 def table(*records: dict[str, Any]) -> pa.Table:
-    return rows.table(records, rows.SCORES)
+    return rows.table(records, schemas.SCORES)
 
 
 def test_a_table_has_every_row_of_the_run_with_its_reason_where_it_failed(form: str, tmp_path: Path) -> None:

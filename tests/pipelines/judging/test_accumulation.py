@@ -7,7 +7,7 @@ import pytest
 
 from plumbline.jobs.accumulate import main
 from plumbline.jobs.command import load_values
-from plumbline.operators import rows
+from plumbline.operators import schemas
 from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.judging.accumulation import accumulate
 from plumbline.pipelines.base.storage import StorageConfig
@@ -57,7 +57,7 @@ def test_answers_are_compared_with_the_right_ones_and_written_for_metaeval(tmp_p
     asked = config(tmp_path, RELEASED, "columns.answer=wanted", "accumulation=direct")
     assert main(asked) == 2, "an image without an answer has a null score"
     scores = read_scores(StorageConfig().locate(asked.output))
-    assert scores.schema == rows.SCORES
+    assert scores.schema == schemas.SCORES
     found = {(row["image_id"], row["metric"]): (row["score"], row["n_questions"]) for row in scores.to_pylist()}
     assert found == {
         ("i1", "blip"): (0, 3), ("i2", "blip"): (None, 0), ("i1", "mplug"): (1, 2), ("i2", "mplug"): (1, 1),

@@ -13,7 +13,7 @@ from rich.console import Console
 from plumbline.jobs.command import load_values, run_job
 from plumbline.jobs.findings import show_agreement
 from plumbline.jobs.metaeval import COMMAND, main
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.judging.judgement import Judgement
 from plumbline.operators.statistics.options import Sampling
@@ -135,7 +135,7 @@ def test_every_error_graph_has_its_own_values_in_a_file(tmp_path: Path) -> None:
         for metric in ("clipscore", "viescore")
         for convention in ("published", "paper", "current")
     }
-    assert {*graphs.columns} == {*rows.GRAPHS.names} and set(graphs["subset"]) == {"synth", "nat", "real"}
+    assert {*graphs.columns} == {*schemas.GRAPHS.names} and set(graphs["subset"]) == {"synth", "nat", "real"}
     own = graphs[(graphs["metric"] == "clipscore") & (graphs["convention"] == "paper")]["ordering"].mean()
     assert value(found, "clipscore", "ordering_paper").value == pytest.approx(own)
 
@@ -365,9 +365,9 @@ def test_preferences_pairings_and_graphs_turn_a_falling_metric_round_too(tmp_pat
         for level, image in enumerate(images)
     ]
     release = Release(
-        preferences=rows.table(preferences, rows.PREFERENCES),
-        pairings=rows.table(pairings, rows.PAIRINGS),
-        graph_nodes=rows.table(nodes, rows.GRAPH_NODES),
+        preferences=rows.table(preferences, schemas.PREFERENCES),
+        pairings=rows.table(pairings, schemas.PAIRINGS),
+        graph_nodes=rows.table(nodes, schemas.GRAPH_NODES),
     )
     ladder = [{"image_id": image, "metric": "errors", "score": float(at)} for at, image in enumerate(images)]
     matched = [
@@ -379,7 +379,7 @@ def test_preferences_pairings_and_graphs_turn_a_falling_metric_round_too(tmp_pat
         judged
         for scores, tasks in ((ladder, ("preferences", "graphs")), (matched, ("pairings",)))
         for judged in judge(
-            replace(protocol, tasks=tasks), release, rows.table(scores, rows.SCORES), sampling
+            replace(protocol, tasks=tasks), release, rows.table(scores, schemas.SCORES), sampling
         ).judgements
     ]
     values = {judged.statistic: judged.value for judged in found if judged.subset == "overall"}

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import Store
@@ -64,7 +64,7 @@ def test_long_and_nested_names_leave_room_for_what_a_cells_name_adds(path: str, 
     shards = planned.sources.image_shards
     assert len({shard.name for shard in shards}) == len(shards)
     for cell in planned.plan.cells:
-        failed = rows.table([{"error": FAILED}], rows.SCORES)
+        failed = rows.table([{"error": FAILED}], schemas.SCORES)
         assert planned.store.save(planned.plan.to_compute(cell), failed).state == "draft"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.cells import Cell
@@ -47,7 +47,7 @@ def ask_questions(run: MadeRun) -> None:
         for number, text in ((1, "what <colour> is it?"), (2, "is there a star?"))
     ]
     cell = Cell(node="questions", stage="questions", metric="gecko", key="0" * 64, path=QUESTIONS, inputs={})
-    run.store.save(cell, rows.table(asked, rows.QUESTIONS))
+    run.store.save(cell, rows.table(asked, schemas.QUESTIONS))
     path = f"runs/{run.run_id}/cells.parquet"
     cells = [*run.store.read_table(path).to_pylist(), {"path": QUESTIONS, "state": "cached"}]
     run.store.write_table(path, rows.table(cells, CELLS))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.errors import ModelError, RowError
 from plumbline.operators.metrics.dsg import DEPENDENCIES, TUPLES
 from plumbline.operators.metrics.dsg import QUESTIONS as DSG_QUESTIONS
@@ -100,7 +100,7 @@ def test_the_examples_of_the_instructions_fit_the_schema(folder: Path, form: For
 )
 def test_a_model_of_random_weights_writes_readable_questions(model: CausalLM, metric: WriterConfig) -> None:
     """A token is a byte to it, so that one question takes hundreds."""
-    prompts = rows.table([{"prompt_id": "p", "text": "a red dog on a mat"}], rows.PROMPTS)
+    prompts = rows.table([{"prompt_id": "p", "text": "a red dog on a mat"}], schemas.PROMPTS)
     table = write(prompts, metric, model)
     assert table.column("error").null_count == len(table) > 0
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from plumbline.jobs.command import load_values
-from plumbline.operators import rows
+from plumbline.operators import schemas
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.metaeval import open_release
 from plumbline.pipelines.judging.protocols import MetaevalConfig
@@ -50,12 +50,12 @@ from tests.pipelines.judging.releases.files import (
 )
 
 SCHEMAS = {
-    "ratings": rows.RATINGS,
-    "preferences": rows.PREFERENCES,
-    "pairings": rows.PAIRINGS,
-    "graph_nodes": rows.GRAPH_NODES,
-    "words": rows.WORDS,
-    "scores": rows.SCORES,
+    "ratings": schemas.RATINGS,
+    "preferences": schemas.PREFERENCES,
+    "pairings": schemas.PAIRINGS,
+    "graph_nodes": schemas.GRAPH_NODES,
+    "words": schemas.WORDS,
+    "scores": schemas.SCORES,
 }
 NAN = float("nan")
 WRITERS: Mapping[str, Callable[[Rows], str | bytes]] = {
@@ -209,7 +209,7 @@ def test_t2vscore_keeps_what_has_no_partner_and_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["w.jsonl", "w.parquet", "w.csv"])
 def test_winoground_pairs_both_captions_with_both_images(name: str, tmp_path: Path) -> None:
     release = reading("winoground", put(tmp_path / name, WRITERS[name.split(".")[1]](WINOGROUND)))
-    assert cells(release.pairings, *rows.PAIRINGS.names)[:4] == [
+    assert cells(release.pairings, *schemas.PAIRINGS.names)[:4] == [
         ("0", "Object", 0, 0, "0_c0", "0_i0"),
         ("0", "Object", 0, 1, "0_c0", "0_i1"),
         ("0", "Object", 1, 0, "0_c1", "0_i0"),
@@ -276,7 +276,7 @@ def test_pick_a_pic_has_choices_ties_and_pairs_without_a_label(tmp_path: Path) -
     release = reading("pick_a_pic", put(tmp_path / "t.parquet", as_parquet(PICK_A_PIC)))
     assert release.preferences.column("preferred").to_pylist() == ["a", "b", "unsure", None]
     first = ("a cat", "u0-0", "u0-1", "sdxl", None, "9", "a")
-    assert cells(release.preferences, *rows.PREFERENCES.names)[0] == first
+    assert cells(release.preferences, *schemas.PREFERENCES.names)[0] == first
     assert release.notes == ["1 of 4 pairs have no label"]
 
 
@@ -333,7 +333,7 @@ def test_gecko_says_which_tables_are_not_there(tmp_path: Path) -> None:
 
 def test_t2iscorescore_gives_levels_subsets_and_scores_by_the_rows_order(tmp_path: Path) -> None:
     release = reading("t2iscorescore", ts2(tmp_path))
-    nodes = cells(release.graph_nodes, *rows.GRAPH_NODES.names)
+    nodes = cells(release.graph_nodes, *schemas.GRAPH_NODES.names)
     assert nodes[1] == ("0", "synth", "images/000-01.jpg", "0b", 0)
     assert nodes[3][3:] == ("10", 10)
     assert [node[1] for node in nodes[::4]] == ["synth", "nat", "real", "real"]
@@ -361,7 +361,7 @@ def test_t2iscorescore_is_read_with_upstreams_names(data: str, output: str, scor
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "parquet", "jsonl"])
 def test_a_long_table_keeps_its_ids_and_skills(suffix: str, tmp_path: Path) -> None:
     release = reading("long", put(tmp_path / f"r.{suffix}", WRITERS[suffix](LONG)))
-    assert cells(release.ratings, *rows.RATINGS.names)[0] == ("001", "07", "atlas", "ann", "wl", 0.5)
+    assert cells(release.ratings, *schemas.RATINGS.names)[0] == ("001", "07", "atlas", "ann", "wl", 0.5)
     assert release.skills == {"07": ["color"], "08": []} and release.notes == []
 
 
@@ -380,7 +380,7 @@ def test_what_a_long_table_leaves_out_has_a_default(
 ) -> None:
     both: Rows = [given]
     file = put(tmp_path / f"r.{suffix}", as_csv(both) if suffix == "csv" else as_parquet(both))
-    assert cells(reading("long", file).ratings, *rows.RATINGS.names) == [expected]
+    assert cells(reading("long", file).ratings, *schemas.RATINGS.names) == [expected]
 
 
 def test_a_long_table_says_which_columns_it_leaves(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from scipy.stats import kendalltau, pearsonr, spearmanr
 
-from plumbline.operators import rows
+from plumbline.operators import schemas
 from tests.pipelines.judging.releases.files import REFERENCE, ROOT, needs_reference, reading
 
 Image = str
@@ -87,7 +87,7 @@ def test_t2iscorescore_has_the_stated_walks() -> None:
 @needs_reference
 def test_t2iscorescore_has_every_score_or_says_why_not() -> None:
     release = reading("t2iscorescore", REFERENCE / "ts2")
-    assert release.scores.schema == rows.SCORES and len(release.scores) == 19 * 2840
+    assert release.scores.schema == schemas.SCORES and len(release.scores) == 19 * 2840
     missing = [row for row in release.scores.to_pylist() if row["score"] is None]
     assert Counter(row["metric"] for row in missing) == dict.fromkeys(
         ("fuyu_tifa", "llava-alt_tifa", "llava_tifa", "mplug_tifa"), 1
@@ -104,7 +104,7 @@ def test_t2iscorescore_has_every_score_or_says_why_not() -> None:
 def test_the_embedded_pack_is_a_release() -> None:
     release = reading("shapes", ROOT / "assets/shapes")
     assert (len(release.ratings), len(release.graph_nodes), len(release.skills)) == (5376, 1792, 256)
-    assert release.ratings.schema == rows.RATINGS and release.graph_nodes.schema == rows.GRAPH_NODES
+    assert release.ratings.schema == schemas.RATINGS and release.graph_nodes.schema == schemas.GRAPH_NODES
     rated = mean_by(release.ratings, "image_id")
     levels = {row["image_id"]: row["level"] for row in release.graph_nodes.to_pylist()}
     assert spearmanr([levels[image] for image in rated], list(rated.values())).statistic < -0.5

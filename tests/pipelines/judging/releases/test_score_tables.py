@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from plumbline.operators import rows
+from plumbline.operators import rows, schemas
 from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.releases.scores import read_scores
@@ -30,7 +30,7 @@ ERROR = {"kind": "corrupt_image", "message": "not an image", "retryable": False}
 
 def scores(path: Path | str) -> pa.Table:
     table = read_scores(StorageConfig().locate(str(path)))
-    assert table.schema == rows.SCORES
+    assert table.schema == schemas.SCORES
     for row in table.to_pylist():
         assert (row["score"] is None) == (row["error"] is not None)
         assert row["score"] is None or math.isfinite(row["score"])
@@ -73,7 +73,7 @@ def test_what_is_no_score_has_its_reason(cell: str, kind: str, tmp_path: Path) -
 def run_table(*changed: dict[str, object]) -> pa.Table:
     row = {**LONG[0], "n_questions": 3, "truncated": False}
     failed = {"prompt_id": "09", "generator": "atlas", "metric": "clip", "error": ERROR}
-    return rows.table([row, failed, failed, *changed], rows.SCORES)
+    return rows.table([row, failed, failed, *changed], schemas.SCORES)
 
 
 def test_a_run_is_read_as_it_is_from_its_file_or_folder(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_parquet_of_another_kind_is_named(tmp_path: Path) -> None:
         scores(put(tmp_path / "s.parquet", as_parquet([{"image_id": "1", "vector": [1.0]}])))
     with pytest.raises(SourceError, match=r"not readable as Parquet"):
         scores(put(tmp_path / "s.parquet", as_parquet(LONG)[:-30]))
-    wrong = [dict.fromkeys(rows.SCORES.names, "x")]
+    wrong = [dict.fromkeys(schemas.SCORES.names, "x")]
     with pytest.raises(SourceError, match=r"expected the columns of a run's scores, found others .*; give a run"):
         scores(put(tmp_path / "s.parquet", as_parquet(wrong)))
 

@@ -1,4 +1,4 @@
-"""What an image's bytes must hold before Pillow's word is taken for its pixels, and what reading them may cost."""
+"""Whether an image file is complete, which Pillow does not check, and what reading it may cost."""
 
 import io
 import re
