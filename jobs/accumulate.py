@@ -3,7 +3,7 @@
 import sys
 
 from plumbline.jobs.command import Command, run_job
-from plumbline.jobs.console import make_console, say
+from plumbline.jobs.display.console import make_console, say
 from plumbline.pipelines.base.endings import COMPLETE, WITHIN_BUDGET
 from plumbline.pipelines.judging.accumulation import AccumulateConfig, write_accumulated
 

@@ -5,7 +5,10 @@ import sys
 from rich.console import Console
 
 from plumbline.jobs.command import Command, run_job
-from plumbline.jobs.console import ProgressDisplay, make_console, say, show_plan, show_table, show_usage, warn
+from plumbline.jobs.display.console import make_console, say, show_table, warn
+from plumbline.jobs.display.leaderboards import show_usage
+from plumbline.jobs.display.plan_table import show_plan
+from plumbline.jobs.display.progress_lines import ProgressDisplay
 from plumbline.jobs.logs import logged
 from plumbline.pipelines.building.building import Built, build, plan_build, write
 from plumbline.pipelines.building.building_config import BuildConfig

@@ -3,7 +3,7 @@
 import sys
 
 from plumbline.jobs.command import Command, run_job
-from plumbline.jobs.console import make_console
+from plumbline.jobs.display.console import make_console
 from plumbline.operators.models.conversion import ConvertConfig, convert
 
 COMMAND = Command("convert", "Make a checkpoint of released weights: safetensors, and nothing else.", ConvertConfig)

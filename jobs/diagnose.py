@@ -7,7 +7,9 @@ import sys
 from rich.console import Console
 
 from plumbline.jobs.command import Command, run_job
-from plumbline.jobs.console import ProgressDisplay, make_console, say, show_plan, show_table, warn
+from plumbline.jobs.display.console import make_console, say, show_table, warn
+from plumbline.jobs.display.plan_table import show_plan
+from plumbline.jobs.display.progress_lines import ProgressDisplay
 from plumbline.jobs.logs import logged
 from plumbline.jobs.words import OF_SWEEPS
 from plumbline.operators.diagnosis.diagnosis import shown_tables

@@ -3,7 +3,7 @@
 import sys
 
 from plumbline.jobs.command import Command, run_job
-from plumbline.jobs.console import make_console
+from plumbline.jobs.display.console import make_console
 from plumbline.jobs.keeping import show_collected
 from plumbline.pipelines.keeping.config import GcConfig
 from plumbline.pipelines.keeping.garbage import collect_garbage

@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from plumbline.jobs.command import Command, run_job
-from plumbline.jobs.console import make_console, say
+from plumbline.jobs.display.console import make_console, say
 from plumbline.pipelines.ingest.ingest import Ingested, ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.shards import ShardRecord

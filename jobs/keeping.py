@@ -7,7 +7,7 @@ from rich.filesize import decimal
 from rich.live import Live
 from rich.text import Text
 
-from plumbline.jobs.console import EMPTY, say, show_table, text_table
+from plumbline.jobs.display.console import EMPTY, say, show_table, text_table
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.keeping.garbage import Collected
 from plumbline.pipelines.keeping.watching import RunningSweep, StageState

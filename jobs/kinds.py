@@ -3,7 +3,7 @@
 import sys
 
 from plumbline.jobs.command import Command, run_job
-from plumbline.jobs.console import EMPTY, make_console, show_table
+from plumbline.jobs.display.console import EMPTY, make_console, show_table
 from plumbline.operators.question_kinds import Pooled
 from plumbline.pipelines.cells.store import open_existing_store
 from plumbline.pipelines.sweeps.kinds import KindsConfig, pool_kinds

@@ -3,8 +3,8 @@
 import sys
 
 from plumbline.jobs.command import Command, run_job
-from plumbline.jobs.console import make_console, say
-from plumbline.jobs.findings import show_findings
+from plumbline.jobs.display.console import make_console, say
+from plumbline.jobs.display.findings import show_findings
 from plumbline.jobs.words import LISTS
 from plumbline.pipelines.judging.metaeval import run_metaeval
 from plumbline.pipelines.judging.protocols import MetaevalConfig

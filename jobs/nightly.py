@@ -8,15 +8,10 @@ from rich.console import Console
 from rich.markup import escape
 
 from plumbline.jobs.command import Command, run_job
-from plumbline.jobs.console import (
-    ProgressDisplay,
-    make_console,
-    say,
-    show_leaderboards,
-    show_note_kept,
-    show_plan,
-    warn,
-)
+from plumbline.jobs.display.console import make_console, say, warn
+from plumbline.jobs.display.leaderboards import show_leaderboards, show_note_kept
+from plumbline.jobs.display.plan_table import show_plan
+from plumbline.jobs.display.progress_lines import ProgressDisplay
 from plumbline.jobs.logs import logged
 from plumbline.jobs.sweep import show_judged, show_renewed
 from plumbline.jobs.words import OF_SWEEPS

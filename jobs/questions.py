@@ -3,7 +3,10 @@
 import sys
 
 from plumbline.jobs.command import Command, run_job
-from plumbline.jobs.console import ProgressDisplay, make_console, show_plan, show_questions
+from plumbline.jobs.display.console import make_console
+from plumbline.jobs.display.leaderboards import show_questions
+from plumbline.jobs.display.plan_table import show_plan
+from plumbline.jobs.display.progress_lines import ProgressDisplay
 from plumbline.jobs.logs import logged
 from plumbline.jobs.words import OF_SWEEPS
 from plumbline.pipelines.base.endings import COMPLETE, OVER_BUDGET, WITHIN_BUDGET

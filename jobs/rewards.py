@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from plumbline.jobs.command import Command, run_job
-from plumbline.jobs.console import make_console, say
+from plumbline.jobs.display.console import make_console, say
 from plumbline.jobs.words import LISTS
 from plumbline.pipelines.rewards.output import ShardRecord
 from plumbline.pipelines.rewards.rewards import Exported, export_rewards

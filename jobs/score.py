@@ -4,7 +4,7 @@ import sys
 
 from plumbline.jobs import sweep
 from plumbline.jobs.command import Command, run_job
-from plumbline.jobs.console import make_console, say
+from plumbline.jobs.display.console import make_console, say
 from plumbline.jobs.ingest import show_rejected
 from plumbline.jobs.words import OF_SWEEPS
 from plumbline.operators.errors import ConfigError

@@ -4,7 +4,8 @@ import sys
 import time
 
 from plumbline.jobs.command import Command, Terminated, run_job
-from plumbline.jobs.console import make_console, show_runs
+from plumbline.jobs.display.console import make_console
+from plumbline.jobs.display.run_list import show_runs
 from plumbline.jobs.keeping import watch
 from plumbline.pipelines.cells.runs import list_runs
 from plumbline.pipelines.cells.store import open_existing_store

@@ -7,15 +7,10 @@ from contextlib import contextmanager
 from rich.console import Console
 
 from plumbline.jobs.command import Command, run_job
-from plumbline.jobs.console import (
-    ProgressDisplay,
-    make_console,
-    say,
-    show_leaderboards,
-    show_note_kept,
-    show_plan,
-    warn,
-)
+from plumbline.jobs.display.console import make_console, say, warn
+from plumbline.jobs.display.leaderboards import show_leaderboards, show_note_kept
+from plumbline.jobs.display.plan_table import show_plan
+from plumbline.jobs.display.progress_lines import ProgressDisplay
 from plumbline.jobs.logs import logged
 from plumbline.jobs.words import OF_SWEEPS
 from plumbline.operators.errors import PlumblineError
@@ -126,7 +121,7 @@ def _judge(console: Console, planned: PlannedSweep, finished: FinishedSweep) -> 
     """How far each metric agrees with people, where the sweep has a protocol."""
     findings = judge_metrics(planned, finished)
     if findings is not None:
-        from plumbline.jobs.findings import show_agreement  # imports scipy
+        from plumbline.jobs.display.findings import show_agreement  # imports scipy
 
         show_agreement(console, findings)
 

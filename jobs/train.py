@@ -6,8 +6,8 @@ from typing import Annotated, Any
 from pydantic import Discriminator
 
 from plumbline.jobs.command import Command, run_job
-from plumbline.jobs.console import make_console, say
-from plumbline.jobs.findings import show_findings
+from plumbline.jobs.display.console import make_console, say
+from plumbline.jobs.display.findings import show_findings
 from plumbline.pipelines.base.endings import COMPLETE, WITHIN_BUDGET
 from plumbline.pipelines.training.planning import plan_training
 from plumbline.pipelines.training.training import run_training

@@ -5,7 +5,7 @@ import sys
 from omegaconf import OmegaConf
 
 from plumbline.assets.making.pack import PackConfig, make_pack
-from plumbline.jobs.console import make_console, say
+from plumbline.jobs.display.console import make_console, say
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.plans.config import read_config
 

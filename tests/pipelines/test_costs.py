@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from plumbline.jobs.command import load_values
-from plumbline.jobs.console import make_console, show_plan, show_usage
+from plumbline.jobs.display.console import make_console
+from plumbline.jobs.display.leaderboards import show_usage
+from plumbline.jobs.display.plan_table import show_plan
 from plumbline.operators.errors import ModelError
 from plumbline.operators.report.health import cost_note
 from plumbline.pipelines.plans.config import read_config

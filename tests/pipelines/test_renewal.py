@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from plumbline.jobs.console import JobConsole, ProgressDisplay
+from plumbline.jobs.display.console import JobConsole
+from plumbline.jobs.display.progress_lines import ProgressDisplay
 from plumbline.operators import rows, schemas
 from plumbline.operators.errors import RowError
 from plumbline.operators.metrics.writing import content_id

@@ -9,7 +9,8 @@ import pytest
 
 from plumbline.assets.making.lessons import GoldWriter
 from plumbline.assets.making.prompts import make_prompts
-from plumbline.jobs.console import make_console, show_plan
+from plumbline.jobs.display.console import make_console
+from plumbline.jobs.display.plan_table import show_plan
 from plumbline.operators.errors import ConfigError, ModelError
 from plumbline.operators.metrics.writing import is_asked
 from plumbline.pipelines.plans.plan import Plan

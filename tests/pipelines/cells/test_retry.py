@@ -7,7 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from plumbline.jobs.console import make_console, show_leaderboards, show_plan
+from plumbline.jobs.display.console import make_console
+from plumbline.jobs.display.leaderboards import show_leaderboards
+from plumbline.jobs.display.plan_table import show_plan
 from plumbline.operators import images as module
 from plumbline.operators.errors import RowError
 from plumbline.pipelines.cells.cells import PlannedCell

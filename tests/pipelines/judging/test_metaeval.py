@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from plumbline.jobs.command import load_values, run_job
-from plumbline.jobs.findings import show_agreement
+from plumbline.jobs.display.findings import show_agreement
 from plumbline.jobs.metaeval import COMMAND, main
 from plumbline.operators import rows, schemas
 from plumbline.operators.errors import ConfigError, SourceError

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from plumbline.jobs.console import show_table, show_tables, warn
+from plumbline.jobs.display.console import show_table, show_tables, warn
 from plumbline.operators.comparison import SIGNIFICANT
 from plumbline.operators.judging.judgement import OVERALL, PEOPLE, Comparison, Judgement, Order
 from plumbline.operators.judging.publish import EMPTY, conventions, count_columns, value_text

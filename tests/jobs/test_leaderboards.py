@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from plumbline.jobs.console import show_failures, show_leaderboards
+from plumbline.jobs.display.leaderboards import show_failures, show_leaderboards
 from plumbline.operators import rows, schemas
 from plumbline.operators.summary import best_first
 from tests.operators.tallied import summarise

@@ -1,0 +1,1 @@
+"""What people see on the terminal."""

@@ -1,0 +1,93 @@
+"""A plan before it is computed: its cells, model calls and costs, and what its sources lack."""
+
+from collections.abc import Mapping
+
+from rich.console import Console
+from rich.markup import escape
+
+from plumbline.jobs.display.console import say, show_table, warn
+from plumbline.operators.metrics.metric import Metric
+from plumbline.operators.models.families.vlm import ChatModel
+from plumbline.operators.models.model import ModelConfig
+from plumbline.pipelines.plans.costs import estimates, unpriced
+from plumbline.pipelines.plans.plan import NodePlan, Plan
+from plumbline.pipelines.sweeps.planning import PlannedSweep
+
+NO_MODEL = "none"
+"""The calls of a stage that has no model: questions by a template, scores by arithmetic."""
+MAX_PROBLEMS = 10
+"""How many unreadable rows of a question pack are listed."""
+
+
+def _penalty(metric: Metric, models: Mapping[str, ModelConfig]) -> str:
+    """What is told where tokens of the prompt are punished in its answers."""
+    chats = [model for role in metric.roles.values() if isinstance(model := models.get(role), ChatModel)]
+    punished = any(model.repetition_penalty == "released" for model in chats)
+    return ", with its checkpoint's repetition penalty" if punished else ""
+
+
+def show_plan(console: Console, planned: PlannedSweep) -> None:
+    """The cells per stage, and what computing the missing ones would ask of the models."""
+    sources = planned.sources
+    images = sum(shard.rows for shard in sources.image_shards)
+    pairs = f" x {len(sources.generators)} generators = {images} images" if sources.generators else ""
+    whole = f" of {sources.whole.prompts}" if sources.whole is not None else ""
+    console.print(
+        f"[bold]{escape(planned.config.benchmark.name)}[/]: {len(sources.prompts)}{whole} prompts{pairs}, "
+        f"metrics {escape(', '.join(planned.config.metrics))}"
+    )
+    for line in sources.told:
+        say(console, line)
+    for name, metric in planned.config.metrics.items():
+        if (description := metric.described()) is not None:
+            say(console, f"{name}: {description}{_penalty(metric, planned.config.models)}")
+    names = ("stage", "cells", "cached", "missing", "rows", "model calls, about")
+    rows = [_plan_row(node) for node in planned.plan.nodes if node.cells]
+    show_table(console, "plan", names, rows, numbers=slice(1, None))
+    _show_costs(console, planned)
+    for broken in sources.broken:
+        warn(console, f"{broken.generator}: {broken.message}")
+    if sources.strangers.images:
+        strangers, example = f"{sources.strangers.images} of {images} images", repr(sources.strangers.prompt_id)
+        warn(
+            console,
+            f"{strangers} are of prompts that benchmark.prompts does not have, such as {example}, and fail by "
+            "every metric that reads it; benchmark.require_every_image=false leaves them out",
+        )
+    for problem in sources.pack_problems[:MAX_PROBLEMS]:
+        warn(console, problem)
+    if len(sources.pack_problems) > MAX_PROBLEMS:
+        others = len(sources.pack_problems) - MAX_PROBLEMS
+        warn(console, f"{others} other rows of benchmark.questions; log.format=text tells of all")
+    if planned.config.retry_failed:
+        _show_retry(console, planned.plan)
+    if planned.plan.missing:
+        say(console, f"runs {planned.executor.place}")
+    elif not planned.config.retry_failed:
+        everything = "everything is in the store" if planned.plan.cells else "there is no image that can be read"
+        console.print(f"0 cells to compute: {everything}")
+
+
+def _show_costs(console: Console, planned: PlannedSweep) -> None:
+    """What services will cost, about, and which of them nobody has said the prices of."""
+    for node, calls, read, written, cost, run_id in estimates(planned.plan, planned.store):
+        basis = "as the model's prices take it" if run_id is None else f"as in run {run_id}"
+        each = f"{read:.0f} tokens read and {written:.0f} written each, {basis}"
+        say(console, f"{node}: about {cost} for {calls} calls of a service, {each}")
+    for node, calls in unpriced(planned.plan):
+        role = node.split(":")[1]
+        say(console, f"{node}: {calls} calls of a service; models.{role}.prices would tell their cost (docs/models.md)")
+
+
+def _show_retry(console: Console, plan: Plan) -> None:
+    """The failed rows that are tried again, and what such a sweep leaves alone."""
+    rows = sum(failed.retryable for failed in plan.failed.values())
+    say(console, f"retry_failed: {rows} failed rows of {len(plan.failed)} cells are tried again")
+    if plan.left:
+        warn(console, f"{len(plan.left)} cells that were never tried are left alone; run without retry_failed for them")
+
+
+def _plan_row(planned: NodePlan) -> list[str]:
+    counts = (planned.cells, planned.cells - planned.missing, planned.missing, planned.images)
+    calls = NO_MODEL if planned.node.model is None else str(planned.model_calls)
+    return [planned.node.name, *map(str, counts), calls]
