@@ -9,27 +9,15 @@ import pytest
 
 from tests.environment import ROOT
 
-BENCHMARKS = ROOT / "tests/benchmarks"
-SLOW = ("test_serve.py",)
-COMMAND = (sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-W", "ignore")
+COMMAND = (sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-W", "ignore", "-rp")
 ADDOPTS = "addopts=--import-mode=importlib --strict-markers"
 
 
-def run_tiny(*files: str) -> str:
-    """What pytest prints of the benchmarks in these files, which all succeed."""
+@pytest.mark.slow
+def test_every_benchmark_begins_and_ends() -> None:
     environment = {**os.environ, "BENCHMARKS": "tiny", "OMP_NUM_THREADS": "1"}
-    command = [*COMMAND, *(f"tests/benchmarks/{file}" for file in files), "--override-ini", ADDOPTS, "-rp"]
+    command = [*COMMAND, "tests/benchmarks", "--override-ini", ADDOPTS]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
-    return done.stdout
-
-
-def test_every_benchmark_begins_and_ends() -> None:
-    files = sorted(path.name for path in BENCHMARKS.glob("test_*.py") if path.name not in SLOW)
-    passed = re.findall(r"^PASSED tests/benchmarks/(\w+\.py)::", run_tiny(*files), re.MULTILINE)
-    assert sorted(set(passed)) == files
-
-
-@pytest.mark.slow
-def test_every_benchmark_of_a_service_begins_and_ends() -> None:
-    assert "PASSED" in run_tiny(*SLOW)
+    passed = re.findall(r"^PASSED tests/benchmarks/(\w+\.py)::", done.stdout, re.MULTILINE)
+    assert set(passed) == {path.name for path in (ROOT / "tests/benchmarks").glob("test_*.py")}

@@ -25,6 +25,8 @@ from plumbline.pipelines.sources.shards import read_shard
 from plumbline.pipelines.sweeps import computing, sweep
 from plumbline.pipelines.sweeps.judging import judge_metrics
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
+from plumbline.pipelines.sweeps.results import gather_results
+from plumbline.pipelines.sweeps.writing import write_run
 from tests.bench_of import sweep_config
 
 ROW_GROUP = 250
@@ -121,8 +123,8 @@ def measure(folder: str, store: str, metrics: str = "1") -> dict[str, Any]:
     replaced = (
         (Store, "read", noting),
         (computing, "compute_missing", timed(seconds, "scripted", scores_of)),
-        (sweep, "gather_results", timed(seconds, "results", sweep.gather_results)),
-        (sweep, "write_run", timed(seconds, "written", sweep.write_run)),
+        (sweep, "gather_results", timed(seconds, "results", gather_results)),
+        (sweep, "write_run", timed(seconds, "written", write_run)),
         (job, "plan_sweep", timed(seconds, "plan", plan_sweep)),
         (job, "judge_metrics", timed(seconds, "agreement", judge_metrics)),
         (report, "write_report", timed(seconds, "report", report.write_report)),

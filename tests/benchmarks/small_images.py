@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from tests.benchmarks.test_scale import ROOT, peak_memory, processes_of
+from tests.benchmarks.size import ROOT
+from tests.benchmarks.test_scale import peak_memory, processes_of
 
 SIDE = 64
 TAR_IMAGES = 10_000

@@ -57,5 +57,5 @@ def test_pairs_within_the_default_margin_are_mostly_of_images_that_are_as_good(t
             total = max(counts.total(), 1)
             parts = ", ".join(f"{counts[verdict] / total:.0%} {name}" for verdict, name in NAMES.items())
             print(f"\n{metric}, {'below' if near else 'from'} 0.5 noise: {total:,} pairs, {parts}")
-        near, wide = sides[True], sides[False]
-        wanted(near[0] > near.total() / 2 and wide[1] > wide.total() / 2)
+        close, wide = sides[True], sides[False]
+        wanted(close[0] > close.total() / 2 and wide[1] > wide.total() / 2)

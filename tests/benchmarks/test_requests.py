@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import fsspec
 import pytest
-from s3fs import S3FileSystem
+from s3fs import S3FileSystem  # type: ignore[import-untyped]
 
 from plumbline.jobs import sweep
 from plumbline.pipelines.base.storage import _s3

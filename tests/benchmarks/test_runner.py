@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import ray
 
 from plumbline.jobs.command import load_values
 from plumbline.pipelines.base.cluster import ClusterConfig, PoolConfig
@@ -71,7 +72,7 @@ def test_the_driver_takes_less_than_ten_milliseconds_for_a_cell(
     with session.ray_session(cluster), runner.progress_log() as progress:
         runner.quieten()
         context: Any = SimpleNamespace(store=Store(Place("/b", StorageConfig())))
-        terms: Any = RunTerms(context=context, surroundings=None, progress=progress, max_attempts=1)  # type: ignore[arg-type]
+        terms: Any = RunTerms(context=context, surroundings=None, progress=progress, max_attempts=1)
         seconds = {}
         for count in (10, CELLS):  # the first time actors are started and modules imported
             running = runner.Runner([node], terms, cluster, lambda progress: None)
@@ -119,7 +120,7 @@ def test_the_phases_of_a_small_sweep(
         "sweep", ["sweep=shapes", f"store={tmp_path}/store", "metric=[clipscore]", "cluster=local", *FEW]
     )
     monkeypatch.setattr(session, "_connect", timed(phases, "start of Ray", session._connect))
-    monkeypatch.setattr(runner.ray, "shutdown", timed(phases, "end of Ray", runner.ray.shutdown))
+    monkeypatch.setattr(ray, "shutdown", timed(phases, "end of Ray", ray.shutdown))
     monkeypatch.setattr(runner.Runner, "run", timed(phases, "stages", runner.Runner.run))
     computing = Totals()
     with phase(phases, "all"):

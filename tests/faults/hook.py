@@ -41,7 +41,7 @@ def install() -> None:
     from plumbline.pipelines.base import storage
 
     storage.write_new = scarce(storage.write_new)
-    SimilaritiesStage.measure = hanging(SimilaritiesStage.measure)  # type: ignore[method-assign]
+    SimilaritiesStage.measure = hanging(SimilaritiesStage.measure)
     decode = module.decode_bytes
 
     def deadly_decode(encoded: bytes, *arguments: Any) -> Any:

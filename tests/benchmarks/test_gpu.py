@@ -21,8 +21,8 @@ from tests.benchmarks.gpu.measures import Load, make_load, score, score_pair
 from tests.benchmarks.gpu.rows import QUESTIONS, Amounts, Measured, table
 from tests.benchmarks.gpu.shapes import FAMILIES, TINY
 from tests.benchmarks.gpu.stage import stage_seconds
+from tests.benchmarks.size import ROOT
 
-ROOT = Path(__file__).parent.parent
 ABSENT = (
     "ray vllm pyarrow pandas hydra omegaconf pydantic av ftfy scipy evalica sentencepiece s3fs llguidance torchvision"
 )
