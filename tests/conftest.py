@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, settings
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from tests.environment import set_environment
-from tests.ray_head import RayHead, run_head
 from tests.s3 import S3Server, run_server
 
 set_environment()
@@ -57,10 +56,3 @@ def ray_cluster(s3_server: S3Server) -> Iterator[None]:
     )
     yield
     ray.shutdown()
-
-
-@pytest.fixture(scope="session")
-def ray_head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayHead]:
-    """A cluster of somebody else's, for tests that are given one."""
-    with run_head(tmp_path_factory.mktemp("head") / "log", "--num-cpus=4") as head:
-        yield head

@@ -14,8 +14,6 @@ from typing import NamedTuple
 from tests.s3 import free_ports
 
 RAY = Path(sys.executable).parent / "ray"
-RESOURCE = "given_cluster"
-"""The custom resource by which a driver can tell this cluster from a Ray of its own."""
 MARK = "PLUMBLINE_TEST_NODE"
 """An environment variable that a node and all that it starts carry."""
 LOOKS = 50
@@ -78,7 +76,7 @@ def run_head(log: Path, *flags: str, address: str | None = None) -> Iterator[Ray
     port = free if address is None else int(address.rpartition(":")[2])
     command = [
         RAY, "start", "--head", "--block", "--node-ip-address=127.0.0.1", f"--port={port}",
-        f'--resources={{"{RESOURCE}": 1}}', "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}",
+        "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}",
         f"--dashboard-agent-listen-port={agent}", f"--ray-client-server-port={client}", *flags,
     ]  # fmt: skip
     node = RayNode(uuid.uuid4().hex)

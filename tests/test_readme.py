@@ -1,10 +1,10 @@
 """What the README promises a newcomer holds."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from plumbline.operators.images import ImageLimits, decode_picture
 from plumbline.pipelines.base.storage import StorageConfig
@@ -19,13 +19,14 @@ README = (ROOT / "README.md").read_text()
 (RECIPE,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/images.md").read_text(), flags=re.DOTALL)
 
 
-def test_the_recipe_for_own_images_makes_a_benchmark(tmp_path: Path) -> None:
+def test_the_recipe_for_own_images_makes_a_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for generator in ("sdxl", "flux"):
         for name, row in zip(("p0", "p1"), images("atlas", 2), strict=True):
             file = tmp_path / "outputs" / generator / f"{name}.png"
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(row["image"])
-    subprocess.run([sys.executable, "-c", RECIPE], cwd=tmp_path, check=True)
+    monkeypatch.chdir(tmp_path)
+    exec(RECIPE, {})
     benchmark = BenchmarkConfig(
         name="own", prompts=f"{tmp_path}/data/prompts.parquet", images=f"{tmp_path}/data/images"
     )
@@ -37,14 +38,14 @@ def test_the_recipe_for_own_images_makes_a_benchmark(tmp_path: Path) -> None:
             assert decode_picture(row, ImageLimits(), Path.read_bytes).size == (96, 96)  # type: ignore[arg-type,union-attr]
 
 
-def test_four_lines_of_python_score_two_pictures(tmp_path: Path) -> None:
+def test_four_lines_of_python_score_two_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, row in zip(("first", "second"), images("atlas", 2), strict=True):
         (tmp_path / f"{name}.png").write_bytes(row["image"])
     assert len([line for line in LINES.splitlines() if line]) <= 4
-    claims = "\nassert scores.score.notna().all() and scores.prompt.tolist() == ['three red circles', 'a blue square']"
-    subprocess.run(
-        [sys.executable, "-c", LINES + claims], cwd=tmp_path, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
-    )
+    monkeypatch.chdir(tmp_path)
+    exec(LINES, made := dict[str, Any]())
+    scores = made["scores"]
+    assert scores.score.notna().all() and scores.prompt.tolist() == ["three red circles", "a blue square"]
 
 
 def test_the_first_page_is_short_and_names_every_job_and_every_metric() -> None:

@@ -24,13 +24,12 @@ from tests.faults.outcomes import assert_same_tables, leftovers
 from tests.faults.proxy import FaultProxy, faulty
 from tests.s3 import S3Server
 
-pytestmark = pytest.mark.usefixtures("ray_cluster")
-
 GENERATORS = ("atlas", "flint")
 IMAGES, SHARD = 12, 2
 CELLS = 2 * len(GENERATORS) * IMAGES // SHARD
-OVERRIDES = ("metric=[edge_density]", f"shard_rows={SHARD}", "cluster=local")
+OVERRIDES = ("metric=[edge_density]", f"shard_rows={SHARD}")
 """No worker has to import a model's libraries."""
+ON_RAY = "cluster=local"
 PAGE = os.sysconf("SC_PAGE_SIZE")
 Etags = Mapping[str, object]
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10))]
@@ -54,8 +53,16 @@ def write_bench(folder: Path, baited: Bait | None = None) -> Path:
     return folder
 
 
+@pytest.fixture(params=["cluster=here", pytest.param(ON_RAY, marks=pytest.mark.slow)])
+def cluster(request: pytest.FixtureRequest) -> str:
+    """Where a sweep computes that meets what befalls it alike in this process and on Ray."""
+    if request.param == ON_RAY:
+        request.getfixturevalue("ray_cluster")
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def undisturbed(bench: Path, ray_cluster: None, tmp_path_factory: pytest.TempPathFactory) -> FinishedSweep:
+def undisturbed(bench: Path, tmp_path_factory: pytest.TempPathFactory) -> FinishedSweep:
     """A run that nothing disturbs."""
     done = run(bench, str(tmp_path_factory.mktemp("undisturbed")))
     assert (done.computed, done.exit_code) == (CELLS, 0)
@@ -91,20 +98,20 @@ def _etag(entry: Mapping[str, object]) -> object:
 
 
 @contextmanager
-def driver(bench: Path, store: Store) -> Iterator[Driver]:
-    """A sweep with its own local Ray."""
-    arguments = small_sweep(bench, store.place.url, "cluster.num_cpus=2", *OVERRIDES)
+def driver(bench: Path, store: Store, cluster: str = ON_RAY) -> Iterator[Driver]:
+    """A sweep in a process of its own, on Ray with a Ray of its own."""
+    arguments = small_sweep(bench, store.place.url, "cluster.num_cpus=2", *OVERRIDES, cluster)
     with driving.driver(arguments, bench, os.environ) as started:
         yield started
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_failing_every_fifth_call_changes_no_score(
-    seed: int, bench: Path, bucket: str, s3_server: S3Server, undisturbed: FinishedSweep
+    seed: int, bench: Path, bucket: str, cluster: str, s3_server: S3Server, undisturbed: FinishedSweep
 ) -> None:
     proxy = FaultProxy(s3_server, seed)
     with faulty(proxy) as endpoint:
-        done = run(bench, bucket, f"storage.endpoint_url={endpoint}")
+        done = run(bench, bucket, cluster, f"storage.endpoint_url={endpoint}")
     assert (done.computed, done.exit_code) == (CELLS, 0)
     assert sum(proxy.counts.values()) - proxy.counts["none"] > CELLS / 2
     assert_same_tables(done.folder, undisturbed.folder)
@@ -113,18 +120,18 @@ def test_failing_every_fifth_call_changes_no_score(
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_killed_driver_loses_no_committed_cell(
-    seed: int, bench: Path, store: Store, undisturbed: FinishedSweep
+    seed: int, bench: Path, store: Store, cluster: str, undisturbed: FinishedSweep
 ) -> None:
     """One to three kills, ever later in the sweep."""
     committed: Etags = {}
     for count in sorted(random.Random(seed).sample(range(1, CELLS), 1 + seed % 3)):
-        with driver(bench, store) as started:
+        with driver(bench, store, cluster) as started:
             assert until(lambda count=count: len(etags(store)) >= count or started.ended())
             started.kill()
             assert started.process.returncode == -signal.SIGKILL, started.printed.read_text()
         assert committed.items() <= etags(store).items(), "a committed cell was computed again"
         committed = etags(store)
-    done = run(bench, store.place.url)
+    done = run(bench, store.place.url, cluster)
     assert (done.computed, done.exit_code) == (CELLS - len(committed), 0)
     assert committed.items() <= etags(store).items(), "a committed cell was computed again"
     assert_same_tables(done.folder, undisturbed.folder)
@@ -140,13 +147,14 @@ def test_the_local_ray_of_a_killed_driver_ends_by_itself(bench: Path, tmp_path: 
         assert until(lambda: not started.processes())
 
 
+@pytest.mark.usefixtures("ray_cluster")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_killed_worker_costs_nothing(seed: int, tmp_path: Path, undisturbed: FinishedSweep) -> None:
     choice = random.Random(seed)
     bait = Bait(choice.choice(GENERATORS), choice.randrange(IMAGES), tmp_path / "pid")
     bench = write_bench(tmp_path / "bench", bait)
     with ThreadPoolExecutor(1) as pool:
-        running: Future[FinishedSweep] = pool.submit(run, bench, str(tmp_path / "store"))
+        running: Future[FinishedSweep] = pool.submit(run, bench, str(tmp_path / "store"), ON_RAY)
         assert until(lambda: bait.note.exists() or running.done())
         os.kill(int(bait.note.read_text()), signal.SIGKILL)
         done = running.result()
@@ -166,9 +174,9 @@ def test_two_sweeps_at_once_on_one_store_end_alike(bench: Path, bucket: str, und
 
 
 def test_a_sweep_that_loses_every_race_leaves_the_winners_cells(
-    bench: Path, store: Store, undisturbed: FinishedSweep
+    bench: Path, store: Store, cluster: str, undisturbed: FinishedSweep
 ) -> None:
-    planned = [plan_sweep(sweep_config(bench, store.place.url, *OVERRIDES)) for _ in range(2)]
+    planned = [plan_sweep(sweep_config(bench, store.place.url, *OVERRIDES, cluster)) for _ in range(2)]
     first, won = run_sweep(planned[0], lambda progress: None), etags(store)
     second = run_sweep(planned[1], lambda progress: None)
     assert (first.computed, second.computed) == (CELLS, CELLS)
@@ -176,6 +184,7 @@ def test_a_sweep_that_loses_every_race_leaves_the_winners_cells(
     assert_same_tables(second.folder, undisturbed.folder)
 
 
+@pytest.mark.usefixtures("ray_cluster")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_write_that_finds_the_disk_full_fails_its_cell_alone(
     seed: int, bench: Path, tmp_path: Path, undisturbed: FinishedSweep
@@ -183,7 +192,7 @@ def test_a_write_that_finds_the_disk_full_fails_its_cell_alone(
     store = tmp_path / "store"
     store.mkdir()
     (store / ROOM).write_text(str(random.Random(seed).randrange(CELLS // 2)))
-    done = run(bench, str(store))
+    done = run(bench, str(store), ON_RAY)
     messages = {error["message"] for error in done.results.errors.to_pylist()}
     assert done.exit_code == 1 and len(messages) == 1
     (message,) = messages
@@ -195,11 +204,11 @@ def test_a_write_that_finds_the_disk_full_fails_its_cell_alone(
 
 
 def test_a_sweep_on_a_disk_that_fills_up_goes_on_when_there_is_room(
-    bench: Path, tmp_path: Path, undisturbed: FinishedSweep
+    bench: Path, tmp_path: Path, cluster: str, undisturbed: FinishedSweep
 ) -> None:
     with small_disk(tmp_path / "disk", pages(Path(undisturbed.folder).parent.parent) // 2) as disk:
         with suppress(WriteError):  # of the run's tables, if there is no room for them either
-            assert run(bench, str(disk)).exit_code == 1
+            assert run(bench, str(disk), cluster).exit_code == 1
         assert leftovers(disk) == []
         committed = etags(Store(StorageConfig().locate(str(disk))))
         assert 0 < len(committed) < CELLS

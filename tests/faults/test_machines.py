@@ -27,9 +27,10 @@ from tests.s3 import S3Server
 
 ROOT = Path(__file__).parent.parent.parent
 IMAGES, SHARD = 24, 2
-OVERRIDES = ("metric=[clipscore]", f"shard_rows={SHARD}")
+OVERRIDES = ("metric=[edge_density]", f"shard_rows={SHARD}")
+"""No worker has to import a model's libraries."""
 WORKER = "--labels=kind=worker"
-PLACED = ("+cluster.pools.similarities.labels={kind:worker}", "+cluster.pools.scores.labels={kind:worker}")
+PLACED = ("+cluster.pools.image_statistics.labels={kind:worker}", "+cluster.pools.scores.labels={kind:worker}")
 """Pools that the head has no place for."""
 SECRET = "a-word-that-no-log-may-have"
 
@@ -65,7 +66,7 @@ def newest_scores(store: Store) -> pd.DataFrame:
 
 
 def committed(store: Store) -> int:
-    return len(list((store.place / "similarities").files()))
+    return len(list((store.place / "image_statistics").files()))
 
 
 @contextmanager
@@ -81,7 +82,7 @@ def test_machines_that_come_late_are_waited_for_and_one_that_is_lost_costs_nothi
     """Also no credential that the driver hands on to them is in any log of theirs."""
     store = Store(StorageConfig().locate(bucket))
     with sweep(cluster, bench, bucket, *PLACED) as job, ExitStack() as stack:
-        assert until(lambda: "for machines to join: stage similarities:clip" in job.printed.read_text() or job.ended())
+        assert until(lambda: "for machines to join: stage image_statistics" in job.printed.read_text() or job.ended())
         nodes = [stack.enter_context(cluster.node(WORKER)) for _ in range(2)]
         assert until(lambda: committed(store) > 2 or job.ended())
         assert not job.ended(), job.printed.read_text()
@@ -112,7 +113,7 @@ def test_a_machine_that_does_not_see_the_drivers_folder_is_refused_in_one_line(
         assert job.process.wait(120) == 1
     (error,) = [line for line in job.printed.read_text().splitlines() if line.startswith("error:")]
     assert f"does not see the {hidden} {without}" in error
-    assert list((tmp_path / "store").glob("similarities/**/*.parquet")) == []
+    assert list((tmp_path / "store").glob("image_statistics/**/*.parquet")) == []
 
 
 INGEST = """
@@ -171,5 +172,5 @@ def test_machines_that_never_come_are_waited_for_up_to_the_limit(cluster: Cluste
     with sweep(cluster, bench, str(tmp_path / "store"), *PLACED, "cluster.wait_seconds=3") as job:
         assert job.process.wait(120) == 1
     lines = job.printed.read_text()
-    assert "waiting up to 3 s for machines to join: stage similarities:clip" in lines
-    assert "error: stage similarities:clip: 1 actor(s)" in lines and "with kind=worker cannot be placed" in lines
+    assert "waiting up to 3 s for machines to join: stage image_statistics" in lines
+    assert "error: stage image_statistics: 1 actor(s)" in lines and "with kind=worker cannot be placed" in lines

@@ -33,7 +33,7 @@ def test_the_command_tells_what_it_wrote_and_again_that_it_stands(
     assert run_job(COMMAND, main, words) == 0 and capsys.readouterr().out.count("stands already") == 2
 
 
-@pytest.mark.parametrize("absent, share, code", [(0, 0.0, 0), (1, 0.2, 2), (2, 0.2, 1)])
+@pytest.mark.parametrize("absent, share, code", [(0, 0.0, 0), (2, 0.25, 2), (2, 0.2, 1)])
 def test_the_exit_code_tells_how_much_was_rejected(
     absent: int, share: float, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

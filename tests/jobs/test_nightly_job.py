@@ -455,19 +455,20 @@ def test_every_way_to_end_stands_in_the_documents() -> None:
 
 
 @pytest.mark.parametrize(
-    "override, complaint",
+    "override, remedy",
     [
-        ("nightly.lease=1", "nightly.lease: expected 10 seconds or more, got 1"),
-        ("nightly.wait=-1", "nightly.wait: expected seconds, 0 or more, got -1"),
-        ("nightly.deadline=0", "nightly.deadline: expected seconds, more than 0, or null, got 0"),
-        ("nightly.smallest_change=-0.1", "nightly.smallest_change: expected 0 or more, got -0.1"),
-        ("nightly.webhook=ftp://x", "nightly.webhook: expected an http:// or https:// address"),
-        ("nightly.checkpoints=step", "nightly.checkpoints: expected groups (?P<family>...) and (?P<step>[0-9]+)"),
-        ("nightly.weight=1", "unknown config key 'nightly.weight'; did you mean nightly.wait"),
+        ("nightly.lease=1", "10 seconds or more"),
+        ("nightly.wait=-1", "0 or more"),
+        ("nightly.deadline=0", "more than 0, or null"),
+        ("nightly.smallest_change=-0.1", "0 or more"),
+        ("nightly.webhook=ftp://x", "http:// or https://"),
+        ("nightly.checkpoints=step", "(?P<family>...) and (?P<step>[0-9]+)"),
+        ("nightly.weight=1", "did you mean nightly.wait"),
     ],
 )
 def test_an_option_that_cannot_be_is_refused_by_name(
-    override: str, complaint: str, nights: Nights, capsys: pytest.CaptureFixture[str]
+    override: str, remedy: str, nights: Nights, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_job(COMMAND, main, nights.arguments(override)) == 64
-    assert complaint in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    assert override.partition("=")[0] in line and remedy in line

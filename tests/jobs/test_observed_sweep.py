@@ -80,9 +80,10 @@ class Observed(NamedTuple):
 def observe(folder: Path, *overrides: str) -> Observed:
     before = counters()
     log = folder / f"{len(overrides)}.jsonl"
-    arguments = ["sweep=shapes", "metric=[clipscore]", "benchmark.name=small", "max_failed=1", "cluster=local",
+    arguments = ["sweep=shapes", "metric=[clipscore]", "benchmark.name=small", "max_failed=1",
                  f"benchmark.prompts={folder}/bench/prompts.parquet", f"benchmark.images={folder}/bench/images",
-                 f"store={folder}/store", "log.format=json", f"log.file={log}", *SMALL, *overrides]  # fmt: skip
+                 f"store={folder}/store", "log.format=json", f"log.file={log}", *SMALL,
+                 "cluster=local", *overrides]  # fmt: skip
     with redirect_stdout(io.StringIO()) as printed:
         assert run_job(COMMAND, main, arguments) == 2
     run = folder / "store" / "runs" / (folder / "store" / "runs" / "latest").read_text().strip()

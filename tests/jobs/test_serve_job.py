@@ -7,8 +7,6 @@ import os
 import pickle
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,10 +19,12 @@ import torch
 from PIL import Image, ImageEnhance
 
 from plumbline.assets.making.scenes import COLOURS, SHAPES, Entity, Scene, draw_scene, to_png
+from plumbline.jobs import serve
+from plumbline.jobs.command import run_job
 from plumbline.jobs.scorer import open_scorer
 from tests.bench_of import write_benchmark
 from tests.pipelines.rewards.conftest import run_benchmark
-from tests.serving import ROOT, TOKEN, Pair, Running, ask_score, pack_pairs, run_service
+from tests.serving import TOKEN, Pair, Running, ask_score, pack_pairs, run_service
 
 METRICS = "metric=[vqascore,clipscore,saturation]"
 WATCHED = 24
@@ -98,11 +98,12 @@ def test_the_wires_of_other_trainers_give_the_same_number(
     assert [result["vqascore"]["score"] for result in body["results"]] == expected and body["errors"] == [{}] * 3
 
 
+@pytest.mark.elsewhere
 def test_unirls_own_client_gets_rewards_and_marks_what_failed(
     service: Running, offline: dict[Pair, dict[str, float]]
 ) -> None:
-    """Of its released package, where that is installed: docs/serve.md."""
-    remote = pytest.importorskip("unirl.reward.remote", reason="installed in an environment of its own: docs/serve.md")
+    """Of its released package, which is installed beside: docs/serve.md."""
+    from unirl.reward import remote
     from unirl.types.primitives import Images, Texts
     from unirl.types.reward import RewardRequest
 
@@ -241,14 +242,10 @@ def test_told_to_stop_under_load_it_answers_what_it_has_and_shows_no_traceback(t
     assert "Traceback" not in log and log.splitlines()[-1] == "stopped serving", log
 
 
-def refusal(*words: str, token: str = "") -> str:
-    """What a service that cannot start says; it imports no torch and starts no Ray."""
-    command = [sys.executable, "-m", "jobs.serve", *words]
-    environment = {**os.environ, "PLUMBLINE_TOKEN": token}
-    ran = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert ran.returncode != 0 and len(ran.stderr.splitlines()) == 1, ran.stderr
-    return ran.stderr
-
-
-def test_a_public_host_without_a_token_is_refused_in_one_line() -> None:
-    assert "PLUMBLINE_TOKEN" in refusal("models=shapes", METRICS, "host=0.0.0.0")
+def test_a_public_host_without_a_token_is_refused_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PLUMBLINE_TOKEN", "")
+    assert run_job(serve.COMMAND, serve.main, ["models=shapes", METRICS, "host=0.0.0.0"]) != 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "PLUMBLINE_TOKEN" in line

@@ -16,6 +16,7 @@ from plumbline.jobs.command import run_job
 from plumbline.jobs.report import COMMAND as REPORT
 from plumbline.jobs.report import main as report
 from plumbline.jobs.sweep import COMMAND as SWEEP
+from plumbline.jobs.sweep import main as sweep_main
 from plumbline.pipelines.cells.runs import find_run, newest_run, run_ids
 from tests.bench_of import write_benchmark
 from tests.jobs.test_rerun import Sweep
@@ -40,11 +41,11 @@ def processes_of(session: int) -> list[int]:
 def test_sigterm_ends_a_sweep_cleanly_and_the_next_run_goes_on(tmp_path: Path) -> None:
     store, waiting = tmp_path / "store", threading.Event()
     bench = write_benchmark(tmp_path / "bench", count=64)
-    command = [*MODULE, "sweep=shapes", f"store={store}", "metric=[edge_density]"]
-    command += [f"benchmark.prompts={bench}/prompts.parquet", f"benchmark.images={bench}/images", "shard_rows=4"]
+    given = ["sweep=shapes", f"store={store}", "metric=[edge_density]"]
+    given += [f"benchmark.prompts={bench}/prompts.parquet", f"benchmark.images={bench}/images", "shard_rows=4"]
     with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen(
-            [*command, "cluster=local"], cwd=ROOT, stdout=log, stderr=log, start_new_session=True
+            [*MODULE, *given, "cluster=local"], cwd=ROOT, stdout=log, stderr=log, start_new_session=True
         )
     while not list(store.glob("scores/*/*/*.parquet")):
         assert process.poll() is None, (tmp_path / "log").read_text()
@@ -61,8 +62,7 @@ def test_sigterm_ends_a_sweep_cleanly_and_the_next_run_goes_on(tmp_path: Path) -
     assert processes_of(process.pid) == []
 
     kept = {path: path.stat().st_mtime_ns for path in store.glob("*/*/*/*.parquet")}
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    assert run_job(SWEEP, sweep_main, given) == 0
     assert all(path.stat().st_mtime_ns == written for path, written in kept.items())
 
 

@@ -2,16 +2,15 @@
 
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from ray._private.runtime_env.packaging import get_excludes_from_ignore_files
 
 from tests.bench_of import write_benchmark
-from tests.ray_head import RAY, RayHead, head_environment
-
-ROOT = Path(__file__).parent.parent.parent
-
+from tests.environment import ROOT
+from tests.ray_head import RAY, RayHead, head_environment, run_head
 
 WRITTEN = {
     f"{folder}/"
@@ -38,15 +37,29 @@ def submit(head: RayHead, *command: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_a_submitted_sweep_runs_on_the_cluster_and_its_log_is_the_jobs(ray_head: RayHead, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayHead]:
+    """A cluster of somebody else's."""
+    log = tmp_path_factory.mktemp("head") / "log"
+    with run_head(log, "--num-cpus=4", "--labels=whose=theirs") as head:
+        yield head
+
+
+PLACED = [f"+cluster.pools.{stage}.labels={{whose:theirs}}" for stage in ("image_statistics", "scores")]
+"""A Ray of the sweep's own has no machine with that label."""
+
+
+def test_a_submitted_sweep_runs_on_the_given_cluster_which_goes_on_living_and_its_log_is_the_jobs(
+    head: RayHead, tmp_path: Path
+) -> None:
     folder = write_benchmark(tmp_path / "bench")
-    sweep = ["python", "-m", "jobs.sweep", "sweep=shapes", f"store={tmp_path}/store", "metric=[edge_density]"]
+    sweep = ["python", "-m", "jobs.sweep", "sweep=shapes", f"store={tmp_path}/store", "metric=[edge_density]", *PLACED]
     sweep += [f"benchmark.prompts={folder}/prompts.parquet", f"benchmark.images={folder}/images"]
-    done = submit(ray_head, *sweep)
+    done = submit(head, *sweep)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "means; sharing a letter" in done.stdout and "\x1b[2K" not in done.stdout
     assert list((tmp_path / "store").glob("runs/*/scores.parquet"))
 
-    failed = submit(ray_head, *sweep, "benchmark.generators=[nobody]")
+    failed = submit(head, *sweep, "benchmark.generators=[nobody]")
     assert failed.returncode != 0
     assert "error: benchmark.generators: no folder 'nobody'" in failed.stdout

@@ -1,4 +1,4 @@
-"""The embedded sweep as a newcomer runs it: the whole pack, its own local Ray, and leaderboards that tell the truth."""
+"""The embedded sweep as a newcomer runs it: the whole pack, and leaderboards that tell the truth."""
 
 import itertools
 import math
@@ -7,15 +7,18 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from plumbline.jobs import status, sweep
+from plumbline.jobs.command import run_job
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import Store
+from tests.environment import ROOT
 
-ROOT = Path(__file__).parent.parent.parent
 PACK = ROOT / "assets" / "shapes"
 CLEAR = 3.0
 """Standard errors of the paired difference from which one generator is truly better than another on this benchmark."""
@@ -24,18 +27,21 @@ METRICS = ("vqascore", "clipscore", "gecko", "tifa", "dsg")
 Correct = Mapping[str, np.ndarray]
 
 
-def job(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", f"jobs.{name}", *arguments], capture_output=True, text=True, cwd=ROOT)
-
-
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with one run of the whole embedded sweep."""
     folder = tmp_path_factory.mktemp("sweep") / "store"
-    done = job("sweep", "sweep=shapes", f"store={folder}", "verbose=true")
+    command = [sys.executable, "-m", "jobs.sweep", "sweep=shapes", f"store={folder}", "verbose=true", "cluster=here"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     (folder.parent / "printed").write_text(done.stdout)
     return folder
+
+
+def printed(capsys: pytest.CaptureFixture[str], job: ModuleType, *arguments: str) -> str:
+    """What a job prints that ends well."""
+    assert run_job(job.COMMAND, job.main, arguments) == 0, capsys.readouterr().err
+    return capsys.readouterr().out
 
 
 @pytest.fixture(scope="module")
@@ -131,17 +137,17 @@ def test_the_summary_is_what_the_scores_say(run: Path) -> None:
 
 
 def test_the_printed_leaderboards_name_the_best_first_and_the_run_folder(store: Path, run: Path) -> None:
-    printed = (store.parent / "printed").read_text()
+    said = (store.parent / "printed").read_text()
     for metric in METRICS:
-        board = printed.split(f"{metric}: overall")[1]
+        board = said.split(f"{metric}: overall")[1]
         ranked = re.findall(r"│ \d+ │ (\w+)", board)[:7]
         means = {generator: values.mean() for generator, values in scores(run, metric).items()}
         assert ranked == sorted(means, key=lambda generator: -means[generator])
-    assert f"written to {run}/" in printed.replace("\n", "")
-    assert re.search(r"pairwise_accuracy_grouped +│ +0\.\d{3} │", printed) and (run / "metaeval/judgements.md").exists()
-    assert f"report: {run}/report.html" in printed
+    assert f"written to {run}/" in said.replace("\n", "")
+    assert re.search(r"pairwise_accuracy_grouped +│ +0\.\d{3} │", said) and (run / "metaeval/judgements.md").exists()
+    assert f"report: {run}/report.html" in said
     line = r"answers:vqa: 56/56 cells, [\d.]+ images/s, 0:00 left, \d+ of about \d+ calls, 0 failed rows"
-    assert re.search(line, printed)
+    assert re.search(line, said)
 
 
 def test_a_second_run_computes_nothing_and_never_imports_ray(store: Path) -> None:
@@ -156,25 +162,28 @@ def test_a_second_run_computes_nothing_and_never_imports_ray(store: Path) -> Non
     assert "imported []" in done.stdout
 
 
-def test_judgements_that_cannot_be_read_cost_neither_the_run_nor_its_report(store: Path) -> None:
-    done = job("sweep", "sweep=shapes", f"store={store}", "protocol.path=nowhere")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"warning no agreement with people: .*nowhere.*python -m jobs.metaeval scores=", done.stdout)
-    assert re.search(r"atlas .*(leads|the lead) by", done.stdout) and re.search(r"report: .*/report\.html", done.stdout)
+def test_judgements_that_cannot_be_read_cost_neither_the_run_nor_its_report(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = printed(capsys, sweep, "sweep=shapes", f"store={store}", "protocol.path=nowhere")
+    assert re.search(r"warning no agreement with people: .*nowhere.*python -m jobs.metaeval scores=", said)
+    assert re.search(r"atlas .*(leads|the lead) by", said) and re.search(r"report: .*/report\.html", said)
 
 
-def test_a_dry_run_shows_what_a_change_would_cost_and_writes_nothing(store: Path) -> None:
+def test_a_dry_run_shows_what_a_change_would_cost_and_writes_nothing(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = sorted(store.rglob("*"))
-    done = job("sweep", "sweep=shapes", f"store={store}", "models.vqa.revision=v2", "dry_run=true")
-    assert done.returncode == 0
-    assert re.search(r"answers:vqa\s+│\s+56 │\s+0 │\s+56 │\s+1792 │\s+21896", done.stdout)
-    assert re.search(r"similarities:clip\s+│\s+14 │\s+14 │\s+0 │\s+0 │\s+0", done.stdout)
+    said = printed(capsys, sweep, "sweep=shapes", f"store={store}", "models.vqa.revision=v2", "dry_run=true")
+    assert re.search(r"answers:vqa\s+│\s+56 │\s+0 │\s+56 │\s+1792 │\s+21896", said)
+    assert re.search(r"similarities:clip\s+│\s+14 │\s+14 │\s+0 │\s+0 │\s+0", said)
     assert sorted(store.rglob("*")) == before
 
 
-def test_status_shows_the_runs_and_is_friendly_to_an_empty_store(store: Path, tmp_path: Path) -> None:
-    done = job("status", f"store={store}")
-    assert done.returncode == 0
-    assert "(latest): shapes, coverage 100.0%" in done.stdout and "7 generators by vqascore, " in done.stdout
+def test_status_shows_the_runs_and_is_friendly_to_an_empty_store(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = printed(capsys, status, f"store={store}")
+    assert "(latest): shapes, coverage 100.0%" in said and "7 generators by vqascore, " in said
     Store(StorageConfig().locate(str(tmp_path / "empty"))).check()
-    assert "no runs yet; start one with" in job("status", f"store={tmp_path}/empty").stdout
+    assert "no runs yet; start one with" in printed(capsys, status, f"store={tmp_path}/empty")

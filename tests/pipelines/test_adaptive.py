@@ -1,10 +1,12 @@
 """A sweep that stops when its generators are told apart: what it saw stands, and it decides the same when run again."""
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -37,9 +39,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_benchmark(tmp_path_factory.mktemp("bench"), count=PROMPTS)
 
 
-@pytest.fixture(autouse=True)
-def small_waves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waves, "FIRST_PROMPTS", 16)
+@pytest.fixture(scope="module", autouse=True)
+def small_waves() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(waves, "FIRST_PROMPTS", 16)
+        yield
 
 
 @contextmanager
@@ -70,11 +74,24 @@ class TwoSecondsAWave:
         return self.executor.compute(plan, context, lambda event: None)
 
 
-def test_it_stops_when_enough_is_seen_and_says_what_was_not(folder: Path, tmp_path: Path) -> None:
+class Stopped(NamedTuple):
+    """A sweep that stopped early, and what it told after each wave; its store is read alone."""
+
+    finished: FinishedSweep
+    now: PlannedSweep
+    told: list[Seen]
+
+
+@pytest.fixture(scope="module")
+def stopped(folder: Path, small_waves: None) -> Stopped:
     told: list[Seen] = []
-    planned = plan_sweep(sweep_config(folder, tmp_path, *ALIKE))
+    planned = plan_sweep(sweep_config(folder, folder.parent / "stopped", *ALIKE))
     planned = replace(planned, executor=TwoSecondsAWave(planned.executor))
-    finished, now = run_adaptive(planned, watch, told.append)
+    return Stopped(*run_adaptive(planned, watch, told.append), told)
+
+
+def test_it_stops_when_enough_is_seen_and_says_what_was_not(stopped: Stopped) -> None:
+    finished, now, told = stopped
     seen = seen_of(now)
     assert [one.enough for one in told] == [False] * (len(told) - 1) + [True]
     assert 16 < seen.prompts < PROMPTS
@@ -107,32 +124,31 @@ def test_who_looks_without_a_range_is_told_that_nothing_is_promised(
         assert "adaptive=asymptotic does not promise that 5% at most of such decisions are false" in text
 
 
-def test_the_same_command_again_computes_nothing_and_names_the_same_run(folder: Path, tmp_path: Path) -> None:
-    first, _ = sweep(sweep_config(folder, tmp_path, *ALIKE))
-    write_report(plan_sweep(sweep_config(folder, tmp_path, *ALIKE)).store, first.run_id)
-    again, _ = sweep(sweep_config(folder, tmp_path, *ALIKE))
-    assert (again.run_id, again.computed, again.unchanged) == (first.run_id, 0, True)
+def test_the_same_command_again_computes_nothing_and_names_the_same_run(stopped: Stopped) -> None:
+    write_report(stopped.now.store, stopped.finished.run_id)
+    again, _ = sweep(stopped.now.config)
+    assert (again.run_id, again.computed, again.unchanged) == (stopped.finished.run_id, 0, True)
 
 
-def test_killed_after_a_wave_it_goes_on_and_decides_the_same(folder: Path, tmp_path: Path) -> None:
+def test_killed_after_a_wave_it_goes_on_and_decides_the_same(folder: Path, stopped: Stopped, tmp_path: Path) -> None:
     def die(seen: Seen) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        sweep(sweep_config(folder, tmp_path / "killed", *ALIKE), die)
-    resumed, now = sweep(sweep_config(folder, tmp_path / "killed", *ALIKE))
-    whole, undisturbed = sweep(sweep_config(folder, tmp_path / "whole", *ALIKE))
-    assert seen_of(now).decisions.equals(seen_of(undisturbed).decisions)
-    assert resumed.results.read_scores().equals(whole.results.read_scores())
-    assert 0 < resumed.computed < whole.computed
+        sweep(sweep_config(folder, tmp_path, *ALIKE), die)
+    resumed, now = sweep(sweep_config(folder, tmp_path, *ALIKE))
+    assert seen_of(now).decisions.equals(seen_of(stopped.now).decisions)
+    assert resumed.results.read_scores().equals(stopped.finished.results.read_scores())
+    assert 0 < resumed.computed < stopped.finished.computed
 
 
-def test_a_full_sweep_afterwards_asks_its_models_for_the_rest(folder: Path, tmp_path: Path) -> None:
-    _, now = sweep(sweep_config(folder, tmp_path, *ALIKE))
-    full = run_sweep(plan_sweep(sweep_config(folder, tmp_path, "metric=[clipscore]")), lambda progress: None)
+def test_a_full_sweep_afterwards_asks_its_models_for_the_rest(folder: Path, stopped: Stopped, tmp_path: Path) -> None:
+    shutil.copytree(stopped.now.store.place.url, tmp_path / "store")
+    planned = plan_sweep(sweep_config(folder, tmp_path / "store", "metric=[clipscore]"))
+    full = run_sweep(planned, lambda progress: None)
     assert full.results.rows == 2 * PROMPTS
-    manifest = now.store.read_text(f"runs/{full.run_id}/manifest.json") or ""
-    kept = 2 * seen_of(now).prompts
+    manifest = planned.store.read_text(f"runs/{full.run_id}/manifest.json") or ""
+    kept = 2 * seen_of(stopped.now).prompts
     assert f'"rows_kept": {kept}' in manifest or f'"rows_kept": {2 * kept}' in manifest, "of similarities and scores"
 
 

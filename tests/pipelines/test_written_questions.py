@@ -1,4 +1,4 @@
-"""Question-based metrics in whole sweeps: written once, answered once, scored by element (on Ray: tests/jobs)."""
+"""Question-based metrics in whole sweeps: written once, answered once, scored by element."""
 
 from pathlib import Path
 

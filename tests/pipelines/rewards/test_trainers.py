@@ -1,9 +1,10 @@
 """Exports read by classes of trainers' own packages that do not install beside ours: docs/rewards.md has the commands.
 
-Skipped where they are not installed. test_consumers.py does the steps of the same classes again.
+test_consumers.py does the steps of the same classes again, in every test run.
 """
 
 import json
+from importlib import import_module
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from itertools import combinations
 from pathlib import Path
@@ -17,7 +18,7 @@ from PIL import Image
 from tests.pipelines.rewards.conftest import Export, Scored
 from tests.pipelines.rewards.test_consumers import scores_by_content
 
-HOW = "installed in an environment of its own: docs/rewards.md"
+pytestmark = pytest.mark.elsewhere
 
 
 def brightness(image: Image.Image) -> torch.Tensor:
@@ -26,8 +27,8 @@ def brightness(image: Image.Image) -> torch.Tensor:
 
 
 def test_ms_swifts_own_preprocessor_and_inputs_take_the_rows(export: Export, tmp_path: Path) -> None:
-    preprocessor = pytest.importorskip("swift.dataset.preprocessor", reason=HOW)
-    template_inputs = pytest.importorskip("swift.template.template_inputs", reason=HOW)
+    preprocessor = import_module("swift.dataset.preprocessor")
+    template_inputs = import_module("swift.template.template_inputs")
     export("ms_swift", metrics=("clipscore",))
     rows = load_dataset("json", data_files=str(tmp_path / "out" / "train.jsonl"), cache_dir=str(tmp_path / "c"))[
         "train"
@@ -45,7 +46,7 @@ def test_ms_swifts_own_preprocessor_and_inputs_take_the_rows(export: Export, tmp
 
 def test_hpsv2s_own_datasets_take_pairs_and_rankings(export: Export, scored: Scored, tmp_path: Path) -> None:
     """Its classes pass over what they cannot read to the next one, so that every item is compared."""
-    data = pytest.importorskip("hpsv2.src.training.data", reason=HOW)
+    data = import_module("hpsv2.src.training.data")
     export("hpsv2", metrics=("clipscore",))
     folder = str(tmp_path / "out" / "images")
     pairs = data.HPDDataset(str(tmp_path / "out" / "train.json"), folder, brightness, str)
@@ -67,7 +68,7 @@ def test_hpsv2s_own_datasets_take_pairs_and_rankings(export: Export, scored: Sco
 def test_the_dataset_class_of_imagereward_in_hpsv2_takes_rankings(
     export: Export, scored: Scored, tmp_path: Path
 ) -> None:
-    data = pytest.importorskip("hpsv2.src.training.data", reason=HOW)
+    data = import_module("hpsv2.src.training.data")
     export("imagereward", metrics=("clipscore",))
     folder = tmp_path / "out" / "images"
     dataset = data.ImageRewardDataset(str(tmp_path / "out" / "train.json"), str(folder), brightness, str)
@@ -90,8 +91,7 @@ def test_hpsv3s_own_dataset_takes_pairs(
     The class's file is loaded by itself, for the package as a whole imports what transformers 5 no longer has.
     """
     package = find_spec("hpsv3")
-    if package is None or package.submodule_search_locations is None:
-        pytest.skip(HOW)
+    assert package is not None and package.submodule_search_locations is not None
     file = Path(package.submodule_search_locations[0]) / "dataset" / "pairwise_dataset.py"
     spec = spec_from_file_location("hpsv3_pairwise_dataset", file)
     assert spec is not None and spec.loader is not None

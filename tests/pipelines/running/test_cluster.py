@@ -1,9 +1,10 @@
-"""A given Ray cluster is used and left running; without one a local Ray is started and ended."""
+"""A Ray that cannot be started, reached or heard of any more ends a run with a word (a given one: tests/jobs)."""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 
@@ -11,28 +12,8 @@ from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.running import session
 from plumbline.pipelines.running.errors import RunnerError
 from tests.bench_of import write_benchmark
-from tests.ray_head import RESOURCE, RayHead, head_environment
+from tests.environment import ROOT
 from tests.s3 import free_ports
-
-ROOT = Path(__file__).parents[3]
-
-
-def test_a_given_cluster_does_the_work_and_goes_on_living(ray_head: RayHead, tmp_path: Path) -> None:
-    folder = write_benchmark(tmp_path / "bench", ["atlas"])
-    code = (
-        "import ray; from tests.bench_of import sweep_config\n"
-        "from plumbline.pipelines.sweeps.planning import plan_sweep\n"
-        "from plumbline.pipelines.sweeps.sweep import run_sweep\n"
-        "seen = []\n"
-        f"config = sweep_config({str(folder)!r}, {str(tmp_path / 'store')!r}, 'metric=[clipscore]', 'cluster=local')\n"
-        f"done = run_sweep(plan_sweep(config), lambda _: seen.append(ray.cluster_resources().get({RESOURCE!r})))\n"
-        "assert not ray.is_initialized(); print(done.computed, done.exit_code, set(seen))"
-    )
-    environment = {**head_environment(), "RAY_ADDRESS": ray_head.address}
-    for computed in (4, 0):
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env=environment)
-        expected = {1.0} if computed else set()
-        assert done.stdout.strip() == f"{computed} 0 {expected}", done.stdout + done.stderr
 
 
 def test_a_local_ray_that_starts_too_slowly_is_told_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,44 +31,54 @@ def test_a_local_ray_that_starts_too_slowly_is_told_as_that(monkeypatch: pytest.
         raise AssertionError("there is no Ray")
 
 
-@pytest.mark.parametrize("end", ["os._exit(1)", "os.kill(os.getpid(), 9)", "sys.exit(1)", "raise KeyboardInterrupt"])
-def test_a_process_that_is_ended_without_a_word_has_its_last_line_said(end: str) -> None:
-    imported = "import os, sys; from plumbline.pipelines.running.session import say_if_killed"
-    code = f"{imported}\nwith say_if_killed('error: gone'):\n    {end}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode != 0
-    assert ("error: gone" in done.stderr) == end.startswith("os.")
+IN_CHILDREN = """
+import os, socket, sys, threading
+from pathlib import Path
+from plumbline.pipelines.running.session import say_if_killed, watched
+
+def run(case):
+{body}
+
+for case in sys.argv[1:]:
+    if not (child := os.fork()):
+        run(case)
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), case, flush=True)
+"""
+
+
+def run_in_children(body: str, folder: Path, *cases: str) -> "subprocess.CompletedProcess[str]":
+    """Each case in a child of one process, with how it ended."""
+    command = [sys.executable, "-c", IN_CHILDREN.format(body=indent(body, "    ")), *cases]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, timeout=240)
+
+
+def test_a_process_that_is_ended_without_a_word_has_its_last_line_said(tmp_path: Path) -> None:
+    ends = ["os._exit(1)", "os.kill(os.getpid(), 9)", "sys.exit(1)", "raise KeyboardInterrupt"]
+    done = run_in_children("with say_if_killed(f'gone by {case}'):\n    exec(case)", tmp_path, *ends)
+    said = [line for line in done.stderr.splitlines() if line.startswith("gone by")]
+    assert said == [f"gone by {end}" for end in ends[:2]] and len(done.stdout.splitlines()) == len(ends), done.stderr
 
 
 WATCHED = """
-import socket, threading
-from pathlib import Path
-from plumbline.pipelines.running.session import watched
-path = Path("raylet")
+path = Path(f"raylet-{os.getpid()}")
 raylet = socket.socket(socket.AF_UNIX)
 raylet.bind(str(path))
 raylet.listen()
 with watched(path, pause=0.01):
     threading.Event().wait(0.5)
     print("goes on", flush=True)
-    {then}
+    exec(case)
 """
+LOST = "; threading.Event().wait()"
 
 
-@pytest.mark.parametrize("loss", ["raylet.close()", "raylet.close(); path.unlink()"])
-def test_a_driver_whose_raylet_is_gone_ends_though_ray_would_wait_for_ever(loss: str, tmp_path: Path) -> None:
-    code = WATCHED.format(then=f"{loss}; threading.Event().wait()")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=120)
-    assert (done.returncode, done.stdout) == (1, "goes on\n")
-
-
-def test_a_driver_whose_raylet_is_there_is_left_alone(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", WATCHED.format(then="pass")]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=120)
-    assert (done.returncode, done.stdout) == (0, "goes on\n")
+def test_a_driver_whose_raylet_is_gone_ends_though_ray_would_wait_for_ever(tmp_path: Path) -> None:
+    cases = ["pass", f"raylet.close(){LOST}", f"raylet.close(); path.unlink(){LOST}"]
+    done = run_in_children(WATCHED, tmp_path, *cases)
+    ended = [f"{code} {case}" for code, case in zip((0, 1, 1), cases, strict=True)]
+    assert done.stdout.splitlines() == [line for end in ended for line in ("goes on", end)], done.stderr
 
 
 def test_an_address_where_nothing_is_fails_in_one_line(tmp_path: Path) -> None:

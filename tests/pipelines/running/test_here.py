@@ -25,7 +25,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     write_rows(folder / "prompts.parquet", prompts(7))
     write_rows(folder / "images/atlas/00000.parquet", rows, row_group=3)
     return [
-        "sweep=own_images", "models=shapes", "metric=[vqascore,clipscore]", "shard_rows=3", "benchmark.name=small",
+        "sweep=own_images", "models=shapes", "metric=[clipscore,gecko]", "shard_rows=3", "benchmark.name=small",
         f"benchmark.prompts={folder}/prompts.parquet", f"benchmark.images={folder}/images", "max_failed=0.2",
     ]  # fmt: skip
 

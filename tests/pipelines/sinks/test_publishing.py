@@ -83,10 +83,12 @@ def test_a_sink_is_an_extra_and_says_how_to_install_it(
     assert f"\n{name} = [" in (ROOT / "pyproject.toml").read_text()
 
 
+@pytest.mark.elsewhere
 def test_mlflow_itself_has_the_run_once_however_often_it_is_told(
     run: MadeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mlflow = pytest.importorskip("mlflow", reason="needs mlflow: pip install -e '.[mlflow]'")
+    import mlflow
+
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     mlflow.set_tracking_uri((tmp_path / "tracking").as_uri())
     for _ in range(2):
@@ -101,8 +103,8 @@ def test_mlflow_itself_has_the_run_once_however_often_it_is_told(
     assert mlflow.artifacts.load_text(f"{told.info.artifact_uri}/report.html") == "<p>the report of the run</p>"
 
 
+@pytest.mark.elsewhere
 def test_wandb_itself_takes_the_run_offline(run: MadeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("wandb", reason="needs wandb: pip install -e '.[wandb]'")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     monkeypatch.setenv("WANDB_DATA_DIR", str(tmp_path / "staged"))
