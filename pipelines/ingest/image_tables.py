@@ -164,13 +164,10 @@ def _several(available: Sequence[str], config: IngestConfig) -> list[InputColumn
     """The columns of each image of a row; raises ConfigError where one is needed and not there."""
     count = images_a_row(available) if config.columns.image is None else 0
     asked = [
-        InputColumnsConfig(
+        replace(
+            config.columns,
             image=_numbered("image", number, available),
             generator=config.columns.generator or _numbered("generator", number, available),
-            prompt=config.columns.prompt,
-            prompt_id=config.columns.prompt_id,
-            image_id=config.columns.image_id,
-            skills=config.columns.skills,
         )
         for number in range(count)
     ]

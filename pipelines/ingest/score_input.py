@@ -148,14 +148,9 @@ def _workers(cluster: ClusterConfig) -> WorkersConfig:
 
 def _columns(columns: ColumnsConfig) -> InputColumnsConfig:
     """Those that are not called as usual: the usual names are looked for."""
-    usual = ColumnsConfig()
-    return InputColumnsConfig(
-        image=columns.image if columns.image != usual.image else None,
-        prompt=columns.prompt if columns.prompt != usual.prompt else None,
-        prompt_id=columns.prompt_id if columns.prompt_id != usual.prompt_id else None,
-        image_id=columns.image_id if columns.image_id != usual.image_id else None,
-        generator=columns.generator,
-    )
+    usual, roles = ColumnsConfig(), ("image", "prompt", "prompt_id", "image_id", "generator")
+    own = {role: getattr(columns, role) for role in roles if getattr(columns, role) != getattr(usual, role)}
+    return InputColumnsConfig(**own)
 
 
 def _stem(place: Place) -> str:

@@ -53,7 +53,7 @@ class Output:
         known = manifest if manifest is not None else self._read(UNFINISHED)
         if known is None:
             self._require_empty()
-            self._create(UNFINISHED, _encoded({"key": self.key, "export": self.identity}))
+            (self.place / UNFINISHED).create(_encoded({"key": self.key, "export": self.identity}))
             known = self._read(UNFINISHED) or {}
         if known.get("key") != self.key:
             raise ConfigError(f"output {self.place.url}: {_difference(known.get('export', {}), self.identity)}")
@@ -74,7 +74,7 @@ class Output:
 
     def write(self, path: str, data: bytes) -> None:
         """Puts a file in its place once; raises ConfigError where another stands there."""
-        if not self._create(path, data) and self._content(path) != data:
+        if not (self.place / path).create(data) and self._content(path) != data:
             raise ConfigError(f"{self.place / path}: another file stands there; choose another output")
 
     def commit(self, record: ShardRecord) -> None:
@@ -109,9 +109,6 @@ class Output:
             for unneeded in (self.place / RECORDS, self.place / UNFINISHED):
                 if unneeded.exists():
                     unneeded.fs.rm(unneeded.path, recursive=True)
-
-    def _create(self, path: str, data: bytes) -> bool:
-        return (self.place / path).create(data)
 
     def _content(self, path: str) -> bytes | None:
         with readable_errors(self.place, "output"):

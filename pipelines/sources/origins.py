@@ -35,9 +35,9 @@ class Origins(NamedTuple):
         told = [f"prompts: {prompts}, from {self.prompts}{f', such as {self.example}' if self.example else ''}"]
         if images:
             names = [f"{name} ({count} {'image' if count == 1 else 'images'})" for name, count in images.items()]
-            told.append(f"generators: {len(names)}, from {self.generators}: {_some(names)}")
+            told.append(f"generators: {len(names)}, from {self.generators}: {name_some(names)}")
         if self.unread:
-            told.append(f"columns not read: {_some(list(self.unread))}")
+            told.append(f"columns not read: {name_some(list(self.unread))}")
         if self.passed_over:
             told.append(f"files passed over: {self.passed_over}")
         return told
@@ -85,9 +85,10 @@ def as_example(name: str, prompt: str) -> str:
 def count_kinds(paths: Iterable[str]) -> str:
     """How many files there are, by their endings: 3 .heic, 1 .zip."""
     kinds = Counter(PurePosixPath(path).suffix.lower() or "without an ending" for path in paths)
-    return _some([f"{count} {kind}" for kind, count in kinds.most_common()])
+    return name_some([f"{count} {kind}" for kind, count in kinds.most_common()])
 
 
-def _some(names: Sequence[str]) -> str:
+def name_some(names: Sequence[str]) -> str:
+    """The first of some names, and how many more there are."""
     others = len(names) - MOST_NAMED
     return ", ".join(names[:MOST_NAMED]) + (f" and {others} others" if others > 0 else "")

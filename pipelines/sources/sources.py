@@ -1,7 +1,7 @@
 """The source tables of a sweep on disk or S3: its prompts, and the images of every generator, as shards."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import NamedTuple
@@ -23,7 +23,15 @@ from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.cells.store import MARK, is_store
 from plumbline.pipelines.sources.benchmark import GENERATORS, IMAGE_COLUMNS, BenchmarkConfig, ColumnsConfig, check_extra
 from plumbline.pipelines.sources.cuts import LEFT_OUT, cut_images, cut_prompts
-from plumbline.pipelines.sources.origins import MANIFEST, Origins, as_example, count_kinds, pass_over, read_origins
+from plumbline.pipelines.sources.origins import (
+    MANIFEST,
+    Origins,
+    as_example,
+    count_kinds,
+    name_some,
+    pass_over,
+    read_origins,
+)
 from plumbline.pipelines.sources.prompts import (
     Prompted,
     Prompts,
@@ -349,25 +357,17 @@ def _layout(images: Place, benchmark: BenchmarkConfig) -> _Places:
     beside = [name for name in tables if full and _holds_images(images / name, benchmark)]
     if beside:
         raise ConfigError(
-            f"benchmark.images {images.url}: Parquet files ({_some(beside)}) lie beside folders that have some "
-            f"({_some(full)}); move the files into a folder of their generator's, or name every generator's place by "
-            "benchmark.generators"
+            f"benchmark.images {images.url}: Parquet files ({name_some(beside)}) lie beside folders that have some "
+            f"({name_some(full)}); move the files into a folder of their generator's, or name every generator's place "
+            "by benchmark.generators"
         )
     if tables and not full:
-        return _Places({_stem(images): images}, [])  # whose listing has the other files
+        return _Places({images.name.removesuffix(".parquet"): images}, [])  # whose listing has the other files
     return _Places(folders, [name for name in files if name not in tables])
 
 
 def _named(entries: Mapping[str, Entry], kind: str) -> list[str]:
     return [name for name, entry in entries.items() if entry.type == kind]
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-
-
-def _stem(place: Place) -> str:
-    return place.name.removesuffix(".parquet")
 
 
 def _holds_images(file: Place, benchmark: BenchmarkConfig) -> bool:
@@ -387,7 +387,8 @@ def _images_file(file: ListedFile, benchmark: BenchmarkConfig, shard_rows: int) 
         footer = read_footer(file)
         schema = footer.schema.to_arrow_schema()
         require_columns(schema, required, names, "benchmark.columns", file.url)
-        check_columns(schema, _read_columns(benchmark, schema), [*_ids(benchmark.columns)], file.url)
+        ids = [name for name in (benchmark.columns.image_id, benchmark.columns.prompt_id) if name is not None]
+        check_columns(schema, _read_columns(benchmark, schema), ids, file.url)
         if not {benchmark.columns.image, benchmark.columns.uri} & set(schema.names):
             rows.require_columns(schema.names, ["image or uri"], file.url, key="benchmark.columns.image or .uri")
     except SourceError as error:
@@ -421,12 +422,6 @@ def _read_columns(benchmark: BenchmarkConfig, schema: pa.Schema) -> list[str]:
     names = IMAGE_COLUMNS if benchmark.prompts is not None else (*IMAGE_COLUMNS, "prompt")
     extra = schema.names if columns.extra == "*" else columns.extra
     return [*(getattr(columns, name) for name in names), *extra]
-
-
-def _ids(columns: ColumnsConfig) -> Iterator[str]:
-    yield columns.image_id
-    if columns.prompt_id is not None:
-        yield columns.prompt_id
 
 
 def _extra_schema(columns: ColumnsConfig, schemas: Sequence[pa.Schema]) -> pa.Schema:

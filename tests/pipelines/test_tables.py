@@ -40,7 +40,8 @@ def test_the_whole_is_refused_for_the_first_row_that_is_none_and_a_stream_of_row
     [
         (b"", "the file is empty; it may be truncated"),
         (b"\n", "line 1: expected a header of column names"),
-        (b"id;text\n", "line 1: fields are separated by semicolons, expected commas"),
+        (b"id;text\n", "line 1: fields are separated by semicolons, expected commas; save it with commas"),
+        (b"id\ttext\n", "line 1: fields are separated by tabs, expected commas; save it .* with tabs as .tsv"),
         (b'"id,text\n', "line 1: no readable header"),
         (b"id,t\xe9xt\n", "line 1: no readable header .not UTF-8 after 'idt'"),
         (b"id,text\ra,b\r", "line 1: no readable header .*with the usual line ends"),

@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from plumbline.operators.errors import SourceError
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.judging.answers.answer_table import Answer, Answered, select_models, split_parents, truth_of
-from plumbline.pipelines.judging.releases.error_graphs import COLUMNS, METADATA, MOST_DIGITS, UPSTREAM
+from plumbline.pipelines.judging.releases.error_graphs import COLUMNS, METADATA, UPSTREAM
 from plumbline.pipelines.judging.releases.sheets import Sheet, exists, files_in, one_that_exists, read_sheet
 
 FOLDERS = ("output/score_per_question/DSG", "output/score_per_question/TIFA", "")
@@ -74,7 +74,5 @@ def _images(sheet: Sheet) -> Iterator[int]:
 
 
 def _whole(sheet: Sheet, name: str) -> Iterator[int]:
-    for row, text in enumerate(sheet.ids(name)):
-        if not text.isdecimal() or len(text) > MOST_DIGITS:
-            raise SourceError(f"{sheet.where(row)}: expected a whole number as {name}, found {text!r}; {UPSTREAM}")
-        yield int(text)
+    sheet.ids(name)  # each row has one
+    yield from (number for number in sheet.whole(name, UPSTREAM) if number is not None)

@@ -1,6 +1,6 @@
 """Images in graphs of their known errors: T2IScoreScore, and the embedded pack."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -12,6 +12,7 @@ from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.judging.releases.release import Release, Word, column_ratings, released, remember, words_in
 from plumbline.pipelines.judging.releases.scores import wide_scores
 from plumbline.pipelines.judging.releases.sheets import (
+    MOST_DIGITS,
     Sheet,
     exists,
     files_in,
@@ -29,8 +30,6 @@ KEYS = ("id", "image_id", "rank", "score", "status")
 COLUMNS = ("id", "file_name", "image_source", "rank")
 SUBSETS = {"synth": range(0, 111), "nat": range(111, 136), "real": range(136, 165)}
 """The graphs of each subset, as upstream's run/compute_metrics.py has them; the released averages lack graph 164."""
-MOST_DIGITS = 6
-"""Of a graph's number, and of an image's number of errors."""
 UPSTREAM = "is this T2IScoreScore's file?"
 
 
@@ -62,18 +61,14 @@ def read_t2iscorescore(place: Place) -> Release:
 
 def _nodes(metadata: Sheet) -> Iterator[dict[str, Any]]:
     places: dict[str, str] = {}
-    columns = zip(metadata.ids("id"), metadata.ids("file_name"), metadata.ids("rank"), strict=True)
-    for row, (graph, image, rank) in enumerate(columns):
+    numbers = metadata.whole("id", UPSTREAM)
+    columns = zip(numbers, metadata.ids("id"), metadata.ids("file_name"), metadata.ids("rank"), strict=True)
+    for row, (number, graph, image, rank) in enumerate(columns):
         where = metadata.where(row)
         remember(places, image, where, f"image {image!r} stands twice")
+        subset = next((name for name, graphs in SUBSETS.items() if number in graphs), "other")
         level = _level(rank, where)
-        yield {"graph_id": graph, "subset": _subset(graph, where), "image_id": image, "node": rank, "level": level}
-
-
-def _subset(graph: str, where: str) -> str:
-    if not graph.isdecimal() or len(graph) > MOST_DIGITS:
-        raise SourceError(f"{where}: expected a whole number as id, found {graph!r}; {UPSTREAM}")
-    return next((name for name, ids in SUBSETS.items() if int(graph) in ids), "other")
+        yield {"graph_id": graph, "subset": subset, "image_id": image, "node": rank, "level": level}
 
 
 def _level(rank: str, where: str) -> int:
@@ -154,17 +149,15 @@ def read_shapes(place: Place) -> Release:
     prompts = _sheet(place, "prompts", ("prompt_id", "skills"))
     truth = _sheet(place, TRUTH, ("image_id", "prompt_id", "generator", "broken"))
     rated = _sheet(place, "ratings", ("image_id", "rater", "rating"))
-    lists = prompts.table.column("skills").to_pylist()
-    skills: dict[str, list[str]] = dict(zip(prompts.ids("prompt_id"), [names or [] for names in lists], strict=True))
-    broken = truth.table.column("broken").to_pylist()
+    skills = dict(zip(prompts.ids("prompt_id"), prompts.lists("skills"), strict=True))
     nodes = []
     origins: dict[str, tuple[str, str]] = {}
     places: dict[str, str] = {}
-    images = zip(truth.ids("image_id"), truth.ids("prompt_id"), truth.ids("generator"), broken, strict=True)
+    images = zip(*map(truth.ids, ("image_id", "prompt_id", "generator")), truth.lists("broken"), strict=True)
     for row, (image_id, prompt_id, generator, requirements) in enumerate(images):
         remember(places, image_id, truth.where(row), f"image {image_id!r} stands twice")
         origins[image_id] = (prompt_id, generator)
-        errors = sorted(requirements or ())
+        errors = sorted(requirements)
         graph = {"graph_id": prompt_id, "subset": (skills.get(prompt_id) or [NONE])[-1]}
         nodes.append({**graph, "image_id": image_id, "node": "+".join(errors) or NONE, "level": len(errors)})
     image_ids, values = rated.ids("image_id"), rated.numbers("rating").to_pylist()
@@ -182,23 +175,18 @@ def _words(place: Place, truth: Sheet) -> Iterator[Word]:
     required = _sheet(place, REQUIREMENTS, ("prompt_id", "requirement_id", "start", "end"))
     prompts = _sheet(place, "prompts", ("prompt_id", "text"))
     texts = dict(zip(prompts.ids("prompt_id"), prompts.ids("text"), strict=True))
-    spans: dict[str, list[Mapping[str, Any]]] = {}
-    for requirement in required.table.to_pylist():
-        if requirement["start"] is not None:
-            spans.setdefault(requirement["prompt_id"], []).append(requirement)
-    for row, image in enumerate(truth.table.to_pylist()):
-        text = texts.get(image["prompt_id"], "")
-        for span in spans.get(image["prompt_id"], ()):
-            aligned = float(span["requirement_id"] not in (image["broken"] or ()))
-            ids = (image["image_id"], image["prompt_id"], image["generator"], TRUTH)
-            yield from _of_span(ids, text, span, aligned, truth.where(row))
-
-
-def _of_span(ids: Sequence[str], text: str, span: Mapping[str, Any], aligned: float, where: str) -> Iterator[Word]:
-    image, prompt, generator, rater = ids
-    for word, start, end in words_in(text[span["start"] : span["end"]]):
-        first = span["start"]
-        yield Word(image, prompt, generator, rater, word, first + start, first + end, aligned, where)
+    spans: dict[str, list[tuple[str, int, int]]] = {}
+    columns = (required.ids("prompt_id"), required.ids("requirement_id"), *map(required.whole, ("start", "end")))
+    for prompt, requirement, first, last in zip(*columns, strict=True):
+        if first is not None and last is not None:
+            spans.setdefault(prompt, []).append((requirement, first, last))
+    images = zip(*map(truth.ids, ("image_id", "prompt_id", "generator")), truth.lists("broken"), strict=True)
+    for row, (image, prompt, generator, broken) in enumerate(images):
+        for requirement, first, last in spans.get(prompt, ()):
+            aligned = float(requirement not in broken)
+            for word, start, end in words_in(texts.get(prompt, "")[first:last]):
+                place_of_word = (word, first + start, first + end)
+                yield Word(image, prompt, generator, TRUTH, *place_of_word, aligned, truth.where(row))
 
 
 def _sheet(folder: Place, name: str, columns: tuple[str, ...]) -> Sheet:

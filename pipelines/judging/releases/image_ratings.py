@@ -26,7 +26,6 @@ from plumbline.pipelines.judging.releases.sheets import (
     Sheet,
     as_list,
     as_text,
-    beside,
     exists,
     one_that_exists,
     read_json,
@@ -117,7 +116,7 @@ def read_genai_bench(place: Place) -> Release:
     `{skill: [number of the prompt, ...]}`, where prompt 7 has the id `00007`.
     """
     ratings = ratings_by_generator(place)
-    file = beside(place, GENAI_SKILLS)
+    file = place.parent / GENAI_SKILLS
     skills = skills_of(_prompts_with_skills(file)) if exists(file) else {}
     rated = {prompt_id: skills[prompt_id] for prompt_id in skills.keys() & {rating.prompt_id for rating in ratings}}
     notes = [] if skills else [f"no {GENAI_SKILLS} beside the ratings: no skills"]

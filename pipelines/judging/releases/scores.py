@@ -17,7 +17,6 @@ from plumbline.pipelines.cells.runs import parse_manifest
 from plumbline.pipelines.judging.releases.sheets import (
     NO_NUMBER,
     Sheet,
-    beside,
     exists,
     files_in,
     is_folder,
@@ -65,7 +64,7 @@ def read_falling(place: Place) -> frozenset[str]:
 
     Raises ConfigError where the manifest is damaged.
     """
-    run = beside(place, MANIFEST) if place.path.endswith(RUN) else place / MANIFEST
+    run = place.parent / MANIFEST if place.path.endswith(RUN) else place / MANIFEST
     return falling_metrics(parse_manifest(read_text(run), run.url)) if exists(run) else frozenset()
 
 

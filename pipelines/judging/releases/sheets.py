@@ -19,6 +19,8 @@ from plumbline.pipelines.cells.checksums import DamagedError, check_table
 
 WHOLE = 2.0**53
 """Below it a float tells every whole number from the next."""
+MOST_DIGITS = 6
+"""Of a whole number that counts things."""
 NO_NUMBER = "correct it, or leave it empty where nothing was said"
 
 
@@ -63,6 +65,21 @@ class Sheet:
             raise SourceError(f"{where}: expected a {name}, found none; fill it in or remove the row")
         return [text for text in texts if text is not None]
 
+    def lists(self, name: str) -> list[list[str]]:
+        """A column of lists of text, empty where a cell is; raises SourceError where it holds anything else."""
+        column = self.table.column(name)
+        if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type) or pa.types.is_null(column.type)):
+            raise SourceError(f"{self.url}: expected lists of text as {name}, found {column.type}; write lists")
+        return [[str(part) for part in cell or ()] for cell in column.to_pylist()]
+
+    def whole(self, name: str, remedy: str = NO_NUMBER) -> list[int | None]:
+        """A column as whole numbers from 0, None where a cell is empty; raises SourceError naming the first other."""
+        texts = self.texts(name)
+        for row, text in enumerate(texts):
+            if text is not None and not (text.isdecimal() and len(text) <= MOST_DIGITS):
+                raise SourceError(f"{self.where(row)}: expected a whole number as {name}, found {text!r}; {remedy}")
+        return [None if text is None else int(text) for text in texts]
+
     def numbers(self, name: str, remedy: str = NO_NUMBER) -> pa.Array:
         """A column as float64, null where a cell is empty; NaN and infinities stay what they are.
 
@@ -85,11 +102,6 @@ class Sheet:
             return None if cell is None else float(pa.scalar(cell).cast(pa.float64()).as_py())
         except pa.ArrowInvalid as error:
             raise SourceError(f"{self.where(row)}: expected a number as {name}, found {cell!r}; {remedy}") from error
-
-
-def beside(place: Place, name: str) -> Place:
-    """A file in the folder that a file is in."""
-    return place.parent / name
 
 
 def exists(place: Place) -> bool:

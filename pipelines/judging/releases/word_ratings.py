@@ -26,7 +26,6 @@ from plumbline.pipelines.judging.releases.sheets import (
     Sheet,
     as_list,
     as_text,
-    beside,
     exists,
     files_in,
     first_that_exists,
@@ -222,7 +221,7 @@ def read_richhf(place: Place) -> Release:
     files = files_in(place, ".tfrecord") if folder else [place]
     if not files:
         raise SourceError(f"{place.url}: expected a .tfrecord file or a folder with some, found none; check the path")
-    prompts = _prompts_by_file([place / name if folder else beside(place, name) for name in RICHHF_PROMPTS])
+    prompts = _prompts_by_file([place / name if folder else place.parent / name for name in RICHHF_PROMPTS])
     ratings: list[Rating] = []
     words: list[Word] = []
     unknown = 0

@@ -6,18 +6,21 @@ import math
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
 from plumbline.operators import rows, schemas
 from plumbline.operators.errors import SourceError
 from plumbline.operators.judging.judgement import Judgement
+from plumbline.operators.judging.matching import IDS, complete_ids
 from plumbline.operators.judging.ratings import (
     compare_metrics,
     judge_generators,
     judge_raters,
     judge_ratings,
     match_scores,
+    off_scale,
 )
 from plumbline.operators.statistics.options import Sampling
 
@@ -27,35 +30,14 @@ FEW = Sampling(resamples=50, permutations=499)
 def ratings(*given: tuple[str, str, str, str, float | None]) -> pa.Table:
     """Ratings as (prompt, generator, rater, template, rating)."""
     return rows.table(
-        [
-            {
-                "image_id": f"{prompt}/{generator}",
-                "prompt_id": prompt,
-                "generator": generator,
-                "rater": rater,
-                "template": template,
-                "rating": rating,
-            }
-            for prompt, generator, rater, template, rating in given
-        ],
-        schemas.RATINGS,
+        [dict(zip(schemas.RATINGS.names, ("/".join(one[:2]), *one), strict=True)) for one in given], schemas.RATINGS
     )
 
 
 def scores(*given: tuple[str, str, str, float | None], **more: Any) -> pa.Table:
     """Scores as (prompt, generator, metric, score)."""
     return rows.table(
-        [
-            {
-                "image_id": f"{prompt}/{generator}",
-                "prompt_id": prompt,
-                "generator": generator,
-                "metric": metric,
-                "score": score,
-            }
-            for prompt, generator, metric, score in given
-        ],
-        schemas.SCORES,
+        [dict(zip((*IDS, "metric", "score"), ("/".join(one[:2]), *one), strict=True)) for one in given], schemas.SCORES
     )
 
 
@@ -126,6 +108,15 @@ def test_rows_that_name_no_image_are_left_out() -> None:
     assert (with_them.n_unscored, with_them.n_unrated) == (without.n_unscored, without.n_unrated)
 
 
+def test_only_ids_that_are_missing_and_certain_are_taken_from_the_other_side() -> None:
+    given = [{"image_id": "a", "rating": 1}, {"image_id": "b", "prompt_id": "own", "rating": 1}, {"image_id": "c"}]
+    known = [("a", "p", "g"), ("a", "p", None), ("b", "q", "g"), ("c", "p", "g"), ("c", "q", "g")]
+    completed = complete_ids(rows.table(given, schemas.RATINGS), pd.DataFrame(known, columns=list(IDS), dtype="str"))
+    assert completed.schema == schemas.RATINGS
+    assert completed.column("prompt_id").to_pylist() == ["p", "own", None]
+    assert completed.column("generator").to_pylist() == ["g", "g", "g"]
+
+
 def test_templates_are_judged_apart() -> None:
     both = pa.concat_tables([RATED, ratings(("p", "g", "a", "wl", 0.5), ("q", "g", "a", "wl", 0.7))])
     assert [its.template for its in match_scores(both, SCORED, "image")] == ["likert", "wl"]
@@ -175,3 +166,39 @@ def test_images_of_a_prompt_are_not_taken_as_independent_where_metrics_are_compa
     for compared in compare_metrics(rated, ["pearson", "spearman"], FEW):
         assert compared.p_value > 0.05
         assert "by prompt" in compared.test and "independent" not in compared.test
+
+
+# A slip of the hand is seen, and an unusual scale is not taken for one
+
+
+def warned(*values: float) -> list[str]:
+    return off_scale(ratings(*((f"p{row}", "g", "a", "likert", value) for row, value in enumerate(values))))
+
+
+@pytest.mark.parametrize(
+    ("values", "outside"),
+    [
+        ([*range(1, 6)] * 20 + [55], "1 of 101 ratings (likert) are outside 0 to 10"),
+        ([*range(1, 6)] * 20 + [41, 33, -1], "3 of 103 ratings (likert) are outside 0 to 10"),
+        ([0.5, 1, 0, 0.25, 3], "1 of 5 ratings (likert) are outside 0 to 1"),
+        ([0, 55, 71, 100, 20, 999], "1 of 6 ratings (likert) are outside 0 to 100"),
+    ],
+)
+def test_the_few_off_the_scale_of_the_others_are_counted(values: list[float], outside: str) -> None:
+    [warning] = warned(*values)
+    assert warning.startswith(f"{outside}, where the others are, first ")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[1, 2, 3, 4, 5], [-2, -1, 0, 1, 2], [0, 1, 1, 0], [1] * 60 + [2, 5], [0, 3, 55, 71, 100], [1200, 990], []],
+)
+def test_a_scale_of_its_own_is_no_slip(values: list[float]) -> None:
+    assert warned(*values) == []
+
+
+def test_every_template_has_a_scale_of_its_own() -> None:
+    both = [("p", "g", str(rater), "wl", rater / 10) for rater in range(10)]
+    likert = [("p", "g", str(rater), "likert", float(rater % 5 + 1)) for rater in range(10)]
+    assert off_scale(ratings(*both, *likert)) == []
+    assert len(off_scale(ratings(*both, *likert, ("p", "g", "x", "wl", 4.0)))) == 1

@@ -8,47 +8,22 @@ import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from plumbline.operators.errors import PlumblineError
 from plumbline.pipelines.ingest import shards as ingest_shards
 from plumbline.pipelines.ingest.ingest import Ingested, ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
+from tests.damage import PIECES, Edit, bounded, changed, edits
 
 ROWS = 12
-bounded = settings(
-    max_examples=60, derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
-thorough = settings(bounded, max_examples=80)
-PIECES = [
-    b'"', b'""', b",", b"\t", b"\n", b"\r", b"\r\n", b"\\", b"\0", b"\xff", b"\xef\xbb\xbf", b"\xc3\xa9", b" ", b"",
-    b"{", b"}", b"[", b"]", b":", b"null", b"NaN", b"1e400", b"9007199254740993", b"-1", b"true", b'"\\ud800"',
-    b'"prompt": "x", ', b"../", b"/etc/passwd", b"s3://", b"0.png", b"." * 300, b"[" * 2000, b"9" * 5000,
-]  # fmt: skip
-
-
-class Edit(NamedTuple):
-    """A stretch of a file, by its place as a share of the whole, and what stands there instead."""
-
-    place: float
-    length: int
-    piece: bytes
-
-    def apply(self, content: bytes) -> bytes:
-        start = int(self.place * (len(content) + 1))
-        return content[:start] + self.piece + content[start + self.length :]
-
-
-places = st.floats(0, 1, exclude_max=True)
-text_edits = st.lists(st.builds(Edit, places, st.integers(0, 40), st.sampled_from(PIECES)), min_size=1, max_size=4)
-byte_edits = st.lists(
-    st.builds(Edit, places, st.integers(0, 600), st.binary(max_size=600)), min_size=1, max_size=3
-)  # fmt: skip
+text_edits = edits(st.sampled_from(PIECES))
+byte_edits = edits(st.binary(max_size=600), longest=600)
 """What is cut out and put in are of any length, and so seldom leave a tar's blocks in their places."""
 
 
@@ -105,10 +80,8 @@ TABLES = {"t.csv": separated(","), "t.tsv": separated("\t"), "t.jsonl": json_lin
 def test_every_line_of_a_table_is_written_or_counted(name: str, images: Path) -> None:
     @bounded
     @given(text_edits)
-    def check(edits: list[Edit]) -> None:
-        content = TABLES[name]
-        for edit in edits:
-            content = edit.apply(content)
+    def check(changes: list[Edit]) -> None:
+        content = changed(TABLES[name], changes)
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / name).write_bytes(content)
             ended = outcome(Path(folder), table=f"{folder}/{name}", images=str(images))
@@ -124,12 +97,10 @@ def test_every_line_of_a_table_is_written_or_counted(name: str, images: Path) ->
 def test_stray_quotes_in_a_csv_cost_a_row_each_at_most(images: Path) -> None:
     header, body = TABLES["t.csv"].split(b"\n", 1)
 
-    @thorough
-    @given(st.lists(places, min_size=1, max_size=3))
+    @bounded
+    @given(st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=3))
     def check(quotes: list[float]) -> None:
-        content = body
-        for place in quotes:
-            content = Edit(place, 0, b'"').apply(content)
+        content = changed(body, [Edit(place, 0, b'"') for place in quotes])
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "t.csv").write_bytes(header + b"\n" + content)
             ended = outcome(Path(folder), table=f"{folder}/t.csv", images=str(images))
@@ -167,10 +138,8 @@ def test_every_sample_of_a_tar_is_written_or_counted_or_the_tar_is_named(
 ) -> None:
     @bounded
     @given(byte_edits, st.floats(0.1, 1.0))
-    def check(edits: list[Edit], kept: float) -> None:
-        content = pack(TARS[format])
-        for edit in edits:
-            content = edit.apply(content)
+    def check(changes: list[Edit], kept: float) -> None:
+        content = changed(pack(TARS[format]), changes)
         content = content[: int(kept * len(content))] if kept < 0.5 else content
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "t.tar").write_bytes(content)
@@ -213,7 +182,7 @@ contents = st.one_of(
 )  # fmt: skip
 
 
-@thorough
+@bounded
 @given(st.lists(st.tuples(headers, contents), min_size=1, max_size=6))
 def test_headers_that_say_anything_end_in_rows_or_in_a_named_tar(members: list[tuple[bytes, bytes]]) -> None:
     content = b"".join(header + content.ljust(512, b"\0") for header, content in members) + bytes(1024)
@@ -222,9 +191,9 @@ def test_headers_that_say_anything_end_in_rows_or_in_a_named_tar(members: list[t
         outcome(Path(folder), tars=f"{folder}/t.tar")
 
 
-@thorough
+@bounded
 @given(st.sampled_from(["shard", "record", "receipt", "manifest"]), byte_edits)
-def test_an_output_that_was_damaged_is_mended_or_refused(file: str, edits: list[Edit]) -> None:
+def test_an_output_that_was_damaged_is_mended_or_refused(file: str, changes: list[Edit]) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "t.tar").write_bytes(TARS["ustar"])
@@ -233,9 +202,6 @@ def test_an_output_that_was_damaged_is_mended_or_refused(file: str, edits: list[
         [record] = (folder / "out/.ingest/records").iterdir()
         files = {"shard": folder / "out/flux/00000.parquet", "manifest": folder / "out/manifest.json",
                  "receipt": receipt, "record": record}  # fmt: skip
-        content = files[file].read_bytes()
-        for edit in edits:
-            content = edit.apply(content)
-        files[file].write_bytes(content)
+        files[file].write_bytes(changed(files[file].read_bytes(), changes))
         ended = outcome(folder, tars=str(folder / "t.tar"))
         assert ended is None or ended.rows + len(ended.rejected) == ROWS

@@ -22,7 +22,7 @@ from plumbline.pipelines.judging.protocols import MetaevalConfig, ProtocolConfig
 from plumbline.pipelines.judging.releases.release import Release
 from plumbline.pipelines.judging.reproduction import ReproductionConfig, reproduce, reproduction_text
 from plumbline.pipelines.plans.config import read_config
-from tests.pipelines.judging.releases.files import ts2
+from tests.pipelines.judging.releases.files import LAYOUTS
 
 REFERENCE = os.environ.get("REFERENCE_DATA")
 needs_reference = pytest.mark.skipif(REFERENCE is None, reason="REFERENCE_DATA names no folder of published ratings")
@@ -128,7 +128,9 @@ def test_columns_are_of_ratings_of_ones_own(tmp_path: Path) -> None:
 
 
 def test_every_error_graph_has_its_own_values_in_a_file(tmp_path: Path) -> None:
-    found = run_metaeval(config(tmp_path, "protocol=t2iscorescore", f"protocol.path={ts2(tmp_path / 'ts2')}"))
+    found = run_metaeval(
+        config(tmp_path, "protocol=t2iscorescore", f"protocol.path={LAYOUTS['t2iscorescore'].write(tmp_path / 'ts2')}")
+    )
     graphs = pd.read_parquet(tmp_path / "out" / "graphs.parquet")
     assert graphs.groupby(["metric", "convention"]).size().to_dict() == {
         (metric, convention): 4

@@ -31,7 +31,7 @@ def seetrue(folder: Path) -> Path:
 def test_vnli_is_judged_by_seetrues_labels(tmp_path: Path) -> None:
     file = seetrue(tmp_path)
     names = {"image_id": "name", "prompt_id": "text", "prompt": "text"}
-    given = [f"benchmark.images={file}", "metric=[vnli]", "models=shapes", f"store={tmp_path}/store",
+    given = [f"benchmark.images={file}", "metric=[vnli]", "models=shapes", "cluster=here", f"store={tmp_path}/store",
              "protocol=seetrue", f"protocol.path={file}",
              *(f"benchmark.columns.{ours}={theirs}" for ours, theirs in names.items())]  # fmt: skip
     assert main(read_config(load_values("score", given), SweepConfig)) == 0

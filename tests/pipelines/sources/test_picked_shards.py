@@ -110,14 +110,14 @@ def check(sources: Sources, bench: dict[str, Any]) -> None:
     assert sorted(seen) == sorted(scored)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(bench=benches())
 def test_shards_of_some_prompts_stand_on_the_prompts_of_their_own_rows(bench: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         check(opened(Path(folder), bench)[1], bench)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(bench=benches(), seed=st.integers(0, 1000))
 def test_so_do_the_shards_of_waves(bench: dict[str, Any], seed: int) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:

@@ -13,7 +13,16 @@ from plumbline.operators import rows, schemas
 from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.releases.scores import read_scores
-from tests.pipelines.judging.releases.files import Rows, as_csv, as_parquet, put, reading
+from tests.pipelines.judging.releases.files import (
+    PICK_A_PIC,
+    TS2_METADATA,
+    TS2_SCORES,
+    Rows,
+    as_csv,
+    as_parquet,
+    put,
+    reading,
+)
 
 NAN, INFINITE = float("nan"), float("inf")
 LONG: Rows = [
@@ -183,8 +192,6 @@ def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
 
 
 def test_everything_is_read_from_s3_as_from_disk(bucket: str) -> None:
-    from tests.pipelines.judging.releases.files import PICK_A_PIC, TS2_METADATA, TS2_SCORES
-
     files = {
         "run/scores.parquet": as_parquet(LONG),
         "wide.csv": as_csv(WIDE).encode(),
