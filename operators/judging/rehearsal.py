@@ -73,10 +73,6 @@ class Rehearsed(NamedTuple):
         early: NDArray[np.bool_] = (self.used() < 1).mean(axis=0) >= 0.5
         return early
 
-    def decided_early(self) -> float:
-        """The share of pairs that were decided before the last prompt."""
-        return float((self.used() < 1).mean())
-
     def false(self) -> NDArray[np.bool_]:
         """By order and pair, whether what was decided is not so of all prompts."""
         return false_decisions(self.decided.verdict, self.pairs, self.indifference)

@@ -34,7 +34,7 @@ from plumbline.pipelines.sources.shards import is_table
 
 ENDINGS = (".parquet", ".arrow")
 ROWS_AT_ONCE = 16
-HELD = ("image", "jpg", "png", "webp")
+EMBEDDED = ("image", "jpg", "png", "webp")
 """What the column of the images is called, before one of paths alone."""
 NUMBERED = {"image": ("jpg_{}", "image_{}", "png_{}"), "generator": ("model_{}", "generator_{}")}
 """What the columns of several images in a row are called, counted from 0."""
@@ -119,7 +119,7 @@ def look_at(place: Place, columns: InputColumnsConfig) -> TableInspection:
     try:
         with _opened(place) as (schema, batches):
             names = find_names(schema.names, columns)
-            usual = () if columns.image else HELD
+            usual = () if columns.image else EMBEDDED
             image = next((name for name in (*usual, names.image) if name in schema.names), None)
             return TableInspection(
                 several=images_a_row(schema.names) > 1,
@@ -171,8 +171,8 @@ def _several(available: Sequence[str], config: IngestConfig) -> list[InputColumn
         )
         for number in range(count)
     ]
-    held = next((name for name in HELD if name in available), None)
-    one = config.columns if config.columns.image or held is None else replace(config.columns, image=held)
+    embedded = next((name for name in EMBEDDED if name in available), None)
+    one = config.columns if config.columns.image or embedded is None else replace(config.columns, image=embedded)
     return [require_names(list(available), each, config.generator, str(config.table)) for each in asked or [one]]
 
 

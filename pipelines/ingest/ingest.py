@@ -75,9 +75,9 @@ def ingest(config: IngestConfig, report: Report) -> Ingested:
 def _open_source(config: IngestConfig) -> Source:
     """What is taken in; raises ConfigError where it is nowhere, or a table's columns do not do."""
     if config.tars is not None:
-        return SampleSource(config=config, held=find_tars(config), read=read_samples, tell=describe_samples)
-    if config.table is not None and (held := find_tables(config)):
-        return SampleSource(config=config, held=held, read=read_rows, tell=describe_table)
+        return SampleSource(config=config, sample_files=find_tars(config), read=read_samples, tell=describe_samples)
+    if config.table is not None and (tables := find_tables(config)):
+        return SampleSource(config=config, sample_files=tables, read=read_rows, tell=describe_table)
     folder = config.folder
     told = (
         FolderTable(place=folder, columns=config.columns, prompts_from=config.prompts_from)

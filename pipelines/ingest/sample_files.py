@@ -53,7 +53,7 @@ Tell = Callable[[SampleFile, IngestConfig], Origins]
 class SampleSource(Source):
     """Such files, each of which makes shards of its own."""
 
-    held: Sequence[SampleFile]
+    sample_files: Sequence[SampleFile]
     read: Read
     tell: Tell
 
@@ -63,16 +63,16 @@ class SampleSource(Source):
 
     @property
     def files(self) -> list[SourceFile]:
-        return [SourceFile(file.place.url, file.size, file.etag) for file in self.held]
+        return [SourceFile(file.place.url, file.size, file.etag) for file in self.sample_files]
 
     @property
     def origins(self) -> Origins:
         """Of the first files, in whose like the others are."""
-        return combine([self.tell(file, self.config) for file in self.held[:MOST_LOOKED_AT]])
+        return combine([self.tell(file, self.config) for file in self.sample_files[:MOST_LOOKED_AT]])
 
     def units(self, rejected: list[Rejection]) -> Iterator[SampleFile]:
         """The files by name."""
-        return iter(self.held)
+        return iter(self.sample_files)
 
     def outline(self, file: SampleFile, shards: Shards) -> Drafted | None:
         """What a file became, where it was read to its end before."""

@@ -161,9 +161,9 @@ def open_sources(benchmark: BenchmarkConfig, storage: StorageConfig, *, shard_ro
     """
     prompts = open_prompts(benchmark, storage, shard_rows) if benchmark.prompts is not None else None
     images = open_images(benchmark, storage, shard_rows)
-    part = _part(_Part(prompts, images.shards), benchmark)
+    selected = _select(_Selected(prompts, images.shards), benchmark)
     uris = benchmark_uris(benchmark, storage, ImageLimits())
-    prompted = with_prompts(part.images, part.prompts, benchmark.name, uris)
+    prompted = with_prompts(selected.images, selected.prompts, benchmark.name, uris)
     return Sources(
         prompts=prompted.prompts.table,
         prompt_shards=prompted.prompts.shards,
@@ -173,12 +173,12 @@ def open_sources(benchmark: BenchmarkConfig, storage: StorageConfig, *, shard_ro
         generators=images.generators,
         extra=images.extra,
         strangers=prompted.strangers,
-        whole=part.whole,
+        whole=selected.whole,
         origins=images.origins,
     )
 
 
-class _Part(NamedTuple):
+class _Selected(NamedTuple):
     """What of a benchmark is scored."""
 
     prompts: Prompts | None
@@ -188,7 +188,7 @@ class _Part(NamedTuple):
     """What there is, where prompts are left out."""
 
 
-def _part(all_there: _Part, benchmark: BenchmarkConfig) -> _Part:
+def _select(all_there: _Selected, benchmark: BenchmarkConfig) -> _Selected:
     """The first prompts with their images, where there is a limit; else all, but for images that are not required."""
     prompts, images, _ = all_there
     if benchmark.limit is None and (prompts is None or benchmark.require_every_image):
@@ -196,17 +196,17 @@ def _part(all_there: _Part, benchmark: BenchmarkConfig) -> _Part:
     ids = own_ids(images) if prompts is None else prompts.table.column("prompt_id").to_pylist()
     first = ids[: benchmark.limit]
     left_out = len(first) < len(ids)
-    parts = dict.fromkeys(first if left_out else [*ids, ""], 0)
+    wave_of_prompt = dict.fromkeys(first if left_out else [*ids, ""], 0)
 
-    def part_of(prompt_id: str) -> int:
-        return parts.get(prompt_id, LEFT_OUT)
+    def wave_of(prompt_id: str) -> int:
+        return wave_of_prompt.get(prompt_id, LEFT_OUT)
 
     if left_out or not benchmark.require_every_image:
-        images = [piece for piece, _ in cut_images(images, part_of)]
+        images = [piece for piece, _ in cut_images(images, wave_of)]
     if not left_out:
-        return _Part(prompts, images)
+        return _Selected(prompts, images)
     whole = Whole(len(ids), sum(shard.rows for shard in all_there.images))
-    return _Part(prompts and cut_prompts(prompts.table, prompts.shards, part_of), images, whole)
+    return _Selected(prompts and cut_prompts(prompts.table, prompts.shards, wave_of), images, whole)
 
 
 def with_prompts(images: Sequence[Shard], prompts: Prompts | None, suite: str, uris: Uris) -> Prompted:

@@ -126,7 +126,7 @@ def _numbers(sheet: Sheet, name: str, notes: list[str]) -> pa.Array:
     return pc.if_else(pc.is_nan(numbers), pa.scalar(None, pa.float64()), numbers)
 
 
-PACK = "is this a folder of the shapes benchmark?"
+SHAPES = "is this a folder of the shapes benchmark?"
 NONE = ""
 """The subset of a prompt without skills, and the node of an image that breaks nothing."""
 REQUIREMENTS = "requirements"
@@ -163,7 +163,7 @@ def read_shapes(place: Place) -> Release:
     image_ids, values = rated.ids("image_id"), rated.numbers("rating").to_pylist()
     for row, image_id in enumerate(image_ids):
         if image_id not in origins:
-            raise SourceError(f"{rated.where(row)}: image {image_id!r} is not in truth.parquet; {PACK}")
+            raise SourceError(f"{rated.where(row)}: image {image_id!r} is not in truth.parquet; {SHAPES}")
     of_prompts, generators = zip(*(origins[image_id] for image_id in image_ids), strict=True)
     ratings = column_ratings(rated, image_ids, of_prompts, values, generators=generators, raters=rated.ids("rater"))
     words = _words(place, truth) if exists(place / f"{REQUIREMENTS}.parquet") else ()
@@ -190,4 +190,4 @@ def _words(place: Place, truth: Sheet) -> Iterator[Word]:
 
 
 def _sheet(folder: Place, name: str, columns: tuple[str, ...]) -> Sheet:
-    return read_sheet(folder / f"{name}.parquet", columns).require(columns, PACK)
+    return read_sheet(folder / f"{name}.parquet", columns).require(columns, SHAPES)
