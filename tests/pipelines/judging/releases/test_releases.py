@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from plumbline.jobs.command import load_values
-from plumbline.operators import rows, schemas
+from plumbline.operators import schemas
 from plumbline.operators.errors import PlumblineError, SourceError
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.metaeval import open_release
