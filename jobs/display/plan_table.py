@@ -63,9 +63,18 @@ def show_plan(console: Console, planned: PlannedSweep) -> None:
         _show_retry(console, planned.plan)
     if planned.plan.missing:
         say(console, f"runs {planned.executor.place}")
+        _show_pools(console, planned)
     elif not planned.config.retry_failed:
         everything = "everything is in the store" if planned.plan.cells else "there is no image that can be read"
         console.print(f"0 cells to compute: {everything}")
+
+
+def _show_pools(console: Console, planned: PlannedSweep) -> None:
+    """What the workers on GPUs are given."""
+    for node in (item.node for item in planned.plan.nodes if item.missing):
+        pool = node.pool(planned.config.cluster)
+        if pool.num_gpus:
+            say(console, f"{node.name}: {pool.told()}")
 
 
 def _show_costs(console: Console, planned: PlannedSweep) -> None:

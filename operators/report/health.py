@@ -48,6 +48,8 @@ class Cost(NamedTuple):
     read: int | None
     written: int | None
     seconds: int | None
+    waited: float | None
+    """The share of its models' time in which they waited for rows to be read and decoded."""
 
 
 class Health(NamedTuple):
@@ -166,12 +168,15 @@ def _facts(manifest: Mapping[str, Any]) -> Named:
 def _costs(manifest: Mapping[str, Any]) -> list[Cost]:
     """By stage, model calls, tokens and seconds, where the manifest has them."""
     usage, seconds, calls = (_mapping(manifest, name) for name in ("usage", "seconds", "calls"))
+    worked, waited = (_mapping(manifest, name) for name in ("worked", "waited"))
     costs = []
     for stage in dict.fromkeys([*usage, *seconds]):
         used = {"calls": calls.get(stage), **(usage.get(stage) or {})}
         made, read, written = (used.get(name) for name in ("calls", "prompt_tokens", "new_tokens"))
         took = seconds.get(stage)
-        costs.append(Cost(stage, made, read, written, None if took is None else round(took)))
+        of_models = worked.get(stage, 0) + waited.get(stage, 0)
+        share = waited[stage] / of_models if of_models else None
+        costs.append(Cost(stage, made, read, written, None if took is None else round(took), share))
     return costs
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from plumbline.operators.errors import ConfigError, suggest
+from plumbline.operators.words import plural
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,6 +24,9 @@ class PoolConfig:
     """Actors started at once."""
     max_size: int = 1
     """Actors the pool may grow to."""
+    decoders: int | None = None
+    """Images that each actor reads, decodes and preprocesses at once, whatever CPUs it reserves; by default its GPU's
+    share of the machine's cores, or without a GPU as many as `num_cpus`."""
     threads: int | None = None
     """Torch threads per actor; torch's own choice by default."""
     deadline: float | None = 3600.0
@@ -33,10 +37,23 @@ class PoolConfig:
             raise ConfigError(f"pool: num_cpus must be > 0 and num_gpus >= 0, got {self.num_cpus} and {self.num_gpus}")
         if self.num_gpus > 1 and self.num_gpus != int(self.num_gpus):
             raise ConfigError(f"pool.num_gpus: above 1 only whole GPUs can be given, got {self.num_gpus}")
+        if self.decoders is not None and self.decoders < 1:
+            raise ConfigError(f"pool.decoders: expected at least 1 or null, got {self.decoders}")
         if self.deadline is not None and self.deadline <= 0:
             raise ConfigError(f"pool.deadline: expected seconds above 0 or null, got {self.deadline}")
         if not 1 <= self.min_size <= self.max_size:
             raise ConfigError(f"pool: expected 1 <= min_size <= max_size, got {self.min_size} and {self.max_size}")
+
+    def decoders_on(self, cpus: float, gpus: float) -> int:
+        """How many images an actor decodes at once on a machine with so many cores and GPUs."""
+        share = cpus * self.num_gpus / gpus if self.num_gpus and gpus else self.num_cpus
+        return self.decoders or max(1, int(share))
+
+    def told(self) -> str:
+        """What its actors are given, in a line."""
+        least = f"{self.min_size} to " if self.max_size > self.min_size else ""
+        decoders = plural(self.decoders, "decoder") if self.decoders else "a decoder for each core of its GPU's share"
+        return f"{least}{plural(self.max_size, 'worker')}, each with {self.num_gpus:g} GPU and {decoders}"
 
     def without_gpu(self) -> "PoolConfig":
         """The same on the CPUs of any machine with its labels."""

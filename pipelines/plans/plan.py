@@ -14,6 +14,7 @@ from plumbline.operators.question_quality import mean_content_words
 from plumbline.operators.stages.graph import GraphNode, make_nodes, node_name
 from plumbline.operators.stages.stage import Stage
 from plumbline.operators.stages.table import STAGES
+from plumbline.pipelines.base.cluster import ClusterConfig, PoolConfig
 from plumbline.pipelines.cells.cells import Cell, PlannedCell, Recipe, Shard, Work, canonical, make_recipe
 from plumbline.pipelines.cells.earlier import EarlierCells, FailedRows, count_failed, failed_before, standing_on
 from plumbline.pipelines.cells.store import Store
@@ -36,6 +37,11 @@ class Node:
     def model(self) -> ResolvedModel | None:
         """Its own model."""
         return next(iter(self.models.values()), None)
+
+    def pool(self, cluster: ClusterConfig) -> PoolConfig:
+        """Its pool; without a model on its machine it needs no GPU."""
+        pool = cluster.pool(self.name)
+        return pool if any(model.local for model in self.models.values()) else pool.without_gpu()
 
 
 class NodePlan(NamedTuple):

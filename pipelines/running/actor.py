@@ -3,8 +3,9 @@
 import logging
 import os
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,10 +19,11 @@ from plumbline.pipelines.base.logs import Forwarder, about, take_over
 from plumbline.pipelines.cells.cells import Cell, Outcome, Work
 from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.running.errors import RunnerError, one_line
+from plumbline.pipelines.running.machines import own_resources
 from plumbline.pipelines.running.outcomes import (
     NONE,
     CallReporter,
-    Stopwatch,
+    ModelTime,
     compute_cells,
     log_cell,
     log_context,
@@ -68,6 +70,8 @@ class StageActor:
         self.progress = terms.progress
         self.deadline = Deadline(pool.deadline)
         self.computing = threading.Lock()
+        self.idle_since = time.monotonic()
+        """When the models were last done with a shard."""
         self.turns = Turns(CALLS_PER_ACTOR)
         self.calls = CallReporter(lambda made: self.progress.called.remote(node.name, made))
         self.machine = ray.get_runtime_context().get_node_id()
@@ -82,7 +86,8 @@ class StageActor:
             keep_freed_memory()
             if node.model is not None:
                 set_torch_threads(pool.threads)
-            self.stage = NodeStage(node, terms.context, decoders=max(1, int(pool.num_cpus)))
+            machine = own_resources()
+            self.stage = NodeStage(node, terms.context, decoders=pool.decoders_on(machine.cpus, machine.gpus))
         except Exception as error:
             with about(**self.log_fields):
                 LOG.error("a worker cannot start: %s", one_line(error), exc_info=error)
@@ -109,7 +114,7 @@ class StageActor:
 
     def _of_shard(self, work: Work, cells: Sequence[Cell]) -> dict[str, Outcome]:
         """The outcomes of a shard's cells, after they are reported."""
-        name, spent = shard_name(work), Stopwatch()
+        name, spent = shard_name(work), ModelTime()
         history = ray.get(self.progress.history.remote(self.node.name, name))
         if history != NO_HISTORY:
             LOG.warning("begun again after %d deaths and %d lost machines", history.deaths, history.losses)
@@ -122,10 +127,10 @@ class StageActor:
         for cell in cells:
             log_cell(cell, outcomes[cell.path])
         by_metric = {cell.metric: outcomes[cell.path] for cell in cells}
-        seconds = spent.seconds if self.node.models else 0.0
+        spent = spent if self.node.models else ModelTime()
         self.calls.send()
         # waited for, so that the outcomes are counted before anybody has them
-        ray.get(self.progress.finished.remote(self.node.name, name, work.shard.rows, by_metric, seconds))
+        ray.get(self.progress.finished.remote(self.node.name, name, work.shard.rows, by_metric, spent))
         return outcomes
 
     def _given_up(self, history: History) -> str | None:
@@ -136,7 +141,7 @@ class StageActor:
             return f"the machine was lost {history.losses} times under this shard"
         return None
 
-    def _outcomes(self, work: Work, cells: Sequence[Cell], history: History, spent: Stopwatch) -> dict[str, Outcome]:
+    def _outcomes(self, work: Work, cells: Sequence[Cell], history: History, spent: ModelTime) -> dict[str, Outcome]:
         """The outcome of each cell. If the device is lost, this process ends and Ray starts another one."""
 
         def compute(able: Sequence[Cell]) -> Mapping[str, pa.Table]:
@@ -161,14 +166,21 @@ class StageActor:
                     committed[cell.path] = self.store.read_cell(cell.path).outcome()
         return committed
 
-    def _whole(self, work: Work, cells: Sequence[Cell], spent: Stopwatch) -> Mapping[str, pa.Table]:
+    def _whole(self, work: Work, cells: Sequence[Cell], spent: ModelTime) -> Mapping[str, pa.Table]:
+        came = time.monotonic()
         with self.deadline():
             prepared = self.stage.prepare(work, cells)
-        with nullcontext() if self.stage.side_by_side else self.computing, self.deadline(), spent:
-            return self.stage.compute(prepared)
+        if self.stage.side_by_side:
+            with self.deadline(), spent.working():
+                return self.stage.compute(prepared)
+        with self.computing, self.deadline(), spent.working(waiting_since=max(came, self.idle_since)):
+            try:
+                return self.stage.compute(prepared)
+            finally:
+                self.idle_since = time.monotonic()
 
     def _row_by_row(
-        self, work: Work, cells: Sequence[Cell], history: History, spent: Stopwatch
+        self, work: Work, cells: Sequence[Cell], history: History, spent: ModelTime
     ) -> Mapping[str, pa.Table]:
         """The tables of a shard that killed its worker before; each row is announced before it is touched."""
         name = shard_name(work)
@@ -180,7 +192,7 @@ class StageActor:
             ray.get(self.progress.started_row.remote(self.node.name, name, row))
             with self.deadline():
                 prepared = self.stage.prepare_row(work, cells, row)
-                with spent:
+                with spent.working():
                     tables.append(self.stage.compute(prepared))
         ray.get(self.progress.started_row.remote(self.node.name, name, None))
         return {cell.metric: pa.concat_tables([table[cell.metric] for table in tables]) for cell in cells}

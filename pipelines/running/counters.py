@@ -12,6 +12,7 @@ from ray.util.metrics import Counter, Gauge
 
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.cells.cells import Outcome
+from plumbline.pipelines.running.outcomes import ModelTime
 
 
 class Declared(NamedTuple):
@@ -33,6 +34,7 @@ DECLARED: Mapping[str, Declared] = {
     "kept_rows": Declared(Counter, "Rows that earlier cells had, so that no model was called for them", ("metric",)),
     "cells": Declared(Counter, "Cells by what became of them: cached ones stood before the run", ("state",)),
     "model_seconds": Declared(Counter, "Seconds that shards were with a node's models, all of its workers together"),
+    "waited_seconds": Declared(Counter, "Seconds that a node's models waited for rows to be read and decoded"),
     "retries": Declared(Counter, "Shards begun again because a worker died or a machine was lost"),
     "waiting_shards": Declared(Gauge, "Shards that a node has not finished"),
 }
@@ -51,11 +53,12 @@ class Counters:
         """Cells of a node that need no computing."""
         self._add("cells", cells, node, state="cached")
 
-    def finished(self, node: str, rows: int, outcomes: Mapping[str, Outcome], seconds: float) -> None:
+    def finished(self, node: str, rows: int, outcomes: Mapping[str, Outcome], spent: ModelTime) -> None:
         """A shard, with the outcomes of its cells by metric."""
         stage = STAGES[_stage(node)]
         self._add("rows", rows, node, over=stage.over)
-        self._add("model_seconds", seconds, node)
+        self._add("model_seconds", spent.worked, node)
+        self._add("waited_seconds", spent.waited, node)
         for metric, outcome in outcomes.items():
             self._add("cells", 1, node, state=outcome.state)
             self._add("kept_rows", outcome.kept, node, metric=metric)

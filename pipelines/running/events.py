@@ -45,6 +45,10 @@ class ShardFinished:
     cells: int
     rows: int
     failed_rows: int
+    worked: float = 0.0
+    """Seconds that the node's models worked on it."""
+    waited: float = 0.0
+    """Seconds that they waited for its rows to be read and decoded."""
     at: float = field(default_factory=time.monotonic)
 
 
@@ -61,6 +65,10 @@ class NodeProgress(NamedTuple):
     failed_rows: int = 0
     seconds: float = 0.0
     """From the node's first shard to its last finished one, without the time between two rounds."""
+    worked: float = 0.0
+    """Seconds that its models worked, those of all workers together."""
+    waited: float = 0.0
+    """Seconds that they waited for rows to be read and decoded."""
     calls: int = 0
     """Calls that its models have answered, also for cells that are not finished."""
     missing: int = 0
@@ -96,6 +104,8 @@ class Totals:
                     cells=min(state.cells + cells, state.missing),
                     rows=state.rows + rows,
                     failed_rows=state.failed_rows + failed_rows,
+                    worked=state.worked + event.worked,
+                    waited=state.waited + event.waited,
                     seconds=self._earlier_seconds.get(node, 0.0) + at - self._started.setdefault(node, at),
                 )
         self.nodes[node] = state

@@ -1,9 +1,13 @@
 """A plan's missing cells computed in this process, one stage after the other, without Ray and its workers."""
 
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import copy_context
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 
@@ -14,7 +18,15 @@ from plumbline.pipelines.cells.cells import Cell, Outcome, Work
 from plumbline.pipelines.plans.plan import Node, Plan
 from plumbline.pipelines.running.errors import RunnerError, one_line
 from plumbline.pipelines.running.events import CallsAnswered, ShardStarted, Watch
-from plumbline.pipelines.running.outcomes import CallReporter, compute_cells, finished_shard, log_cell, log_context
+from plumbline.pipelines.running.outcomes import (
+    CallReporter,
+    ModelTime,
+    compute_cells,
+    failed_input,
+    finished_shard,
+    log_cell,
+    log_context,
+)
 from plumbline.pipelines.running.process import set_torch_threads
 from plumbline.pipelines.running.stages import NodeStage, StageContext
 
@@ -43,26 +55,56 @@ def _compute_node(
     """Adds the outcomes of a node's cells; its models are freed at the end."""
     with _raising(node):
         set_torch_threads(pool.threads if node.model is not None else None)
-        stage = NodeStage(node, context, decoders=len(os.sched_getaffinity(0)))  # no other stage is at work
+        cores = len(os.sched_getaffinity(0))  # no other stage is at work
+        stage = NodeStage(node, context, decoders=pool.decoders or cores)
     calls = CallReporter(lambda made: watch(CallsAnswered(node.name, made)))
-    for work in shards:
-        cells = [cell for cell in work.cells if cell.node == node.name]
-        if not cells:
-            continue
-        watch(ShardStarted(node.name))
-        with about(stage=node.stage, node=node.name, **log_context(work.shard, node.stage)):
-            with _raising(node), telling_calls(calls.note):
-                computed = _compute_shard(stage, replace(work, outcomes=outcomes), cells)
-            for cell in cells:
-                log_cell(cell, computed[cell.path])
-        calls.send()
-        outcomes |= computed
-        watch(finished_shard(node.name, work.shard.rows, computed.values()))
+    with ThreadPoolExecutor(1) as reader:
+        for work, prepared in _read_ahead(stage, [work for work in shards if _cells(work, node)], outcomes, reader):
+            watch(ShardStarted(node.name))
+            cells, spent = _cells(work, node), ModelTime()
+            with _about(work, node):
+                with _raising(node), telling_calls(calls.note):
+                    computed = _compute_shard(stage, work, cells, prepared, spent)
+                for cell in cells:
+                    log_cell(cell, computed[cell.path])
+            calls.send()
+            outcomes |= computed
+            watch(finished_shard(node.name, work.shard.rows, computed.values(), spent if node.models else ModelTime()))
 
 
-def _compute_shard(stage: NodeStage, work: Work, cells: Sequence[Cell]) -> dict[str, Outcome]:
-    def tables(able: Sequence[Cell]) -> Mapping[str, pa.Table]:
-        return stage.compute(stage.prepare(work, able))
+def _cells(work: Work, node: Node) -> list[Cell]:
+    return [cell for cell in work.cells if cell.node == node.name]
+
+
+def _about(work: Work, node: Node) -> AbstractContextManager[None]:
+    return about(stage=node.stage, node=node.name, **log_context(work.shard, node.stage))
+
+
+def _read_ahead(
+    stage: NodeStage, shards: Sequence[Work], outcomes: Mapping[str, Outcome], reader: ThreadPoolExecutor
+) -> Iterator[tuple[Work, Future[Any]]]:
+    """Each shard with its rows, which are read and decoded while the shard before is computed."""
+
+    def begin(work: Work) -> Future[Any]:
+        able = [cell for cell in _cells(work, stage.node) if failed_input(cell, outcomes) is None]
+        with _about(work, stage.node):
+            return reader.submit(copy_context().run, lambda: stage.prepare(work, able) if able else None)
+
+    works = [replace(work, outcomes=outcomes) for work in shards]
+    ahead = [begin(work) for work in works[:1]]
+    for number, work in enumerate(works):
+        ahead += [begin(following) for following in works[number + 1 : number + 2]]
+        yield work, ahead.pop(0)
+
+
+def _compute_shard(
+    stage: NodeStage, work: Work, cells: Sequence[Cell], prepared: Future[Any], spent: ModelTime
+) -> dict[str, Outcome]:
+    def tables(_: Sequence[Cell]) -> Mapping[str, pa.Table]:
+        began = time.monotonic()
+        rows = prepared.result()
+        with spent.working(waiting_since=began):
+            return stage.compute(rows)
 
     return compute_cells(work, cells, tables, stage.context)
 

@@ -30,6 +30,12 @@ def living_resources() -> list[NodeResources]:
     return [_resources(machine) for machine in ray.nodes() if machine["Alive"]]
 
 
+def own_resources() -> NodeResources:
+    """The resources of the machine that this process is on."""
+    here = ray.get_runtime_context().get_node_id()
+    return next(_resources(machine) for machine in ray.nodes() if machine["NodeID"] == here)
+
+
 def _resources(machine: Mapping[str, Any]) -> NodeResources:
     resources = machine["Resources"]
     kinds = frozenset(name.removeprefix(ACCELERATOR) for name in resources if name.startswith(ACCELERATOR))

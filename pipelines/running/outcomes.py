@@ -3,7 +3,9 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import pyarrow as pa
@@ -24,6 +26,24 @@ SHORT_KEY = 8
 CALLS_INTERVAL = 1.0
 """Seconds at least between two reports of answered model calls."""
 NONE: Mapping[str, Outcome] = MappingProxyType({})
+
+
+@dataclass(slots=True)
+class ModelTime:
+    """Seconds of a shard, or of several."""
+
+    worked: float = 0.0
+    """A node's models worked."""
+    waited: float = 0.0
+    """They had nothing to work on while its rows were read and decoded."""
+
+    @contextmanager
+    def working(self, waiting_since: float | None = None) -> Iterator[None]:
+        """Adds the body's seconds, and those since the models had nothing to do."""
+        began = time.monotonic()
+        self.waited += 0.0 if waiting_since is None else began - waiting_since
+        yield
+        self.worked += time.monotonic() - began
 
 
 def save_cell(store: Store, cell: Cell, table: pa.Table, limits: Mapping[str, int]) -> Outcome:
@@ -80,10 +100,10 @@ def log_context(shard: Shard, stage: str) -> dict[str, str]:
     return {group: shard.group, "shard": shard.name}
 
 
-def finished_shard(node: str, rows: int, outcomes: Collection[Outcome]) -> ShardFinished:
+def finished_shard(node: str, rows: int, outcomes: Collection[Outcome], spent: ModelTime) -> ShardFinished:
     """The event of a shard of so many rows whose cells came to these outcomes; all rows of a failed cell failed."""
     failed = sum(rows if outcome.state == "failed" else outcome.errors for outcome in outcomes)
-    return ShardFinished(node, len(outcomes), rows, failed)
+    return ShardFinished(node, len(outcomes), rows, failed, spent.worked, spent.waited)
 
 
 def log_cell(cell: Cell, outcome: Outcome) -> None:
@@ -121,16 +141,3 @@ class CallReporter:
             made, self._unsent, self._sent = self._unsent, 0, time.monotonic()
             if made:
                 self._send(made)
-
-
-class Stopwatch:
-    """Adds up the seconds of its bodies."""
-
-    seconds = 0.0
-    began = 0.0
-
-    def __enter__(self) -> None:
-        self.began = time.monotonic()
-
-    def __exit__(self, *_: object) -> None:
-        self.seconds += time.monotonic() - self.began

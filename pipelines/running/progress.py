@@ -10,7 +10,7 @@ import ray
 from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.running.counters import Counters
 from plumbline.pipelines.running.events import CallsAnswered, Event, ShardStarted
-from plumbline.pipelines.running.outcomes import finished_shard
+from plumbline.pipelines.running.outcomes import ModelTime, finished_shard
 
 MAX_LINES = 100_000
 """Log lines kept for the driver; beyond it the oldest are dropped."""
@@ -127,13 +127,13 @@ class ProgressLog:
         """A node's models have answered so many more calls."""
         self.events.append(CallsAnswered(node, calls))
 
-    def finished(self, node: str, shard: str, rows: int, outcomes: Mapping[str, Outcome], seconds: float) -> None:
-        """A node is done with a shard, whatever became of its cells, by metric; `seconds` they were with its models."""
-        self.counters.finished(node, rows, outcomes, seconds)
+    def finished(self, node: str, shard: str, rows: int, outcomes: Mapping[str, Outcome], spent: ModelTime) -> None:
+        """A node is done with a shard, whatever became of its cells, by metric."""
+        self.counters.finished(node, rows, outcomes, spent)
         self.waiting[node] = max(0, self.waiting[node] - 1)
         self.counters.waiting(node, self.waiting[node])
         self.begun.pop((node, shard), None)
-        self.events.append(finished_shard(node, rows, outcomes.values()))
+        self.events.append(finished_shard(node, rows, outcomes.values(), spent))
 
     def interrupted(self) -> None:
         """All processes were ended, through no fault of their shards."""

@@ -54,7 +54,7 @@ class Runner:
         self.terms = terms
         self.cluster = cluster
         self.watch = watch
-        self.pools = {node.name: _pool(node, cluster) for node in nodes}
+        self.pools = {node.name: node.pool(cluster) for node in nodes}
         self.nodes = {node.name: node for node in nodes}
         self.outcomes: dict[str, Outcome] = {}
 
@@ -210,12 +210,6 @@ def _end(progress: Any) -> None:
     with suppress(RayError):
         ray.get(progress.__ray_terminate__.options(max_task_retries=0).remote(), timeout=END_TIMEOUT)
     ray.kill(progress)
-
-
-def _pool(node: Node, cluster: ClusterConfig) -> PoolConfig:
-    """The node's pool; a node without a model on its machine needs no GPU."""
-    pool = cluster.pool(node.name)
-    return pool if any(model.local for model in node.models.values()) else pool.without_gpu()
 
 
 def _watch(pools: Mapping[str, PoolConfig], progress: Any) -> type[ExecutionCallback]:

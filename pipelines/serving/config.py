@@ -9,6 +9,7 @@ from plumbline.operators.images import ImageLimits
 from plumbline.operators.metrics.table import AnyMetric
 from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.operators.scorer import ScorerConfig
+from plumbline.pipelines.base.cluster import PoolConfig
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.serving.listening import check_address
 
@@ -89,9 +90,12 @@ class ServeConfig(LoadConfig):
     """Folder or s3:// prefix of the store with the baseline."""
     storage: StorageConfig = field(default_factory=StorageConfig)
     num_cpus: float = 1.0
-    """CPUs that each replica reserves; so many images are decoded at once."""
+    """CPUs that each replica reserves."""
     num_gpus: float = 0.0
     """GPUs that each replica reserves; its models run there."""
+    decoders: int | None = None
+    """Images that each replica decodes at once; by default its GPU's share of the machine's cores, or without a GPU as
+    many as `num_cpus`."""
     threads: int | None = None
     """Torch threads of each replica; Ray's choice by default."""
     address: str | None = None
@@ -137,7 +141,16 @@ class ServeConfig(LoadConfig):
             limits=self.limits,
             clips=self.clips,
             on_gpu=self.num_gpus > 0,
-            decoders=max(1, int(self.num_cpus)),
+        )
+
+    def pool(self) -> PoolConfig:
+        """What a replica is given."""
+        return PoolConfig(
+            num_cpus=self.num_cpus or 1.0,
+            num_gpus=self.num_gpus,
+            decoders=self.decoders,
+            threads=self.threads,
+            deadline=self.batch_deadline,
         )
 
     def one_reward(self) -> str | None:

@@ -5,11 +5,14 @@ import math
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from plumbline.operators.batches import device_lost
 from plumbline.operators.errors import RowError
 from plumbline.operators.scorer import Scorer, ScorerConfig
 from plumbline.operators.wires.wire import Answer, Asked
+from plumbline.pipelines.base.cluster import PoolConfig
+from plumbline.pipelines.running.machines import own_resources
 from plumbline.pipelines.running.process import Deadline, keep_freed_memory, set_torch_threads
 
 BATCHES = 2
@@ -20,11 +23,13 @@ NOT_FINITE = RowError("not_finite", "the score is no finite number; set the mode
 class Replica:
     """Holds the models; Ray Serve starts another where it dies, hangs or loses its GPU."""
 
-    def __init__(self, config: ScorerConfig, threads: int | None, deadline: float) -> None:
-        """`deadline` is of one batch's decoding, and of its models' calls, in seconds."""
+    def __init__(self, config: ScorerConfig, pool: PoolConfig) -> None:
+        """The pool's deadline is of one batch's decoding, and of its models' calls."""
         keep_freed_memory()
-        set_torch_threads(threads)
-        self.scorer = Scorer(config, Deadline(deadline))
+        set_torch_threads(pool.threads)
+        machine = own_resources()
+        config = replace(config, decoders=pool.decoders_on(machine.cpus, machine.gpus))
+        self.scorer = Scorer(config, Deadline(pool.deadline))
         self.threads = ThreadPoolExecutor(BATCHES)
 
     async def score(self, asked: Sequence[Asked], metrics: Sequence[str]) -> list[dict[str, Answer]]:

@@ -97,7 +97,7 @@ def run_replicas(config: ServeConfig) -> Iterator[Any]:
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
     name = f"plumbline-{uuid.uuid4().hex[:8]}"
     ray_serve.start(proxy_location="Disabled", logging_config={"log_level": "ERROR"})
-    bound = deployment.bind(config.scorer(), config.threads, config.batch_deadline)
+    bound = deployment.bind(config.scorer(), config.pool())
     try:
         yield ray_serve.run(bound, name=name, route_prefix=None)
     finally:

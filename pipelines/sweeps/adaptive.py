@@ -19,7 +19,7 @@ from plumbline.pipelines.sweeps.computing import (
     Inspection,
     compute_whole,
     registered_sweep,
-    with_seconds,
+    with_times,
     with_waves,
 )
 from plumbline.pipelines.sweeps.planning import PlannedSweep
@@ -77,7 +77,7 @@ def _wave(
     totals = Totals()
     with display() as watch, registered_sweep(now, watch) as (working, watch):
         done, outcomes, result = compute_whole(working, to_all(totals.add, watch), see)
-    done, outcomes = with_waves(with_seconds(done, totals), outcomes)
+    done, outcomes = with_waves(with_times(done, totals), outcomes)
     if result is None:
         raise StoreError("cells of this wave break again and again; look at the disk, and run again")
     return done, outcomes, result

@@ -14,7 +14,7 @@ from plumbline.pipelines.plans.costs import try_services
 from plumbline.pipelines.plans.plan import Plan, make_plan, with_missing
 from plumbline.pipelines.running.events import Event, Totals, Watch, expected_cells, to_all
 from plumbline.pipelines.running.stages import StageContext
-from plumbline.pipelines.sweeps.planning import PlannedSweep, uris_of
+from plumbline.pipelines.sweeps.planning import NodeTimes, PlannedSweep, uris_of
 
 T = TypeVar("T")
 
@@ -110,10 +110,14 @@ def with_waves(planned: PlannedSweep, outcomes: dict[str, Outcome]) -> tuple[Pla
     return replace(planned, plan=plan), {**planned.outcomes, **outcomes}
 
 
-def with_seconds(planned: PlannedSweep, totals: Totals) -> PlannedSweep:
-    """The sweep with the time that its nodes took, added to that of earlier waves."""
-    seconds = {node: round(planned.seconds.get(node, 0) + state.seconds, 1) for node, state in totals.nodes.items()}
-    return replace(planned, seconds={**planned.seconds, **{node: took for node, took in seconds.items() if took}})
+def with_times(planned: PlannedSweep, totals: Totals) -> PlannedSweep:
+    """The sweep with the times that its nodes took, added to those of earlier waves."""
+    times = dict(planned.times)
+    for node, state in totals.nodes.items():
+        before = times.get(node, NodeTimes())
+        took = NodeTimes(*(round(getattr(state, name) + getattr(before, name), 1) for name in NodeTimes._fields))
+        times |= {node: took} if took.seconds else {}
+    return replace(planned, times=times)
 
 
 def model_usage(plan: Plan, outcomes: Mapping[str, Outcome]) -> dict[str, Usage]:

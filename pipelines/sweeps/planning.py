@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.models.resolution import find_vqa_profile
@@ -23,6 +23,17 @@ if TYPE_CHECKING:
     from plumbline.pipelines.sources.waves import Waves
 
 LOG = logging.getLogger(__name__)
+
+
+class NodeTimes(NamedTuple):
+    """How long a node took."""
+
+    seconds: float = 0.0
+    """From its first shard to its last, by the clock."""
+    worked: float = 0.0
+    """Its models worked, those of all workers together."""
+    waited: float = 0.0
+    """They waited for rows to be read and decoded."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +56,7 @@ class PlannedSweep:
     """What an adaptive sweep decided after its last wave."""
     outcomes: Mapping[str, Outcome] = field(default_factory=dict)
     """The outcomes of cells that earlier waves computed."""
-    seconds: Mapping[str, float] = field(default_factory=dict)
+    times: Mapping[str, NodeTimes] = field(default_factory=dict)
     """How long earlier waves took, by node."""
 
     @property

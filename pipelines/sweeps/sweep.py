@@ -20,7 +20,7 @@ from plumbline.pipelines.sweeps.computing import (
     compute_whole,
     model_usage,
     registered_sweep,
-    with_seconds,
+    with_times,
     with_waves,
 )
 from plumbline.pipelines.sweeps.planning import PlannedSweep
@@ -103,7 +103,7 @@ def _run(
         return Inspection(replace(results, summary=ordered), results.broken)
 
     planned, outcomes, results = compute_whole(planned, to_all(totals.add, watch), gather)
-    planned = with_seconds(planned, totals)
+    planned = with_times(planned, totals)
     planned, outcomes = with_waves(planned, outcomes)
     code = exit_code(results.n_null, results.rows, planned.config.max_failed)
     write_run(planned, run_id, results, outcomes, began=began, exit_code=code, assert_lease=assert_lease)

@@ -63,7 +63,9 @@ def write_run(
             for item in planned.plan.nodes
             if item.node.model is not None and item.missing
         },
-        "seconds": dict(planned.seconds),
+        "seconds": {node: times.seconds for node, times in planned.times.items()},
+        "worked": {node: times.worked for node, times in planned.times.items() if times.worked},
+        "waited": {node: times.waited for node, times in planned.times.items() if times.worked},
         "usage": {node: took._asdict() for node, took in usage.items()},
         "costs": {node: cost._asdict() for node, cost in costs_of(planned.plan, usage).items()},
         "versions": _versions(),

@@ -1,5 +1,6 @@
 """Without Ray: a sweep in one process commits the cells and shows the progress that it would on a cluster."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -47,6 +48,30 @@ def test_it_computes_what_a_sweep_on_ray_finds_whole(
     )
     pd.testing.assert_frame_equal(ours, rays, rtol=1e-5)
     assert ours["score"].isna().sum() == 2
+
+
+def test_a_run_tells_how_long_its_models_waited_for_images_and_which_key_turns_it(
+    given: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_job(sweep.COMMAND, sweep.main, [*given, f"store={tmp_path}", "cluster=here"]) == 2
+    (run,) = (tmp_path / "runs").glob("2*")
+    manifest = json.loads((run / "manifest.json").read_text())
+    models = {"answers:vqa", "similarities:clip"}
+    assert manifest["worked"].keys() == manifest["waited"].keys() == models
+    assert all(manifest["worked"][node] + manifest["waited"][node] <= manifest["seconds"][node] + 1 for node in models)
+    report = (run / "report.html").read_text()
+    assert "models waited" in report and "cluster.pools.STAGE.decoders" in report
+
+
+def test_a_plan_for_gpus_tells_what_their_workers_are_given(
+    given: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [f"store={tmp_path}", "dry_run=true", "cluster=gpu8", "cluster.pools.similarities.decoders=20"]
+    assert run_job(sweep.COMMAND, sweep.main, [*given, *options]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    share = "a decoder for each core of its GPU's share"
+    assert f"answers:vqa: 1 to 7 workers, each with 1 GPU and {share}" in lines
+    assert "similarities:clip: 1 to 4 workers, each with 0.25 GPU and 20 decoders" in lines
 
 
 HEAVY = {"ray", "vllm", "sklearn", "matplotlib", "duckdb", "altair", "torchvision", "spacy", "uvicorn"}

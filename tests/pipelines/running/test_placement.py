@@ -1,5 +1,7 @@
 """Pools stand together where the cluster can place them, follow in waves where not, and never start unplaceable."""
 
+from typing import Any
+
 import pytest
 
 from plumbline.operators.errors import ConfigError
@@ -62,6 +64,24 @@ def test_the_refusal_names_the_remedy() -> None:
 
 A100 = NodeResources(8, 1, frozenset({"A100"}), {"zone": "a"})
 L4 = NodeResources(8, 1, frozenset({"L4"}), {"zone": "b"})
+
+
+@pytest.mark.parametrize(
+    ("given", "machine", "decoders"),
+    [
+        ({"num_gpus": 1.0}, (96.0, 8.0), 12),
+        ({"num_gpus": 0.25}, (16.0, 1.0), 4),
+        ({"num_gpus": 2.0}, (48.0, 4.0), 24),
+        ({"num_gpus": 0.25}, (2.0, 1.0), 1),
+        ({"num_cpus": 4.0}, (96.0, 8.0), 4),
+        ({"num_cpus": 0.25}, (2.0, 0.0), 1),
+        ({"num_gpus": 1.0, "decoders": 20}, (96.0, 8.0), 20),
+    ],
+)
+def test_an_actor_decodes_on_its_gpus_share_of_the_cores(
+    given: dict[str, Any], machine: tuple[float, float], decoders: int
+) -> None:
+    assert PoolConfig(**given).decoders_on(*machine) == decoders
 
 
 def kind(accelerator_type: str | None = None, **labels: str) -> PoolConfig:
