@@ -298,11 +298,11 @@ class ImageRow(NamedTuple):
 Preprocess = Callable[[Image.Image], Any]
 PreprocessVideo = Callable[[Sequence[Image.Image], float], Any]
 """Of a video's frames, each standing for so many seconds."""
-Held = Callable[[int, ImageRow, str], bool]
+IsKnown = Callable[[int, ImageRow, str], bool]
 """Whether the result for a row of a table is known already, by its place, its ids and the digest of its image."""
 
 
-def nothing_held(place: int, row: ImageRow, digest: str) -> bool:
+def nothing_known(place: int, row: ImageRow, digest: str) -> bool:
     """No result is known: every row is to be computed."""
     return False
 
@@ -320,7 +320,7 @@ class PreparedImages:
     pixels: list[Any] = field(default_factory=list)
     """What the preprocessing made of every image of every row without error, in row order, on the CPU."""
     places: list[int] = field(default_factory=list)
-    """Which rows of the table they are: all but those that were held already."""
+    """Which rows of the table they are: all but those that were known already."""
     counts: list[int] = field(default_factory=list)
     """Beside each row, how many of the `pixels` are of it: 0 where it has an error, and 1 but for rows of several and
     videos."""
@@ -346,10 +346,10 @@ def prepare_images(
     fetch: FetchUri,
     clips: Clips = STANDARD,
     preprocess_video: PreprocessVideo | None = None,
-    held: Held = nothing_held,
+    is_known: IsKnown = nothing_known,
     decoders: int = 1,
 ) -> PreparedImages:
-    """Decodes and preprocesses a shard; a row that cannot be is kept with its error, one that is `held` left out.
+    """Decodes and preprocesses a shard; a row that cannot be is kept with its error, one that `is_known` left out.
 
     `preprocess_video` is called for rows of several images that are shown as a video; without it these are each shown
     by itself. `decoders` images are decoded at once, each in a thread, which Pillow's and numpy's loops leave to one
@@ -361,7 +361,7 @@ def prepare_images(
         row = identify(record, generator)
         encoded = row_bytes(row, record, limits.max_images, fetch)
         digest = None if isinstance(encoded, RowError) else digest_of(encoded)
-        if digest is not None and held(place, row, digest):
+        if digest is not None and is_known(place, row, digest):
             return None
         if isinstance(encoded, RowError):
             return row, digest, encoded
@@ -429,7 +429,7 @@ def _video_pixels(
     limits: ImageLimits,
 ) -> list[Any] | RowError:
     """What the preprocessing makes of all of a row's images in one; a single image is shown as an image."""
-    frames = _held(images, limits, "video")
+    frames = _all_within(images, limits, "video")
     if isinstance(frames, RowError):
         return frames
     seconds = fmean(frame.info.get(FRAME_SECONDS, LISTED_SECONDS) for frame in frames)
@@ -439,7 +439,7 @@ def _video_pixels(
 
 
 def _images(encoded: Sequence[bytes], limits: ImageLimits, clips: Clips) -> Iterator[Image.Image | RowError]:
-    """A row's images and the frames of its videos, one after the other; none is held."""
+    """A row's images and the frames of its videos, one after the other; none is kept."""
     for number, content in enumerate(encoded, 1):
         for image in decode_each(content, limits, clips):
             yield _of_image(image, number, len(encoded)) if isinstance(image, RowError) else image
@@ -447,25 +447,27 @@ def _images(encoded: Sequence[bytes], limits: ImageLimits, clips: Clips) -> Iter
 
 def _in_grid(images: Iterator[Image.Image | RowError], limits: ImageLimits) -> Iterator[Image.Image | RowError]:
     """All of a row's images in one, which is within the limits too."""
-    held = _held(images, limits, "grid")
-    if isinstance(held, RowError):
-        yield held
+    frames = _all_within(images, limits, "grid")
+    if isinstance(frames, RowError):
+        yield frames
     else:
-        yield held[0] if len(held) == 1 else grid(held)
+        yield frames[0] if len(frames) == 1 else grid(frames)
 
 
-def _held(images: Iterator[Image.Image | RowError], limits: ImageLimits, what: str) -> list[Image.Image] | RowError:
+def _all_within(
+    images: Iterator[Image.Image | RowError], limits: ImageLimits, what: str
+) -> list[Image.Image] | RowError:
     """All of a row's images, which together have no more pixels than one may have, or why there are not all."""
-    held: list[Image.Image] = []
+    frames: list[Image.Image] = []
     for image in images:
         if isinstance(image, RowError):
             return image
-        held.append(image)
-        first = held[0]
-        if len(held) * first.width * first.height > limits.max_pixels:
-            found = f"a {what} of {len(held)} or more images of {first.width}x{first.height} pixels"
+        frames.append(image)
+        first = frames[0]
+        if len(frames) * first.width * first.height > limits.max_pixels:
+            found = f"a {what} of {len(frames)} or more images of {first.width}x{first.height} pixels"
             return _too_large(found, f"max_pixels={limits.max_pixels}")
-    return held
+    return frames
 
 
 def _of_image(error: RowError, number: int, count: int) -> RowError:

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from plumbline.operators.building.taxonomy import Check, Tag, Template, Value
 from plumbline.operators.building.writer import TextWriter
 from plumbline.operators.errors import ConfigError
-from plumbline.operators.metrics import reading
+from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.forms import Form, Replies, entries, record, spelled, string
 from plumbline.operators.metrics.writer import digest
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask
@@ -129,7 +129,7 @@ def _fields_of_text(fields: Sequence[str], reply: str) -> list[str]:
     """The fields of a reply, of which the first may stand without its name; raises UnreadableReply."""
     said: dict[str, list[str]] = {fields[0]: []}
     current = fields[0]
-    for line in reading.plain(reply).splitlines():
+    for line in parsing.plain(reply).splitlines():
         label = _label(line, fields)
         if label is not None:
             current, line = label, line.partition(":")[2]
@@ -137,21 +137,21 @@ def _fields_of_text(fields: Sequence[str], reply: str) -> list[str]:
         elif current == fields[-1] and not line.strip() and any(said[current]):
             break  # what a model adds behind the prompt
         said[current].append(line)
-    texts = {name: reading.one_line(" ".join(lines)) for name, lines in said.items()}
+    texts = {name: parsing.one_line(" ".join(lines)) for name, lines in said.items()}
     if missing := [name for name in fields if not texts.get(name)]:
         raise UnreadableReply(f"expected {', '.join(fields)}, each on a line behind its name; {missing[0]} is missing")
     return [texts[name] for name in fields]
 
 
 def _label(line: str, fields: Sequence[str]) -> str | None:
-    name = reading.key(line.partition(":")[0]) if ":" in line else ""
-    return next((own for own in fields if reading.key(own) == name), None)
+    name = parsing.key(line.partition(":")[0]) if ":" in line else ""
+    return next((own for own in fields if parsing.key(own) == name), None)
 
 
 def _fields_of_json(fields: Sequence[str], reply: str) -> list[str]:
     said = [spelled(value) for name in fields for value in entries(reply, name)[:1]]
     if len(said) != len(fields) or not all(said):
-        raise UnreadableReply(f"expected JSON with {', '.join(fields)}, found {reading.shown(reply.strip())}")
+        raise UnreadableReply(f"expected JSON with {', '.join(fields)}, found {parsing.shown(reply.strip())}")
     return said
 
 
@@ -171,8 +171,8 @@ def _unquoted(text: str) -> str:
 
 def _require(check: Check, text: str, other: str) -> None:
     if check.contains is not None:
-        if reading.find(_unquoted(other), text) is None:
-            raise UnreadableReply(f"the {check.field} has not the words {reading.shown(other)} of {check.contains}")
+        if parsing.find(_unquoted(other), text) is None:
+            raise UnreadableReply(f"the {check.field} has not the words {parsing.shown(other)} of {check.contains}")
         return
     unit, found = ("words", len(text.split())) if check.words is not None else ("characters", len(text))
     match = _RANGE.fullmatch(other.strip())

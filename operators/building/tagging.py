@@ -9,9 +9,9 @@ from typing import Any, Literal, NamedTuple
 from plumbline.operators.building.taxonomy import Taxonomy
 from plumbline.operators.building.writer import TextWriter
 from plumbline.operators.errors import ConfigError
-from plumbline.operators.metrics import reading
+from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.forms import Form, Replies, entries, field, listing, one_of, record, spelled, string
-from plumbline.operators.metrics.reading import Place
+from plumbline.operators.metrics.parsing import Place
 from plumbline.operators.metrics.writer import digest
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask
 
@@ -48,7 +48,7 @@ class Tagging(TextWriter):
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
         """The program that has a prompt tagged; raises UnreadableReply for a reply that has not only tags."""
-        request = self._form.request(self.options.sampling, f"input: {reading.one_line(prompt)}\noutput:")
+        request = self._form.request(self.options.sampling, f"input: {parsing.one_line(prompt)}\noutput:")
         said = yield from ask(request._replace(stop=STOP), partial(_read, self._form, self.taxonomy))
         return list(_questions(said, prompt))
 
@@ -92,7 +92,7 @@ def _shown(tags: Sequence[str], replies: Replies) -> str:
 
 def text_tags(reply: str) -> list[WrittenTag]:
     """Lines `1 | entity - whole (man)`; raises UnreadableReply where there are none."""
-    said = [_split(line.text) for line in reading.numbered(reply)]
+    said = [_split(line.text) for line in parsing.numbered(reply)]
     if not said:
         raise UnreadableReply("expected lines such as 1 | tag (words), found none")
     return said
@@ -113,10 +113,10 @@ def json_tags(reply: str) -> list[WrittenTag]:
 
 def _read(form: Form[WrittenTag], taxonomy: Taxonomy, reply: str) -> list[WrittenTag]:
     """The tags of a reply as the taxonomy spells them, none where it says so; each tag of some words once."""
-    said = [one for one in form.parts(reply) if reading.key(one.tag) != NONE]
+    said = [one for one in form.parts(reply) if parsing.key(one.tag) != NONE]
     try:
         return list(
-            dict.fromkeys(WrittenTag(taxonomy.find(one.tag).written, reading.one_line(one.words)) for one in said)
+            dict.fromkeys(WrittenTag(taxonomy.find(one.tag).written, parsing.one_line(one.words)) for one in said)
         )
     except ConfigError as error:
         raise UnreadableReply(str(error)) from error
@@ -128,7 +128,7 @@ def _questions(said: Sequence[WrittenTag], prompt: str) -> Iterator[WrittenQuest
         yield WrittenQuestion("1", NONE, ())
     taken: list[Place] = []
     for number, (tag, words) in enumerate(said, start=1):
-        place = reading.find(words, prompt, taken=taken) if words else None
+        place = parsing.find(words, prompt, taken=taken) if words else None
         taken += [place] if place else []
         start, end = place or (None, None)
         text = f"{tag} ({words})" if words else tag

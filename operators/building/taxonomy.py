@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from plumbline.operators.errors import ConfigError, suggest
-from plumbline.operators.metrics.reading import key
+from plumbline.operators.metrics.parsing import key
 
 Value = str | int
 EMPTY = "nothing"

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plumbline.operators.diagnosis.correlations import PromptNumbers, prompt_numbers
-from plumbline.operators.metrics import reading
+from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.writing import is_asked
 from plumbline.operators.question_quality import content_words
 from plumbline.operators.statistics.poisson import hash_ids
@@ -97,10 +97,10 @@ class QuestionCounts:
 
     def _add(self, row: Mapping[str, Any]) -> None:
         prompt_id, choices, answer = row["prompt_id"], row["choices"], row["answer"]
-        yes_no = reading.is_yes_no(choices)
-        easy = reading.key(answer) == "yes" if yes_no else answer == choices[0]
+        yes_no = parsing.is_yes_no(choices)
+        easy = parsing.key(answer) == "yes" if yes_no else answer == choices[0]
         said = frozenset(row["text"][start:end].casefold() for start, end in content_words(row["text"])), answer
-        self.known[row["question_id"]] = _KnownQuestion(yes_no, reading.key(choices[0]))
+        self.known[row["question_id"]] = _KnownQuestion(yes_no, parsing.key(choices[0]))
         self._asked[prompt_id] += 1
         self._kinds[row["kind"] or ""] += 1
         self._counts.update({"yes_no": yes_no, "yes": yes_no and easy, "first": easy and not yes_no})
@@ -157,7 +157,7 @@ class AnswerCounts:
     def statistics(self) -> AnswerStatistics:
         """Of all that was counted."""
         known = [
-            (count, self.known[question], reading.key(wanted), reading.key(given))
+            (count, self.known[question], parsing.key(wanted), parsing.key(given))
             for (question, wanted, given), count in self._answers.items()
             if question in self.known
         ]

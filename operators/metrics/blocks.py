@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from plumbline.operators.metrics import reading
+from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.forms import Schema, entries, field, list_of, one_of, record, spelled, string
 from plumbline.operators.metrics.writing import UnreadableReply
 
@@ -89,7 +89,7 @@ def blocks_schema(**subject: Schema) -> Callable[[int], Schema]:
     with choices. Of these no schema can say that the wrong ones differ from the right one, by which all may be lost.
     """
     text, choice = string(MAX_WRITTEN_QUESTION), string(MAX_WRITTEN_CHOICE)
-    closed = record(**subject, question=text, answer=one_of(reading.YES_NO))
+    closed = record(**subject, question=text, answer=one_of(parsing.YES_NO))
     opened = record(**subject, question=text, answer=choice, wrong=list_of(choice, 3))
 
     def schema(max_tokens: int) -> Schema:
@@ -132,7 +132,7 @@ def _fill(draft: _Draft, part: str, line: _Line) -> None:
 
 
 def _labelled(reply: str) -> Iterator[_Line]:
-    for whole in reading.lines(reply):
+    for whole in parsing.lines(reply):
         for line in _unfolded(whole):
             about, label = _ABOUT.fullmatch(line), _LABEL.fullmatch(line)
             if label:
@@ -154,35 +154,35 @@ def _unfolded(line: str) -> list[str]:
 def _block(draft: _Draft) -> Block | str:
     """The draft as a question, or what is wrong with it."""
     text = "".join(draft.text)
-    named = f"the question {reading.shown(text)}"
-    if not any(char.isalnum() for char in text) or len(text) > reading.MAX_QUESTION:
-        return f"{named} has {len(text)} characters, expected 1 to {reading.MAX_QUESTION}"
+    named = f"the question {parsing.shown(text)}"
+    if not any(char.isalnum() for char in text) or len(text) > parsing.MAX_QUESTION:
+        return f"{named} has {len(text)} characters, expected 1 to {parsing.MAX_QUESTION}"
     if not draft.answer:
         return f'{named} has no line "A:"'
     choices = _choices(draft)
-    answer = reading.choice_of(draft.answer[0], choices)
+    answer = parsing.choice_of(draft.answer[0], choices)
     problem = _problem(choices, draft.answer[0], answer)
     if problem or answer is None:
         return f"{named} {problem}"
-    if reading.is_yes_no(choices):
-        return Block(draft.subject, text, reading.YES_NO, reading.key(answer))
-    unique = {reading.key(choice): choice for choice in reversed(choices)}
-    return Block(draft.subject, text, tuple(reversed(unique.values())), unique[reading.key(answer)])
+    if parsing.is_yes_no(choices):
+        return Block(draft.subject, text, parsing.YES_NO, parsing.key(answer))
+    unique = {parsing.key(choice): choice for choice in reversed(choices)}
+    return Block(draft.subject, text, tuple(reversed(unique.values())), unique[parsing.key(answer)])
 
 
 def _choices(draft: _Draft) -> Sequence[str]:
     """The choices as written; yes and no where there are none and the answer is one of them."""
     written = draft.choices
-    choices = reading.split_choices(written[0]) if len(written) == 1 else reading.unlabelled(written)
-    alone = len({reading.key(choice) for choice in choices}) < 2
-    return reading.YES_NO if alone and reading.same_choice(draft.answer[0], reading.YES_NO) else choices
+    choices = parsing.split_choices(written[0]) if len(written) == 1 else parsing.unlabelled(written)
+    alone = len({parsing.key(choice) for choice in choices}) < 2
+    return parsing.YES_NO if alone and parsing.same_choice(draft.answer[0], parsing.YES_NO) else choices
 
 
 def _problem(choices: Sequence[str], written: str, answer: str | None) -> str | None:
-    if not 2 <= len({reading.key(choice) for choice in choices}) <= reading.MAX_CHOICES:
-        return f"has {len(choices)} choices, expected 2 to {reading.MAX_CHOICES} different ones"
-    if max(map(len, choices)) > reading.MAX_CHOICE:
-        return f"has a choice of more than {reading.MAX_CHOICE} characters"
+    if not 2 <= len({parsing.key(choice) for choice in choices}) <= parsing.MAX_CHOICES:
+        return f"has {len(choices)} choices, expected 2 to {parsing.MAX_CHOICES} different ones"
+    if max(map(len, choices)) > parsing.MAX_CHOICE:
+        return f"has a choice of more than {parsing.MAX_CHOICE} characters"
     if answer is None:
-        return f"has the answer {reading.shown(written)}, which is not among its choices {reading.shown(str(choices))}"
+        return f"has the answer {parsing.shown(written)}, which is not among its choices {parsing.shown(str(choices))}"
     return None

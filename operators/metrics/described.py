@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from plumbline.operators.errors import ConfigError
-from plumbline.operators.metrics import reading
+from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.judged import AGAIN, fill, require_sampling
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.writer import digest, prompt_template
@@ -90,17 +90,17 @@ def description_prompt(sight: Sight) -> str:
     """What a description is asked for with."""
     regions = "\n".join(map(_region_line, sight.regions)) or "(none was found)"
     size = {"width": str(sight.width), "height": str(sight.height)}
-    return fill(DESCRIBE, **size, regions=regions, caption=reading.one_line(sight.caption))
+    return fill(DESCRIBE, **size, regions=regions, caption=parsing.one_line(sight.caption))
 
 
 def _region_line(region: Region) -> str:
     """`[object]: [caption]: [bounding box]` (3.1), where one model gives object and caption in one."""
-    return f"{reading.one_line(region.label)}: [{region.x1}, {region.y1}, {region.x2}, {region.y2}]"
+    return f"{parsing.one_line(region.label)}: [{region.x1}, {region.y1}, {region.x2}, {region.y2}]"
 
 
 def read_prose(reply: str) -> str:
     """A reply as one paragraph; raises UnreadableReply where it is empty."""
-    said = reading.one_line(reading.plain(reply))
+    said = parsing.one_line(parsing.plain(reply))
     if not said:
         raise UnreadableReply("it is empty")
     return said

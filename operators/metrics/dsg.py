@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from plumbline.operators.errors import ConfigError
-from plumbline.operators.metrics import reading
+from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Answered, Scored, element, mean_scored
 from plumbline.operators.metrics.forms import (
     Form,
@@ -23,7 +23,7 @@ from plumbline.operators.metrics.forms import (
     string,
 )
 from plumbline.operators.metrics.metric import Expected, Prior, with_prior
-from plumbline.operators.metrics.reading import NumberedLine
+from plumbline.operators.metrics.parsing import NumberedLine
 from plumbline.operators.metrics.writer import WriterConfig, digest, likeliest, prompt_template
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask, read_each
 from plumbline.operators.models.vqa_profiles import Reduction
@@ -95,7 +95,7 @@ class DsgConfig(WriterConfig):
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
         """The questions about a prompt: its tuples, then side by side a question and the dependencies of each."""
-        about = f"Description:\n{reading.one_line(prompt)}\nTuples:\n"
+        about = f"Description:\n{parsing.one_line(prompt)}\nTuples:\n"
         stating, asking, needing = (form[self.replies] for form in (TUPLES, QUESTIONS, DEPENDENCIES))
         request = stating.request(self.sampling, about)
         tuples = yield from ask(request, partial(read_tuples, parts=stating.parts))
@@ -164,7 +164,7 @@ class SemanticTuple(NamedTuple):
 Parts = Callable[[str], Sequence[NumberedLine]]
 
 
-def read_tuples(reply: str, parts: Parts = reading.numbered) -> dict[int, SemanticTuple]:
+def read_tuples(reply: str, parts: Parts = parsing.numbered) -> dict[int, SemanticTuple]:
     """Lines `1 | entity - whole (motorcycle)` by their number; raises UnreadableReply where there are none.
 
     Here and below the last line of a number counts, as in the DSG release.
@@ -178,18 +178,18 @@ def read_tuples(reply: str, parts: Parts = reading.numbered) -> dict[int, Semant
 
 
 def _tuple(text: str) -> SemanticTuple:
-    text = text[: reading.MAX_QUESTION]
+    text = text[: parsing.MAX_QUESTION]
     kind, _, words = text.partition("(")
     last = re.sub(r"\)[^)]*$", "", words).rpartition(",")[2].strip()
     return SemanticTuple(text, kind.strip(" |:-").casefold() or None, last or None)
 
 
-def read_questions(numbers: Sequence[int], reply: str, parts: Parts = reading.numbered) -> dict[int, str]:
+def read_questions(numbers: Sequence[int], reply: str, parts: Parts = parsing.numbered) -> dict[int, str]:
     """Lines `1 | Is there a motorcycle?` by the number of their tuple; raises UnreadableReply where there are none."""
     lines = [line for line in parts(reply) if "?" in line.text]
     texts = {line.number: line.text.rpartition("?")[0] + "?" for line in lines}
     questions = {
-        number: texts[number] for number in numbers if len(texts.get(number, "")) in range(2, reading.MAX_QUESTION)
+        number: texts[number] for number in numbers if len(texts.get(number, "")) in range(2, parsing.MAX_QUESTION)
     }
     if not questions:
         raise UnreadableReply('no line such as "1 | Is there a motorcycle?" was found with the number of a tuple')
@@ -202,9 +202,9 @@ def read_released_questions(numbers: Sequence[int], reply: str) -> dict[int, str
     texts = {}
     for line in said.split("\n"):
         number, *text = (part.strip() for part in line.split("|"))
-        if not number.isdecimal() or len(text) != 1 or not 0 < len(text[0]) < reading.MAX_QUESTION:
+        if not number.isdecimal() or len(text) != 1 or not 0 < len(text[0]) < parsing.MAX_QUESTION:
             raise UnreadableReply(
-                f'expected lines such as "1 | Is there a motorcycle?" alone, found {reading.shown(line)}'
+                f'expected lines such as "1 | Is there a motorcycle?" alone, found {parsing.shown(line)}'
             )
         texts[int(number)] = text[0]
     questions = {number: texts[number] for number in numbers if number in texts}
@@ -213,14 +213,14 @@ def read_released_questions(numbers: Sequence[int], reply: str) -> dict[int, str
     return questions
 
 
-def read_dependencies(numbers: Sequence[int], reply: str, parts: Parts = reading.numbered) -> dict[int, str]:
+def read_dependencies(numbers: Sequence[int], reply: str, parts: Parts = parsing.numbered) -> dict[int, str]:
     """Lines `6 | 1,4` by the number of their tuple, as written.
 
     Raises UnreadableReply where there are none, and where no line of a tuple can be read: one tuple without its parents
     would score higher than it should.
     """
     lines = [line for line in parts(reply) if line.number in numbers]
-    parents = {line.number: line.text for line in lines if reading.named_parents(line.text) is not None}
+    parents = {line.number: line.text for line in lines if parsing.named_parents(line.text) is not None}
     unread = next((line for line in lines if line.number not in parents), None)
     if unread is not None:
         raise UnreadableReply(f'expected numbers such as "1,3", or 0, after "{unread.number} |", found "{unread.text}"')
@@ -262,15 +262,15 @@ _TUPLE = record(category=one_of(CATEGORIES), words=list_of(string(40), 3))
 _QUESTION = record(tuple=_PLACE, question=string(120))
 _DEPENDENCY = record(tuple=_PLACE, parents=list_of(_PLACE, 8, least=0))
 TUPLES: Mapping[Replies, Form[NumberedLine]] = {
-    "text": Form(TUPLES_INSTRUCTIONS, reading.numbered),
+    "text": Form(TUPLES_INSTRUCTIONS, parsing.numbered),
     "json": Form(prompt_template("dsg_tuples_json"), json_tuples, listing("tuples", _TUPLE, 40)),
 }
 QUESTIONS: Mapping[Replies, Form[NumberedLine]] = {
-    "text": Form(QUESTIONS_INSTRUCTIONS, reading.numbered),
+    "text": Form(QUESTIONS_INSTRUCTIONS, parsing.numbered),
     "json": Form(prompt_template("dsg_questions_json"), json_questions, listing("questions", _QUESTION, 40)),
 }
 DEPENDENCIES: Mapping[Replies, Form[NumberedLine]] = {
-    "text": Form(DEPENDENCIES_INSTRUCTIONS, reading.numbered),
+    "text": Form(DEPENDENCIES_INSTRUCTIONS, parsing.numbered),
     "json": Form(prompt_template("dsg_dependencies_json"), json_dependencies, listing("dependencies", _DEPENDENCY, 40)),
 }
 
@@ -286,12 +286,12 @@ def _written(
 
 
 def _parents(number: int, written: str, questions: Mapping[int, str]) -> tuple[str, ...]:
-    named = dict.fromkeys(reading.named_parents(written) or ())
+    named = dict.fromkeys(parsing.named_parents(written) or ())
     return tuple(str(parent) for parent in named if parent in questions and parent != number)
 
 
 def _question(prompt: str, number: int, text: str, about: SemanticTuple, parents: tuple[str, ...]) -> WrittenQuestion:
-    place = reading.find(about.words, prompt) if about.words else None
+    place = parsing.find(about.words, prompt) if about.words else None
     span = prompt[place.start : place.end] if place else about.words
     start, end = place or (None, None)
-    return WrittenQuestion(str(number), text, reading.YES_NO, "yes", about.kind, span, start, end, parents)
+    return WrittenQuestion(str(number), text, parsing.YES_NO, "yes", about.kind, span, start, end, parents)

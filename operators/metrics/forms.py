@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
-from plumbline.operators.metrics import reading
+from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.writing import Sampling, UnreadableReply
 from plumbline.operators.models.calls import Request
 
@@ -75,13 +75,13 @@ def entries(reply: str, *names: str) -> list[Any]:
 
     Without them the first list counts, and else the whole. Raises UnreadableReply where there is no JSON.
     """
-    said = reading.plain(reply)
+    said = parsing.plain(reply)
     starts = sorted(start for start in (said.find("{"), said.find("[")) if start >= 0)
     for start in starts:
         value = _decoded(said[start:])
         if value is not None:
             return _under(value, names)
-    raise UnreadableReply(f'expected JSON such as {{"{names[0]}": ...}}, found {reading.shown(said.strip())}')
+    raise UnreadableReply(f'expected JSON such as {{"{names[0]}": ...}}, found {parsing.shown(said.strip())}')
 
 
 def _decoded(text: str) -> Any:
@@ -121,7 +121,7 @@ def spelled(value: Any) -> str:
     """A value of JSON as the text that it says, on one line; empty where it says none."""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return reading.one_line(str(value)) if isinstance(value, str | int | float) else ""
+    return parsing.one_line(str(value)) if isinstance(value, str | int | float) else ""
 
 
 def texts_under(name: str) -> Callable[[str], list[str]]:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from plumbline.operators.errors import ConfigError
-from plumbline.operators.metrics import reading
+from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Answered, Element, Scored, element, mean_scored
 from plumbline.operators.metrics.blocks import Block, blocks_schema, read_blocks, read_json_blocks
 from plumbline.operators.metrics.forms import (
@@ -24,7 +24,7 @@ from plumbline.operators.metrics.forms import (
     string,
 )
 from plumbline.operators.metrics.metric import Expected, Prior, with_prior
-from plumbline.operators.metrics.reading import Place
+from plumbline.operators.metrics.parsing import Place
 from plumbline.operators.metrics.tifa import one_step_templates, write_once
 from plumbline.operators.metrics.writer import (
     WriterConfig,
@@ -132,7 +132,7 @@ class GeckoConfig(WriterConfig):
         """The questions about a prompt: its words labelled, then all questions in a second reply (appendix C)."""
         if not self.coverage:
             return (yield from write_once(prompt, self.sampling, self.replies))
-        about = f"Description:\n{reading.one_line(prompt)}\n"
+        about = f"Description:\n{parsing.one_line(prompt)}\n"
         form = SPANS[self.replies]
         request = form.request(self.sampling, about + SPANS_HEADING)
         labelled = yield from ask(request, partial(read_spans, prompt, parts=form.parts))
@@ -182,7 +182,7 @@ class _Label(NamedTuple):
 
 def text_labels(reply: str) -> list[_Label]:
     """The labels of an annotated prompt; those of a reply that forgets the numbers too."""
-    text = reading.one_line(reading.plain(reply))
+    text = parsing.one_line(parsing.plain(reply))
     return list(_labels(text, _LABEL)) or list(_labels(text, _BARE_LABEL))
 
 
@@ -243,8 +243,8 @@ def _placed(labels: Sequence[_Label], prompt: str) -> Iterator[Span]:
     cursor = 0
     taken: list[Place] = []
     for label in labels:
-        cursor = reading.skip(label.before, prompt, cursor) if cursor else _opening(label.before, prompt)
-        place = reading.find(label.words, prompt, after=cursor, taken=taken)
+        cursor = parsing.skip(label.before, prompt, cursor) if cursor else _opening(label.before, prompt)
+        place = parsing.find(label.words, prompt, after=cursor, taken=taken)
         if place:
             taken.append(place)
             cursor = max(cursor, place.end)
@@ -255,7 +255,7 @@ def _placed(labels: Sequence[_Label], prompt: str) -> Iterator[Span]:
 def _opening(before: str, prompt: str) -> int:
     """Where the first label may stand: behind the longest end of what is written before it that opens the prompt."""
     words = before.split()[-40:]
-    ends = (reading.skip(" ".join(words[index:]), prompt, 0) for index in range(len(words)))
+    ends = (parsing.skip(" ".join(words[index:]), prompt, 0) for index in range(len(words)))
     return next((end for end in ends if end), 0)
 
 
@@ -271,7 +271,7 @@ def annotated(prompt: str, spans: Sequence[Span]) -> str:
             continue
         text += prompt[end : span.place.start] + label
         end = span.place.end
-    return reading.one_line(" ".join([text + prompt[end:], *rest]))
+    return parsing.one_line(" ".join([text + prompt[end:], *rest]))
 
 
 def read_questions(
@@ -303,8 +303,8 @@ def _span(block: Block, spans: Sequence[Span]) -> Span | None:
     number = _ABOUT.match(subject)
     if number:
         return spans[int(number[1]) - 1] if 1 <= int(number[1]) <= len(spans) else None
-    words = reading.key(subject.partition("(")[0])
-    return next((span for span in spans if reading.key(span.words) == words), None)
+    words = parsing.key(subject.partition("(")[0])
+    return next((span for span in spans if parsing.key(span.words) == words), None)
 
 
 def _question(question_id: str, block: Block, span: Span | None) -> WrittenQuestion:

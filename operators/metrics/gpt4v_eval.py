@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from plumbline.operators.metrics import reading
+from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Scored
 from plumbline.operators.metrics.judged import InspectedConfig, Scale, Verdict, fill, ratings_of
 from plumbline.operators.metrics.metric import Evidence, Expected
@@ -32,7 +32,7 @@ class Gpt4vEvalConfig(InspectedConfig):
 
     def inspect(self, prompt: str, questions: Sequence[WrittenQuestion] = ()) -> Writing[Verdict]:
         """One verdict on an image."""
-        return (yield from self.verdict(fill(INSPECT, prompt=reading.one_line(prompt)), SCALES))
+        return (yield from self.verdict(fill(INSPECT, prompt=parsing.one_line(prompt)), SCALES))
 
     def score(self, evidence: Evidence) -> Scored:
         """The rating, from 0 to 100."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from plumbline.operators.errors import ConfigError
-from plumbline.operators.metrics import reading
+from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Rating
 from plumbline.operators.metrics.forms import Replies, integer, record, string
 from plumbline.operators.metrics.metric import Metric
@@ -147,10 +147,10 @@ def schema_of(scales: Sequence[Scale]) -> str:
 def read_object(reply: str, scales: Sequence[Scale]) -> Verdict:
     """The first object of the reply that has all the numbers; raises UnreadableReply where there is none."""
     problem = "expected a JSON object, found none"
-    for found in _objects(reading.plain(reply)):
-        by_key = {reading.key(name): value for name, value in found.items()}
+    for found in _objects(parsing.plain(reply)):
+        by_key = {parsing.key(name): value for name, value in found.items()}
         try:
-            ratings = tuple(_rating(scale, by_key.get(reading.key(scale.name))) for scale in scales)
+            ratings = tuple(_rating(scale, by_key.get(parsing.key(scale.name))) for scale in scales)
         except UnreadableReply as error:
             problem = str(error)
             continue
@@ -177,9 +177,9 @@ def _rating(scale: Scale, value: Any) -> Rating:
     """A number, or a text that is one (`85`, `85/100`), on its scale."""
     if value is None:
         raise UnreadableReply(f"it has no number for {scale.name!r}")
-    match = re.fullmatch(_NUMBER, reading.one_line(str(value))) if isinstance(value, str | int | float) else None
+    match = re.fullmatch(_NUMBER, parsing.one_line(str(value))) if isinstance(value, str | int | float) else None
     if match is None or isinstance(value, bool):
-        raise UnreadableReply(f"expected a number for {scale.name!r}, found {reading.shown(str(value))}")
+        raise UnreadableReply(f"expected a number for {scale.name!r}, found {parsing.shown(str(value))}")
     return _on_scale(scale, match)
 
 
@@ -193,7 +193,7 @@ def _on_scale(scale: Scale, match: re.Match[str]) -> Rating:
 
 def read_lines(reply: str, scales: Sequence[Scale]) -> Verdict:
     """A number a line, in the order asked for, then the reasons; raises UnreadableReply where a number is missing."""
-    said = reading.lines(reply)
+    said = parsing.lines(reply)
     matches = [_NUMBER_LINE.fullmatch(line) for line in said[: len(scales)]]
     if len(matches) < len(scales) or not all(matches):
         raise UnreadableReply(f"expected {len(scales)} lines of one number each, then the explanation")
@@ -202,7 +202,7 @@ def read_lines(reply: str, scales: Sequence[Scale]) -> Verdict:
 
 
 def _kept(rationale: Any) -> str:
-    return reading.one_line(rationale)[:LONGEST_RATIONALE] if isinstance(rationale, str) else ""
+    return parsing.one_line(rationale)[:LONGEST_RATIONALE] if isinstance(rationale, str) else ""
 
 
 def ratings_of(row: Mapping[str, Any]) -> tuple[Rating, ...]:

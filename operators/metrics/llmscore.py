@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from plumbline.operators.metrics import reading
+from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Scored
 from plumbline.operators.metrics.described import DescribedConfig
 from plumbline.operators.metrics.judged import JudgedConfig, Scale, Verdict, accept, fill, ratings_of, values
@@ -71,7 +71,7 @@ class LlmScoreConfig(DescribedConfig, JudgedConfig):
 
     def judge_description(self, prompt: str, description: str) -> Writing[Verdict]:
         """One verdict on a description."""
-        judged = fill(JUDGE, prompt=reading.one_line(prompt), description=description)
+        judged = fill(JUDGE, prompt=parsing.one_line(prompt), description=description)
         check = require_counts if self.variant == "rule_enhanced" else accept
         return (yield from self.verdict(judged + TASKS[self.variant], SCALES[self.variant], check))
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Literal, NamedTuple
 
-from plumbline.operators.metrics import reading
-from plumbline.operators.metrics.reading import same_choice
+from plumbline.operators.metrics import parsing
+from plumbline.operators.metrics.parsing import same_choice
 from plumbline.operators.metrics.writing import UnreadableReply
 from plumbline.operators.models.calls import Box
 
@@ -106,7 +106,7 @@ def _stored(statement: Statement) -> bool:
 
 def _statements(reply: str) -> Iterator[Statement | str]:
     subject = None
-    for line in reading.lines(reply):
+    for line in parsing.lines(reply):
         about = _SUBJECT.fullmatch(line)
         if about:
             subject = about["body"]
@@ -127,14 +127,14 @@ def read_statement(text: str) -> Statement | str | None:
     signature = SIGNATURES.get(match["name"].casefold()) if match else None
     if match is None or signature is None:
         if _CODE.search(text):
-            raise UnreadableReply(f"{reading.shown(text)} is not a call of one of the modules")
+            raise UnreadableReply(f"{parsing.shown(text)} is not a call of one of the modules")
         return None
     arguments = [argument for _, argument in _ARGUMENT.findall(match["rest"])]
     inner = match["inner"].casefold() if match["inner"] else None
     if inner != signature.inner or _ARGUMENT.sub("", match["rest"]).strip(" ,()"):
-        raise UnreadableReply(f"{reading.shown(text)} is not a call of one of the modules")
+        raise UnreadableReply(f"{parsing.shown(text)} is not a call of one of the modules")
     if len(arguments) != signature.arguments:
-        return f"{reading.shown(text)} has {len(arguments)} arguments, expected {signature.arguments}"
+        return f"{parsing.shown(text)} has {len(arguments)} arguments, expected {signature.arguments}"
     return made(signature.module, _parts(signature.module, arguments))
 
 
@@ -149,10 +149,10 @@ def _parts(module: Module, arguments: Sequence[str]) -> list[str]:
 
 def made(module: Module, parts: Sequence[str]) -> Statement | str:
     """A statement of these arguments, or why it has no meaning."""
-    parts = [reading.one_line(part) for part in parts]
-    named = reading.shown(f"{module} {', '.join(parts)}")
-    if not all(parts) or max(map(len, parts)) > reading.MAX_QUESTION:
-        return f"{named} lacks an argument, or has one of more than {reading.MAX_QUESTION} characters"
+    parts = [parsing.one_line(part) for part in parts]
+    named = parsing.shown(f"{module} {', '.join(parts)}")
+    if not all(parts) or max(map(len, parts)) > parsing.MAX_QUESTION:
+        return f"{named} lacks an argument, or has one of more than {parsing.MAX_QUESTION} characters"
     if module in ("spatial", "scale") and len(parts) != 3:
         return f"{named} has {len(parts)} parts, expected two objects and a relation"
     if module == "count":
@@ -163,7 +163,7 @@ def made(module: Module, parts: Sequence[str]) -> Statement | str:
 
 def _bound(written: str) -> str | None:
     """A count as `==2`; number words are read, and a number alone is exact."""
-    number = reading.number_in(written.lstrip("=<>! "))
+    number = parsing.number_in(written.lstrip("=<>! "))
     mark = written[: len(written) - len(written.lstrip("=<>! "))]
     match = _COUNT.fullmatch(f"{mark.strip()}{number}" if number is not None else written)
     return f"{match[1] if match[1] and match[1] != '=' else '=='}{int(match[2])}" if match else None
@@ -171,7 +171,7 @@ def _bound(written: str) -> str | None:
 
 def _question(parts: Sequence[str], named: str) -> Statement | str:
     question, answer, *choices = parts
-    unique = list({reading.key(choice): choice for choice in reversed(choices)}.values())[::-1]
+    unique = list({parsing.key(choice): choice for choice in reversed(choices)}.values())[::-1]
     if len(unique) < 2:
         return f"{named}: expected two or more different choices"
     return Statement("vqa", (question, same_choice(answer, unique) or answer, *unique))
@@ -327,13 +327,13 @@ def _reads(wanted: str, text: str) -> Verdict:
 
 
 def _plain(text: str) -> str:
-    return reading.one_line(re.sub(r"[.,?!*]", "", text)).casefold()
+    return parsing.one_line(re.sub(r"[.,?!*]", "", text)).casefold()
 
 
 def _relates(statement: Statement, seen: Sequence[Seen], relations: Relations) -> Verdict:
     relation = _relation(statement)
     if relation is None:
-        replies = [_chosen(one, reading.YES_NO) for one in seen]
+        replies = [_chosen(one, parsing.YES_NO) for one in seen]
         return Verdict(all(reply == "yes" for reply in replies), ", ".join(replies))
     named = [
         [box for box in one.boxes if box.label.casefold() == name.casefold()]

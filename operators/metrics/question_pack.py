@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from plumbline.operators.errors import ConfigError
-from plumbline.operators.metrics import reading
+from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Answered, Element, Scored, element, mean_over_images, mean_scored
 from plumbline.operators.metrics.dsg import Zeroing, holding
 from plumbline.operators.metrics.metric import Evidence, Expected, Metric
@@ -125,7 +125,7 @@ class QuestionPackConfig(Metric):
         if self.soft:
             choices = spellings(choices[0], self.spelling)
         elif not free and self.yes_no != "as_written":
-            choices = [choice.capitalize() if choice.lower() in reading.YES_NO else choice for choice in choices]
+            choices = [choice.capitalize() if choice.lower() in parsing.YES_NO else choice for choice in choices]
         return Put(before + self.worded(text) + after, tuple(choices), free)
 
     def score(self, evidence: Evidence) -> Scored:

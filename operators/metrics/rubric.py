@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from plumbline.operators.metrics import reading
+from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Scored
 from plumbline.operators.metrics.judged import InspectedConfig, Scale, Verdict, fill, ratings_of
 from plumbline.operators.metrics.metric import Evidence, Expected
@@ -51,9 +51,9 @@ class RubricConfig(InspectedConfig):
 
     def inspect(self, prompt: str, questions: Sequence[WrittenQuestion] = ()) -> Writing[Verdict]:
         """One verdict on an image, by what the benchmark has about its prompt."""
-        text = reading.one_line(prompt)
+        text = parsing.one_line(prompt)
         if self.rubric == "knowledge":
-            reference = " ".join(reading.one_line(question.text) for question in questions)
+            reference = " ".join(parsing.one_line(question.text) for question in questions)
             told, scales = fill(KNOWLEDGE, prompt=text, reference=reference), [Scale("score", 0, 1)]
             return (yield from self.verdict(told, scales, require_whole))
         listed = "\n".join(map(_listed, questions))
@@ -79,4 +79,4 @@ def _listed(checkpoint: WrittenQuestion) -> str:
     """A checkpoint's name, what that means where it is known, and what the prompt has of it."""
     name = checkpoint.kind or "Checkpoint"
     meaning = MEANINGS.get(name.rstrip(" 0123456789"))
-    return f"- {name}{f' ({meaning})' if meaning else ''}: {reading.one_line(checkpoint.text)}"
+    return f"- {name}{f' ({meaning})' if meaning else ''}: {parsing.one_line(checkpoint.text)}"

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from plumbline.operators.metrics import reading
+from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Answered, Element, Scored, element, mean_scored
 from plumbline.operators.metrics.blocks import Block, blocks_schema, read_blocks, read_json_blocks
 from plumbline.operators.metrics.forms import Form, Replies, one_of, record, string, texts_under
 from plumbline.operators.metrics.metric import Expected
-from plumbline.operators.metrics.reading import Place
+from plumbline.operators.metrics.parsing import Place
 from plumbline.operators.metrics.writer import WriterConfig, digest, likeliest, prompt_template, require_share
 from plumbline.operators.metrics.writing import Sampling, Writing, WrittenQuestion, ask, is_asked, read_each
 from plumbline.operators.models.calls import Request
@@ -106,11 +106,11 @@ QUESTIONS: Mapping[Replies, Form[Block]] = {
     "json": Form(prompt_template("tifa_questions_json"), read_json_blocks, blocks_schema(**_SUBJECT)),
 }
 CHOOSE: Mapping[Replies, Form[str]] = {
-    "text": Form(CHOOSE_INSTRUCTIONS, reading.lines),
+    "text": Form(CHOOSE_INSTRUCTIONS, parsing.lines),
     "json": Form(prompt_template("tifa_choose_json"), texts_under("answer"), lambda _: record(answer=string(120))),
 }
 ANSWER: Mapping[Replies, Form[str]] = {
-    "text": Form(ANSWER_INSTRUCTIONS, reading.lines),
+    "text": Form(ANSWER_INSTRUCTIONS, parsing.lines),
     "json": Form(prompt_template("tifa_answer_json"), texts_under("answer"), lambda _: record(answer=string(60))),
 }
 
@@ -123,7 +123,7 @@ def one_step_templates(replies: Replies) -> str:
 def write_once(prompt: str, sampling: Sampling, replies: Replies) -> Writing[list[WrittenQuestion]]:
     """All questions in one reply, unfiltered."""
     form = QUESTIONS[replies]
-    request = form.request(sampling, f"Description:\n{reading.one_line(prompt)}\n{QUESTIONS_HEADING}")
+    request = form.request(sampling, f"Description:\n{parsing.one_line(prompt)}\n{QUESTIONS_HEADING}")
     return (yield from ask(request, partial(read_questions, prompt, parts=form.parts)))
 
 
@@ -136,7 +136,7 @@ def read_questions(
     for index, block in enumerate(parts(reply), start=1):
         words, kind = _subject(block.subject or "")
         if words not in taken and words is not None:
-            taken[words] = reading.find(words, prompt, taken=[place for place in taken.values() if place])
+            taken[words] = parsing.find(words, prompt, taken=[place for place in taken.values() if place])
         questions.append(_question(str(index), prompt, block, kind, words, taken[words]))
     return questions
 
@@ -146,7 +146,7 @@ def _subject(written: str) -> tuple[str | None, str | None]:
     words, bracket, kind = written.strip(" :").rpartition("(")
     if not bracket:
         words, kind = kind, ""
-    return reading.one_line(words)[: reading.MAX_CHOICE] or None, kind.strip(" ):").casefold() or None
+    return parsing.one_line(words)[: parsing.MAX_CHOICE] or None, kind.strip(" ):").casefold() or None
 
 
 def _question(
@@ -159,10 +159,10 @@ def _question(
 
 def _filtered(prompt: str, questions: Sequence[WrittenQuestion], metric: TifaConfig) -> Writing[list[WrittenQuestion]]:
     """The questions with `keep`: true for the first of its text that the prompt alone answers right in every form."""
-    firsts = {reading.key(question.text): question for question in reversed(questions)}
-    asked = [question for question in questions if firsts[reading.key(question.text)] is question]
+    firsts = {parsing.key(question.text): question for question in reversed(questions)}
+    asked = [question for question in questions if firsts[parsing.key(question.text)] is question]
     checks = [check for question in asked for check in _checks(prompt, question, metric)]
-    readers = [partial(reading.first_answer, parts=check.form.parts) for check in checks]
+    readers = [partial(parsing.first_answer, parts=check.form.parts) for check in checks]
     replies = yield from read_each([check.request for check in checks], readers)
     answers = iter([reply if isinstance(reply, str) else "" for reply in replies])
     kept = {question.question_id for question in asked if _passes(question, answers, metric.min_f1)}
@@ -176,19 +176,19 @@ class _Check(NamedTuple):
 
 def _checks(prompt: str, question: WrittenQuestion, metric: TifaConfig) -> Iterator[_Check]:
     """The question with its choices and, unless these are yes and no, without."""
-    about = f"Description:\n{reading.one_line(prompt)}\nQuestion:\n{question.text}\n"
+    about = f"Description:\n{parsing.one_line(prompt)}\nQuestion:\n{question.text}\n"
     choose, answer = CHOOSE[metric.replies], ANSWER[metric.replies]
     choices = f"Choices:\n{', '.join(question.choices)}\n"
     yield _Check(choose, choose.request(metric.sampling, f"{about}{choices}Answer:\n"))
-    if not reading.is_yes_no(question.choices):
+    if not parsing.is_yes_no(question.choices):
         yield _Check(answer, answer.request(metric.sampling, f"{about}Answer:\n"))
 
 
 def _passes(question: WrittenQuestion, replies: Iterator[str], min_f1: float) -> bool:
     """Takes the replies to the question's checks; whether all were right."""
     answer = question.answer or ""
-    passed = reading.choice_of(next(replies), question.choices) == answer
-    if not reading.is_yes_no(question.choices):
+    passed = parsing.choice_of(next(replies), question.choices) == answer
+    if not parsing.is_yes_no(question.choices):
         passed &= free_f1(next(replies), answer) > min_f1
     return passed
 
@@ -201,7 +201,7 @@ def free_f1(answer: str, gold: str) -> float:
     there, capitals in the right answer do not count.
     """
     given = "".join(char for char in answer.casefold() if char.isalnum() or char.isspace())
-    number = reading.number_in(given) if gold.isnumeric() else None
+    number = parsing.number_in(given) if gold.isnumeric() else None
     words, right = given.split() if number is None else [str(number)], gold.casefold().split()
     shared = sum(word in words for word in right)
     surplus = sum(word not in right for word in words)

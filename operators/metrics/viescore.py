@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from plumbline.operators.metrics import reading
+from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Scored
 from plumbline.operators.metrics.judged import AGAIN, InspectedConfig, Scale, Verdict, fill, ratings_of, values
 from plumbline.operators.metrics.metric import Evidence, Expected
@@ -38,7 +38,7 @@ class VieScoreConfig(InspectedConfig):
 
     def inspect(self, prompt: str, questions: Sequence[WrittenQuestion] = ()) -> Writing[Verdict]:
         """One verdict of two replies: the second is about the image alone."""
-        asked = (fill(SEMANTIC, prompt=reading.one_line(prompt)), CONSISTENCY), (PERCEPTUAL, QUALITY)
+        asked = (fill(SEMANTIC, prompt=parsing.one_line(prompt)), CONSISTENCY), (PERCEPTUAL, QUALITY)
         requests = [self.verdict_request(text, scales) for text, scales in asked]
         readers = [self.verdict_reader(scales) for _, scales in asked]
         verdicts = yield from read_each(requests, readers, again=AGAIN)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, cast, get_args
 
-from plumbline.operators.metrics import reading
+from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Answered, Element, Scored, element, mean_scored
 from plumbline.operators.metrics.forms import (
     Form,
@@ -97,7 +97,7 @@ class VpevalConfig(WriterConfig):
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
         """The program for a prompt, a question for each of its statements."""
         form = PROGRAMS[self.replies]
-        request = form.request(self.sampling, f"Description:\n{reading.one_line(prompt)}\n{HEADING}")
+        request = form.request(self.sampling, f"Description:\n{parsing.one_line(prompt)}\n{HEADING}")
         statements = yield from ask(request, lambda reply: list(form.parts(reply)))
         return [_question(str(index), prompt, statement) for index, statement in enumerate(statements, start=1)]
 
@@ -134,9 +134,9 @@ def _statement(text: str) -> Statement:
 def _question(question_id: str, prompt: str, statement: Statement) -> WrittenQuestion:
     """Its kind is the module; a check that holds has the answer yes, a question its own."""
     words = (statement.subject or "").rpartition("(")[0].strip() or statement.subject or ""
-    place = reading.find(words, prompt) if words else None
+    place = parsing.find(words, prompt) if words else None
     span = prompt[place.start : place.end] if place else words or None
-    answer, *choices = statement.arguments[1:] if statement.module == "vqa" else ("yes", *reading.YES_NO)
+    answer, *choices = statement.arguments[1:] if statement.module == "vqa" else ("yes", *parsing.YES_NO)
     start, end = place or (None, None)
     return WrittenQuestion(question_id, written(statement), tuple(choices), answer, statement.module, span, start, end)
 
@@ -163,13 +163,13 @@ def json_program(reply: str) -> list[Statement]:
 def _json_statement(entry: Any) -> Statement | str:
     name = spelled(field(entry, "module"))
     if not isinstance(entry, dict) or name not in get_args(Module):
-        return f"{reading.shown(str(entry))} names none of the modules {', '.join(get_args(Module))}"
+        return f"{parsing.shown(str(entry))} names none of the modules {', '.join(get_args(Module))}"
     module = cast(Module, name)
     first, *rest = (spelled(entry.get(part)) for part in _FIELDS[module])
     if module == "vqa":
         wrong = entry.get("wrong")
         others = [spelled(choice) for choice in wrong] if isinstance(wrong, list) else []
-        rest += sorted({*rest, *others}) if others else reading.YES_NO
+        rest += sorted({*rest, *others}) if others else parsing.YES_NO
     parts = [first, *(part.replace(",", " ") for part in rest)]
     statement = made(module, parts)
     subject = spelled(entry.get("about")) or None
@@ -190,7 +190,7 @@ def _schema(tokens: int) -> Callable[[int], Any]:
         of("spatial", **pair, relation=string(40)),
         of("scale", **pair, relation=one_of(["bigger", "smaller", "same"])),
         of("text", text=string(80)),
-        of("vqa", question=question, answer=one_of(reading.YES_NO)),
+        of("vqa", question=question, answer=one_of(parsing.YES_NO)),
         of("vqa", question=question, answer=choice, wrong=list_of(choice, 3)),
     ]
     return listing("modules", {"anyOf": modules}, tokens)

@@ -9,11 +9,11 @@ from itertools import islice
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from plumbline.operators.errors import ConfigError
-from plumbline.operators.metrics import reading
+from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Answered, Element, Scored, element, mean_scored
 from plumbline.operators.metrics.forms import Form, Replies, listing, record, string, texts_under
 from plumbline.operators.metrics.metric import Expected
-from plumbline.operators.metrics.reading import Place
+from plumbline.operators.metrics.parsing import Place
 from plumbline.operators.metrics.writer import (
     WriterConfig,
     digest,
@@ -53,17 +53,17 @@ class Parts(NamedTuple):
 
 _PHRASES = listing("phrases", string(80), 24)
 QUESTION: Mapping[Replies, Form[str]] = {
-    "text": Form(QUESTION_INSTRUCTIONS, reading.lines),
+    "text": Form(QUESTION_INSTRUCTIONS, parsing.lines),
     "json": Form(prompt_template("vq2_question_json"), texts_under("question"), lambda _: record(question=string(120))),
 }
 ANSWER: Mapping[Replies, Form[str]] = {
-    "text": Form(ANSWER_INSTRUCTIONS, reading.lines),
+    "text": Form(ANSWER_INSTRUCTIONS, parsing.lines),
     "json": Form(prompt_template("vq2_answer_json"), texts_under("answer"), lambda _: record(answer=string(60))),
 }
 PARTS: Mapping[Convention, Parts] = {
     "paper": Parts(
         {
-            "text": Form(SPANS_INSTRUCTIONS, reading.lines),
+            "text": Form(SPANS_INSTRUCTIONS, parsing.lines),
             "json": Form(prompt_template("vq2_spans_json"), texts_under("phrases"), _PHRASES),
         },
         ("is '", "' true for '", "' in this image?"),
@@ -72,7 +72,7 @@ PARTS: Mapping[Convention, Parts] = {
     ),
     "released": Parts(
         {
-            "text": Form(NOUN_PHRASES_INSTRUCTIONS, reading.lines),
+            "text": Form(NOUN_PHRASES_INSTRUCTIONS, parsing.lines),
             "json": Form(prompt_template("vq2_noun_phrases_json"), texts_under("phrases"), _PHRASES),
         },
         ('Question: is "', '" true for "', '" in this image? Answer:'),
@@ -139,7 +139,7 @@ class Vq2Config(WriterConfig):
 
         Phrases for which no question can be read are left out; raises UnreadableReply where that is so for all.
         """
-        parts, about = self.parts, f"Description:\n{reading.one_line(prompt)}\n"
+        parts, about = self.parts, f"Description:\n{parsing.one_line(prompt)}\n"
         listing = self.sampling if parts.samples == 1 else self.sampling._replace(temperature=0.0)
         form = parts.phrases[self.replies]
         request = form.request(listing, f"{about}Phrases:\n")
@@ -151,7 +151,7 @@ class Vq2Config(WriterConfig):
         pairs = zip(asked, kept, strict=True)
         return [self._written(index, question, keep) for index, (question, keep) in enumerate(pairs, start=1)]
 
-    def _ask_each(self, prompt: str, about: str, places: Sequence[Place]) -> Writing[list["_Asked"]]:
+    def _ask_each(self, prompt: str, about: str, places: Sequence[Place]) -> Writing[list["_PhraseQuestion"]]:
         samples = self.parts.samples
         drawn = [place for place in places for _ in range(samples)]
         phrases = [prompt[place.start : place.end] for place in drawn]
@@ -159,32 +159,34 @@ class Vq2Config(WriterConfig):
         requests = [
             form.request(
                 self.sampling._replace(seed=self.seed * samples + index % samples),
-                f"{about}Phrase:\n{reading.one_line(phrase)}\nQuestion:\n",
+                f"{about}Phrase:\n{parsing.one_line(phrase)}\nQuestion:\n",
             )
             for index, phrase in enumerate(phrases)
         ]
         read = yield from read_each(requests, [partial(read_question, parts=form.parts)] * len(requests))
         written = zip(phrases, drawn, read, strict=True)
-        asked = [_Asked(phrase, place, question) for phrase, place, question in written if isinstance(question, str)]
+        asked = [
+            _PhraseQuestion(phrase, place, question) for phrase, place, question in written if isinstance(question, str)
+        ]
         if not asked:
             raise next(result for result in read if isinstance(result, UnreadableReply))
         return asked
 
-    def _round_trip(self, about: str, asked: Sequence["_Asked"]) -> Writing[list[bool]]:
+    def _round_trip(self, about: str, asked: Sequence["_PhraseQuestion"]) -> Writing[list[bool]]:
         """Whether each question's answer from the prompt alone is its phrase."""
         form = ANSWER[self.replies]
         texts = [f"{about}Question:\n{written.question}\nAnswer:\n" for written in asked]
         requests = [form.request(self.sampling, text) for text in texts]
-        answers = yield from read_each(requests, [partial(reading.first_answer, parts=form.parts)] * len(requests))
+        answers = yield from read_each(requests, [partial(parsing.first_answer, parts=form.parts)] * len(requests))
         return [
-            isinstance(answer, str) and reading.token_f1(answer, written.phrase) >= self.min_f1
+            isinstance(answer, str) and parsing.token_f1(answer, written.phrase) >= self.min_f1
             for written, answer in zip(asked, answers, strict=True)
         ]
 
-    def _written(self, index: int, asked: "_Asked", keep: bool | None) -> WrittenQuestion:
+    def _written(self, index: int, asked: "_PhraseQuestion", keep: bool | None) -> WrittenQuestion:
         before, between, behind = self.parts.statement
-        text = before + reading.one_line(asked.phrase) + between + asked.question + behind
-        return WrittenQuestion(str(index), text, reading.YES_NO, "yes", None, asked.phrase, *asked.place, keep=keep)
+        text = before + parsing.one_line(asked.phrase) + between + asked.question + behind
+        return WrittenQuestion(str(index), text, parsing.YES_NO, "yes", None, asked.phrase, *asked.place, keep=keep)
 
     def weigh(self, answered: Sequence[Answered]) -> Scored:
         """The mean likelihood of yes over the kept questions."""
@@ -201,7 +203,7 @@ class Vq2Config(WriterConfig):
 _QUESTION_LABEL = re.compile(r"^(?:\d{1,3} ?[.)] ?)?(?:q|question) ?\d{0,3} ?: ?", re.IGNORECASE)
 
 
-class _Asked(NamedTuple):
+class _PhraseQuestion(NamedTuple):
     """A phrase of the prompt with the question that it answers."""
 
     phrase: str
@@ -209,7 +211,7 @@ class _Asked(NamedTuple):
     question: str
 
 
-def read_spans(prompt: str, reply: str, parts: Callable[[str], Sequence[str]] = reading.lines) -> list[Place]:
+def read_spans(prompt: str, reply: str, parts: Callable[[str], Sequence[str]] = parsing.lines) -> list[Place]:
     """Where the listed phrases stand in the prompt, one per line or separated by commas; each phrase once.
 
     What does not stand in the prompt is left out; raises UnreadableReply where nothing does.
@@ -217,9 +219,9 @@ def read_spans(prompt: str, reply: str, parts: Callable[[str], Sequence[str]] = 
     places: dict[str, Place] = {}
     phrases = (phrase for line in parts(reply) for phrase in _phrases(prompt, line))
     for phrase in islice(phrases, MAX_LINES):
-        place = reading.find(phrase, prompt)
+        place = parsing.find(phrase, prompt)
         if place:
-            places.setdefault(reading.key(phrase), place)
+            places.setdefault(parsing.key(phrase), place)
     if not places:
         raise UnreadableReply("no line is a phrase of the description")
     if len(places) > MAX_SPANS:
@@ -229,16 +231,16 @@ def read_spans(prompt: str, reply: str, parts: Callable[[str], Sequence[str]] = 
 
 def _phrases(prompt: str, line: str) -> list[str]:
     """The line without a number before it; its parts between commas where it does not stand in the prompt whole."""
-    if reading.find(line, prompt):
+    if parsing.find(line, prompt):
         return [line]
-    line = " ".join(rest.text for rest in reading.numbered(line)) or line
-    return [line] if reading.find(line, prompt) else reading.split_choices(line)
+    line = " ".join(rest.text for rest in parsing.numbered(line)) or line
+    return [line] if parsing.find(line, prompt) else parsing.split_choices(line)
 
 
-def read_question(reply: str, parts: Callable[[str], Sequence[str]] = reading.lines) -> str:
+def read_question(reply: str, parts: Callable[[str], Sequence[str]] = parsing.lines) -> str:
     """The first question of a reply; raises UnreadableReply where there is none."""
     for line in parts(reply):
         text = _QUESTION_LABEL.sub("", line, count=1).rpartition("?")[0].strip(" \"'")
-        if text and len(text) < reading.MAX_QUESTION:
+        if text and len(text) < parsing.MAX_QUESTION:
             return text + "?"
     raise UnreadableReply('no line that ends with "?" was found')

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 from plumbline.operators.errors import ConfigError
-from plumbline.operators.metrics import reading
+from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Answered, Scored
 from plumbline.operators.metrics.forms import Replies
 from plumbline.operators.metrics.metric import Evidence, Metric
@@ -103,7 +103,7 @@ class WriterConfig(Metric):
         before, after = self.template.split("{}")
         free = self.form == "reply"
         if not free and self.yes_no != "as_written":
-            choices = [choice.capitalize() if choice.lower() in reading.YES_NO else choice for choice in choices]
+            choices = [choice.capitalize() if choice.lower() in parsing.YES_NO else choice for choice in choices]
         return Put(before + self.worded(text) + after, tuple(choices), free)
 
 

@@ -14,7 +14,7 @@ from plumbline.operators.batches import BatchSize, in_windows, isolate
 from plumbline.operators.errors import RowError, unknown_prompt
 from plumbline.operators.images import PreparedImages
 from plumbline.operators.metrics.metric import Metric
-from plumbline.operators.metrics.reading import same_choice
+from plumbline.operators.metrics.parsing import same_choice
 from plumbline.operators.metrics.writing import Put, is_asked
 from plumbline.operators.models.calls import Call, LikelihoodModel, Question, TextEmbedder
 from plumbline.operators.stages.images import ImagesStage
@@ -157,7 +157,7 @@ class AnswersStage(AskingStage, ImagesStage):
         window = {image: (rows_of[image], feature) for image, feature in enumerate(encoded, first)}
         features = {image: feature for image, (_, feature) in window.items() if not isinstance(feature, RowError)}
         asked = [
-            _Asked(metric, rows_of[image], image, *question)
+            _ImageQuestion(metric, rows_of[image], image, *question)
             for metric, answered in answers.items()
             for image in features
             for question in answered.questions(rows_of[image])
@@ -199,7 +199,7 @@ def finite(logprobs: list[list[float]] | RowError) -> list[list[float]] | RowErr
     return RowError("not_finite", f"the model gave {logprobs}; try dtype=float32")
 
 
-class _Asked(NamedTuple):
+class _ImageQuestion(NamedTuple):
     """One question of one metric about one image of the shard."""
 
     metric: str
@@ -249,7 +249,7 @@ class ShardAnswers:
     def fail(self, row: int, error: RowError) -> None:
         self.errors[row] = self.errors[row] or error
 
-    def add(self, asked: _Asked, logprobs: list[list[float]] | RowError) -> None:
+    def add(self, asked: _ImageQuestion, logprobs: list[list[float]] | RowError) -> None:
         logprobs = finite(logprobs)
         if isinstance(logprobs, RowError):
             self.fail(asked.row, logprobs)
@@ -257,7 +257,7 @@ class ShardAnswers:
             answer = {"question_id": asked.question_id, "token_logprobs": logprobs}
             self.answers[asked.row].append(answer)
 
-    def add_reply(self, asked: _Asked, reply: str | RowError, match: ChoiceMatcher | None) -> None:
+    def add_reply(self, asked: _ImageQuestion, reply: str | RowError, match: ChoiceMatcher | None) -> None:
         if isinstance(reply, RowError):
             self.fail(asked.row, reply)
             return

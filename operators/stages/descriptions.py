@@ -9,8 +9,8 @@ from plumbline.operators.errors import RowError
 from plumbline.operators.metrics.described import Sight
 from plumbline.operators.metrics.writing import Writing
 from plumbline.operators.models.calls import Region
+from plumbline.operators.stages.derived import DerivedStage, ImageMaterial
 from plumbline.operators.stages.programs import Ran, generate, run_programs
-from plumbline.operators.stages.reading import ReadingStage, Wanted
 
 
 @runtime_checkable
@@ -24,7 +24,7 @@ class DescribingMetric(Protocol):
         """The program that has one image described."""
 
 
-class DescriptionsStage(ReadingStage):
+class DescriptionsStage(DerivedStage):
     """Captions and regions to descriptions (schema DESCRIPTIONS), whatever the prompts."""
 
     name = "descriptions"
@@ -53,7 +53,7 @@ class DescriptionsStage(ReadingStage):
         regions = read["regions"]["regions"] if "regions" in read else [[]] * len(captions)
         return [{**caption, "regions": of_image} for caption, of_image in zip(captions, regions, strict=True)]
 
-    def make(self, wanted: Sequence[Wanted]) -> Ran[str]:
+    def make(self, wanted: Sequence[ImageMaterial]) -> Ran[str]:
         programs = [self.metrics[one.metric].describe(_sight(one.material)) for one in wanted]
         return run_programs(programs, partial(generate, self.models["describer"]))
 

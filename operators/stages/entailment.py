@@ -9,7 +9,7 @@ import pyarrow as pa
 from plumbline.operators import rows, schemas
 from plumbline.operators.batches import isolate
 from plumbline.operators.errors import RowError
-from plumbline.operators.metrics import reading
+from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.models.calls import EntailmentModel
 from plumbline.operators.stages.stage import Inputs, Stage, StageOptions
@@ -74,9 +74,9 @@ def hypothesis(question: str, answer: str) -> str:
     Everything else is quoted: 'The answer to the question "what color is the dog?" is red.'. The paper does not say
     how it puts them.
     """
-    question, answer = reading.one_line(question), reading.one_line(answer)
+    question, answer = parsing.one_line(question), parsing.one_line(answer)
     there = _THERE.fullmatch(question)
-    if there and reading.key(answer) in reading.YES_NO:
+    if there and parsing.key(answer) in parsing.YES_NO:
         said = f"here {there['verb'].lower()} {there['what']}."
-        return f"T{said}" if reading.key(answer) == "yes" else f"It is not true that t{said}"
+        return f"T{said}" if parsing.key(answer) == "yes" else f"It is not true that t{said}"
     return f'The answer to the question "{question}" is {answer}.'

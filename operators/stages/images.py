@@ -17,7 +17,7 @@ RowKey = tuple[str | None, str, str]
 """All that a row follows from: the image's and the prompt's id, the digest of the image, and the basis."""
 
 
-class Asked(Protocol):
+class PromptBasis(Protocol):
     """What a metric wants to know about the images of each prompt."""
 
     def basis(self, prompt_id: str | None) -> str | None:
@@ -61,7 +61,7 @@ class ImagesStage(RowStage):
         self.image_batch = BatchSize(options.image_batch)
 
     @abstractmethod
-    def asked(self, inputs: Inputs) -> Mapping[str, Asked]:
+    def asked(self, inputs: Inputs) -> Mapping[str, PromptBasis]:
         """By metric, what is asked about the shard's images."""
 
     @abstractmethod
@@ -98,7 +98,7 @@ class ImagesStage(RowStage):
             clips=self.options.clips,
             preprocess_video=self.preprocess_video if self.calls else None,
             fetch=self.options.fetch,
-            held=is_kept,
+            is_known=is_kept,
             decoders=self.options.decoders,
         )
         return PreparedShard(images, asked, kept, places, ids)

@@ -30,7 +30,7 @@ class LookingMetric(AskingMetric, Protocol):
         """What has to be looked at for one question."""
 
 
-class _Asked(NamedTuple):
+class _ImageLooks(NamedTuple):
     """One question of one metric about one image of the shard."""
 
     metric: str
@@ -89,7 +89,7 @@ class ModulesStage(ImagesStage):
     ) -> None:
         """Takes all looks at the window's images, each with its row."""
         asked = [
-            _Asked(name, row, image, question.question_id, self.metrics[name].looks(question.put.text))
+            _ImageLooks(name, row, image, question.question_id, self.metrics[name].looks(question.put.text))
             for name, answered in answers.items()
             for image, row in window.items()
             for question in answered.questions(row)
@@ -147,7 +147,7 @@ def _answer(model: LikelihoodModel, features: Sequence[Any], looking: Looking) -
 _TAKES: Mapping[str, Any] = {"detector": _detect, "reader": _read, "model": _answer}
 
 
-def _add(answered: ShardAnswers, asked: _Asked, seen: Sequence[Seen | RowError]) -> None:
+def _add(answered: ShardAnswers, asked: _ImageLooks, seen: Sequence[Seen | RowError]) -> None:
     """What was seen for a question; an error of one of its looks is the row's."""
     sound = [one for one in seen if isinstance(one, Seen)]
     for error in (one for one in seen if isinstance(one, RowError)):

@@ -12,7 +12,7 @@ T = TypeVar("T")
 Reply = Generation | RowError
 
 
-class Asked(NamedTuple):
+class ProgramRequest(NamedTuple):
     """A request of one of the programs."""
 
     program: int
@@ -30,7 +30,7 @@ class Ran(NamedTuple, Generic[T]):
 
 
 def run_programs(
-    programs: Sequence[Writing[T | RowError]], answer: Callable[[Sequence[Asked]], Sequence[Reply]]
+    programs: Sequence[Writing[T | RowError]], answer: Callable[[Sequence[ProgramRequest]], Sequence[Reply]]
 ) -> Ran[T]:
     """Runs the programs side by side; `answer` gives the replies to the requests of one round.
 
@@ -38,7 +38,9 @@ def run_programs(
     """
     running = [_Running(steps) for steps in programs]
     usage = Usage()
-    while asked := [Asked(index, request) for index, program in enumerate(running) for request in program.requests]:
+    while asked := [
+        ProgramRequest(index, request) for index, program in enumerate(running) for request in program.requests
+    ]:
         replies = answer(asked)
         usage = _sum_usage(replies, usage)
         rest = iter(replies)
@@ -48,7 +50,7 @@ def run_programs(
     return Ran([program.result for program in running], usage)
 
 
-def generate(model: GenerateModel | None, asked: Sequence[Asked]) -> Sequence[Reply]:
+def generate(model: GenerateModel | None, asked: Sequence[ProgramRequest]) -> Sequence[Reply]:
     """The model's replies; where it fails as a whole, every request fails and may be tried another time."""
     assert model is not None, "a metric whose programs make requests has a model for them"
     try:

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from plumbline.operators import rows, schemas
 from plumbline.operators.errors import EMPTY_PROMPT, RowError
-from plumbline.operators.metrics.reading import one_line, shown
+from plumbline.operators.metrics.parsing import one_line, shown
 
 
 class PackIndex:

@@ -10,7 +10,7 @@ from plumbline.operators.errors import RowError
 from plumbline.operators.metrics.answered import Answered, Logprobs, Scored, incomplete
 from plumbline.operators.metrics.metric import Evidence, Metric
 from plumbline.operators.metrics.modules import Seen
-from plumbline.operators.metrics.reading import shown
+from plumbline.operators.metrics.parsing import shown
 from plumbline.operators.metrics.writing import WrittenQuestion, is_asked
 from plumbline.operators.models.calls import Box
 from plumbline.operators.stages.stage import Inputs, Stage, StageOptions, StaleInput, Upstream, remembered

@@ -14,9 +14,8 @@ from plumbline.operators.errors import RowError
 from plumbline.operators.images import ImageRow, PreparedImages
 from plumbline.operators.metrics.writing import Writing
 from plumbline.operators.models.calls import ImageRequest, Usage
-from plumbline.operators.stages.images import Asked, ImagesStage
-from plumbline.operators.stages.programs import Asked as AskedRequest
-from plumbline.operators.stages.programs import Ran, Reply, generate_from_images, run_programs
+from plumbline.operators.stages.images import ImagesStage, PromptBasis
+from plumbline.operators.stages.programs import ProgramRequest, Ran, Reply, generate_from_images, run_programs
 from plumbline.operators.stages.stage import StageOptions
 
 
@@ -74,7 +73,7 @@ class SeeingStage(ImagesStage):
     def preprocess_video(self, frames: Sequence[Image.Image], seconds: float) -> Shown:
         return Shown(frames[0].width, frames[0].height, self.model.preprocess_video(frames, seconds))
 
-    def measure(self, images: PreparedImages, asked: Mapping[str, Asked]) -> Mapping[str, pa.Table]:
+    def measure(self, images: PreparedImages, asked: Mapping[str, PromptBasis]) -> Mapping[str, pa.Table]:
         row_of = [row for row, count in zip(images.rows, images.counts, strict=True) for _ in range(count)]
         pixels = [shown.pixels for shown in images.pixels]
         size = BatchSize(len(pixels)) if self.side_by_side else self.image_batch
@@ -94,7 +93,7 @@ class SeeingStage(ImagesStage):
         return {name: rows.with_usage(self._table(images, name, asked[name], said), usage) for name in asked}
 
     def _table(
-        self, images: PreparedImages, metric: str, asked: Asked, said: Mapping[tuple[str, int], Any]
+        self, images: PreparedImages, metric: str, asked: PromptBasis, said: Mapping[tuple[str, int], Any]
     ) -> pa.Table:
         records, first = [], 0
         for row, digest, error, count in zip(images.rows, images.digests, images.errors, images.counts, strict=True):
@@ -120,7 +119,7 @@ def _encoded(first: int, made: Sequence[Any]) -> Encoded:
 def write_about(model: Any, encoded: Encoded, seen: Sequence[Seen], programs: Sequence[Writing[Any]]) -> Ran[Any]:
     """Runs a program about each of the images."""
 
-    def answer(asked: Sequence[AskedRequest]) -> Sequence[Reply]:
+    def answer(asked: Sequence[ProgramRequest]) -> Sequence[Reply]:
         requests = [ImageRequest(encoded.places[seen[one.program].image], one.request) for one in asked]
         return generate_from_images(model, encoded.features, requests)
 

@@ -10,8 +10,8 @@ from plumbline.operators.batches import isolate
 from plumbline.operators.errors import RowError
 from plumbline.operators.metrics.meteor import meteor
 from plumbline.operators.models.calls import Compared, TextEmbedder, Usage
+from plumbline.operators.stages.derived import DerivedStage, ImageMaterial
 from plumbline.operators.stages.programs import Ran
-from plumbline.operators.stages.reading import ReadingStage, Wanted
 
 
 @runtime_checkable
@@ -26,7 +26,7 @@ class MatchingMetric(Protocol):
         """How the texts are compared: without an embedder, by METEOR."""
 
 
-class TextSimilaritiesStage(ReadingStage):
+class TextSimilaritiesStage(DerivedStage):
     """Captions or descriptions and prompts to similarities (schema SIMILARITIES): cosines of embeddings, or METEOR."""
 
     name = "text_similarities"
@@ -53,7 +53,7 @@ class TextSimilaritiesStage(ReadingStage):
         said = row["descriptions"] if "descriptions" in row else [caption["text"] for caption in row["captions"]]
         return [(text, one) for one in said]
 
-    def make(self, wanted: Sequence[Wanted]) -> Ran[Compared]:
+    def make(self, wanted: Sequence[ImageMaterial]) -> Ran[Compared]:
         pairs = [one.material for one in wanted]
         if "embedder" not in self.models:
             return Ran([Compared(meteor(said, text), False) for text, said in pairs], Usage())

@@ -9,8 +9,8 @@ from plumbline.operators.errors import RowError
 from plumbline.operators.metrics.judged import Verdict
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.writing import Writing
+from plumbline.operators.stages.derived import DerivedStage, ImageMaterial
 from plumbline.operators.stages.programs import Ran, generate, run_programs
-from plumbline.operators.stages.reading import ReadingStage, Wanted
 
 
 @runtime_checkable
@@ -24,7 +24,7 @@ class JudgingMetric(Protocol):
         """The program that has one description judged."""
 
 
-class VerdictsStage(ReadingStage):
+class VerdictsStage(DerivedStage):
     """Descriptions and prompts to verdicts (schema VERDICTS)."""
 
     name = "verdicts"
@@ -53,7 +53,7 @@ class VerdictsStage(ReadingStage):
             return text
         return [(text, description) for description in read["descriptions"]["descriptions"]]
 
-    def make(self, wanted: Sequence[Wanted]) -> Ran[Verdict]:
+    def make(self, wanted: Sequence[ImageMaterial]) -> Ran[Verdict]:
         programs = [self.metrics[one.metric].judge_description(*one.material) for one in wanted]
         return run_programs(programs, partial(generate, self.models["judge"]))
 

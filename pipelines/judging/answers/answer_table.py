@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from plumbline.operators.errors import ConfigError, SourceError
-from plumbline.operators.metrics import reading
+from plumbline.operators.metrics import parsing
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.judging.releases.sheets import Sheet, read_sheet
 
@@ -110,4 +110,4 @@ def _right(sheet: Sheet, metric: str, answer: str | None) -> Iterator[bool | Non
         yield from truth_of(sheet, metric, "name the column of right answers by columns.answer")
         return
     for given, right in zip(sheet.texts(metric), sheet.texts(answer), strict=True):
-        yield None if given is None else right is not None and reading.key(given) == reading.key(right)
+        yield None if given is None else right is not None and parsing.key(given) == parsing.key(right)

@@ -18,7 +18,7 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from plumbline.operators.errors import SourceError
-from plumbline.operators.metrics import reading
+from plumbline.operators.metrics import parsing
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.judging.answers.answer_table import Answer, Answered, select_models
 from plumbline.pipelines.judging.releases.image_ratings import LIKERT_FILE
@@ -130,7 +130,7 @@ def _of_tifa(metric: str, sheet: Sheet, place: Place, notes: list[str]) -> Itera
 
 
 def _wanted(choices: Sequence[str], answer: str | None) -> str:
-    return YES if tuple(choices) == reading.YES_NO else answer or ""
+    return YES if tuple(choices) == parsing.YES_NO else answer or ""
 
 
 def _of_vq2(metric: str, sheet: Sheet, place: Place, notes: list[str]) -> Iterator[Answer]:

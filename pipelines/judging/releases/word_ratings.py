@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from plumbline.operators.errors import SourceError
-from plumbline.operators.metrics import reading
+from plumbline.operators.metrics import parsing
 from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import AGAIN, as_object
 from plumbline.pipelines.judging.releases.release import (
@@ -79,7 +79,7 @@ def _listed(value: Any, where: str) -> list[Any]:
 def _element_words(ids: tuple[str, str, str | None], prompt: str, name: str, given: Any, where: str) -> Iterator[Word]:
     """What is said of each word of an element, by every rater."""
     words = name.rpartition("(")[0].strip() or name
-    span = reading.find(words, prompt)
+    span = parsing.find(words, prompt)
     if span is None:
         return
     for rater, value in enumerate(_listed(given, where)):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from plumbline.operators.errors import RowError, SourceError
-from plumbline.operators.metrics import reading
+from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.writing import WrittenQuestion
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import Refused, Values, parse_json, read_json, read_records
@@ -35,11 +35,11 @@ def proposition(line: Line) -> Iterator[PackRow]:
     asked = WrittenQuestion(
         question_id=_number(values),
         text=the_text(values, "question_natural_language"),
-        choices=reading.YES_NO,
+        choices=parsing.YES_NO,
         answer="yes",
         kind=category(values),
         span=values.get("keywords") or None,
-        parents=tuple(map(str, reading.named_parents(dependency(values)) or ())),
+        parents=tuple(map(str, parsing.named_parents(dependency(values)) or ())),
     )
     yield PackRow(line.where, the_id(values, "item_id"), the_text(values, "text"), asked)
 
@@ -69,7 +69,7 @@ def category(values: Values) -> str | None:
 def _number(values: Values) -> str:
     found = the_id(values, "proposition_id")
     if not found.isdecimal():
-        raise Refused("no_id", f"expected 'proposition_id' as a number, found {reading.shown(found)}")
+        raise Refused("no_id", f"expected 'proposition_id' as a number, found {parsing.shown(found)}")
     return str(int(found))
 
 
@@ -198,7 +198,7 @@ def _alignment_rows(where: str, prompt_id: str, text: str, values: Any, skills: 
         if not isinstance(parents, list) or not all(isinstance(parent, int) for parent in parents):
             raise Refused("no_parents", f"expected a list of numbers in 'dependency', found {parents!r}")
         parents = tuple(str(parent) for parent in parents if parent)
-        asked = WrittenQuestion(number, the_text(texts, number), reading.YES_NO, "yes", parents=parents)
+        asked = WrittenQuestion(number, the_text(texts, number), parsing.YES_NO, "yes", parents=parents)
         yield PackRow(where, prompt_id, text, asked, skills)
 
 
@@ -207,7 +207,7 @@ def _by_number(values: Any, field: str) -> Mapping[str, Any]:
     found = values.get(field) if isinstance(values, dict) else None
     found = parse_json(found) if isinstance(found, str) else found
     if not isinstance(found, dict) or not found:
-        raise Refused("no_questions", f"expected {field!r} as an object by number, found {reading.shown(str(found))}")
+        raise Refused("no_questions", f"expected {field!r} as an object by number, found {parsing.shown(str(found))}")
     return found
 
 

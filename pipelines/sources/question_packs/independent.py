@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from plumbline.operators.metrics import reading
+from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.writing import WrittenQuestion
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import Refused, parse_json
@@ -88,7 +88,7 @@ def _atoms(line: Line, prompt_id: str, text: str) -> Iterator[PackRow]:
 def _pair(pair: Any) -> tuple[str, str]:
     question, answer = the_texts(pair, "vqa_list") if isinstance(pair, list) and len(pair) == 2 else ("", "")
     if not (question.strip() and answer.strip()):
-        raise Refused("no_pair", f"expected [question, answer] in 'vqa_list', found {reading.shown(str(pair))}")
+        raise Refused("no_pair", f"expected [question, answer] in 'vqa_list', found {parsing.shown(str(pair))}")
     return question, answer
 
 
@@ -149,7 +149,7 @@ def _checkpoints(line: Line, prompt_id: str, text: str, own: str) -> Iterator[Pa
     """A row for each checkpoint."""
     said = parse_json(the_text(line.values, own), f"correct {own}")
     if not isinstance(said, dict):
-        raise Refused("no_checkpoints", f"expected an object in {own!r}, found {reading.shown(str(said))}")
+        raise Refused("no_checkpoints", f"expected an object in {own!r}, found {parsing.shown(str(said))}")
     names, descriptions = (the_texts(_first(said, keys), keys[0]) for keys in (NAMES, DESCRIPTIONS))
     if not names or len(names) != len(descriptions):
         raise Refused(

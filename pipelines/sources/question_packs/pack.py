@@ -11,7 +11,7 @@ import pyarrow as pa
 from plumbline.operators import rows, schemas
 from plumbline.operators.errors import RowError, SourceError
 from plumbline.operators.images import id_text
-from plumbline.operators.metrics import reading
+from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.writing import WrittenQuestion, identified
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import (
@@ -125,7 +125,7 @@ def _question_rows(prompt_id: str, prompt: _Prompt) -> list[dict[str, Any]]:
 
 def _placed(question: WrittenQuestion, prompt: _Prompt) -> WrittenQuestion:
     """The question with the place of its span in the prompt, and with those parents that are there."""
-    place = reading.find(question.span, prompt.text) if question.span else None
+    place = parsing.find(question.span, prompt.text) if question.span else None
     parents = tuple(parent for parent in question.parents if parent in prompt.questions)
     start, end = place or (None, None)
     return question._replace(parents=parents, start=start, end=end)
@@ -194,7 +194,7 @@ def the_id(values: Values, name: str) -> str:
     """A row's id as text; raises Refused where it has none."""
     value = values.get(name)
     if value is None or isinstance(value, bool | list | dict) or not str(value).strip():
-        raise Refused("no_id", f"expected {name!r} as text or a number, found {reading.shown(str(value))}")
+        raise Refused("no_id", f"expected {name!r} as text or a number, found {parsing.shown(str(value))}")
     return id_text(value) or ""
 
 
@@ -202,12 +202,12 @@ def the_text(values: Values, name: str) -> str:
     """A row's text, as it stands; raises Refused where it has none."""
     value = values.get(name)
     if not isinstance(value, str) or not value.strip():
-        raise Refused("no_text", f"expected {name!r} as text, found {reading.shown(str(value))}")
+        raise Refused("no_text", f"expected {name!r} as text, found {parsing.shown(str(value))}")
     return value
 
 
 def the_texts(value: Any, name: str) -> tuple[str, ...]:
     """A list of texts; raises Refused for anything else."""
     if not isinstance(value, Sequence) or isinstance(value, str) or not all(isinstance(one, str) for one in value):
-        raise Refused("no_list", f"expected {name!r} as a list of texts, found {reading.shown(str(value))}")
+        raise Refused("no_list", f"expected {name!r} as a list of texts, found {parsing.shown(str(value))}")
     return tuple(value)

@@ -33,7 +33,7 @@ def written(*replies: str, form: Replies = "text") -> tuple[str | RowError, list
     """What becomes of a request that is answered so, and what was asked."""
     said, asked = iter(replies), []
 
-    def answer(round_of: "list[programs.Asked]") -> list[calls.Generation]:
+    def answer(round_of: "list[programs.ProgramRequest]") -> list[calls.Generation]:
         asked.extend(one.request for one in round_of)
         return [calls.Generation(next(said), True, Usage(1)) for _ in round_of]
 

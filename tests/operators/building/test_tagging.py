@@ -11,7 +11,7 @@ from plumbline.operators.errors import ConfigError, RowError
 from plumbline.operators.metrics.forms import Replies
 from plumbline.operators.metrics.writing import WrittenQuestion
 from plumbline.operators.models.calls import Generation, Request, Usage
-from plumbline.operators.stages.programs import Asked, run_programs
+from plumbline.operators.stages.programs import ProgramRequest, run_programs
 
 TAXONOMY = Taxonomy(
     name="tiny",
@@ -30,7 +30,7 @@ def tag(
     """What becomes of one prompt, and what was asked."""
     asked: list[Request] = []
 
-    def answer(requests: "list[Asked]") -> list[Generation]:
+    def answer(requests: "list[ProgramRequest]") -> list[Generation]:
         asked.extend(one.request for one in requests)
         return [Generation(script(one.request), True, Usage(1)) for one in requests]
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline.operators.metrics import dsg, forms, gecko, reading, tifa, vq2
+from plumbline.operators.metrics import dsg, forms, gecko, parsing, tifa, vq2
 from plumbline.operators.metrics.blocks import Block, read_json_blocks
 from plumbline.operators.metrics.dsg import DsgConfig
 from plumbline.operators.metrics.forms import entries
 from plumbline.operators.metrics.gecko import GeckoConfig, Span, read_questions, read_spans
-from plumbline.operators.metrics.reading import Place
+from plumbline.operators.metrics.parsing import Place
 from plumbline.operators.metrics.tifa import TifaConfig
 from plumbline.operators.metrics.vq2 import Vq2Config
 from plumbline.operators.metrics.writer import WriterConfig
@@ -68,10 +68,10 @@ def test_the_dependencies_of_the_examples_are_those_of_the_text() -> None:
     for in_text, in_json in zip(
         *(examples(dsg.DEPENDENCIES[form].instructions, "Dependencies:") for form in ("text", "json")), strict=True
     ):
-        said = {line.number: reading.named_parents(line.text) for line in dsg.json_dependencies(in_json.reply)}
+        said = {line.number: parsing.named_parents(line.text) for line in dsg.json_dependencies(in_json.reply)}
         numbers = list(said)
         assert said == {
-            number: reading.named_parents(text)
+            number: parsing.named_parents(text)
             for number, text in dsg.read_dependencies(numbers, in_text.reply).items()
         }
 

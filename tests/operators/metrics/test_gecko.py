@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from plumbline.operators.metrics import gecko, tifa
 from plumbline.operators.metrics.answered import NO_QUESTIONS, Answered
 from plumbline.operators.metrics.gecko import GeckoConfig, Span, annotated, read_questions, read_spans
-from plumbline.operators.metrics.reading import Place, one_line
+from plumbline.operators.metrics.parsing import Place, one_line
 from plumbline.operators.metrics.writing import UnreadableReply, WrittenQuestion
 from plumbline.operators.stages.entailment import hypothesis
 from tests.operators.metrics.scripted import examples, run

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from plumbline.operators.metrics import tifa
 from plumbline.operators.metrics.answered import NO_QUESTIONS, Answered
-from plumbline.operators.metrics.reading import same_choice
+from plumbline.operators.metrics.parsing import same_choice
 from plumbline.operators.metrics.tifa import TifaConfig, free_f1, read_questions
 from plumbline.operators.metrics.writing import UnreadableReply, WrittenQuestion
 from tests.operators.metrics.scripted import examples, run

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics import vq2
 from plumbline.operators.metrics.answered import NO_QUESTIONS, Answered
-from plumbline.operators.metrics.reading import Place
+from plumbline.operators.metrics.parsing import Place
 from plumbline.operators.metrics.vq2 import Vq2Config, read_question, read_spans
 from plumbline.operators.metrics.writing import UnreadableReply, WrittenQuestion
 from tests.operators.metrics.scripted import examples, run

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline.operators.metrics import reading
+from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.blocks import Block, read_blocks
 from plumbline.operators.metrics.dsg import DsgConfig
 from plumbline.operators.metrics.gecko import GeckoConfig
@@ -108,7 +108,7 @@ BLOCKS = st.lists(
         lambda subject, text, choices, index: Block(subject, f"{text}?", tuple(choices), choices[index % len(choices)]),
         PHRASE,
         PHRASE.filter(lambda text: not text.startswith("about")),
-        st.lists(PHRASE, min_size=2, max_size=6, unique_by=reading.key) | st.just(["yes", "no"]),
+        st.lists(PHRASE, min_size=2, max_size=6, unique_by=parsing.key) | st.just(["yes", "no"]),
         st.integers(0, 5),
     ),
     min_size=1,
@@ -140,7 +140,7 @@ def draw_block(draw: st.DrawFn, block: Block, index: int) -> list[str]:
     forms += ["Choices:\n" + "\n".join(f"- {choice}" for choice in block.choices)]
     letter = LETTERS[block.choices.index(block.answer)]
     answers = [block.answer, f"{block.answer}.", block.answer.upper(), f"**{block.answer}**", f'"{block.answer}"']
-    answers = [answer for answer in answers if reading.key(answer) == reading.key(block.answer)]
+    answers = [answer for answer in answers if parsing.key(answer) == parsing.key(block.answer)]
     answers += [letter, f"{letter}) {block.answer}", f"({letter})", f"{block.answer} (it says so)"]
     answer = draw(st.sampled_from(["A: ", "**A:** ", "Answer: ", "A:\n", "Correct answer: "])) + draw(
         st.sampled_from(answers)
@@ -188,7 +188,7 @@ def test_any_soup_of_labels_is_read_or_refused(text: str) -> None:
         return
     for block in blocks:
         assert block.answer in block.choices
-        assert len({reading.key(choice) for choice in block.choices}) == len(block.choices) >= 2
+        assert len({parsing.key(choice) for choice in block.choices}) == len(block.choices) >= 2
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_readable_questions_stay_where_others_cannot_be_read() -> None:
     ],
 )
 def test_choices_are_split_as_they_are_written(written: str, choices: list[str]) -> None:
-    assert reading.split_choices(written) == choices
+    assert parsing.split_choices(written) == choices
 
 
 @pytest.mark.parametrize(
@@ -267,12 +267,12 @@ def test_what_a_prompt_of_six_content_words_will_take(metric: WriterConfig, call
     ],
 )
 def test_token_f1_is_that_of_bags_of_words(answer: str, gold: str, f1: float) -> None:
-    assert reading.token_f1(answer, gold) == pytest.approx(f1)
+    assert parsing.token_f1(answer, gold) == pytest.approx(f1)
 
 
 @given(st.text(), st.text())
 def test_token_f1_is_symmetric_and_a_share(one: str, other: str) -> None:
-    assert 0.0 <= reading.token_f1(one, other) == reading.token_f1(other, one) <= 1.0
+    assert 0.0 <= parsing.token_f1(one, other) == parsing.token_f1(other, one) <= 1.0
 
 
 @pytest.mark.parametrize(
@@ -292,18 +292,18 @@ def test_token_f1_is_symmetric_and_a_share(one: str, other: str) -> None:
 def test_words_are_found_whole_whatever_their_case_spacing_and_quotes(
     words: str, prompt: str, found: str | None
 ) -> None:
-    place = reading.find(words, prompt)
+    place = parsing.find(words, prompt)
     assert (prompt[place.start : place.end] if place else None) == found
 
 
 @given(st.text(), st.text(), st.integers(0, 50))
 def test_what_is_found_stands_in_the_prompt(words: str, prompt: str, after: int) -> None:
-    place = reading.find(words, prompt, after=after)
+    place = parsing.find(words, prompt, after=after)
     assert place is None or 0 <= place.start < place.end <= len(prompt)
 
 
 @given(st.text(min_size=1), st.data())
 def test_words_of_the_prompt_are_found_in_it(prompt: str, data: st.DataObject) -> None:
     words = data.draw(st.sampled_from(prompt.split() or ["x"]))
-    place = reading.find(words, prompt)
+    place = parsing.find(words, prompt)
     assert place is not None or not prompt.split()

@@ -226,7 +226,7 @@ def test_every_example_of_a_taxonomy_is_as_its_template_asks(name: str) -> None:
             asked = PromptRequest(tag.names[-1], 1, {one: example[one] for one in template.controls}, template)
             reply = "\n".join(f"{one}: {example[one]}" for one in template.fields)
 
-            def answer(round_of: list[programs.Asked], reply: str = reply) -> list[calls.Generation]:
+            def answer(round_of: list[programs.ProgramRequest], reply: str = reply) -> list[calls.Generation]:
                 return [calls.Generation(reply, True, Usage(1)) for _ in round_of]
 
             program = Generation(options=WriterOptions()).write(asked.text())

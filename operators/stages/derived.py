@@ -33,14 +33,14 @@ class Material(NamedTuple):
         return self.row["prompt_id"], self.row["image_digest"], self.basis
 
 
-class Wanted(NamedTuple):
+class ImageMaterial(NamedTuple):
     """Something that is to be made of one image, for one metric."""
 
     metric: str
     material: Any
 
 
-class PreparedReading(NamedTuple):
+class PreparedMaterials(NamedTuple):
     """What one metric's table of a shard is made of."""
 
     materials: Sequence[Material]
@@ -58,7 +58,7 @@ class PreparedReading(NamedTuple):
         return sum(one.error is None and one.key in self.kept for one in self.materials)
 
 
-class ReadingStage(Stage):
+class DerivedStage(Stage):
     """Tables of other stages over images, row by row, and the prompts' texts, to a further one.
 
     A row with an error passes it on. The tables' metadata has what the model's calls took, for all the metrics together
@@ -81,22 +81,22 @@ class ReadingStage(Stage):
         """What is read of each image of a row, as plain values, from the row of each table and the prompt's `text`."""
 
     @abstractmethod
-    def make(self, wanted: Sequence[Wanted]) -> Ran[Any]:
+    def make(self, wanted: Sequence[ImageMaterial]) -> Ran[Any]:
         """What the model, or the arithmetic, makes of each."""
 
     @abstractmethod
     def columns(self, made: Sequence[Any]) -> dict[str, Any]:
         """The columns that what was made of a row's images fills."""
 
-    def prepare(self, inputs: Inputs) -> Mapping[str, PreparedReading]:
+    def prepare(self, inputs: Inputs) -> Mapping[str, PreparedMaterials]:
         texts = self._texts(inputs.prompts)
         return {name: self._read(name, inputs, texts) for name in inputs.metrics}
 
-    def _read(self, name: str, inputs: Inputs, texts: Mapping[str, str]) -> PreparedReading:
+    def _read(self, name: str, inputs: Inputs, texts: Mapping[str, str]) -> PreparedMaterials:
         tables = {stage: _records(inputs.upstream[name][stage]) for stage in self.reads(self.metrics[name])}
         together = (dict(zip(tables, each, strict=True)) for each in zip(*tables.values(), strict=True))
         materials = [self._material(self.metrics[name], read, texts) for read in together]
-        return PreparedReading(materials, _kept_rows(inputs.earlier.get(name, ())))
+        return PreparedMaterials(materials, _kept_rows(inputs.earlier.get(name, ())))
 
     def _material(self, metric: Any, read: Mapping[str, Mapping[str, Any]], texts: Mapping[str, str]) -> Material:
         first, *others = read.values()
@@ -111,22 +111,25 @@ class ReadingStage(Stage):
             return Material(ids, (), images)
         return Material(ids, images, None, rows.basis_of(*map(json.dumps, images)))
 
-    def compute(self, prepared: Mapping[str, PreparedReading]) -> Mapping[str, pa.Table]:
+    def compute(self, prepared: Mapping[str, PreparedMaterials]) -> Mapping[str, pa.Table]:
         """All metrics' rows at once, so that the model's batches are full."""
         wanted = [
-            Wanted(name, image) for name, reading in prepared.items() for row in reading.new for image in row.images
+            ImageMaterial(name, image)
+            for name, of_metric in prepared.items()
+            for row in of_metric.new
+            for image in row.images
         ]
         ran = self.make(wanted)
         made = iter(ran.results)
-        tables = {name: self._table(reading, made) for name, reading in prepared.items()}
+        tables = {name: self._table(of_metric, made) for name, of_metric in prepared.items()}
         counted = {name: rows.with_usage(table, ran.usage) for name, table in tables.items()}
         return {name: rows.with_kept(table, prepared[name].n_kept) for name, table in counted.items()}
 
-    def _table(self, reading: PreparedReading, made: Iterator[Any]) -> pa.Table:
+    def _table(self, prepared: PreparedMaterials, made: Iterator[Any]) -> pa.Table:
         records = []
-        for material in reading.materials:
-            if material.error is None and material.key in reading.kept:
-                records.append({**reading.kept[material.key], **material.row})
+        for material in prepared.materials:
+            if material.error is None and material.key in prepared.kept:
+                records.append({**prepared.kept[material.key], **material.row})
                 continue
             results = [next(made) for _ in material.images]
             error = material.error or next((one for one in results if isinstance(one, RowError)), None)
