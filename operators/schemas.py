@@ -9,8 +9,8 @@ def _columns(kind: pa.DataType, *names: str) -> list[tuple[str, pa.DataType]]:
     return [(name, kind) for name in names]
 
 
-_texts, _floats = partial(_columns, pa.string()), partial(_columns, pa.float64())
-_ints, _longs = partial(_columns, pa.int32()), partial(_columns, pa.int64())
+texts, floats = partial(_columns, pa.string()), partial(_columns, pa.float64())
+ints, longs = partial(_columns, pa.int32()), partial(_columns, pa.int64())
 
 ERROR = pa.struct([("kind", pa.string()), ("message", pa.string()), ("retryable", pa.bool_())])
 
@@ -24,9 +24,9 @@ BUILT_PROMPTS = pa.schema([*PROMPTS, ("origin", pa.string())])
 
 LEFT_OUT = pa.schema(
     [
-        *_texts("prompt_id", "text"),
+        *texts("prompt_id", "text"),
         ("skills", pa.list_(pa.string())),
-        *_texts("origin", "reason", "repeats"),
+        *texts("origin", "reason", "repeats"),
         ("error", ERROR),
     ]
 )
@@ -34,16 +34,16 @@ LEFT_OUT = pa.schema(
 `repeats`; it was `not_drawn`, or could not be as it has `no_skill`; or it `failed`, with its error: it has no tags, or
 was not written and has no text."""
 
-TAGS = pa.schema([*_texts("prompt_id", "skill", "sub_skill", "words"), *_ints("start", "end"), ("error", ERROR)])
+TAGS = pa.schema([*texts("prompt_id", "skill", "sub_skill", "words"), *ints("start", "end"), ("error", ERROR)])
 """What prompts were tagged with: of each tag the words of the prompt, at its characters `start` to `end` (null where
 they were not found). A prompt without a tag has one row without a skill, and one that could not be tagged its error."""
 
 QUESTIONS = pa.schema(
     [
-        *_texts("prompt_id", "prompt", "question_id", "text"),
+        *texts("prompt_id", "prompt", "question_id", "text"),
         ("choices", pa.list_(pa.string())),
-        *_texts("answer", "kind", "span"),
-        *_ints("start", "end"),
+        *texts("answer", "kind", "span"),
+        *ints("start", "end"),
         ("parents", pa.list_(pa.string())),
         ("keep", pa.bool_()),
         ("error", ERROR),
@@ -60,12 +60,12 @@ A prompt whose questions could not be made has one row, with the error and no qu
 """
 
 ENTAILMENTS = pa.schema(
-    [*_texts("prompt_id", "question_id", "hypothesis"), ("p_entail", pa.float32()), ("error", ERROR)]
+    [*texts("prompt_id", "question_id", "hypothesis"), ("p_entail", pa.float32()), ("error", ERROR)]
 )
 """One row per question: whether the prompt entails it with its answer, put as the statement `hypothesis`."""
 
 ANSWER = pa.struct(
-    [("question_id", pa.string()), ("token_logprobs", pa.list_(pa.list_(pa.float32()))), *_texts("reply", "chosen")]
+    [("question_id", pa.string()), ("token_logprobs", pa.list_(pa.list_(pa.float32()))), *texts("reply", "chosen")]
 )
 """One question's answer: natural-log probabilities, one list per choice, one number per answer token with its EOS.
 
@@ -161,9 +161,9 @@ SCORES = pa.schema(
 
 ELEMENT = pa.struct(
     [
-        *_texts("question_id", "text", "span"),
-        *_ints("start", "end"),
-        *_texts("wanted", "given"),
+        *texts("question_id", "text", "span"),
+        *ints("start", "end"),
+        *texts("wanted", "given"),
         ("score", pa.float64()),
     ]
 )
@@ -178,7 +178,7 @@ and with the ratings and the reasons of a judge (null for metrics that have none
 ERRORS = pa.schema(
     [
         *_IMAGE_COLUMNS,
-        *_texts("metric", "kind", "message"),
+        *texts("metric", "kind", "message"),
         ("retryable", pa.bool_()),
         ("file", pa.string()),
         ("row", pa.int64()),
@@ -190,32 +190,30 @@ ERRORS = pa.schema(
 
 SUMMARY = pa.schema(
     [
-        *_texts("generator", "metric", "skill"),
-        *_floats("mean", "low", "high", "sem"),
-        *_longs("n", "n_null"),
+        *texts("generator", "metric", "skill"),
+        *floats("mean", "low", "high", "sem"),
+        *longs("n", "n_null"),
         ("coverage", pa.float64()),
     ]
 )
 """`n` counts scored rows, `n_null` rows without a score; `low` to `high` is the mean's 95% interval, bootstrapped over
 prompts (null where there are fewer than two), `sem` its standard error with all rows taken as independent."""
 
-RATINGS = pa.schema([*_IMAGE_COLUMNS, *_texts("rater", "template"), ("rating", pa.float64())])
+RATINGS = pa.schema([*_IMAGE_COLUMNS, *texts("rater", "template"), ("rating", pa.float64())])
 """One person's rating of one image; null where the person was unsure. `template` is what was asked (likert, wl,
 ...)."""
 
-PREFERENCES = pa.schema(
-    [*_texts("prompt_id", "image_a", "image_b", "generator_a", "generator_b", "rater", "preferred")]
-)
+PREFERENCES = pa.schema([*texts("prompt_id", "image_a", "image_b", "generator_a", "generator_b", "rater", "preferred")])
 """One person's choice between two images of a prompt: `a`, `b`, or `unsure`; null where nothing was said."""
 
-PAIRINGS = pa.schema([*_texts("sample_id", "tag"), *_ints("caption", "image"), *_texts("prompt_id", "image_id")])
+PAIRINGS = pa.schema([*texts("sample_id", "tag"), *ints("caption", "image"), *texts("prompt_id", "image_id")])
 """Winoground's four pairings of a sample's two captions (0, 1) with its two images (0, 1); caption i fits image i."""
 
-GRAPH_NODES = pa.schema([*_texts("graph_id", "subset", "image_id", "node"), ("level", pa.int32())])
+GRAPH_NODES = pa.schema([*texts("graph_id", "subset", "image_id", "node"), ("level", pa.int32())])
 """The images of semantic error graphs (T2IScoreScore): `node` is the set of errors that the image has, `level` their
 number; several images may stand on one node. Edges are not kept: the released walks do not use them."""
 
-WORDS = pa.schema([*_IMAGE_COLUMNS, *_texts("rater", "word"), *_ints("start", "end"), ("aligned", pa.float64())])
+WORDS = pa.schema([*_IMAGE_COLUMNS, *texts("rater", "word"), *ints("start", "end"), ("aligned", pa.float64())])
 """Whether one person finds a word of the prompt in the image: 1 or 0, null where the person was unsure.
 
 `start` to `end` are its characters in the prompt."""
@@ -225,8 +223,8 @@ WORD_MATCHES = pa.schema(
         ("metric", pa.string()),
         *_IMAGE_COLUMNS,
         ("word", pa.string()),
-        *_ints("start", "end"),
-        *_floats("rated", "score"),
+        *ints("start", "end"),
+        *floats("rated", "score"),
         ("n_questions", pa.int32()),
     ]
 )
@@ -235,17 +233,17 @@ of the questions about it, null where none is."""
 
 GRAPHS = pa.schema(
     [
-        *_texts("metric", "convention", "graph_id", "subset"),
-        *_floats("spearman", "kendall", "ordering", "kendall_ordering", "separation", "delta"),
+        *texts("metric", "convention", "graph_id", "subset"),
+        *floats("spearman", "kendall", "ordering", "kendall_ordering", "separation", "delta"),
     ]
 )
 """What a metric makes of each semantic error graph (operators/judging/graphs.py)."""
 
 JUDGEMENTS = pa.schema(
     [
-        *_texts("template", "subset", "metric", "statistic"),
-        *_floats("value", "low", "high"),
-        *_longs("n", "n_unscored", "n_unrated"),
+        *texts("template", "subset", "metric", "statistic"),
+        *floats("value", "low", "high"),
+        *longs("n", "n_unscored", "n_unrated"),
         ("convention", pa.string()),
     ]
 )
@@ -253,8 +251,8 @@ JUDGEMENTS = pa.schema(
 
 COMPARISONS = pa.schema(
     [
-        *_texts("template", "statistic", "metric_a", "metric_b"),
-        *_floats("difference", "p_value", "p_holm"),
+        *texts("template", "statistic", "metric_a", "metric_b"),
+        *floats("difference", "p_value", "p_holm"),
         ("n", pa.int64()),
         ("test", pa.string()),
     ]
@@ -263,8 +261,8 @@ COMPARISONS = pa.schema(
 
 ORDERS = pa.schema(
     [
-        *_texts("template", "judge", "generator_a", "generator_b", "better"),
-        *_floats("difference", "p_value", "p_holm"),
+        *texts("template", "judge", "generator_a", "generator_b", "better"),
+        *floats("difference", "p_value", "p_holm"),
         ("n", pa.int64()),
         ("convention", pa.string()),
     ]
@@ -274,15 +272,15 @@ where its ranks and the means do not favour the same one.
 """
 
 CORRELATIONS = pa.schema(
-    [*_texts("metric", "other", "kind", "generator"), *_floats("rho", "low", "high"), ("n", pa.int64())]
+    [*texts("metric", "other", "kind", "generator"), *floats("rho", "low", "high"), ("n", pa.int64())]
 )
 """Spearman's rank correlation of a generator's scores with another metric's, or with a property of its prompts."""
 
 QUESTION_STATISTICS = pa.schema(
     [
         ("metric", pa.string()),
-        *_longs("prompts", "questions"),
-        *_floats("yes_no", "yes", "first", "repeated", "majority", "chance"),
+        *longs("prompts", "questions"),
+        *floats("yes_no", "yes", "first", "repeated", "majority", "chance"),
     ]
 )
 """What a metric asks, in shares (operators/diagnosis/questions.py)."""
@@ -294,11 +292,11 @@ QUESTION_KINDS = pa.schema(
 
 ANSWER_STATISTICS = pa.schema(
     [
-        *_texts("metric", "denied"),
+        *texts("metric", "denied"),
         ("answers", pa.int64()),
         ("right", pa.float64()),
         ("yes_no", pa.int64()),
-        *_floats("yes", "wanted"),
+        *floats("yes", "wanted"),
         ("choices", pa.int64()),
         ("first", pa.float64()),
     ]
@@ -307,18 +305,18 @@ ANSWER_STATISTICS = pa.schema(
 
 ABLATION_EFFECTS = pa.schema(
     [
-        *_texts("metric", "denied"),
-        *_floats("whole", "left", "difference", "low", "high", "rho", "order"),
-        *_longs("n", "n_null"),
+        *texts("metric", "denied"),
+        *floats("whole", "left", "difference", "low", "high", "rho", "order"),
+        *longs("n", "n_null"),
     ]
 )
 """A metric's scores with and without what it is denied."""
 
 DECISIONS = pa.schema(
     [
-        *_texts("metric", "generator_a", "generator_b", "verdict"),
+        *texts("metric", "generator_a", "generator_b", "verdict"),
         ("difference", pa.float64()),
-        *_longs("n", "n_missing", "decided_after"),
+        *longs("n", "n_missing", "decided_after"),
     ]
 )
 """What an adaptive sweep decided of two generators: `verdict` is a or b, the better one; alike, where they differ by no

@@ -19,7 +19,7 @@ from plumbline.operators.clips import Clips
 from plumbline.operators.errors import ConfigError, suggest
 from plumbline.operators.images import ImageLimits
 from plumbline.operators.metrics.ablation import shown_instead
-from plumbline.operators.metrics.metric import Metric
+from plumbline.operators.metrics.metric import Metric, PackedMetric
 from plumbline.operators.metrics.table import AnyMetric
 from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
@@ -54,7 +54,7 @@ class ScorerConfig:
     """Images that are decoded at once."""
 
     def __post_init__(self) -> None:
-        packed = [name for name, metric in self.metrics.items() if metric.packed]
+        packed = [name for name, metric in self.metrics.items() if isinstance(metric, PackedMetric)]
         if packed:
             raise ConfigError(
                 f"metrics.{packed[0]}: it scores by questions that a benchmark ships, and there is none here; run a "

@@ -20,13 +20,8 @@ Floats = NDArray[np.float64]
 
 TALLIES = pa.schema(
     [
-        ("generator", pa.string()),
-        ("metric", pa.string()),
-        ("skill", pa.string()),
-        ("rows", pa.float64()),
-        ("n", pa.float64()),
-        ("mean", pa.float64()),
-        ("squares", pa.float64()),
+        *schemas.texts("generator", "metric", "skill"),
+        *schemas.floats("rows", "n", "mean", "squares"),
         ("totals", pa.list_(pa.float64())),
         ("counts", pa.list_(pa.float64())),
     ]

@@ -6,9 +6,8 @@ from typing import Any, ClassVar
 
 from plumbline.operators.metrics.answered import Scored
 from plumbline.operators.metrics.forms import Replies
-from plumbline.operators.metrics.judged import require_sampling
 from plumbline.operators.metrics.metric import Evidence, Expected, Metric
-from plumbline.operators.metrics.writing import Sampling
+from plumbline.operators.metrics.writing import Sampling, require_sampling
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics import parsing
-from plumbline.operators.metrics.judged import AGAIN, fill, require_sampling
+from plumbline.operators.metrics.judged import AGAIN, fill
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.writer import digest, prompt_template
-from plumbline.operators.metrics.writing import Sampling, UnreadableReply, Writing, ask
+from plumbline.operators.metrics.writing import Sampling, UnreadableReply, Writing, ask, require_sampling
 from plumbline.operators.models.calls import Region
 
 DESCRIBE = prompt_template("llmscore_describe")

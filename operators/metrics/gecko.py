@@ -104,10 +104,6 @@ class GeckoConfig(WriterConfig):
     def falling(self) -> bool:
         return self.likelihood == "nll"
 
-    @property
-    def doubted_below(self) -> float | None:
-        return None if self.nli is None else self.threshold
-
     def asking(self) -> dict[str, Any]:
         """All that decides the questions."""
         asked = {"coverage": self.coverage, "sampling": self.sampling._asdict()}

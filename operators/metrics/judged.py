@@ -1,19 +1,17 @@
 """What the metrics share that a model judges: how verdicts are asked for, and tolerant readers of them."""
 
 import json
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Rating
 from plumbline.operators.metrics.forms import Replies, integer, record, string
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.writer import digest
-from plumbline.operators.metrics.writing import Sampling, UnreadableReply, Writing, ask
+from plumbline.operators.metrics.writing import Sampling, UnreadableReply, Writing, ask, require_sampling
 from plumbline.operators.models.calls import Request
 
 AGAIN = "That reply could not be read: {error}. Write the whole reply again, in exactly the form that was asked for."
@@ -120,14 +118,6 @@ class InspectedConfig(JudgedConfig):
 
     def scoring(self) -> dict[str, Any]:
         return {}
-
-
-def require_sampling(kind: str, name: str, tokens: int, temperature: float) -> None:
-    """Raises ConfigError for a number of tokens or a temperature that cannot be."""
-    if tokens < 1:
-        raise ConfigError(f"{kind} {name}: expected at least 1, got {tokens}")
-    if not (math.isfinite(temperature) and temperature >= 0):
-        raise ConfigError(f"{kind} temperature: expected 0 or more, got {temperature}")
 
 
 def form_text(replies: Replies, scales: Sequence[Scale]) -> str:

@@ -3,10 +3,10 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 from plumbline.operators.metrics.ablation import Ablation, shuffled_words
-from plumbline.operators.metrics.answered import Answered, Scored, mean_over_images
+from plumbline.operators.metrics.answered import Answered, Scored
 
 if TYPE_CHECKING:
     from plumbline.operators.models.vqa_profiles import VqaProfile
@@ -70,8 +70,6 @@ class Metric(ABC):
     """Whether one score is better than another; what only says how images are, ranks nothing."""
     ends: ClassVar[str] = "scores"
     """The last stage of its chain; what only has texts written ends before any image is looked at."""
-    packed: ClassVar[bool] = False
-    """Whether it scores by the questions that the benchmark ships, and has none written."""
 
     @property
     @abstractmethod
@@ -105,22 +103,9 @@ class Metric(ABC):
     def score(self, evidence: Evidence) -> Scored:
         """The score of one image."""
 
-    @property
-    def doubted_below(self) -> float | None:
-        """The probability of entailment below which a question does not count; None where all do."""
-        return None
-
     def settled(self, profile_of: Callable[[str], "VqaProfile"]) -> Self:
         """The metric with what it leaves open filled in, given the kind of the VQA model of a role."""
         return self
-
-    def refusal_of_pack(self, choices: Collection[int]) -> str | None:
-        """Why it cannot score by shipped questions, which have these numbers of choices, if it cannot."""
-        return None
-
-    def combined(self, images: Sequence[Scored]) -> Scored:
-        """The score of a row by those of its images: their mean."""
-        return mean_over_images(images)
 
     @property
     def falling(self) -> bool:
@@ -134,3 +119,11 @@ class Metric(ABC):
     def expected(self, words: float) -> Expected:
         """What a prompt of so many content words will take."""
         return Expected(0, 1)
+
+
+@runtime_checkable
+class PackedMetric(Protocol):
+    """A metric that scores by the questions that the benchmark ships, and has none written."""
+
+    def refusal_of_pack(self, choices: Collection[int]) -> str | None:
+        """Why it cannot score by shipped questions, which have these numbers of choices, if it cannot."""

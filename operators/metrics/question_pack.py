@@ -2,17 +2,15 @@
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from plumbline.operators.errors import ConfigError
-from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Answered, Element, Scored, element, mean_over_images, mean_scored
 from plumbline.operators.metrics.dsg import Zeroing, holding
-from plumbline.operators.metrics.metric import Evidence, Expected, Metric
+from plumbline.operators.metrics.metric import Evidence, Expected
 from plumbline.operators.metrics.vqascore import log_likelihood
-from plumbline.operators.metrics.writer import likeliest
-from plumbline.operators.metrics.writing import Put
+from plumbline.operators.metrics.writer import AskingConfig, likeliest
 from plumbline.operators.models.vqa_profiles import Reduction, VqaProfile
 
 Aggregate = Literal["share", "soft_mean", "soft_geometric"]
@@ -23,24 +21,17 @@ DIGITS = {word: str(number) for number, word in enumerate(NUMBER_WORDS, start=1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class QuestionPackConfig(Metric):
+class QuestionPackConfig(AskingConfig):
     """Who answers a benchmark's own questions, how they are put, and how answers become a score."""
 
     kind: Literal["question_pack"] = "question_pack"
     story: ClassVar[str] = "puts the benchmark's own questions to a model that sees the image, and counts its answers"
-    packed: ClassVar[bool] = True
     chain: ClassVar[tuple[str, ...]] = ("questions", "answers", "scores")
     scored_from: ClassVar[tuple[str, ...]] = ("answers", "questions")
-    model: str = "vqa"
-    """The role, among the sweep's models, of the VQA model."""
     matcher: str = "matcher"
     """The role of the text embedder that finds the choice nearest to a reply; only with `answers=reply`."""
-    template: str = "{}"
-    """How a question is put; `{}` stands for it."""
     answers: Literal["likelihood", "reply"] | None = None
     """The likeliest choice counts, or the model's own words and the choice that they mean; null takes likelihood."""
-    yes_no: Literal["capitalised", "as_written"] | None = None
-    """Whether yes and no are put as `Yes` and `No`; null is as models of the kind answer VQAScore."""
     reduction: Reduction = "product"
     """How the likelihoods of a choice's tokens become one (operators/metrics/vqascore.py)."""
     aggregate: Aggregate = "share"
@@ -56,8 +47,7 @@ class QuestionPackConfig(Metric):
     """Of a row of several images: the mean of their scores, or the last one's."""
 
     def __post_init__(self) -> None:
-        if self.template.count("{}") != 1:
-            raise ConfigError(f"question_pack template: expected one {{}} for the question, got {self.template!r}")
+        AskingConfig.__post_init__(self)
         if self.soft and (self.zeroing is not None or self.form == "reply"):
             raise ConfigError(
                 f"question_pack aggregate: {self.aggregate} weighs spellings; expected zeroing=null and no reply, got "
@@ -86,9 +76,7 @@ class QuestionPackConfig(Metric):
                 f"question_pack model: the role {self.model!r} is a {kind.name} model, which compares choices and has "
                 "no words of its own; use another VQA model, or aggregate=share with answers=likelihood"
             )
-        if self.yes_no is not None:
-            return self
-        return replace(self, yes_no="capitalised" if kind.asks.answer.istitle() else "as_written")
+        return AskingConfig.settled(self, profile_of)
 
     def expected(self, words: float) -> Expected:
         """No call to a writer; about a question for each content word."""
@@ -108,7 +96,7 @@ class QuestionPackConfig(Metric):
 
     def answering(self) -> dict[str, Any]:
         """All that decides how questions are put to the VQA model."""
-        asked = {"form": self.form, "template": self.template, "yes_no": self.yes_no or "capitalised"}
+        asked = AskingConfig.answering(self)
         return {**asked, "spelling": self.spelling} if self.soft else asked
 
     def scoring(self) -> dict[str, Any]:
@@ -118,15 +106,9 @@ class QuestionPackConfig(Metric):
             return {**own, "spelling": self.spelling}
         return {**own, "zeroing": self.zeroing, **({} if self.form == "reply" else {"reduction": self.reduction})}
 
-    def put(self, text: str, choices: Sequence[str]) -> Put:
-        """A question as it is put to the VQA model, its choices in the same order; of a soft mean all spellings."""
-        before, after = self.template.split("{}")
-        free = self.form == "reply"
-        if self.soft:
-            choices = spellings(choices[0], self.spelling)
-        elif not free and self.yes_no != "as_written":
-            choices = [choice.capitalize() if choice.lower() in parsing.YES_NO else choice for choice in choices]
-        return Put(before + self.worded(text) + after, tuple(choices), free)
+    def choices_put(self, choices: Sequence[str]) -> tuple[str, ...]:
+        """The choices; of a soft mean all spellings of the right one."""
+        return tuple(spellings(choices[0], self.spelling)) if self.soft else AskingConfig.choices_put(self, choices)
 
     def score(self, evidence: Evidence) -> Scored:
         """The score of an image by its answered questions."""

@@ -25,7 +25,6 @@ class RubricConfig(InspectedConfig):
 
     kind: Literal["rubric"] = "rubric"
     story: ClassVar[str] = "lets a model that sees the image judge it by what the benchmark says that it must show"
-    packed: ClassVar[bool] = True
     chain: ClassVar[tuple[str, ...]] = ("questions", "inspections", "scores")
     scored_from: ClassVar[tuple[str, ...]] = ("inspections",)
     rubric: Literal["knowledge", "checkpoints"]

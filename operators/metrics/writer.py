@@ -1,7 +1,6 @@
-"""What the metrics share whose questions a language model writes: their common options and how answers are weighed."""
+"""What the metrics share that ask questions about images, written by a language model or not, and how answers weigh."""
 
 import hashlib
-import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,19 +13,62 @@ from plumbline.operators.metrics.answered import Answered, Scored
 from plumbline.operators.metrics.forms import Replies
 from plumbline.operators.metrics.metric import Evidence, Metric
 from plumbline.operators.metrics.vqascore import log_likelihood
-from plumbline.operators.metrics.writing import RETRY, STOP, Put, Sampling, Writing, WrittenQuestion
+from plumbline.operators.metrics.writing import RETRY, STOP, Put, Sampling, Writing, WrittenQuestion, require_sampling
 from plumbline.operators.models.vqa_profiles import Reduction, VqaProfile
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WriterConfig(Metric):
-    """Who writes the questions and who answers them, and in which form they are put."""
+class AskingConfig(Metric):
+    """Which VQA model answers questions about images, and how they are put to it."""
+
+    model: str = "vqa"
+    """The role, among the sweep's models, of the VQA model."""
+    template: str = "{}"
+    """How a question is put to the VQA model; `{}` stands for the question."""
+    yes_no: Literal["capitalised", "as_written"] | None = None
+    """Whether yes and no are put as `Yes` and `No` (vqascore_genai_bench.txt) or as they are written; null is as
+    VQAScore has its answer from models of the kind, once the metric is settled, and `capitalised` before."""
+
+    def __post_init__(self) -> None:
+        if self.template.count("{}") != 1:
+            raise ConfigError(
+                f"{self.kind} template: expected exactly one {{}} for the question, got {self.template!r}"
+            )
+
+    @property
+    def form(self) -> Literal["likelihood", "reply"]:
+        """Whether the VQA model weighs the choices or answers in its own words."""
+        return "likelihood"
+
+    def settled(self, profile_of: Callable[[str], VqaProfile]) -> Self:
+        """The metric with yes and no in the case that models of the kind answer in."""
+        if self.yes_no is not None:
+            return self
+        return replace(self, yes_no="capitalised" if profile_of(self.model).asks.answer.istitle() else "as_written")
+
+    def answering(self) -> dict[str, Any]:
+        """All that decides how questions are put to the VQA model."""
+        return {"form": self.form, "template": self.template, "yes_no": self.yes_no or "capitalised"}
+
+    def put(self, text: str, choices: Sequence[str]) -> Put:
+        """A question as it is put to the VQA model, with its choices in the same order."""
+        before, after = self.template.split("{}")
+        return Put(before + self.worded(text) + after, self.choices_put(choices), self.form == "reply")
+
+    def choices_put(self, choices: Sequence[str]) -> tuple[str, ...]:
+        """The answers whose likelihood is wanted; of a reply, those one of which it is taken to mean."""
+        if self.form == "reply" or self.yes_no == "as_written":
+            return tuple(choices)
+        return tuple(choice.capitalize() if choice.lower() in parsing.YES_NO else choice for choice in choices)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WriterConfig(AskingConfig):
+    """Who writes the questions, and in which form."""
 
     role_keys: ClassVar[tuple[str, ...]] = ("writer", "model")
     writer: str = "llm"
     """The role, among the sweep's models, of the language model that writes the questions."""
-    model: str = "vqa"
-    """The role of the VQA model that answers them."""
     max_tokens: int = 2048
     """Tokens after which a reply of the writer is cut; the papers do not say."""
     temperature: float = 0.0
@@ -36,23 +78,13 @@ class WriterConfig(Metric):
     replies: Replies = "text"
     """The form of the writer's replies: `text`, as the releases have it, or `json`, by a schema that vLLM, transformers
     and many services enforce, so that a small model's replies can be read too."""
-    template: str = "{}"
-    """How a question is put to the VQA model; `{}` stands for the question."""
-    yes_no: Literal["capitalised", "as_written"] | None = None
-    """Whether yes and no are put as `Yes` and `No` (vqascore_genai_bench.txt) or as the writer wrote them; null is as
-    VQAScore has its answer from models of the kind, once the metric is settled, and `capitalised` before."""
 
     def __post_init__(self) -> None:
-        kind = self.kind
-        if self.template.count("{}") != 1:
-            raise ConfigError(f"{kind} template: expected exactly one {{}} for the question, got {self.template!r}")
+        AskingConfig.__post_init__(self)
         for name, role in self.roles.items():
             if not role.strip():
-                raise ConfigError(f"{kind} {name}: expected the role of one of the sweep's models, got {role!r}")
-        if self.max_tokens < 1:
-            raise ConfigError(f"{kind} max_tokens: expected at least 1, got {self.max_tokens}")
-        if not (math.isfinite(self.temperature) and self.temperature >= 0):
-            raise ConfigError(f"{kind} temperature: expected 0 or more, got {self.temperature}")
+                raise ConfigError(f"{self.kind} {name}: expected the role of one of the sweep's models, got {role!r}")
+        require_sampling(self.kind, "max_tokens", self.max_tokens, self.temperature)
 
     @property
     def sampling(self) -> Sampling:
@@ -66,12 +98,6 @@ class WriterConfig(Metric):
     @property
     def scored_from(self) -> tuple[str, ...]:
         return "answers", *self.chain[:-2]
-
-    def settled(self, profile_of: Callable[[str], VqaProfile]) -> Self:
-        """The metric with yes and no in the case that models of the kind answer in."""
-        if self.yes_no is not None:
-            return self
-        return replace(self, yes_no="capitalised" if profile_of(self.model).asks.answer.istitle() else "as_written")
 
     @abstractmethod
     def asking(self) -> dict[str, Any]:
@@ -88,23 +114,6 @@ class WriterConfig(Metric):
     def score(self, evidence: Evidence) -> Scored:
         """As `weigh`."""
         return self.weigh(evidence.answered)
-
-    @property
-    def form(self) -> Literal["likelihood", "reply"]:
-        """Whether the VQA model weighs the choices or answers in its own words."""
-        return "likelihood"
-
-    def answering(self) -> dict[str, Any]:
-        """All that decides how questions are put to the VQA model."""
-        return {"form": self.form, "template": self.template, "yes_no": self.yes_no or "capitalised"}
-
-    def put(self, text: str, choices: Sequence[str]) -> Put:
-        """A question as it is put to the VQA model, with its choices in the same order."""
-        before, after = self.template.split("{}")
-        free = self.form == "reply"
-        if not free and self.yes_no != "as_written":
-            choices = [choice.capitalize() if choice.lower() in parsing.YES_NO else choice for choice in choices]
-        return Put(before + self.worded(text) + after, tuple(choices), free)
 
 
 def require_share(kind: str, name: str, value: float) -> None:

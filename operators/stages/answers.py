@@ -107,7 +107,25 @@ class AskingStage(Stage):
         return "generate_from_images" if words else cls.calls[key]
 
 
-class AnswersStage(AskingStage, ImagesStage):
+class QuestionedImagesStage(ImagesStage):
+    """Images and questions about them."""
+
+    def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
+        super().__init__(metrics, models, options)
+        self._index = remembered(self._read_index)
+
+    @classmethod
+    def reads(cls, metric: Metric) -> tuple[str, ...]:
+        return ("questions",)
+
+    def asked(self, inputs: Inputs) -> Mapping[str, QuestionIndex]:
+        return {name: self._index(name, inputs.upstream[name]["questions"]) for name in inputs.metrics}
+
+    def _read_index(self, name: str, questions: Upstream) -> QuestionIndex:
+        return QuestionIndex(questions.read(), self.metrics[name])
+
+
+class AnswersStage(AskingStage, QuestionedImagesStage):
     """Images and questions to answers (schema ANSWERS), every image encoded once for all metrics that share the model.
 
     The tables' metadata has what the model's calls took, for all the metrics together (rows.with_usage).
@@ -124,13 +142,6 @@ class AnswersStage(AskingStage, ImagesStage):
         self.model: LikelihoodModel
         self.side_by_side = self.model.side_by_side
         self.match = ChoiceMatcher(models["matcher"]) if "matcher" in models else None
-        self._index = remembered(self._read_index)
-
-    def asked(self, inputs: Inputs) -> Mapping[str, QuestionIndex]:
-        return {name: self._index(name, inputs.upstream[name]["questions"]) for name in inputs.metrics}
-
-    def _read_index(self, name: str, questions: Upstream) -> QuestionIndex:
-        return QuestionIndex(questions.read(), self.metrics[name])
 
     def measure(self, images: PreparedImages, asked: Mapping[str, QuestionIndex]) -> Mapping[str, pa.Table]:
         """Encodes `image_batch` images together and has their questions answered before the next are; a model that

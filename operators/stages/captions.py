@@ -1,13 +1,16 @@
-"""The captions stage: what a captioner says of every image as a whole."""
+"""The captions and regions stages: what models say of every image as a whole, and of its parts."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Sequence
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from plumbline.operators import rows, schemas
+from plumbline.operators import schemas
+from plumbline.operators.batches import isolate
+from plumbline.operators.errors import RowError
+from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.writing import Writing
+from plumbline.operators.models.calls import Region, Usage
 from plumbline.operators.stages.programs import Ran
 from plumbline.operators.stages.seeing import Encoded, SeeingStage, Seen, Shown, write_about
-from plumbline.operators.stages.stage import Inputs
 
 
 @runtime_checkable
@@ -19,14 +22,6 @@ class CaptioningMetric(Protocol):
 
     def caption(self) -> Writing[str]:
         """The program that has one image captioned."""
-
-
-class AnyPrompt(NamedTuple):
-    """What is asked whatever the prompt."""
-
-    def basis(self, prompt_id: str | None) -> str:
-        """The same for all: the cell's recipe tells the rest."""
-        return rows.basis_of()
 
 
 class CaptionsStage(SeeingStage):
@@ -46,9 +41,6 @@ class CaptionsStage(SeeingStage):
     def calls_of_row(cls, metric: Any, words: float) -> float:
         return 1.0
 
-    def asked(self, inputs: Inputs) -> Mapping[str, AnyPrompt]:
-        return dict.fromkeys(inputs.metrics, AnyPrompt())
-
     def say(self, encoded: Encoded, seen: Sequence[Seen]) -> Ran[str]:
         return write_about(self.model, encoded, seen, [self.metrics[one.metric].caption() for one in seen])
 
@@ -58,3 +50,24 @@ class CaptionsStage(SeeingStage):
             for text, image in zip(said, shown, strict=True)
         ]
         return {"captions": captions}
+
+
+class RegionsStage(SeeingStage):
+    """Images to regions (schema REGIONS), whatever their prompts."""
+
+    name = "regions"
+    version = 1
+    schema = schemas.REGIONS
+    needs = Metric
+    calls: ClassVar = {"grounder": "regions"}
+
+    @classmethod
+    def calls_of_row(cls, metric: Any, words: float) -> float:
+        return 1.0
+
+    def say(self, encoded: Encoded, seen: Sequence[Seen]) -> Ran[list[Region]]:
+        told: list[list[Region] | RowError] = isolate(self.model.regions, encoded.features)
+        return Ran([told[encoded.places[one.image]] for one in seen], Usage(calls=len(told)))
+
+    def columns(self, said: Sequence[list[Region]], shown: Sequence[Shown]) -> dict[str, Any]:
+        return {"regions": [[region._asdict() for region in regions] for regions in said]}

@@ -9,9 +9,8 @@ from PIL import Image
 from plumbline.operators import rows, schemas
 from plumbline.operators.images import PreparedImages
 from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
-from plumbline.operators.stages.captions import AnyPrompt
-from plumbline.operators.stages.images import ImagesStage
-from plumbline.operators.stages.stage import Inputs, StageOptions
+from plumbline.operators.stages.images import AnyPrompt, ImagesStage
+from plumbline.operators.stages.stage import StageOptions
 from plumbline.operators.statistics.pixels import PixelStatistics, pixel_statistics
 
 
@@ -33,9 +32,6 @@ class ImageStatisticsStage(ImagesStage):
 
     def preprocess(self, image: Image.Image) -> PixelStatistics:
         return pixel_statistics(image)
-
-    def asked(self, inputs: Inputs) -> Mapping[str, AnyPrompt]:
-        return dict.fromkeys(inputs.metrics, AnyPrompt())
 
     def measure(self, images: PreparedImages, asked: Mapping[str, AnyPrompt]) -> Mapping[str, pa.Table]:
         measured = iter(images.pixels)

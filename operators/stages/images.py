@@ -10,7 +10,7 @@ from PIL import Image
 from plumbline.operators.batches import BatchSize
 from plumbline.operators.errors import RowError
 from plumbline.operators.images import ImageRow, PreparedImages, identify, image_records, prepare_images
-from plumbline.operators.rows import with_kept
+from plumbline.operators.rows import basis_of, with_kept
 from plumbline.operators.stages.stage import Inputs, RowStage, StageOptions
 
 RowKey = tuple[str | None, str, str]
@@ -22,6 +22,14 @@ class PromptBasis(Protocol):
 
     def basis(self, prompt_id: str | None) -> str | None:
         """What a row of the prompt stands on; None where the prompt is not there."""
+
+
+class AnyPrompt(NamedTuple):
+    """What is asked whatever the prompt."""
+
+    def basis(self, prompt_id: str | None) -> str:
+        """The same for all: the cell's recipe tells the rest."""
+        return basis_of()
 
 
 class KeptRows(NamedTuple):
@@ -60,9 +68,9 @@ class ImagesStage(RowStage):
         self.options = options
         self.image_batch = BatchSize(options.image_batch)
 
-    @abstractmethod
     def asked(self, inputs: Inputs) -> Mapping[str, PromptBasis]:
-        """By metric, what is asked about the shard's images."""
+        """By metric, what is asked about the shard's images: whatever their prompts are, by default."""
+        return dict.fromkeys(inputs.metrics, AnyPrompt())
 
     @abstractmethod
     def measure(self, images: PreparedImages, asked: Mapping[str, Any]) -> Mapping[str, pa.Table]:

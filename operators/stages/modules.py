@@ -11,12 +11,10 @@ from plumbline.operators import rows, schemas
 from plumbline.operators.batches import isolate
 from plumbline.operators.errors import RowError
 from plumbline.operators.images import PreparedImages
-from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.modules import Look, Seen
 from plumbline.operators.models.calls import DetectionModel, LikelihoodModel, Question, ReadingModel, Wanted
-from plumbline.operators.stages.answers import AskingMetric, QuestionIndex, ShardAnswers
-from plumbline.operators.stages.images import ImagesStage
-from plumbline.operators.stages.stage import Inputs, StageOptions, Upstream, remembered
+from plumbline.operators.stages.answers import AskingMetric, QuestionedImagesStage, QuestionIndex, ShardAnswers
+from plumbline.operators.stages.stage import StageOptions
 
 
 @runtime_checkable
@@ -40,7 +38,7 @@ class _ImageLooks(NamedTuple):
     looks: tuple[Look, ...]
 
 
-class ModulesStage(ImagesStage):
+class ModulesStage(QuestionedImagesStage):
     """Images and questions to what was seen for them (schema MODULES): each image is decoded once, each look is taken
     once, and each model prepares only the images of which it is asked something.
     """
@@ -52,23 +50,12 @@ class ModulesStage(ImagesStage):
     calls: ClassVar = {"model": "likelihood", "detector": "detect", "reader": "ocr"}
 
     @classmethod
-    def reads(cls, metric: Metric) -> tuple[str, ...]:
-        return ("questions",)
-
-    @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
         return {"asking": metric.looking()}
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         super().__init__(metrics, models, options)
         self.models = models
-        self._index = remembered(self._read_index)
-
-    def asked(self, inputs: Inputs) -> Mapping[str, QuestionIndex]:
-        return {name: self._index(name, inputs.upstream[name]["questions"]) for name in inputs.metrics}
-
-    def _read_index(self, name: str, questions: Upstream) -> QuestionIndex:
-        return QuestionIndex(questions.read(), self.metrics[name])
 
     def preprocess(self, image: Image.Image) -> Image.Image:
         """The image itself: what three models make of each image of a shard would fill the memory."""

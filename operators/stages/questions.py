@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from plumbline.operators import rows, schemas
 from plumbline.operators.errors import EMPTY_PROMPT, RowError
-from plumbline.operators.metrics.metric import Metric
+from plumbline.operators.metrics.metric import Metric, PackedMetric
 from plumbline.operators.metrics.writing import Writing, WrittenQuestion, identified
 from plumbline.operators.models.calls import GenerateModel
 from plumbline.operators.stages.programs import generate, run_programs
@@ -23,7 +23,7 @@ Written = Mapping[str, Sequence[Mapping[str, Any]]]
 
 @runtime_checkable
 class AskingMetric(Protocol):
-    """A metric with questions: it has them written, or they are the benchmark's own (Metric.packed)."""
+    """A metric with questions: it has them written, or they are the benchmark's own (PackedMetric)."""
 
     def asking(self) -> dict[str, Any]:
         """All that decides the questions, but for the model that writes them, and for a pack's content."""
@@ -67,7 +67,7 @@ class QuestionsStage(RowStage):
 
     @classmethod
     def reads_pack(cls, metric: Metric) -> bool:
-        return metric.packed
+        return isinstance(metric, PackedMetric)
 
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class QuestionsStage(RowStage):
 
     def prepare(self, inputs: Inputs) -> PreparedPrompts:
         kept = {name: kept_questions(inputs.earlier.get(name, ())) for name in inputs.metrics}
-        pack = self._pack(inputs.pack) if any(self.metrics[name].packed for name in inputs.metrics) else None
+        pack = self._pack(inputs.pack) if any(self.reads_pack(self.metrics[name]) for name in inputs.metrics) else None
         return PreparedPrompts(inputs.rows, kept, pack)
 
     def refuse(self, inputs: Inputs, error: RowError) -> PreparedPrompts:
@@ -102,7 +102,7 @@ class QuestionsStage(RowStage):
 
     def _table(self, name: str, prepared: PreparedPrompts) -> pa.Table:
         metric, written = self.metrics[name], prepared.written[name]
-        if metric.packed and prepared.pack is not None:
+        if isinstance(metric, PackedMetric) and prepared.pack is not None:
             return taken(prepared.prompts, prepared.pack)
         return write(prepared.prompts, metric, self.model, written)
 

@@ -1,13 +1,13 @@
 """The scores stage: one number per image and metric, from what the metric's chain made of the image."""
 
 from collections.abc import Container, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from plumbline.operators import rows, schemas
 from plumbline.operators.errors import RowError
-from plumbline.operators.metrics.answered import Answered, Logprobs, Scored, incomplete
+from plumbline.operators.metrics.answered import Answered, Logprobs, Scored, incomplete, mean_over_images
 from plumbline.operators.metrics.metric import Evidence, Metric
 from plumbline.operators.metrics.modules import Seen
 from plumbline.operators.metrics.parsing import shown
@@ -16,6 +16,14 @@ from plumbline.operators.models.calls import Box
 from plumbline.operators.stages.stage import Inputs, Stage, StageOptions, StaleInput, Upstream, remembered
 
 STALE = "of questions that have been written anew since"
+
+
+@runtime_checkable
+class CombiningMetric(Protocol):
+    """A metric that makes one score of those of a row's images in its own way; others take their mean."""
+
+    def combined(self, images: Sequence[Scored]) -> Scored:
+        """The score of the row."""
 
 
 class PreparedScores(NamedTuple):
@@ -78,13 +86,14 @@ class ScoresStage(Stage):
 
 def _scored(row: Mapping[str, Any], written: "WrittenIndex | None", metric: Metric) -> dict[str, Any]:
     """The columns of a score; its basis where it stands on more than its row does."""
+    combined = metric.combined if isinstance(metric, CombiningMetric) else mean_over_images
     if written is None:
-        return _columns(metric.combined([metric.score(Evidence(image)) for image in rows.per_image(row)]))
+        return _columns(combined([metric.score(Evidence(image)) for image in rows.per_image(row)]))
     error = written.error_of(row["prompt_id"], {answer["question_id"] for answer in row["answers"]})
     if error is not None:
         return {"error": rows.error_value(error)}
     images = [Evidence(image, _answered(image, written)) for image in rows.per_image(row)]
-    scored = metric.combined([metric.score(evidence) for evidence in images])
+    scored = combined([metric.score(evidence) for evidence in images])
     return {**_columns(scored), "basis": written.bases[row["prompt_id"]]}
 
 

@@ -15,7 +15,7 @@ KNOWN = Extensions[type[Stage]](
         "modules": "plumbline.operators.stages.modules:ModulesStage",
         "similarities": "plumbline.operators.stages.similarities:SimilaritiesStage",
         "captions": "plumbline.operators.stages.captions:CaptionsStage",
-        "regions": "plumbline.operators.stages.regions:RegionsStage",
+        "regions": "plumbline.operators.stages.captions:RegionsStage",
         "descriptions": "plumbline.operators.stages.descriptions:DescriptionsStage",
         "text_similarities": "plumbline.operators.stages.text_similarities:TextSimilaritiesStage",
         "verdicts": "plumbline.operators.stages.verdicts:VerdictsStage",

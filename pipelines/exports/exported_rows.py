@@ -18,18 +18,12 @@ KEY = ("benchmark", "generator", "metric", "row_id")
 _ERROR_COLUMNS = {f"error_{name}": name for name in schemas.ERROR.names}
 EXPORTED = pa.schema(
     [
-        ("benchmark", pa.string()),
-        ("generator", pa.string()),
-        ("metric", pa.string()),
-        ("row_id", pa.string()),
-        ("image_id", pa.string()),
-        ("prompt_id", pa.string()),
+        *schemas.texts("benchmark", "generator", "metric", "row_id", "image_id", "prompt_id"),
         ("score", pa.float64()),
         ("n_questions", pa.int32()),
         ("truncated", pa.bool_()),
         *((column, schemas.ERROR.field(name).type) for column, name in _ERROR_COLUMNS.items()),
-        ("run_id", pa.string()),
-        ("part", pa.string()),
+        *schemas.texts("run_id", "part"),
     ]
 )
 """Scores, with their errors spread into columns.

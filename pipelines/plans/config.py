@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails
 from plumbline.operators.clips import Clips
 from plumbline.operators.errors import ConfigError, suggest
 from plumbline.operators.images import ImageLimits
+from plumbline.operators.metrics.metric import PackedMetric
 from plumbline.operators.metrics.table import METRICS, AnyMetric
 from plumbline.operators.models.families import FAMILIES
 from plumbline.operators.models.families.any_model import AnyModel
@@ -71,7 +72,7 @@ class SweepConfig:
         if self.shard_rows < 1:
             raise ConfigError(f"shard_rows: expected at least 1, got {self.shard_rows}")
         for name, metric in self.metrics.items():
-            if metric.packed and self.benchmark.question_pack is None:
+            if isinstance(metric, PackedMetric) and self.benchmark.question_pack is None:
                 raise ConfigError(
                     f"metrics.{name}: it scores by questions that the benchmark ships; name them by "
                     "benchmark.questions and benchmark.question_pack (docs/questions.md)"

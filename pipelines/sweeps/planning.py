@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from plumbline.operators.errors import ConfigError
+from plumbline.operators.metrics.metric import PackedMetric
 from plumbline.operators.models.resolution import find_vqa_profile
 from plumbline.operators.models.vqa_profiles import VqaProfile
 from plumbline.operators.stages.graph import check_clips, make_nodes
@@ -80,7 +81,7 @@ def plan_sweep(config: SweepConfig, *, wanted: tuple[str, ...] = ("scores",)) ->
     sources = open_sources(config.benchmark, config.storage, shard_rows=config.shard_rows)
     config = with_model_defaults(config)
     packed = config.benchmark.packed(config.storage)
-    if packed is not None and any(metric.packed for metric in config.metrics.values()):
+    if packed is not None and any(isinstance(metric, PackedMetric) for metric in config.metrics.values()):
         sources = with_pack(sources, packed, config.benchmark.name)
         check_pack(config, sources)
     waves = None
@@ -111,7 +112,7 @@ def uris_of(config: SweepConfig) -> Uris:
 def check_pack(config: SweepConfig, sources: Sources) -> None:
     """Raises ConfigError where a metric cannot score by the questions that the benchmark ships; logs their problems."""
     for name, metric in config.metrics.items():
-        refusal = metric.refusal_of_pack(sources.pack_choices) if metric.packed else None
+        refusal = metric.refusal_of_pack(sources.pack_choices) if isinstance(metric, PackedMetric) else None
         if refusal is not None:
             raise ConfigError(f"metrics.{name}: with the questions of {config.benchmark.questions}, {refusal}")
     for problem in sources.pack_problems:

@@ -70,7 +70,7 @@ def _look(planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspection[
 def _assessed(
     planned: PlannedSweep, outcomes: Mapping[str, Outcome], name: str, asked: Cells, entailed: Cells
 ) -> QuestionQuality:
-    threshold = planned.config.metrics[name].doubted_below
+    threshold = planned.config.metrics[name].scoring().get("threshold")
     entailments = read_cells(entailed, planned, outcomes) if entailed else None
     return assess(planned.sources.prompts, read_cells(asked, planned, outcomes), entailments, threshold=threshold)
 

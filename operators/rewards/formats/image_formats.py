@@ -8,18 +8,14 @@ from typing import Any
 import pyarrow as pa
 
 from plumbline.operators.rewards.formats.format import IMAGE, Format, Sample, embedded, with_images
-from plumbline.operators.schemas import ELEMENT
+from plumbline.operators.schemas import ELEMENT, floats, texts
 
 BEST_OF_N_SCHEMA = with_images(
     pa.schema(
         [
             ("image", IMAGE),
-            ("text", pa.string()),
-            ("prompt_id", pa.string()),
-            ("image_id", pa.string()),
-            ("generator", pa.string()),
-            ("reward", pa.float64()),
-            ("z_score", pa.float64()),
+            *texts("text", "prompt_id", "image_id", "generator"),
+            *floats("reward", "z_score"),
             ("n", pa.int64()),
             ("mean_reward", pa.float64()),
         ]
@@ -53,13 +49,8 @@ BEST_OF_N = Format(unit="best", container="parquet", images="embedded", rows=_be
 RAW = pa.list_(pa.struct([("metric", pa.string()), ("score", pa.float64()), ("error", pa.string())]))
 REWARDS_SCHEMA = pa.schema(
     [
-        ("image_id", pa.string()),
-        ("prompt_id", pa.string()),
-        ("generator", pa.string()),
-        ("prompt", pa.string()),
-        ("reward", pa.float64()),
-        ("z_score", pa.float64()),
-        ("rank_advantage", pa.float64()),
+        *texts("image_id", "prompt_id", "generator", "prompt"),
+        *floats("reward", "z_score", "rank_advantage"),
         ("raw", RAW),
     ]
 )
@@ -83,11 +74,7 @@ WORD = pa.struct(
 )
 DENSE_SCHEMA = pa.schema(
     [
-        ("image_id", pa.string()),
-        ("prompt_id", pa.string()),
-        ("generator", pa.string()),
-        ("prompt", pa.string()),
-        ("metric", pa.string()),
+        *texts("image_id", "prompt_id", "generator", "prompt", "metric"),
         ("score", pa.float64()),
         ("questions", pa.list_(ELEMENT)),
         ("words", pa.list_(WORD)),

@@ -7,28 +7,20 @@ from typing import Any
 import pyarrow as pa
 
 from plumbline.operators.rewards.formats.format import IMAGE, Format, Sample, embedded, with_images
+from plumbline.operators.schemas import floats, longs, texts
 
 PAIRS_SCHEMA = pa.schema(
     [
         ("are_different", pa.bool_()),
-        ("best_image_uid", pa.string()),
-        ("caption", pa.string()),
+        *texts("best_image_uid", "caption"),
         ("created_at", pa.timestamp("ns")),
         ("has_label", pa.bool_()),
-        ("image_0_uid", pa.string()),
-        ("image_0_url", pa.string()),
-        ("image_1_uid", pa.string()),
-        ("image_1_url", pa.string()),
+        *texts("image_0_uid", "image_0_url", "image_1_uid", "image_1_url"),
         ("jpg_0", pa.binary()),
         ("jpg_1", pa.binary()),
-        ("label_0", pa.float64()),
-        ("label_1", pa.float64()),
-        ("model_0", pa.string()),
-        ("model_1", pa.string()),
-        ("ranking_id", pa.int64()),
-        ("user_id", pa.int64()),
-        ("num_example_per_prompt", pa.int64()),
-        ("__index_level_0__", pa.int64()),
+        *floats("label_0", "label_1"),
+        *texts("model_0", "model_1"),
+        *longs("ranking_id", "user_id", "num_example_per_prompt", "__index_level_0__"),
     ]
 )
 """In the order and of the types of the dataset's card (yuvalkirstain/pickapic_v2).
@@ -101,13 +93,8 @@ NEGATIVE_PROMPT = " "
 """The default of verl-omni's own script."""
 VERL_OMNI_SCHEMA = pa.schema(
     [
-        ("data_source", pa.string()),
-        ("prompt", pa.string()),
-        ("negative_prompt", pa.string()),
-        ("img_win", pa.string()),
-        ("img_lose", pa.string()),
-        ("win_score", pa.float64()),
-        ("lose_score", pa.float64()),
+        *texts("data_source", "prompt", "negative_prompt", "img_win", "img_lose"),
+        *floats("win_score", "lose_score"),
         ("uid", pa.string()),
         ("reward_model", pa.struct([("style", pa.string()), ("ground_truth", pa.string())])),
         (
@@ -116,8 +103,7 @@ VERL_OMNI_SCHEMA = pa.schema(
                 [
                     ("split", pa.string()),
                     ("index", pa.int64()),
-                    ("raw_prompt", pa.string()),
-                    ("raw_negative_prompt", pa.string()),
+                    *texts("raw_prompt", "raw_negative_prompt"),
                 ]
             ),
         ),
