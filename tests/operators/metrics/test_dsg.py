@@ -5,7 +5,6 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -175,18 +174,6 @@ def test_dependencies_of_which_one_line_cannot_be_read_are_asked_for_again(line:
 def test_a_parent_without_a_question_is_none() -> None:
     written, _ = run(DsgConfig().write(PROMPT), [TUPLES], ["4 | Is the dog on the mat?\n3 | A mat?", DEPENDENCIES])
     assert [(one.question_id, one.parents) for one in written] == [("3", ()), ("4", ("3",))]
-
-
-PIECES = st.sampled_from(["1", "2", " | ", "(", ")", ",", "a?", "dog", "\n", ". ", "0", "|", "-", " and "])
-
-
-@given(st.text() | st.lists(PIECES, max_size=60).map("".join))
-def test_any_reply_is_read_or_refused(reply: str) -> None:
-    for read in (read_tuples, partial(read_questions, [1, 2]), partial(read_dependencies, [1, 2])):
-        try:
-            assert read(reply)  # type: ignore[operator]
-        except UnreadableReply as error:
-            assert str(error)
 
 
 def score(metric: DsgConfig, yes: Mapping[str, bool], parents: Mapping[str, tuple[str, ...]]) -> Scored:

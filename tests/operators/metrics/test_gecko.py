@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from plumbline.operators.metrics import gecko, tifa
 from plumbline.operators.metrics.answered import NO_QUESTIONS, Answered
-from plumbline.operators.metrics.gecko import GeckoConfig, Span, annotated, read_questions, read_spans
+from plumbline.operators.metrics.gecko import GeckoConfig, Span, read_questions, read_spans
 from plumbline.operators.metrics.parsing import Place, one_line
 from plumbline.operators.metrics.writing import UnreadableReply, WrittenQuestion
 from plumbline.operators.stages.entailment import hypothesis
@@ -93,23 +93,6 @@ def test_without_coverage_the_questions_are_tifas() -> None:
     assert written == [WrittenQuestion("1", "is there a dog?", ("yes", "no"), "yes", "animal", "dog", 2, 5)]
 
 
-def test_an_unreadable_step_is_told_why_and_then_refused() -> None:
-    _, rounds = run(GeckoConfig().write(PROMPT), ["No."], [SPANS], [QUESTIONS])
-    assert "no label such as {1}[dog, entity, 1.0]" in rounds[1][0].messages[-1].text
-    with pytest.raises(UnreadableReply, match='no line that begins with "Q:"'):
-        run(GeckoConfig().write(PROMPT), [SPANS], ["No."], ["No."])
-
-
-HOSTILE = [
-    "{1}[dog] {} {0}",
-    "About {1}:\nQ: x?\nA: yes",
-    "a\n\nDescription:\nb",
-    "%s {prompt} \\1 \\g<0>",
-    "[[((",
-    "```",
-]
-
-
 # Step 1: labels.
 
 
@@ -190,24 +173,6 @@ def test_every_label_of_a_faithful_reply_is_found_in_its_place(case: tuple[str, 
     spans = read_spans(prompt, reply)
     assert [span.place for span in spans] == [Place(*place) for place in places]
     assert [span.words for span in spans] == [prompt[start:end] for start, end in places]
-
-
-PIECES = st.sampled_from(
-    ["{1}[", "[", "]", "{2}", "a", "dog", ", entity", ", 1.0", ",", "\n", "(3)[", "a]", "9 [", " "]
-)
-
-
-@given(st.text(max_size=30), st.text() | st.lists(PIECES, max_size=60).map("".join))
-def test_any_reply_is_labels_of_the_prompt_or_refused(prompt: str, reply: str) -> None:
-    try:
-        spans = read_spans(prompt, reply)
-    except UnreadableReply:
-        return
-    assert spans
-    for span in spans:
-        assert 0.0 <= span.groundable <= 1.0
-        assert span.place is None or prompt[span.place.start : span.place.end] == span.words
-    assert all(f"{{{n}}}[" in annotated(prompt, spans) for n in range(1, len(spans) + 1))
 
 
 @pytest.mark.parametrize("unit", ["{1}[", "{1}[[", "{1}[[a]", "[a", "1 ", "{1", "[[]", "a,", "{1}[a, b, 0"])

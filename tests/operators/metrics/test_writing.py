@@ -162,35 +162,6 @@ def test_questions_are_read_whatever_is_written_around_them(pair: tuple[list[Blo
     assert [block._replace(subject=(block.subject or "").strip(" :")) for block in read] == blocks
 
 
-@given(st.text())
-def test_any_text_is_read_or_refused(text: str) -> None:
-    try:
-        blocks = read_blocks(text)
-    except UnreadableReply as error:
-        assert str(error)
-    else:
-        assert all(block.answer in block.choices for block in blocks)
-
-
-PIECES = st.sampled_from(
-    ["Q:", "A:", "Choices:", "About", "{1}:", "{2}[", "yes", "no", "A)", "B)", "red", ",", "|", ";", "[", "]", "(", ")"]
-    + ["\n", "?", '"', "'", "**", "\n```\n", "1.", "\n- ", ":", "</think>", "0"]
-)
-SOUP = st.lists(PIECES | st.text(max_size=3), max_size=60).map(" ".join)
-
-
-@given(SOUP)
-def test_any_soup_of_labels_is_read_or_refused(text: str) -> None:
-    try:
-        blocks = read_blocks(text)
-    except UnreadableReply as error:
-        assert len(str(error)) < 2000
-        return
-    for block in blocks:
-        assert block.answer in block.choices
-        assert len({parsing.key(choice) for choice in block.choices}) == len(block.choices) >= 2
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -1,7 +1,7 @@
 """A score is arithmetic on stored answers or similarities; where there are none it is null and keeps the error."""
 
 import math
-from typing import Any, get_args
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -24,10 +24,10 @@ IDS = {"image_id": "i", "prompt_id": "p", "generator": "gen"}
 FAILED = rows.error_value(RowError("corrupt_image", "it does not decode"))
 
 
-def answers_table(*questions: list[list[float]], error: Any = None) -> pa.Table:
+def answers_table(*questions: list[list[float]]) -> pa.Table:
     """One image's answers: for every question the log-probabilities of the tokens of its choices."""
     answers = [{"question_id": str(number), "token_logprobs": choices} for number, choices in enumerate(questions)]
-    return rows.table([{**IDS, "answers": None if error else answers, "error": error}], schemas.ANSWERS)
+    return rows.table([{**IDS, "answers": answers}], schemas.ANSWERS)
 
 
 def similarity_table(similarity: float, *, truncated: bool = False) -> pa.Table:
@@ -86,21 +86,13 @@ def test_truncation_is_passed_on() -> None:
         assert only_row(score(table, "m", ClipScoreConfig()))["truncated"] is truncated
 
 
-@pytest.mark.parametrize("reduction", get_args(Reduction))
-def test_a_failed_answer_gives_no_score_and_keeps_its_error(reduction: Reduction) -> None:
-    row = only_row(score(answers_table(error=FAILED), "m", tiny.vqascore(reduction=reduction)))
-    assert row["score"] is None
-    assert row["n_questions"] is None
-    assert row["error"] == FAILED
+@pytest.mark.parametrize(
+    ("schema", "metric"), [(schemas.ANSWERS, tiny.vqascore()), (schemas.SIMILARITIES, ClipScoreConfig())]
+)
+def test_what_failed_gives_no_score_and_keeps_its_error(schema: pa.Schema, metric: Any) -> None:
+    row = only_row(score(rows.table([{**IDS, "error": FAILED}], schema), "m", metric))
+    assert (row["score"], row["n_questions"], row["error"]) == (None, None, FAILED)
     assert {name: row[name] for name in IDS} == IDS
-
-
-@pytest.mark.parametrize("variant", get_args(Variant))
-def test_a_failed_similarity_gives_no_score_and_keeps_its_error(variant: Variant) -> None:
-    failed = rows.table([{**IDS, "error": FAILED}], schemas.SIMILARITIES)
-    row = only_row(score(failed, "m", ClipScoreConfig(variant=variant)))
-    assert row["score"] is None
-    assert row["error"] == FAILED
 
 
 def test_scores_keep_the_order_of_the_rows_and_a_failed_one_costs_only_itself() -> None:
