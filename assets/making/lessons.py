@@ -305,17 +305,17 @@ class GoldWriter:
 
 
 REPLIES: Mapping[str, Callable[[GoldWriter, str], str]] = {
-    gecko.SPANS_INSTRUCTIONS: GoldWriter.gecko_spans,
-    gecko.QUESTIONS_INSTRUCTIONS: GoldWriter.gecko_questions,
-    tifa.QUESTIONS_INSTRUCTIONS: GoldWriter.tifa_questions,
-    tifa.CHOOSE_INSTRUCTIONS: GoldWriter.answer,
-    tifa.ANSWER_INSTRUCTIONS: GoldWriter.answer,
-    dsg.TUPLES_INSTRUCTIONS: GoldWriter.dsg_tuples,
-    dsg.QUESTIONS_INSTRUCTIONS: GoldWriter.dsg_questions,
-    dsg.DEPENDENCIES_INSTRUCTIONS: GoldWriter.dsg_dependencies,
-    vq2.SPANS_INSTRUCTIONS: GoldWriter.vq2_spans,
-    vq2.QUESTION_INSTRUCTIONS: GoldWriter.vq2_question,
-    vq2.ANSWER_INSTRUCTIONS: GoldWriter.answer,
+    gecko.SPANS["text"].instructions: GoldWriter.gecko_spans,
+    gecko.QUESTIONS["text"].instructions: GoldWriter.gecko_questions,
+    tifa.QUESTIONS["text"].instructions: GoldWriter.tifa_questions,
+    tifa.CHOOSE["text"].instructions: GoldWriter.answer,
+    tifa.ANSWER["text"].instructions: GoldWriter.answer,
+    dsg.TUPLES["text"].instructions: GoldWriter.dsg_tuples,
+    dsg.QUESTIONS["text"].instructions: GoldWriter.dsg_questions,
+    dsg.DEPENDENCIES["text"].instructions: GoldWriter.dsg_dependencies,
+    vq2.PARTS["paper"].phrases["text"].instructions: GoldWriter.vq2_spans,
+    vq2.QUESTION["text"].instructions: GoldWriter.vq2_question,
+    vq2.ANSWER["text"].instructions: GoldWriter.answer,
 }
 
 

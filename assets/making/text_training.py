@@ -292,7 +292,7 @@ def lessons_of(rng: Random, illustrated: Illustrated) -> list[Lesson]:
 
 
 def _is_choice(lesson: Lesson) -> bool:
-    return lesson.instruction == tifa.CHOOSE_INSTRUCTIONS
+    return lesson.instruction == tifa.CHOOSE["text"].instructions
 
 
 def _doubts(rng: Random, illustrated: Illustrated) -> list[ChoiceQuestion]:

@@ -10,8 +10,6 @@ from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Answered, Scored, element, mean_scored
 from plumbline.operators.metrics.forms import (
-    Form,
-    Replies,
     entries,
     field,
     integer,
@@ -24,7 +22,7 @@ from plumbline.operators.metrics.forms import (
 )
 from plumbline.operators.metrics.metric import Expected, Prior, with_prior
 from plumbline.operators.metrics.parsing import NumberedLine
-from plumbline.operators.metrics.writer import WriterConfig, digest, likeliest, prompt_template
+from plumbline.operators.metrics.writer import WriterConfig, both_forms, likeliest
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask, read_each
 from plumbline.operators.models.vqa_profiles import Reduction
 
@@ -40,10 +38,6 @@ CATEGORIES = (
 )
 Zeroing = Literal["direct", "recursive"]
 """Whether a question needs its parents alone (the DSG release), or also theirs (T2IScoreScore)."""
-
-TUPLES_INSTRUCTIONS = prompt_template("dsg_tuples")
-QUESTIONS_INSTRUCTIONS = prompt_template("dsg_questions")
-DEPENDENCIES_INSTRUCTIONS = prompt_template("dsg_dependencies")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,9 +74,7 @@ class DsgConfig(WriterConfig):
 
     def asking(self) -> dict[str, Any]:
         """All that decides the questions."""
-        forms = [form[self.replies] for form in (TUPLES, QUESTIONS, DEPENDENCIES)]
-        templates = digest(*(part for form in forms for part in form.identity))
-        asked = {"templates": templates, "sampling": self.sampling._asdict()}
+        asked = self.recipe(TUPLES, QUESTIONS, DEPENDENCIES)
         return asked if self.questions == "tidied" else {**asked, "questions": self.questions}
 
     def scoring(self) -> dict[str, Any]:
@@ -261,18 +253,11 @@ _PLACE = integer(MAX_TUPLES)
 _TUPLE = record(category=one_of(CATEGORIES), words=list_of(string(40), 3))
 _QUESTION = record(tuple=_PLACE, question=string(120))
 _DEPENDENCY = record(tuple=_PLACE, parents=list_of(_PLACE, 8, least=0))
-TUPLES: Mapping[Replies, Form[NumberedLine]] = {
-    "text": Form(TUPLES_INSTRUCTIONS, parsing.numbered),
-    "json": Form(prompt_template("dsg_tuples_json"), json_tuples, listing("tuples", _TUPLE, 40)),
-}
-QUESTIONS: Mapping[Replies, Form[NumberedLine]] = {
-    "text": Form(QUESTIONS_INSTRUCTIONS, parsing.numbered),
-    "json": Form(prompt_template("dsg_questions_json"), json_questions, listing("questions", _QUESTION, 40)),
-}
-DEPENDENCIES: Mapping[Replies, Form[NumberedLine]] = {
-    "text": Form(DEPENDENCIES_INSTRUCTIONS, parsing.numbered),
-    "json": Form(prompt_template("dsg_dependencies_json"), json_dependencies, listing("dependencies", _DEPENDENCY, 40)),
-}
+TUPLES = both_forms("dsg_tuples", parsing.numbered, json_tuples, listing("tuples", _TUPLE, 40))
+QUESTIONS = both_forms("dsg_questions", parsing.numbered, json_questions, listing("questions", _QUESTION, 40))
+DEPENDENCIES = both_forms(
+    "dsg_dependencies", parsing.numbered, json_dependencies, listing("dependencies", _DEPENDENCY, 40)
+)
 
 
 def _written(

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -12,8 +12,6 @@ from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Answered, Element, Scored, element, mean_scored
 from plumbline.operators.metrics.blocks import Block, blocks_schema, read_blocks, read_json_blocks
 from plumbline.operators.metrics.forms import (
-    Form,
-    Replies,
     entries,
     field,
     integer,
@@ -28,10 +26,10 @@ from plumbline.operators.metrics.parsing import Place
 from plumbline.operators.metrics.tifa import one_step_templates, write_once
 from plumbline.operators.metrics.writer import (
     WriterConfig,
+    both_forms,
     digest,
     likeliest,
     log_likelihoods,
-    prompt_template,
     require_share,
 )
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask
@@ -39,9 +37,6 @@ from plumbline.operators.models.vqa_profiles import Reduction
 
 MAX_SPANS = 200
 _KINDS = "entity activity attribute counting color material spatial location shape style other"
-
-SPANS_INSTRUCTIONS = prompt_template("gecko_spans")
-QUESTIONS_INSTRUCTIONS = prompt_template("gecko_questions")
 
 SPANS_HEADING = "The visually groundable words and their scores are labelled below:\n"
 LABELLED_HEADING = "The visually groundable words are labelled below:\n"
@@ -273,7 +268,7 @@ def annotated(prompt: str, spans: Sequence[Span]) -> str:
 def read_questions(
     spans: Sequence[Span], reply: str, parts: Callable[[str], Sequence[Block]] = read_blocks
 ) -> list[WrittenQuestion]:
-    """The questions of a reply in the form of QUESTIONS_INSTRUCTIONS; raises UnreadableReply where there are none.
+    """The questions of a reply in the form of QUESTIONS; raises UnreadableReply where there are none.
 
     Those below no known label have no span.
     """
@@ -283,14 +278,8 @@ def read_questions(
 
 _SCORE = one_of([str(tenths / 10) for tenths in range(11)])  # engines spell a number 1.0 differently
 _LABEL_SCHEMA = record(words=string(60), type=one_of(_KINDS.split()), score=_SCORE)
-SPANS: Mapping[Replies, Form[_Label]] = {
-    "text": Form(SPANS_INSTRUCTIONS, text_labels),
-    "json": Form(prompt_template("gecko_spans_json"), json_labels, listing("labels", _LABEL_SCHEMA, 40)),
-}
-QUESTIONS: Mapping[Replies, Form[Block]] = {
-    "text": Form(QUESTIONS_INSTRUCTIONS, read_blocks),
-    "json": Form(prompt_template("gecko_questions_json"), read_json_blocks, blocks_schema(about=integer(MAX_SPANS))),
-}
+SPANS = both_forms("gecko_spans", text_labels, json_labels, listing("labels", _LABEL_SCHEMA, 40))
+QUESTIONS = both_forms("gecko_questions", read_blocks, read_json_blocks, blocks_schema(about=integer(MAX_SPANS)))
 
 
 def _span(block: Block, spans: Sequence[Span]) -> Span | None:

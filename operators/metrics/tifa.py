@@ -1,6 +1,6 @@
 """TIFA: multiple-choice questions, each answered in the VQA model's own words (Hu et al. 2023)."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -11,14 +11,10 @@ from plumbline.operators.metrics.blocks import Block, blocks_schema, read_blocks
 from plumbline.operators.metrics.forms import Form, Replies, one_of, record, string, texts_under
 from plumbline.operators.metrics.metric import Expected
 from plumbline.operators.metrics.parsing import Place
-from plumbline.operators.metrics.writer import WriterConfig, digest, likeliest, prompt_template, require_share
+from plumbline.operators.metrics.writer import WriterConfig, both_forms, digest, likeliest, require_share
 from plumbline.operators.metrics.writing import Sampling, Writing, WrittenQuestion, ask, is_asked, read_each
 from plumbline.operators.models.calls import Request
 from plumbline.operators.models.vqa_profiles import Reduction, VqaProfile
-
-QUESTIONS_INSTRUCTIONS = prompt_template("tifa_questions")
-CHOOSE_INSTRUCTIONS = prompt_template("tifa_choose")
-ANSWER_INSTRUCTIONS = prompt_template("tifa_answer")
 
 REDUCTION: Reduction = "product"
 QUESTIONS_HEADING = "Questions and answers are below:\n"
@@ -101,18 +97,9 @@ class TifaConfig(WriterConfig):
 
 
 _SUBJECT = {"about": string(60), "type": one_of(_KINDS.split())}
-QUESTIONS: Mapping[Replies, Form[Block]] = {
-    "text": Form(QUESTIONS_INSTRUCTIONS, read_blocks),
-    "json": Form(prompt_template("tifa_questions_json"), read_json_blocks, blocks_schema(**_SUBJECT)),
-}
-CHOOSE: Mapping[Replies, Form[str]] = {
-    "text": Form(CHOOSE_INSTRUCTIONS, parsing.lines),
-    "json": Form(prompt_template("tifa_choose_json"), texts_under("answer"), lambda _: record(answer=string(120))),
-}
-ANSWER: Mapping[Replies, Form[str]] = {
-    "text": Form(ANSWER_INSTRUCTIONS, parsing.lines),
-    "json": Form(prompt_template("tifa_answer_json"), texts_under("answer"), lambda _: record(answer=string(60))),
-}
+QUESTIONS = both_forms("tifa_questions", read_blocks, read_json_blocks, blocks_schema(**_SUBJECT))
+CHOOSE = both_forms("tifa_choose", parsing.lines, texts_under("answer"), lambda _: record(answer=string(120)))
+ANSWER = both_forms("tifa_answer", parsing.lines, texts_under("answer"), lambda _: record(answer=string(60)))
 
 
 def one_step_templates(replies: Replies) -> str:
@@ -130,7 +117,7 @@ def write_once(prompt: str, sampling: Sampling, replies: Replies) -> Writing[lis
 def read_questions(
     prompt: str, reply: str, parts: Callable[[str], Sequence[Block]] = read_blocks
 ) -> list[WrittenQuestion]:
-    """The questions of a reply in the form of QUESTIONS_INSTRUCTIONS; raises UnreadableReply where there are none."""
+    """The questions of a reply in the form of QUESTIONS; raises UnreadableReply where there are none."""
     taken: dict[str | None, Place | None] = {None: None}
     questions = []
     for index, block in enumerate(parts(reply), start=1):

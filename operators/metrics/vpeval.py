@@ -32,7 +32,7 @@ from plumbline.operators.metrics.modules import (
     read_statement,
     written,
 )
-from plumbline.operators.metrics.writer import WriterConfig, digest, prompt_template, require_share
+from plumbline.operators.metrics.writer import WriterConfig, both_forms, require_share
 from plumbline.operators.metrics.writing import Put, Writing, WrittenQuestion, ask
 
 HEADING = "Programs are below:\n"
@@ -74,8 +74,7 @@ class VpevalConfig(WriterConfig):
 
     def asking(self) -> dict[str, Any]:
         """All that decides the programs."""
-        templates = digest(*PROGRAMS[self.replies].identity, HEADING)
-        return {"templates": templates, "sampling": self.sampling._asdict(), "statements": "as released"}
+        return self.recipe(PROGRAMS, texts=[HEADING]) | {"statements": "as released"}
 
     def looking(self) -> dict[str, Any]:
         """All that decides what is seen in an image, besides the programs and the models."""
@@ -196,7 +195,4 @@ def _schema(tokens: int) -> Callable[[int], Any]:
     return listing("modules", {"anyOf": modules}, tokens)
 
 
-PROGRAMS: Mapping[Replies, Form[Statement]] = {
-    "text": Form(prompt_template("vpeval_program"), read_program),
-    "json": Form(prompt_template("vpeval_program_json"), json_program, _schema(64)),
-}
+PROGRAMS: Mapping[Replies, Form[Statement]] = both_forms("vpeval_program", read_program, json_program, _schema(64))

@@ -16,10 +16,9 @@ from plumbline.operators.metrics.metric import Expected
 from plumbline.operators.metrics.parsing import Place
 from plumbline.operators.metrics.writer import (
     WriterConfig,
-    digest,
+    both_forms,
     likeliest,
     log_likelihoods,
-    prompt_template,
     require_share,
 )
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask, read_each
@@ -28,11 +27,6 @@ from plumbline.operators.models.vqa_profiles import Reduction
 MAX_SPANS = 100
 MAX_LINES = 500
 """Lines, or parts of them between commas, that are looked at for phrases."""
-
-SPANS_INSTRUCTIONS = prompt_template("vq2_spans")
-QUESTION_INSTRUCTIONS = prompt_template("vq2_question")
-ANSWER_INSTRUCTIONS = prompt_template("vq2_answer")
-NOUN_PHRASES_INSTRUCTIONS = prompt_template("vq2_noun_phrases")
 
 Convention = Literal["paper", "released"]
 """Whether VQ2 is as its paper describes it or as its code does it (yonatanbitton/wysiwyr, vq2_zeroshot)."""
@@ -52,29 +46,17 @@ class Parts(NamedTuple):
 
 
 _PHRASES = listing("phrases", string(80), 24)
-QUESTION: Mapping[Replies, Form[str]] = {
-    "text": Form(QUESTION_INSTRUCTIONS, parsing.lines),
-    "json": Form(prompt_template("vq2_question_json"), texts_under("question"), lambda _: record(question=string(120))),
-}
-ANSWER: Mapping[Replies, Form[str]] = {
-    "text": Form(ANSWER_INSTRUCTIONS, parsing.lines),
-    "json": Form(prompt_template("vq2_answer_json"), texts_under("answer"), lambda _: record(answer=string(60))),
-}
+QUESTION = both_forms("vq2_question", parsing.lines, texts_under("question"), lambda _: record(question=string(120)))
+ANSWER = both_forms("vq2_answer", parsing.lines, texts_under("answer"), lambda _: record(answer=string(60)))
 PARTS: Mapping[Convention, Parts] = {
     "paper": Parts(
-        {
-            "text": Form(SPANS_INSTRUCTIONS, parsing.lines),
-            "json": Form(prompt_template("vq2_spans_json"), texts_under("phrases"), _PHRASES),
-        },
+        both_forms("vq2_spans", parsing.lines, texts_under("phrases"), _PHRASES),
         ("is '", "' true for '", "' in this image?"),
         1,
         True,
     ),
     "released": Parts(
-        {
-            "text": Form(NOUN_PHRASES_INSTRUCTIONS, parsing.lines),
-            "json": Form(prompt_template("vq2_noun_phrases_json"), texts_under("phrases"), _PHRASES),
-        },
+        both_forms("vq2_noun_phrases", parsing.lines, texts_under("phrases"), _PHRASES),
         ('Question: is "', '" true for "', '" in this image? Answer:'),
         5,
         False,
@@ -117,9 +99,7 @@ class Vq2Config(WriterConfig):
     def asking(self) -> dict[str, Any]:
         """All that decides the questions."""
         parts = self.parts
-        forms = [form[self.replies] for form in (parts.phrases, QUESTION, ANSWER)]
-        templates = digest(*(part for form in forms for part in form.identity), *parts.statement)
-        asked = {"templates": templates, "sampling": self.sampling._asdict(), "samples": parts.samples}
+        asked = self.recipe(parts.phrases, QUESTION, ANSWER, texts=parts.statement) | {"samples": parts.samples}
         return {**asked, "min_f1": self.min_f1} if parts.filtered else asked
 
     def scoring(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import hashlib
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, Self
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Answered, Scored
-from plumbline.operators.metrics.forms import Replies
+from plumbline.operators.metrics.forms import Form, Part, Replies, Schema
 from plumbline.operators.metrics.metric import Evidence, Metric
 from plumbline.operators.metrics.vqascore import log_likelihood
 from plumbline.operators.metrics.writing import RETRY, STOP, Put, Sampling, Writing, WrittenQuestion, require_sampling
@@ -91,6 +91,11 @@ class WriterConfig(AskingConfig):
         """How the writer's replies are drawn."""
         return Sampling(self.max_tokens, self.temperature, self.seed)
 
+    def recipe(self, *forms: Mapping[Replies, Form[Any]], texts: Sequence[str] = ()) -> dict[str, Any]:
+        """All that decides replies in these forms; `texts` are what else requests say."""
+        parts = (part for form in forms for part in form[self.replies].identity)
+        return {"templates": digest(*parts, *texts), "sampling": self.sampling._asdict()}
+
     @property
     def chain(self) -> tuple[str, ...]:
         return "questions", "answers", "scores"
@@ -125,6 +130,19 @@ def require_share(kind: str, name: str, value: float) -> None:
 def prompt_template(name: str) -> str:
     """What stands in templates/NAME.txt, to the byte: its digest is in the keys of the questions' cells."""
     return (Path(__file__).parent / "templates" / f"{name}.txt").read_text("utf-8")
+
+
+def both_forms(
+    name: str,
+    text: Callable[[str], Sequence[Part]],
+    in_json: Callable[[str], Sequence[Part]],
+    schema: Callable[[int], Schema],
+) -> Mapping[Replies, Form[Part]]:
+    """How replies are asked for by templates/NAME.txt and NAME_json.txt, and the readers of both."""
+    return {
+        "text": Form(prompt_template(name), text),
+        "json": Form(prompt_template(f"{name}_json"), in_json, schema),
+    }
 
 
 def digest(*templates: str) -> str:

@@ -44,17 +44,17 @@ def test_questions_and_dependencies_are_written_side_by_side_from_the_tuples() -
     written, rounds = run(DsgConfig().write(PROMPT), [TUPLES], [QUESTIONS, DEPENDENCIES])
     assert written == WRITTEN
     about = f"Description:\n{PROMPT}\nTuples:\n"
-    assert rounds[0][0].messages[0].text == dsg.TUPLES_INSTRUCTIONS + about
+    assert rounds[0][0].messages[0].text == dsg.TUPLES["text"].instructions + about
     assert [request.messages[0].text for request in rounds[1]] == [
-        f"{dsg.QUESTIONS_INSTRUCTIONS}{about}{TUPLES}\nQuestions:\n",
-        f"{dsg.DEPENDENCIES_INSTRUCTIONS}{about}{TUPLES}\nDependencies:\n",
+        f"{dsg.QUESTIONS['text'].instructions}{about}{TUPLES}\nQuestions:\n",
+        f"{dsg.DEPENDENCIES['text'].instructions}{about}{TUPLES}\nDependencies:\n",
     ]
 
 
 def test_the_examples_of_the_instructions_have_the_form_that_is_read() -> None:
-    tuples = [read_tuples(one.reply) for one in examples(dsg.TUPLES_INSTRUCTIONS, "Tuples:")]
-    questions = [one.reply for one in examples(dsg.QUESTIONS_INSTRUCTIONS, "Questions:")]
-    dependencies = [one.reply for one in examples(dsg.DEPENDENCIES_INSTRUCTIONS, "Dependencies:")]
+    tuples = [read_tuples(one.reply) for one in examples(dsg.TUPLES["text"].instructions, "Tuples:")]
+    questions = [one.reply for one in examples(dsg.QUESTIONS["text"].instructions, "Questions:")]
+    dependencies = [one.reply for one in examples(dsg.DEPENDENCIES["text"].instructions, "Dependencies:")]
     for found, asked, needed in zip(tuples, questions, dependencies, strict=True):
         assert list(read_questions(list(found), asked)) == list(read_dependencies(list(found), needed)) == list(found)
 

@@ -54,11 +54,12 @@ def test_a_prompt_is_labelled_then_asked_about() -> None:
     ]
     [first], [second] = rounds
     assert first.messages[0].text == (
-        f"{gecko.SPANS_INSTRUCTIONS}Description:\n{PROMPT}\n"
+        f"{gecko.SPANS['text'].instructions}Description:\n{PROMPT}\n"
         "The visually groundable words and their scores are labelled below:\n"
     )
     assert second.messages[0].text == (
-        f"{gecko.QUESTIONS_INSTRUCTIONS}Description:\n{PROMPT}\nThe visually groundable words are labelled below:\n"
+        f"{gecko.QUESTIONS['text'].instructions}Description:\n{PROMPT}\n"
+        "The visually groundable words are labelled below:\n"
         "A {1}[red colored, color] {2}[dog, entity] on {3}[a, counting] {4}[mat, entity]\n"
         "Generated questions and answers are below:\n"
     )
@@ -68,12 +69,12 @@ def test_a_prompt_is_labelled_then_asked_about() -> None:
 
 def test_the_examples_of_the_instructions_have_the_form_that_is_read() -> None:
     heading = "The visually groundable words and their scores are labelled below:"
-    for prompt, reply in examples(gecko.SPANS_INSTRUCTIONS, heading):
+    for prompt, reply in examples(gecko.SPANS["text"].instructions, heading):
         spans = read_spans(prompt, reply)
         assert len(spans) == reply.count("{")
         assert all(span.place and span.kind for span in spans)
     found = [Span(str(n), "entity", 1.0, None) for n in range(1, 6)]
-    for _, reply in examples(gecko.QUESTIONS_INSTRUCTIONS, "Generated questions and answers are below:"):
+    for _, reply in examples(gecko.QUESTIONS["text"].instructions, "Generated questions and answers are below:"):
         assert [question.span for question in read_questions(found, reply)] == list("12345")
 
 

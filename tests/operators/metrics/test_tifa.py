@@ -41,13 +41,13 @@ def test_a_prompt_is_asked_about_in_one_reply() -> None:
         WrittenQuestion("3", "are there apples?", ("yes", "no"), "yes", "food", "apples", 8, 14),
     ]
     assert rounds[0][0].messages[0].text == (
-        f"{tifa.QUESTIONS_INSTRUCTIONS}Description:\n{PROMPT}\nQuestions and answers are below:\n"
+        f"{tifa.QUESTIONS['text'].instructions}Description:\n{PROMPT}\nQuestions and answers are below:\n"
     )
     assert rounds[0][0].stop == ("\nDescription:",)
 
 
 def test_the_examples_of_the_instructions_have_the_form_that_is_read() -> None:
-    for prompt, reply in examples(tifa.QUESTIONS_INSTRUCTIONS, "Questions and answers are below:"):
+    for prompt, reply in examples(tifa.QUESTIONS["text"].instructions, "Questions and answers are below:"):
         questions = read_questions(prompt, reply)
         assert len(questions) == reply.count("Q:")
         assert all(question.start is not None and question.kind for question in questions)
@@ -67,8 +67,8 @@ def test_the_filter_asks_each_question_with_and_without_its_choices() -> None:
     _, rounds = run(TifaConfig(seed=2).write(PROMPT), [REPLY], RIGHT)
     texts = [request.messages[0].text for request in rounds[1]]
     about = f"Description:\n{PROMPT}\nQuestion:\nhow many apples are there?\n"
-    assert texts[0] == f"{tifa.CHOOSE_INSTRUCTIONS}{about}Choices:\none, two, three, four\nAnswer:\n"
-    assert texts[1] == f"{tifa.ANSWER_INSTRUCTIONS}{about}Answer:\n"
+    assert texts[0] == f"{tifa.CHOOSE['text'].instructions}{about}Choices:\none, two, three, four\nAnswer:\n"
+    assert texts[1] == f"{tifa.ANSWER['text'].instructions}{about}Answer:\n"
     assert texts[4].endswith("Question:\nare there apples?\nChoices:\nyes, no\nAnswer:\n")
     assert {request.seed for request in rounds[1]} == {2}
 
