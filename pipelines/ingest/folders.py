@@ -12,19 +12,9 @@ from plumbline.pipelines.ingest.input_rows import InputColumnsConfig, find_names
 from plumbline.pipelines.ingest.layouts import DescribedImage, read_layout
 from plumbline.pipelines.ingest.typed_tables import Table
 from plumbline.pipelines.sources.benchmark import PromptsFrom
-from plumbline.pipelines.sources.origins import Origins, pass_over
+from plumbline.pipelines.sources.origins import Origins, SeenOrigins, pass_over
 
 NAMES = InputColumnsConfig(image="file", prompt="prompt", prompt_id="prompt_id", generator="generator", skills="skills")
-
-
-@dataclass(slots=True)
-class _SeenOrigins:
-    """What told the prompts and the generators of the rows that were read, each in the order in which it first did."""
-
-    prompts: dict[str, None] = field(default_factory=dict)
-    generators: dict[str, None] = field(default_factory=dict)
-    unread: dict[str, None] = field(default_factory=dict)
-    passed_over: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,7 +23,8 @@ class FolderTable(Table):
 
     columns: InputColumnsConfig
     prompts_from: PromptsFrom | None = None
-    _noted: _SeenOrigins = field(default_factory=_SeenOrigins)
+    _seen: SeenOrigins = field(default_factory=SeenOrigins)
+    _passed_over: list[str] = field(default_factory=list)
 
     @property
     def files(self) -> list[SourceFile]:
@@ -46,9 +37,7 @@ class FolderTable(Table):
 
     def origins(self, config: IngestConfig) -> Origins:
         """What told the prompts and the generators of the rows that were read."""
-        generators = f"generator={config.generator}" if config.generator else " and ".join(self._noted.generators)
-        noted = self._noted
-        return Origins(" and ".join(noted.prompts), generators, list(noted.unread), noted.passed_over)
+        return self._seen.origins(config.generator)._replace(passed_over=pass_over(self._passed_over))
 
     def source(self, row: Row) -> tuple[str, int | None]:
         """The image file of a row."""
@@ -58,7 +47,7 @@ class FolderTable(Table):
         """Every image, by the usual names of columns; raises ConfigError for a folder of no known layout."""
         folder = list_images(self.place, columns=self.columns)
         told_rows, passed_over = read_layout(folder, self.prompts_from)
-        self._noted.passed_over = pass_over(passed_over)
+        self._passed_over[:] = passed_over
         for number, told in enumerate(told_rows, start=1):
             yield Row(number, self._values(told, folder)) if isinstance(told, DescribedImage) else told
 
@@ -72,10 +61,8 @@ class FolderTable(Table):
 
     def _note(self, told: DescribedImage, names: InputColumnsConfig) -> None:
         column = f"the column {names.prompt or names.prompt_id!r} of {told.source}"
-        self._noted.prompts[column if told.named else told.source] = None
         named = names.generator is not None and told.values.get(names.generator)
-        words = f"the column {names.generator!r} of {told.source}" if named else "the folders' names"
-        self._noted.generators[words] = None
-        if told.named:
-            read = (names.image, names.prompt, names.prompt_id, names.generator, names.skills)
-            self._noted.unread.update(dict.fromkeys(name for name in told.values if name not in read))
+        whose = f"the column {names.generator!r} of {told.source}" if named else "the folders' names"
+        read = (names.image, names.prompt, names.prompt_id, names.generator, names.skills)
+        unread = [name for name in told.values if name not in read] if told.named else ()
+        self._seen.note(column if told.named else told.source, whose, unread)

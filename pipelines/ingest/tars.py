@@ -18,7 +18,7 @@ from plumbline.pipelines.ingest.input_rows import (
     refuse_foreign,
 )
 from plumbline.pipelines.ingest.sample_files import MOST_LOOKED_AT, Sample, SampleFile
-from plumbline.pipelines.sources.origins import Origins
+from plumbline.pipelines.sources.origins import Origins, SeenOrigins
 
 
 @dataclass(kw_only=True, slots=True)
@@ -45,18 +45,13 @@ def read_samples(tar: SampleFile, config: IngestConfig) -> Iterator[Sample | Rej
 
 def describe_samples(tar: SampleFile, config: IngestConfig) -> Origins:
     """Where a tar's first samples have their prompts and generators from."""
-    prompts: dict[str, None] = {}
-    generators: dict[str, None] = {}
-    unread: dict[str, None] = {}
+    seen, there = SeenOrigins(), "in each sample's .json"
     for fields, names in _first(tar, config):
         of_text = names.prompt is not None and names.prompt not in fields
-        prompts[
-            "each sample's .txt" if of_text else f"{(names.prompt or names.prompt_id)!r} in each sample's .json"
-        ] = None
-        generators[f"{names.generator!r} in each sample's .json"] = None
-        unread.update(dict.fromkeys(name for name in fields if name not in asdict(names).values()))
-    whose = f"generator={config.generator}" if config.generator else " and ".join(generators)
-    return Origins(" and ".join(prompts), whose, list(unread))
+        prompt = "each sample's .txt" if of_text else f"{(names.prompt or names.prompt_id)!r} {there}"
+        unread = [name for name in fields if name not in asdict(names).values()]
+        seen.note(prompt, f"{names.generator!r} {there}", unread)
+    return seen.origins(config.generator)
 
 
 def name_generators(tar: SampleFile, config: IngestConfig) -> bool:

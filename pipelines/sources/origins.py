@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
@@ -55,6 +56,26 @@ def read_origins(folder: Place) -> Origins | None:
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
     return combine(sorted(origins, key=lambda each: each.generators)) if origins else None
+
+
+@dataclass(slots=True)
+class SeenOrigins:
+    """What told the prompts and the generators of rows that were read one by one, each once and in order."""
+
+    prompts: dict[str, None] = field(default_factory=dict)
+    generators: dict[str, None] = field(default_factory=dict)
+    unread: dict[str, None] = field(default_factory=dict)
+
+    def note(self, prompt: str, generator: str, unread: Iterable[str] = ()) -> None:
+        """Notes what told a row's, and its columns or fields that were not read."""
+        self.prompts[prompt] = None
+        self.generators[generator] = None
+        self.unread.update(dict.fromkeys(unread))
+
+    def origins(self, generator: str | None) -> Origins:
+        """All of it, where no one generator is given for every row."""
+        whose = f"generator={generator}" if generator else " and ".join(self.generators)
+        return Origins(" and ".join(self.prompts), whose, list(self.unread))
 
 
 def combine(origins: Sequence[Origins]) -> Origins:

@@ -1,7 +1,7 @@
 """Sweeps over a benchmark's own questions: prompts, questions, answers and scores of one released file."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
 import pytest
@@ -41,6 +41,23 @@ def run(plan: PlannedSweep) -> FinishedSweep:
     return run_sweep(plan, lambda progress: None)
 
 
+class Swept(NamedTuple):
+    """DSG-1k's questions asked about the folder's images, once for all tests that only look."""
+
+    plan: PlannedSweep
+    finished: FinishedSweep
+    store: Path
+    questions: Path
+
+
+@pytest.fixture(scope="module")
+def swept(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Swept:
+    home = tmp_path_factory.mktemp("swept")
+    questions = write_propositions(home / "dsg.csv")
+    plan = planned(folder, home / "store", "dsg_1k", questions)
+    return Swept(plan, run(plan), home / "store", questions)
+
+
 def rows_of(plan: PlannedSweep, stage: str) -> list[dict[str, Any]]:
     """The rows of all its cells of a stage."""
     cells = [plan.store.read(cell.path) for cell in plan.plan.cells if cell.recipe.stage == stage]
@@ -52,10 +69,9 @@ def elements(plan: PlannedSweep) -> list[list[float]]:
     return [[one["score"] for one in row["elements"] or ()] for row in rows_of(plan, "scores")]
 
 
-def test_a_released_file_is_all_that_a_sweep_asks_by(folder: Path, tmp_path: Path) -> None:
-    plan = planned(folder, tmp_path / "store", "dsg_1k", write_propositions(tmp_path / "dsg.csv"))
+def test_a_released_file_is_all_that_a_sweep_asks_by(swept: Swept) -> None:
+    plan, finished = swept.plan, swept.finished
     assert "llm" not in {item.node.name.partition(":")[2] for item in plan.plan.nodes}, "nobody writes"
-    finished = run(plan)
     scores = finished.results.read_scores().to_pylist()
     assert finished.exit_code == 0 and len(scores) == 4
     for row, of_questions in zip(scores, elements(plan), strict=True):
@@ -111,9 +127,10 @@ def test_prompts_with_ids_of_their_own_are_found_by_their_texts(folder: Path, tm
     assert run(plan).exit_code == 0
 
 
-def test_other_questions_are_other_cells_and_the_same_in_another_file_are_not(folder: Path, tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    run(planned(folder, store, "dsg_1k", write_propositions(tmp_path / "one.csv")))
+def test_other_questions_are_other_cells_and_the_same_in_another_file_are_not(
+    folder: Path, swept: Swept, tmp_path: Path
+) -> None:
+    store = swept.store
     copied = planned(folder, store, "dsg_1k", write_propositions(tmp_path / "copy.csv"))
     assert not copied.plan.missing
     rows = [row for one in pq.read_table(folder / "prompts.parquet").to_pylist()
@@ -128,10 +145,8 @@ def planned_and_run(plan: PlannedSweep) -> PlannedSweep:
     return plan
 
 
-def test_how_answers_are_counted_asks_no_model_again(folder: Path, tmp_path: Path) -> None:
-    questions, store = write_propositions(tmp_path / "q.csv"), tmp_path / "store"
-    run(planned(folder, store, "dsg_1k", questions))
-    again = planned(folder, store, "dsg_1k", questions, "metrics.dsg_1k.zeroing=recursive")
+def test_how_answers_are_counted_asks_no_model_again(folder: Path, swept: Swept) -> None:
+    again = planned(folder, swept.store, "dsg_1k", swept.questions, "metrics.dsg_1k.zeroing=recursive")
     assert {cell.recipe.stage for cell in again.plan.missing} == {"scores"}
 
 

@@ -9,11 +9,10 @@ from plumbline.pipelines.base.tables import as_object
 from plumbline.pipelines.judging.releases.release import Release, Sample, paired, released, remember
 from plumbline.pipelines.judging.releases.sheets import (
     Sheet,
-    as_list,
     as_text,
     files_in,
     is_folder,
-    read_json,
+    read_list,
     read_sheet,
 )
 
@@ -65,9 +64,7 @@ def read_eqben(place: Place) -> Release:
     - ann_json_finegrained_random.json with its labels: `{"image", "caption", "private_info": {"dataset", "sample_cnt",
       "name"}}`, one record for each pairing, in random order, where the name `c0i1` is caption 0 with image 1.
     """
-    listed = as_list(read_json(place), "samples", place.url)
-    places = [f"{place.url}, row {row}" for row in range(len(listed))]
-    records = [(where, as_object(record, where)) for where, record in zip(places, listed, strict=True)]
+    records = read_list(place, "samples")
     return paired(_of_labelled(records) if "private_info" in records[0][1] else _of_pairs(records))
 
 

@@ -47,6 +47,11 @@ class Rating(NamedTuple):
     rating: float | None
     where: str
 
+    @property
+    def twice(self) -> str:
+        """What is said where it stands there again."""
+        return f"rater {self.rater!r} rates image {self.image_id!r} twice as {self.template!r}"
+
 
 class Word(NamedTuple):
     """What one person says of a word of an image's prompt; fields as schemas.WORDS, and `where` the file and row."""
@@ -60,6 +65,11 @@ class Word(NamedTuple):
     end: int
     aligned: float | None
     where: str
+
+    @property
+    def twice(self) -> str:
+        """What is said where it stands there again."""
+        return f"rater {self.rater!r} rates the word {self.word!r} of image {self.image_id!r} twice"
 
 
 class Sample(NamedTuple):
@@ -87,7 +97,7 @@ def released(
     Raises SourceError naming the row that rates for the second time: with the image, prompt, generator, rater and
     template of an earlier row.
     """
-    rated, scored = _ratings_table(ratings), schemas.SCORES.empty_table() if scores is None else scores
+    rated, scored = _rated_once(ratings, schemas.RATINGS), schemas.SCORES.empty_table() if scores is None else scores
     empty, gaps = rated.column("rating").null_count, scored.column("score").null_count
     unsure = [f"{empty} of {len(rated)} ratings are empty and count as unsure"] if empty else []
     unscored = [f"{gaps} of {len(scored)} published scores are empty"] if gaps else []
@@ -95,34 +105,23 @@ def released(
         ratings=rated,
         preferences=rows.table([dict(row) for row in preferences], schemas.PREFERENCES),
         graph_nodes=rows.table([dict(row) for row in graph_nodes], schemas.GRAPH_NODES),
-        words=_words_table(words),
+        words=_rated_once(words, schemas.WORDS),
         scores=scored,
         skills=skills or {},
         notes=[*notes, *unsure, *unscored],
     )
 
 
-def _ratings_table(ratings: Iterable[Rating]) -> pa.Table:
-    places: dict[tuple[str | None, ...], str] = {}
-    columns: list[list[Any]] = [[] for _ in schemas.RATINGS]
-    for rating in ratings:
-        said = f"rater {rating.rater!r} rates image {rating.image_id!r} twice as {rating.template!r}"
-        remember(places, rating[:5], rating.where, said)
-        for column, value in zip(columns, rating, strict=False):
-            column.append(value)
-    arrays = [pa.array(column, kind.type) for column, kind in zip(columns, schemas.RATINGS, strict=True)]
-    return pa.table(arrays, schema=schemas.RATINGS)
-
-
-def _words_table(words: Iterable[Word]) -> pa.Table:
-    """The words; raises SourceError naming the row that says for the second time what a rater sees of one."""
+def _rated_once(rated: Iterable[Rating | Word], schema: pa.Schema) -> pa.Table:
+    """What raters said; raises SourceError naming the row that says for the second time what one sees of the same."""
     places: dict[Any, str] = {}
-    records = []
-    for word in words:
-        said = f"rater {word.rater!r} rates the word {word.word!r} of image {word.image_id!r} twice"
-        remember(places, (*word[:4], word.start, word.end), word.where, said)
-        records.append(word._asdict())
-    return pa.table({name: [record[name] for record in records] for name in schemas.WORDS.names}, schema=schemas.WORDS)
+    columns: list[list[Any]] = [[] for _ in schema]
+    for one in rated:
+        *key, _, where = one
+        remember(places, tuple(key), where, one.twice)
+        for column, value in zip(columns, one, strict=False):
+            column.append(value)
+    return pa.table([pa.array(column, kind.type) for column, kind in zip(columns, schema, strict=True)], schema=schema)
 
 
 def words_in(text: str, separators: str = r"\s+") -> list[tuple[str, int, int]]:

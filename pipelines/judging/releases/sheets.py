@@ -164,6 +164,12 @@ def read_json(place: Place) -> Any:
     return tables.read_json(read_content(place), place.url)
 
 
+def read_list(place: Place, what: str) -> list[tuple[str, Mapping[str, Any]]]:
+    """The objects of a JSON list, each with the place that it stands in; raises SourceError naming one that is none."""
+    listed = enumerate(as_list(read_json(place), what, place.url))
+    return [(where, as_object(value, where)) for row, value in listed for where in [f"{place.url}, row {row}"]]
+
+
 def read_objects(place: Place) -> dict[str, Mapping[str, Any]]:
     """A JSON object of objects by id; raises SourceError naming the first that is none, or that nothing is in it."""
     records = read_json(place)

@@ -31,7 +31,7 @@ from plumbline.pipelines.judging.releases.sheets import (
     first_that_exists,
     is_folder,
     read_content,
-    read_json,
+    read_list,
     read_sheet,
 )
 from plumbline.pipelines.sources.prompt_files import read_prompt_file
@@ -55,9 +55,7 @@ def read_evalmuse(place: Place) -> Release:
     words: list[Word] = []
     skills = []
     elements = lost = 0
-    for row, value in enumerate(as_list(read_json(place), "images", place.url)):
-        where = f"{place.url}, row {row}"
-        record = as_object(value, where)
+    for where, record in read_list(place, "images"):
         prompt_id, image_id = as_text(record, "prompt_id", where), as_text(record, "img_path", where)
         generator = image_id.rpartition("/")[0].rpartition("/")[2] or None
         ids = (image_id, prompt_id, generator)
