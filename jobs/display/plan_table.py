@@ -36,7 +36,7 @@ def show_plan(console: Console, planned: PlannedSweep) -> None:
         f"[bold]{escape(planned.config.benchmark.name)}[/]: {len(sources.prompts)}{whole} prompts{pairs}, "
         f"metrics {escape(', '.join(planned.config.metrics))}"
     )
-    for line in sources.told:
+    for line in sources.origin_lines:
         say(console, line)
     for name, metric in planned.config.metrics.items():
         if (description := metric.described()) is not None:
@@ -47,11 +47,11 @@ def show_plan(console: Console, planned: PlannedSweep) -> None:
     _show_costs(console, planned)
     for broken in sources.broken:
         warn(console, f"{broken.generator}: {broken.message}")
-    if sources.strangers.images:
-        strangers, example = f"{sources.strangers.images} of {images} images", repr(sources.strangers.prompt_id)
+    if sources.unknown.images:
+        unknown, example = f"{sources.unknown.images} of {images} images", repr(sources.unknown.prompt_id)
         warn(
             console,
-            f"{strangers} are of prompts that benchmark.prompts does not have, such as {example}, and fail by "
+            f"{unknown} are of prompts that benchmark.prompts does not have, such as {example}, and fail by "
             "every metric that reads it; benchmark.require_every_image=false leaves them out",
         )
     for problem in sources.pack_problems[:MAX_PROBLEMS]:

@@ -53,16 +53,16 @@ class Prompts(NamedTuple):
     """Of every shard its prompts."""
 
 
-class Strangers(NamedTuple):
+class UnknownPrompts(NamedTuple):
     """Images of prompts that a benchmark does not have."""
 
     images: int = 0
     prompt_id: str = ""
     """The first of these."""
 
-    def and_of(self, prompt_ids: Sequence[str]) -> "Strangers":
+    def with_images(self, prompt_ids: Sequence[str]) -> "UnknownPrompts":
         """With as many images more."""
-        return Strangers(self.images + len(prompt_ids), self.prompt_id or next(iter(prompt_ids), ""))
+        return UnknownPrompts(self.images + len(prompt_ids), self.prompt_id or next(iter(prompt_ids), ""))
 
 
 class Prompted(NamedTuple):
@@ -74,7 +74,7 @@ class Prompted(NamedTuple):
     named: Mapping[Shard, NDArray[np.int32]]
     """By images shard, the rows of the prompts it names, in the order of their ids; none where rows hold their own."""
     broken: list[BrokenFile]
-    strangers: Strangers = Strangers()
+    unknown: UnknownPrompts = UnknownPrompts()
 
 
 def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, shard_rows: int) -> Prompts:
@@ -136,14 +136,14 @@ def match_prompts(images: Sequence[Shard], prompts: Prompts, locate_image: Locat
     matched: dict[Shard, tuple[Shard, ...]] = {}
     named: dict[Shard, NDArray[np.int32]] = {}
     broken: list[BrokenFile] = []
-    strangers = Strangers()
+    unknown = UnknownPrompts()
     objects = StoredObjects(locate_image)
     for shard, table in read_files(images, ("prompt_id", "uri")):
         if isinstance(table, SourceError):
             broken.append(BrokenFile(shard.group, str(table), shard.rows))
             continue
         named_ids = [id_text(record["prompt_id"]) or "" for record in image_records(table)]
-        strangers = strangers.and_of([prompt_id for prompt_id in named_ids if prompt_id and prompt_id not in row_of])
+        unknown = unknown.with_images([prompt_id for prompt_id in named_ids if prompt_id and prompt_id not in row_of])
         shard_ids = sorted(set(named_ids))
         shard_rows = [row_of.get(prompt_id) for prompt_id in shard_ids]
         pairs = [(one, None if row is None else texts[row]) for one, row in zip(shard_ids, shard_rows, strict=True)]
@@ -151,7 +151,7 @@ def match_prompts(images: Sequence[Shard], prompts: Prompts, locate_image: Locat
         named[keyed] = np.array([row for row in shard_rows if row is not None], np.int32)
         holders = sorted({bisect_right(first_rows, row) - 1 for row in named[keyed]})
         matched[keyed] = tuple(prompts.shards[holder] for holder in holders)
-    return Prompted(prompts, matched, named, broken, strangers)
+    return Prompted(prompts, matched, named, broken, unknown)
 
 
 def read_files(shards: Sequence[Shard], columns: Sequence[str]) -> Iterator[tuple[Shard, pa.Table | SourceError]]:

@@ -35,7 +35,7 @@ from plumbline.pipelines.sources.origins import (
 from plumbline.pipelines.sources.prompts import (
     Prompted,
     Prompts,
-    Strangers,
+    UnknownPrompts,
     gather_prompts,
     match_prompts,
     open_prompts,
@@ -89,7 +89,7 @@ class Sources(NamedTuple):
     """A line for each of their rows that is left out, or read otherwise than it stands."""
     pack_choices: frozenset[int] = frozenset()
     """How many choices they have."""
-    strangers: Strangers = Strangers()
+    unknown: UnknownPrompts = UnknownPrompts()
     """The images of prompts that the benchmark does not have."""
     whole: Whole | None = None
     """What the benchmark has, where some of its prompts are left out."""
@@ -101,7 +101,7 @@ class Sources(NamedTuple):
         return list(self.prompts_of)
 
     @property
-    def told(self) -> list[str]:
+    def origin_lines(self) -> list[str]:
         """Where prompts and generators come from, as people are told."""
         if self.origins is None:
             return []
@@ -172,7 +172,7 @@ def open_sources(benchmark: BenchmarkConfig, storage: StorageConfig, *, shard_ro
         broken=images.broken + prompted.broken,
         generators=images.generators,
         extra=images.extra,
-        strangers=prompted.strangers,
+        unknown=prompted.unknown,
         whole=selected.whole,
         origins=images.origins,
     )
@@ -228,12 +228,12 @@ def with_pack(sources: Sources, packed: PackFile, suite: str) -> Sources:
     ids, texts = (sources.prompts.column(name).to_pylist() for name in ("prompt_id", "text"))
     index = PackIndex(pack.questions)
     known = {index.id_of(prompt_id, text or "") for prompt_id, text in zip(ids, texts, strict=True)}
-    strangers = [] if sources.whole else [prompt_id for prompt_id in pack.places if prompt_id not in known]
+    unknown = [] if sources.whole else [prompt_id for prompt_id in pack.places if prompt_id not in known]
     problems = [*pack.problems]
-    if strangers:
-        others = f", nor are {len(strangers) - 1} other prompts of the pack" if len(strangers) > 1 else ""
+    if unknown:
+        others = f", nor are {len(unknown) - 1} other prompts of the pack" if len(unknown) > 1 else ""
         problems.append(
-            f"{pack.places[strangers[0]]}: prompt_id {strangers[0]!r} is not among the benchmark's prompts{others}; "
+            f"{pack.places[unknown[0]]}: prompt_id {unknown[0]!r} is not among the benchmark's prompts{others}; "
             "nothing is asked about it"
         )
     choices = pack.questions.filter(pack.questions.column("error").is_null()).column("choices").to_pylist()
