@@ -171,17 +171,18 @@ def device_lost(error: Exception) -> bool:
 def in_batches(
     call: Callable[[Sequence[Row]], Sequence[Result]],
     inputs: Sequence[Row],
-    sizes: Sequence[Any],
+    sizes: Sequence[Any] | None = None,
     *,
     size: BatchSize,
 ) -> list[Result]:
-    """The call's result for every input, in their order; `size` inputs of like `sizes` go together.
+    """The call's result for every input, in their order; `size` inputs of like `sizes` go together, all being alike
+    where none are given.
 
     Where so many are out of memory, half as many go together from then on.
     """
     import torch  # the driver counts calls, and has no use for it
 
-    left, before = sorted(range(len(inputs)), key=lambda index: sizes[index]), size.rows
+    left, before = sorted(range(len(inputs)), key=lambda index: sizes[index] if sizes else 0), size.rows
     failed = len(left)
     results: dict[int, Result] = {}
     with torch.inference_mode():

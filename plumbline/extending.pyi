@@ -9,12 +9,12 @@ from .operators.metrics.vqascore import VqaScoreConfig as VqaScoreConfig
 from .operators.metrics.writing import WrittenQuestion as WrittenQuestion
 from .operators.models.calls import Pair as Pair
 from .operators.models.calls import Question as Question
+from .operators.models.family import IMAGES as IMAGES
 from .operators.models.family import TOKENIZER as TOKENIZER
 from .operators.models.family import Family as Family
 from .operators.models.family import Files as Files
 from .operators.models.model import LocalModel as LocalModel
 from .operators.models.model import ResolvedModel as ResolvedModel
-from .operators.models.networks.dual_encoder import Reading as Reading
 from .operators.models.networks.dual_encoder import Towers as Towers
 from .operators.models.processing import load_pixel_transform as load_pixel_transform
 from .operators.models.processing import load_pretrained as load_pretrained

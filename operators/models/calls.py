@@ -64,6 +64,10 @@ class Request(NamedTuple):
     """A JSON schema, as text, that the reply must fit where the backend can enforce one."""
 
 
+LONGEST_REPLY = 32
+"""Tokens of an answer to a question in the model's own words."""
+
+
 class Generation(NamedTuple):
     """A model's reply."""
 
@@ -85,18 +89,9 @@ class GenerateModel(Protocol):
         """The reply to each request, or why there is none; may be called from several threads at once."""
 
 
-class ImageRequest(NamedTuple):
-    """A conversation about one image, which stands before its first message."""
-
-    image: int
-    """Index into the images of the call."""
-    request: Request
-
-
-class ImageGenerateModel(Protocol):
-    """`generate_from_images(images, conversations) -> text`: captioners and chat models that see.
-
-    What `preprocess` and `encode` return is the backend's own matter; it gets it back in the next call.
+class ImageModel(Protocol):
+    """What models that see have in common. What `preprocess` and `encode` return is the backend's own matter, which it
+    gets back in its next call.
     """
 
     side_by_side: bool
@@ -106,7 +101,19 @@ class ImageGenerateModel(Protocol):
         """One RGB image made ready for `encode`, on the CPU."""
 
     def encode(self, pixels: Sequence[Any]) -> Sequence[Any]:
-        """Preprocessed images as what every conversation about them shares, computed once for each."""
+        """Preprocessed images as what the next call reads of them, computed once for each."""
+
+
+class ImageRequest(NamedTuple):
+    """A conversation about one image, which stands before its first message."""
+
+    image: int
+    """Index into the images of the call."""
+    request: Request
+
+
+class ImageGenerateModel(ImageModel, Protocol):
+    """`generate_from_images(images, conversations) -> text`: captioners and chat models that see."""
 
     def generate_from_images(
         self, features: Sequence[Any], requests: Sequence[ImageRequest]
@@ -125,20 +132,8 @@ class Region(NamedTuple):
     y2: int
 
 
-class RegionModel(Protocol):
-    """`regions(images) -> what is seen where`: models that name or describe an image's parts.
-
-    What `preprocess` and `encode` return is the backend's own matter; it gets it back in the next call.
-    """
-
-    side_by_side: bool
-    """Whether it batches by itself all that several threads ask: it is then to be asked as much at once as there is."""
-
-    def preprocess(self, image: Image.Image) -> Any:
-        """One RGB image made ready for `encode`, on the CPU."""
-
-    def encode(self, pixels: Sequence[Any]) -> Sequence[Any]:
-        """Preprocessed images, each made ready for the next call once."""
+class RegionModel(ImageModel, Protocol):
+    """`regions(images) -> what is seen where`: models that name or describe an image's parts."""
 
     def regions(self, features: Sequence[Any]) -> Sequence[list[Region] | RowError]:
         """The regions of each image, in the order in which the model tells them; an image may have none."""
@@ -167,33 +162,15 @@ class Box(NamedTuple):
     y2: float
 
 
-class DetectionModel(Protocol):
-    """`detect(images, phrases) -> boxes`: open-vocabulary detectors.
-
-    What `preprocess` and `encode` return is the backend's own matter; it gets it back in the next call.
-    """
-
-    def preprocess(self, image: Image.Image) -> Any:
-        """One RGB image made ready for `encode`, on the CPU."""
-
-    def encode(self, pixels: Sequence[Any]) -> Sequence[Any]:
-        """Preprocessed images as what every search in them shares, computed once for each."""
+class DetectionModel(ImageModel, Protocol):
+    """`detect(images, phrases) -> boxes`: open-vocabulary detectors."""
 
     def detect(self, features: Sequence[Any], wanted: Sequence[Wanted]) -> Sequence[list[Box] | RowError]:
         """What is found of each phrase, in the model's order; nothing where it is not there."""
 
 
-class ReadingModel(Protocol):
-    """`ocr(images) -> text`: what is written in an image.
-
-    What `preprocess` and `encode` return is the backend's own matter; it gets it back in the next call.
-    """
-
-    def preprocess(self, image: Image.Image) -> Any:
-        """One RGB image made ready for `encode`, on the CPU."""
-
-    def encode(self, pixels: Sequence[Any]) -> Sequence[Any]:
-        """Preprocessed images, each made ready for the next call once."""
+class ReadingModel(ImageModel, Protocol):
+    """`ocr(images) -> text`: what is written in an image."""
 
     def ocr(self, features: Sequence[Any]) -> Sequence[str | RowError]:
         """The text in each image, a line for each of its lines; empty where there is none."""
@@ -215,24 +192,12 @@ class Question(NamedTuple):
     choices: tuple[str, ...]
 
 
-class LikelihoodModel(Protocol):
-    """`likelihood(images, questions with candidate answers) -> log-probability of each answer`.
-
-    What `preprocess` and `encode` return is the backend's own matter; it gets it back in the next call.
-    """
-
-    side_by_side: bool
-    """Whether it batches by itself all that several threads ask: it is then to be asked as much at once as there is."""
+class LikelihoodModel(ImageModel, Protocol):
+    """`likelihood(images, questions with candidate answers) -> log-probability of each answer`."""
 
     @property
     def usage(self) -> Usage:
         """What the calls of this thread have taken since it was loaded."""
-
-    def preprocess(self, image: Image.Image) -> Any:
-        """One RGB image made ready for `encode`, on the CPU."""
-
-    def encode(self, pixels: Sequence[Any]) -> Sequence[Any]:
-        """Preprocessed images as what every question on them shares, computed once for each."""
 
     def likelihood(
         self, features: Sequence[Any], questions: Sequence[Question]
@@ -285,18 +250,14 @@ class Compared(NamedTuple):
     """Whether the text was longer than the model's context, and cut."""
 
 
-class SimilarityModel(Protocol):
+class SimilarityModel(ImageModel, Protocol):
     """`similarity(images, texts) -> number`, in two steps so that each image is encoded once.
 
-    What `preprocess` and `encode` return is the backend's own matter; it gets it back in the next call. A dual encoder
-    compares embeddings, a matching model or a reward model reads image and text together.
+    A dual encoder compares embeddings, a matching model or a reward model reads image and text together.
     """
 
     def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> Any:
         """One RGB image made ready for `encode`, on the CPU."""
-
-    def encode(self, pixels: Sequence[Any]) -> Sequence[Any]:
-        """Preprocessed images as what every comparison with them shares, computed once for each."""
 
     def compare(self, features: Sequence[Any], pairs: Sequence[Pair], measure: Measure = "cosine") -> list[Compared]:
         """How well each pair fits, in one of the measures that its family names."""

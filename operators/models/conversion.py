@@ -8,7 +8,7 @@ import json
 import pickle
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -16,16 +16,15 @@ from typing import Any, Literal, NamedTuple
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import AutoConfig, CLIPModel
+from transformers import AutoConfig, CLIPConfig, CLIPModel
 
 from plumbline.operators.errors import ModelError
-from plumbline.operators.models.checkpoints.parts import SMALL_FILES, find_part
-from plumbline.operators.models.families.hpsv3 import INSTRUCTION
+from plumbline.operators.models.checkpoints.parts import INSTRUCTION, SMALL_FILES, find_part
 from plumbline.operators.models.families.open_clip import CONFIG, WEIGHTS
 from plumbline.operators.models.networks.blip import VISION_EPSILON
 from plumbline.operators.models.networks.hpsv3 import PROMPT, REWARD_TOKEN, HpsV3
 from plumbline.operators.models.networks.image_reward import ImageReward
-from plumbline.operators.models.networks.open_clip import clip_config, clip_weights
+from plumbline.operators.models.networks.open_clip import clip_config, clip_weights, renamed
 from plumbline.operators.models.networks.pyramid_clip import LEFFS, PyramidClip
 from plumbline.operators.models.processing import clip_processor, load_tokenizer, readable_load
 
@@ -174,23 +173,26 @@ def _base_config(base: Path) -> Any:
 
 def _open_clip(config: ConvertConfig, tensors: Weights, base: Path, making: Path) -> Made:
     """A CLIP of OpenCLIP's making stays as it is but for its file, beside the base's configuration."""
-    if not (base / CONFIG).is_file():
-        raise ModelError(f"{config.base}: no {CONFIG}; name a base in OpenCLIP's layout")
+    fields = _open_clip_config(config, base)
     shutil.copy(base / CONFIG, making)
     load_tokenizer(base).save_pretrained(making)
-    with readable_load(base, CONFIG), torch.device("meta"):
-        network = CLIPModel(clip_config(json.loads((base / CONFIG).read_text())))
-    return Made(network, clip_weights(tensors), tensors, WEIGHTS)
+    with torch.device("meta"):
+        return Made(CLIPModel(fields), clip_weights(tensors), tensors, WEIGHTS)
+
+
+def _open_clip_config(config: ConvertConfig, base: Path) -> CLIPConfig:
+    """The configuration of a base in OpenCLIP's layout."""
+    if not (base / CONFIG).is_file():
+        raise ModelError(f"{config.base}: no {CONFIG}; name a base in OpenCLIP's layout")
+    with readable_load(base, CONFIG):
+        return clip_config(json.loads((base / CONFIG).read_text()))
 
 
 def _pyramid_clip(config: ConvertConfig, tensors: Weights, base: Path, making: Path) -> Made:
     """A CLIP's configuration in OpenCLIP's layout, and weights under transformers' names; regions are for training."""
-    if not (base / CONFIG).is_file():
-        raise ModelError(f"{config.base}: no {CONFIG}; name a base in OpenCLIP's layout")
+    fields = _open_clip_config(config, base)
     kept = {_in_one_stack(name): tensor for name, tensor in tensors.items() if name != "visual.proj_pre"}
-    weights = clip_weights(renamed(kept, PYRAMID_NAMES))
-    with readable_load(base, CONFIG):
-        fields = clip_config(json.loads((base / CONFIG).read_text()))
+    weights = clip_weights(_renamed(kept, PYRAMID_NAMES))
     fields.architectures = [PyramidClip.__name__]
     fields.save_pretrained(making)
     load_tokenizer(base).save_pretrained(making)
@@ -206,7 +208,7 @@ def _in_one_stack(name: str) -> str:
 
 def _image_reward(config: ConvertConfig, tensors: Weights, base: Path, making: Path) -> Made:
     """A BLIP's configuration at the size of the release's images, and its weights under transformers' names."""
-    weights = {name: tensor for name, tensor in renamed(tensors, BLIP_NAMES).items() if not _is_unused(name)}
+    weights = {name: tensor for name, tensor in _renamed(tensors, BLIP_NAMES).items() if not _is_unused(name)}
     fields = _base_config(base)
     vision = fields.vision_config
     positions = weights.get("vision_model.embeddings.position_embedding", torch.empty(1, 1, 0)).shape[1]
@@ -231,7 +233,7 @@ def _is_unused(name: str) -> bool:
 def _hpsv3(config: ConvertConfig, tensors: Weights, base: Path, making: Path) -> Made:
     """A Qwen2-VL with a token more, its images at one size, and the instruction that it was trained to read."""
     (making / INSTRUCTION).write_text(_read_instruction(config.instruction))
-    weights = {name: tensor for name, tensor in renamed(tensors, QWEN_NAMES).items() if name != "lm_head.weight"}
+    weights = {name: tensor for name, tensor in _renamed(tensors, QWEN_NAMES).items() if name != "lm_head.weight"}
     fields, tokenizer = _base_config(base), load_tokenizer(base)
     tokenizer.add_special_tokens({"additional_special_tokens": [REWARD_TOKEN]}, replace_extra_special_tokens=False)
     fields.text_config.vocab_size = len(tokenizer)
@@ -273,15 +275,8 @@ def _read_instruction(file: str | None) -> str:
     return instruction
 
 
-def renamed(tensors: Mapping[str, torch.Tensor], names: tuple[tuple[str, str], ...]) -> Weights:
-    """Weights under other names: each pattern is replaced in turn."""
-    other = {}
-    for stored, tensor in tensors.items():
-        name = stored
-        for pattern, replacement in names:
-            name = re.sub(pattern, replacement, name)
-        other[name] = tensor
-    return other
+def _renamed(tensors: Mapping[str, torch.Tensor], patterns: Sequence[tuple[str, str]]) -> Weights:
+    return {renamed(name, patterns): tensor for name, tensor in tensors.items()}
 
 
 RELEASES: Mapping[Release, Callable[[ConvertConfig, Weights, Path, Path], Made]] = {

@@ -5,6 +5,7 @@ Each is one file in `operators/models/families`, under its name, and one line of
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from pkgutil import resolve_name
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from plumbline.operators.models.calls import Call, Measure, PixelRule
@@ -30,6 +31,11 @@ TOKENIZER = Files(
 IMAGES = Files("checkpoint", ("preprocessor_config.json", "processor_config.json"), "download the checkpoint again")
 Config = TypeVar("Config", bound=ModelConfig)
 Loads = Mapping[Call, Callable[[ResolvedModel[Config]], Any]]
+
+
+def lazily(loader: str) -> Callable[[ResolvedModel[Any]], Any]:
+    """A loader that is `module:function` below operators/models, imported where a model is loaded: it needs torch."""
+    return lambda model: resolve_name(f"{__package__}.{loader}")(model)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

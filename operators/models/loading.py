@@ -1,26 +1,12 @@
 """From a resolved model to a loaded one, by the table of families."""
 
 import logging
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import Any
 
 from plumbline.operators.errors import ModelError
 from plumbline.operators.models.calls import Call
 from plumbline.operators.models.families import FAMILIES, serving
 from plumbline.operators.models.model import ResolvedModel
-
-if TYPE_CHECKING:
-    from plumbline.operators.models.calls import (
-        DetectionModel,
-        EntailmentModel,
-        GenerateModel,
-        ImageGenerateModel,
-        LikelihoodModel,
-        ReadingModel,
-        RegionModel,
-        SimilarityModel,
-        TextEmbedder,
-    )
-
 
 FALSE_ALARMS = {
     "transformers.configuration_utils": "You are using a model of type",
@@ -30,30 +16,11 @@ FALSE_ALARMS = {
 on purpose, and a text longer than its model reads is counted before it is cut, which `truncated` says."""
 
 
-@overload
-def load(model: ResolvedModel, call: Literal["likelihood"]) -> "LikelihoodModel": ...
-@overload
-def load(model: ResolvedModel, call: Literal["generate"]) -> "GenerateModel": ...
-@overload
-def load(model: ResolvedModel, call: Literal["generate_from_images"]) -> "ImageGenerateModel": ...
-@overload
-def load(model: ResolvedModel, call: Literal["regions"]) -> "RegionModel": ...
-@overload
-def load(model: ResolvedModel, call: Literal["detect"]) -> "DetectionModel": ...
-@overload
-def load(model: ResolvedModel, call: Literal["ocr"]) -> "ReadingModel": ...
-@overload
-def load(model: ResolvedModel, call: Literal["entailment"]) -> "EntailmentModel": ...
-@overload
-def load(model: ResolvedModel, call: Literal["embedding"]) -> "TextEmbedder": ...
-@overload
-def load(model: ResolvedModel, call: Literal["similarity"]) -> "SimilarityModel": ...
-@overload
-def load(model: ResolvedModel, call: Call) -> Any: ...
-
-
 def load(model: ResolvedModel, call: Call) -> Any:
-    """A model that serves the call; raises ModelError where it does not serve it, does not load or has no key."""
+    """A model that serves the call, by its protocol in calls.py.
+
+    Raises ModelError where its family does not serve it, it does not load, or has no key.
+    """
     for logger in FALSE_ALARMS:
         logging.getLogger(logger).addFilter(_is_meant)
     loads = FAMILIES[model.config.family].loads_of(model.config)

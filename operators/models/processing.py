@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
@@ -177,18 +178,21 @@ def readable_load(folder: Path, what: str) -> Iterator[None]:
         ) from error
 
 
-def load_pretrained(kind: Any, model: ResolvedModel, *, unused: str | None = None, **options: Any) -> Any:
-    """A transformers class with a checkpoint's weights (safetensors only, no code of its own), on the model's device.
+def load_pretrained(architecture: Any, model: ResolvedModel[Any], *, unused: str | None = None, **options: Any) -> Any:
+    """A network with a checkpoint's weights (safetensors only, no code of its own), on the model's device.
 
-    With `config` and `state_dict` among the options it is made of those. Raises ModelError where a weight is missing
-    whose name does not begin with `unused`, or the files are damaged.
+    `architecture` is its class, by name of transformers' or as `module:class`. With `config` and `state_dict` among the
+    options it is made of those. Raises ModelError where a weight is missing whose name does not begin with `unused`, or
+    the files are damaged.
     """
     from transformers.utils.logging import disable_progress_bar
 
+    if isinstance(architecture, str):
+        architecture = resolve_name(architecture if ":" in architecture else f"transformers:{architecture}")
     checkpoint, device = model.folder("checkpoint"), device_of(model)
     disable_progress_bar()  # a sweep in this process shows its own
     with readable_load(checkpoint, "weights"):
-        network, report = kind.from_pretrained(
+        network, report = architecture.from_pretrained(
             None if "state_dict" in options else checkpoint,
             dtype=getattr(torch, model.dtype),
             use_safetensors=True,

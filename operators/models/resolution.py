@@ -14,6 +14,7 @@ from plumbline.operators.models.checkpoints.parts import (
     check_weights,
     digest_file,
     find_part,
+    subfields,
 )
 from plumbline.operators.models.families import FAMILIES
 from plumbline.operators.models.family import Family, Files
@@ -34,6 +35,7 @@ def resolve_model(config: ModelConfig, *, on_gpu: bool, digest: FileDigest = dig
     assert isinstance(config, LocalModel), "a model runs here, or at a service"
     part = find_part(config.checkpoint, config.revision, digest)
     checkpoint = Checkpoint(part, _read_config(part, config.family), check_weights(part, family.weights_file))
+    _check_head(checkpoint)
     parts = _find_parts(config, checkpoint, digest)
     family.check(config, parts, checkpoint.fields)
     profile = None if family.profile is None else family.profile(config, checkpoint.fields)
@@ -87,6 +89,19 @@ def _read_config(part: Part, family: str) -> Fields:
         f"{part.source}: config.json names the architecture {architecture(fields)} and model_type "
         f"{fields.get('model_type')!r}, expected {FAMILIES[family].form} for family {family}; {remedy}"
     )
+
+
+def _check_head(checkpoint: Checkpoint) -> None:
+    """Raises ModelError for a T5 whose config.json says that its head is its own and whose weights lack it:
+    transformers would take its embedding for one.
+    """
+    text = subfields(checkpoint.fields, "text_config") or checkpoint.fields
+    untied = text.get("model_type") == "t5" and text.get("tie_word_embeddings") is False
+    if untied and not any(name.endswith("lm_head.weight") for name in checkpoint.tensors):
+        raise ModelError(
+            f"{checkpoint.part.source}: the weights do not fit its config.json: lacks lm_head.weight; "
+            "download the checkpoint again"
+        )
 
 
 def _find_parts(config: LocalModel, checkpoint: Checkpoint, digest: FileDigest) -> Mapping[str, Part]:

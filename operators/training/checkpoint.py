@@ -17,8 +17,7 @@ from plumbline.operators.models.networks.clip_flant5 import (
     load_network,
     save_clip_flant5,
 )
-from plumbline.operators.models.networks.encoder_decoder import check_entries
-from plumbline.operators.models.processing import load_pixel_transform, load_tokenizer
+from plumbline.operators.models.processing import load_tokenizer
 
 TOWER_FOLDER = "vision_tower"
 TOWER_FILES = ("config.json", "preprocessor_config.json", "processor_config.json")
@@ -43,15 +42,10 @@ class Trainee(NamedTuple):
 def load_trainee(model: ResolvedModel, device: torch.device) -> Trainee:
     """The checkpoint's network on a device; raises ModelError where it does not load."""
     assert isinstance(model.config, ClipFlanT5Model), "no other family is trained"
-    tower = model.folder("vision_tower")
-    network = load_network(model.folder("checkpoint"), tower=tower)
-    tokenizer = load_tokenizer(model.folder("tokenizer"))
-    check_entries(model.folder("tokenizer"), tokenizer, network.language_model.shared.num_embeddings)
+    network = load_network(model.folder("checkpoint"), tower=model.folder("vision_tower"))
     precisions = {name: parameter.dtype for name, parameter in network.named_parameters()}
     network = network.to(device=device, dtype=torch.float32)
-    transform = load_pixel_transform(tower, pad_to_square=model.config.padding == "released")
-    likelihood = ClipFlanT5Likelihood(network, tokenizer, transform, pair_batch=model.config.pair_batch)
-    return Trainee(network, likelihood, precisions)
+    return Trainee(network, ClipFlanT5Likelihood.load(model, network), precisions)
 
 
 def begin(language: Part, tower: Part, folder: Path, *, seed: int) -> None:

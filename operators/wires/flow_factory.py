@@ -19,8 +19,6 @@ from plumbline.operators.wires.wire import (
     Served,
     as_json,
     decoded,
-    described,
-    failure,
     numbers,
     read_form,
     require_alike,
@@ -60,7 +58,4 @@ class FlowFactoryWire(JsonWire):
         ]
 
     def answer(self, asked: Sequence[Asked], answers: Answers, served: Served) -> Reply:
-        failed = failure(answers)
-        if failed is None:
-            return as_json({"rewards": numbers(answers, served)})
-        return self.refuse(503 if failed[1].retryable else 200, described(failed))
+        return self.refusal(answers) or as_json({"rewards": numbers(answers, served)})

@@ -17,8 +17,6 @@ from plumbline.operators.wires.wire import (
     Reply,
     Served,
     Wire,
-    described,
-    failure,
     numbers,
     require_alike,
 )
@@ -50,11 +48,11 @@ class PickledWire(Wire):
         return [Asked((image,), prompt, served.one()) for image, prompt in zip(images, prompts, strict=True)]
 
     def answer(self, asked: Sequence[Asked], answers: Answers, served: Served) -> Reply:
-        failed = failure(answers)
-        if failed is None:
-            scores = numbers(answers, served)
-            return _pickled({"scores": scores, "outputs": scores}, 200)
-        return self.refuse(503 if failed[1].retryable else 200, described(failed))
+        failed = self.refusal(answers)
+        if failed is not None:
+            return failed
+        scores = numbers(answers, served)
+        return _pickled({"scores": scores, "outputs": scores}, 200)
 
     def refuse(self, status: int, message: str) -> Reply:
         return _pickled({"error": message}, status)

@@ -110,6 +110,21 @@ class Wire(ABC):
         """Why there is no reply at all."""
         return as_json({"error": message}, status)
 
+    def refusal(self, answers: Answers) -> Reply | None:
+        """What a wire without a place for a null says where an image has no score, of an error that may pass first:
+        503 for that one, which clients ask again after, and 200 for one that stays.
+        """
+        failed = [
+            (place, answer.error)
+            for place, of_image in enumerate(answers)
+            for answer in of_image.values()
+            if answer.error is not None
+        ]
+        if not failed:
+            return None
+        place, error = min(failed, key=lambda one: (not one[1].retryable, one[0]))
+        return self.refuse(503 if error.retryable else 200, f"image {place}: {error.kind}: {error.message}")
+
 
 class JsonWire(Wire):
     """A wire whose bodies are JSON."""
@@ -148,23 +163,6 @@ def require_alike(images: int, prompts: int) -> None:
     """Raises BadRequest where images and prompts are not as many."""
     if images != prompts:
         raise BadRequest(f"expected one prompt beside every image, got {images} images and {prompts} prompts")
-
-
-def failure(answers: Answers) -> tuple[int, RowError] | None:
-    """An image without a score and why, for wires that have no place for a null; one that may pass goes first."""
-    failed = [
-        (place, answer.error)
-        for place, of_image in enumerate(answers)
-        for answer in of_image.values()
-        if answer.error is not None
-    ]
-    return min(failed, key=lambda place: (not place[1].retryable, place[0]), default=None)
-
-
-def described(failed: tuple[int, RowError]) -> str:
-    """A failure in one line."""
-    place, error = failed
-    return f"image {place}: {error.kind}: {error.message}"
 
 
 def numbers(answers: Answers, served: Served) -> list[float]:

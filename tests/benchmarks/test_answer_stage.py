@@ -133,7 +133,7 @@ class CountingModel(ClipFlanT5Likelihood):
 def test_an_image_is_encoded_once_whatever_the_number_of_questions(
     model: ClipFlanT5Likelihood, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    counting = CountingModel(model.model, model.tokenizer, model.transform, pair_batch=BATCH)
+    counting = CountingModel(model.model, model.tokenizer, model.processor, pair_batch=BATCH)
     stage = AnswersStage({}, {"model": counting}, StageOptions(ImageLimits(), _no_uri, image_batch=BATCH))
     prompts = pq.read_table(PACK / "prompts.parquet")
     metrics = {template: tiny.vqascore(template=template) for template in TEMPLATES}

@@ -284,7 +284,7 @@ def test_a_network_built_here_is_the_same_after_saving_and_loading(checkpoints: 
     save_clip_flant5(network, folder, tower_name=str(checkpoints / "clip"))
     tiny.save_tokenizer(folder, template="$A </s>")
     loaded = load(folder)
-    in_memory = ClipFlanT5Likelihood(network, loaded.tokenizer, loaded.transform, pair_batch=64)
+    in_memory = ClipFlanT5Likelihood(network, loaded.tokenizer, loaded.processor, pair_batch=64)
     assert likelihoods(loaded, CHOICES) == likelihoods(in_memory, CHOICES)
     plain = PlainClipFlanT5(folder, checkpoints / "clip")
     assert mean_scores(loaded) == pytest.approx(plain.yes_scores(), abs=0, rel=1e-5)

@@ -1,33 +1,18 @@
 """Chinese CLIP: images and texts as points, the texts by a BERT (Yang et al. 2022)."""
 
-from typing import TYPE_CHECKING
-
-from plumbline.extending import TOKENIZER, Family, Files, LocalModel, Reading, Towers
-
-if TYPE_CHECKING:
-    from plumbline.extending import ResolvedModel
+from plumbline.extending import IMAGES, TOKENIZER, Family, LocalModel, Towers
 
 
-def _load(model: "ResolvedModel") -> Towers:
-    from transformers import ChineseCLIPModel
+class ChineseClip(Towers):
+    """The `similarity` and `embedding` calls served by a Chinese CLIP checkpoint."""
 
-    from plumbline.extending import load_pixel_transform, load_pretrained, load_tokenizer
-
-    network = load_pretrained(ChineseCLIPModel, model)
-    return Towers(
-        network,
-        load_tokenizer(model.folder("tokenizer")),
-        load_pixel_transform(model.folder("checkpoint"), pad_to_square=False),
-        width=int(network.config.projection_dim),
-        reading=Reading(int(network.config.text_config.max_position_embeddings)),
-        pair_batch=model.config.pair_batch,
-    )
+    architecture = "ChineseCLIPModel"
 
 
 FAMILY = Family(
     config=LocalModel,
-    loads={"similarity": _load, "embedding": _load},
+    loads={"similarity": ChineseClip.load, "embedding": ChineseClip.load},
     form="'chinese_clip'",
     suits=lambda fields: fields["model_type"] == "chinese_clip",
-    files=(TOKENIZER, Files("checkpoint", ("preprocessor_config.json",), "download the checkpoint again")),
+    files=(TOKENIZER, IMAGES),
 )

@@ -12,6 +12,11 @@ from plumbline.operators.models.checkpoints.weights import read_tensor_names
 
 SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]
 WANTED_FILES = [*SMALL_FILES, "*.safetensors"]
+QFORMER_TOKENIZER = "qformer_tokenizer"
+"""The folder within an InstructBLIP's checkpoint that has the tokenizer of its Q-Former, a BERT's."""
+INSTRUCTION = "instruction.txt"
+"""Of an HPSv3's checkpoint: what the model was trained to read, {text_prompt} standing for the prompt."""
+AGAIN = "convert the release again (docs/models.md)"
 CONVERT = (
     "convert it on a machine you trust (the Hub's safetensors converter opens a pull request: pass its "
     "refs/pr/N as the revision)"

@@ -5,12 +5,12 @@ Nothing here imports torch: `tokenizer` is any transformers tokenizer.
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 from plumbline.operators.errors import ModelError, RowError
-from plumbline.operators.models.calls import Generation, Message, Request
+from plumbline.operators.models.calls import Generation, Message, Request, Usage
 
 TOO_LONG = (
     "the conversation takes {} tokens and its reply up to {}, together beyond the model's context of {}; shorten the "
@@ -66,6 +66,15 @@ def before_stop(text: str, request: Request) -> str:
     """The text up to the first of the request's stop strings."""
     places = [place for place in (text.find(stop) for stop in request.stop if stop) if place >= 0]
     return text[: min(places)] if places else text
+
+
+def generation(
+    tokenizer: Any, request: Request, ids: Sequence[int], *, ends: Collection[int], usage: Usage
+) -> Generation:
+    """A reply of these tokens, up to the one of `ends` that ends it or before its first stop string."""
+    text = reply_text(tokenizer, ids)
+    kept = before_stop(text, request)
+    return Generation(kept, kept != text or (bool(ids) and ids[-1] in ends), usage)
 
 
 def conversation_ids(tokenizer: Any, messages: Sequence[Message]) -> list[int]:

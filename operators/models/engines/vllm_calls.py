@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from PIL import Image
 
 from plumbline.operators.errors import RowError
-from plumbline.operators.models.calls import Generation, ImageRequest, Message, Question, Request, Usage
+from plumbline.operators.models.calls import LONGEST_REPLY, Generation, ImageRequest, Message, Question, Request, Usage
 from plumbline.operators.models.engines.conversation import (
     Conversation,
     Reply,
@@ -27,11 +27,11 @@ from plumbline.operators.models.engines.conversation import (
     reply_to_fitting,
     template_ids,
 )
-from plumbline.operators.models.engines.vllm_engine import Prompt, Refusal, Served, VllmEngine
-from plumbline.operators.models.processing import padded_square
+from plumbline.operators.models.engines.engine_options import EngineModel
+from plumbline.operators.models.engines.vllm_engine import Prompt, Refusal, Served, VllmEngine, start_engine
+from plumbline.operators.models.model import ResolvedModel
+from plumbline.operators.models.processing import load_chat_tokenizer, padded_square
 
-LONGEST_REPLY = 32
-"""Tokens of an answer in the model's own words."""
 MOST_TOKENS_SCORED = 128
 """Of one request; vLLM's own bound on `logprob_token_ids`."""
 ONE_IMAGE: Mapping[str, Any] = {"limit_mm_per_prompt": {"image": 1, "video": 0}}
@@ -134,15 +134,10 @@ class VllmLikelihood:
         texts = [self._text(request.messages) for _, request in requests]
         prompts = [self._prompt(features[image], text) for (image, _), text in zip(requests, texts, strict=True)]
         outputs = self.engine.run(prompts, [sampling(request) for _, request in requests])
-        return [self._reply(request, output) for (_, request), output in zip(requests, outputs, strict=True)]
-
-    def _reply(self, request: Request, output: Served | Refusal) -> Reply:
-        """The reply, decoded at once: vLLM's own text leaves out a character that max_tokens has cut."""
-        if isinstance(output, Refusal):
-            return _refused(output)
-        (completion,) = output.outputs
-        text = before_stop(reply_text(self.tokenizer, completion.token_ids), request)
-        return Generation(text, completion.finish_reason != "length", usage_of(output))
+        return [
+            _refused(output) if isinstance(output, Refusal) else _reply(self.tokenizer, request, output)
+            for (_, request), output in zip(requests, outputs, strict=True)
+        ]
 
     def _ask(self, features: Sequence[Image.Image], question: Question) -> QuestionTokens:
         text = self._asking(question.text)
@@ -206,6 +201,11 @@ class VllmGenerate:
         self.engine = engine
         self.tokenizer = tokenizer
 
+    @classmethod
+    def load(cls, model: ResolvedModel[EngineModel]) -> "VllmGenerate":
+        """An engine with the model's checkpoint; raises ModelError where it does not start."""
+        return cls(start_engine(model), load_chat_tokenizer(model))
+
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
         """The reply to each request, or why there is none: it does not fit the engine, or the schema is refused.
 
@@ -217,17 +217,18 @@ class VllmGenerate:
         params = [sampling(conversation.request) for conversation in conversations]
         outputs = self.engine.run([Prompt(conversation.ids) for conversation in conversations], params)
         return [
-            self._reply(conversation.request, output)
+            RowError("model_failed", f"vLLM refused the request: {output.message}")
+            if isinstance(output, Refusal)
+            else _reply(self.tokenizer, conversation.request, output)
             for conversation, output in zip(conversations, outputs, strict=True)
         ]
 
-    def _reply(self, request: Request, output: Served | Refusal) -> Reply:
-        """The reply, decoded at once: vLLM's own text leaves out a character that max_tokens has cut."""
-        if isinstance(output, Refusal):
-            return RowError("model_failed", f"vLLM refused the request: {output.message}")
-        (completion,) = output.outputs
-        text = before_stop(reply_text(self.tokenizer, completion.token_ids), request)
-        return Generation(text, completion.finish_reason != "length", usage_of(output))
+
+def _reply(tokenizer: Any, request: Request, output: Served) -> Generation:
+    """The reply, decoded at once: vLLM's own text leaves out a character that max_tokens has cut."""
+    (completion,) = output.outputs
+    text = before_stop(reply_text(tokenizer, completion.token_ids), request)
+    return Generation(text, completion.finish_reason != "length", usage_of(output))
 
 
 def sampling(request: Request) -> Any:

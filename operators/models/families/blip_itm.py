@@ -1,8 +1,8 @@
 """BLIP and BLIP-2 as they were trained to match (ITM) and to contrast (ITC) images and texts (Li et al. 2022, 2023)."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from plumbline.operators.models.checkpoints.parts import architecture
+from plumbline.operators.models.checkpoints.parts import architecture, read_fields
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
 from plumbline.operators.models.model import LocalModel
 from plumbline.operators.models.networks.joint_encoder import MatchingEncoder
@@ -13,12 +13,19 @@ if TYPE_CHECKING:
     from plumbline.operators.models.model import ResolvedModel
 
 FIRST, SECOND = "BlipForImageTextRetrieval", "Blip2ForImageTextRetrieval"
-CONTEXTS = {FIRST: 35, SECOND: 32}
-"""Tokens of a text, as in the releases; by the class that a config.json names."""
 
 
 class BlipMatching(MatchingEncoder):
     """A text encoder that attends to the states of a vision tower; the first token of either is its embedding."""
+
+    architecture = FIRST
+    context = 35
+
+    @classmethod
+    def load_network(cls, model: "ResolvedModel[Any]") -> Any:
+        from plumbline.operators.models.networks.blip import load_blip
+
+        return load_blip(cls.architecture, model)
 
     def read(self, states: "torch.Tensor", ids: "torch.Tensor", mask: "torch.Tensor") -> "torch.Tensor":
         """The probability that they match, (n,)."""
@@ -30,7 +37,7 @@ class BlipMatching(MatchingEncoder):
         points: torch.Tensor = self.model.vision_proj(states[:, 0])
         return points
 
-    def text_points(self, ids: "torch.Tensor", mask: "torch.Tensor") -> "torch.Tensor":
+    def word_points(self, ids: "torch.Tensor", mask: "torch.Tensor") -> "torch.Tensor":
         """That of the first token, (n, width)."""
         words = self.model.text_encoder(input_ids=ids, attention_mask=mask)
         points: torch.Tensor = self.model.text_proj(words.last_hidden_state[:, 0])
@@ -39,6 +46,9 @@ class BlipMatching(MatchingEncoder):
 
 class Blip2Matching(MatchingEncoder):
     """A Q-Former, whose queries attend to an image and, where the two are matched, to the text beside them."""
+
+    architecture = SECOND
+    context = 32
 
     def read(self, states: "torch.Tensor", ids: "torch.Tensor", mask: "torch.Tensor") -> "torch.Tensor":
         """The probability that they match, by the mean of what the queries say, (n,)."""
@@ -61,7 +71,7 @@ class Blip2Matching(MatchingEncoder):
         points: torch.Tensor = self.model.vision_projection(seen.to(self.model.vision_projection.weight.dtype))
         return points
 
-    def text_points(self, ids: "torch.Tensor", mask: "torch.Tensor") -> "torch.Tensor":
+    def word_points(self, ids: "torch.Tensor", mask: "torch.Tensor") -> "torch.Tensor":
         """That of the first token, (n, width)."""
         embedded = self.model.embeddings(input_ids=ids)
         words = self.model.qformer(query_embeds=embedded, query_length=0, attention_mask=mask).last_hidden_state
@@ -78,31 +88,19 @@ def _matched(logits: "torch.Tensor") -> "torch.Tensor":
     return logits.float().softmax(dim=-1)[:, 1]
 
 
-def _load(model: "ResolvedModel") -> MatchingEncoder:
-    from transformers import Blip2ForImageTextRetrieval, BlipForImageTextRetrieval
+MATCHING = {FIRST: BlipMatching, SECOND: Blip2Matching}
+"""By the class that a config.json names."""
 
-    from plumbline.operators.models.checkpoints.parts import read_fields
-    from plumbline.operators.models.networks.blip import load_blip
-    from plumbline.operators.models.processing import load_image_processor, load_pretrained, load_tokenizer
 
-    named = architecture(read_fields(model.parts["checkpoint"]))
-    first = named == FIRST
-    processor = load_image_processor(model.folder("checkpoint"))
-    matching = BlipMatching if first else Blip2Matching
-    return matching(
-        load_blip(BlipForImageTextRetrieval, model) if first else load_pretrained(Blip2ForImageTextRetrieval, model),
-        load_tokenizer(model.folder("tokenizer")),
-        lambda image: processor(images=image, return_tensors="pt")["pixel_values"][0],
-        context=CONTEXTS[named],
-        pair_batch=model.config.pair_batch,
-    )
+def _load(model: "ResolvedModel[Any]") -> MatchingEncoder:
+    return MATCHING[architecture(read_fields(model.parts["checkpoint"]))].load(model)
 
 
 FAMILY = Family(
     config=LocalModel,
     loads={"similarity": _load},
     form="a BlipForImageTextRetrieval or a Blip2ForImageTextRetrieval",
-    suits=lambda fields: architecture(fields) in CONTEXTS,
+    suits=lambda fields: architecture(fields) in MATCHING,
     files=(TOKENIZER, IMAGES),
     measures=("match", "cosine"),
     version=lambda fields: 2 if architecture(fields) == FIRST else 1,

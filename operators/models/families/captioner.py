@@ -4,16 +4,16 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from plumbline.operators.batches import BatchSize, in_batches, isolate
+from plumbline.operators.batches import in_batches, isolate
 from plumbline.operators.errors import RowError
 from plumbline.operators.models.calls import Generation, ImageRequest, Usage
-from plumbline.operators.models.checkpoints.parts import Fields, architecture, subfields
+from plumbline.operators.models.checkpoints.parts import Fields, architecture, read_fields, subfields
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family, Files
 from plumbline.operators.models.model import LocalModel
+from plumbline.operators.models.networks.loaded import LoadedImageModel
 
 if TYPE_CHECKING:
     import torch
-    from PIL import Image
 
     from plumbline.operators.models.model import ResolvedModel
 
@@ -27,34 +27,27 @@ def _has_opt(fields: Fields) -> bool:
     return opt and architecture(fields) == "Blip2ForConditionalGeneration"
 
 
-class Captioner:
+class Captioner(LoadedImageModel):
     """The `generate_from_images` call served by a captioner: whatever it is asked, the reply is a caption.
 
     Its words are the likeliest ones, in the way that the checkpoint's generation settings have it; a request's
     temperature is not heeded.
     """
 
-    side_by_side = False
+    architecture = "AutoModelForImageTextToText"
 
-    def __init__(
-        self, model: Any, tokenizer: Any, processor: Any, *, start: int, end_id: int, image_batch: int
-    ) -> None:
-        """`start` tokens stand before a caption, `end_id` ends it."""
-        self.model = model
-        self.start = start
-        self.end_id = end_id
-        self.tokenizer = tokenizer
-        self.processor = processor
-        self.image_batch = BatchSize(image_batch)
+    def __init__(self, *parts: Any, **batches: int) -> None:
+        super().__init__(*parts, **batches)
+        queries = getattr(self.model.config, "num_query_tokens", None)
+        self.start = 1 if queries is None else queries + 1  # so many tokens stand before a caption
+        self.end_id = self.tokenizer.sep_token_id if queries is None else self.model.config.text_config.eos_token_id
 
-    def preprocess(self, image: "Image.Image") -> "torch.Tensor":
-        """The image as the checkpoint's processor has it, (3, height, width)."""
-        pixels: torch.Tensor = self.processor(images=image, return_tensors="pt").pixel_values[0]
-        return pixels
+    @classmethod
+    def load_network(cls, model: "ResolvedModel[Any]") -> Any:
+        from plumbline.operators.models.networks.blip import load_blip
 
-    def encode(self, pixels: "Sequence[torch.Tensor]") -> "Sequence[torch.Tensor]":
-        """The pixels themselves: an image is captioned once."""
-        return pixels
+        is_blip = architecture(read_fields(model.parts["checkpoint"])) == BLIP
+        return load_blip(BLIP, model) if is_blip else super().load_network(model)
 
     def generate_from_images(
         self, features: "Sequence[torch.Tensor]", requests: Sequence[ImageRequest]
@@ -70,13 +63,10 @@ class Captioner:
         return [replies[place] for place in range(len(requests))]
 
     def _captions(self, pixels: "Sequence[torch.Tensor]", limit: int) -> list[Generation]:
-        return in_batches(partial(self._caption, limit=limit), pixels, [0] * len(pixels), size=self.image_batch)
+        return in_batches(partial(self._caption, limit=limit), pixels, size=self.image_batch)
 
     def _caption(self, pixels: "Sequence[torch.Tensor]", limit: int) -> list[Generation]:
-        import torch
-
-        batch = torch.stack(list(pixels)).to(device=self.model.device, dtype=self.model.dtype)
-        output = self.model.generate(pixel_values=batch, do_sample=False, max_new_tokens=limit)
+        output = self.model.generate(pixel_values=self.batch(pixels), do_sample=False, max_new_tokens=limit)
         return [self._generation(ids) for ids in output[:, self.start :].tolist()]
 
     def _generation(self, ids: Sequence[int]) -> Generation:
@@ -87,32 +77,9 @@ class Captioner:
         return Generation(text, ended, Usage(calls=1, new_tokens=length))
 
 
-def _load(model: "ResolvedModel") -> Captioner:
-    from transformers import AutoModelForImageTextToText, BlipForConditionalGeneration
-
-    from plumbline.operators.models.checkpoints.parts import read_fields
-    from plumbline.operators.models.networks.blip import load_blip
-    from plumbline.operators.models.processing import load_image_processor, load_pretrained, load_tokenizer
-
-    blip = architecture(read_fields(model.parts["checkpoint"])) == BLIP
-    network = (
-        load_blip(BlipForConditionalGeneration, model) if blip else load_pretrained(AutoModelForImageTextToText, model)
-    )
-    tokenizer = load_tokenizer(model.folder("tokenizer"))
-    queries = getattr(network.config, "num_query_tokens", None)
-    return Captioner(
-        network,
-        tokenizer,
-        load_image_processor(model.folder("checkpoint")),
-        start=1 if queries is None else queries + 1,
-        end_id=tokenizer.sep_token_id if queries is None else network.config.text_config.eos_token_id,
-        image_batch=model.config.image_batch,
-    )
-
-
 FAMILY = Family(
     config=LocalModel,
-    loads={"generate_from_images": _load},
+    loads={"generate_from_images": Captioner.load},
     form="a BlipForConditionalGeneration, a GitForCausalLM or a BLIP-2 with an OPT",
     suits=lambda fields: architecture(fields) in ARCHITECTURES or _has_opt(fields),
     files=(

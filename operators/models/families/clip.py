@@ -1,14 +1,12 @@
 """CLIP: images and texts as points, whose cosine is a score; PickScore is one that was trained on people's choices."""
 
-import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, get_args
 
 from plumbline.operators.models.calls import PixelRule
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
 from plumbline.operators.models.model import LocalModel
-from plumbline.operators.models.networks.cosine_vqa import COSINE, CosineVqa
-from plumbline.operators.models.networks.dual_encoder import Reading, Towers
+from plumbline.operators.models.networks.cosine_vqa import COSINE, dual_encoder
+from plumbline.operators.models.networks.dual_encoder import Towers
 
 if TYPE_CHECKING:
     import torch
@@ -21,53 +19,31 @@ if TYPE_CHECKING:
 class ClipSimilarity(Towers):
     """The `similarity` call served by a CLIP checkpoint."""
 
-    def __init__(
-        self,
-        model: Any,
-        tokenizer: Any,
-        transform: "PixelTransform",
-        *,
-        pair_batch: int,
-        padded: bool = False,
-        cleaned: Callable[[str], str] = str,
-    ) -> None:
+    architecture = "CLIPModel"
+
+    def __init__(self, *parts: Any, **batches: int) -> None:
         from plumbline.operators.models.processing import PaddedTransform, ReleasedTransform
 
-        super().__init__(
-            model,
-            tokenizer,
-            transform,
-            width=int(model.config.projection_dim),
-            reading=Reading(int(model.config.text_config.max_position_embeddings), padded, cleaned),
-            pair_batch=pair_batch,
-            scale=math.exp(model.logit_scale.item()),
-        )
-        self.released = ReleasedTransform(transform.processor)
-        self.padded = PaddedTransform(transform.processor)
+        super().__init__(*parts, **batches)
+        self.released = ReleasedTransform(self.processor.processor)
+        self.padding = PaddedTransform(self.processor.processor)
+
+    @classmethod
+    def load_processor(cls, model: "ResolvedModel[Any]", tokenizer: Any) -> "PixelTransform":
+        from plumbline.operators.models.processing import load_pixel_transform
+
+        return load_pixel_transform(model.folder("checkpoint"), pad_to_square=False)
 
     def preprocess(self, image: "Image.Image", rule: PixelRule = "processor") -> "torch.Tensor":
         """The image as the rule has it, (3, height, width)."""
-        rules = {"processor": self.transform, "released": self.released, "padded": self.padded}
+        rules = {"processor": self.processor, "released": self.released, "padded": self.padding}
         pixels: torch.Tensor = rules[rule](image)
         return pixels
 
 
-def _load(model: "ResolvedModel") -> ClipSimilarity:
-    from transformers import CLIPModel
-
-    from plumbline.operators.models.processing import load_pixel_transform, load_pretrained, load_tokenizer
-
-    return ClipSimilarity(
-        load_pretrained(CLIPModel, model),
-        load_tokenizer(model.folder("tokenizer")),
-        load_pixel_transform(model.folder("checkpoint"), pad_to_square=False),
-        pair_batch=model.config.pair_batch,
-    )
-
-
 FAMILY = Family(
     config=LocalModel,
-    loads={"similarity": _load, "embedding": _load, "likelihood": lambda model: CosineVqa(_load(model))},
+    loads=dual_encoder(ClipSimilarity),
     form="'clip'",
     suits=lambda fields: fields["model_type"] == "clip",
     files=(TOKENIZER, IMAGES),

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from plumbline.operators.errors import ModelError
 from plumbline.operators.models.checkpoints.parts import (
@@ -15,13 +15,9 @@ from plumbline.operators.models.checkpoints.parts import (
     find_part,
     read_fields,
 )
-from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
+from plumbline.operators.models.family import IMAGES, TOKENIZER, Family, lazily
 from plumbline.operators.models.model import LocalModel
 from plumbline.operators.models.vqa_profiles import RELEASED, VICUNA_SYSTEM, VqaProfile
-
-if TYPE_CHECKING:
-    from plumbline.operators.models.model import ResolvedModel
-    from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5, ClipFlanT5Likelihood
 
 CLIP_FLANT5 = VqaProfile(name="clip_flant5", asks=RELEASED, system=VICUNA_SYSTEM, pads=True, version=2)
 REQUIRED = ("d_model", "mm_vision_tower", "mm_vision_select_layer")
@@ -74,39 +70,9 @@ def _beside(part: Part, tower: str) -> str:
     return tower
 
 
-def _load(model: "ResolvedModel[ClipFlanT5Model]") -> "ClipFlanT5Likelihood":
-    from plumbline.operators.models.networks.clip_flant5 import load_network
-    from plumbline.operators.models.processing import device_of
-
-    device_of(model)  # a GPU that is not there is told before gigabytes are read
-    return serve(model, load_network(model.folder("checkpoint"), tower=model.folder("vision_tower")))
-
-
-def serve(model: "ResolvedModel[ClipFlanT5Model]", network: "ClipFlanT5") -> "ClipFlanT5Likelihood":
-    """The calls of a network, put on its device, with its checkpoint's tokenizer and its tower's preprocessing.
-
-    Raises ModelError where these do not load, or do not fit the network.
-    """
-    import torch
-
-    from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5Likelihood
-    from plumbline.operators.models.networks.encoder_decoder import check_entries
-    from plumbline.operators.models.processing import device_of, load_pixel_transform, load_tokenizer
-
-    tokenizer = load_tokenizer(model.folder("tokenizer"))
-    check_entries(model.folder("tokenizer"), tokenizer, network.language_model.shared.num_embeddings)
-    network.drop_unused_layers()
-    return ClipFlanT5Likelihood(
-        network.to(device=device_of(model), dtype=getattr(torch, model.dtype)).eval(),
-        tokenizer,
-        load_pixel_transform(model.folder("vision_tower"), pad_to_square=model.config.padding == "released"),
-        pair_batch=model.config.pair_batch,
-    )
-
-
 FAMILY = Family(
     config=ClipFlanT5Model,
-    loads={"likelihood": _load},
+    loads={"likelihood": lazily("networks.clip_flant5:ClipFlanT5Likelihood.load")},
     form="'clip_t5'",
     suits=lambda fields: fields["model_type"] == "clip_t5",
     files=(TOKENIZER, IMAGES._replace(part="vision_tower")),

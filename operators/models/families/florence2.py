@@ -3,19 +3,17 @@
 import re
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from plumbline.operators.batches import BatchSize, in_batches, isolate
+from plumbline.operators.batches import in_batches, isolate
 from plumbline.operators.errors import RowError
 from plumbline.operators.models.calls import Generation, ImageRequest, Region, Usage
 from plumbline.operators.models.family import IMAGES, Family, Files
 from plumbline.operators.models.model import LocalModel
+from plumbline.operators.models.networks.loaded import LoadedImageModel, Sized
 
 if TYPE_CHECKING:
-    import torch
     from PIL import Image
-
-    from plumbline.operators.models.model import ResolvedModel
 
 CAPTION = "What does the image describe?"
 DENSE_REGION_CAPTION = "Locate the objects in the image, with their descriptions."
@@ -29,14 +27,6 @@ _LABELLED = re.compile(r"([^<>]+)((?:<loc_\d+>){4,})")
 _BOX = re.compile(r"<loc_(\d+)><loc_(\d+)><loc_(\d+)><loc_(\d+)>")
 
 
-class Sized(NamedTuple):
-    """An image's pixels, or what the vision tower made of them, with its own size."""
-
-    tensor: "torch.Tensor"
-    width: int
-    height: int
-
-
 class Reply(NamedTuple):
     """The tokens of one reply."""
 
@@ -45,34 +35,30 @@ class Reply(NamedTuple):
     ended: bool
 
 
-class Florence2:
+class Florence2(LoadedImageModel):
     """The `generate_from_images`, `regions` and `ocr` calls; whatever it is asked by the first, the reply is a caption.
 
     Its words are the likeliest ones, in the way that the checkpoint's generation settings have it (beams, no repeated
     words); a request's temperature is not heeded.
     """
 
-    side_by_side = False
+    architecture = "Florence2ForConditionalGeneration"
 
-    def __init__(self, model: Any, tokenizer: Any, processor: Any, *, image_batch: int) -> None:
-        self.model = model
-        self.tokenizer = tokenizer
-        self.processor = processor
-        self.image_batch = BatchSize(image_batch)
-        self.longest = int(model.config.text_config.max_position_embeddings) - 1
+    @property
+    def longest(self) -> int:
+        """Tokens of a reply that its decoder has positions for."""
+        return int(self.model.config.text_config.max_position_embeddings) - 1
 
     def preprocess(self, image: "Image.Image") -> Sized:
         """The image as the checkpoint's processor has it, (3, height, width)."""
-        return Sized(self.processor(images=image, return_tensors="pt").pixel_values[0], image.width, image.height)
+        return Sized(super().preprocess(image), image.width, image.height)
 
     def encode(self, pixels: Sequence[Sized]) -> list[Sized]:
         """Each image as what the language model reads of it, (tokens, width)."""
-        return in_batches(self._encode, pixels, [0] * len(pixels), size=self.image_batch)
+        return in_batches(self._encode, pixels, size=self.image_batch)
 
     def _encode(self, pixels: Sequence[Sized]) -> list[Sized]:
-        import torch
-
-        batch = torch.stack([image.tensor for image in pixels]).to(device=self.model.device, dtype=self.model.dtype)
+        batch = self.batch([image.tensor for image in pixels])
         features = self.model.get_image_features(pixel_values=batch).pooler_output
         return [image._replace(tensor=feature) for image, feature in zip(pixels, features, strict=True)]
 
@@ -111,7 +97,7 @@ class Florence2:
             places = [place for place, one in enumerate(tasks) if one[1:] == (task, limit)]
             images = [tasks[place][0] for place in places]
             tell = partial(self._tell, task=task, limit=limit)
-            written = in_batches(tell, images, [0] * len(images), size=self.image_batch)
+            written = in_batches(tell, images, size=self.image_batch)
             replies.update(zip(places, written, strict=True))
         return [replies[place] for place in range(len(tasks))]
 
@@ -164,22 +150,9 @@ def _pixel(place: int, side: int) -> int:
     return int((place + 0.5) * side / BINS)
 
 
-def _load(model: "ResolvedModel") -> Florence2:
-    from transformers import Florence2ForConditionalGeneration
-
-    from plumbline.operators.models.processing import load_image_processor, load_pretrained, load_tokenizer
-
-    return Florence2(
-        load_pretrained(Florence2ForConditionalGeneration, model),
-        load_tokenizer(model.folder("tokenizer")),
-        load_image_processor(model.folder("checkpoint")),
-        image_batch=model.config.image_batch,
-    )
-
-
 FAMILY = Family(
     config=LocalModel,
-    loads={"generate_from_images": _load, "regions": _load, "ocr": _load},
+    loads=dict.fromkeys(("generate_from_images", "regions", "ocr"), Florence2.load),
     form="a Florence2ForConditionalGeneration of transformers' own layout (the florence-community repositories)",
     suits=lambda fields: fields["model_type"] == "florence2" and "auto_map" not in fields,
     files=(

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from plumbline.operators.batches import BatchSize, in_batches, isolate
+from plumbline.operators.batches import in_batches, isolate
 from plumbline.operators.errors import RowError
 from plumbline.operators.models.checkpoints.parts import architecture
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
 from plumbline.operators.models.model import LocalModel
+from plumbline.operators.models.networks.loaded import LoadedImageModel
 
 if TYPE_CHECKING:
     import torch
@@ -22,32 +23,34 @@ SHRINK = 4
 END = "<|im_end|>"
 
 
-class GotOcr2:
+class GotOcr2(LoadedImageModel):
     """The `ocr` call: the likeliest text, in the plain form. All images take the same number of tokens."""
 
-    def __init__(self, model: Any, processor: Any, *, image_batch: int) -> None:
-        self.model = model
-        self.processor = processor
-        self.image_batch = BatchSize(image_batch)
-        vision = model.config.vision_config
+    architecture = "AutoModelForImageTextToText"
+
+    def __init__(self, *parts: Any, **batches: int) -> None:
+        from transformers import GenerationConfig
+
+        super().__init__(*parts, **batches)
+        vision = self.model.config.vision_config
         self.image_tokens = (vision.image_size // vision.patch_size // SHRINK) ** 2
-        tokenizer = processor.tokenizer
-        self.end_ids = sorted({tokenizer.convert_tokens_to_ids(END), tokenizer.eos_token_id} - {None})
+        self.end_ids = sorted({self.tokenizer.convert_tokens_to_ids(END), self.tokenizer.eos_token_id} - {None})
+        self.model.generation_config = GenerationConfig()  # its penalties would enter every call
+
+    @classmethod
+    def load_processor(cls, model: "ResolvedModel[Any]", tokenizer: Any) -> Any:
+        from transformers import GotOcr2Processor
+
+        return GotOcr2Processor(super().load_processor(model, tokenizer), tokenizer)
 
     def preprocess(self, image: "Image.Image") -> "dict[str, torch.Tensor]":
         """The image as the checkpoint's processor has it, (3, height, width), and the words that go with it."""
         inputs = self.processor(images=image, num_image_tokens=self.image_tokens, return_tensors="pt")
         return {name: inputs[name][0] for name in ("pixel_values", "input_ids", "attention_mask")}
 
-    def encode(self, pixels: "Sequence[dict[str, torch.Tensor]]") -> "Sequence[dict[str, torch.Tensor]]":
-        """The pixels themselves: an image is read once."""
-        return pixels
-
     def ocr(self, features: "Sequence[dict[str, torch.Tensor]]") -> list[str | RowError]:
         """The text in each image; empty where there is none."""
-        return isolate(
-            lambda batch: in_batches(self._read, batch, [0] * len(batch), size=self.image_batch), list(features)
-        )
+        return isolate(lambda batch: in_batches(self._read, batch, size=self.image_batch), list(features))
 
     def _read(self, images: "Sequence[dict[str, torch.Tensor]]") -> list[str]:
         import torch
@@ -63,23 +66,12 @@ class GotOcr2:
 
     def _text(self, ids: list[int]) -> str:
         length = next((place for place, token in enumerate(ids) if token in self.end_ids), len(ids))
-        return str(self.processor.tokenizer.decode(ids[:length], skip_special_tokens=True)).strip()
-
-
-def _load(model: "ResolvedModel") -> GotOcr2:
-    from transformers import AutoModelForImageTextToText, GenerationConfig, GotOcr2Processor
-
-    from plumbline.operators.models.processing import load_image_processor, load_pretrained, load_tokenizer
-
-    images, tokenizer = load_image_processor(model.folder("checkpoint")), load_tokenizer(model.folder("tokenizer"))
-    network = load_pretrained(AutoModelForImageTextToText, model)
-    network.generation_config = GenerationConfig()  # its penalties would enter every call
-    return GotOcr2(network, GotOcr2Processor(images, tokenizer), image_batch=model.config.image_batch)
+        return str(self.tokenizer.decode(ids[:length], skip_special_tokens=True)).strip()
 
 
 FAMILY = Family(
     config=LocalModel,
-    loads={"ocr": _load},
+    loads={"ocr": GotOcr2.load},
     form="a GotOcr2ForConditionalGeneration",
     suits=lambda fields: architecture(fields) == "GotOcr2ForConditionalGeneration",
     files=(TOKENIZER, IMAGES),

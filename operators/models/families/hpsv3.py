@@ -4,21 +4,13 @@ Its release is weights alone, which `python -m jobs.convert` makes a folder of (
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from plumbline.operators.errors import ModelError
-from plumbline.operators.models.checkpoints.parts import Fields, Part, architecture
-from plumbline.operators.models.family import TOKENIZER, Family, Files
+from plumbline.operators.models.checkpoints.parts import AGAIN, INSTRUCTION, Fields, Part, architecture
+from plumbline.operators.models.family import TOKENIZER, Family, Files, lazily
 from plumbline.operators.models.model import LocalModel
 
-if TYPE_CHECKING:
-    from plumbline.operators.models.model import ResolvedModel
-    from plumbline.operators.models.networks.hpsv3 import HpsV3Similarity
-
 ARCHITECTURE = "HpsV3"
-INSTRUCTION = "instruction.txt"
-"""What the model was trained to read, {text_prompt} standing for the prompt; it is a file of the checkpoint."""
-AGAIN = "convert the release again (docs/models.md)"
 
 
 def _check(config: LocalModel, parts: Mapping[str, Part], fields: Fields) -> None:
@@ -28,29 +20,9 @@ def _check(config: LocalModel, parts: Mapping[str, Part], fields: Fields) -> Non
         raise ModelError(f"{file}: expected one {{text_prompt}}, where the prompt stands; {AGAIN}")
 
 
-def _load(model: "ResolvedModel") -> "HpsV3Similarity":
-    from plumbline.operators.models.networks.hpsv3 import REWARD_TOKEN, HpsV3, HpsV3Similarity
-    from plumbline.operators.models.processing import (
-        load_chat_tokenizer,
-        load_image_processor,
-        load_pretrained,
-    )
-
-    folder, tokenizer = model.folder("checkpoint"), load_chat_tokenizer(model)
-    if REWARD_TOKEN not in tokenizer.get_vocab():
-        raise ModelError(f"{model.folder('tokenizer')}: the tokenizer has no {REWARD_TOKEN}; {AGAIN}")
-    return HpsV3Similarity(
-        load_pretrained(HpsV3, model),
-        tokenizer,
-        load_image_processor(folder),
-        instruction=(folder / INSTRUCTION).read_text(),
-        pair_batch=model.config.pair_batch,
-    )
-
-
 FAMILY = Family(
     config=LocalModel,
-    loads={"similarity": _load},
+    loads={"similarity": lazily("networks.hpsv3:HpsV3Similarity.load")},
     form=f"{ARCHITECTURE}'s, as jobs.convert makes it",
     suits=lambda fields: architecture(fields) == ARCHITECTURE,
     files=(

@@ -3,25 +3,38 @@
 It is released as a pickle, which `python -m jobs.convert` makes a folder of (docs/models.md).
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from plumbline.operators.models.checkpoints.parts import architecture
+from plumbline.operators.models.calls import PixelRule
+from plumbline.operators.models.checkpoints.parts import AGAIN, architecture
 from plumbline.operators.models.family import TOKENIZER, Family, Files
 from plumbline.operators.models.model import LocalModel
 from plumbline.operators.models.networks.joint_encoder import JointEncoder
 
 if TYPE_CHECKING:
     import torch
+    from PIL import Image
 
     from plumbline.operators.models.model import ResolvedModel
 
 ARCHITECTURE = "ImageReward"
-CONTEXT = 35
-"""Tokens of a text, as in the release."""
 
 
 class ImageRewardSimilarity(JointEncoder):
     """The `similarity` call served by ImageReward."""
+
+    architecture = "plumbline.operators.models.networks.image_reward:ImageReward"
+    context = 35
+
+    @classmethod
+    def load_processor(cls, model: "ResolvedModel[Any]", tokenizer: Any) -> Any:
+        from plumbline.operators.models.processing import ReleasedTransform, load_pixel_transform
+
+        return ReleasedTransform(load_pixel_transform(model.folder("checkpoint"), pad_to_square=False).processor)
+
+    def preprocess(self, image: "Image.Image", rule: PixelRule = "processor") -> Any:
+        """The image as CLIP's release prepares it, (3, height, width), whatever the rule."""
+        return self.processor(image)
 
     def read(self, states: "torch.Tensor", ids: "torch.Tensor", mask: "torch.Tensor") -> "torch.Tensor":
         """The rewards as a standard score, (n,)."""
@@ -30,30 +43,11 @@ class ImageRewardSimilarity(JointEncoder):
         return rewards
 
 
-def _load(model: "ResolvedModel") -> ImageRewardSimilarity:
-    from plumbline.operators.models.networks.image_reward import ImageReward
-    from plumbline.operators.models.processing import (
-        ReleasedTransform,
-        load_pixel_transform,
-        load_pretrained,
-        load_tokenizer,
-    )
-
-    transform = load_pixel_transform(model.folder("checkpoint"), pad_to_square=False)
-    return ImageRewardSimilarity(
-        load_pretrained(ImageReward, model),
-        load_tokenizer(model.folder("tokenizer")),
-        ReleasedTransform(transform.processor),
-        context=CONTEXT,
-        pair_batch=model.config.pair_batch,
-    )
-
-
 FAMILY = Family(
     config=LocalModel,
-    loads={"similarity": _load},
+    loads={"similarity": ImageRewardSimilarity.load},
     form=f"{ARCHITECTURE}'s, as jobs.convert makes it",
     suits=lambda fields: architecture(fields) == ARCHITECTURE,
-    files=(TOKENIZER, Files("checkpoint", ("preprocessor_config.json",), "convert the release again (docs/models.md)")),
+    files=(TOKENIZER, Files("checkpoint", ("preprocessor_config.json",), AGAIN)),
     measures=("reward",),
 )

@@ -6,11 +6,12 @@ Gecko paper, section 5: a generated question is kept where the prompt entails it
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from plumbline.operators.batches import BatchSize, in_batches
+from plumbline.operators.batches import in_batches
 from plumbline.operators.errors import ModelError
 from plumbline.operators.models.checkpoints.parts import Fields, Part, architecture, read_fields, subfields
 from plumbline.operators.models.family import Family
 from plumbline.operators.models.model import LocalModel
+from plumbline.operators.models.networks.loaded import LoadedModel
 from plumbline.operators.models.networks.texts import context_of
 
 if TYPE_CHECKING:
@@ -23,44 +24,35 @@ Pair = tuple[str, str]
 """A premise and a hypothesis."""
 
 
-class CrossEncoderNli:
+class CrossEncoderNli(LoadedModel):
     """Entailment by a sequence classifier with an entailment label, such as those trained on MNLI."""
 
-    def __init__(self, model: Any, tokenizer: Any, *, label: int, pair_batch: int) -> None:
-        """`label` is the index of entailment among the classifier's labels."""
-        self.model = model
-        self.tokenizer = tokenizer
-        self.label = label
-        self.pair_batch = BatchSize(pair_batch)
-        self.context = context_of(model.config, tokenizer)
+    architecture = "AutoModelForSequenceClassification"
+
+    def __init__(self, *parts: Any, **batches: int) -> None:
+        super().__init__(*parts, **batches)
+        self.label = entailment_label(self.model.config.id2label)
+        self.context = context_of(self.model.config, self.tokenizer)
 
     def entailment(self, pairs: Sequence[Pair]) -> list[float]:
         """The softmax over the labels at entailment; the longer text of a pair beyond the context is cut."""
         return in_batches(self._classify, pairs, [len(p) + len(h) for p, h in pairs], size=self.pair_batch)
 
     def _classify(self, pairs: Sequence[Pair]) -> list[float]:
-        premises, hypotheses = zip(*pairs, strict=True)
-        inputs = self.tokenizer(
-            list(premises),
-            list(hypotheses),
-            padding=True,
-            truncation="longest_first" if self.context else False,
-            max_length=self.context,
-            return_tensors="pt",
-        ).to(self.model.device)
+        inputs = self.tokens(*zip(*pairs, strict=True), context=self.context)
         probabilities: list[float] = self.model(**inputs).logits.float().softmax(-1)[:, self.label].tolist()
         return probabilities
 
 
-class Seq2SeqNli:
+class Seq2SeqNli(LoadedModel):
     """Entailment by a T5 trained to say `1` or `0`, as on the TRUE mixture."""
 
-    def __init__(self, model: Any, tokenizer: Any, *, pair_batch: int) -> None:
-        self.model = model
-        self.tokenizer = tokenizer
-        self.pair_batch = BatchSize(pair_batch)
-        self.context = context_of(model.config, tokenizer)
-        self.yes = _first_token_of_one(tokenizer)
+    architecture = "AutoModelForSeq2SeqLM"
+
+    def __init__(self, *parts: Any, **batches: int) -> None:
+        super().__init__(*parts, **batches)
+        self.context = context_of(self.model.config, self.tokenizer)
+        self.yes = _first_token_of_one(self.tokenizer)
 
     def entailment(self, pairs: Sequence[Pair]) -> list[float]:
         """The probability of `1` under the full vocabulary; a premise is cut where a pair is beyond the context."""
@@ -76,9 +68,7 @@ class Seq2SeqNli:
         return f"premise: {self.tokenizer.decode(kept)} hypothesis: {hypothesis}"
 
     def _answer(self, texts: Sequence[str]) -> list[float]:
-        inputs = self.tokenizer(
-            list(texts), padding=True, truncation=self.context is not None, max_length=self.context, return_tensors="pt"
-        ).to(self.model.device)
+        inputs = self.tokens(texts, context=self.context)
         start = inputs.input_ids.new_full((len(texts), 1), self.model.config.decoder_start_token_id)
         logits = self.model(
             input_ids=inputs.input_ids, attention_mask=inputs.attention_mask, decoder_input_ids=start
@@ -98,19 +88,8 @@ def _first_token_of_one(tokenizer: Any) -> int:
     return int(one)
 
 
-def _load(model: "ResolvedModel") -> "EntailmentModel":
-    from transformers import AutoModelForSeq2SeqLM, AutoModelForSequenceClassification
-
-    from plumbline.operators.models.processing import load_pretrained, load_tokenizer
-
-    tokenizer, pair_batch = load_tokenizer(model.folder("tokenizer")), model.config.pair_batch
-    fields = read_fields(model.parts["checkpoint"])
-    if _is_t5(fields):
-        return Seq2SeqNli(load_pretrained(AutoModelForSeq2SeqLM, model), tokenizer, pair_batch=pair_batch)
-    label = entailment_label(fields["id2label"])
-    assert label is not None, "it was checked when the model was resolved"
-    network = load_pretrained(AutoModelForSequenceClassification, model)
-    return CrossEncoderNli(network, tokenizer, label=label, pair_batch=pair_batch)
+def _load(model: "ResolvedModel[Any]") -> "EntailmentModel":
+    return (Seq2SeqNli if _is_t5(read_fields(model.parts["checkpoint"])) else CrossEncoderNli).load(model)
 
 
 def _is_t5(fields: Fields) -> bool:

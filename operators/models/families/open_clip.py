@@ -13,7 +13,7 @@ from plumbline.operators.models.checkpoints.parts import Fields, Part, read_fiel
 from plumbline.operators.models.families.clip import ClipSimilarity
 from plumbline.operators.models.family import TOKENIZER, Family
 from plumbline.operators.models.model import LocalModel
-from plumbline.operators.models.networks.cosine_vqa import COSINE, CosineVqa
+from plumbline.operators.models.networks.cosine_vqa import COSINE, dual_encoder
 from plumbline.operators.models.networks.texts import clean
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from plumbline.operators.models.model import ResolvedModel
+    from plumbline.operators.models.processing import PixelTransform
 
 CONFIG, WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
 KNOWN = {
@@ -45,9 +46,35 @@ PREPARED = {"interpolation": "bicubic", "resize_mode": "shortest", "mode": "RGB"
 class OpenClipSimilarity(ClipSimilarity):
     """The `similarity` call served by a CLIP in OpenCLIP's layout."""
 
+    @classmethod
+    def load_network(cls, model: "ResolvedModel[Any]") -> Any:
+        from safetensors.torch import load_file
+
+        from plumbline.operators.models.networks.open_clip import clip_config, clip_weights
+        from plumbline.operators.models.processing import load_pretrained, readable_load
+
+        folder, fields = model.folder("checkpoint"), _read(model.parts["checkpoint"])
+        with readable_load(folder, CONFIG):
+            config = clip_config(fields)
+        with readable_load(folder, WEIGHTS):
+            weights = clip_weights(load_file(folder / WEIGHTS))
+        return load_pretrained(cls.architecture, model, config=config, state_dict=weights)
+
+    @classmethod
+    def load_processor(cls, model: "ResolvedModel[Any]", tokenizer: Any) -> "PixelTransform":
+        from plumbline.operators.models.processing import PixelTransform, clip_processor
+
+        fields = _read(model.parts["checkpoint"])
+        prepared, side = subfields(fields, "preprocess_cfg"), fields["model_cfg"]["vision_cfg"]["image_size"]
+        processor = clip_processor(side, prepared.get("mean"), prepared.get("std"))
+        return PixelTransform(processor, pad_to_square=False)
+
+    def cleaned(self, text: str) -> str:
+        return clean(text)
+
     def preprocess(self, image: "Image.Image", rule: PixelRule = "processor") -> "torch.Tensor":
         """The image resized in its own mode, centre-cropped and normalised, or padded, (3, height, width)."""
-        return self.padded(image) if rule == "padded" else self.released(image)
+        return self.padding(image) if rule == "padded" else self.released(image)
 
 
 def _read(part: Part) -> dict[str, Any]:
@@ -72,37 +99,9 @@ def _check(config: LocalModel, parts: Mapping[str, Part], fields: Fields) -> Non
             raise ModelError(f"{source}: `{name}` of {CONFIG} is {prepared[name]!r}; only {value!r} is supported")
 
 
-def _load(model: "ResolvedModel") -> OpenClipSimilarity:
-    from safetensors.torch import load_file
-    from transformers import CLIPModel
-
-    from plumbline.operators.models.networks.open_clip import clip_config, clip_weights
-    from plumbline.operators.models.processing import (
-        PixelTransform,
-        clip_processor,
-        load_pretrained,
-        load_tokenizer,
-        readable_load,
-    )
-
-    folder, fields = model.folder("checkpoint"), _read(model.parts["checkpoint"])
-    with readable_load(folder, CONFIG):
-        config, prepared = clip_config(fields), subfields(fields, "preprocess_cfg")
-        processor = clip_processor(config.vision_config.image_size, prepared.get("mean"), prepared.get("std"))
-    with readable_load(folder, WEIGHTS):
-        weights = clip_weights(load_file(folder / WEIGHTS))
-    return OpenClipSimilarity(
-        load_pretrained(CLIPModel, model, config=config, state_dict=weights),
-        load_tokenizer(model.folder("tokenizer")),
-        PixelTransform(processor, pad_to_square=False),
-        pair_batch=model.config.pair_batch,
-        cleaned=clean,
-    )
-
-
 FAMILY = Family(
     config=LocalModel,
-    loads={"similarity": _load, "embedding": _load, "likelihood": lambda model: CosineVqa(_load(model))},
+    loads=dual_encoder(OpenClipSimilarity),
     weights_file=WEIGHTS,
     read=_read,
     form=CONFIG,

@@ -20,7 +20,16 @@ from PIL import Image
 
 from plumbline.operators.batches import count_calls
 from plumbline.operators.errors import HopelessRow, ModelError, RowError, install, without_secrets
-from plumbline.operators.models.calls import Call, Generation, ImageRequest, Message, Question, Request, Usage
+from plumbline.operators.models.calls import (
+    LONGEST_REPLY,
+    Call,
+    Generation,
+    ImageRequest,
+    Message,
+    Question,
+    Request,
+    Usage,
+)
 from plumbline.operators.models.engines.pace import Pace
 from plumbline.operators.models.family import Family
 from plumbline.operators.models.service import ServiceModel
@@ -41,8 +50,6 @@ SPENT_SECONDS = 60.0
 TOP_TOKENS = 20
 """The likeliest first tokens whose log-probabilities are asked for; OpenAI and vLLM by default give no more."""
 LOGPROBS: Mapping[str, Any] = {"logprobs": True, "top_logprobs": TOP_TOKENS}
-LONGEST_REPLY = 32
-"""Tokens of an answer in the model's own words."""
 LARGEST_IMAGE = 20_000_000
 """Bytes of an encoded image that are sent; OpenAI takes no larger one."""
 

@@ -2,20 +2,19 @@
 
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from plumbline.operators.batches import BatchSize, in_batches, isolate
+from plumbline.operators.batches import in_batches, isolate
 from plumbline.operators.errors import HopelessRow, RowError
 from plumbline.operators.models.calls import Box, Wanted
-from plumbline.operators.models.families.grounding_dino import TOO_LONG, Sized
+from plumbline.operators.models.families.grounding_dino import TOO_LONG
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
 from plumbline.operators.models.model import LocalModel
+from plumbline.operators.models.networks.loaded import LoadedImageModel, Sized
 
 if TYPE_CHECKING:
     import torch
     from PIL import Image
-
-    from plumbline.operators.models.model import ResolvedModel
 
 
 class Places(NamedTuple):
@@ -29,29 +28,21 @@ class Places(NamedTuple):
     height: int
 
 
-class Owlv2:
+class Owlv2(LoadedImageModel):
     """The `detect` call: an image is encoded once, and each phrase is compared with it. A box's label is the phrase."""
 
-    def __init__(self, model: Any, processor: Any, tokenizer: Any, *, image_batch: int) -> None:
-        self.model = model
-        self.processor = processor
-        self.tokenizer = tokenizer
-        self.image_batch = BatchSize(image_batch)
-        self.context = int(model.config.text_config.max_position_embeddings)
+    architecture = "Owlv2ForObjectDetection"
 
     def preprocess(self, image: "Image.Image") -> Sized:
         """The image as the checkpoint's processor has it, on a square."""
-        pixels = self.processor(images=image, return_tensors="pt").pixel_values[0]
-        return Sized(pixels, image.width, image.height)
+        return Sized(super().preprocess(image), image.width, image.height)
 
     def encode(self, pixels: Sequence[Sized]) -> list[Places]:
         """The places of each image."""
-        return in_batches(self._encode, pixels, [0] * len(pixels), size=self.image_batch)
+        return in_batches(self._encode, pixels, size=self.image_batch)
 
     def _encode(self, images: Sequence[Sized]) -> list[Places]:
-        import torch
-
-        pixels = torch.stack([image.tensor for image in images]).to(device=self.model.device, dtype=self.model.dtype)
+        pixels = self.batch([image.tensor for image in images])
         grid, _ = self.model.image_embedder(pixel_values=pixels)
         features = grid.flatten(1, 2)
         boxes = self.model.box_predictor(features, grid)
@@ -79,32 +70,20 @@ class Owlv2:
 
     def _query(self, phrase: str) -> "torch.Tensor":
         """A phrase as what places are compared with, (1, width); raises HopelessRow where it is too long."""
-        inputs = self.tokenizer(phrase, padding="max_length", max_length=self.context, return_tensors="pt")
+        context = int(self.model.config.text_config.max_position_embeddings)
+        inputs = self.tokenizer(phrase, padding="max_length", max_length=context, return_tensors="pt")
         tokens = inputs.input_ids.shape[1]
-        if tokens > self.context:
-            raise HopelessRow(RowError("prompt_too_long", TOO_LONG.format(tokens, self.context)))
+        if tokens > context:
+            raise HopelessRow(RowError("prompt_too_long", TOO_LONG.format(tokens, context)))
         inputs = inputs.to(self.model.device)
         read = self.model.owlv2.get_text_features(input_ids=inputs.input_ids, attention_mask=inputs.attention_mask)
         point: torch.Tensor = read.pooler_output / read.pooler_output.norm(dim=-1, keepdim=True)
         return point
 
 
-def _load(model: "ResolvedModel") -> Owlv2:
-    from transformers import Owlv2ForObjectDetection
-
-    from plumbline.operators.models.processing import load_image_processor, load_pretrained, load_tokenizer
-
-    return Owlv2(
-        load_pretrained(Owlv2ForObjectDetection, model),
-        load_image_processor(model.folder("checkpoint")),
-        load_tokenizer(model.folder("tokenizer")),
-        image_batch=model.config.image_batch,
-    )
-
-
 FAMILY = Family(
     config=LocalModel,
-    loads={"detect": _load},
+    loads={"detect": Owlv2.load},
     form="an Owlv2ForObjectDetection",
     suits=lambda fields: fields.get("model_type") == "owlv2",
     files=(TOKENIZER, IMAGES),

@@ -3,10 +3,10 @@
 It is released as a pickle, which `python -m jobs.convert` makes a folder of (docs/models.md).
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from plumbline.operators.models.calls import PixelRule
-from plumbline.operators.models.checkpoints.parts import architecture
+from plumbline.operators.models.checkpoints.parts import AGAIN, architecture
 from plumbline.operators.models.families.clip import ClipSimilarity
 from plumbline.operators.models.family import TOKENIZER, Family, Files
 from plumbline.operators.models.model import LocalModel
@@ -26,32 +26,28 @@ PADDING = 0
 class PyramidClipSimilarity(ClipSimilarity):
     """The `similarity` call served by PyramidCLIP."""
 
+    architecture = "plumbline.operators.models.networks.pyramid_clip:PyramidClip"
+    padded = True
+
+    @classmethod
+    def load_tokenizer(cls, model: "ResolvedModel[Any]") -> Any:
+        tokenizer = super().load_tokenizer(model)
+        tokenizer.pad_token = tokenizer.convert_ids_to_tokens(PADDING)
+        return tokenizer
+
+    def cleaned(self, text: str) -> str:
+        return clean(text)
+
     def preprocess(self, image: "Image.Image", rule: PixelRule = "processor") -> "torch.Tensor":
         """The image as CLIP's release prepares it, (3, height, width), whatever the rule."""
         return self.released(image)
 
 
-def _load(model: "ResolvedModel") -> PyramidClipSimilarity:
-    from plumbline.operators.models.networks.pyramid_clip import PyramidClip
-    from plumbline.operators.models.processing import load_pixel_transform, load_pretrained, load_tokenizer
-
-    tokenizer = load_tokenizer(model.folder("tokenizer"))
-    tokenizer.pad_token = tokenizer.convert_ids_to_tokens(PADDING)
-    return PyramidClipSimilarity(
-        load_pretrained(PyramidClip, model),
-        tokenizer,
-        load_pixel_transform(model.folder("checkpoint"), pad_to_square=False),
-        pair_batch=model.config.pair_batch,
-        padded=True,
-        cleaned=clean,
-    )
-
-
 FAMILY = Family(
     config=LocalModel,
-    loads={"similarity": _load, "embedding": _load},
+    loads={"similarity": PyramidClipSimilarity.load, "embedding": PyramidClipSimilarity.load},
     form=f"{ARCHITECTURE}'s, as jobs.convert makes it",
     suits=lambda fields: architecture(fields) == ARCHITECTURE,
-    files=(TOKENIZER, Files("checkpoint", ("preprocessor_config.json",), "convert the release again (docs/models.md)")),
+    files=(TOKENIZER, Files("checkpoint", ("preprocessor_config.json",), AGAIN)),
     measures=("cosine", "logit"),
 )

@@ -2,14 +2,14 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from plumbline.operators.batches import BatchSize, in_batches
 from plumbline.operators.errors import ModelError
-from plumbline.operators.models.calls import TextFeatures
 from plumbline.operators.models.checkpoints.parts import Fields, Part, architecture
 from plumbline.operators.models.family import Family
 from plumbline.operators.models.model import LocalModel
+from plumbline.operators.models.networks.dual_encoder import TextEncoder
+from plumbline.operators.models.networks.loaded import LoadedModel
 from plumbline.operators.models.networks.texts import context_of
 
 if TYPE_CHECKING:
@@ -20,47 +20,30 @@ if TYPE_CHECKING:
 POOLING_MODES = {"cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken"}
 
 
-class SentenceEmbedder:
+class SentenceEmbedder(LoadedModel, TextEncoder):
     """Text embeddings by a BERT-like encoder in the manner of MiniLM: the mean over a text's tokens, of unit length."""
 
-    def __init__(self, model: Any, tokenizer: Any, *, context: int | None, pair_batch: int) -> None:
-        """Texts beyond `context` tokens are cut; `pair_batch` texts are read together."""
-        self.model = model
-        self.tokenizer = tokenizer
-        self.context = context
-        self.pair_batch = BatchSize(pair_batch)
+    architecture = "AutoModel"
 
-    def encode_texts(self, texts: Sequence[str]) -> TextFeatures:
-        """Texts as unit-length embeddings (n, width), float32; those beyond the context are cut and reported."""
-        import torch
+    @classmethod
+    def load(cls, model: "ResolvedModel[Any]", network: Any = None) -> Self:
+        loaded = super().load(model, network)
+        limits = [_stated_limit(model), context_of(loaded.model.config, loaded.tokenizer)]
+        loaded.context = min((limit for limit in limits if limit is not None), default=None)
+        return loaded
 
-        lengths = [len(ids) for ids in self.tokenizer(list(texts)).input_ids] if texts else []
-        rows = in_batches(self._encode_batch, texts, lengths, size=self.pair_batch)
-        features = torch.stack(rows) if rows else torch.empty(0, int(self.model.config.hidden_size))
-        return TextFeatures(features, [self.context is not None and length > self.context for length in lengths])
+    @classmethod
+    def load_network(cls, model: "ResolvedModel[Any]") -> Any:
+        from plumbline.operators.models.processing import load_pretrained
 
-    def _encode_batch(self, texts: Sequence[str]) -> "list[torch.Tensor]":
-        from torch.nn.functional import normalize
+        return load_pretrained(cls.architecture, model, unused="pooler.")  # the mean needs no pooler
 
-        inputs = self.tokenizer(
-            list(texts), padding=True, truncation=self.context is not None, max_length=self.context, return_tensors="pt"
-        ).to(self.model.device)
+    def text_points(self, texts: Sequence[str]) -> "torch.Tensor":
+        inputs = self.tokens(texts, context=self.context)
         states = self.model(**inputs).last_hidden_state.float()
         mask = inputs.attention_mask[:, :, None]
-        mean = (states * mask).sum(1) / mask.sum(1).clamp(min=1)
-        return list(normalize(mean, dim=-1).cpu())
-
-
-def _load(model: "ResolvedModel") -> SentenceEmbedder:
-    from transformers import AutoModel
-
-    from plumbline.operators.models.processing import load_pretrained, load_tokenizer
-
-    network = load_pretrained(AutoModel, model, unused="pooler.")  # the mean needs no pooler
-    tokenizer = load_tokenizer(model.folder("tokenizer"))
-    limits = [_stated_limit(model), context_of(network.config, tokenizer)]
-    context = min((limit for limit in limits if limit is not None), default=None)
-    return SentenceEmbedder(network, tokenizer, context=context, pair_batch=model.config.pair_batch)
+        points: torch.Tensor = (states * mask).sum(1) / mask.sum(1).clamp(min=1)
+        return points
 
 
 def _stated_limit(model: "ResolvedModel") -> int | None:
@@ -94,7 +77,7 @@ def _check(config: LocalModel, parts: Mapping[str, Part], fields: Fields) -> Non
 
 FAMILY = Family(
     config=LocalModel,
-    loads={"embedding": _load},
+    loads={"embedding": SentenceEmbedder.load},
     form="an encoder such as BertModel",
     suits=_suits,
     check=_check,

@@ -4,15 +4,14 @@ Texts are in lower case and of one length, padding and all, as both were trained
 from is its padding. SigLIP 2 has a kind (NaFlex) that takes images at their own proportions, as up to 256 patches.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from plumbline.operators.models.calls import PixelRule
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
 from plumbline.operators.models.model import LocalModel
-from plumbline.operators.models.networks.cosine_vqa import COSINE, CosineVqa
-from plumbline.operators.models.networks.dual_encoder import Reading, Towers
+from plumbline.operators.models.networks.cosine_vqa import COSINE, dual_encoder
+from plumbline.operators.models.networks.dual_encoder import Towers
 
 if TYPE_CHECKING:
     import torch
@@ -24,43 +23,38 @@ if TYPE_CHECKING:
 class SiglipSimilarity(Towers):
     """The `similarity` call served by a SigLIP checkpoint."""
 
+    architecture = "AutoModel"
+    padded = True
+
+    def __init__(self, *parts: Any, **batches: int) -> None:
+        super().__init__(*parts, **batches)
+        self.bias = self.model.logit_bias.item()
+
+    @classmethod
+    def load_tokenizer(cls, model: "ResolvedModel[Any]") -> Any:
+        tokenizer = super().load_tokenizer(model)
+        tokenizer.padding_side = "right"
+        return tokenizer
+
+    def cleaned(self, text: str) -> str:
+        return text.lower()
+
     def preprocess(self, image: "Image.Image", rule: PixelRule = "processor") -> "Mapping[str, torch.Tensor]":
         """The inputs that the checkpoint's processor makes of the image; there is no other rule."""
-        inputs = self.transform(images=image, return_tensors="pt")
+        inputs = self.processor(images=image, return_tensors="pt")
         return {name: tensor[0] for name, tensor in inputs.items()}
 
     def image_inputs(self, pixels: Sequence[Any]) -> "Mapping[str, torch.Tensor]":
-        """Each input of the images in one batch: a kind that has several takes its pixels in any precision."""
+        """Each input of the images in one batch: a NaFlex has several, and takes its pixels in any precision."""
         import torch
 
         batch = {name: torch.stack([each[name] for each in pixels]).to(self.model.device) for name in pixels[0]}
         return batch | {"pixel_values": batch["pixel_values"].to(self.model.dtype)}
 
 
-def _load(model: "ResolvedModel") -> SiglipSimilarity:
-    from transformers import AutoModel
-
-    from plumbline.operators.models.processing import load_image_processor, load_pretrained, load_tokenizer
-
-    network = load_pretrained(AutoModel, model)
-    tokenizer = load_tokenizer(model.folder("tokenizer"))
-    tokenizer.padding_side = "right"
-    text = network.config.text_config
-    return SiglipSimilarity(
-        network,
-        tokenizer,
-        load_image_processor(model.folder("checkpoint")),
-        width=int(text.projection_size or text.hidden_size),
-        reading=Reading(int(text.max_position_embeddings), padded=True, cleaned=str.lower),
-        pair_batch=model.config.pair_batch,
-        scale=math.exp(network.logit_scale.item()),
-        bias=network.logit_bias.item(),
-    )
-
-
 FAMILY = Family(
     config=LocalModel,
-    loads={"similarity": _load, "embedding": _load, "likelihood": lambda model: CosineVqa(_load(model))},
+    loads=dual_encoder(SiglipSimilarity),
     form="'siglip' or 'siglip2'",
     suits=lambda fields: fields["model_type"] in ("siglip", "siglip2"),
     files=(TOKENIZER, IMAGES),

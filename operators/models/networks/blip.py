@@ -6,22 +6,18 @@ InstructBLIP's reads the question, and BLIP's text encoder attends to the image.
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from PIL import Image
-from transformers import GenerationConfig
+from transformers import BlipConfig, GenerationConfig
 
 from plumbline.operators.errors import HopelessRow, RowError
+from plumbline.operators.models.calls import LONGEST_REPLY
+from plumbline.operators.models.checkpoints.parts import QFORMER_TOKENIZER
 from plumbline.operators.models.model import ResolvedModel
-from plumbline.operators.models.networks.encoder_decoder import (
-    LONGEST_REPLY,
-    Encoded,
-    EncoderDecoder,
-    T5Answers,
-    encode_beside,
-)
-from plumbline.operators.models.processing import ReleasedTransform, load_pretrained
+from plumbline.operators.models.networks.encoder_decoder import Encoded, EncoderDecoder, T5Answers, check_entries
+from plumbline.operators.models.processing import ReleasedTransform, load_pretrained, load_tokenizer
 
 BLIP2_FRAME = "Question: {} Short answer:"
 """In which LAVIS asks BLIP-2 for zero-shot question answering."""
@@ -32,39 +28,28 @@ VISION_EPSILON = 1e-6
 TOO_LONG = "the question takes {} tokens, beyond the {} that the model reads; shorten the prompt"
 
 
-def load_blip(kind: Any, model: ResolvedModel) -> Any:
-    """A BLIP of the class `kind` with its checkpoint's weights, and the epsilon with which these were trained.
+def load_blip(architecture: str, model: ResolvedModel[Any]) -> Any:
+    """A BLIP with its checkpoint's weights, and the epsilon with which these were trained.
 
     Checkpoints in transformers' layout say 1e-5, transformers' own default.
     """
-    config = kind.config_class.from_pretrained(model.folder("checkpoint"))
+    config = BlipConfig.from_pretrained(model.folder("checkpoint"))
     config.vision_config.layer_norm_eps = VISION_EPSILON
-    return load_pretrained(kind, model, config=config)
+    return load_pretrained(architecture, model, config=config)
 
 
 class Blip2Likelihood(T5Answers):
     """The `likelihood` call served by a BLIP-2 with a T5: 32 image tokens before the question."""
 
-    def __init__(self, model: Any, tokenizer: Any, processor: Any, *, pair_batch: int) -> None:
-        super().__init__(model.language_model, tokenizer, pair_batch=pair_batch)
-        self.model = model
-        self.processor = processor
-        self.before = torch.empty(0, dtype=torch.long, device=self.device)
-
-    def preprocess(self, image: Image.Image) -> torch.Tensor:
-        """The image as the checkpoint's processor resizes it to a square and normalises it, (3, height, width)."""
-        return _pixels(self.processor, image)
+    architecture = "Blip2ForConditionalGeneration"
 
     @torch.inference_mode()
     def encode(self, pixels: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Pixels, each (3, height, width), as image tokens, each (queries, d_model), kept on the device."""
-        return list(self.model.get_image_features(_batch(self.model, pixels)).pooler_output)
+        return list(self.model.get_image_features(self.batch(pixels)).pooler_output)
 
     def question_text(self, question: str) -> str:
         return BLIP2_FRAME.format(question)
-
-    def read(self, images: torch.Tensor, questions: Sequence[str], ids: torch.Tensor) -> Encoded:
-        return encode_beside(self.t5, images, self.before, ids)
 
 
 class InstructBlipLikelihood(T5Answers):
@@ -74,37 +59,38 @@ class InstructBlipLikelihood(T5Answers):
     a question is refused.
     """
 
-    def __init__(
-        self, model: Any, tokenizer: Any, qformer_tokenizer: Any, transform: ReleasedTransform, *, pair_batch: int
-    ) -> None:
-        super().__init__(model.language_model, tokenizer, pair_batch=pair_batch)
-        self.model = model
-        self.qformer_tokenizer = qformer_tokenizer
-        self.transform = transform
-        self.before = torch.empty(0, dtype=torch.long, device=self.device)
-        self.context = int(model.config.qformer_config.max_position_embeddings)
+    architecture = "InstructBlipForConditionalGeneration"
+    qformer_tokenizer: Any
+
+    @classmethod
+    def load(cls, model: ResolvedModel[Any], network: Any = None) -> Self:
+        loaded, folder = super().load(model, network), model.folder("checkpoint") / QFORMER_TOKENIZER
+        loaded.qformer_tokenizer = load_tokenizer(folder)
+        check_entries(folder, loaded.qformer_tokenizer, loaded.model.config.qformer_config.vocab_size)
+        return loaded
+
+    @classmethod
+    def load_processor(cls, model: ResolvedModel[Any], tokenizer: Any) -> ReleasedTransform:
+        return ReleasedTransform(super().load_processor(model, tokenizer))
 
     def preprocess(self, image: Image.Image) -> torch.Tensor:
         """The image resized by its shorter side and cut to its middle, as the released VQAScore does."""
-        return self.transform.cropped(image)
+        pixels: torch.Tensor = self.processor.cropped(image)
+        return pixels
 
     @torch.inference_mode()
     def encode(self, pixels: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Pixels, each (3, height, width), as the vision tower's states, each (patches + 1, width), on the device."""
-        return list(self.model.vision_model(_batch(self.model, pixels)).last_hidden_state)
-
-    def question_text(self, question: str) -> str:
-        return question
+        return list(self.model.vision_model(self.batch(pixels)).last_hidden_state)
 
     def read(self, images: torch.Tensor, questions: Sequence[str], ids: torch.Tensor) -> Encoded:
-        features = self.model.language_projection(self._queried(images, questions))
-        return encode_beside(self.t5, features, self.before, ids)
+        return super().read(self.model.language_projection(self._queried(images, questions)), questions, ids)
 
     def _queried(self, images: torch.Tensor, questions: Sequence[str]) -> torch.Tensor:
         """What the Q-Former sees of each image in the light of its question, (n, queries, width)."""
         text = self.qformer_tokenizer(list(questions), padding=True, padding_side="right", return_tensors="pt")
         text = text.to(self.device)
-        _check_length(text.input_ids.shape[1], self.context)
+        _check_length(text.input_ids.shape[1], self.model.config.qformer_config.max_position_embeddings)
         queries = self.model.query_tokens.expand(len(images), -1, -1).to(images.dtype)
         seen = torch.ones(queries.shape[:2], dtype=torch.long, device=self.device)
         states: torch.Tensor = self.model.qformer(
@@ -125,11 +111,12 @@ class BlipVqaLikelihood(EncoderDecoder):
     questions to 35 tokens; here the text encoder's positions are the limit.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, processor: Any, *, pair_batch: int) -> None:
-        super().__init__(tokenizer, device=model.device, pad_id=tokenizer.pad_token_id, pair_batch=pair_batch)
-        self.model = model
-        self.processor = processor
-        text = model.config.text_config
+    architecture = "BlipForQuestionAnswering"
+
+    def __init__(self, *parts: Any, **batches: int) -> None:
+        super().__init__(*parts, **batches)
+        text = self.model.config.text_config
+        self.pad_id = self.tokenizer.pad_token_id
         self.start_id = int(text.bos_token_id)
         self.question_id = self.start_id + 1
         self.context = int(text.max_position_embeddings)
@@ -141,14 +128,18 @@ class BlipVqaLikelihood(EncoderDecoder):
             pad_token_id=self.pad_id,
         )
 
-    def preprocess(self, image: Image.Image) -> torch.Tensor:
-        """The image as the checkpoint's processor resizes it to a square and normalises it, (3, height, width)."""
-        return _pixels(self.processor, image)
+    @classmethod
+    def load_network(cls, model: ResolvedModel[Any]) -> Any:
+        return load_blip(cls.architecture, model)
+
+    @property
+    def rows(self) -> int:
+        return int(self.model.config.text_config.vocab_size)
 
     @torch.inference_mode()
     def encode(self, pixels: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Pixels, each (3, height, width), as the vision tower's states, each (patches + 1, width), on the device."""
-        return list(self.model.vision_model(_batch(self.model, pixels)).last_hidden_state)
+        return list(self.model.vision_model(self.batch(pixels)).last_hidden_state)
 
     def question_text(self, question: str) -> str:
         """The question without the signs that the released code drops; the tokenizer lowers its case."""
@@ -202,15 +193,6 @@ def _by_length(encoded: Encoded) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     for length in sorted(set(lengths.tolist())):
         rows = (lengths == length).nonzero()[:, 0]
         yield rows, encoded.states[rows, :length]
-
-
-def _pixels(processor: Any, image: Image.Image) -> torch.Tensor:
-    pixels: torch.Tensor = processor(images=image, return_tensors="pt").pixel_values[0]
-    return pixels
-
-
-def _batch(model: Any, pixels: Sequence[torch.Tensor]) -> torch.Tensor:
-    return torch.stack(list(pixels)).to(model.device, model.dtype, non_blocking=True)
 
 
 def _check_length(tokens: int, context: int) -> None:

@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import GenerationConfig, LogitsProcessor, StoppingCriteria
 
-from plumbline.operators.batches import BatchSize, in_batches, isolate
+from plumbline.operators.batches import in_batches, isolate
+from plumbline.operators.errors import ModelError
 from plumbline.operators.models.calls import Generation, Request, Usage
 from plumbline.operators.models.engines.conversation import (
     Conversation,
     Reply,
-    before_stop,
+    generation,
     reply_text,
     reply_to_fitting,
 )
+from plumbline.operators.models.model import ResolvedModel
+from plumbline.operators.models.networks.loaded import LoadedModel
+from plumbline.operators.models.processing import load_chat_tokenizer, load_pretrained
 
 if TYPE_CHECKING:
     from plumbline.operators.models.engines.schemas import SchemaGrammars
@@ -32,23 +36,35 @@ def reply_ends(network: Any, tokenizer: Any) -> list[int]:
     return sorted({int(token) for token in [*listed, tokenizer.eos_token_id] if token is not None})
 
 
-class CausalLM:
+class CausalLM(LoadedModel):
     """The `generate` call served by a decoder-only language model.
 
     A reply depends on its own request alone: greedy replies are batched (temperature 0), and each sampled one is drawn
     by itself, from a generator seeded with the request's seed. A request's `schema` is enforced.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, *, end_ids: Sequence[int], pair_batch: int) -> None:
-        """`end_ids` are the tokens that end a reply; `pair_batch` requests are answered together."""
-        self.model = model
+    architecture = "AutoModelForCausalLM"
+
+    def __init__(self, *parts: Any, **batches: int) -> None:
+        super().__init__(*parts, **batches)
+        self.end_ids = frozenset(reply_ends(self.model, self.tokenizer))
+        if not self.end_ids:
+            raise ModelError(
+                f"{self.model.name_or_path}: no token ends a reply; set eos_token_id in its generation_config.json"
+            )
         self.model.generation_config = GenerationConfig()  # its penalties would enter every call
-        self.tokenizer = tokenizer
-        self.end_ids = frozenset(end_ids)
-        self.pair_batch = BatchSize(pair_batch)
-        self.pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else min(end_ids)
-        self.context: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        pad_id = self.tokenizer.pad_token_id
+        self.pad_id = pad_id if pad_id is not None else min(self.end_ids)
+        self.context: int | None = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
         self._lock = Lock()
+
+    @classmethod
+    def load_network(cls, model: ResolvedModel[Any]) -> Any:
+        return load_pretrained(cls.architecture, model, attn_implementation="sdpa")
+
+    @classmethod
+    def load_tokenizer(cls, model: ResolvedModel[Any]) -> Any:
+        return load_chat_tokenizer(model)
 
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
         """The reply to each request, or why there is none; callers in other threads wait their turn."""
@@ -84,7 +100,13 @@ class CausalLM:
         )
         new = output[:, width:].tolist()
         return [
-            self._generation(prompt, own[:length])
+            generation(
+                self.tokenizer,
+                prompt.request,
+                own[:length],
+                ends=self.end_ids,
+                usage=Usage(calls=1, prompt_tokens=len(prompt.ids), new_tokens=length),
+            )
             for prompt, own, length in zip(prompts, new, ending.lengths, strict=True)
         ]
 
@@ -116,14 +138,6 @@ class CausalLM:
 
         width = self.model.get_output_embeddings().weight.shape[0]
         return SchemaGrammars(self.tokenizer, end_ids=sorted(self.end_ids), width=width)
-
-    def _generation(self, prompt: Conversation, ids: Sequence[int]) -> Generation:
-        """The reply up to its end token or before its first stop string."""
-        ended = bool(ids) and ids[-1] in self.end_ids
-        text = reply_text(self.tokenizer, ids)
-        kept = before_stop(text, prompt.request)
-        usage = Usage(calls=1, prompt_tokens=len(prompt.ids), new_tokens=len(ids))
-        return Generation(kept, ended or kept != text, usage)
 
 
 class Ending(StoppingCriteria):  # type: ignore[misc]

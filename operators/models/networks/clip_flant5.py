@@ -17,8 +17,9 @@ from transformers import T5ForConditionalGeneration as T5
 from transformers.activations import NewGELUActivation
 
 from plumbline.operators.errors import ModelError
+from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.networks.encoder_decoder import Encoded, T5Answers, decode, encode_beside
-from plumbline.operators.models.processing import PixelTransform
+from plumbline.operators.models.processing import PixelTransform, device_of, load_pixel_transform
 from plumbline.operators.models.vqa_profiles import VICUNA_SYSTEM
 
 BEFORE_IMAGE = f"{VICUNA_SYSTEM} USER: "
@@ -60,6 +61,14 @@ class ClipFlanT5(nn.Module):
         return decode(self.language_model, encoded, labels)
 
     @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(self.parameters()).dtype
+
+    @property
     def pad_id(self) -> int:
         return int(self.language_model.config.pad_token_id)
 
@@ -80,29 +89,39 @@ class ClipFlanT5Likelihood(T5Answers):
     The embedding may have more rows than the tokenizer has entries; the released code cuts it before the softmax.
     """
 
-    def __init__(self, model: ClipFlanT5, tokenizer: Any, transform: PixelTransform, *, pair_batch: int) -> None:
-        super().__init__(model.language_model, tokenizer, pair_batch=pair_batch, entries=len(tokenizer))
-        self.model = model
-        self.transform = transform
-        self.parameter = next(model.parameters())
-        self.before = torch.tensor(tokenizer(BEFORE_IMAGE).input_ids, device=self.device)
+    def __init__(self, *parts: Any, **batches: int) -> None:
+        super().__init__(*parts, **batches)
+        self.before = torch.tensor(self.tokenizer(BEFORE_IMAGE).input_ids, device=self.device)
+
+    @classmethod
+    def load_network(cls, model: ResolvedModel[Any]) -> ClipFlanT5:
+        device = device_of(model)  # a GPU that is not there is told before gigabytes are read
+        network = load_network(model.folder("checkpoint"), tower=model.folder("vision_tower"))
+        network.drop_unused_layers()
+        return network.to(device=device, dtype=getattr(torch, model.dtype)).eval()
+
+    @classmethod
+    def load_processor(cls, model: ResolvedModel[Any], tokenizer: Any) -> PixelTransform:
+        """Pads images to a square with the mean colour, unless the processor alone is asked for."""
+        return load_pixel_transform(model.folder("vision_tower"), pad_to_square=model.config.padding == "released")
+
+    @property
+    def entries(self) -> int:
+        return len(self.tokenizer)
 
     def preprocess(self, image: Image.Image) -> torch.Tensor:
         """The image padded to a square with the mean colour, resized and normalised, (3, height, width)."""
-        return self.transform(image)
+        pixels: torch.Tensor = self.processor(image)
+        return pixels
 
     @torch.inference_mode()
     def encode(self, pixels: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Pixels, each (3, height, width), as image tokens, each (patches, d_model), kept on the device."""
-        batch = torch.stack(list(pixels)).to(self.parameter.device, self.parameter.dtype, non_blocking=True)
-        return list(self.model.encode_images(batch))
+        return list(self.model.encode_images(self.batch(pixels)))
 
     def question_text(self, question: str) -> str:
         """What stands after the image."""
         return AFTER_IMAGE.format(question=question)
-
-    def read(self, images: torch.Tensor, questions: Sequence[str], ids: torch.Tensor) -> Encoded:
-        return self.model.encode_questions(images, self.before, ids)
 
 
 def load_network(checkpoint: Path, *, tower: Path) -> ClipFlanT5:

@@ -4,17 +4,18 @@ An ablation of that paper: a metric that loses nothing by it has no need of a VQ
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from plumbline.operators.errors import RowError
-from plumbline.operators.models.calls import Compared, Pair, Question, Usage
+from plumbline.operators.models.calls import Call, Compared, Pair, Question, Usage
 from plumbline.operators.models.vqa_profiles import FIRST_TOKEN, VqaProfile
 
 if TYPE_CHECKING:
     from PIL import Image
 
+    from plumbline.operators.models.model import ResolvedModel
     from plumbline.operators.models.networks.dual_encoder import Towers
 
 COSINE = VqaProfile(name="cosine", asks=FIRST_TOKEN, compares=True)
@@ -58,6 +59,15 @@ class CosineVqa:
     def reply(self, features: Sequence[Any], questions: Sequence[Question]) -> list[RowError]:
         """Nothing but why there is none."""
         return [NO_WORDS] * len(questions)
+
+
+def dual_encoder(towers: "type[Towers]") -> "Mapping[Call, Callable[[ResolvedModel[Any]], Any]]":
+    """What loads a dual encoder, by the calls that each serves."""
+    return {
+        "similarity": towers.load,
+        "embedding": towers.load,
+        "likelihood": lambda model: CosineVqa(towers.load(model)),
+    }
 
 
 def choice_text(question: str, choice: str) -> str:

@@ -2,11 +2,12 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plumbline.operators.batches import BatchSize, in_batches
 from plumbline.operators.models.calls import Compared, Measure, Pair, PixelRule, TextFeatures
+from plumbline.operators.models.networks.loaded import LoadedImageModel
 
 if TYPE_CHECKING:
     import torch
@@ -22,13 +23,44 @@ class _Text(NamedTuple):
     truncated: bool
 
 
+class TextEncoder(ABC):
+    """The `embedding` call by a network that makes a point of a text."""
+
+    context: int | None
+    """Tokens of a text, special ones included; what is beyond is cut. None for any length."""
+    pair_batch: BatchSize
+
+    @abstractmethod
+    def lengths(self, texts: Sequence[str]) -> list[int]:
+        """How many tokens each text has, cut or not."""
+
+    @abstractmethod
+    def text_points(self, texts: Sequence[str]) -> "torch.Tensor":
+        """Embeddings (n, width) of texts that are read together."""
+
+    def cleaned(self, text: str) -> str:
+        """The text as it is tokenized."""
+        return text
+
+    def encode_texts(self, texts: Sequence[str]) -> TextFeatures:
+        """Texts as unit-length embeddings (n, width), float32; those beyond the context are cut and reported."""
+        import torch
+
+        texts = [self.cleaned(text) for text in texts]
+        lengths = self.lengths(texts)
+        rows = in_batches(lambda batch: unit(self.text_points(batch)), texts, lengths, size=self.pair_batch)
+        truncated = [self.context is not None and length > self.context for length in lengths]
+        return TextFeatures(torch.stack(rows) if rows else torch.empty(0, 0), truncated)
+
+
 class DualEncoder(ABC):
     """The `compare` step of the `similarity` call, by a model that embeds images and texts apart."""
 
-    def __init__(self, *, scale: float = 1.0, bias: float = 0.0) -> None:
-        """A cosine times `scale`, plus `bias`, is the model's logit that image and text belong together."""
-        self.scale = scale
-        self.bias = bias
+    scale = 1.0
+    bias = 0.0
+    """A cosine times `scale`, plus `bias`, is the model's logit that image and text belong together."""
+
+    def __init__(self) -> None:
         self.embedded: dict[str, _Text] = {}
 
     @abstractmethod
@@ -63,43 +95,26 @@ class DualEncoder(ABC):
         self.embedded |= dict(zip(new, map(_Text, encoded.features, encoded.truncated), strict=True))
 
 
-class Reading(NamedTuple):
-    """How a text tower reads."""
-
-    context: int
-    """In tokens, special ones included; what is beyond is cut."""
-    padded: bool = False
-    """Whether it was trained on texts of one length, their padding being tokens as any other: its `context`."""
-    cleaned: Callable[[str], str] = str
-    """What is done to a text before it is tokenized."""
-
-
-class Towers(DualEncoder):
+class Towers(LoadedImageModel, TextEncoder, DualEncoder):
     """A network of transformers that has `get_image_features` and `get_text_features`."""
 
-    def __init__(
-        self,
-        model: Any,
-        tokenizer: Any,
-        transform: Any,
-        *,
-        width: int,
-        reading: Reading,
-        pair_batch: int,
-        **logit: float,
-    ) -> None:
-        """`transform` makes an image the network's input, `width` is that of the embeddings, `logit` scale and bias."""
-        super().__init__(**logit)
-        self.model = model
-        self.tokenizer = tokenizer
-        self.transform = transform
-        self.width = width
-        self.reading = reading
-        self.pair_batch = BatchSize(pair_batch)
+    context: int
+    padded = False
+    """Whether it was trained on texts of one length, their padding being tokens as any other: its `context`."""
+
+    def __init__(self, *parts: Any, **batches: int) -> None:
+        super().__init__(*parts, **batches)
+        DualEncoder.__init__(self)
+        self.context = int(self.model.config.text_config.max_position_embeddings)
+        self.scale = self.learnt_scale()
+
+    def learnt_scale(self) -> float:
+        """What a cosine is multiplied with."""
+        return math.exp(self.model.logit_scale.item())
 
     def preprocess(self, image: "Image.Image", rule: PixelRule = "processor") -> Any:
         """The image as its checkpoint's processor makes it, (3, height, width); there is no other rule."""
-        return self.transform(image)
+        return super().preprocess(image)
 
     def encode(self, pixels: Sequence[Any]) -> "list[torch.Tensor]":
         """Preprocessed images as unit-length embeddings, each (width,), float32, on the CPU."""
@@ -110,34 +125,14 @@ class Towers(DualEncoder):
 
     def image_inputs(self, pixels: Sequence[Any]) -> "Mapping[str, torch.Tensor]":
         """What the image tower takes."""
-        import torch
+        return {"pixel_values": self.batch(pixels)}
 
-        batch = torch.stack(list(pixels)).to(device=self.model.device, dtype=self.model.dtype, non_blocking=True)
-        return {"pixel_values": batch}
-
-    def encode_texts(self, texts: Sequence[str]) -> TextFeatures:
-        """Texts as unit-length embeddings (n, width), float32; those beyond the context are cut and reported."""
-        import torch
-
-        texts = [self.reading.cleaned(text) for text in texts]
-        lengths = [len(ids) for ids in self.tokenizer(texts).input_ids] if texts else []
-        rows = in_batches(self._encode_texts, texts, [0] * len(texts), size=self.pair_batch)
-        features = torch.stack(rows) if rows else torch.empty(0, self.width)
-        return TextFeatures(features, [length > self.reading.context for length in lengths])
-
-    def _encode_texts(self, texts: Sequence[str]) -> "list[torch.Tensor]":
-        context, padded, _ = self.reading
-        padding = "max_length" if padded else True
-        inputs = self.tokenizer(
-            list(texts),
-            padding=padding,
-            truncation=True,
-            max_length=context,
-            return_attention_mask=not padded,
-            return_tensors="pt",
-        ).to(self.model.device)
-        mask = {} if padded else {"attention_mask": inputs.attention_mask}
-        return unit(self.model.get_text_features(input_ids=inputs.input_ids, **mask).pooler_output)
+    def text_points(self, texts: Sequence[str]) -> "torch.Tensor":
+        padding = "max_length" if self.padded else True
+        inputs = self.tokens(texts, context=self.context, padding=padding, return_attention_mask=not self.padded)
+        mask = {} if self.padded else {"attention_mask": inputs.attention_mask}
+        points: torch.Tensor = self.model.get_text_features(input_ids=inputs.input_ids, **mask).pooler_output
+        return points
 
 
 def unit(features: "torch.Tensor") -> "list[torch.Tensor]":

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -15,12 +15,12 @@ from transformers import GenerationConfig
 from transformers import T5ForConditionalGeneration as T5
 from transformers.modeling_outputs import BaseModelOutput
 
-from plumbline.operators.batches import BatchSize, in_batches
+from plumbline.operators.batches import in_batches
 from plumbline.operators.errors import ModelError
-from plumbline.operators.models.calls import Question, Usage
+from plumbline.operators.models.calls import LONGEST_REPLY, Question
+from plumbline.operators.models.model import ResolvedModel
+from plumbline.operators.models.networks.loaded import LoadedImageModel
 
-LONGEST_REPLY = 32
-"""Tokens of an answer in the model's own words."""
 CACHED_CHOICES = 4096
 
 TokenizedQuestion = tuple[Question, list[int]]
@@ -36,23 +36,35 @@ class Encoded(NamedTuple):
     """(n, tokens), 1 where a token stands."""
 
 
-class EncoderDecoder(ABC):
+class EncoderDecoder(LoadedImageModel, ABC):
     """The `likelihood` call by an encoder that reads an image's features with a question, and a decoder."""
 
-    side_by_side = False
+    pad_id: int
 
-    def __init__(self, tokenizer: Any, *, device: torch.device, pad_id: int, pair_batch: int) -> None:
-        """`pair_batch` questions are encoded together."""
-        self.tokenizer = tokenizer
-        self.device = device
-        self.pad_id = pad_id
-        self.pair_batch = BatchSize(pair_batch)
-        self.usage = Usage()
+    def __init__(self, *parts: Any, **batches: int) -> None:
+        super().__init__(*parts, **batches)
         self._choice = lru_cache(maxsize=CACHED_CHOICES)(self.choice_ids)
 
+    @classmethod
+    def load(cls, model: ResolvedModel[Any], network: Any = None) -> Self:
+        loaded = super().load(model, network)
+        check_entries(model.folder("tokenizer"), loaded.tokenizer, loaded.rows)
+        return loaded
+
+    @property
     @abstractmethod
+    def rows(self) -> int:
+        """How many tokens the embedding has a row for."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        device: torch.device = self.model.device
+        return device
+
     def question_text(self, question: str) -> str:
         """The question as the encoder reads it."""
+        return question
 
     @abstractmethod
     def read(self, images: torch.Tensor, questions: Sequence[str], ids: torch.Tensor) -> Encoded:
@@ -86,7 +98,7 @@ class EncoderDecoder(ABC):
 
     def reply(self, features: Sequence[torch.Tensor], questions: Sequence[Question]) -> list[str]:
         """The model's own answer to every question, by greedy decoding, in the order of `questions`."""
-        return in_batches(partial(self._reply, features), questions, [0] * len(questions), size=self.pair_batch)
+        return in_batches(partial(self._reply, features), questions, size=self.pair_batch)
 
     def _tokenized(self, questions: Sequence[Question]) -> list[TokenizedQuestion]:
         texts = [self.question_text(question.text) for question in questions]
@@ -125,13 +137,25 @@ class EncoderDecoder(ABC):
 class T5Answers(EncoderDecoder):
     """An EncoderDecoder whose language model is a T5."""
 
-    def __init__(self, t5: T5, tokenizer: Any, *, pair_batch: int, entries: int | None = None) -> None:
-        """`entries` are the rows of the embedding that a token may be, where not all."""
-        device = t5.shared.weight.device
-        super().__init__(tokenizer, device=device, pad_id=int(t5.config.pad_token_id), pair_batch=pair_batch)
-        self.t5 = t5
-        self.entries = entries
-        t5.generation_config = self._greedy()
+    def __init__(self, *parts: Any, **batches: int) -> None:
+        super().__init__(*parts, **batches)
+        self.t5: T5 = self.model.language_model
+        self.pad_id = int(self.t5.config.pad_token_id)
+        self.before = torch.empty(0, dtype=torch.long, device=self.device)
+        self.t5.generation_config = self._greedy()
+
+    @property
+    def entries(self) -> int:
+        """The rows of the embedding that a token may be."""
+        return self.rows
+
+    @property
+    def rows(self) -> int:
+        return int(self.t5.shared.num_embeddings)
+
+    def read(self, images: torch.Tensor, questions: Sequence[str], ids: torch.Tensor) -> Encoded:
+        """Image tokens (n, tokens, d_model) between the tokens `before` every image and their questions, encoded."""
+        return encode_beside(self.t5, images, self.before, ids)
 
     def predict(self, encoded: Encoded, labels: torch.Tensor) -> torch.Tensor:
         return decode(self.t5, encoded, labels)[..., : self.entries]
@@ -144,14 +168,13 @@ class T5Answers(EncoderDecoder):
 
     def _greedy(self) -> GenerationConfig:
         """Plain greedy decoding, whatever penalties the checkpoint's config names."""
-        rows = self.t5.shared.num_embeddings
         return GenerationConfig(
             max_new_tokens=LONGEST_REPLY,
             do_sample=False,
             decoder_start_token_id=int(self.t5.config.decoder_start_token_id),
             eos_token_id=self.tokenizer.eos_token_id,
             pad_token_id=self.pad_id,
-            suppress_tokens=list(range(rows if self.entries is None else self.entries, rows)) or None,
+            suppress_tokens=list(range(self.entries, self.rows)) or None,
         )
 
 

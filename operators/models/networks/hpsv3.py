@@ -1,7 +1,7 @@
 """The network of HPSv3, Qwen2-VL with a regression at one token of its own, and what it says of image and prompt."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from PIL import Image
@@ -10,9 +10,13 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import Qwen2VLConfig
 from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VLModel, Qwen2VLPreTrainedModel
 
-from plumbline.operators.batches import BatchSize, in_batches
-from plumbline.operators.errors import HopelessRow, RowError
+from plumbline.operators.batches import in_batches
+from plumbline.operators.errors import HopelessRow, ModelError, RowError
 from plumbline.operators.models.calls import Compared, Measure, Pair, PixelRule
+from plumbline.operators.models.checkpoints.parts import AGAIN, INSTRUCTION
+from plumbline.operators.models.model import ResolvedModel
+from plumbline.operators.models.networks.loaded import LoadedImageModel
+from plumbline.operators.models.processing import load_chat_tokenizer
 
 HIDDEN = (1024, 16)
 """Widths of the head's layers before the last."""
@@ -53,18 +57,30 @@ class Pixels(NamedTuple):
     """Its patches in time, height and width, (3,)."""
 
 
-class HpsV3Similarity:
+class HpsV3Similarity(LoadedImageModel):
     """The `similarity` call served by HPSv3; its images are encoded once, its instruction is read for every pair."""
 
-    def __init__(self, model: Any, tokenizer: Any, processor: Any, *, instruction: str, pair_batch: int) -> None:
-        """`instruction` is what the model was trained to read, {text_prompt} being the prompt."""
-        self.model = model
-        self.tokenizer = tokenizer
-        self.processor = processor
-        self.instruction = instruction
-        self.pair_batch = BatchSize(pair_batch)
-        self.reward_id = int(tokenizer.convert_tokens_to_ids(REWARD_TOKEN))
-        self.image_id = int(model.config.image_token_id)
+    architecture = f"{__name__}:HpsV3"
+    instruction: str
+    """What the model was trained to read, {text_prompt} being the prompt."""
+
+    def __init__(self, *parts: Any, **batches: int) -> None:
+        super().__init__(*parts, **batches)
+        self.reward_id = int(self.tokenizer.convert_tokens_to_ids(REWARD_TOKEN))
+        self.image_id = int(self.model.config.image_token_id)
+
+    @classmethod
+    def load(cls, model: ResolvedModel[Any], network: Any = None) -> Self:
+        loaded = super().load(model, network)
+        loaded.instruction = (model.folder("checkpoint") / INSTRUCTION).read_text()
+        return loaded
+
+    @classmethod
+    def load_tokenizer(cls, model: ResolvedModel[Any]) -> Any:
+        tokenizer = load_chat_tokenizer(model)
+        if REWARD_TOKEN not in tokenizer.get_vocab():
+            raise ModelError(f"{model.folder('tokenizer')}: the tokenizer has no {REWARD_TOKEN}; {AGAIN}")
+        return tokenizer
 
     def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> Pixels:
         """The image as its patches, of a number of pixels that the checkpoint's processor says."""

@@ -1,7 +1,7 @@
 """CLIP networks of OpenCLIP's making as transformers' own: the configuration, and what each weight is called there."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from transformers import CLIPConfig
@@ -32,6 +32,13 @@ NAMES = (
     (r"\.mlp\.c_proj\.", ".mlp.fc2."),
 )
 """From OpenCLIP's names to those of transformers, one after the other."""
+
+
+def renamed(name: str, patterns: Sequence[tuple[str, str]]) -> str:
+    """The name of a weight once each pattern is replaced in turn."""
+    for pattern, replacement in patterns:
+        name = re.sub(pattern, replacement, name)
+    return name
 
 
 def clip_config(fields: Fields) -> CLIPConfig:
@@ -70,9 +77,7 @@ def clip_weights(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]
 
 def _renamed(stored: str, weight: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
     """One weight under its other name; projections lie the other way, and queries, keys and values stand together."""
-    name = stored
-    for pattern, replacement in NAMES:
-        name = re.sub(pattern, replacement, name)
+    name = renamed(stored, NAMES)
     if name in ("visual_projection.weight", "text_projection.weight"):
         yield name, weight.T.contiguous()
     elif ".in_proj_" in name:

@@ -8,7 +8,7 @@ from PIL import Image
 
 from plumbline.operators.batches import in_batches
 from plumbline.operators.errors import ModelError, RowError
-from plumbline.operators.models.calls import Generation, Message, Question, Request, Usage
+from plumbline.operators.models.calls import LONGEST_REPLY, Generation, Message, Question, Request, Usage
 from plumbline.operators.models.engines.conversation import (
     PROBLEM,
     choice_ids,
@@ -16,10 +16,9 @@ from plumbline.operators.models.engines.conversation import (
     conversation_text,
     opens_thought,
 )
+from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.networks.causal_lm import CausalLM
 
-LONGEST_REPLY = 32
-"""Tokens of an answer in the model's own words."""
 TOO_LONG = (
     "the question takes {} tokens, beyond the model's context of {}; shorten the prompt, or use a model with a longer "
     "context"
@@ -31,14 +30,22 @@ class TextOnlyVqa:
 
     side_by_side = False
 
-    def __init__(self, language: CausalLM, *, end: int) -> None:
-        """`end` is the token that ends a reply. Raises ModelError where the chat template opens a thought."""
+    def __init__(self, language: CausalLM) -> None:
+        """Raises ModelError where no token ends an answer, or the chat template opens a thought."""
         self.language = language
         self.tokenizer = language.tokenizer
-        self.end = end
+        self.end = self.tokenizer.eos_token_id
         self.usage = Usage()
+        name = self.tokenizer.name_or_path
+        if self.end is None:
+            raise ModelError(f"{name}: the tokenizer has no eos_token, which ends an answer; set it")
         if opens_thought(self._prompt("")):
-            raise ModelError(f"{self.tokenizer.name_or_path}: {PROBLEM}")
+            raise ModelError(f"{name}: {PROBLEM}")
+
+    @classmethod
+    def load(cls, model: ResolvedModel[Any]) -> "TextOnlyVqa":
+        """The language model with its checkpoint's weights, asked so."""
+        return cls(CausalLM.load(model))
 
     def preprocess(self, image: Image.Image) -> None:
         """Nothing of the image."""

@@ -14,9 +14,9 @@ from transformers import RepetitionPenaltyLogitsProcessor
 
 from plumbline.operators.batches import BatchSize, in_batches, isolate
 from plumbline.operators.errors import HopelessRow, RowError
-from plumbline.operators.models.calls import Generation, ImageRequest, Message, Question, Request, Usage
+from plumbline.operators.models.calls import LONGEST_REPLY, Generation, ImageRequest, Message, Question, Request, Usage
 from plumbline.operators.models.engines import conversation
-from plumbline.operators.models.engines.conversation import Reply, before_stop, reply_text
+from plumbline.operators.models.engines.conversation import Reply, generation, reply_text
 from plumbline.operators.models.networks import prefixes
 from plumbline.operators.models.networks.causal_lm import Ending, GumbelNoise
 from plumbline.operators.models.networks.image_prompts import ImagePrompts, Pixels
@@ -32,8 +32,6 @@ TOO_LONG = (
     "the image and the question take {} tokens, beyond the model's context of {}; "
     "shorten the prompt, use smaller images, or a model with a longer context"
 )
-LONGEST_REPLY = 32
-"""Tokens of an answer in the model's own words."""
 HEAD_ROWS = 256
 """Positions whose probabilities over the vocabulary are computed together."""
 
@@ -183,14 +181,12 @@ class ChatVlm:
 
     def _speak(self, continuations: Sequence[Continuation]) -> list[Generation]:
         replies = self._decode([one.tail for one in continuations], [one.request for one in continuations])
-        return [self._generation(one, ids) for one, ids in zip(continuations, replies, strict=True)]
-
-    def _generation(self, continuation: Continuation, ids: Sequence[int]) -> Generation:
-        """The reply up to its end token or before its first stop string."""
-        text = reply_text(self.prompts.tokenizer, ids)
-        kept = before_stop(text, continuation.request)
-        complete = kept != text or (bool(ids) and ids[-1] in self.ends)
-        return Generation(kept, complete, _used(continuation.tail, new_tokens=len(ids)))
+        return [
+            generation(
+                self.prompts.tokenizer, one.request, ids, ends=self.ends, usage=_used(one.tail, new_tokens=len(ids))
+            )
+            for one, ids in zip(continuations, replies, strict=True)
+        ]
 
     def _decode(self, tails: Sequence[Tail], requests: Sequence[Request]) -> list[list[int]]:
         """The tokens that continue each prompt, the end token included where there is one."""

@@ -19,7 +19,7 @@ from transformers import (
     T5Config,
 )
 
-from plumbline.operators.models.families import clip_flant5, model_config, vlm
+from plumbline.operators.models.families import model_config, vlm
 from plumbline.operators.models.model import Precision, ResolvedModel
 from plumbline.operators.models.networks.clip_flant5 import BEFORE_IMAGE, ClipFlanT5, ClipFlanT5Likelihood
 from plumbline.operators.models.networks.vlm import ChatVlm
@@ -75,8 +75,10 @@ def served(
     ):  # in place, and in half the memory
         torch.manual_seed(SEED)
         network = _network(network_config, shape)
-    serve = clip_flant5.serve if FAMILIES[name] == "clip_flant5" else vlm.serve
-    return model, serve(model, network.eval())
+    if not isinstance(network, ClipFlanT5):
+        return model, vlm.serve(model, network.eval())
+    network.drop_unused_layers()
+    return model, ClipFlanT5Likelihood.load(model, network.eval())
 
 
 def _network(config: Any, shape: Shape) -> Any:

@@ -20,6 +20,7 @@ from plumbline.operators.models.calls import Measure, Pair
 from plumbline.operators.models.conversion import ConvertConfig, convert
 from plumbline.operators.models.families import model_config
 from plumbline.operators.models.loading import load
+from plumbline.operators.models.networks.open_clip import renamed
 from plumbline.operators.models.resolution import resolve_model
 from tests.operators import tiny
 from tests.operators.models.alike import PICTURES, TEXTS
@@ -81,7 +82,7 @@ BLIP = (
 
 
 def under_released_names(weights: Mapping[str, torch.Tensor], names: tuple[tuple[str, str], ...]) -> dict[str, Any]:
-    return conversion.renamed(weights, names)
+    return {renamed(name, names): tensor for name, tensor in weights.items()}
 
 
 def test_imagereward_scores_as_its_release(tmp_path: Path) -> None:

@@ -1,0 +1,107 @@
+"""A model of transformers once it is loaded: the network of a checkpoint, its tokenizer and its image processor.
+
+Nothing here imports torch before a model is loaded, so that families may derive their models from it.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+
+from plumbline.operators.batches import BatchSize
+from plumbline.operators.models.calls import Usage
+
+if TYPE_CHECKING:
+    import torch
+    from PIL import Image
+
+    from plumbline.operators.models.model import ResolvedModel
+
+
+class Sized(NamedTuple):
+    """An image's pixels (3, height, width), or what a network made of them, with its own size."""
+
+    tensor: "torch.Tensor"
+    width: int
+    height: int
+
+
+class LoadedModel:
+    """A network with its checkpoint's tokenizer."""
+
+    architecture: ClassVar[str]
+    """The network's class in transformers, or `module:class` of another."""
+    side_by_side = False
+
+    def __init__(
+        self, model: Any, tokenizer: Any, processor: Any = None, *, image_batch: int = 64, pair_batch: int = 64
+    ) -> None:
+        """`processor` makes images the network's input; at most so many images, or pairs, are taken together."""
+        self.model = model
+        self.tokenizer = tokenizer
+        self.processor = processor
+        self.image_batch = BatchSize(image_batch)
+        self.pair_batch = BatchSize(pair_batch)
+        self.usage = Usage()
+
+    @classmethod
+    def load(cls, model: "ResolvedModel[Any]", network: Any = None) -> Self:
+        """The model with its checkpoint's weights, or with a `network` that stands on its device.
+
+        Raises ModelError where a file is damaged, or does not fit the others.
+        """
+        network = cls.load_network(model) if network is None else network
+        tokenizer = cls.load_tokenizer(model)
+        batches = {"image_batch": model.config.image_batch, "pair_batch": model.config.pair_batch}
+        return cls(network, tokenizer, cls.load_processor(model, tokenizer), **batches)
+
+    @classmethod
+    def load_network(cls, model: "ResolvedModel[Any]") -> Any:
+        """The network on its device."""
+        from plumbline.operators.models.processing import load_pretrained
+
+        return load_pretrained(cls.architecture, model)
+
+    @classmethod
+    def load_tokenizer(cls, model: "ResolvedModel[Any]") -> Any:
+        """The tokenizer, as it is in its folder."""
+        from plumbline.operators.models.processing import load_tokenizer
+
+        return load_tokenizer(model.folder("tokenizer"))
+
+    @classmethod
+    def load_processor(cls, model: "ResolvedModel[Any]", tokenizer: Any) -> Any:
+        """What makes images the network's input; None where it sees none."""
+        return None
+
+    def lengths(self, texts: Sequence[str]) -> list[int]:
+        """How many tokens each text has, cut or not."""
+        return [len(ids) for ids in self.tokenizer(list(texts)).input_ids] if texts else []
+
+    def tokens(self, *texts: Sequence[str], context: int | None, **options: Any) -> Any:
+        """Texts, or pairs of them, as padded tokens on the network's device; what is beyond the context is cut."""
+        given = [list(each) for each in texts]
+        cut = {"truncation": context is not None, "max_length": context, "padding": True, "return_tensors": "pt"}
+        return self.tokenizer(*given, **cut | options).to(self.model.device)
+
+
+class LoadedImageModel(LoadedModel):
+    """A network that sees, with its checkpoint's image processor."""
+
+    @classmethod
+    def load_processor(cls, model: "ResolvedModel[Any]", tokenizer: Any) -> Any:
+        from plumbline.operators.models.processing import load_image_processor
+
+        return load_image_processor(model.folder("checkpoint"))
+
+    def preprocess(self, image: "Image.Image") -> Any:
+        """The image as the checkpoint's processor has it, (3, height, width)."""
+        return self.processor(images=image, return_tensors="pt")["pixel_values"][0]
+
+    def encode(self, pixels: Sequence[Any]) -> Sequence[Any]:
+        """The pixels themselves."""
+        return pixels
+
+    def batch(self, pixels: "Sequence[torch.Tensor]") -> "torch.Tensor":
+        """Pixels of one shape as one tensor, on the network's device and in its precision."""
+        import torch
+
+        return torch.stack(list(pixels)).to(self.model.device, self.model.dtype, non_blocking=True)

@@ -1,0 +1,444 @@
+"""What transformers' own classes, or the arithmetic of a release, say of one input at a time: nothing is shared with
+the code under test.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from PIL import Image
+from safetensors.torch import load_file
+from torch.nn.functional import cosine_similarity, normalize
+from transformers import AutoImageProcessor, AutoTokenizer, CLIPImageProcessor, Florence2Processor, Qwen2Config
+
+from plumbline.operators.models.calls import Box, Call, Measure, Pair, Question, Region, Wanted
+from plumbline.operators.models.families import florence2, got_ocr2
+from tests.operators import tiny
+from tests.operators.models.alike import PICTURES, Answer
+from tests.operators.tiny import rewards, vqa_models
+
+Reference = Callable[[Path, Any, Measure], Answer]
+"""By the files of a checkpoint; the measure is that of models that compare."""
+
+
+@cache
+def network(name: str, folder: Path) -> Any:
+    return getattr(transformers, name).from_pretrained(folder).eval()
+
+
+@cache
+def blip(name: str, folder: Path) -> Any:
+    """A BLIP whose vision tower divides as the release's: its layer norms add 1e-6 to the variance."""
+    model = getattr(transformers, name).from_pretrained(folder).eval()
+    for layer in model.vision_model.modules():
+        if isinstance(layer, torch.nn.LayerNorm):
+            assert layer.eps == 1e-5
+            layer.eps = 1e-6
+    return model
+
+
+@cache
+def tokenizer(folder: Path) -> Any:
+    return AutoTokenizer.from_pretrained(folder)
+
+
+@cache
+def images(folder: Path) -> Any:
+    return AutoImageProcessor.from_pretrained(folder, backend="pil")
+
+
+def pixels(folder: Path, image: int) -> Any:
+    """What the checkpoint's own image processor makes of a picture."""
+    return images(folder)(images=PICTURES[image], return_tensors="pt")
+
+
+def pair_inputs(folder: Path, pair: Pair) -> dict[str, torch.Tensor]:
+    words = tokenizer(folder)([pair.text], return_tensors="pt")
+    seen = pixels(folder, pair.image)["pixel_values"]
+    return {"input_ids": words.input_ids, "attention_mask": words.attention_mask, "pixel_values": seen}
+
+
+# Models that compare
+
+
+def measured(image: torch.Tensor, text: torch.Tensor, logit: torch.Tensor, measure: Measure) -> Answer:
+    numbers = {"cosine": cosine_similarity(image, text), "logit": logit, "match": torch.sigmoid(logit)}
+    return Answer((), (float(numbers[measure]),))
+
+
+def towers(folder: Path, pair: Pair, measure: Measure) -> Answer:
+    model = network("AutoModel", folder)
+    siglip, length = model.config.model_type.startswith("siglip"), model.config.text_config.max_position_embeddings
+    text, padding = (pair.text.lower(), "max_length") if siglip else (pair.text, False)
+    words = tokenizer(folder)([text], padding=padding, truncation=True, max_length=length, return_tensors="pt")
+    output = model(input_ids=words.input_ids, **pixels(folder, pair.image))
+    return measured(output.image_embeds, output.text_embeds, output.logits_per_image, measure)
+
+
+def released(build: Callable[[], Any], folder: Path, pair: Pair, measure: Measure) -> Answer:
+    """By OpenCLIP's arithmetic, the image resized by its shorter side and cut at rounded margins."""
+    model, picture = build(), PICTURES[pair.image]
+    width, height = (tiny.SIDE * length // min(picture.size) for length in picture.size)
+    left, top = (round((length - tiny.SIDE) / 2) for length in (width, height))
+    square = picture.resize((width, height), Image.Resampling.BICUBIC).crop(
+        (left, top, left + tiny.SIDE, top + tiny.SIDE)
+    )
+    image = model.visual(normalised(square))
+    ids = rewards.clip_tokenizer()([pair.text], truncation=True, max_length=rewards.CLIP_CONTEXT, return_tensors="pt")
+    padding = torch.zeros(1, rewards.CLIP_CONTEXT - ids.input_ids.shape[1], dtype=torch.long)
+    is_pyramid = isinstance(model, rewards.PyramidClipRelease)
+    words = model.encode_text(torch.cat([ids.input_ids, padding], dim=1) if is_pyramid else ids.input_ids)
+    return measured(image, words, model.logit_scale.exp() * cosine_similarity(image, words), measure)
+
+
+def normalised(picture: Image.Image) -> torch.Tensor:
+    values = (np.asarray(picture, dtype=np.float64) / 255 - tiny.IMAGE_MEAN) / tiny.IMAGE_STD
+    return torch.tensor(values.transpose(2, 0, 1)[None], dtype=torch.float32)
+
+
+def weighed(similarity: Reference, folder: Path, question: Question, measure: Measure) -> Answer:
+    """The softmax of a dual encoder's logits over the choices, each with its question as one text."""
+    texts = [f"{question.text.removesuffix('?')}? {choice}" for choice in question.choices]
+    logits = [similarity(folder, Pair(question.image, text), "logit").numbers[0] for text in texts]
+    return Answer((), tuple(chain(*((float(one), 0.0) for one in torch.tensor(logits).log_softmax(-1)))))
+
+
+def blip_itm(folder: Path, pair: Pair, measure: Measure) -> Answer:
+    said = blip("BlipForImageTextRetrieval", folder)(
+        **pair_inputs(folder, pair), use_itm_head=measure == "match"
+    ).itm_score
+    return Answer((), (float(said.softmax(-1)[0, 1] if measure == "match" else said),))
+
+
+def blip2_itm(folder: Path, pair: Pair, measure: Measure) -> Answer:
+    model, matches = network("Blip2ForImageTextRetrieval", folder), measure == "match"
+    said = model(**pair_inputs(folder, pair), use_image_text_matching_head=matches).logits_per_image
+    return Answer((), (float(said.softmax(-1)[0, 1] if matches else said),))
+
+
+def imagereward(folder: Path, pair: Pair, measure: Measure) -> Answer:
+    """By transformers' BLIP and a chain of linear layers."""
+    model, head = network("BlipForImageTextRetrieval", folder), load_file(folder / "model.safetensors")
+    inputs = pair_inputs(folder, pair)
+    seen = model.vision_model(inputs["pixel_values"]).last_hidden_state
+    read = model.text_encoder(inputs["input_ids"], inputs["attention_mask"], encoder_hidden_states=seen)
+    state = read.last_hidden_state[0, 0]
+    for layer in (0, 2, 4, 6, 7):
+        state = head[f"reward_head.layers.{layer}.weight"] @ state + head[f"reward_head.layers.{layer}.bias"]
+    return Answer((), ((float(state) - 0.16717362830052426) / 1.0333394966054072,))
+
+
+def hpsv3(folder: Path, pair: Pair, measure: Measure) -> Answer:
+    """As released: its language half is given no image grid, so it numbers all tokens one after the other, as the
+    language model does that it was made of, a Qwen2; by that one, Qwen2-VL's vision half, and three linear layers.
+    """
+    model = network("Qwen2VLForConditionalGeneration", folder).model
+    head, words, image = load_file(folder / "model.safetensors"), tokenizer(folder), pixels(folder, pair.image)
+    read = rewards.INSTRUCTION.replace("{text_prompt}", pair.text)
+    places = int(image["image_grid_thw"].prod()) // 4
+    asked = f"<|im_start|>user\n<|vision_start|>{'<|image_pad|>' * places}<|vision_end|>{read}<|im_end|>\n"
+    ids = words(asked + "<|im_start|>assistant\n", return_tensors="pt").input_ids
+    embedded = model.get_input_embeddings()(ids)
+    embedded[ids == words.convert_tokens_to_ids("<|image_pad|>")] = torch.cat(
+        model.get_image_features(**image).pooler_output
+    )
+    states = plain_qwen2(folder)(inputs_embeds=embedded).last_hidden_state[0]
+    state = states[ids[0] == words.convert_tokens_to_ids("<|Reward|>")][0]
+    for layer in (0, 3):
+        state = (head[f"rm_head.{layer}.weight"] @ state + head[f"rm_head.{layer}.bias"]).relu()
+    return Answer((), (float((head["rm_head.5.weight"] @ state + head["rm_head.5.bias"])[0]),))
+
+
+@cache
+def plain_qwen2(folder: Path) -> Any:
+    """A Qwen2 with the weights of a Qwen2-VL's language half."""
+    half = network("Qwen2VLForConditionalGeneration", folder).model.language_model
+    fields = half.config.to_dict()
+    rope = {"rope_type": "default", "rope_theta": fields["rope_parameters"]["rope_theta"]}
+    names = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    shape = {name: fields[name] for name in (*names, "num_key_value_heads", "hidden_act", "rms_norm_eps")}
+    model = transformers.Qwen2Model(Qwen2Config(**shape, rope_parameters=rope))
+    model.load_state_dict(half.state_dict())
+    return model.eval()
+
+
+# Models that write
+
+
+def caption(load: Callable[[str, Path], Any], name: str, folder: Path, asked: Any, measure: Measure) -> Answer:
+    model = load(name, folder)
+    output = model.generate(
+        pixel_values=pixels(folder, asked.image).pixel_values, max_new_tokens=asked.request.max_tokens
+    )
+    end = model.config.text_config.eos_token_id if "Blip2" in name else tokenizer(folder).sep_token_id
+    text = tokenizer(folder).decode([token for token in output[0].tolist() if token != end], skip_special_tokens=True)
+    return Answer((text.strip(),))
+
+
+def florence2_says(folder: Path, image: int, task: str, tokens: int) -> tuple[Florence2Processor, str]:
+    """The library's processor and whole model, and what they say."""
+    rules = {"description_with_bboxes": {}, "pure_text": {}}
+    own = CLIPImageProcessor.from_pretrained(folder, image_seq_length=17)
+    processor = Florence2Processor(own, tokenizer(folder), post_processor_config=rules)
+    inputs = processor(text=task, images=PICTURES[image], return_tensors="pt")
+    model = network("Florence2ForConditionalGeneration", folder)
+    longest = model.config.text_config.max_position_embeddings - 1
+    ids = model.generate(**inputs, max_new_tokens=min(tokens, longest))[0]
+    return processor, tokenizer(folder).decode(ids, skip_special_tokens=task != "<DENSE_REGION_CAPTION>")
+
+
+def florence2_caption(folder: Path, asked: Any, measure: Measure) -> Answer:
+    return Answer((florence2_says(folder, asked.image, "<CAPTION>", asked.request.max_tokens)[1].strip(),))
+
+
+def florence2_ocr(folder: Path, asked: Any, measure: Measure) -> Answer:
+    return Answer((florence2_says(folder, asked.image, "<OCR>", florence2.REGION_TOKENS)[1].strip(),))
+
+
+def florence2_regions(folder: Path, asked: Any, measure: Measure) -> Answer:
+    """The library has the rest of a place before the words, and places without words."""
+    task = "<DENSE_REGION_CAPTION>"
+    processor, text = florence2_says(folder, asked.image, task, florence2.REGION_TOKENS)
+    told = processor.post_process_generation(text=text, task=task, image_size=PICTURES[asked.image].size)[task]
+    words = [label.rpartition(">")[2].strip() for label in told["labels"]]
+    regions = [Region(label, *box) for label, box in zip(words, told["bboxes"], strict=True) if label]
+    return Answer(tuple(map(str, regions)))
+
+
+def got_reads(folder: Path, asked: Any, measure: Measure) -> Answer:
+    processor = transformers.GotOcr2Processor(images(folder), tokenizer(folder))
+    inputs = processor(images=PICTURES[asked.image], num_image_tokens=4, return_tensors="pt")
+    output = network("GotOcr2ForConditionalGeneration", folder).generate(
+        **inputs,
+        do_sample=False,
+        max_new_tokens=got_ocr2.MAX_TOKENS,
+        tokenizer=processor.tokenizer,
+        stop_strings="<|im_end|>",
+    )
+    said = processor.tokenizer.decode(output[0, inputs.input_ids.shape[1] :], skip_special_tokens=True)
+    return Answer((str(said).strip(),))
+
+
+# Detectors
+
+
+def boxes(found: list[Box]) -> Answer:
+    return Answer(tuple(box.label for box in found), tuple(number for box in found for number in box[1:]))
+
+
+def dino_finds(folder: Path, wanted: Wanted, measure: Measure) -> Answer:
+    processor = transformers.GroundingDinoProcessor(images(folder), tokenizer(folder))
+    picture = PICTURES[wanted.image]
+    inputs = processor(images=picture, text=[[wanted.phrase]], return_tensors="pt")
+    outputs = network("GroundingDinoForObjectDetection", folder)(**inputs)
+    (read,) = processor.post_process_grounded_object_detection(
+        outputs,
+        inputs.input_ids,
+        threshold=wanted.box_threshold,
+        text_threshold=wanted.text_threshold,
+        target_sizes=[picture.size[::-1]],
+    )
+    labels = [label.replace("[SEP]", "").strip(" .") for label in read["text_labels"]]
+    return boxes([Box(*one) for one in zip(labels, read["scores"].tolist(), *read["boxes"].T.tolist(), strict=False)])
+
+
+def owl_finds(folder: Path, wanted: Wanted, measure: Measure) -> Answer:
+    processor = transformers.Owlv2Processor(images(folder), tokenizer(folder))
+    picture = PICTURES[wanted.image]
+    inputs = processor(images=picture, text=[[wanted.phrase]], max_length=16, return_tensors="pt")
+    (read,) = processor.post_process_grounded_object_detection(
+        network("Owlv2ForObjectDetection", folder)(**inputs),
+        threshold=wanted.box_threshold,
+        target_sizes=[picture.size[::-1]],
+        text_labels=[[wanted.phrase]],
+    )
+    columns = (read["text_labels"], read["scores"].tolist(), *read["boxes"].T.tolist())
+    return boxes([Box(*one) for one in zip(*columns, strict=True)])
+
+
+# Models that answer questions
+
+
+def chosen(logits: torch.Tensor, tokens: list[int]) -> list[float]:
+    logprobs = logits.log_softmax(-1)
+    return [float(logprobs[place, token]) for place, token in enumerate(tokens)]
+
+
+class WholeBlip2:
+    """One question at a time through all of a BLIP-2, in the frame of LAVIS."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.tokenizer = folder, tokenizer(folder)
+        self.model = self.load()
+
+    def load(self) -> Any:
+        return network("Blip2ForConditionalGeneration", self.folder)
+
+    def text(self, question: str) -> str:
+        return f"Question: {question} Short answer:"
+
+    def pixels(self, image: int) -> torch.Tensor:
+        return pixels(self.folder, image).pixel_values
+
+    def inputs(self, question: Question) -> dict[str, torch.Tensor]:
+        image_ids = [self.tokenizer.convert_tokens_to_ids("<image>")] * vqa_models.QUERIES
+        ids = [*image_ids, *self.tokenizer(self.text(question.text)).input_ids]
+        return {"pixel_values": self.pixels(question.image), "input_ids": torch.tensor([ids])}
+
+    def answer(self, question: Question, choice: str) -> list[float]:
+        labels = self.tokenizer(choice, return_tensors="pt").input_ids
+        return chosen(self.model(**self.inputs(question), labels=labels).logits[0], labels[0].tolist())
+
+    def reply(self, question: Question) -> str:
+        tokens = self.model.generate(**self.inputs(question), max_new_tokens=32, do_sample=False, num_beams=1)
+        return str(self.tokenizer.decode(tokens[0], skip_special_tokens=True)).strip()
+
+
+class WholeInstructBlip(WholeBlip2):
+    """The same of an InstructBLIP, shown the middle of an image as in the released VQAScore."""
+
+    def load(self) -> Any:
+        return network("InstructBlipForConditionalGeneration", self.folder)
+
+    def pixels(self, image: int) -> torch.Tensor:
+        picture, short = PICTURES[image], min(PICTURES[image].size)
+        size = (tiny.SIDE * picture.width // short, tiny.SIDE * picture.height // short)
+        resized = picture.resize(size, Image.Resampling.BICUBIC)
+        left, top = (resized.width - tiny.SIDE) // 2, (resized.height - tiny.SIDE) // 2
+        return normalised(resized.crop((left, top, left + tiny.SIDE, top + tiny.SIDE)))
+
+    def text(self, question: str) -> str:
+        return question
+
+    def inputs(self, question: Question) -> dict[str, torch.Tensor]:
+        text = tokenizer(self.folder / "qformer_tokenizer")(question.text, return_tensors="pt")
+        seen = {"qformer_input_ids": text.input_ids, "qformer_attention_mask": text.attention_mask}
+        return super().inputs(question) | seen
+
+
+class WholeBlipVqa(WholeBlip2):
+    """The same of a BLIP, with the tokens that its release puts before question and answer."""
+
+    def load(self) -> Any:
+        return blip("BlipForQuestionAnswering", self.folder)
+
+    def inputs(self, question: Question) -> dict[str, torch.Tensor]:
+        ids = self.tokenizer(re.sub(r'["().!*#:;~]', "", question.text), return_tensors="pt").input_ids
+        ids[:, 0] = vqa_models.QUESTION
+        return {"pixel_values": self.pixels(question.image), "input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+    def answer(self, question: Question, choice: str) -> list[float]:
+        inputs, answer = self.inputs(question), self.tokenizer(choice, return_tensors="pt").input_ids
+        answer[:, 0] = vqa_models.START
+        states = self.model.text_encoder(
+            input_ids=inputs["input_ids"],
+            attention_mask=inputs["attention_mask"],
+            encoder_hidden_states=self.model.vision_model(inputs["pixel_values"])[0],
+        )[0]
+        logits = self.model.text_decoder(input_ids=answer, encoder_hidden_states=states).logits[0]
+        return chosen(logits[:-1], answer[0, 1:].tolist())
+
+    def reply(self, question: Question) -> str:
+        tokens = self.model.generate(**self.inputs(question), max_new_tokens=32)
+        return str(self.tokenizer.decode(tokens[0, 1:], skip_special_tokens=True)).strip()
+
+
+WHOLE = {"blip2": WholeBlip2, "instructblip": WholeInstructBlip, "blip_vqa": WholeBlipVqa}
+
+
+def answers(name: str, folder: Path, question: Question, measure: Measure) -> Answer:
+    whole = WHOLE[name](folder)
+    return Answer((), tuple(chain(*(whole.answer(question, choice) for choice in question.choices))))
+
+
+def blind(folder: Path, question: Question, measure: Measure) -> Answer:
+    """A language model's own answer to the question alone."""
+    words, model = tokenizer(folder), network("LlamaForCausalLM", folder)
+    prompt, gap = question.text, " "
+    if words.chat_template is not None:
+        turn = [{"role": "user", "content": question.text}]
+        prompt, gap = words.apply_chat_template(turn, tokenize=False, add_generation_prompt=True), ""
+    start, numbers = len(words(prompt, add_special_tokens=False).input_ids), []
+    for choice in question.choices:
+        answer = prompt + gap + choice + "<|im_end|>"
+        ids = words(answer, add_special_tokens=False, return_tensors="pt").input_ids
+        numbers += chosen(model(ids).logits[0, start - 1 : -1], ids[0, start:].tolist())
+    return Answer((), tuple(numbers))
+
+
+# Models of texts
+
+
+def by_label(folder: Path, pair: tuple[str, str], measure: Measure, label: int = 2) -> Answer:
+    """The softmax over the labels, for the two texts between BERT's marks, the longer one cut to the context."""
+    known = tiny.VOCABULARY
+    words, others = ([known.get(word, known["<unk>"]) for word in text.split()] for text in pair)
+    while len(words) + len(others) + 3 > tiny.CONTEXT:
+        (words if len(words) > len(others) else others).pop()
+    ids = torch.tensor([[known["<s>"], *words, known["</s>"], *others, known["</s>"]]])
+    kinds = torch.tensor([[0] * (len(words) + 2) + [1] * (len(others) + 1)])
+    logits = network("BertForSequenceClassification", folder)(input_ids=ids, token_type_ids=kinds).logits
+    return Answer((), (float(logits.softmax(-1)[0, label]),))
+
+
+def by_token(folder: Path, pair: tuple[str, str], measure: Measure) -> Answer:
+    """The probability of the byte `1` after the start, under the weights as they stand in the file."""
+    weights = load_file(folder / "model.safetensors")
+    size = {"vocab_size": len(tiny.BYTE_VOCABULARY), "eos_token_id": tiny.BYTE_VOCABULARY["</s>"]}
+    model = transformers.T5ForConditionalGeneration(transformers.T5Config(**tiny.T5_FIELDS | size)).eval()
+    model.lm_head.weight = torch.nn.Parameter(weights["lm_head.weight"])  # a matrix of its own
+    model.load_state_dict(weights, strict=False)
+    assert not torch.equal(model.lm_head.weight, model.shared.weight)
+    ids = tokenizer(folder)(f"premise: {pair[0]} hypothesis: {pair[1]}", return_tensors="pt").input_ids
+    logits = model(input_ids=ids, decoder_input_ids=torch.tensor([[0]])).logits[0, 0]
+    return Answer((), (float(logits.softmax(-1)[tiny.BYTE_VOCABULARY["1"]]),))
+
+
+def mean_of_tokens(folder: Path, text: str, measure: Measure, context: int = tiny.CONTEXT) -> Answer:
+    ids = tokenizer(folder)(text).input_ids
+    cut = ids if len(ids) <= context else [*ids[: context - 1], ids[-1]]
+    states = network("BertModel", folder)(input_ids=torch.tensor([cut])).last_hidden_state[0]
+    return Answer((), tuple(normalize(states.mean(0), dim=0).tolist()))
+
+
+open_clip = partial(released, cache(rewards.open_clip))
+quick_clip = partial(released, cache(partial(rewards.open_clip, quick=True)))
+SIMILARITY: Mapping[str, Reference] = {
+    **dict.fromkeys(("clip", "pickscore", "siglip", "siglip2", "siglip2_naflex", "align"), towers),
+    "open_clip": open_clip,
+    "open_clip_quick": quick_clip,
+    "pyramid_clip": partial(released, cache(rewards.pyramid_clip)),
+    "blip_itm": blip_itm,
+    "blip2_itm": blip2_itm,
+    "imagereward": imagereward,
+    "hpsv3": hpsv3,
+}
+REFERENCES: Mapping[tuple[str, Call], Reference] = {
+    **{(name, "similarity"): reference for name, reference in SIMILARITY.items()},
+    **{
+        (name, "likelihood"): partial(weighed, reference)
+        for name, reference in SIMILARITY.items()
+        if reference in (towers, open_clip, quick_clip)
+    },
+    **{(name, "likelihood"): partial(answers, name) for name in WHOLE},
+    ("causal_lm", "likelihood"): blind,
+    ("blip", "generate_from_images"): partial(caption, blip, "BlipForConditionalGeneration"),
+    ("git", "generate_from_images"): partial(caption, network, "GitForCausalLM"),
+    ("blip2_opt", "generate_from_images"): partial(caption, network, "Blip2ForConditionalGeneration"),
+    ("florence2", "generate_from_images"): florence2_caption,
+    ("florence2", "ocr"): florence2_ocr,
+    ("florence2", "regions"): florence2_regions,
+    ("got_ocr2", "ocr"): got_reads,
+    ("grounding_dino", "detect"): dino_finds,
+    ("owlv2", "detect"): owl_finds,
+    ("cross_encoder", "entailment"): by_label,
+    ("t5", "entailment"): by_token,
+    ("sentences", "embedding"): mean_of_tokens,
+}
+"""By the kind of a checkpoint and the call."""

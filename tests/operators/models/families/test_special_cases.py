@@ -1,0 +1,470 @@
+"""What is special to one family or a few; what every family holds is in test_families.py."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from plumbline.operators.errors import ConfigError, HopelessRow, ModelError, RowError
+from plumbline.operators.metrics.similarity import SimilarityConfig
+from plumbline.operators.metrics.tifa import TifaConfig
+from plumbline.operators.metrics.vqascore import VqaScoreConfig, reduce_answer
+from plumbline.operators.models.calls import Call, Measure, Message, Pair, Question, Region, Request, Wanted
+from plumbline.operators.models.families import model_config
+from plumbline.operators.models.families.causal_lm import TEXT_ONLY
+from plumbline.operators.models.families.clip_flant5 import CLIP_FLANT5
+from plumbline.operators.models.families.florence2 import read_regions
+from plumbline.operators.models.families.nli import entailment_label
+from plumbline.operators.models.loading import load
+from plumbline.operators.models.networks.cosine_vqa import COSINE, choice_text
+from plumbline.operators.models.networks.text_only import TextOnlyVqa
+from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
+from plumbline.operators.stages.similarities import PromptTexts, SimilaritiesStage
+from plumbline.pipelines.sweeps.planning import plan_sweep
+from plumbline.pipelines.sweeps.sweep import run_sweep
+from tests.bench_of import sweep_config, write_benchmark
+from tests.operators import tiny
+from tests.operators.models.alike import CHOOSING, CLOSE, PICTURES, QUESTIONS, TEXTS, likelihoods
+from tests.operators.models.families import library
+from tests.operators.models.families.test_families import require_librarys
+from tests.operators.stages.given import decoded, options
+from tests.operators.tiny import rewards, vqa_models
+from tests.operators.tiny.families import KINDS
+
+
+@pytest.fixture(scope="module")
+def kinds(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a kind's checkpoint, which no test may change."""
+    torch.set_num_threads(1)
+    saved: dict[str, Path] = {}
+
+    def folder(name: str) -> Path:
+        if name not in saved:
+            saved[name] = KINDS[name].save(tmp_path_factory.mktemp(name) / name)
+        return saved[name]
+
+    return folder
+
+
+def loaded(name: str, folder: Path, call: Call, **options: Any) -> Any:
+    config = model_config(family=KINDS[name].family, checkpoint=str(folder), **options)
+    return load(resolve_model(config, on_gpu=False), call)
+
+
+def profile(name: str, folder: Path) -> Any:
+    return find_vqa_profile(model_config(family=KINDS[name].family, checkpoint=str(folder)))
+
+
+def encoded(model: Any) -> Any:
+    return model.encode([model.preprocess(picture) for picture in PICTURES])
+
+
+# Models that compare
+
+TOO_LONG = ("clip", "siglip", "siglip2_naflex", "align", "blip_itm", "blip2_itm", "imagereward")
+
+
+@pytest.mark.parametrize("name", TOO_LONG)
+def test_a_text_beyond_the_context_is_cut_and_reported(kinds: Callable[[str], Path], name: str) -> None:
+    model, measure = loaded(name, kinds(name), "similarity"), KINDS[name].measure
+    long = " ".join(["red"] * (model.context + 1))
+    rows = model.compare(encoded(model), [Pair(0, text) for text in ("red", long, long + " circle")], measure)
+    assert [row.truncated for row in rows] == [False, True, True]
+    assert rows[1].similarity == pytest.approx(rows[2].similarity, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["siglip", "siglip2", "siglip2_naflex"])
+def test_siglip_reads_capitals_as_it_was_trained_to(kinds: Callable[[str], Path], name: str) -> None:
+    model = loaded(name, kinds(name), "similarity")
+    small, large = model.encode_texts(["a red circle", "A Red CIRCLE"]).features
+    torch.testing.assert_close(small, large)
+
+
+FAINT = 1e-3
+"""By which the images' embeddings are made so faint that it shows what a layer norm adds to their variance."""
+
+
+@pytest.mark.parametrize(
+    ("name", "call", "measure"),
+    [
+        ("blip_itm", "similarity", "match"),
+        ("blip_itm", "similarity", "cosine"),
+        ("blip", "generate_from_images", "cosine"),
+    ],
+)
+def test_a_blip_has_the_epsilon_of_its_release(tmp_path: Path, name: str, call: Call, measure: Measure) -> None:
+    folder = KINDS[name].save(tmp_path)
+    weights = load_file(folder / "model.safetensors")
+    faint = {name: tensor * FAINT for name, tensor in weights.items() if name.startswith("vision_model.embeddings.")}
+    assert len(faint) == 4
+    save_file(weights | faint, folder / "model.safetensors", {"format": "pt"})
+    require_librarys(loaded(name, folder, call), folder, name, call, measure)
+
+
+def test_an_image_is_encoded_once_for_both_measures_and_every_text_is_read_in_its_sight(
+    kinds: Callable[[str], Path],
+) -> None:
+    model, counted = loaded("blip_itm", kinds("blip_itm"), "similarity"), {"vision_model": 0, "text_encoder": 0}
+    for name in counted:
+
+        def count(module: Any, args: Any, kwargs: dict[str, Any], name: str = name) -> None:
+            counted[name] += len(kwargs["pixel_values" if name == "vision_model" else "input_ids"])
+
+        getattr(model.model, name).register_forward_pre_hook(count, with_kwargs=True)
+    metrics = {"itm": SimilarityConfig(model="itm", measure="match"), "itc": SimilarityConfig(model="itm")}
+    stage = SimilaritiesStage(metrics, {"model": model}, options())
+    images = tiny.image_table([tiny.encoded(picture) for picture in PICTURES], ["p", "q", "p", "q"])
+    texts = {name: PromptTexts({"p": TEXTS[0], "q": TEXTS[1]}, metric) for name, metric in metrics.items()}
+    tables = stage.measure(decoded(stage, images), texts)
+    assert counted == {"vision_model": len(PICTURES), "text_encoder": len(PICTURES) + 2}
+    assert all(table.column("similarity").null_count == 0 for table in tables.values())
+    assert tables["itm"] != tables["itc"]
+
+
+def test_hpsv3_refuses_a_prompt_that_has_a_mark_of_its_own(kinds: Callable[[str], Path]) -> None:
+    model = loaded("hpsv3", kinds("hpsv3"), "similarity")
+    for text in ("a <|Reward|> of red", "two <|image_pad|>"):
+        with pytest.raises(HopelessRow, match="mark in it; change the prompt's text"):
+            model.compare(encoded(model), [Pair(0, text)], "reward")
+    assert len(model.compare(encoded(model), [Pair(0, "a {text_prompt} in {braces}")], "reward")) == 1
+
+
+def test_hpsv3_refuses_an_instruction_without_its_place_and_a_tokenizer_without_its_mark(tmp_path: Path) -> None:
+    folder, plain = rewards.save_hpsv3(tmp_path / "hpsv3"), tiny.save_qwen2_vl(tmp_path / "plain")
+    with pytest.raises(ModelError, match=r"has no <\|Reward\|>; convert the release again"):
+        loaded("hpsv3", folder, "similarity", tokenizer=str(plain))
+    for instruction in ("rate it", "{text_prompt} and {text_prompt}"):
+        (folder / "instruction.txt").write_text(instruction)
+        with pytest.raises(ModelError, match=r"expected one {text_prompt}, where the prompt stands; convert the rel"):
+            loaded("hpsv3", folder, "similarity")
+
+
+# Detectors and captioners
+
+
+@pytest.mark.parametrize("name", ["grounding_dino", "owlv2"])
+def test_a_box_must_score_more_than_its_threshold_and_a_phrase_beyond_the_context_fails_alone(
+    kinds: Callable[[str], Path], name: str
+) -> None:
+    model = loaded(name, kinds(name), "detect")
+    features = encoded(model)
+    (every,) = model.detect(features, [Wanted(0, "Star", 0.0, 0.25)])
+    scores = sorted(box.score for box in every)
+    threshold = (scores[len(scores) // 2 - 1] + scores[len(scores) // 2]) / 2
+    wanted = [Wanted(0, "Star", threshold, 0.25), Wanted(0, "dog " * 200, threshold, 0.25)]
+    found, refused = model.detect(features, wanted)
+    assert found == [box for box in every if box.score > threshold] and len(found) < len(every)
+    assert (refused.kind, refused.retryable) == ("prompt_too_long", False)
+
+
+def test_regions_are_read_with_every_box_of_their_words() -> None:
+    reply = "</s><s>a red car<loc_0><loc_500><loc_999><loc_999><loc_1><loc_2><loc_3><loc_4>sky <loc_9><loc_9></s><pad>"
+    assert read_regions(reply, 100, 200) == [Region("a red car", 0, 100, 99, 199), Region("a red car", 0, 0, 0, 0)]
+    assert read_regions("nothing", 10, 10) == read_regions("", 10, 10) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "message"),
+    [
+        ("florence2", {"auto_map": {"AutoModelForCausalLM": "modeling_florence2.Florence2"}}, "florence-community"),
+        ("blip2", {"text_config": {"model_type": "opt"}}, "expected 'blip-2' with a T5 as its language model"),
+        ("blip2_opt", {"text_config": {"model_type": "t5"}}, "a GitForCausalLM or a BLIP-2 with an OPT"),
+    ],
+)
+def test_a_checkpoint_of_another_layout_is_refused_in_one_line(
+    tmp_path: Path, name: str, fields: dict[str, Any], message: str
+) -> None:
+    folder = KINDS[name].save(tmp_path)
+    tiny.edit_json(folder / "config.json", **fields)
+    with pytest.raises(ModelError, match=message):
+        resolve_model(model_config(family=KINDS[name].family, checkpoint=str(folder)), on_gpu=False)
+
+
+# Models that answer questions
+
+BLIPS = ("blip2", "instructblip", "blip_vqa")
+
+
+@pytest.mark.parametrize("name", BLIPS)
+def test_a_blip_replies_as_the_librarys_own_does_and_sees_an_image_once(
+    kinds: Callable[[str], Path], name: str
+) -> None:
+    whole, model = library.WHOLE[name](kinds(name)), loaded(name, kinds(name), "likelihood")
+    with torch.no_grad():
+        expected = [whole.reply(question) for question in QUESTIONS]
+    assert model.reply(encoded(model), QUESTIONS) == expected and any(expected)
+    shown: list[int] = []
+
+    def count(module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        shown.append(len(arguments[0] if arguments else named["pixel_values"]))
+
+    model.model.vision_model.register_forward_pre_hook(count, with_kwargs=True)
+    likelihoods(model, PICTURES, [*QUESTIONS, *QUESTIONS])
+    assert shown == [len(PICTURES)]
+
+
+@pytest.mark.parametrize(
+    ("name", "template", "reduction"),
+    [
+        ("instructblip", 'Question: Does this figure show "{}"? Please answer yes or no.', "mean"),
+        ("blip2", 'Does this figure show "{}"? Please answer yes or no.', "mean"),
+        ("blip_vqa", 'Does this figure show "{}"? Please answer yes or no.', "product"),
+    ],
+)
+def test_vqascore_asks_each_in_its_own_words(
+    kinds: Callable[[str], Path], name: str, template: str, reduction: Any
+) -> None:
+    metric = VqaScoreConfig().settled(lambda role: profile(name, kinds(name)))
+    assert metric.asks == (template, "yes", reduction)
+    asked = Question(0, metric.question("a red star"), (metric.asks.answer,))
+    ((answered,),) = likelihoods(loaded(name, kinds(name), "likelihood"), PICTURES, [asked])
+    with torch.no_grad():
+        whole = library.WHOLE[name](kinds(name)).answer(Question(0, template.format("a red star"), ()), "yes")
+    assert reduce_answer(answered, metric.asks.reduction) == pytest.approx(reduce_answer(whole, reduction), abs=CLOSE)
+
+
+@pytest.mark.parametrize("name", ["blip2", "instructblip"])
+def test_the_flant5_has_a_head_of_its_own_and_the_exact_gelu(kinds: Callable[[str], Path], name: str) -> None:
+    model = loaded(name, kinds(name), "likelihood")
+    stored = load_file(kinds(name) / "model.safetensors")["language_model.lm_head.weight"]
+    assert torch.equal(model.t5.lm_head.weight, stored)
+    assert not torch.equal(model.t5.lm_head.weight, model.t5.shared.weight)
+    assert type(model.t5.encoder.block[0].layer[1].DenseReluDense.act).__name__ == "GELUActivation"
+
+
+@pytest.mark.parametrize("name", ["instructblip", "blip_vqa"])
+def test_a_question_beyond_the_model_is_refused(kinds: Callable[[str], Path], name: str) -> None:
+    with pytest.raises(HopelessRow, match="the question takes"):
+        likelihoods(loaded(name, kinds(name), "likelihood"), PICTURES, [Question(0, "a blue square " * 40, ("yes",))])
+
+
+def test_the_qformers_tokenizer_is_part_of_what_an_instructblip_is(tmp_path: Path) -> None:
+    folder = vqa_models.save_instructblip(tmp_path / "own")
+    config = model_config(family="instructblip", checkpoint=str(folder))
+    before = resolve_model(config, on_gpu=False).semantic()
+    (folder / "qformer_tokenizer" / "tokenizer.json").write_text("{}")
+    assert resolve_model(config, on_gpu=False).semantic() != before
+    for file in (folder / "qformer_tokenizer").iterdir():
+        file.unlink()
+    with pytest.raises(ModelError, match=r"no qformer_tokenizer/tokenizer\.json"):
+        resolve_model(config, on_gpu=False)
+
+
+@pytest.mark.parametrize(
+    ("vqa", "metrics"),
+    [
+        *((name, "vqascore,gecko,tifa,dsg") for name in BLIPS),
+        ("clip_shapes", "gecko,tifa,dsg,vq2,vqascore_normalised"),
+        ("question_writer_shapes", "gecko,tifa,dsg,vqascore"),
+    ],
+)
+def test_metrics_of_every_kind_of_question_run_with_each(
+    kinds: Callable[[str], Path], tmp_path: Path, vqa: str, metrics: str
+) -> None:
+    own = f"models.vqa={{family: {vqa}, checkpoint: '{kinds(vqa)}'}}" if vqa in BLIPS else f"model@models.vqa={vqa}"
+    folder = write_benchmark(tmp_path / "bench", ["atlas"], count=2)
+    config = sweep_config(folder, tmp_path / "store", f"metric=[{metrics}]", own)
+    finished = run_sweep(plan_sweep(config), lambda progress: None)
+    scores = finished.results.read_scores().column("score").to_pylist()
+    assert len(scores) == 2 * len(metrics.split(",")) and None not in scores, finished.results.errors.to_pylist()
+    assert all(0 <= score <= 1 for score in scores)
+
+
+# A dual encoder as a VQA model
+
+
+@pytest.mark.parametrize(
+    ("question", "text"),
+    [("is it red?", "is it red? no"), ("is it red? ", "is it red? no"), ("what is it", "what is it? no")],
+)
+def test_a_question_mark_stands_before_every_choice(question: str, text: str) -> None:
+    assert choice_text(question, "no") == text
+
+
+def test_a_dual_encoder_weighs_no_choice_alone_nor_one_that_is_cut_and_has_no_words(
+    kinds: Callable[[str], Path],
+) -> None:
+    model = loaded("clip", kinds("clip"), "likelihood")
+    long = "the red circle above the blue square left of a green star"
+    asked = [Question(0, "is it red?", ("yes",)), Question(0, long, ("yes", "no")), CHOOSING[0]]
+    alone, cut, sound = model.likelihood(encoded(model), asked)
+    assert [(one.kind, one.retryable) for one in (alone, cut)] == [("no_likelihood", False), ("prompt_too_long", False)]
+    assert isinstance(sound, list) and len(sound) == 2
+    assert [reply.kind for reply in model.reply(encoded(model), CHOOSING[:2])] == ["no_likelihood"] * 2
+
+
+def test_metrics_ask_a_model_that_compares_only_what_it_can_tell(kinds: Callable[[str], Path], tmp_path: Path) -> None:
+    assert profile("clip", kinds("clip")) == COSINE
+    with pytest.raises(ConfigError, match="says nothing of one alone; set normalise=yes_no"):
+        VqaScoreConfig().settled(lambda role: COSINE)
+    metric = TifaConfig().settled(lambda role: COSINE)
+    assert (metric.form, metric.roles) == ("likelihood", {"writer": "llm", "model": "vqa"})
+    assert not metric.put("is it red?", ("yes", "no")).free
+    assert TifaConfig().settled(lambda role: CLIP_FLANT5).form == "reply", "others answer in their own words"
+    assert TifaConfig(answers="reply").settled(lambda role: COSINE).form == "reply"
+    folder = write_benchmark(tmp_path / "bench", ["atlas"], count=2)
+    config = sweep_config(folder, tmp_path / "store", "metric=[vqascore]", "model@models.vqa=clip_shapes")
+    with pytest.raises(ConfigError, match="vqascore model: the role 'vqa' is a cosine model, which compares choices"):
+        plan_sweep(config)
+
+
+# A language model that never sees the image
+
+
+def test_a_blind_model_says_the_same_of_every_image(kinds: Callable[[str], Path]) -> None:
+    model = loaded("causal_lm", kinds("causal_lm"), "likelihood")
+    asked = [Question(image, "Is it red?", ("Yes", "No")) for image in range(len(PICTURES))]
+    answers = likelihoods(model, PICTURES, asked)
+    assert all(answer == answers[0] for answer in answers)
+    assert model.usage.calls == 2, "each choice is read once, however many images"
+
+
+def test_a_blind_model_without_a_chat_template_reads_the_question_alone(tmp_path: Path) -> None:
+    folder = tiny.save_causal_lm(tmp_path, template=None)
+    require_librarys(loaded("causal_lm", folder, "likelihood"), folder, "causal_lm", "likelihood")
+
+
+def test_a_blind_models_reply_is_what_it_would_generate(kinds: Callable[[str], Path]) -> None:
+    model = loaded("causal_lm", kinds("causal_lm"), "likelihood")
+    assert isinstance(model, TextOnlyVqa)
+    expected = model.language.generate([Request((Message("user", question.text),), 32) for question in QUESTIONS])
+    assert model.reply([None] * 4, QUESTIONS) == [
+        reply if isinstance(reply, RowError) else reply.text.strip() for reply in expected
+    ]
+
+
+def test_a_question_beyond_a_blind_model_is_an_error_and_costs_no_other(kinds: Callable[[str], Path]) -> None:
+    model = loaded("causal_lm", kinds("causal_lm"), "likelihood")
+    refused, answer = model.likelihood([None], [Question(0, "red " * 200, ("Yes",)), QUESTIONS[0]])
+    assert (refused.kind, refused.retryable) == ("prompt_too_long", False)
+    assert [answer] == likelihoods(model, PICTURES, QUESTIONS[:1])
+
+
+def test_a_blind_model_that_thinks_first_is_refused_and_one_on_vllm(tmp_path: Path) -> None:
+    thinking = tiny.QWEN_TEMPLATE.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
+    with pytest.raises(ModelError, match="a thinking model"):
+        loaded("causal_lm", tiny.save_causal_lm(tmp_path / "thinking", template=thinking), "likelihood")
+    vqa = "models.vqa={family: causal_lm, checkpoint: owner/name, engine: vllm}"
+    with pytest.raises(ConfigError, match=r"the role 'vqa' is a causal_lm on vllm$"):
+        sweep_config(tmp_path, tmp_path / "store", "metric=[vqascore]", vqa)
+
+
+def test_vqascore_asks_a_blind_model_for_one_token(kinds: Callable[[str], Path]) -> None:
+    assert profile("causal_lm", kinds("causal_lm")) == TEXT_ONLY
+    assert VqaScoreConfig().settled(lambda role: TEXT_ONLY).asks.reduction == "first"
+
+
+# Entailment
+
+
+@pytest.mark.parametrize("labels", [("entailment", "not_entailment"), ("not_entailment", "Entailment")])
+def test_two_labels_serve_as_well(tmp_path: Path, labels: Sequence[str]) -> None:
+    folder, pair = tiny.save_nli(tmp_path, labels=labels), ("a red circle", "a circle")
+    label = [name.lower() for name in labels].index("entailment")
+    with torch.no_grad():
+        expected = library.by_label(folder, pair, "cosine", label).numbers
+    assert loaded("cross_encoder", folder, "entailment").entailment([pair]) == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_premise_beyond_the_context_of_a_t5_is_cut_and_the_hypothesis_is_not(tmp_path: Path) -> None:
+    folder, premise = tiny.save_true_nli(tmp_path), "red circle " * 10
+    tiny.edit_json(folder / "tokenizer_config.json", model_max_length=40)
+    found = loaded("t5", folder, "entailment").entailment([(premise, "a star")])
+    kept = premise[: 40 - len("premise:  hypothesis: a star")]
+    with torch.no_grad():
+        assert found == pytest.approx(library.by_token(folder, (kept, "a star"), "cosine").numbers, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["cross_encoder", "t5"])
+def test_empty_texts_have_a_probability(kinds: Callable[[str], Path], name: str) -> None:
+    (found,) = loaded(name, kinds(name), "entailment").entailment([("", "")])
+    assert 0 <= found <= 1
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        (["contradiction", "neutral", "ENTAILMENT"], 2),
+        (["entailment", "not_entailment"], 0),
+        (["LABEL_0", "LABEL_1"], None),
+        (["not_entailment", "non-entailment"], None),
+        (["entailment", "Entailment"], None),
+    ],
+)
+def test_the_entailment_label_is_found_by_its_name(labels: Sequence[str], expected: int | None) -> None:
+    assert entailment_label({str(index): label for index, label in enumerate(labels)}) == expected
+
+
+def test_a_tokenizer_that_cannot_tell_1_from_0_is_refused(tmp_path: Path) -> None:
+    folder = tiny.save_true_nli(tmp_path)
+    tiny.save_tokenizer(folder, template="$A </s>")
+    with pytest.raises(ModelError, match="does not tell `1` from `0`"):
+        loaded("t5", folder, "entailment")
+
+
+def test_a_t5_whose_config_ties_its_head_needs_none(tmp_path: Path) -> None:
+    folder = tiny.save_true_nli(tmp_path)
+    weights = load_file(folder / "model.safetensors")
+    del weights["lm_head.weight"]
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ModelError, match=r"do not fit its config\.json: lacks lm_head\.weight"):
+        loaded("t5", folder, "entailment")
+    tiny.edit_json(folder / "config.json", tie_word_embeddings=True)
+    assert len(loaded("t5", folder, "entailment").entailment([("a", "b")])) == 1
+
+
+# Sentences
+
+SENTENCES = ["a red circle", "star", "two blue star left of a green square", "circle " * 30, "unheard , of", ""]
+
+
+def test_the_shorter_limit_of_sentence_transformers_is_kept(tmp_path: Path) -> None:
+    folder = tiny.save_sentences(tmp_path)
+    assert loaded("sentences", folder, "embedding").encode_texts(SENTENCES).truncated == [False] * 3 + [
+        True,
+        False,
+        False,
+    ]
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 6}))
+    texts = loaded("sentences", folder, "embedding").encode_texts(SENTENCES)
+    assert texts.truncated == [False, False, True, True, False, False]
+    with torch.no_grad():
+        expected = library.mean_of_tokens(folder, SENTENCES[2], "cosine", context=6).numbers
+    assert texts.features[2].tolist() == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_sentence_encoder_needs_no_pooler(tmp_path: Path) -> None:
+    folder = tiny.save_sentences(tmp_path)
+    expected = loaded("sentences", folder, "embedding").encode_texts(SENTENCES).features
+    weights = load_file(folder / "model.safetensors")
+    del weights["pooler.dense.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    assert torch.equal(loaded("sentences", folder, "embedding").encode_texts(SENTENCES).features, expected)
+
+
+@pytest.mark.parametrize(
+    ("fields", "accepted"),
+    [
+        ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}, True),
+        ({"pooling_mode": "mean"}, True),
+        ({"pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True}, False),
+        ({"pooling_mode": "cls"}, False),
+        ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}, False),
+    ],
+)
+def test_a_checkpoint_that_pools_in_another_way_is_refused(
+    tmp_path: Path, fields: dict[str, Any], accepted: bool
+) -> None:
+    folder = tiny.save_sentences(tmp_path)
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(fields))
+    config = model_config(family="sentences", checkpoint=str(folder))
+    if accepted:
+        resolve_model(config, on_gpu=False)
+    else:
+        with pytest.raises(ModelError, match="not mean pooling"):
+            resolve_model(config, on_gpu=False)
