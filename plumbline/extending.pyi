@@ -27,9 +27,9 @@ from .operators.stages.stage import Stage as Stage
 from .operators.stages.stage import StageOptions as StageOptions
 from .operators.stages.stage import texts_of as texts_of
 from .operators.wires.wire import Answers as Answers
-from .operators.wires.wire import Asked as Asked
 from .operators.wires.wire import JsonWire as JsonWire
 from .operators.wires.wire import Reply as Reply
+from .operators.wires.wire import ScoreRequest as ScoreRequest
 from .operators.wires.wire import Served as Served
 from .operators.wires.wire import Wire as Wire
 from .operators.wires.wire import as_json as as_json

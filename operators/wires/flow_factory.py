@@ -12,10 +12,10 @@ from pydantic.dataclasses import dataclass as checked
 
 from plumbline.operators.wires.wire import (
     Answers,
-    Asked,
     BadRequest,
     JsonWire,
     Reply,
+    ScoreRequest,
     Served,
     as_json,
     decoded,
@@ -46,16 +46,16 @@ class FlowFactoryWire(JsonWire):
     form = ComputeForm
     purpose = "Flow-Factory's remote reward: one number per image, or an error for all."
 
-    def read(self, document: Any, served: Served) -> list[Asked]:
+    def read(self, document: Any, served: Served) -> list[ScoreRequest]:
         form = read_form(FORM, document)
         if bool(form.image) == bool(form.video):
             raise BadRequest("expected either `image` or `video`, found both or neither")
         each = [[image] for image in form.image] if form.image else form.video or []
         require_alike(len(each), len(form.prompt))
         return [
-            Asked(tuple(decoded(frame, f"image.{place}") for frame in frames), prompt, served.one())
+            ScoreRequest(tuple(decoded(frame, f"image.{place}") for frame in frames), prompt, served.one())
             for place, (frames, prompt) in enumerate(zip(each, form.prompt, strict=True))
         ]
 
-    def answer(self, asked: Sequence[Asked], answers: Answers, served: Served) -> Reply:
+    def answer(self, asked: Sequence[ScoreRequest], answers: Answers, served: Served) -> Reply:
         return self.refusal(answers) or as_json({"rewards": numbers(answers, served)})

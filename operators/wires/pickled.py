@@ -12,9 +12,9 @@ from typing import Any
 from plumbline.operators.wires.unpickle import unpickle
 from plumbline.operators.wires.wire import (
     Answers,
-    Asked,
     BadRequest,
     Reply,
+    ScoreRequest,
     Served,
     Wire,
     numbers,
@@ -36,7 +36,7 @@ class PickledWire(Wire):
     def parse(self, body: bytes) -> Any:
         return unpickle(body)
 
-    def read(self, document: Any, served: Served) -> list[Asked]:
+    def read(self, document: Any, served: Served) -> list[ScoreRequest]:
         if not isinstance(document, dict):
             raise BadRequest("expected a pickled dict with `images` and `prompts`")
         images, prompts = document.get("images"), document.get("prompts")
@@ -45,9 +45,9 @@ class PickledWire(Wire):
         if not isinstance(prompts, (list, tuple)) or not all(isinstance(prompt, str) for prompt in prompts):
             raise BadRequest("prompts: expected a list of text; what is measured here is how images fit their prompts")
         require_alike(len(images), len(prompts))
-        return [Asked((image,), prompt, served.one()) for image, prompt in zip(images, prompts, strict=True)]
+        return [ScoreRequest((image,), prompt, served.one()) for image, prompt in zip(images, prompts, strict=True)]
 
-    def answer(self, asked: Sequence[Asked], answers: Answers, served: Served) -> Reply:
+    def answer(self, asked: Sequence[ScoreRequest], answers: Answers, served: Served) -> Reply:
         failed = self.refusal(answers)
         if failed is not None:
             return failed

@@ -9,9 +9,9 @@ from pydantic.dataclasses import dataclass as checked
 
 from plumbline.operators.wires.wire import (
     Answers,
-    Asked,
     JsonWire,
     Reply,
+    ScoreRequest,
     Served,
     as_json,
     decoded,
@@ -53,17 +53,17 @@ class ScoreWire(JsonWire):
     reply_form = ScoreReply
     purpose = "Scores of images for the prompts beside them."
 
-    def read(self, document: Any, served: Served) -> list[Asked]:
+    def read(self, document: Any, served: Served) -> list[ScoreRequest]:
         form = read_form(FORM, document)
         require_alike(len(form.images), len(form.prompts))
         metrics = served.wanted(form.metrics)
         each = [[image] if isinstance(image, str) else image for image in form.images]
         return [
-            Asked(tuple(decoded(frame, f"images.{place}") for frame in frames), prompt, metrics)
+            ScoreRequest(tuple(decoded(frame, f"images.{place}") for frame in frames), prompt, metrics)
             for place, (frames, prompt) in enumerate(zip(each, form.prompts, strict=True))
         ]
 
-    def answer(self, asked: Sequence[Asked], answers: Answers, served: Served) -> Reply:
+    def answer(self, asked: Sequence[ScoreRequest], answers: Answers, served: Served) -> Reply:
         wanted = [name for name in served.metrics if any(name in one.metrics for one in asked)]
         return as_json(
             {

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass as checked
 
 from plumbline.operators.errors import RowError
-from plumbline.operators.wires.wire import Answers, Asked, JsonWire, Reply, Served, as_json, decoded, read_form
+from plumbline.operators.wires.wire import Answers, JsonWire, Reply, ScoreRequest, Served, as_json, decoded, read_form
 
 NO_IMAGE = RowError(
     "missing_image",
@@ -57,10 +57,10 @@ class UniRlWire(JsonWire):
     def takes(self, document: Any) -> bool:
         return isinstance(document, dict) and "requests" in document
 
-    def read(self, document: Any, served: Served) -> list[Asked]:
+    def read(self, document: Any, served: Served) -> list[ScoreRequest]:
         return [_asked(request, served, place) for place, request in enumerate(read_form(FORM, document).requests)]
 
-    def answer(self, asked: Sequence[Asked], answers: Answers, served: Served) -> Reply:
+    def answer(self, asked: Sequence[ScoreRequest], answers: Answers, served: Served) -> Reply:
         scored = [
             {name: served.reward_of(name, answer.score) for name, answer in one.items() if answer.score is not None}
             for one in answers
@@ -77,9 +77,9 @@ class UniRlWire(JsonWire):
         return as_json({"detail": message}, status)
 
 
-def _asked(request: RewardForm, served: Served, place: int) -> Asked:
+def _asked(request: RewardForm, served: Served, place: int) -> ScoreRequest:
     metrics = served.wanted(request.required_rewards)
     if not request.history or request.history[-1].image_b64 is None:
-        return Asked((), "", metrics, NO_IMAGE)
+        return ScoreRequest((), "", metrics, NO_IMAGE)
     last = request.history[-1]
-    return Asked((decoded(last.image_b64 or "", f"requests.{place}"),), last.text, metrics)
+    return ScoreRequest((decoded(last.image_b64 or "", f"requests.{place}"),), last.text, metrics)

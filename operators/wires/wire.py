@@ -19,7 +19,7 @@ class BadRequest(PlumblineError):
     """A request that is not of its wire's form, or asks for what is not served."""
 
 
-class Asked(NamedTuple):
+class ScoreRequest(NamedTuple):
     """One image, or the frames of a video, and what is wanted of it."""
 
     images: tuple[bytes, ...]
@@ -99,11 +99,11 @@ class Wire(ABC):
         """The body as plain values; raises PlumblineError."""
 
     @abstractmethod
-    def read(self, document: Any, served: Served) -> list[Asked]:
+    def read(self, document: Any, served: Served) -> list[ScoreRequest]:
         """What the body asks; raises BadRequest."""
 
     @abstractmethod
-    def answer(self, asked: Sequence[Asked], answers: Answers, served: Served) -> Reply:
+    def answer(self, asked: Sequence[ScoreRequest], answers: Answers, served: Served) -> Reply:
         """The reply; a null in it is said as the wire's clients understand it, and never as a number."""
 
     def refuse(self, status: int, message: str) -> Reply:

@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from plumbline.operators.errors import PlumblineError
 from plumbline.operators.wires.table import WIRES, wires_of
-from plumbline.operators.wires.wire import Asked, Reply, Wire, as_json
+from plumbline.operators.wires.wire import Reply, ScoreRequest, Wire, as_json
 from plumbline.pipelines.serving.counts import Counts
 from plumbline.pipelines.serving.guards import guards
 from plumbline.pipelines.serving.listening import has_token
@@ -120,7 +120,7 @@ class Gate:
     def _release(self, call: _Call) -> None:
         self.bodies -= call.held
 
-    def _read(self, wires: Sequence[Wire], body: bytes, call: _Call) -> list[Asked]:
+    def _read(self, wires: Sequence[Wire], body: bytes, call: _Call) -> list[ScoreRequest]:
         """What a body asks, by the wire that takes it."""
         document = wires[0].parse(body)
         call.wire = next(wire for wire in wires if wire.takes(document))

@@ -10,7 +10,7 @@ from dataclasses import replace
 from plumbline.operators.batches import device_lost
 from plumbline.operators.errors import RowError
 from plumbline.operators.scorer import Scorer, ScorerConfig
-from plumbline.operators.wires.wire import Answer, Asked
+from plumbline.operators.wires.wire import Answer, ScoreRequest
 from plumbline.pipelines.base.cluster import PoolConfig
 from plumbline.pipelines.running.machines import own_resources
 from plumbline.pipelines.running.process import Deadline, keep_freed_memory, set_torch_threads
@@ -32,12 +32,12 @@ class Replica:
         self.scorer = Scorer(config, Deadline(pool.deadline))
         self.threads = ThreadPoolExecutor(BATCHES)
 
-    async def score(self, asked: Sequence[Asked], metrics: Sequence[str]) -> list[dict[str, Answer]]:
+    async def score(self, asked: Sequence[ScoreRequest], metrics: Sequence[str]) -> list[dict[str, Answer]]:
         """The answers about every image, by metric."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self.threads, self._score, asked, metrics)
 
-    def _score(self, asked: Sequence[Asked], metrics: Sequence[str]) -> list[dict[str, Answer]]:
+    def _score(self, asked: Sequence[ScoreRequest], metrics: Sequence[str]) -> list[dict[str, Answer]]:
         try:
             return score_batch(self.scorer, asked, metrics)
         except Exception as error:
@@ -46,7 +46,7 @@ class Replica:
             raise
 
 
-def score_batch(scorer: Scorer, asked: Sequence[Asked], metrics: Sequence[str]) -> list[dict[str, Answer]]:
+def score_batch(scorer: Scorer, asked: Sequence[ScoreRequest], metrics: Sequence[str]) -> list[dict[str, Answer]]:
     """The answers about every image, by metric."""
     images = [one.images[0] if len(one.images) == 1 else one.images for one in asked]
     table = scorer.score(images, [one.prompt for one in asked], metrics)

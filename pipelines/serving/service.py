@@ -10,13 +10,13 @@ from itertools import islice
 from typing import Protocol
 
 from plumbline.operators.errors import RowError
-from plumbline.operators.wires.wire import Answer, Asked, Served
+from plumbline.operators.wires.wire import Answer, ScoreRequest, Served
 from plumbline.pipelines.serving.config import LoadConfig
 from plumbline.pipelines.serving.sentinel import Sentinel
 
 Answered = Mapping[str, Answer]
 """An image's answers, by metric."""
-ScoreBatch = Callable[[Sequence[Asked], Sequence[str]], Awaitable[Sequence[Answered]]]
+ScoreBatch = Callable[[Sequence[ScoreRequest], Sequence[str]], Awaitable[Sequence[Answered]]]
 """Scores images by some metrics on some replica; raises ReplicaDied where that ended before it answered."""
 
 KILLED = RowError(
@@ -89,7 +89,7 @@ class _Job:
     """An image that some requests wait for."""
 
     digest: bytes
-    asked: Asked
+    asked: ScoreRequest
     metrics: tuple[str, ...]
     """Those whose answers are not known yet."""
     since: float
@@ -124,7 +124,7 @@ class Service:
         self.seconds_per_image = 0.0
         self.alarm: asyncio.TimerHandle | None = None
 
-    async def score(self, asked: Sequence[Asked]) -> list[Answered]:
+    async def score(self, asked: Sequence[ScoreRequest]) -> list[Answered]:
         """The answers in the order of what was asked; raises Unanswered where there is no room, or none in time."""
         if self.queued() + len(asked) > self.load.max_waiting:
             raise Unanswered(429, f"{self.queued()} images wait already; ask again later", self.pause())
@@ -147,14 +147,14 @@ class Service:
         """Seconds after which those that wait now should be done."""
         return max(1, min(LONGEST_PAUSE, math.ceil(self.queued() * self.seconds_per_image)))
 
-    def _in_order(self, asked: Asked, known: Answered, computed: Answered) -> Answered:
+    def _in_order(self, asked: ScoreRequest, known: Answered, computed: Answered) -> Answered:
         for name in known:
             self.watch.answered(name, "cached")
         for name, answer in computed.items():
             self.watch.answered(name, "null" if answer.score is None else "scored")
         return {name: known[name] if name in known else computed[name] for name in asked.metrics}
 
-    def _job(self, asked: Asked) -> tuple[dict[str, Answer], _Job | None]:
+    def _job(self, asked: ScoreRequest) -> tuple[dict[str, Answer], _Job | None]:
         """What is known of an image, and who brings the rest."""
         if asked.error is not None:
             return {name: Answer(None, asked.error) for name in asked.metrics}, None
@@ -165,7 +165,7 @@ class Service:
         missing = tuple(name for name in wanted if name not in known)
         return known, self._waiting(digest, asked, missing) if missing else None
 
-    def _waiting(self, digest: bytes, asked: Asked, missing: tuple[str, ...]) -> _Job:
+    def _waiting(self, digest: bytes, asked: ScoreRequest, missing: tuple[str, ...]) -> _Job:
         """The job of an image, which others may wait for already."""
         job = self.pending.get((digest, missing))
         if job is None:
@@ -257,7 +257,7 @@ class Service:
         job.answers.set_result(answers)
 
 
-def _digest(asked: Asked) -> bytes:
+def _digest(asked: ScoreRequest) -> bytes:
     """Of the image's bytes, frame by frame, and its prompt."""
     frames = [hashlib.sha256(image).digest() for image in asked.images]
     return hashlib.sha256(b"".join([*frames, len(frames).to_bytes(8, "big"), asked.prompt.encode()])).digest()

@@ -12,7 +12,7 @@ from plumbline.operators.errors import ConfigError, install
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
 from plumbline.operators.stages.graph import check_clips, make_nodes
-from plumbline.operators.wires.wire import Answer, Asked, Served
+from plumbline.operators.wires.wire import Answer, ScoreRequest, Served
 from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.cells.store import open_store
 from plumbline.pipelines.plans.costs import try_services
@@ -145,11 +145,11 @@ def _baseline(config: ServeConfig, served: Served, metrics: Sequence[str]) -> Fl
     return read_baseline(store, config.baseline, config.baseline_generator, recipes)
 
 
-def replica_call(handle: Any) -> Callable[[Sequence[Asked], Sequence[str]], Any]:
+def replica_call(handle: Any) -> Callable[[Sequence[ScoreRequest], Sequence[str]], Any]:
     """Sends a batch to a replica that Ray Serve chooses; where none is alive, it waits for the next."""
     from ray.exceptions import RayActorError
 
-    async def score(asked: Sequence[Asked], metrics: Sequence[str]) -> list[dict[str, Answer]]:
+    async def score(asked: Sequence[ScoreRequest], metrics: Sequence[str]) -> list[dict[str, Answer]]:
         try:
             answers: list[dict[str, Answer]] = await handle.score.remote(list(asked), tuple(metrics))
         except RayActorError as error:

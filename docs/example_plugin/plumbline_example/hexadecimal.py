@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from plumbline.extending import Answers, Asked, JsonWire, Reply, Served, as_json, numbers
+from plumbline.extending import Answers, JsonWire, Reply, ScoreRequest, Served, as_json, numbers
 
 
 class HexadecimalWire(JsonWire):
@@ -13,8 +13,8 @@ class HexadecimalWire(JsonWire):
     path = "/hexadecimal"
     purpose = "A prompt and an image in hexadecimal; one number."
 
-    def read(self, document: Any, served: Served) -> list[Asked]:
-        return [Asked((bytes.fromhex(document["hex"]),), document["prompt"], served.one())]
+    def read(self, document: Any, served: Served) -> list[ScoreRequest]:
+        return [ScoreRequest((bytes.fromhex(document["hex"]),), document["prompt"], served.one())]
 
-    def answer(self, asked: Sequence[Asked], answers: Answers, served: Served) -> Reply:
+    def answer(self, asked: Sequence[ScoreRequest], answers: Answers, served: Served) -> Reply:
         return as_json({"reward": numbers(answers, served)[0]})

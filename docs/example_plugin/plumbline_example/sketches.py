@@ -19,7 +19,7 @@ class DescribingMetric(Protocol):
         """What the model is asked."""
 
 
-class Asked(NamedTuple):
+class ScoreRequest(NamedTuple):
     """What is asked about every image."""
 
     text: str
@@ -41,14 +41,14 @@ class SketchesStage(ImagesStage):
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
         return {"describing": metric.describing()}
 
-    def asked(self, inputs: Inputs) -> Mapping[str, Asked]:
-        return {name: Asked(self.metrics[name].describing()) for name in inputs.metrics}
+    def asked(self, inputs: Inputs) -> Mapping[str, ScoreRequest]:
+        return {name: ScoreRequest(self.metrics[name].describing()) for name in inputs.metrics}
 
-    def measure(self, images: PreparedImages, asked: Mapping[str, Asked]) -> Mapping[str, pa.Table]:
+    def measure(self, images: PreparedImages, asked: Mapping[str, ScoreRequest]) -> Mapping[str, pa.Table]:
         features = self.model.encode(images.pixels)
         return {name: self._table(images, features, one) for name, one in asked.items()}
 
-    def _table(self, images: PreparedImages, features: Any, asked: Asked) -> pa.Table:
+    def _table(self, images: PreparedImages, features: Any, asked: ScoreRequest) -> pa.Table:
         questions = [Question(image, asked.text, ()) for image in range(len(images.pixels))]
         replies = iter(isolate(lambda batch: self.model.reply(features, batch), questions))
         records = []

@@ -30,7 +30,6 @@ from plumbline.operators.models.calls import (
     Request,
     Usage,
 )
-from plumbline.operators.models.engines.pace import Pace
 from plumbline.operators.models.family import Family
 from plumbline.operators.models.service import ServiceModel
 from plumbline.operators.models.vqa_profiles import FIRST_TOKEN, VqaProfile
@@ -72,6 +71,29 @@ class Spent(NamedTuple):
     at: float
     """When the service said so, by the monotonic clock."""
     error: RowError
+
+
+class Pace:
+    """Lets requests pass at even distances, whichever threads make them."""
+
+    def __init__(
+        self,
+        per_minute: float,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._distance, self._clock, self._sleep = 60 / per_minute, clock, sleep
+        self._next = -float("inf")
+        self._lock = threading.Lock()
+
+    def wait(self) -> None:
+        """Returns when the next request may be made."""
+        with self._lock:
+            now = self._clock()
+            turn = max(now, self._next)
+            self._next = turn + self._distance
+        if turn > now:
+            self._sleep(turn - now)
 
 
 class OpenAiModel:

@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -146,13 +146,20 @@ def save_tokenizer(folder: Path, *, template: str, pair: str | None = None) -> N
     fast.save_pretrained(folder)
 
 
+def byte_tokenizer(
+    vocabulary: Mapping[str, int], special: Sequence[str] = (), merges: Sequence[tuple[str, str]] = (), **names: Any
+) -> PreTrainedTokenizerFast:
+    """A tokenizer of single bytes, and of what `merges` make of them; `names` are its special tokens by their use."""
+    tokenizer = Tokenizer(models.BPE(dict(vocabulary), merges=list(merges)))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=bool(merges))
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(list(special))
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
+
+
 def save_byte_tokenizer(folder: Path, *, template: str | None = None, end: str = "<|im_end|>") -> None:
     """A tokenizer of single bytes and chat markers; `end` ends a reply, `template` is its chat template."""
-    tokenizer = Tokenizer(models.BPE(BYTE_VOCABULARY, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(list(CHAT_SPECIAL))
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token=end, bos_token="<s>")
+    fast = byte_tokenizer(BYTE_VOCABULARY, CHAT_SPECIAL, pad_token="<pad>", eos_token=end, bos_token="<s>")
     fast.chat_template = template
     fast.save_pretrained(folder)
 

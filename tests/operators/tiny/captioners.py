@@ -102,9 +102,6 @@ def save_blip2_opt(folder: Path, *, seed: int = 0) -> Path:
 
 def save_florence_tokenizer(folder: Path) -> None:
     """A tokenizer of single bytes and of places, in BART's layout."""
-    tokenizer = Tokenizer(models.BPE(FLORENCE_VOCABULARY, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
     names = {
         "bos_token": "<s>",
         "eos_token": "</s>",
@@ -112,7 +109,7 @@ def save_florence_tokenizer(folder: Path) -> None:
         "unk_token": "<unk>",
         "mask_token": "<mask>",
     }
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names, extra_special_tokens={"image_token": "<image>"})
+    fast = tiny.byte_tokenizer(FLORENCE_VOCABULARY, **names, extra_special_tokens={"image_token": "<image>"})
     fast.add_tokens(list(LOCATIONS), special_tokens=True)
     fast.save_pretrained(folder)
 

@@ -4,10 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoConfig, AutoModelForImageTextToText, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModelForImageTextToText
 
-from tests.operators.tiny import BYTES, IMAGE_MEAN, IMAGE_STD, write_json
+from tests.operators.tiny import BYTES, IMAGE_MEAN, IMAGE_STD, byte_tokenizer, write_json
 
 SIDE = 16
 """Pixels of a tower's image; a patch has 4."""
@@ -76,16 +75,23 @@ def save_tokenizer(
         for end in range(2, len(word) + 1):
             merges.append((word[: end - 1], word[end - 1]))
             words.setdefault(word[:end], len(words))
-    tokenizer = Tokenizer(models.BPE(vocab=words, merges=list(dict.fromkeys(merges))))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(special)
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token=special[0], eos_token=eos, bos_token=bos, extra_special_tokens=marks
-    )
+    names = {"pad_token": special[0], "eos_token": eos, "bos_token": bos, "extra_special_tokens": marks}
+    fast = byte_tokenizer(words, special, list(dict.fromkeys(merges)), **names)
     fast.chat_template = template
     fast.save_pretrained(folder)
     return words
+
+
+def save_processor(
+    folder: Path, name: str, images: dict[str, Any], own: dict[str, Any] | None, *, kind: str = ""
+) -> Path:
+    """A processor of this name, whose image processor is called so too unless it is of another `kind`."""
+    named = {"image_processor_type": kind or f"{name}ImageProcessor", "processor_class": f"{name}Processor"}
+    colours = {"image_mean": HALF, "image_std": HALF}
+    write_json(folder / "preprocessor_config.json", named | colours | images)
+    if own is not None:
+        write_json(folder / "processor_config.json", own | {"processor_class": f"{name}Processor"})
+    return folder
 
 
 def save_network(folder: Path, kind: str, *, seed: int, **fields: Any) -> None:
@@ -115,31 +121,12 @@ def save_llava_next(folder: Path, *, seed: int = 0, window: int | None = None) -
         image_grid_pinpoints=PINPOINTS,
         image_token_index=ids["<image>"],
     )
-    write_json(
-        folder / "preprocessor_config.json",
-        {
-            "image_processor_type": "LlavaNextImageProcessor",
-            "processor_class": "LlavaNextProcessor",
-            "aspect_ratio_setting": "anyres",
-            "crop_size": {"height": SIDE, "width": SIDE},
-            "image_grid_pinpoints": PINPOINTS,
-            "image_mean": IMAGE_MEAN,
-            "image_std": IMAGE_STD,
-            "resample": 3,
-            "size": {"shortest_edge": SIDE},
-        },
-    )
-    write_json(
-        folder / "processor_config.json",
-        {
-            "image_token": "<image>",
-            "num_additional_image_tokens": 1,
-            "patch_size": 4,
-            "processor_class": "LlavaNextProcessor",
-            "vision_feature_select_strategy": "default",
-        },
-    )
-    return folder
+    colours = {"image_mean": IMAGE_MEAN, "image_std": IMAGE_STD, "resample": 3}
+    shape = {"crop_size": {"height": SIDE, "width": SIDE}, "size": {"shortest_edge": SIDE}}
+    tiles = {"aspect_ratio_setting": "anyres", "image_grid_pinpoints": PINPOINTS}
+    own = {"image_token": "<image>", "num_additional_image_tokens": 1, "patch_size": 4}
+    own["vision_feature_select_strategy"] = "default"
+    return save_processor(folder, "LlavaNext", colours | shape | tiles, own)
 
 
 def save_llava_onevision(folder: Path, *, seed: int = 0) -> Path:
@@ -158,30 +145,10 @@ def save_llava_onevision(folder: Path, *, seed: int = 0) -> Path:
         video_token_index=ids["<video>"],
         vision_aspect_ratio="anyres_max_2",
     )
-    write_json(
-        folder / "preprocessor_config.json",
-        {
-            "image_processor_type": "LlavaOnevisionImageProcessor",
-            "processor_class": "LlavaOnevisionProcessor",
-            "image_grid_pinpoints": PINPOINTS,
-            "image_mean": HALF,
-            "image_std": HALF,
-            "resample": 3,
-            "size": {"height": SIDE, "width": SIDE},
-        },
-    )
-    write_json(
-        folder / "processor_config.json",
-        {
-            "image_token": "<image>",
-            "num_image_tokens": 16,
-            "processor_class": "LlavaOnevisionProcessor",
-            "video_token": "<video>",
-            "vision_aspect_ratio": "anyres_max_2",
-            "vision_feature_select_strategy": "full",
-        },
-    )
-    return folder
+    images = {"image_grid_pinpoints": PINPOINTS, "resample": 3, "size": {"height": SIDE, "width": SIDE}}
+    marks = {"image_token": "<image>", "num_image_tokens": 16, "video_token": "<video>"}
+    own = marks | {"vision_aspect_ratio": "anyres_max_2", "vision_feature_select_strategy": "full"}
+    return save_processor(folder, "LlavaOnevision", images, own)
 
 
 def save_internvl(folder: Path, *, seed: int = 0) -> Path:
@@ -201,22 +168,11 @@ def save_internvl(folder: Path, *, seed: int = 0) -> Path:
         image_seq_length=4,
         tie_word_embeddings=False,
     )
-    write_json(
-        folder / "preprocessor_config.json",
-        {
-            "image_processor_type": "GotOcr2ImageProcessorFast",
-            "processor_class": "InternVLProcessor",
-            "crop_to_patches": False,
-            "max_patches": 4,
-            "min_patches": 1,
-            "image_mean": IMAGE_MEAN,
-            "image_std": IMAGE_STD,
-            "resample": 3,
-            "size": {"height": SIDE, "width": SIDE},
-        },
+    colours = {"image_mean": IMAGE_MEAN, "image_std": IMAGE_STD, "resample": 3}
+    tiles = {"crop_to_patches": False, "max_patches": 4, "min_patches": 1, "size": {"height": SIDE, "width": SIDE}}
+    return save_processor(
+        folder, "InternVL", colours | tiles, {"image_seq_length": 4}, kind="GotOcr2ImageProcessorFast"
     )
-    write_json(folder / "processor_config.json", {"image_seq_length": 4, "processor_class": "InternVLProcessor"})
-    return folder
 
 
 def save_smolvlm(folder: Path, *, seed: int = 0, kind: str = "smolvlm") -> Path:
@@ -236,22 +192,9 @@ def save_smolvlm(folder: Path, *, seed: int = 0, kind: str = "smolvlm") -> Path:
         scale_factor=2,
         pad_token_id=0,
     )
-    named = {"smolvlm": "SmolVLM", "idefics3": "Idefics3"}[kind]
-    write_json(
-        folder / "preprocessor_config.json",
-        {
-            "image_processor_type": f"{named}ImageProcessor",
-            "processor_class": f"{named}Processor",
-            "do_image_splitting": True,
-            "image_mean": HALF,
-            "image_std": HALF,
-            "max_image_size": {"longest_edge": SIDE},
-            "size": {"longest_edge": 3 * SIDE},
-            "resample": 1,
-        },
-    )
-    write_json(folder / "processor_config.json", {"image_seq_len": 4, "processor_class": f"{named}Processor"})
-    return folder
+    longest = {"max_image_size": {"longest_edge": SIDE}, "size": {"longest_edge": 3 * SIDE}}
+    images = {"do_image_splitting": True, "resample": 1} | longest
+    return save_processor(folder, {"smolvlm": "SmolVLM", "idefics3": "Idefics3"}[kind], images, {"image_seq_len": 4})
 
 
 def save_gemma3(folder: Path, *, seed: int = 0, window: int = 8) -> Path:
@@ -275,20 +218,8 @@ def save_gemma3(folder: Path, *, seed: int = 0, window: int = 8) -> Path:
         tie_word_embeddings=False,
     )
     write_json(folder / "generation_config.json", {"eos_token_id": ends, "bos_token_id": ids["<bos>"]})
-    write_json(
-        folder / "preprocessor_config.json",
-        {
-            "image_processor_type": "Gemma3ImageProcessor",
-            "processor_class": "Gemma3Processor",
-            "image_mean": HALF,
-            "image_std": HALF,
-            "image_seq_length": 4,
-            "resample": 2,
-            "size": {"height": SIDE, "width": SIDE},
-        },
-    )
-    write_json(folder / "processor_config.json", {"image_seq_length": 4, "processor_class": "Gemma3Processor"})
-    return folder
+    images = {"image_seq_length": 4, "resample": 2, "size": {"height": SIDE, "width": SIDE}}
+    return save_processor(folder, "Gemma3", images, {"image_seq_length": 4})
 
 
 def save_paligemma(folder: Path, *, seed: int = 0, text: str = "gemma") -> Path:
@@ -307,16 +238,5 @@ def save_paligemma(folder: Path, *, seed: int = 0, text: str = "gemma") -> Path:
         hidden_size=32,
         tie_word_embeddings=False,
     )
-    write_json(
-        folder / "preprocessor_config.json",
-        {
-            "image_processor_type": "SiglipImageProcessor",
-            "processor_class": "PaliGemmaProcessor",
-            "image_mean": HALF,
-            "image_std": HALF,
-            "image_seq_length": 16,
-            "resample": 3,
-            "size": {"height": SIDE, "width": SIDE},
-        },
-    )
-    return folder
+    images = {"image_seq_length": 16, "resample": 3, "size": {"height": SIDE, "width": SIDE}}
+    return save_processor(folder, "PaliGemma", images, None, kind="SiglipImageProcessor")

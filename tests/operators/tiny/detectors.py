@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     BertConfig,
     GotOcr2Config,
@@ -12,7 +11,6 @@ from transformers import (
     GroundingDinoForObjectDetection,
     Owlv2Config,
     Owlv2ForObjectDetection,
-    PreTrainedTokenizerFast,
     SwinConfig,
 )
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
@@ -90,16 +88,6 @@ def save_got_ocr2(folder: Path, *, seed: int = 0) -> Path:
     coarse(network, seed=seed, deviation=0.2)
     network.save_pretrained(folder)
     GotOcr2ImageProcessorPil(size={"height": PAGE, "width": PAGE}).save_pretrained(folder)
-    _save_got_tokenizer(folder)
+    end = {"pad_token": "<|endoftext|>", "eos_token": "<|endoftext|>"}
+    tiny.byte_tokenizer(GOT_VOCABULARY, GOT_SPECIAL, **end).save_pretrained(folder)
     return folder
-
-
-def _save_got_tokenizer(folder: Path) -> None:
-    """A token for every byte, and the marks of GOT's conversations."""
-    tokenizer = Tokenizer(models.BPE(GOT_VOCABULARY, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(list(GOT_SPECIAL))
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<|endoftext|>", eos_token="<|endoftext|>"
-    ).save_pretrained(folder)

@@ -5,14 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     BlipConfig,
     BlipForConditionalGeneration,
     BlipImageProcessor,
     LlamaConfig,
     LlamaForCausalLM,
-    PreTrainedTokenizerFast,
 )
 
 from tests.operators import tiny
@@ -38,12 +36,8 @@ FOLLOWING = (
 def save_tokenizer(folder: Path, *replies: str) -> Mapping[str, int]:
     """A tokenizer of single bytes and of whole replies; its vocabulary."""
     vocabulary = {token: index for index, token in enumerate([*SPECIAL, *tiny.BYTES, *replies])}
-    tokenizer = Tokenizer(models.BPE(vocabulary, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(list(SPECIAL))
     names = {"pad_token": "<pad>", "unk_token": "<unk>", "eos_token": "<|im_end|>", "sep_token": "<|im_end|>"}
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<|im_start|>", **names)
+    fast = tiny.byte_tokenizer(vocabulary, SPECIAL, bos_token="<|im_start|>", **names)
     fast.chat_template = TEMPLATE
     fast.save_pretrained(folder)
     return vocabulary

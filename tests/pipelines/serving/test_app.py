@@ -19,7 +19,7 @@ from urllib3.util import Retry
 from plumbline.operators.errors import ConfigError, RowError
 from plumbline.operators.metrics.clipscore import ClipScoreConfig
 from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
-from plumbline.operators.wires.wire import Answer, Asked, Served
+from plumbline.operators.wires.wire import Answer, ScoreRequest, Served
 from plumbline.pipelines.serving.app import Gate, make_app
 from plumbline.pipelines.serving.config import LoadConfig
 from plumbline.pipelines.serving.counts import Counts
@@ -33,7 +33,7 @@ BUSY = RowError("model_failed", "out of memory", retryable=True)
 SERVED = Served({"align": "recipe-1", "brightness": "recipe-2"}, "align")
 
 
-async def score(batch: Sequence[Asked], metrics: Sequence[str]) -> Sequence[Answered]:
+async def score(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[Answered]:
     """The length of the prompt; none where the image is `corrupt`, or `busy`."""
     errors = {b"corrupt": CORRUPT, b"busy": BUSY}
     found = [(one, next((errors[image] for image in one.images if image in errors), None)) for one in batch]
@@ -118,9 +118,9 @@ def test_what_is_not_of_the_form_is_refused_in_one_line(form: Any, message: str)
 
 def test_what_looks_like_base64_and_is_a_path_is_bytes_and_nothing_else() -> None:
     """`etc/passwd00` is base64 by its letters; its bytes are no image, and no file is opened."""
-    seen: list[Asked] = []
+    seen: list[ScoreRequest] = []
 
-    async def remember(batch: Sequence[Asked], metrics: Sequence[str]) -> Sequence[Answered]:
+    async def remember(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[Answered]:
         seen.extend(batch)
         return await score(batch, metrics)
 
@@ -296,7 +296,7 @@ def test_a_body_counts_until_what_it_left_in_the_queue_is_scored() -> None:
     """Two requests wait too long: their bodies are held by the queue although both are answered."""
     free = asyncio.Event()
 
-    async def slow(batch: Sequence[Asked], metrics: Sequence[str]) -> Sequence[Answered]:
+    async def slow(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[Answered]:
         await free.wait()
         return await score(batch, metrics)
 

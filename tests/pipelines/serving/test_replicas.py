@@ -9,7 +9,7 @@ from ray import serve as ray_serve
 
 from plumbline.jobs.command import load_values
 from plumbline.jobs.scorer import open_scorer
-from plumbline.operators.wires.wire import Asked
+from plumbline.operators.wires.wire import ScoreRequest
 from plumbline.pipelines.plans.config import read_config
 from plumbline.pipelines.serving.config import ServeConfig
 from plumbline.pipelines.serving.counts import Counts
@@ -29,7 +29,7 @@ def serving() -> Iterator[None]:
 
 
 def ask(service: Service, pairs: Sequence[Pair]) -> list[Answered]:
-    return asyncio.run(service.score([Asked((pair.image,), pair.prompt, ("clipscore",)) for pair in pairs]))
+    return asyncio.run(service.score([ScoreRequest((pair.image,), pair.prompt, ("clipscore",)) for pair in pairs]))
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import pytest
 
 from plumbline.operators.errors import RowError
-from plumbline.operators.wires.wire import Answer, Asked, Served
+from plumbline.operators.wires.wire import Answer, ScoreRequest, Served
 from plumbline.pipelines.serving.config import LoadConfig
 from plumbline.pipelines.serving.counts import Counts
 from plumbline.pipelines.serving.service import Answered, ReplicaDied, Service, Unanswered
@@ -16,8 +16,8 @@ Result = TypeVar("Result")
 SERVED = Served({"length": "recipe-1", "bytes": "recipe-2"}, None)
 
 
-def asked(prompt: str, image: bytes = b"image", metrics: Sequence[str] = ("length",)) -> Asked:
-    return Asked((image,), prompt, tuple(metrics))
+def asked(prompt: str, image: bytes = b"image", metrics: Sequence[str] = ("length",)) -> ScoreRequest:
+    return ScoreRequest((image,), prompt, tuple(metrics))
 
 
 class Replicas:
@@ -28,7 +28,7 @@ class Replicas:
         self.metrics: list[tuple[str, ...]] = []
         self.befalls = befalls
 
-    async def __call__(self, batch: Sequence[Asked], metrics: Sequence[str]) -> Sequence[Answered]:
+    async def __call__(self, batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[Answered]:
         prompts = [one.prompt for one in batch]
         self.batches.append(prompts)
         self.metrics.append(tuple(metrics))
@@ -160,7 +160,7 @@ def test_other_frames_are_another_image() -> None:
     async def main() -> None:
         serving = service(replicas)
         for frames in ((b"ab", b"c"), (b"a", b"bc"), (b"abc",)):
-            await serving.score([Asked(frames, "p", ("length",))])
+            await serving.score([ScoreRequest(frames, "p", ("length",))])
 
     run(main())
     assert len(replicas.batches) == 3
@@ -169,7 +169,7 @@ def test_other_frames_are_another_image() -> None:
 def test_a_null_is_never_remembered() -> None:
     failing = [True]
 
-    async def score(batch: Sequence[Asked], metrics: Sequence[str]) -> Sequence[Answered]:
+    async def score(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[Answered]:
         error = RowError("model_failed", "out of memory", retryable=True)
         return [{"length": Answer(None, error) if failing.pop() else Answer(1.0)} for _ in batch]
 

@@ -27,19 +27,21 @@ from tests.operators.tiny.rewards import save_open_clip
 ROOT = Path(__file__).parents[4]
 COMMIT, OLDER, TOWER_COMMIT = "1" * 40, "0123456789abcdef" * 2 + "01234567", "2" * 40
 CLIP, FLANT5, OPEN_CLIP = "acme/tiny-clip", "acme/tiny-flant5", "acme/tiny-open-clip"
+WEIGHTLESS = "acme/weightless"
 
 RESOLVE = """
 import json, sys
 from plumbline.operators.errors import ModelError
 from plumbline.operators.models.families import model_config
 from plumbline.operators.models.resolution import resolve_model
-try:
-    model = resolve_model(model_config(**json.loads(sys.argv[1])), on_gpu=False)
-    told = {"semantic": model.semantic(), "commits": {role: part.commit for role, part in model.parts.items()}}
-    told["torch"] = "torch" in sys.modules
-except ModelError as error:
-    told = {"error": str(error)}
-print(json.dumps(told))
+def tell(config):
+    try:
+        model = resolve_model(model_config(**config), on_gpu=False)
+    except ModelError as error:
+        return {"error": str(error)}
+    return {"semantic": model.semantic(), "commits": {role: part.commit for role, part in model.parts.items()}}
+told = [tell(config) for config in json.loads(sys.argv[1])]
+print(json.dumps({"told": told, "torch": "torch" in sys.modules}))
 """
 ANSWER = """
 import json, sys
@@ -56,7 +58,15 @@ print(json.dumps(model.likelihood(features, [Question(0, "a red circle ?", ("Yes
 """
 
 
-def run_script(script: str, environment: dict[str, str], **config: Any) -> Any:
+def resolved(environment: dict[str, str], *configs: dict[str, Any]) -> list[dict[str, Any]]:
+    """What each config is resolved to in a process with these hub settings, or why it is not."""
+    answer = run_script(RESOLVE, environment, configs)
+    assert not answer["torch"]
+    told: list[dict[str, Any]] = answer["told"]
+    return told
+
+
+def run_script(script: str, environment: dict[str, str], config: Any) -> Any:
     """What a script told of a model config, run with these hub settings and no others."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
     done = subprocess.run(
@@ -79,73 +89,61 @@ def put_in_cache(home: Path, repo: str, folder: Path, commit: str, *, revision: 
         (entry / "refs" / revision).write_text(commit)
 
 
-@pytest.fixture
-def offline(checkpoints: Path, tmp_path: Path) -> dict[str, str]:
-    """Settings without a hub, and with a cache that holds both models; the FlanT5 names its tower by hub id."""
-    home = tmp_path / "hf"
-    shutil.copytree(checkpoints / "flant5", tmp_path / "flant5")
-    tiny.edit_json(tmp_path / "flant5" / "config.json", mm_vision_tower=CLIP)
-    put_in_cache(home, CLIP, checkpoints / "clip", TOWER_COMMIT)
-    put_in_cache(home, FLANT5, tmp_path / "flant5", COMMIT)
-    put_in_cache(home, FLANT5, tmp_path / "flant5", OLDER, revision="refs/pr/3")
-    return {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1"}
+@pytest.fixture(scope="module")
+def offline(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Settings without a hub, and with a cache that holds models; the FlanT5 names its tower by hub id."""
+    folder = tmp_path_factory.mktemp("offline")
+    shutil.copytree(checkpoints / "flant5", folder / "flant5")
+    tiny.edit_json(folder / "flant5" / "config.json", mm_vision_tower=CLIP)
+    shutil.copytree(checkpoints / "clip", folder / "weightless")
+    (folder / "weightless" / "model.safetensors").unlink()
+    put_in_cache(folder / "hf", CLIP, checkpoints / "clip", TOWER_COMMIT)
+    put_in_cache(folder / "hf", WEIGHTLESS, folder / "weightless", COMMIT)
+    put_in_cache(folder / "hf", FLANT5, folder / "flant5", COMMIT)
+    put_in_cache(folder / "hf", FLANT5, folder / "flant5", OLDER, revision="refs/pr/3")
+    return {"HF_HOME": str(folder / "hf"), "HF_HUB_OFFLINE": "1"}
 
 
 # Without a hub
 
-
-def test_a_cached_id_is_its_commit_and_so_is_the_tower_it_names(offline: dict[str, str]) -> None:
-    told = run_script(RESOLVE, offline, family="clip_flant5", checkpoint=FLANT5)
-    assert told["commits"] == {"checkpoint": COMMIT, "tokenizer": COMMIT, "vision_tower": TOWER_COMMIT}
-    assert told["semantic"]["parts"] == {
-        "checkpoint": f"{FLANT5}@{COMMIT}",
-        "tokenizer": f"{FLANT5}@{COMMIT}",
-        "vision_tower": f"{CLIP}@{TOWER_COMMIT}",
-    }
-    assert not told["torch"]
+OUT_OF_REACH = (
+    "model 'acme/unknown': neither a local folder, nor in the hub's cache, nor can the hub be reached; "
+    "give a folder, or download it first (`hf download`)"
+)
 
 
-@pytest.mark.parametrize("revision", ["refs/pr/3", OLDER])
-def test_a_revision_is_the_commit_it_names_and_a_full_commit_is_itself(offline: dict[str, str], revision: str) -> None:
-    told = run_script(RESOLVE, offline, family="clip_flant5", checkpoint=FLANT5, revision=revision)
-    assert told["commits"]["checkpoint"] == OLDER
-    assert told["semantic"]["label"] is None, "the commit says it; a label is for local folders"
+def test_the_cache_alone_pins_what_it_has_and_says_what_it_lacks(offline: dict[str, str], checkpoints: Path) -> None:
+    flant5, local = {"family": "clip_flant5", "checkpoint": FLANT5}, str(checkpoints / "clip")
+    main, branch, commit, folder, *errors = resolved(
+        offline,
+        flant5,
+        flant5 | {"revision": "refs/pr/3"},
+        flant5 | {"revision": OLDER},
+        {"family": "clip", "checkpoint": local},
+        {"family": "clip", "checkpoint": "acme/unknown"},
+        {"family": "clip", "checkpoint": "acme/unknown", "revision": "v9"},
+        {"family": "clip", "checkpoint": CLIP, "revision": "9" * 40},
+        {"family": "clip", "checkpoint": WEIGHTLESS},
+    )
+    assert main["commits"] == {"checkpoint": COMMIT, "tokenizer": COMMIT, "vision_tower": TOWER_COMMIT}
+    ids = {"checkpoint": FLANT5, "tokenizer": FLANT5, "vision_tower": CLIP}
+    assert main["semantic"]["parts"] == {role: f"{ids[role]}@{pinned}" for role, pinned in main["commits"].items()}
+    for told in (branch, commit):
+        assert told["commits"]["checkpoint"] == OLDER
+        assert told["semantic"]["label"] is None, "the commit says it; a label is for local folders"
+    own = resolve_model(model_config(family="clip", checkpoint=local), on_gpu=False)
+    assert folder["semantic"] == own.semantic(), "a local folder comes before the hub"
+    assert set(folder["commits"].values()) == {None}
+    unknown, unknown_branch, unknown_commit, weightless = (told["error"] for told in errors)
+    assert unknown == unknown_branch == OUT_OF_REACH
+    assert "nor can the hub be reached" in unknown_commit and "not a checkpoint" not in unknown_commit
+    assert f"{WEIGHTLESS}@{COMMIT}" in weightless and "safetensors" in weightless
 
 
 def test_a_cached_id_answers_as_its_folder_does(offline: dict[str, str], likelihood: ClipFlanT5Likelihood) -> None:
-    told = run_script(ANSWER, offline, family="clip_flant5", checkpoint=FLANT5)
+    told = run_script(ANSWER, offline, {"family": "clip_flant5", "checkpoint": FLANT5})
     features = likelihood.encode([likelihood.preprocess(tiny.picture(0))])
     assert told == likelihood.likelihood(features, [Question(0, "a red circle ?", ("Yes", "No"))])
-
-
-@pytest.mark.parametrize("revision", [None, "v9"])
-def test_an_id_that_is_not_cached_says_what_to_do(offline: dict[str, str], revision: str | None) -> None:
-    told = run_script(RESOLVE, offline, family="clip", checkpoint="acme/unknown", revision=revision)
-    assert told["error"] == (
-        "model 'acme/unknown': neither a local folder, nor in the hub's cache, nor can the hub be reached; "
-        "give a folder, or download it first (`hf download`)"
-    )
-
-
-def test_a_full_commit_that_is_not_cached_is_not_called_a_bad_checkpoint(offline: dict[str, str]) -> None:
-    told = run_script(RESOLVE, offline, family="clip", checkpoint=CLIP, revision="9" * 40)
-    assert "nor can the hub be reached" in told["error"]
-    assert "not a checkpoint" not in told["error"]
-
-
-def test_a_cache_without_the_weights_says_so(offline: dict[str, str]) -> None:
-    snapshot = Path(offline["HF_HOME"], "hub", "models--acme--tiny-clip", "snapshots", TOWER_COMMIT)
-    (snapshot / "model.safetensors").unlink()
-    told = run_script(RESOLVE, offline, family="clip", checkpoint=CLIP)
-    assert f"{CLIP}@{TOWER_COMMIT}" in told["error"]
-    assert "safetensors" in told["error"]
-
-
-def test_a_local_folder_comes_before_the_hub(offline: dict[str, str], checkpoints: Path) -> None:
-    told = run_script(RESOLVE, offline, family="clip", checkpoint=str(checkpoints / "clip"))
-    local = resolve_model(model_config(family="clip", checkpoint=str(checkpoints / "clip")), on_gpu=False)
-    assert told["semantic"] == local.semantic()
-    assert set(told["commits"].values()) == {None}
 
 
 # With one
@@ -234,13 +232,11 @@ def hub(checkpoints: Path) -> Iterator[Hub]:
     server.server_close()
 
 
-def test_a_branch_is_pinned_to_the_commit_the_hub_names(hub: Hub, tmp_path: Path) -> None:
-    told = run_script(RESOLVE, hub.environment(tmp_path), family="clip", checkpoint=CLIP)
+def test_a_branch_is_pinned_to_the_commit_the_hub_names_and_planning_fetches_no_weights(
+    hub: Hub, checkpoints: Path, tmp_path: Path
+) -> None:
+    (told,) = resolved(hub.environment(tmp_path), {"family": "clip", "checkpoint": CLIP})
     assert told["commits"] == {"checkpoint": COMMIT, "tokenizer": COMMIT}
-
-
-def test_planning_fetches_no_weights(hub: Hub, checkpoints: Path, tmp_path: Path) -> None:
-    run_script(RESOLVE, hub.environment(tmp_path), family="clip", checkpoint=CLIP)
     assert hub.served["config.json"] > 0
     size = (checkpoints / "clip" / "model.safetensors").stat().st_size
     assert hub.served.get("model.safetensors", 0) < size / 2, "a header at most"
@@ -255,51 +251,49 @@ print(json.dumps({role: sorted(file.name for file in model.folder(role).iterdir(
 """
 
 
-def test_of_a_tokenizers_repository_no_weights_are_fetched(hub: Hub, checkpoints: Path, tmp_path: Path) -> None:
+def test_only_the_weights_that_are_loaded_are_fetched(hub: Hub, checkpoints: Path, tmp_path: Path) -> None:
+    """Of a tokenizer's repository none, and of two layouts in one repository one."""
     shutil.copytree(checkpoints / "clip", tmp_path / "words")
     (tmp_path / "words" / "model.safetensors").rename(tmp_path / "words" / "large.safetensors")
     hub.repositories["acme/words"] = tmp_path / "words"
-    files = run_script(FETCH, hub.environment(tmp_path / "hf"), family="clip", checkpoint=CLIP, tokenizer="acme/words")
-    assert "model.safetensors" in files["checkpoint"] and "tokenizer.json" in files["tokenizer"]
-    assert "large.safetensors" not in hub.served
-
-
-def test_of_two_layouts_in_a_repository_one_is_fetched(hub: Hub, checkpoints: Path, tmp_path: Path) -> None:
     hub.repositories[OPEN_CLIP] = save_open_clip(tmp_path / "open_clip")
-    shutil.copy(checkpoints / "clip" / "model.safetensors", tmp_path / "open_clip")
-    files = run_script(FETCH, hub.environment(tmp_path / "hf"), family="open_clip", checkpoint=OPEN_CLIP)
-    assert "open_clip_model.safetensors" in files["checkpoint"] and "model.safetensors" not in hub.served
+    shutil.copy(checkpoints / "clip" / "model.safetensors", tmp_path / "open_clip" / "other.safetensors")
+    clip = {"family": "clip", "checkpoint": CLIP, "tokenizer": "acme/words"}
+    files = run_script(FETCH, hub.environment(tmp_path / "hf"), clip)
+    assert "model.safetensors" in files["checkpoint"] and "tokenizer.json" in files["tokenizer"]
+    files = run_script(FETCH, hub.environment(tmp_path / "hf"), {"family": "open_clip", "checkpoint": OPEN_CLIP})
+    assert "open_clip_model.safetensors" in files["checkpoint"]
+    assert not {"large.safetensors", "other.safetensors"} & set(hub.served)
 
 
 def test_a_repository_in_open_clips_layout_alone_is_found_by_its_files(hub: Hub, tmp_path: Path) -> None:
     hub.repositories[OPEN_CLIP] = save_open_clip(tmp_path / "open_clip")
-    told = run_script(RESOLVE, hub.environment(tmp_path / "hf"), family="open_clip", checkpoint=OPEN_CLIP)
-    assert told["commits"] == {"checkpoint": COMMIT, "tokenizer": COMMIT}
+    config = {"family": "open_clip", "checkpoint": OPEN_CLIP}
+    told = resolved(hub.environment(tmp_path / "hf"), config)
+    assert told[0]["commits"] == {"checkpoint": COMMIT, "tokenizer": COMMIT}
     put_in_cache(tmp_path / "cache", OPEN_CLIP, tmp_path / "open_clip", COMMIT)
-    offline = {"HF_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1"}
-    assert run_script(RESOLVE, offline, family="open_clip", checkpoint=OPEN_CLIP) == told
+    assert resolved({"HF_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1"}, config) == told
 
 
 def test_a_hub_model_without_safetensors_is_refused_with_the_remedy(hub: Hub, tmp_path: Path) -> None:
     shutil.copytree(hub.repositories[CLIP], tmp_path / "pickled")
     hub.repositories[CLIP] = tmp_path / "pickled"
     (tmp_path / "pickled" / "model.safetensors").rename(tmp_path / "pickled" / "pytorch_model.bin")
-    told = run_script(RESOLVE, hub.environment(tmp_path / "hf"), family="clip", checkpoint=CLIP)
+    (told,) = resolved(hub.environment(tmp_path / "hf"), {"family": "clip", "checkpoint": CLIP})
     assert f"{CLIP}@{COMMIT}: expected safetensors weights, found none; convert it" in told["error"]
     assert "pytorch_model.bin" not in hub.served
 
 
-@pytest.mark.parametrize(("repo", "status"), [("acme/unknown", 404), ("acme/gated", 403)])
-def test_a_repository_the_hub_refuses_is_named_with_its_answer(
-    hub: Hub, tmp_path: Path, repo: str, status: int
-) -> None:
+def test_a_repository_the_hub_refuses_is_named_with_its_answer(hub: Hub, tmp_path: Path) -> None:
+    refusals = {"acme/unknown": 404, "acme/gated": 403}
     hub.refusals["acme/gated"] = 403
-    told = run_script(RESOLVE, hub.environment(tmp_path), family="clip", checkpoint=repo)
-    assert f"model {repo!r} at revision 'main': the hub answered {status}" in told["error"]
-    assert "hf auth login" in told["error"]
+    answers = resolved(hub.environment(tmp_path), *({"family": "clip", "checkpoint": repo} for repo in refusals))
+    for (repo, status), told in zip(refusals.items(), answers, strict=True):
+        assert f"model {repo!r} at revision 'main': the hub answered {status}" in told["error"]
+        assert "hf auth login" in told["error"]
 
 
-def test_a_hub_nobody_answers_for_is_the_cache(hub: Hub, offline: dict[str, str]) -> None:
+def test_a_hub_nobody_answers_for_is_the_cache(offline: dict[str, str]) -> None:
     unreachable = {"HF_HOME": offline["HF_HOME"], "HF_ENDPOINT": "http://127.0.0.1:9"}
-    told = run_script(RESOLVE, unreachable, family="clip", checkpoint=CLIP)
+    (told,) = resolved(unreachable, {"family": "clip", "checkpoint": CLIP})
     assert told["commits"]["checkpoint"] == TOWER_COMMIT

@@ -12,8 +12,8 @@ import pytest
 
 from plumbline.operators.errors import ConfigError, ModelError, RowError
 from plumbline.operators.models.calls import Call, Generation, Message, Request, Usage
-from plumbline.operators.models.engines.pace import Pace
 from plumbline.operators.models.families import model_config, openai
+from plumbline.operators.models.families.openai import Pace
 from plumbline.operators.models.loading import load, preflight
 from plumbline.operators.models.resolution import resolve_model
 from plumbline.operators.models.service import Prices
