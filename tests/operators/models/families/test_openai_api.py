@@ -4,7 +4,6 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,14 +17,6 @@ from plumbline.operators.models.loading import load, preflight
 from plumbline.operators.models.resolution import resolve_model
 from plumbline.operators.models.service import Prices
 from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, connect, failed, said, told
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setenv(VARIABLE, KEY)
-    started = Server()
-    yield started
-    started.close()
 
 
 def ask(text: str = "Is it?", **options: Any) -> Request:

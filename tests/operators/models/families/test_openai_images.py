@@ -5,7 +5,6 @@ import json
 import math
 import threading
 from base64 import b64decode
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +26,6 @@ from tests.operators import tiny
 from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, connect, failed, said, told
 
 PICTURES = (tiny.picture(0), tiny.picture(1, width=24, height=64))
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setenv(VARIABLE, KEY)
-    started = Server()
-    yield started
-    started.close()
 
 
 def features(model: openai.OpenAiModel) -> list[str]:
@@ -136,21 +127,6 @@ def test_case_and_space_do_not_count_and_the_likeliest_spelling_does(
     assert likelihood(server, "Yes") == [[logprob, 0.0]]
 
 
-def test_an_answer_that_is_not_among_the_likeliest_is_an_error_and_not_0(server: Server) -> None:
-    server.script = lambda number, body: told(("I", -0.1), ("Sorry", -2.0), ("Ye", -3.0))
-    answer = likelihood(server, "Yes")
-    assert isinstance(answer, RowError)
-    assert (answer.kind, answer.retryable) == ("no_likelihood", False)
-    assert "'Yes' is not among the 20 likeliest first tokens of the answer of judge" in answer.message
-    assert "begins with 'i', 'sorry', 'ye'" in answer.message
-
-
-def test_one_absent_choice_leaves_the_question_without_an_answer(server: Server) -> None:
-    server.script = lambda number, body: told(("Yes", -0.1), ("yes", -2.0))
-    answer = likelihood(server, "Yes", "No")
-    assert isinstance(answer, RowError) and "'No'" in answer.message
-
-
 def test_a_choice_of_several_words_is_never_asked_for(server: Server) -> None:
     server.script = lambda number, body: told(("red", -0.1))
     model = connect(server)
@@ -170,34 +146,35 @@ def strange(logprobs: Any) -> Answer:
     return answer
 
 
+STRANGE: tuple[Any, ...] = (
+    None,
+    {},
+    {"content": None},
+    {"content": []},
+    {"content": [{"token": "Yes", "logprob": -0.1}]},
+    {"content": [{"top_logprobs": []}]},
+    {"content": [{"top_logprobs": [{"token": "Yes", "logprob": None}]}]},
+    {"content": [{"top_logprobs": [{"token": None, "logprob": -0.1}]}]},
+    {"content": "Yes"},
+)
+ABSENT = "'Yes' is not among the 20 likeliest first tokens of the answer of judge, which begins with 'i', 'sorry', 'ye'"
+
+
 @pytest.mark.parametrize(
-    "logprobs",
+    ("answer", "kind", "message"),
     [
-        None,
-        {},
-        {"content": None},
-        {"content": []},
-        {"content": [{"token": "Yes", "logprob": -0.1}]},
-        {"content": [{"top_logprobs": []}]},
-        {"content": [{"top_logprobs": [{"token": "Yes", "logprob": None}]}]},
-        {"content": [{"top_logprobs": [{"token": None, "logprob": -0.1}]}]},
-        {"content": "Yes"},
+        (told(("I", -0.1), ("Sorry", -2.0), ("Ye", -3.0)), "no_likelihood", ABSENT),
+        (told(("Yes", -0.1), ("yes", -2.0)), "no_likelihood", "'No' is not among the 20 likeliest"),
+        *((strange(logprobs), "no_likelihood", "judge gave no top_logprobs") for logprobs in STRANGE),
+        (told(("I", -0.1), refusal="I will not"), "reply_refused", "I will not"),
+        (said("x", reason="content_filter"), "reply_refused", "content filter"),
     ],
 )
-def test_an_endpoint_that_tells_no_likelihood_is_said_so(server: Server, logprobs: Any) -> None:
-    server.script = lambda number, body: strange(logprobs)
-    answer = likelihood(server, "Yes")
-    assert isinstance(answer, RowError)
-    assert (answer.kind, answer.retryable) == ("no_likelihood", False)
-    assert "judge gave no top_logprobs" in answer.message
-
-
-@pytest.mark.parametrize("answer", [told(("I", -0.1), refusal="I will not"), said("x", reason="content_filter")])
-def test_a_refusal_has_no_likelihood(server: Server, answer: Answer) -> None:
+def test_what_is_not_told_is_an_error_and_not_0(server: Server, answer: Answer, kind: str, message: str) -> None:
     server.script = lambda number, body: answer
-    result = likelihood(server, "Yes")
+    result = likelihood(server, "Yes", "No")
     assert isinstance(result, RowError)
-    assert (result.kind, result.retryable) == ("reply_refused", False)
+    assert (result.kind, result.retryable) == (kind, False) and message in result.message
 
 
 @pytest.mark.parametrize(("status", "kind"), [(500, "model_unavailable"), (400, "request_refused")])
@@ -270,6 +247,12 @@ def test_what_calls_took_is_counted_for_the_thread_that_asked(server: Server) ->
 # In a sweep
 
 
+def asking(server: Server) -> tuple[str, ...]:
+    """The words by which a sweep asks the server."""
+    service = (f"models.vqa.endpoint={server.url}", f"models.vqa.key_variable={VARIABLE}")
+    return ("metric=[vqascore]", "model@models.vqa=api", "models.vqa.checkpoint=judge", *service)
+
+
 def test_a_service_is_the_vqa_model_of_a_sweep(server: Server, tmp_path: Path) -> None:
     def script(number: int, body: dict[str, Any]) -> Answer:
         red = np.asarray(shown(body).convert("RGB"), dtype=float)[..., 0].mean()
@@ -277,9 +260,7 @@ def test_a_service_is_the_vqa_model_of_a_sweep(server: Server, tmp_path: Path) -
 
     server.script, server.trial = script, told(("Yes", -0.1))
     folder = write_benchmark(tmp_path / "bench", ["atlas"], count=4)
-    overrides = ("metric=[vqascore]", "model@models.vqa=api", "models.vqa.checkpoint=judge",
-                 f"models.vqa.endpoint={server.url}", f"models.vqa.key_variable={VARIABLE}")  # fmt: skip
-    planned = plan_sweep(sweep_config(folder, tmp_path / "store", *overrides))
+    planned = plan_sweep(sweep_config(folder, tmp_path / "store", *asking(server)))
     finished = run_sweep(planned, lambda progress: None)
     scores = pq.read_table(Path(finished.folder) / "scores.parquet").to_pylist()
     expected = {
@@ -296,9 +277,7 @@ def test_what_a_service_does_not_tell_is_a_row_without_a_score(server: Server, t
     server.script = lambda number, body: told(("I", -0.2)) if number else told(("Yes", -0.5))
     server.trial = told(("Yes", -0.1))
     folder = write_benchmark(tmp_path / "bench", ["atlas"], count=4)
-    overrides = ("metric=[vqascore]", "model@models.vqa=api", "models.vqa.checkpoint=judge",
-                 f"models.vqa.endpoint={server.url}", f"models.vqa.key_variable={VARIABLE}")  # fmt: skip
-    finished = run_sweep(plan_sweep(sweep_config(folder, tmp_path / "store", *overrides)), lambda progress: None)
+    finished = run_sweep(plan_sweep(sweep_config(folder, tmp_path / "store", *asking(server))), lambda progress: None)
     scores = [row["score"] for row in pq.read_table(Path(finished.folder) / "scores.parquet").to_pylist()]
     assert sorted(score for score in scores if score is not None) == [pytest.approx(math.exp(-0.5))]
     kinds = {error["kind"] for error in finished.results.errors.to_pylist()}
@@ -312,10 +291,8 @@ def test_a_quota_that_is_spent_costs_a_sweep_a_few_requests_and_the_next_one_goe
     server.script = lambda number, body: told(("Yes", -0.5)) if number < 4 else spent
     server.trial = told(("Yes", -0.1))
     folder = write_benchmark(tmp_path / "bench", ["atlas", "flint"], count=11)
-    overrides = ("metric=[vqascore]", "model@models.vqa=api", "models.vqa.checkpoint=judge", "shard_rows=4",
-                 f"models.vqa.endpoint={server.url}", f"models.vqa.key_variable={VARIABLE}", "max_failed=1",
-                 "models.vqa.concurrency=2", "models.vqa.max_retries=0")  # fmt: skip
-    config = sweep_config(folder, tmp_path / "store", *overrides)
+    few = ("shard_rows=4", "max_failed=1", "models.vqa.concurrency=2", "models.vqa.max_retries=0")
+    config = sweep_config(folder, tmp_path / "store", *asking(server), *few)
     errors = run_sweep(plan_sweep(config), lambda progress: None).results.errors.to_pylist()
     assert {(error["kind"], error["retryable"]) for error in errors} == {("quota_spent", True)}
     assert len(errors) == 22 - 4 and len(server.bodies) < 4 + 6, "one of each process, and what was under way"

@@ -311,6 +311,7 @@ def test_padding_that_is_attended_to_does_not_pass_for_right(
         require_alike(load(save(tmp_path / "own"), pair_batch=4), "likelihood")
 
 
+@pytest.mark.parametrize("whole", ["llava_next that looks back a little", "gemma3", "qwen2_5_vl"], indirect=True)
 def test_layers_that_look_back_a_little_do_so_from_an_image_prefix(
     whole: tuple[Path, WholeModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
