@@ -182,55 +182,50 @@ JOURNEYS: dict[str, tuple[Callable[[Path], Path], Mapping[tuple[str, str], int]]
 }
 
 
-@pytest.mark.parametrize("write, expected", JOURNEYS.values(), ids=JOURNEYS)
-def test_images_as_they_lie_are_scored_by_one_command(
-    write: Callable[[Path], Path], expected: Mapping[tuple[str, str], int], tmp_path: Path
-) -> None:
-    assert score_them(tmp_path, f"images={write(tmp_path / 'mine')}") == 0
-    assert scored(tmp_path) == expected
-
-
-TOLD: dict[str, tuple[Callable[[Path], Path], list[str]]] = {
-    "a dataset's column model": (models_in_a_dataset, [
+TOLD: dict[str, list[str]] = {
+    "a dataset's column model": [
         "prompts: 3, from the column 'caption' of {mine}/data/train-00000-of-00001.parquet, such as "
         f"data-train-00000-of-00001/1: {TEXTS[0]!r}",
         "generators: 2, from the column 'model' of {mine}/data/train-00000-of-00001.parquet: "
         "flux (3 images), sdxl (3 images)",
         "columns not read: steps",
-    ]),
-    "a CSV beside the images": (a_table_beside, [
+    ],
+    "a CSV beside the images": [
         f"prompts: 3, from the column 'prompt' of images.csv, such as img/flux_dev_0.png: {TEXTS[0]!r}",
         "generators: 2, from the column 'model_name' of images.csv: flux (3 images), sdxl (3 images)",
-    ]),
-    "plain folders with a list of prompts": (prompt_list, [
+    ],
+    "plain folders with a list of prompts": [
         f"prompts: 3, from the lines of prompts.txt, by the numbers of images, such as flux/00000.png: {TEXTS[0]!r}",
         "generators: 2, from the folders' names: flux (3 images), sdxl (3 images)",
-    ]),
-    "the field model in the JSON of tars": (models_in_tars, [
+    ],
+    "the field model in the JSON of tars": [
         f"prompts: 3, from each sample's .txt, such as flux/0flux: {TEXTS[0]!r}",
         "generators: 2, from 'model' in each sample's .json: flux (3 images), sdxl (3 images)",
-    ]),
-    "prompts as the images' names": (names_alone, [
+    ],
+    "prompts as the images' names": [
         f"prompts: 3, from the images' names, such as {min(TEXTS)}.png: {min(TEXTS)!r}",
         "generators: 1, from the folders' names: mine (3 images)",
-    ]),
-    "Hugging Face Parquet with bytes and captions": (captions, [
+    ],
+    "Hugging Face Parquet with bytes and captions": [
         "prompts: 3, from the column 'caption' of the images' tables, such as ",
         "generators: 1, from the name of {mine}: mine (3 images)",
-    ]),
+    ],
 }  # fmt: skip
+"""Where prompts and generators come from, with counts and an example."""
 
 
-@pytest.mark.parametrize("write, lines", TOLD.values(), ids=TOLD)
-def test_where_prompts_and_generators_come_from_is_said_with_counts_and_an_example(
-    write: Callable[[Path], Path], lines: Sequence[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("name", JOURNEYS)
+def test_images_as_they_lie_are_scored_by_one_command_that_says_how_it_reads_them(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    write, expected = JOURNEYS[name]
     folder = write(tmp_path / "mine")
-    for _ in range(2):
-        assert score_them(tmp_path, f"images={folder}", "dry_run=true") == 0
+    for again in ([], ["dry_run=true"])[: 1 + (name in TOLD)]:
+        assert score_them(tmp_path, f"images={folder}", *again) == 0
         printed = capsys.readouterr().out
-        assert all(line.format(mine=folder) in printed for line in lines), printed
+        assert all(line.format(mine=folder) in printed for line in TOLD.get(name, [])), printed
         assert printed.count("prompts: ") == printed.count("generators: ") == 1
+    assert scored(tmp_path) == expected
 
 
 def test_another_way_to_tell_prompts_is_taken_by_the_next_command(tmp_path: Path) -> None:

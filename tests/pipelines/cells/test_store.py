@@ -199,6 +199,7 @@ def test_s3_refusals_name_the_remedy(s3_server: S3Server, monkeypatch: pytest.Mo
     assert "wrong" not in str(refusal.value) and "wrong" not in repr(wrong)
     with pytest.raises(ConfigError, match=r"no-such-bucket/x: not found"):
         Store(StorageConfig().locate("s3://no-such-bucket/x")).check()
+    monkeypatch.setattr(storage, "S3_RETRIES", 1)
     nobody = StorageConfig(endpoint_url="http://127.0.0.1:9", key="a", secret="b")
     with pytest.raises(ConfigError, match=r"cannot be reached.*check AWS_ENDPOINT_URL or storage\.endpoint_url"):
         Store(nobody.locate("s3://anywhere/x")).check()
