@@ -65,24 +65,6 @@ def test_the_plan_expects_about_as_many_calls_as_writing_the_packs_questions_tak
         assert nodes["entailment:nli"].model_calls == pytest.approx(asked, rel=0.25)
 
 
-def test_planning_twice_names_the_same_cells(folder: Path) -> None:
-    assert paths(planned(folder)) == paths(planned(folder))
-
-
-def test_a_new_generator_adds_only_its_image_cells(folder: Path) -> None:
-    before = planned(folder)
-    write_rows(folder / "images/drift/00000.parquet", images("drift", 8))
-    assert changed(before, planned(folder)) == {"answers:vqa": 2, "similarities:clip": 2, "scores": 4}
-
-
-def test_a_new_revision_of_the_vqa_model_touches_its_answers_and_their_scores(folder: Path) -> None:
-    before, after = planned(folder), planned(folder, "models.vqa.revision=v2")
-    assert changed(before, after) == {"answers:vqa": 4, "scores": 4}
-    assert {cell.recipe.metric for cell in after.cells if cell.path not in {c.path for c in before.cells}} == {
-        "vqascore"
-    }
-
-
 def test_a_changed_weight_file_touches_the_same_and_a_moved_one_nothing(folder: Path, tmp_path: Path) -> None:
     before = planned(folder)
     copy = tmp_path / "models"
@@ -100,6 +82,9 @@ def test_a_changed_weight_file_touches_the_same_and_a_moved_one_nothing(folder: 
 @pytest.mark.parametrize(
     "override, touched",
     [
+        ("models.vqa.revision=v2", {"answers:vqa": 4, "scores": 4}),
+        ("limits.max_pixels=1000", {"answers:vqa": 4, "similarities:clip": 4, "scores": 8}),
+        ("+metrics.product={kind: vqascore, model: vqa, reduction: product}", {"scores": 4}),
         ("metrics.vqascore.reduction=product", {"scores": 4}),
         ("metrics.vqascore.template='Is this {}?'", {"questions": 2, "answers:vqa": 4, "scores": 4}),
         ("metrics.clipscore.variant=torchmetrics", {"scores": 4}),
@@ -114,12 +99,6 @@ def test_a_changed_weight_file_touches_the_same_and_a_moved_one_nothing(folder: 
 )
 def test_only_what_can_change_a_result_changes_a_key(folder: Path, override: str, touched: dict[str, int]) -> None:
     assert changed(planned(folder), planned(folder, override)) == touched
-
-
-def test_metrics_that_ask_the_same_share_the_answers(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "conf/metric").mkdir(parents=True)
-    both = planned(folder, "+metrics.product={kind: vqascore, model: vqa, reduction: product}")
-    assert changed(planned(folder), both) == {"scores": 4}
 
 
 RELEASED = ('Does this figure show "{}"? Please answer yes or no.', "Yes", "mean")
@@ -311,12 +290,6 @@ def test_a_benchmark_that_grows_touches_nothing_that_was_there(folder: Path) -> 
     write_rows(folder / "images/atlas/1.parquet", images("atlas", 12)[8:])
     added = {"questions": 1, "answers:vqa": 1, "similarities:clip": 1, "scores": 2}
     assert changed(before, planned(folder, both)) == added
-
-
-def test_limits_are_in_the_keys_of_all_that_looks_at_images(folder: Path) -> None:
-    assert changed(planned(folder), planned(folder, "limits.max_pixels=1000")) == {
-        "answers:vqa": 4, "similarities:clip": 4, "scores": 8,
-    }  # fmt: skip
 
 
 def test_what_stands_at_an_address_is_in_the_keys(folder: Path) -> None:
