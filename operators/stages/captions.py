@@ -30,16 +30,13 @@ class CaptionsStage(SeeingStage):
     name = "captions"
     version = 1
     schema = schemas.CAPTIONS
+    counted = "one"
     needs = CaptioningMetric
     calls: ClassVar = {"captioner": "generate_from_images"}
 
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
         return {"asking": metric.captioning()}
-
-    @classmethod
-    def calls_of_row(cls, metric: Any, words: float) -> float:
-        return 1.0
 
     def say(self, encoded: Encoded, seen: Sequence[Seen]) -> Ran[str]:
         return write_about(self.model, encoded, seen, [self.metrics[one.metric].caption() for one in seen])
@@ -58,12 +55,9 @@ class RegionsStage(SeeingStage):
     name = "regions"
     version = 1
     schema = schemas.REGIONS
+    counted = "one"
     needs = Metric
     calls: ClassVar = {"grounder": "regions"}
-
-    @classmethod
-    def calls_of_row(cls, metric: Any, words: float) -> float:
-        return 1.0
 
     def say(self, encoded: Encoded, seen: Sequence[Seen]) -> Ran[list[Region]]:
         told: list[list[Region] | RowError] = isolate(self.model.regions, encoded.features)

@@ -30,6 +30,7 @@ class DescriptionsStage(DerivedStage):
     name = "descriptions"
     version = 1
     schema = schemas.DESCRIPTIONS
+    counted = "one"
     needs = DescribingMetric
     calls: ClassVar = {"describer": "generate"}
     side_by_side = True
@@ -41,10 +42,6 @@ class DescriptionsStage(DerivedStage):
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
         return {"asking": metric.describing()}
-
-    @classmethod
-    def calls_of_row(cls, metric: Any, words: float) -> float:
-        return 1.0
 
     def materials(
         self, metric: Any, read: Mapping[str, Mapping[str, Any]], text: str | RowError

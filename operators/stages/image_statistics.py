@@ -20,15 +20,12 @@ class ImageStatisticsStage(ImagesStage):
     name = "image_statistics"
     version = 1
     schema = schemas.IMAGE_STATISTICS
+    counted = "none"
     needs = ImageStatisticConfig
     encodes = False
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         self.options = options
-
-    @classmethod
-    def calls_of_row(cls, metric: Any, words: float) -> float:
-        return 0.0
 
     def preprocess(self, image: Image.Image) -> PixelStatistics:
         return pixel_statistics(image)

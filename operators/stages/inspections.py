@@ -54,6 +54,7 @@ class InspectionsStage(SeeingStage):
     name = "inspections"
     version = 1
     schema = schemas.VERDICTS
+    counted = "writer"
     needs = InspectingMetric
     calls: ClassVar = {"judge": "generate_from_images"}
 
@@ -64,10 +65,6 @@ class InspectionsStage(SeeingStage):
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
         return {"kind": metric.kind, "asking": metric.judging()}
-
-    @classmethod
-    def calls_of_row(cls, metric: Metric, words: float) -> float:
-        return metric.expected(words).calls
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         super().__init__(metrics, models, options)

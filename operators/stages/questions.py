@@ -58,6 +58,7 @@ class QuestionsStage(RowStage):
     name = "questions"
     version = 3
     schema = schemas.QUESTIONS
+    counted = "writer"
     over = "prompts"
     needs = AskingMetric
     calls: ClassVar = {"writer": "generate"}
@@ -72,10 +73,6 @@ class QuestionsStage(RowStage):
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
         return {"kind": metric.kind, **metric.asking()}
-
-    @classmethod
-    def calls_of_row(cls, metric: Metric, words: float) -> float:
-        return metric.expected(words).calls
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         self.metrics = metrics

@@ -98,6 +98,8 @@ class Stage(ABC):
     """The protocol that it wants of a metric, at run time too."""
     calls: ClassVar[Mapping[str, Call]] = {}
     """By the key of a metric that names the role of a model, the call that is made of it; its own model first."""
+    counted: ClassVar[Literal["questions", "writer", "one", "none"]] = "questions"
+    """What a row takes a call for: each question, each request to the metric's writer or judge, or itself."""
     optional: ClassVar[frozenset[str]] = frozenset()
     """Those of the keys that a metric may do without."""
     encodes: ClassVar[bool] = False
@@ -135,8 +137,9 @@ class Stage(ABC):
 
     @classmethod
     def calls_of_row(cls, metric: Metric, words: float) -> float:
-        """The calls that one row takes, where a prompt has so many content words on average; one for each question."""
-        return metric.expected(words).questions
+        """The calls that one row takes, where a prompt has so many content words on average."""
+        writer, questions = metric.expected(words)
+        return {"questions": questions, "writer": writer, "one": 1.0, "none": 0.0}[cls.counted]
 
     @classmethod
     def roles(cls, metric: Metric) -> dict[str, str]:

@@ -7,7 +7,6 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 from plumbline.operators import schemas
 from plumbline.operators.errors import RowError
 from plumbline.operators.metrics.judged import Verdict
-from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.writing import Writing
 from plumbline.operators.stages.derived import DerivedStage, ImageMaterial
 from plumbline.operators.stages.programs import Ran, generate, run_programs
@@ -30,6 +29,7 @@ class VerdictsStage(DerivedStage):
     name = "verdicts"
     version = 1
     schema = schemas.VERDICTS
+    counted = "writer"
     needs = JudgingMetric
     calls: ClassVar = {"judge": "generate"}
     side_by_side = True
@@ -41,10 +41,6 @@ class VerdictsStage(DerivedStage):
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
         return {"kind": metric.kind, "asking": metric.judging()}
-
-    @classmethod
-    def calls_of_row(cls, metric: Metric, words: float) -> float:
-        return metric.expected(words).calls
 
     def materials(
         self, metric: Any, read: Mapping[str, Mapping[str, Any]], text: str | RowError
