@@ -193,14 +193,6 @@ def test_an_image_is_cut_instead_of_padded_where_the_processor_is_asked_for(
         torch.testing.assert_close(model.preprocess(image), similarity.preprocess(image))
 
 
-def test_the_tower_beside_the_checkpoint_gives_the_plain_score_too(checkpoints: Path, tmp_path: Path) -> None:
-    weights = tiny.without_tower(tiny.flant5_weights())
-    tower = str((checkpoints / "clip").resolve())
-    folder = tiny.save_flant5(tmp_path / "flant5", weights, tower_name=tower)
-    plain = PlainClipFlanT5(folder, checkpoints / "clip")
-    assert mean_scores(load(folder)) == pytest.approx(plain.yes_scores(), abs=0, rel=1e-5)
-
-
 @pytest.mark.parametrize("select_layer", [-1, -3])
 def test_the_selected_layer_is_the_checkpoints(checkpoints: Path, tmp_path: Path, select_layer: int) -> None:
     tower = str((checkpoints / "clip").resolve())
@@ -223,13 +215,6 @@ def test_an_image_is_its_patches_without_the_class_token(
         for image, feature in zip(PICTURES, features, strict=True):
             hidden = plain.tower(pixel_values=plain.pixels(image), output_hidden_states=True).hidden_states
             torch.testing.assert_close(feature, plain.projector(hidden[-2][0, 1:]), atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("image", PICTURES, ids=lambda image: f"{image.width}x{image.height}")
-def test_an_image_is_padded_and_processed_as_by_hand(
-    likelihood: ClipFlanT5Likelihood, plain: PlainClipFlanT5, image: Image.Image
-) -> None:
-    torch.testing.assert_close(likelihood.preprocess(image), plain.pixels(image)[0], atol=1e-5, rtol=1e-5)
 
 
 def test_the_output_matrix_is_the_checkpoints_own_and_not_the_embedding(

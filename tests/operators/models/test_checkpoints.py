@@ -86,12 +86,6 @@ def test_a_tokenizer_of_its_own_folder_takes_the_place_of_a_missing_one(own: Pat
     assert model.parts["tokenizer"].folder() == own.resolve()
 
 
-def test_a_sharded_checkpoint_is_as_good_as_one_file(own: Path) -> None:
-    tiny.shard_weights(own / "flant5", tiny.without_tower(tiny.flant5_weights()))
-    (own / "clip" / "model.safetensors").rename(own / "clip" / "model-00001-of-00001.safetensors")
-    assert resolve_flant5(own).parts["checkpoint"].folder() == (own / "flant5").resolve()
-
-
 # What is refused, in words that name the place and the remedy
 
 

@@ -107,13 +107,6 @@ def test_another_name_of_the_embedding_and_positions_are_no_surprise(
     assert answers(load_flant5(own)) == answers(likelihood)
 
 
-def test_a_checkpoint_in_half_precision_is_computed_in_the_precision_that_was_set(own: Path) -> None:
-    rewrite(own / "flant5", lambda weights: weights.update({n: t.bfloat16() for n, t in weights.items()}))
-    model = load_flant5(own, dtype="float32")
-    assert {parameter.dtype for parameter in model.model.parameters()} == {torch.float32}
-    assert {parameter.dtype for parameter in load_flant5(own, dtype="bfloat16").model.parameters()} == {torch.bfloat16}
-
-
 def test_a_saved_network_is_the_same_after_reloading(own: Path, likelihood: ClipFlanT5Likelihood) -> None:
     network = load_network(own / "flant5", tower=own / "clip")
     save_clip_flant5(network, own / "again", tower_name="../clip")
