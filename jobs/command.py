@@ -8,10 +8,11 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, TypeVar, get_args
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
@@ -35,7 +36,8 @@ from plumbline.jobs.help import (
 from plumbline.jobs.secrets import hide, masked, resolve
 from plumbline.jobs.words import as_override, chooses, in_full
 from plumbline.operators.errors import DISTRIBUTION, ConfigError, PlumblineError, suggest, without_secrets
-from plumbline.pipelines.plans.config import read_config
+from plumbline.operators.models.families import families_with
+from plumbline.pipelines.plans.config import alternatives, read_config
 
 UNREADABLE = (HydraException, OmegaConfBaseException, YAMLError, ValueError, RecursionError)
 """What Hydra and its readers raise for files that they cannot take."""
@@ -131,7 +133,7 @@ def _read(command: Command, argv: Sequence[str] | None) -> tuple[dict[str, Any],
         overrides += [f"{key}=true" for key in _flags(command) if getattr(arguments, key)]
         if command.otherwise is not None and not chooses(overrides, str(command.first)):
             overrides.append(f"{command.first}={command.otherwise}")
-        values = load_values(command.name, overrides, arguments.config_dir)
+        values = load_values(command, overrides, arguments.config_dir)
         return values, None if arguments.config else read_config(values, command.schema)
     except ConfigError as error:
         raise UsageError(str(error)) from error
@@ -189,7 +191,7 @@ def _parser(command: Command, argv: Sequence[str] | None) -> _Parser:
         parents=[folder],
         allow_abbrev=False,
     )
-    parser.describe = lambda: describe(command.name, folder.parse_known_args(argv)[0].config_dir)
+    parser.describe = lambda: describe(command.name, command.schema, folder.parse_known_args(argv)[0].config_dir)
     alone = "" if command.first is None else f"; a value alone is {command.first}'s"
     parser.add_argument("overrides", nargs="*", metavar="key=value", help=f"keys and choices, below{alone}")
     for key in _flags(command):
@@ -202,11 +204,16 @@ def _parser(command: Command, argv: Sequence[str] | None) -> _Parser:
 
 def _flags(command: Command) -> list[str]:
     """The keys that are true or false, which may be written as --KEY for KEY=true."""
-    schemas = get_args(command.schema) or (command.schema,)
-    return [field.name for schema in schemas if is_dataclass(schema) for field in fields(schema) if field.type is bool]
+    return [field.name for schema in alternatives(command.schema) for field in fields(schema) if field.type is bool]
 
 
-def load_values(name: str, overrides: Sequence[str], config_dir: str | None = None) -> dict[str, Any]:
+def command_of(job: str) -> Command:
+    """The command line of the job of this name."""
+    command: Command = import_module(f"plumbline.jobs.{job}").COMMAND
+    return command
+
+
+def load_values(command: Command, overrides: Sequence[str], config_dir: str | None = None) -> dict[str, Any]:
     """The composed configuration as plain values; raises ConfigError in one line for what Hydra refuses."""
     if config_dir and not Path(config_dir).is_dir():
         raise ConfigError(f"--config-dir {config_dir}: no such folder")
@@ -216,15 +223,15 @@ def load_values(name: str, overrides: Sequence[str], config_dir: str | None = No
     others = ",".join(f"file://{folder}" for folder in config_folders(config_dir)[1:])
     search = [f"hydra.searchpath=[{others}]"] if others else []
     _register_resolvers()
-    register_defaults()
+    register_defaults(command.schema)
     try:
-        composed = _compose(name, [*map(as_override, overrides), *search])
+        composed = _compose(command.name, [*map(as_override, overrides), *search])
         missing = OmegaConf.missing_keys(composed)
         values = resolve(composed)
     except ConfigError as error:
         raise ConfigError(hide(str(error), overrides)) from error
     except (*UNREADABLE, AssertionError) as error:
-        problem = _broken_file(config_dir) or _explain(error, name, overrides, config_dir)
+        problem = _broken_file(config_dir) or _explain(error, command.name, overrides, config_dir)
         raise ConfigError(hide(problem, overrides)) from error
     if missing:
         raise ConfigError(f"config key {min(missing)!r} is required; set it, as in {min(missing)}=VALUE")
@@ -293,6 +300,12 @@ def _explain(error: Exception, name: str, overrides: Sequence[str], config_dir: 
         known_keys = _known_keys(name, overrides)
         if key in known_keys:
             return f"config key {key!r}: it has no such entry yet; to add one, write +{key}.NAME=VALUE"
+        model, _, option = key.rpartition(".")
+        if model.startswith("models.") and model in known_keys and (families := families_with(option)):
+            return (
+                f"config key {key!r}: an option of {' and '.join(families)}, not of this model; remove it, or where "
+                f"{model}.family is set too, write +{key}=VALUE"
+            )
         return f"unknown config key {key!r}; {suggest(key, known_keys)}"
     unknown = UNKNOWN_CHOICE.search(text)
     if unknown is not None:

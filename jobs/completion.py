@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import argcomplete
 
-from plumbline.jobs.help import choices_of, groups_of, keys_of
+from plumbline.jobs.help import choices_of, groups_of, keys_of_job
 
 
 def complete(jobs: Iterable[str]) -> None:
@@ -22,4 +22,7 @@ def _words(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[st
     group, equals, _chosen = prefix.partition("=")
     if equals:
         return [f"{group}={choice}" for choice in choices_of(group, None)] if group in groups else []
-    return [f"{key}=" for key in (*groups, *keys_of(parsed_args.job))]
+    from plumbline.jobs.command import command_of  # imports all that the job takes, which choices do not need
+
+    keys = [key.path for key in keys_of_job(parsed_args.job, command_of(parsed_args.job).schema)]
+    return [f"{key}=" for key in (*groups, *keys)]

@@ -1,30 +1,65 @@
-"""The defaults of dataclasses as Hydra's files have them, so that a field is written once."""
+"""The fields of dataclasses as Hydra's files have them, so that an option is written once."""
 
-from collections.abc import Mapping
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Literal, NamedTuple, get_args, get_origin
 
+import yaml  # type: ignore[import-untyped]
 from hydra.core.config_store import ConfigStore
+
+from plumbline.operators.metrics.metric import Metric
+from plumbline.operators.models.families import FAMILIES
+from plumbline.operators.models.model import ModelConfig
+from plumbline.pipelines.plans.config import alternatives, classes_within
 
 REQUIRED = "???"
 """How Hydra writes a key that has no default."""
 
 
+class Key(NamedTuple):
+    """A key of a configuration, for people."""
+
+    path: str
+    value: str
+    """Its default as YAML; empty where keys of its own follow."""
+    meaning: str
+
+
 def defaults_of(schema: Any) -> dict[str, Any]:
-    """The fields of a dataclass with their defaults as plain values; REQUIRED for those without."""
-    return {field.name: _plain(_default(field)) for field in fields(schema)}
+    """The fields of a dataclass with their defaults as plain values; REQUIRED for those without.
+
+    Those without that are of classes of their own are left out, as a choice brings them.
+    """
+    return {
+        field.name: _plain(default)
+        for field in fields(schema)
+        if (default := _default(field)) != REQUIRED or not _holds_classes(field)
+    }
 
 
 @cache
-def register_defaults() -> None:
-    """Lets the files of conf/ stand on `any_KIND`, all options of a kind of metric.
+def register_defaults(schema: Any) -> None:
+    """Lets the files of conf/ stand on `any_NAME`, all options of a class `NameConfig` or `Name` within a schema, on
+    `any_KIND`, those of a kind of metric, on `any_model/FAMILY`, and on `any_model`, those of all families.
 
     A metric of another package is a choice by its kind as it is.
     """
     from plumbline.operators.metrics.table import KINDS  # imports every metric
 
     store = ConfigStore.instance()
+    for config in {base for each in classes_within(schema) for base in each.__mro__ if _is_schema(base)}:
+        if not issubclass(config, Metric | ModelConfig):
+            store.store(name=f"any_{_name(config)}", node=defaults_of(config))
+    models = {name: defaults_of(family.config) | {"family": name} for name, family in FAMILIES.items()}
+    for name, options in models.items():
+        store.store(group="any_model", name=name, node=options)
+    every_option = {option: value for options in reversed(models.values()) for option, value in options.items()}
+    store.store(name="any_model", node=every_option | {"family": REQUIRED})
     for kind, metric in KINDS.items():
         store.store(name=f"any_{kind}", node=defaults_of(metric))
     for kind in kinds_of_others():
@@ -36,6 +71,89 @@ def kinds_of_others() -> list[str]:
     from plumbline.operators.metrics.table import KINDS
 
     return [kind for kind in KINDS if kind not in KINDS.ours]
+
+
+def keys_of(schema: Any, values: Mapping[str, Any], path: str = "") -> Iterator[Key]:
+    """The keys of a schema with their defaults, or with these values in their place; and what else is in the values.
+
+    Not those of what is chosen by name: models, metrics and what is null until it is chosen.
+    """
+    own = {field.name: field for each in alternatives(schema) for field in fields(each)}
+    meanings = {name: text for each in alternatives(schema) for name, text in meanings_of(each).items()}
+    for name, field in own.items():
+        default = _plain(_default(field))
+        value = values.get(name, default)
+        inner = alternatives(field.type)
+        if len(inner) == 1 and value is not None:
+            given = {**(default if isinstance(default, dict) else {}), **values.get(name, {})}
+            yield Key(path + name, "", meanings[name] or _in_a_line(inspect.getdoc(inner[0])))
+            yield from keys_of(inner[0], given, f"{path}{name}.")
+        elif isinstance(value, Mapping) and value:
+            yield Key(path + name, "", meanings[name])
+            yield from _given(value, f"{path}{name}.")
+        elif value != REQUIRED or not _holds_classes(field):
+            yield Key(path + name, _as_yaml(value), _with_choices(meanings[name], field.type))
+
+
+@cache
+def meanings_of(schema: Any) -> dict[str, str]:
+    """By field of a dataclass the text that is written below it; empty where there is none."""
+    inherited = [each for each in schema.__bases__ if _is_schema(each)]
+    meanings = {name: text for each in inherited for name, text in meanings_of(each).items()}
+    (node,) = ast.parse(textwrap.dedent(inspect.getsource(schema))).body
+    assert isinstance(node, ast.ClassDef)
+    for statement, following in zip(node.body, [*node.body[1:], ast.Pass()], strict=True):
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            meanings[statement.target.id] = _in_a_line(_text(following))
+    return meanings
+
+
+def _with_choices(meaning: str, kind: Any) -> str:
+    """What a field means, with the words that it may be."""
+    words = _words(kind)
+    return meaning if all(word in meaning for word in words) else f"{meaning} Choices: {', '.join(words)}.".lstrip()
+
+
+def _words(kind: Any) -> list[str]:
+    """The texts of the literals within a type."""
+    if get_origin(kind) is Literal:
+        return [word for word in get_args(kind) if isinstance(word, str)]
+    return [word for inner in get_args(kind) for word in _words(inner)]
+
+
+def _text(statement: ast.stmt) -> str | None:
+    value = statement.value if isinstance(statement, ast.Expr) else None
+    return value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else None
+
+
+def _in_a_line(text: str | None) -> str:
+    return " ".join((text or "").partition("\n\n")[0].split())
+
+
+def _given(values: Mapping[Any, Any], path: str) -> Iterator[Key]:
+    """Keys that a file sets and no schema names."""
+    for name, value in values.items():
+        deeper = value if isinstance(value, Mapping) else {}
+        yield Key(f"{path}{name}", "" if deeper else _as_yaml(value), "")
+        yield from _given(deeper, f"{path}{name}.")
+
+
+def _as_yaml(value: Any) -> str:
+    text: str = yaml.safe_dump(value, default_flow_style=True, width=float("inf")).removesuffix("...\n").strip()
+    return REQUIRED if value == REQUIRED else text
+
+
+def _name(schema: type) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", schema.__name__.removesuffix("Config")).lower()
+
+
+def _is_schema(kind: Any) -> bool:
+    return is_dataclass(kind)
+
+
+def _holds_classes(field: Field[Any]) -> bool:
+    kind: Any = field.type
+    return bool(classes_within(kind))
 
 
 def _default(field: Field[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""What `--help` tells of a job besides its purpose: its choices and its keys, from the files of conf/."""
+"""What `--help` tells of a job besides its purpose: its choices, from the files of conf/, and its keys."""
 
 import re
 import textwrap
@@ -9,7 +9,7 @@ from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from plumbline.jobs.defaults import kinds_of_others
+from plumbline.jobs.defaults import Key, keys_of, kinds_of_others
 from plumbline.operators.extensions import Extensions
 
 ROOT = Path(__file__).parent.parent
@@ -18,19 +18,20 @@ OTHERS = Extensions[Path]("conf", {}, Path)
 """The folders of choices that other packages bring."""
 WIDTH = 110
 """Characters of a line."""
+REMARKS = 30
+"""Characters of a line before its remark."""
 MOST_LISTED = 8
 """Choices that fit into a message."""
 EXAMPLE = re.compile(r"^# .*: (python -m jobs\..*)$", flags=re.MULTILINE)
 """In the first line of a job's file of conf/."""
 
 
-def describe(name: str, config_dir: str | None) -> str:
+def describe(name: str, schema: Any, config_dir: str | None) -> str:
     """An example, the groups with their choices, a user's own among them, and the keys with their defaults and what
     they mean.
     """
     choices = [_choice(as_written(group, name), choices_of(group, config_dir)) for group in groups_of(name)]
-    shown = [*_keys(name), *(["benchmark:", *_keys("any_benchmark", "  ")] if _sweeps(name) else [])]
-    keys = [_within(f"  {line}") for line in shown]
+    keys = [_within(_line(key)) for key in keys_of_job(name, schema)]
     example = EXAMPLE.findall((CONF / f"{name}.yaml").read_text(encoding="utf-8"))[:1]
     titled = {
         "example:": [f"  {line}" for line in example],
@@ -66,7 +67,7 @@ def _within(line: str) -> str:
 
 def _sweeps(name: str) -> bool:
     """Whether a job takes what sweeps take."""
-    return name == "sweep" or "sweep" in _defaults(name)
+    return name == "sweep" or "sweep" in OmegaConf.select(_loaded(CONF / f"{name}.yaml"), "defaults", default=[])
 
 
 def groups_of(name: str) -> list[str]:
@@ -108,16 +109,43 @@ def _chosen(file: Path) -> list[str]:
     return [key.split()[-1].lstrip("/") for key in keys]
 
 
-def keys_of(name: str, prefix: str = "") -> list[str]:
-    """The keys that a job's file sets, dotted, and those of the files that it stands on."""
-    values = OmegaConf.to_container(_loaded(CONF / f"{name}.yaml"))
+def keys_of_job(name: str, schema: Any) -> Iterator[Key]:
+    """The keys of a job's schema, with the values of its file and of those that it stands on in place of defaults.
+
+    What a file chooses is left out, as `cluster: auto`: its keys are in --config.
+    """
+    chosen = _choices_made(name)
+    return (key for key in keys_of(schema, _values(name)) if key.path.partition(".")[0] not in chosen)
+
+
+def _choices_made(name: str) -> set[str]:
+    """The groups of which a job's file, or one that it stands on, chooses by default."""
+    entries = OmegaConf.to_container(OmegaConf.select(_loaded(CONF / f"{name}.yaml"), "defaults"))
+    assert isinstance(entries, list)
+    pairs = [pair for entry in entries if isinstance(entry, dict) for pair in entry.items()]
+    below = [_choices_made(entry) for entry in entries if isinstance(entry, str) and _is_file(entry)]
+    return {str(group).split()[-1] for group, choice in pairs if choice not in (None, "???")}.union(*below)
+
+
+def _values(name: str) -> dict[str, Any]:
+    """What a job's file sets, and those that it stands on."""
+    own = OmegaConf.to_container(_loaded(CONF / f"{name}.yaml"))
+    assert isinstance(own, dict)
+    below = [_values(entry) for entry in own.pop("defaults", ()) if isinstance(entry, str) and _is_file(entry)]
+    values = OmegaConf.to_container(OmegaConf.merge(*below, own))
     assert isinstance(values, dict)
-    keys = [f"{prefix}{key}" for key in dotted_keys({key: values[key] for key in values if key != "defaults"})]
-    for file, place in _files(name):
-        keys += keys_of(file, f"{prefix}{place}." if place else prefix)
-    if name == "sweep":
-        keys += keys_of("any_benchmark", "benchmark.")
-    return keys
+    return {str(key): value for key, value in values.items()}
+
+
+def _is_file(entry: str) -> bool:
+    return (CONF / f"{entry}.yaml").is_file()
+
+
+def _line(key: Key) -> str:
+    """A line that sets a key, with its remark."""
+    indent = "  " * (key.path.count(".") + 1)
+    setting = f"{indent}{key.path.rpartition('.')[2]}: {key.value}".rstrip()
+    return f"{setting:<{REMARKS}} # {key.meaning}" if key.meaning else setting
 
 
 def dotted_keys(values: Mapping[Any, Any], prefix: str = "") -> list[str]:
@@ -139,30 +167,3 @@ def choices_of(group: str, config_dir: str | None) -> list[str]:
 def config_folders(config_dir: str | None) -> list[Path]:
     """Where choices are looked for: in our folder, in those of other packages, in the user's."""
     return [CONF, *OTHERS.values(), *([Path(config_dir).absolute()] if config_dir else [])]
-
-
-def _defaults(name: str) -> list[Any]:
-    return list(OmegaConf.select(_loaded(CONF / f"{name}.yaml"), "defaults", default=[]))
-
-
-def _keys(name: str, indent: str = "") -> Iterator[str]:
-    """The lines of a file of conf/ that set keys, and those of the files that it stands on."""
-    lines = iter((CONF / f"{name}.yaml").read_text(encoding="utf-8").splitlines())
-    begun = in_defaults = False
-    for line in lines:
-        in_defaults = line.startswith("defaults:") or (in_defaults and line[:1] in (" ", "-"))
-        begun = begun or (bool(line) and not line.startswith("#") and not in_defaults)
-        if begun and not in_defaults and line.strip():
-            yield indent + line
-    for file, place in _files(name):
-        if place:
-            yield f"{indent}{place}:"
-        yield from _keys(file, indent + "  " * bool(place))
-
-
-def _files(name: str) -> Iterator[tuple[str, str]]:
-    """The files that a file stands on, each with the key that it is placed at."""
-    for entry in _defaults(name):
-        if isinstance(entry, str) and entry != "_self_" and not entry.startswith("/"):  # a choice that is made
-            file, _, place = entry.partition("@")
-            yield file, place

@@ -4,10 +4,11 @@ import json
 import re
 from typing import Any
 
-from plumbline.jobs.command import load_values
+from plumbline.jobs.command import Command, load_values
 from plumbline.operators.scorer import Scorer, ScorerConfig
 from plumbline.pipelines.plans.config import read_config
 
+COMMAND = Command("scorer", "Score images and prompts in this process.", ScorerConfig)
 PLAIN = re.compile(r"[\w./:@-]+")
 """A text that needs no quotes on a command line."""
 
@@ -19,7 +20,7 @@ def open_scorer(*words: str, **options: Any) -> Scorer:
     Raises ConfigError for a word that cannot be understood, ModelError for a model that does not load.
     """
     named = [f"{name}={_written(value)}" for name, value in options.items()]
-    return Scorer(read_config(load_values("scorer", [*words, *named]), ScorerConfig))
+    return Scorer(read_config(load_values(COMMAND, [*words, *named]), ScorerConfig))
 
 
 def _written(value: Any) -> str:

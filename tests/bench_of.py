@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from plumbline.jobs.command import load_values
+from plumbline.jobs.command import command_of, load_values
 from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.plans.config import SweepConfig, read_config
 from plumbline.pipelines.sweeps.computing import compute_missing
@@ -69,7 +69,7 @@ def sweep_config(folder: str | Path, store: str | Path, *overrides: str) -> Swee
     """
     metrics = () if any(override.startswith("metric=") for override in overrides) else ("metric=[vqascore,clipscore]",)
     values = load_values(
-        "sweep",
+        command_of("sweep"),
         [
             "sweep=shapes",
             *metrics,
@@ -86,7 +86,9 @@ def sweep_config(folder: str | Path, store: str | Path, *overrides: str) -> Swee
 
 def score_config(images: str | Path, store: str | Path, *overrides: str) -> SweepConfig:
     """A sweep over images whose rows hold their own prompts, as jobs.score runs it, with the pack's checkpoints."""
-    values = load_values("score", ["models=shapes", f"benchmark.images={images}", f"store={store}", *SMALL, *overrides])
+    values = load_values(
+        command_of("score"), ["models=shapes", f"benchmark.images={images}", f"store={store}", *SMALL, *overrides]
+    )
     return read_config(values, SweepConfig)
 
 

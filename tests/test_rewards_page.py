@@ -2,12 +2,15 @@
 
 import ast
 import re
+from dataclasses import fields
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from plumbline.operators.rewards.formats import FORMATS
+from plumbline.operators.rewards.selection import SelectionConfig
+from plumbline.pipelines.rewards.rewards_config import RewardsConfig
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "docs/rewards.md").read_text()
@@ -50,6 +53,5 @@ def test_a_line_says_where_it_was_looked_up_and_names_a_test_that_is_there(line:
 
 
 def test_the_page_has_the_options_of_the_command() -> None:
-    options = (ROOT / "conf/rewards.yaml").read_text()
-    names = re.findall(r"^ *(\w+):", options.partition("metrics:")[2], flags=re.MULTILINE)
-    assert [name for name in names if name not in TEXT] == []
+    names = [field.name for schema in (RewardsConfig, SelectionConfig) for field in fields(schema)]
+    assert [name for name in names if name not in TEXT and name != "storage"] == []

@@ -21,7 +21,7 @@ class WriterOptions:
     temperature: float = 0.0
     """0 takes the likeliest token each time."""
     seed: int = 0
-    """Of the replies at a temperature above 0."""
+    """Of the replies at a temperature above 0, and of the order in which generation asks for the values of controls."""
     replies: Replies = "text"
     """`text`, as the paper has it, or `json`, held to a schema, so that a small model's replies can be read too."""
 

@@ -27,7 +27,8 @@ class ModelConfig:
     checkpoint: str
     """Hub id, or path of a local folder in the same layout; at a service, the model's name there."""
     revision: str | None = None
-    """Hub branch, tag or commit; of a local folder or an endpoint, a label that enters the cells' keys."""
+    """Hub branch, tag or commit; of a local folder or an endpoint, a label that enters the cells' keys: change it when
+    the service changes the model."""
     image_batch: int = 64
     """Images encoded together; does not change results."""
     pair_batch: int = 64

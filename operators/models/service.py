@@ -49,11 +49,12 @@ class ServiceModel(ModelConfig):
     """A model at an OpenAI-compatible endpoint."""
 
     endpoint: str | None = None
-    """Base URL of an OpenAI-compatible service; null takes OPENAI_BASE_URL, or else OpenAI's own."""
+    """Base URL of an OpenAI-compatible service, such as http://127.0.0.1:8000/v1; null takes OPENAI_BASE_URL, or else
+    OpenAI's own."""
     concurrency: int = 8
     """Requests to the endpoint that may be under way at once in one worker."""
     max_retries: int = 6
-    """How often a request to the endpoint is tried again, waiting longer each time."""
+    """How often a request to the endpoint is tried again, waiting longer each time, and as long as the service asks."""
     image_format: Literal["png", "jpeg"] = "png"
     """How images are sent to the endpoint: `png` keeps every pixel; `jpeg`, at quality 95, is a fifth of the size."""
     timeout: float = 300.0
@@ -61,7 +62,8 @@ class ServiceModel(ModelConfig):
     requests_per_minute: float | None = None
     """How many requests, those that are tried again included, one worker makes in a minute; null sets no bound."""
     prices: Prices | None = None
-    """What the endpoint's tokens cost, for the estimates and totals of a sweep; null leaves costs out."""
+    """What a million of the endpoint's tokens cost, for the estimates and totals of a sweep: {read: 2.5, written: 10,
+    cached: 1.25, currency: USD}; null leaves costs out."""
     key_variable: str = "OPENAI_API_KEY"
     """Name of the environment variable that holds the endpoint's key; the key itself is never configured."""
 

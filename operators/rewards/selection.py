@@ -27,7 +27,7 @@ class SelectionConfig:
     per_prompt: int | None = None
     """Most pairs of a prompt, or most images of a ranking."""
     pick: Literal["widest", "hash"] = "widest"
-    """Which pairs of a prompt are taken where there are more: those of the widest margin, or any."""
+    """Which pairs of a prompt are taken where there are more: those of the `widest` margin, or any, by a `hash`."""
     max_examples: int | None = None
     """Most examples of a split of the export; null takes all."""
     balance: tuple[Stratum, ...] = ()

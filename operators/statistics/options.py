@@ -46,8 +46,9 @@ class Sampling:
     resamples: int = 1000
     """Bootstrap resamples of the prompts."""
     permutations: int = 9999
-    """Sign flips of a permutation test."""
+    """Sign flips of a permutation test, which compares two metrics, or one before and after a training."""
     seed: int = 0
+    """Of the resamples and the sign flips."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,12 +58,13 @@ class Adaptive:
     alpha: float = 0.05
     """The probability, over the random order of the prompts, that any decision is false, as `betting` promises."""
     indifference: float | Mapping[str, float] = 0.0
-    """Differences of means up to this, in the unit of the scores, do not matter; or one for each metric."""
+    """Differences of means up to this, in the unit of the scores, do not matter; or one for each metric, as {METRIC:
+    NUMBER}."""
     method: Literal["betting", "asymptotic"] = "betting"
     """`betting` holds exactly and wants the `range` of scores; `asymptotic` wants none, and does not hold where a loss
     that few prompts have makes the difference."""
     range: tuple[float, float] = (0.0, 1.0)
-    """The least and the greatest score that any metric can give."""
+    """The least and the greatest score that any metric can give; for `betting` alone."""
     growth: float = 0.25
     """A wave has so many prompts more than all before it, as a share of these; each wave loads its models anew."""
     seed: int = 0

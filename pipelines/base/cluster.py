@@ -76,7 +76,7 @@ class ClusterConfig:
     max_attempts: int = 5
     """How often a worker may die on a shard before it is given up. The first death repeats it whole and by itself; from
     the second on it goes row by row, and each death leaves out the row that it names."""
-    pools: Mapping[str, PoolConfig]
+    pools: Mapping[str, PoolConfig] = field(default_factory=dict)
     """By stage (`answers`), or by node (`answers:vqa`), whose own pool goes before that of its stage."""
     default: PoolConfig = field(default_factory=PoolConfig)
     """The pool of a stage that `pools` does not name."""

@@ -38,9 +38,11 @@ class DrawingConfig:
     """Which of the prompts that were read are kept."""
 
     count: int
+    """How many prompts are kept."""
     lengths: tuple[int, ...] = (50, 100, 200)
-    """Characters between which lengths are balanced too; none leaves lengths alone."""
+    """Characters between which lengths are balanced too; [] leaves lengths alone."""
     seed: int = 0
+    """Of the draws."""
 
     def __post_init__(self) -> None:
         if self.count < 1:
@@ -55,26 +57,27 @@ class BuildConfig:
 
     output: str
     """Folder or s3:// prefix of the benchmark."""
-    name: str
+    name: str = "own"
     """What it is called."""
     prompts: str | None = None
     """A file of prompts (.parquet, .csv, .tsv, .json, .jsonl, or .txt with one a line); null reads none."""
     prompt_columns: PromptColumnsConfig = field(default_factory=PromptColumnsConfig)
+    """What the file of prompts calls its columns; prompt_id and skills may be absent."""
     taxonomy: Taxonomy
     tagging: WriterOptions | None = None
     """Who tags the prompts that are read; null keeps the skills that the file has."""
     drawing: DrawingConfig | None = None
-    """null keeps all."""
+    """Which prompts are kept; null keeps all."""
     generation: GenerationConfig | None = None
-    """null writes none."""
+    """Who writes further prompts; null writes none."""
     near_duplicates: float | None = 0.8
     """The share of all their runs of three words that two prompts have in common to be one; null keeps both."""
     parser: str | None = None
-    """An installed spaCy pipeline, for the depth of prompts in the statistics."""
+    """An installed spaCy pipeline, such as en_core_web_sm, for the depth of prompts in the statistics."""
     reference: str = ""
     """The folder of published files, for Gecko2K's statistics beside; empty leaves them out."""
-    store: str
-    """Folder or s3:// prefix of the store that keeps what models wrote."""
+    store: str = "store"
+    """Folder or s3:// prefix of the store that keeps what models wrote, which is never asked for again."""
     models: Mapping[str, AnyModel]
     cluster: ClusterConfig
     storage: StorageConfig = field(default_factory=StorageConfig)
@@ -85,6 +88,7 @@ class BuildConfig:
     dry_run: bool = False
     """Show what models would be asked, and stop."""
     log: LogConfig = field(default_factory=LogConfig)
+    """What is written of each cell while the job goes on (docs/observing.md)."""
 
     def __post_init__(self) -> None:
         if self.prompts is None and self.generation is None:

@@ -24,21 +24,21 @@ TABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 class ExportConfig:
     """Of which run, into which table."""
 
-    store: str
+    store: str = "store"
     """Folder or s3:// prefix of the store."""
     format: str
-    """A name of pipelines/exports/formats."""
+    """iceberg or lance (docs/results.md): a name of pipelines/exports/formats."""
     output: str
     """Folder or s3:// prefix that holds the table; several runs may be exported into one."""
     run: str = "latest"
-    """A run's id; `latest` is the newest."""
+    """A run's id (python -m jobs.status); `latest` is the newest."""
     table: str = "scores"
     """The table's name; in Iceberg it stands in the namespace `plumbline`."""
     catalog: str | None = None
-    """Iceberg's catalog, as SQLAlchemy names a database or as the address of a REST catalog; None is `catalog.db` in
-    the output folder."""
+    """Iceberg's catalog, as SQLAlchemy names a database (sqlite:////absolute/path.db), or a REST catalog's https://
+    address; null is `catalog.db` in the output folder."""
     columns: tuple[str, ...] | None = None
-    """Of the further columns of scores.parquet, those to take along; None takes all."""
+    """Of the further columns of scores.parquet (benchmark.columns.extra), those to take along; null takes all."""
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:

@@ -35,7 +35,7 @@ class WorkersConfig:
     address: str | None = None
     """A running Ray cluster (`auto`, or host:port); null takes RAY_ADDRESS, or else this machine."""
     num_cpus: int | None = None
-    """How many shards are made at once on this machine; as many as it has CPUs by default."""
+    """How many shards are made at once on this machine; as many as it has CPUs by default, and with 1 without Ray."""
 
     def __post_init__(self) -> None:
         if self.num_cpus is not None and self.num_cpus < 1:
@@ -47,12 +47,13 @@ class IngestConfig:
     """What is taken in, and where it goes."""
 
     output: str
-    """Folder or s3:// prefix that the shards are written to."""
+    """Folder or s3:// prefix that gets <generator>/00000.parquet and so on, prompts.parquet and manifest.json."""
     table: str | None = None
-    """CSV, TSV or JSON Lines with one row per image file; or `tars`."""
+    """CSV, TSV or JSON Lines with one row per image file, or Parquet or Arrow with the images in it; or `tars`."""
     images: str | None = None
     """Folder that the table's paths start from, the table's own by default; without a table, a folder whose files tell
-    their prompts themselves (pipelines/ingest/layouts.py)."""
+    their prompts themselves: by metadata.jsonl, prompts.txt, a .txt beside each image, or the images' names
+    (docs/ingest.md)."""
     tars: str | None = None
     """A WebDataset tar, a folder of them, or a pattern with *; or `table`."""
     prompts_from: PromptsFrom | None = None
@@ -75,8 +76,9 @@ class IngestConfig:
     on_change: Literal["fail", "replace"] = "fail"
     """What to do with a shard that stands and was made from other input: `fail`, or `replace` it."""
     max_failed: float = 0.01
-    """Share of rejected rows up to which the exit code is 2 instead of 1."""
+    """Share of rejected rows up to which the exit code is 2 instead of 1; a damaged tar is always over it."""
     cluster: WorkersConfig = field(default_factory=WorkersConfig)
+    """Where shards are made: by several workers on Ray where that takes longer than seconds."""
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:

@@ -21,22 +21,27 @@ class AccumulateConfig:
     """Which answers, and how they become scores."""
 
     answers: str
-    """A table with a row for every image and question; with `format`, the release's file or folder."""
+    """A table with a row for every image and question (CSV, JSON, Parquet); with `format`, the release's file or
+    folder."""
     output: str
     """The Parquet file of scores to write."""
     format: str | None = None
-    """Whose released files the answers are: one of pipelines/judging/answers; null for a table."""
+    """Whose released files the answers are, such as dsg, tifa or t2iscorescore: one of pipelines/judging/answers; null
+    for a table."""
     given: tuple[str, ...] = ()
     """The models, each a metric of its name: of a table the columns of answers, of released files those wanted (all
     where empty)."""
     accumulation: Accumulation = "none"
+    """What must be right for a question to count: `none` but itself, its parents too (`direct`), or all of its
+    ancestors (`recursive`)."""
     missing: Missing = "left_out"
+    """What a question without an answer counts as."""
     columns: AnswerColumns = field(default_factory=AnswerColumns)
     """Of a table."""
     separator: str = ","
     """Between parents, in a table."""
     no_parent: str = ""
-    """What stands for no parent in a table, besides an empty cell."""
+    """What stands for no parent in a table, besides an empty cell, such as -1."""
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:

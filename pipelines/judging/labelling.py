@@ -48,14 +48,14 @@ class LabelsConfig:
     """What people have rated so far, and what a metric says of everything."""
 
     protocol: ProtocolConfig
-    output: str
-    """The CSV file of what to rate next."""
+    output: str = "labels.csv"
+    """The CSV file of what to rate next: prompt_id, generator, image_id."""
     scores: str | None = None
-    """A run's folder or a table of scores; null takes the release's own."""
+    """A run's folder or a table of scores (Parquet, CSV); null takes the release's own."""
     metrics: tuple[str, ...] = ()
-    """The one whose scores stand beside the ratings; may be left out where there is one."""
+    """The one whose scores stand beside the ratings, as [vqascore]; may be left out where there is one."""
     generators: tuple[str, ...] = ()
-    """The two, or more, to be told apart; all where empty."""
+    """The two, or more, to be told apart, as [a, b]; all where empty."""
     alpha: float = 0.05
     """The probability of error of all intervals together, which share it evenly, however often one looks."""
     chance: float = 0.8

@@ -76,7 +76,7 @@ def run_metaeval(config: MetaevalConfig) -> Findings:
 
 def open_release(protocol: ProtocolConfig, storage: StorageConfig) -> Release:
     """The release's tables, checked against the protocol; raises SourceError naming the file and the row."""
-    read = read_release(protocol.reader, storage.locate(protocol.path), protocol.columns)
+    read = read_release(protocol.release, storage.locate(protocol.path), protocol.columns)
     release = _in_range(protocol, read)
     release = _reliable(protocol, release) if protocol.reliable else release
     wanted = {name for task in protocol.tasks for name in TASKS[task].reads}

@@ -27,8 +27,8 @@ class ProtocolConfig:
 
     name: str
     """Names the results."""
-    reader: str
-    """Which release's file format is read: one of pipelines/judging/releases."""
+    reader: str | None = None
+    """Which release's file format is read: one of pipelines/judging/releases; null is that of the protocol's name."""
     path: str
     """The release's file or folder, local or s3://."""
     columns: RatingColumns | None = None
@@ -40,7 +40,7 @@ class ProtocolConfig:
     statistics: tuple[RatingStatistic, ...] = ("pearson", "spearman", "kendall_b", "pairwise_accuracy")
     """For ratings."""
     rating_range: tuple[float, float] | None = None
-    """The least and greatest rating."""
+    """The least and greatest rating, as [1, 5]."""
     out_of_range: Literal["refused", "left_out"] = "refused"
     """What becomes of any other: an error, or no rating, with a note."""
     agreement: tuple[Level, ...] = ()
@@ -63,16 +63,21 @@ class ProtocolConfig:
     """Metrics by which a lower score is better; those of a run of ours are known from it and need not be named."""
 
     def __post_init__(self) -> None:
-        if self.reader not in RELEASES:
-            raise ConfigError(f"protocol.reader: expected one of {', '.join(RELEASES)}, got {self.reader!r}")
-        if self.columns is not None and self.reader != "long":
+        if self.release not in RELEASES:
+            raise ConfigError(f"protocol.reader: expected one of {', '.join(RELEASES)}, got {self.release!r}")
+        if self.columns is not None and self.release != "long":
             raise ConfigError(
-                f"protocol.columns: only ratings of one's own (long) have any, got some for {self.reader}"
+                f"protocol.columns: only ratings of one's own (long) have any, got some for {self.release}"
             )
         if not self.tasks:
             raise ConfigError(f"protocol.tasks: expected some of {', '.join(get_args(Task))}, got none")
         if not 0 < self.alpha < 1:
             raise ConfigError(f"protocol.alpha: expected a number between 0 and 1, got {self.alpha}")
+
+    @property
+    def release(self) -> str:
+        """The release whose file format is read."""
+        return self.reader or self.name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,7 +86,7 @@ class MetaevalConfig:
 
     protocol: ProtocolConfig
     output: str
-    """Folder or s3:// prefix of the results."""
+    """Folder or s3:// prefix of the results: judgements, comparisons and orders, as Parquet, Markdown and LaTeX."""
     scores: str | None = None
     """A table of scores to judge: a run's folder or scores.parquet, or any Parquet or CSV; null takes the release's
     own."""

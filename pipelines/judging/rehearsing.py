@@ -44,7 +44,8 @@ class RehearseConfig:
     """Whose scores or ratings are looked at in random orders of their prompts."""
 
     scores: str | None = None
-    """A run's folder or a table of scores; null takes the releases alone."""
+    """A run's folder or a table of scores (Parquet, CSV); null takes people's ratings, by protocol and protocol.path,
+    or the releases alone."""
     metrics: tuple[str, ...] = ()
     """Only these metrics; all where empty."""
     adaptive: Adaptive = field(default_factory=Adaptive)
@@ -57,9 +58,9 @@ class RehearseConfig:
     reference: str | None = None
     """The folder of published files that `protocols` are of."""
     protocols: Mapping[str, ProtocolConfig] = field(default_factory=dict)
-    """Read where `reference` is set."""
+    """By name, where the published files are in that folder; read where `reference` is set."""
     page: str | None = None
-    """A Markdown page that gets the tables too, in its section `rehearsal`."""
+    """A Markdown page that gets the tables too, in its section `rehearsal`, as docs/adaptive.md does."""
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:

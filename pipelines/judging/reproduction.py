@@ -32,10 +32,11 @@ class ReproductionConfig:
 
     reference: str
     """The folder of published files, which the protocols' paths are below."""
-    output: str
+    output: str = "docs/reproduction.md"
     """The Markdown file to write."""
     protocols: Mapping[str, ProtocolConfig]
-    """By name."""
+    """By name. Of GenAI-Bench rating_range is null: the published numbers count two typing errors, ratings of 41 and
+    33."""
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:

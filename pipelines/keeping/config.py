@@ -19,7 +19,9 @@ class KeepRuns:
     daily: int = 0
     """The last run of each of so many days that have one; days are UTC's."""
     weekly: int = 0
+    """The last run of each of so many weeks that have one."""
     monthly: int = 0
+    """The last run of each of so many months that have one."""
     named: tuple[str, ...] = ()
     """Run ids that stay besides."""
 
@@ -38,7 +40,8 @@ class KeepRuns:
 class GcConfig:
     """What may be removed from a store."""
 
-    store: str
+    store: str = "store"
+    """Folder or s3:// prefix of the store."""
     delete: bool = False
     """Remove what is listed."""
     keep_runs: KeepRuns = field(default_factory=KeepRuns)
@@ -47,7 +50,8 @@ class GcConfig:
     stages: tuple[str, ...] | None = None
     """Only cells of these stages are looked at; null for those of all."""
     prune: tuple[str, ...] = ()
-    """Stages whose cells go although runs that stay refer to them, where the scores that stand on them are there."""
+    """Stages, as [answers], whose cells go although runs that stay refer to them, where the scores that stand on them
+    are there."""
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:

@@ -28,11 +28,13 @@ class NightConfig:
     deadline: float | None = None
     """Seconds after which the night ends, with exit code 6; null for no such bound."""
     webhook: str | None = field(default=None, repr=False)
-    """Where the outcome is sent; never printed, for such an address may be all that is needed to write there."""
+    """An address that is sent the outcome as JSON, or ${oc.env:NAME}; never printed, for it may be all that is needed
+    to write there."""
     checkpoints: str | None = None
     """How the page of trends knows checkpoints by their names, as `jobs.trends` has it; null is as that has it."""
     keep_runs: KeepRuns = field(default_factory=KeepRuns)
-    """Which runs of its benchmark a night leaves standing, beside its own and the one that this is compared with."""
+    """Which runs of its benchmark a night leaves standing, beside its own and the one that this is compared with
+    (docs/keeping.md)."""
     json: bool = False
     """Print the outcome as JSON on standard output, and all else on standard error."""
 

@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
-from typing import Any, TypeVar, cast
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
@@ -13,17 +14,16 @@ from plumbline.operators.clips import Clips
 from plumbline.operators.errors import ConfigError, suggest
 from plumbline.operators.images import ImageLimits
 from plumbline.operators.metrics.metric import PackedMetric
-from plumbline.operators.metrics.table import METRICS, AnyMetric
-from plumbline.operators.models.families import FAMILIES
+from plumbline.operators.metrics.table import AnyMetric
 from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.operators.stages.graph import check_models, make_nodes
 from plumbline.operators.stages.table import STAGES
 from plumbline.operators.statistics.options import Adaptive
-from plumbline.pipelines.base.cluster import ClusterConfig, PoolConfig
+from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.base.logs import LogConfig
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.judging.protocols import MetaevalConfig, ProtocolConfig
-from plumbline.pipelines.sources.benchmark import BenchmarkConfig, ColumnsConfig, PromptColumnsConfig
+from plumbline.pipelines.judging.protocols import ProtocolConfig
+from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 
 Config = TypeVar("Config")
 
@@ -32,7 +32,7 @@ Config = TypeVar("Config")
 class SweepConfig:
     """Benchmark prompts x generators x metrics."""
 
-    store: str
+    store: str = "store"
     """Folder or s3:// prefix of the store."""
     benchmark: BenchmarkConfig
     models: Mapping[str, AnyModel]
@@ -56,11 +56,11 @@ class SweepConfig:
     adaptive: Adaptive | None = None
     """When enough prompts have been scored to tell the generators apart; null scores all."""
     log: LogConfig = field(default_factory=LogConfig)
-    """What is written of the run while it goes on."""
+    """What is written of each cell while the run goes on (docs/observing.md)."""
     protocol: ProtocolConfig | None = None
     """How the metrics are compared with people at the end; null leaves it out."""
     note: str = ""
-    """One line about the run for people, such as what was tried; it decides no result."""
+    """One line about the run for people, which status, report and view show; it decides no result."""
 
     def __post_init__(self) -> None:
         if not self.note.isprintable():
@@ -97,9 +97,10 @@ class SweepConfig:
 class StatusConfig:
     """Which store to report on."""
 
-    store: str
+    store: str = "store"
+    """Folder or s3:// prefix of the store."""
     watch: bool = False
-    """Show how far the running sweeps are, again and again until they have ended."""
+    """Show how far the running sweeps are, again and again until they have ended; --watch is short for it."""
     storage: StorageConfig = field(default_factory=StorageConfig)
 
 
@@ -111,7 +112,23 @@ def read_config(values: Mapping[str, Any], schema: type[Config]) -> Config:
         return cast(Config, _adapter(cast(Hashable, schema)).validate_python(values, extra="forbid"))
     except ValidationError as error:
         kind = values.get("kind") if isinstance(values, Mapping) else None  # it may have come from a damaged file
-        raise ConfigError(_describe(error, kind)) from error
+        raise ConfigError(_describe(error, kind, schema)) from error
+
+
+def alternatives(schema: Any) -> tuple[Any, ...]:
+    """The dataclasses that a value of this type is one of."""
+    if isinstance(schema, type) and is_dataclass(schema):
+        return (schema,)
+    inner = get_args(schema) if get_origin(schema) in (Annotated, Union, UnionType) else ()
+    return tuple(each for one in inner for each in alternatives(one))
+
+
+@cache
+def classes_within(schema: Any) -> frozenset[Any]:
+    """The dataclasses that a value of this type may hold at any depth, itself among them."""
+    own = alternatives(schema)
+    inner = (field.type for each in own for field in fields(each))
+    return frozenset(own).union(*map(classes_within, (*inner, *get_args(schema))))
 
 
 @cache
@@ -131,7 +148,7 @@ def _not_finite(values: Any, key: str = "") -> Iterator[tuple[str, float]]:
         yield key, values
 
 
-def _describe(error: ValidationError, kind: str | None) -> str:
+def _describe(error: ValidationError, kind: str | None, schema: Any) -> str:
     """The first problem; pydantic names the kinds it chose, of the whole, a metric or a model, which are no keys."""
     first = error.errors(include_url=False)[0]
     path = [str(part) for part in first["loc"]] or ["the whole"]
@@ -145,7 +162,8 @@ def _describe(error: ValidationError, kind: str | None) -> str:
     if first["type"] == "dataclass_type":
         return f"config key {key!r}: expected keys of its own, got {first['input']!r}; write {key}.NAME=VALUE"
     if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-        return f"unknown config key {key!r}; {suggest(path[-1], FIELD_NAMES)}"
+        names = {field.name for each in classes_within(schema) for field in fields(each)}
+        return f"unknown config key {key!r}; {suggest(path[-1], sorted(names))}"
     if first["type"].startswith("missing"):
         return f"config key {key!r} is required and not set"
     found = "" if path[0] == "storage" else f", got {first['input']!r}"
@@ -170,27 +188,3 @@ def _expectation(error: ErrorDetails) -> str:
     if plain is None:
         return error["msg"].replace("Input should be", "expected")
     return f"expected {plain.format(**error.get('ctx', {}))}"
-
-
-FIELD_NAMES = sorted(
-    {
-        field.name
-        for schema in (
-            SweepConfig,
-            Adaptive,
-            BenchmarkConfig,
-            ColumnsConfig,
-            PromptColumnsConfig,
-            ClusterConfig,
-            PoolConfig,
-            LogConfig,
-            StorageConfig,
-            ImageLimits,
-            *(family.config for family in FAMILIES.values()),
-            *METRICS,
-            ProtocolConfig,
-            MetaevalConfig,
-        )
-        for field in fields(schema)
-    }
-)

@@ -41,10 +41,10 @@ SHARED = ("generator", "metric")
 class ReportConfig:
     """Of which run to make the report."""
 
-    store: str
+    store: str = "store"
     """Folder or s3:// prefix of the store."""
     run: str = "latest"
-    """A run's id; `latest` is the newest."""
+    """A run's id (python -m jobs.status); `latest` is the newest."""
     compare: str | None = None
     """The id of an earlier run to compare it to; `previous` is the newest of its benchmark that can be compared."""
     reward: str | None = None
@@ -55,7 +55,7 @@ class ReportConfig:
     images: int = MOST_IMAGES
     """How many images the gallery has at most, and how many at most stand side by side."""
     bradley_terry: bool = False
-    """Whether the tables also rate generators by the prompts that they win of each other."""
+    """Whether summary.csv and summary.md also rate generators by the prompts that they win of each other."""
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:

@@ -30,13 +30,13 @@ UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 class TrendsConfig:
     """Of which runs to make the page."""
 
-    store: str
+    store: str = "store"
     """Folder or s3:// prefix of the store."""
     benchmark: str | None = None
-    """Whose runs; None is the newest run's."""
+    """Whose runs; null is the newest run's."""
     checkpoints: str = CHECKPOINTS
-    """A regular expression that matches the whole name of a generator that is a checkpoint of a training, with the
-    groups `family` and `step` (a whole number)."""
+    """A regular expression that matches the whole name of a generator that is a checkpoint of a training, such as
+    sdxl-step-2000 or flux_ckpt500, with the groups `family` and `step` (a whole number)."""
     runs: int = MOST_RUNS
     """How many runs are drawn, the newest; trends.parquet has them all."""
     storage: StorageConfig = field(default_factory=StorageConfig)

@@ -18,18 +18,18 @@ VERSION = 2
 class RewardsConfig:
     """Of which run, in which format, by which reward."""
 
-    store: str
+    store: str = "store"
     """Folder or s3:// prefix of the store."""
     format: str
-    """A name of operators/rewards/formats."""
+    """A name of operators/rewards/formats (docs/rewards.md has them all)."""
     output: str
-    """Folder or s3:// prefix; it holds one export. `@run` in it is the run's id, so that the same command serves every
-    night."""
+    """Folder or s3:// prefix; it holds one export. `@run` in it is the run's id, as data/pairs/@run, so that the same
+    command serves every night."""
     run: str = "latest"
-    """A run's id; `latest` is the newest."""
+    """A run's id (python -m jobs.status); `latest` is the newest."""
     metrics: tuple[str, ...] | Mapping[str, float] | None = None
-    """The metrics that the reward is made of, with their weights where they have any; null takes all of the run's
-    but image statistics."""
+    """The metrics that the reward is made of, [NAME, ...] or {NAME: WEIGHT, ...}; null takes all of the run's but image
+    statistics."""
     combine: Combine = "normalise_then_sum"
     """How several metrics become one reward (operators/rewards/values.py)."""
     std: Std = "population"

@@ -72,14 +72,17 @@ class ServeConfig(LoadConfig):
     host: str = "127.0.0.1"
     """Where it listens; a host that others reach needs a token."""
     hosts: tuple[str, ...] = ()
-    """Names by which it is asked beside this machine's own and `host`, as behind a reverse proxy; `*` is any."""
+    """Names by which it is asked beside this machine's own and `host`, as [rewards.example.org] behind a reverse proxy;
+    ["*"] is any."""
     port: int = 8000
+    """The port that it listens on; 0 is any that is free."""
     token_variable: str = "PLUMBLINE_TOKEN"
     """The environment variable that holds the token; the token itself is never configured."""
     reward: str | None = None
     """The metric that answers wires which ask for one number; needed where several are served."""
     sentinel: tuple[str, ...] = ()
-    """Served metrics that are computed beside the reward, whoever asks for it, to see whether it is gamed."""
+    """Served metrics that are computed beside the reward, whoever asks for it, to see whether it is gamed: as
+    [edge_density,entropy,saturation]."""
     sentinel_images: int = 1000
     """Images of each look, and of the baseline, which are the first where no run is."""
     baseline: str | None = None

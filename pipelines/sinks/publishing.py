@@ -23,12 +23,13 @@ class SinkError(PlumblineError):
 class PublishConfig:
     """Which run to tell which sink."""
 
-    store: str
+    store: str = "store"
     """Folder or s3:// prefix of the store."""
     sink: str
-    """A name of pipelines/sinks."""
+    """mlflow or wandb: a name of pipelines/sinks. Where it is and who publishes comes from its own environment
+    variables."""
     run: str = "latest"
-    """A run's id; `latest` is the newest."""
+    """A run's id (python -m jobs.status); `latest` is the newest."""
     project: str = "plumbline"
     """The experiment of MLflow, or the project of W&B."""
     storage: StorageConfig = field(default_factory=StorageConfig)

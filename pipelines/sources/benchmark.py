@@ -68,12 +68,12 @@ class BenchmarkConfig:
     name: str
     """The benchmark's name, such as genai_bench."""
     prompts: str | None
-    """Parquet file or folder, or a .csv, .json or .jsonl file, with ids and texts, or a .txt with a text a line, whose
-    hashes are the ids; null where the rows hold them."""
+    """Parquet file or folder, or a .csv, .tsv, .json or .jsonl file, with ids and texts, or a .txt with a text a line,
+    whose hashes are the ids; null where the rows hold them."""
     images: str | None
     """Folder with one folder of Parquet files per generator; or one generator's file, or folder of files."""
     generators: tuple[str, ...] | Mapping[str, str] | None = None
-    """Which folders of `images` to take, all by default; or, in place of `images`, each generator's file or folder."""
+    """Which folders of `images` to take, all by default; or {name: file or folder, ...}, with images=null."""
     columns: ColumnsConfig = field(default_factory=ColumnsConfig)
     """What the images tables call their columns."""
     prompt_columns: PromptColumnsConfig = field(default_factory=PromptColumnsConfig)
@@ -81,21 +81,24 @@ class BenchmarkConfig:
     uri_roots: tuple[str, ...] = ()
     """Folders and s3:// prefixes that rows may name images below, besides the images' own."""
     prompts_from: PromptsFrom | None = None
-    """How the folder of image files that jobs.score is given tells their prompts; null looks for the first way that
-    does, and takes the images' names only where no table lies there and each generator's names differ."""
+    """How the folder of image files that jobs.score is given tells their prompts (docs/ingest.md); null looks for the
+    first way that does, and takes the images' names only where no table lies there and each generator's names
+    differ."""
     require_every_prompt: bool = True
     """Whether a generator without an image of some prompt counts as a failed row."""
     require_every_image: bool = True
     """Whether an image of a prompt that `prompts` does not have counts as a failed row, and is not left out."""
     limit: int | None = None
-    """How many prompts are scored, the first in the benchmark's own order, and the images of these alone."""
+    """How many prompts are scored, the first in the benchmark's own order, and the images of these alone; limit=N for
+    short."""
     questions: str | None = None
     """The released file or folder with the benchmark's own questions; where it is benchmark.prompts too, prompts are
     read of it."""
     question_pack: str | None = None
-    """In which release's layout they are (pipelines/sources/question_packs)."""
+    """In which release's layout they are, as the ready-made benchmarks with questions name it (docs/questions.md)."""
     convention: Convention = "released"
-    """Whether they are read as the release's code reads them, or as they are meant (docs/questions.md)."""
+    """Whether they are read as the release's code reads them, or without its slips, as they are meant
+    (docs/questions.md)."""
 
     def packed(self, storage: StorageConfig) -> PackFile | None:
         """Where its own questions are, if it has any."""

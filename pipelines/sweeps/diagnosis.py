@@ -49,13 +49,15 @@ class DiagnosisConfig:
     ablations: tuple[Ablation, ...] = ("shuffled_images", "blank_images", "shuffled_words")
     """The inputs that every metric is denied, one at a time."""
     vqa_models: tuple[str, ...] = ()
-    """Roles of models that answer in place of each metric's own, such as a dual encoder and a language model."""
+    """Roles of models that answer in place of each metric's own, such as a dual encoder and a language model: [clip,
+    llm]."""
     word_ratings: Mapping[str, WordRatings] = field(default_factory=dict)
-    """By property (concreteness, imageability), lists of rated words."""
+    """By property (concreteness, imageability), a list of rated words: {concreteness: {path: FILE, word: Word, rating:
+    Conc.M}}."""
     parser: str | None = None
-    """An installed spaCy pipeline, for the depth of prompts; null does without."""
+    """An installed spaCy pipeline, such as en_core_web_sm, for the depth of prompts; null does without."""
     page: str | None = None
-    """A Markdown page that gets the tables too, in its section `diagnosis`."""
+    """A Markdown page that gets the tables too, in its section `diagnosis`, as docs/validity.md does."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

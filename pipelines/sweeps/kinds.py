@@ -20,12 +20,12 @@ SHARDS_KEPT = 64
 class KindsConfig:
     """Of which run and metric."""
 
-    store: str
+    store: str = "store"
     """Folder or s3:// prefix of the store."""
     of: str
     """One of the run's metrics, by its name."""
     run: str = "latest"
-    """A run's id; `latest` is the newest."""
+    """A run's id (python -m jobs.status); `latest` is the newest."""
     storage: StorageConfig = field(default_factory=StorageConfig)
 
 

@@ -1,5 +1,6 @@
 """What is trained on what, how long, and by how many workers."""
 
+import os
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -23,9 +24,9 @@ Part = Literal["mm_projector", "language_model"]
 class PaceConfig:
     """How long is trained, and how fast; the defaults are LLaVA-1.5's, which the VQAScore paper takes over."""
 
-    batch: int
+    batch: int = 96
     """Images of a step, of all workers together."""
-    rate: float
+    rate: float = 2e-5
     """The highest learning rate, after warm-up and before cosine decay."""
     epochs: float = 1.0
     """How often each row is seen."""
@@ -60,6 +61,13 @@ class PaceConfig:
         )
 
 
+def _two_workers() -> ClusterConfig:
+    """Of half of this machine's CPUs each."""
+    threads = max(1, len(os.sched_getaffinity(0)) // 2)
+    pool = PoolConfig(num_cpus=0.5, min_size=2, max_size=2, threads=threads, deadline=None)
+    return ClusterConfig(pools={POOL: pool})
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingConfig:
     """What the trainings of a checkpoint have in common."""
@@ -67,11 +75,11 @@ class TrainingConfig:
     model: AnyModel
     """The CLIP-FlanT5 that is trained on."""
     output: str
-    """Folder or s3:// prefix of the trained checkpoint, and of the states that a run resumes from."""
-    trained: tuple[Part, ...]
+    """Folder or s3:// prefix of the trained checkpoint, checkpoint/, and of the states that a run resumes from."""
+    trained: tuple[Part, ...] = ("mm_projector", "language_model")
     """Which parts of the network are trained; the vision tower never is."""
-    pace: PaceConfig
-    cluster: ClusterConfig
+    pace: PaceConfig = field(default_factory=PaceConfig)
+    cluster: ClusterConfig = field(default_factory=_two_workers)
     """Its pool `training` says how many workers there are (min_size) and what each takes."""
     seed: int = 0
     """Decides the order of the rows, where captions are cut, what is dropped out and which prompts are held out."""
@@ -144,7 +152,7 @@ class StageConfig(TrainingConfig):
 
     kind: Literal["captions", "questions"]
     data: str
-    """A Parquet file, or a folder of them."""
+    """A Parquet file, or a folder of them: a row per image with its caption, or per image and question."""
     columns: TextColumnsConfig = field(default_factory=TextColumnsConfig)
     uri_roots: tuple[str, ...] = ()
     """Folders and s3:// prefixes that rows may name images below, besides the data's own."""

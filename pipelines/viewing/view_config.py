@@ -11,14 +11,15 @@ from plumbline.pipelines.serving.listening import check_address
 class ViewConfig:
     """Of which store to show the pages, and where."""
 
-    store: str
+    store: str = "store"
     """Folder or s3:// prefix of the store."""
     host: str = "127.0.0.1"
     """Where it listens; a host that others reach needs a token."""
     hosts: tuple[str, ...] = ()
-    """Names by which it is asked beside this machine's own and `host`, as behind a reverse proxy; `*` is any."""
+    """Names by which it is asked beside this machine's own and `host`, as [rewards.example.org] behind a reverse proxy;
+    ["*"] is any."""
     port: int = 8008
-    """0 is any that is free."""
+    """The port that it listens on; 0 is any that is free."""
     token_variable: str = "PLUMBLINE_TOKEN"
     """The environment variable that holds the token, which a browser asks for as a password."""
     memory: int = 1000

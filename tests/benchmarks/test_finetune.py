@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from plumbline.jobs.command import load_values
+from plumbline.jobs.command import command_of, load_values
 from plumbline.jobs.train import COMMAND
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.releases.scores import read_scores
@@ -22,7 +22,9 @@ RAISED = ("pearson", "spearman", "pairwise_accuracy_grouped")
 
 def test_finetuning_raises_agreement_on_held_out_prompts(tmp_path: Path) -> None:
     """One process stands for the two workers of `python -m jobs.train training=finetune`."""
-    config = read_config(load_values("train", ["training=finetune", f"output={tmp_path}", *FEW]), COMMAND.schema)
+    config = read_config(
+        load_values(command_of("train"), ["training=finetune", f"output={tmp_path}", *FEW]), COMMAND.schema
+    )
     assert isinstance(config, FinetuneConfig)
     planned = plan_training(config)
     assert planned.release is not None

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import ray
 
-from plumbline.jobs.command import load_values
+from plumbline.jobs.command import command_of, load_values
 from plumbline.pipelines.base.cluster import ClusterConfig, PoolConfig
 from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.cells.cells import Cell, Outcome, Shard, Work
@@ -117,7 +117,7 @@ def test_the_phases_of_a_small_sweep(
     with phase(phases, "imports"):
         run_python("-c", "import plumbline.jobs.sweep, plumbline.pipelines.running.runner")
     values = load_values(
-        "sweep", ["sweep=shapes", f"store={tmp_path}/store", "metric=[clipscore]", "cluster=local", *FEW]
+        command_of("sweep"), ["sweep=shapes", f"store={tmp_path}/store", "metric=[clipscore]", "cluster=local", *FEW]
     )
     monkeypatch.setattr(session, "_connect", timed(phases, "start of Ray", session._connect))
     monkeypatch.setattr(ray, "shutdown", timed(phases, "end of Ray", ray.shutdown))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from plumbline.jobs.command import load_values
+from plumbline.jobs.command import command_of, load_values
 from plumbline.operators import schemas
 from plumbline.pipelines.cells.lease import LEASES
 from plumbline.pipelines.cells.store import Store
@@ -57,7 +57,7 @@ def many_shards(folder: Path, files: int) -> list[str]:
 
 
 def planned(overrides: Sequence[str]) -> PlannedSweep:
-    return plan_sweep(read_config(load_values("sweep", overrides), SweepConfig))
+    return plan_sweep(read_config(load_values(command_of("sweep"), overrides), SweepConfig))
 
 
 def commit_every_cell(sweep: PlannedSweep, store: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
-from plumbline.jobs.command import load_values
+from plumbline.jobs.command import command_of, load_values
 from plumbline.pipelines.keeping.config import GcConfig
 from plumbline.pipelines.nightly.config import NightlyConfig
 from plumbline.pipelines.plans.config import read_config
@@ -178,7 +178,7 @@ def entrypoint() -> str:
 
 
 def night_of(overrides: Sequence[str]) -> NightlyConfig:
-    return read_config(load_values("nightly", overrides), NightlyConfig)
+    return read_config(load_values(command_of("nightly"), overrides), NightlyConfig)
 
 
 @pytest.mark.parametrize("line", [entrypoint(), crontab_line()], ids=["rayjob", "crontab"])
@@ -192,7 +192,7 @@ def test_the_arguments_of_a_night_are_ones_that_it_takes(line: str) -> None:
 def test_the_arguments_of_the_weekly_collection_are_ones_that_it_takes() -> None:
     job, overrides = arguments((DEPLOY / "crontab").read_text().splitlines()[-2])
     assert job == "gc"
-    config = read_config(load_values(job, overrides), GcConfig)
+    config = read_config(load_values(command_of(job), overrides), GcConfig)
     assert config.delete and config.store == night_of(arguments(crontab_line())[1]).store
 
 

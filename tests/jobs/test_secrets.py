@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.jobs.command import load_values, run_job
+from plumbline.jobs.command import command_of, load_values, run_job
 from plumbline.jobs.sweep import COMMAND, main
 from plumbline.operators.errors import ConfigError, without_secrets
 from plumbline.operators.images import ImageLimits, RowError, decode_picture
@@ -51,7 +51,7 @@ def test_the_printed_configuration_shows_no_secret(
 
 
 def test_secrets_from_the_environment_reach_the_storage() -> None:
-    values = load_values("sweep", ["sweep=shapes", "storage.key=${oc.env:A_SECRET}", "storage.secret=x"])
+    values = load_values(command_of("sweep"), ["sweep=shapes", "storage.key=${oc.env:A_SECRET}", "storage.secret=x"])
     storage = read_config(values, SweepConfig).storage
     assert (storage.key, storage.secret) == (SECRET, "x") and SECRET not in repr(storage)
 
@@ -92,7 +92,7 @@ def test_a_command_line_that_cannot_be_read_is_repeated_without_its_secret(
 
 def test_a_manifest_holds_no_secret() -> None:
     overrides = ["sweep=shapes", "storage.key=${oc.env:A_SECRET}", "storage.secret=hush-hush"]
-    config = read_config(load_values("sweep", overrides), SweepConfig)
+    config = read_config(load_values(command_of("sweep"), overrides), SweepConfig)
     stored = public_config(config)
     assert SECRET not in json.dumps(stored) and not {"key", "secret"} & stored["storage"].keys()
 

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from plumbline.assets.making.tables import clip_tables
-from plumbline.jobs.command import load_values
+from plumbline.jobs.command import command_of, load_values
 from plumbline.jobs.scorer import open_scorer
 from plumbline.operators.clips import Clips
 from plumbline.operators.errors import ConfigError, RowError
@@ -24,7 +24,7 @@ PROMPTS = 10
 
 
 def config_of(store: Path, *words: str) -> SweepConfig:
-    return read_config(load_values("sweep", ["sweep=shapes_video", f"store={store}", *words]), SweepConfig)
+    return read_config(load_values(command_of("sweep"), ["sweep=shapes_video", f"store={store}", *words]), SweepConfig)
 
 
 def run(store: Path, *words: str) -> FinishedSweep:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from plumbline.jobs.command import load_values
+from plumbline.jobs.command import command_of, load_values
 from plumbline.jobs.display.console import make_console
 from plumbline.jobs.display.leaderboards import show_usage
 from plumbline.jobs.display.plan_table import show_plan
@@ -114,7 +114,7 @@ def test_so_is_it_where_metrics_are_served(server: Server, monkeypatch: pytest.M
     model = ("model@models.vqa=api", "models.vqa.checkpoint=m", f"models.vqa.key_variable={VARIABLE}")
     given = ["metric=[vqascore]", "models=shapes", *model, f"models.vqa.endpoint={server.url}", "port=0"]
     with pytest.raises(ModelError, match="answered 401 to the key"):
-        serving.serve(read_config(load_values("serve", given), ServeConfig), lambda address: None)
+        serving.serve(read_config(load_values(command_of("serve"), given), ServeConfig), lambda address: None)
 
 
 def test_only_services_that_are_wanted_are_asked_and_each_once(server: Server, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.jobs.command import load_values
+from plumbline.jobs.command import command_of, load_values
 from plumbline.jobs.diagnose import main
 from plumbline.operators.diagnosis.diagnosis import Diagnosis
 from plumbline.operators.errors import ConfigError, SourceError
@@ -22,7 +22,7 @@ DENIED = {"shuffled_images", "blank_images", "shuffled_words"}
 
 def diagnose_config(folder: Path, *overrides: str) -> DiagnoseConfig:
     values = load_values(
-        "diagnose",
+        command_of("diagnose"),
         [
             "sweep=shapes", "metric=[vqascore,clipscore,dsg]", "benchmark.name=small",
             f"benchmark.prompts={folder}/prompts.parquet", f"benchmark.images={folder}/images",

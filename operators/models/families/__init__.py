@@ -54,7 +54,8 @@ def model_config(**options: Any) -> ModelConfig:
 
 
 def own_options(options: Any) -> Any:
-    """The options without those of other families that are at their defaults, as conf/any_model.yaml sets them.
+    """The options without those of other families that are at their defaults: another `family` may be set over a
+    chosen model.
 
     Raises ConfigError for a family that there is not, and for an option of other families that is set.
     """
@@ -65,15 +66,15 @@ def own_options(options: Any) -> Any:
         raise ConfigError(
             f"model family: expected one of {', '.join(FAMILIES)}, got {name!r}; {suggest(str(name), list(FAMILIES))}"
         )
-    foreign = {option: having for option in options if (having := _having(option)) and name not in having}
+    foreign = {option: having for option in options if (having := families_with(option)) and name not in having}
     for option, having in foreign.items():
         if options[option] != _default(having[0], option):
             raise ConfigError(f"model {option}: an option of {' and '.join(having)}; remove it from this {name} model")
     return {option: value for option, value in options.items() if option not in foreign}
 
 
-def _having(option: Any) -> list[str]:
-    """The families that have the option."""
+def families_with(option: Any) -> list[str]:
+    """The families of models that have an option."""
     return [name for name, family in FAMILIES.items() if option in family.options]
 
 

@@ -54,10 +54,13 @@ class AnswerColumns:
     """What the columns of the answers are called."""
 
     image_id: str = "image_id"
+    """The image's own name."""
     prompt_id: str = "prompt_id"
+    """The prompt that the image was made of."""
     generator: str = "generator"
-    """May be absent."""
+    """What made the image; may be absent."""
     question_id: str = "question_id"
+    """The question's own name."""
     parents: str = "parents"
     """The questions that must hold for this one; may be absent."""
     answer: str | None = None

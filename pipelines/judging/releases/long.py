@@ -23,12 +23,19 @@ class RatingColumns:
     """What a table of ratings calls its columns."""
 
     image_id: str = "image_id"
+    """The image's own name; or prompt_id and generator, which name it together."""
     prompt_id: str = "prompt_id"
+    """The prompt that the image was made of."""
     generator: str = "generator"
+    """What made the image."""
     rater: str = "rater"
+    """Who rated; may be absent."""
     template: str = "template"
+    """Which question was rated; may be absent."""
     rating: str = "rating"
+    """The rating; empty where the rater was unsure."""
     skills: str = "skills"
+    """The prompt's skills, a list, or in a CSV separated by semicolons; may be absent."""
 
     def all(self) -> dict[str, str]:
         """By our names."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from plumbline.jobs.command import load_values
+from plumbline.jobs.command import command_of, load_values
 from plumbline.jobs.help import choices_of
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics.clipscore import ClipScoreConfig
@@ -29,7 +29,7 @@ Options = dict[str, Any]
 EVERY_METRIC = f"metric=[{','.join(choices_of('metric', None))}]"
 ASKED = ("benchmark.questions=questions.csv", "benchmark.question_pack=dsg_1k")
 NAMED = read_config(
-    load_values("sweep", ["sweep=shapes", "models=released", EVERY_METRIC, *ASKED]), SweepConfig
+    load_values(command_of("sweep"), ["sweep=shapes", "models=released", EVERY_METRIC, *ASKED]), SweepConfig
 ).metrics
 """All that have a file in conf/metric."""
 WRITERS: list[type[Any]] = [GeckoConfig, TifaConfig, DsgConfig, Vq2Config]

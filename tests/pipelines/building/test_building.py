@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from plumbline.jobs.build_benchmark import COMMAND, main
-from plumbline.jobs.command import CONF, load_values, run_job
+from plumbline.jobs.command import CONF, command_of, load_values, run_job
 from plumbline.operators.building.generation import Generation, PromptRequest, requests
 from plumbline.operators.building.taxonomy import Taxonomy
 from plumbline.operators.building.writer import WriterOptions
@@ -53,7 +53,9 @@ def config_of(server: Server, folder: Path, *overrides: str) -> BuildConfig:
     (folder / "prompts.txt").write_text("\n".join(PROMPTS))
     model = ["model@models.llm=api", f"models.llm.endpoint={server.url}", f"models.llm.key_variable={VARIABLE}"]
     where = [f"prompts={folder}/prompts.txt", f"output={folder}/mine", f"store={folder}/store", "name=mine"]
-    values = load_values("build_benchmark", ["models=shapes", *model, "models.llm.checkpoint=m", *where, *overrides])
+    values = load_values(
+        command_of("build_benchmark"), ["models=shapes", *model, "models.llm.checkpoint=m", *where, *overrides]
+    )
     return read_config(values, BuildConfig)
 
 
@@ -218,7 +220,7 @@ def test_what_cannot_be_is_one_line_with_the_remedy(
 @pytest.mark.parametrize("name", sorted(file.stem for file in (CONF / "taxonomy").glob("*.yaml")))
 def test_every_example_of_a_taxonomy_is_as_its_template_asks(name: str) -> None:
     """An example that breaks its own template's checks would teach the model to."""
-    values = load_values("build_benchmark", [f"taxonomy={name}", "output=o", "models=shapes"])
+    values = load_values(command_of("build_benchmark"), [f"taxonomy={name}", "output=o", "models=shapes"])
     taxonomy = read_config(values["taxonomy"], Taxonomy)
     for tag, template in taxonomy.templates().items():
         assert list(requests({tag: template}, 3, {}, seed=0)) and template.examples

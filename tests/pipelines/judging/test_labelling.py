@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from plumbline.jobs.command import load_values, run_job
+from plumbline.jobs.command import command_of, load_values, run_job
 from plumbline.jobs.labels import COMMAND, main
 from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.statistics.prediction_powered import FEWEST_LABELS
@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
 
 def config(folder: Path, *overrides: str) -> LabelsConfig:
     given = ("protocol=long", f"protocol.path={folder}/ratings.csv", f"output={folder}/next.csv")
-    return read_config(load_values("labels", [*given, *overrides]), LabelsConfig)
+    return read_config(load_values(command_of("labels"), [*given, *overrides]), LabelsConfig)
 
 
 def test_a_clear_pair_is_decided_and_a_close_one_is_told_what_it_wants(folder: Path) -> None:
@@ -139,7 +139,7 @@ def test_of_several_metrics_one_is_to_be_named(folder: Path) -> None:
 @needs_reference
 def test_the_page_has_the_coverage_that_is_measured() -> None:
     path = REFERENCE / "tifa160/tifa160_human_and_scores.json"
-    values = load_values("labels", ["protocol=tifa160", f"protocol.path={path}"])
+    values = load_values(command_of("labels"), ["protocol=tifa160", f"protocol.path={path}"])
     protocol = read_config(values, LabelsConfig).protocol
     assert len(open_release(protocol, StorageConfig()).ratings)
     page = (ROOT / "docs/adaptive.md").read_text().partition("### Intervals of people's ratings")[2]

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from plumbline.jobs.command import load_values, run_job
+from plumbline.jobs.command import command_of, load_values, run_job
 from plumbline.jobs.display.findings import show_agreement
 from plumbline.jobs.metaeval import COMMAND, main
 from plumbline.operators import rows, schemas
@@ -30,7 +30,7 @@ needs_reference = pytest.mark.skipif(REFERENCE is None, reason="REFERENCE_DATA n
 
 def config(folder: Path, *overrides: str) -> MetaevalConfig:
     few = ["sampling.resamples=20", "sampling.permutations=99", f"output={folder / 'out'}"]
-    found: MetaevalConfig = read_config(load_values("metaeval", [*few, *overrides]), MetaevalConfig)
+    found: MetaevalConfig = read_config(load_values(command_of("metaeval"), [*few, *overrides]), MetaevalConfig)
     return found
 
 
@@ -472,7 +472,7 @@ def test_the_packs_ratings_and_error_graphs_judge_the_truth_as_right(tmp_path: P
 
 @needs_reference
 def test_every_published_number_is_met_or_its_difference_explained() -> None:
-    values = load_values("reproduce", [f"reference={REFERENCE}", "output=unused.md"])
+    values = load_values(command_of("reproduce"), [f"reference={REFERENCE}", "output=unused.md"])
     checks = reproduce(read_config(values, ReproductionConfig))
     unmatched = [check for check in checks if not check.matches]
     assert all(check.reason for check in unmatched)
@@ -483,7 +483,7 @@ def test_every_published_number_is_met_or_its_difference_explained() -> None:
 def test_without_published_files_reproducing_says_where_to_put_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("REFERENCE_DATA", raising=False)
     with pytest.raises(ConfigError, match="set REFERENCE_DATA, or reference=PATH"):
-        read_config(load_values("reproduce", []), ReproductionConfig)
+        read_config(load_values(command_of("reproduce"), []), ReproductionConfig)
 
 
 @needs_reference

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from plumbline.jobs.command import load_values, run_job
+from plumbline.jobs.command import command_of, load_values, run_job
 from plumbline.jobs.rehearse import COMMAND, main
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.judging.rehearsing import RehearseConfig, rehearse_all
@@ -17,7 +17,7 @@ from tests.pipelines.judging.releases.files import REFERENCE, ROOT, needs_refere
 
 
 def config(*overrides: str) -> RehearseConfig:
-    return read_config(load_values("rehearse", overrides), RehearseConfig)
+    return read_config(load_values(command_of("rehearse"), overrides), RehearseConfig)
 
 
 @pytest.fixture

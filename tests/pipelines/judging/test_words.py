@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from plumbline.jobs.command import load_values
+from plumbline.jobs.command import command_of, load_values
 from plumbline.operators.errors import ConfigError, PlumblineError, SourceError
 from plumbline.pipelines.judging.metaeval import Findings, run_metaeval
 from plumbline.pipelines.judging.protocols import MetaevalConfig
@@ -50,7 +50,7 @@ def rated(folder: Path, red_of_atlas: str = "Aligned", beside: str = "Aligned") 
 def judged(folder: Path, scores: str, *overrides: str) -> Findings:
     given = ["protocol=gecko", f"protocol.path={folder}", "protocol.tasks=[words]", f"scores={scores}",
              "sampling.resamples=20", f"output={folder}/out", *overrides]  # fmt: skip
-    return run_metaeval(read_config(load_values("metaeval", given), MetaevalConfig))
+    return run_metaeval(read_config(load_values(command_of("metaeval"), given), MetaevalConfig))
 
 
 def values(findings: Findings, subset: str = "overall") -> dict[str, float]:

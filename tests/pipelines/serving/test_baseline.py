@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plumbline.jobs.command import load_values
+from plumbline.jobs.command import command_of, load_values
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.plans.config import read_config
 from plumbline.pipelines.serving.config import ServeConfig
@@ -26,7 +26,7 @@ def scored(tmp_path_factory: pytest.TempPathFactory) -> Scored:
 
 def sentinel(store: Path, *words: str) -> Sentinel | None:
     given = ["reward=edge_density", "sentinel=[saturation]", f"store={store}", *words]
-    config = read_config(load_values("serve", [*METRICS, *given]), ServeConfig)
+    config = read_config(load_values(command_of("serve"), [*METRICS, *given]), ServeConfig)
     return sentinel_of(config, find_served(config, find_nodes(config)))
 
 

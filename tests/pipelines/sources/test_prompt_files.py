@@ -9,7 +9,7 @@ from typing import IO
 
 import pytest
 
-from plumbline.jobs.command import load_values
+from plumbline.jobs.command import command_of, load_values
 from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.cells import Shard
@@ -38,7 +38,7 @@ def opened(benchmark: str, prompts: Path, folder: Path, *overrides: str) -> Sour
     """A ready-made benchmark with this prompts file and one generator's images."""
     write_rows(folder / "images/atlas/0.parquet", images("atlas", 1))
     given = [f"benchmark={benchmark}", f"benchmark.prompts={prompts}", f"benchmark.images={folder}/images"]
-    config = read_config(load_values("sweep", ["sweep=own_images", *given, *overrides]), SweepConfig)
+    config = read_config(load_values(command_of("sweep"), ["sweep=own_images", *given, *overrides]), SweepConfig)
     return open_sources(config.benchmark, StorageConfig(), shard_rows=256)
 
 

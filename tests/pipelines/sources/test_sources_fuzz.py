@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from plumbline.jobs.command import dotted_keys, load_values
+from plumbline.jobs.command import command_of, dotted_keys, load_values
 from plumbline.jobs.display.console import JobConsole
 from plumbline.jobs.display.run_list import show_runs
 from plumbline.operators.errors import PlumblineError
@@ -236,7 +236,7 @@ def test_odd_values_in_manifests(store: Store, whole_manifest: dict[str, Any], v
 
 # Overrides
 
-KEYS = sorted(dotted_keys(load_values("sweep", ["sweep=shapes"])))
+KEYS = sorted(dotted_keys(load_values(command_of("sweep"), ["sweep=shapes"])))
 VALUES = [
     "", "null", "{}", "[]", "[1,", "{a: b}", "-1", "0", "1e999", "nan", "true", "'", '"', "a,b", "${oc.env:HOME}",
     "${x}", "???", "\\", "é", "\udcff", "s3://", "s3:/x", "~nobody/x", "\0", "/dev/null", "x" * 5000, "[" * 500, "$",
@@ -254,4 +254,4 @@ VALUES = [
 )
 def test_odd_overrides(key: str, value: str, prefix: str) -> None:
     given = ["sweep=shapes", f"{prefix}{key}={value}"]
-    in_one_line(lambda: read_config(load_values("sweep", given), SweepConfig))
+    in_one_line(lambda: read_config(load_values(command_of("sweep"), given), SweepConfig))

@@ -12,7 +12,7 @@ import torch
 from plumbline.assets.making.questions import caption
 from plumbline.assets.making.scenes import draw_scene, random_scene, to_png
 from plumbline.assets.making.vqa_training import MIXTURES, training_questions
-from plumbline.jobs.command import load_values
+from plumbline.jobs.command import command_of, load_values
 from plumbline.jobs.train import COMMAND
 from plumbline.pipelines.plans.config import read_config
 from plumbline.pipelines.training.worker import Seat, Task, work
@@ -48,7 +48,7 @@ def write(folder: Path, taught: list[dict[str, Any]], files: int = 3) -> str:
 def config_of(*overrides: str) -> Any:
     """A training's configuration, for tiny steps on one thread."""
     small = ("shard_rows=1", "mixed=2", "cluster.pools.training.threads=1")
-    return read_config(load_values("train", [*small, *overrides]), COMMAND.schema)
+    return read_config(load_values(command_of("train"), [*small, *overrides]), COMMAND.schema)
 
 
 def stage_config(kind: str, data: str, output: Path, *overrides: str) -> Any:

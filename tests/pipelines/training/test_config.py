@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from plumbline.jobs.command import load_values
+from plumbline.jobs.command import command_of, load_values
 from plumbline.jobs.train import COMMAND, main
 from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.pipelines.plans.config import read_config
@@ -14,7 +14,7 @@ from plumbline.pipelines.training.training_config import FinetuneConfig, StageCo
 
 
 def config_of(*overrides: str) -> object:
-    return read_config(load_values("train", overrides), COMMAND.schema)
+    return read_config(load_values(command_of("train"), overrides), COMMAND.schema)
 
 
 def test_the_kind_of_training_is_chosen_by_name() -> None:
