@@ -55,14 +55,14 @@ def _choice(group: str, choices: Sequence[str]) -> str:
 
 
 def _within(line: str) -> str:
-    """A line that sets a key, its remark going on below itself where it is long."""
+    """A line that sets a key, its remark going on below itself where it is long, or beginning there."""
     setting, mark, remark = line.partition(" # ")
     if len(line) <= WIDTH or not mark:
         return line
-    return textwrap.fill(
-        remark, max(WIDTH, len(setting) + 40), initial_indent=f"{setting} # ",
-        subsequent_indent=f"{' ' * len(setting)} # ", break_on_hyphens=False, break_long_words=False,
-    )  # fmt: skip
+    begun = f"{setting} # " if len(setting) < WIDTH // 2 else f"{setting.rstrip()}\n{' ' * REMARKS} # "
+    below = " " * (len(begun.rpartition("\n")[2]) - 2) + "# "
+    wrapped = textwrap.wrap(remark, WIDTH - len(below), break_on_hyphens=False, break_long_words=False)
+    return begun + f"\n{below}".join(wrapped)
 
 
 def _sweeps(name: str) -> bool:
