@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from plumbline.jobs.command import load_values
+from plumbline.jobs.command import command_of, load_values
 from plumbline.operators import schemas
 from plumbline.operators.errors import PlumblineError, SourceError
 from plumbline.pipelines.base.storage import StorageConfig
@@ -263,7 +263,7 @@ def test_checksums_are_tensorflows() -> None:
 def test_genai_bench_has_no_skills_without_their_file_and_its_videos_have_the_same_layout(tmp_path: Path) -> None:
     put(tmp_path / "genai_video.json", GENAI)
     given = ["protocol=genai_bench_video", f"protocol.path={tmp_path}/genai_video.json"]
-    protocol = read_config(load_values("metaeval", given), MetaevalConfig).protocol
+    protocol = read_config(load_values(command_of("metaeval"), given), MetaevalConfig).protocol
     release = open_release(protocol, StorageConfig())
     assert len(release.ratings) == 9 and protocol.name == "genai_bench_video" and release.skills == {}
 
