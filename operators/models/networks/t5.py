@@ -1,0 +1,90 @@
+"""FlanT5's encoder and decoder, with masks made once for all layers and the choices of a question side by side.
+
+Transformers makes the additive mask of position biases and padding in each layer, 1.7 GB at 64 images of an XL, and
+repeats the encoder's output for each choice.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
+from transformers import T5ForConditionalGeneration as T5
+from transformers.activations import NewGELUActivation
+from transformers.models.t5.modeling_t5 import T5LayerNorm
+
+ALIGNED = 16
+"""A GPU's kernels read masks whose rows are a multiple of this; any other is copied at every call."""
+
+
+class Encoded(NamedTuple):
+    """The encoder's output for a batch of questions, each with its image."""
+
+    states: torch.Tensor
+    """(n, tokens, width)."""
+    mask: torch.Tensor
+    """(n, tokens), 1 where a token stands."""
+
+
+def encode(t5: T5, inputs: torch.Tensor, mask: torch.Tensor, *, aligned: int = 1) -> Encoded:
+    """The encoder's output for inputs (n, tokens, d_model), padded on the right to a multiple of `aligned` tokens."""
+    beyond = -inputs.shape[1] % aligned
+    inputs, mask = pad(inputs, (0, 0, 0, beyond)), pad(mask, (0, beyond))
+    length = inputs.shape[1]
+    bias = t5.encoder.block[0].layer[0].SelfAttention.compute_bias(length, length, device=inputs.device)
+    bias = _masked(bias, mask[:, None, None, :].bool())
+    states = inputs
+    for block in t5.encoder.block:
+        states = block(states, None, bias)[0]
+    return Encoded(t5.encoder.final_layer_norm(states), mask)
+
+
+def choice_logits(t5: T5, encoded: Encoded, choices: Sequence[Sequence[list[int]]]) -> torch.Tensor:
+    """Teacher-forced logits (tokens of all choices, rows) of each question's choices, which do not see one another."""
+    start, device = t5.config.decoder_start_token_id, encoded.states.device
+    ids = _rows([[token for choice in row for token in [start, *choice[:-1]]] for row in choices], 0, device)
+    places = _rows([[place for choice in row for place in range(len(choice))] for row in choices], 0, device)
+    owners = _rows([[number for number, choice in enumerate(row) for _ in choice] for row in choices], -1, device)
+    own = _masked(
+        _position_bias(t5, places),
+        ((owners[:, :, None] == owners[:, None, :]) & (places[:, None, :] <= places[:, :, None]))[:, None],
+    )
+    image = _masked(torch.zeros((), dtype=encoded.states.dtype, device=device), encoded.mask[:, None, None, :].bool())
+    image = image.expand(-1, t5.config.num_heads, ids.shape[1], -1)
+    states = t5.shared(ids)
+    for block in t5.decoder.block:
+        states = block(states, None, own, encoded.states, None, image)[0]
+    states = t5.decoder.final_layer_norm(states)[owners >= 0]
+    if t5.config.scale_decoder_outputs:
+        states = states * t5.model_dim**-0.5
+    logits: torch.Tensor = t5.lm_head(states)
+    return logits
+
+
+def fuse(t5: T5) -> None:
+    """Computes each GELU (the tanh approximation) and each norm in one kernel; transformers takes seven and five."""
+    for module in list(t5.modules()):
+        if isinstance(getattr(module, "act", None), NewGELUActivation):
+            module.act = nn.GELU(approximate="tanh")
+        for name, child in list(module.named_children()):
+            if isinstance(child, T5LayerNorm):
+                norm = nn.RMSNorm(child.weight.shape[0], eps=child.variance_epsilon, device="meta")
+                norm.weight = child.weight
+                setattr(module, name, norm)
+
+
+def _position_bias(t5: T5, places: torch.Tensor) -> torch.Tensor:
+    """The decoder's bias (n, heads, tokens, tokens) of tokens that stand at `places` (n, tokens) of their choices."""
+    length = int(places.max()) + 1
+    table = t5.decoder.block[0].layer[0].SelfAttention.compute_bias(length, length, device=places.device)[0]
+    return table[:, places[:, :, None], places[:, None, :]].transpose(0, 1)
+
+
+def _masked(bias: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+    return torch.where(seen, bias, torch.finfo(bias.dtype).min)
+
+
+def _rows(rows: Sequence[Sequence[int]], padding: int, device: torch.device) -> torch.Tensor:
+    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=padding).to(device)

@@ -1,0 +1,87 @@
+"""FlanT5 as it is computed here against transformers' own forward: the same logits, with less work."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import T5Config
+from transformers import T5ForConditionalGeneration as T5
+from transformers.modeling_outputs import BaseModelOutput
+
+from plumbline.operators.models.networks.t5 import Encoded, choice_logits, encode, fuse
+
+LAYERS, WIDTH, LENGTHS = 3, 32, (21, 15, 19)
+CHOICES = [[[5, 1], [7, 8, 9, 1]], [[4, 1]], [[3, 1], [6, 2, 1], [9, 1]]]
+
+
+@pytest.fixture(params=[True, False], ids=["own head", "tied head"])
+def t5(request: pytest.FixtureRequest) -> T5:
+    torch.manual_seed(0)
+    config = T5Config(
+        vocab_size=99, d_model=WIDTH, d_kv=8, d_ff=40, num_layers=LAYERS, num_heads=4, feed_forward_proj="gated-gelu",
+        scale_decoder_outputs=not request.param, decoder_start_token_id=0, pad_token_id=0,
+    )  # fmt: skip
+    model = T5(config).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+@pytest.fixture
+def given() -> tuple[torch.Tensor, torch.Tensor]:
+    mask = (torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]).long()
+    return torch.randn(len(LENGTHS), max(LENGTHS), WIDTH, generator=torch.Generator().manual_seed(1)), mask
+
+
+def theirs(t5: T5, inputs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """The logits of every choice by itself, as transformers computes them."""
+    states = t5.encoder(inputs_embeds=inputs, attention_mask=mask).last_hidden_state
+    logits = []
+    for row, choices in enumerate(CHOICES):
+        for choice in choices:
+            output = t5(
+                encoder_outputs=BaseModelOutput(last_hidden_state=states[row : row + 1]),
+                attention_mask=mask[row : row + 1],
+                decoder_input_ids=torch.tensor([[0, *choice[:-1]]]),
+                use_cache=False,
+            )
+            logits.append(output.logits[0])
+    return torch.cat(logits)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("aligned", [1, 16])
+def test_its_logits_are_those_of_transformers(t5: T5, given: tuple[torch.Tensor, torch.Tensor], aligned: int) -> None:
+    expected = theirs(t5, *given)
+    torch.testing.assert_close(choice_logits(t5, encode(t5, *given, aligned=aligned), CHOICES), expected)
+    fuse(t5)
+    encoded = encode(t5, *given, aligned=aligned)
+    assert encoded.states.shape[1] % aligned == 0
+    torch.testing.assert_close(choice_logits(t5, encoded, CHOICES), expected)
+
+
+def calls(name: str, run: Callable[[], object]) -> int:
+    with torch.inference_mode(), profile(activities=[ProfilerActivity.CPU]) as seen:
+        run()
+    return sum(event.count for event in seen.key_averages() if event.key == name)
+
+
+def test_the_mask_is_made_once_and_not_in_every_layer(t5: T5, given: tuple[torch.Tensor, torch.Tensor]) -> None:
+    inputs, mask = given
+    before = calls("aten::where", lambda: t5.encoder(inputs_embeds=inputs, attention_mask=mask))
+    after = calls("aten::where", lambda: encode(t5, *given))
+    assert before - after >= LAYERS - 1
+
+
+def test_the_choices_of_a_question_read_its_encoding_once(t5: T5) -> None:
+    """Decoded each by itself, four choices would cost four times as much as one."""
+    states, mask = torch.randn(1, 600, WIDTH), torch.ones(1, 600, dtype=torch.long)
+
+    def operations(choices: list[list[int]]) -> int:
+        with torch.inference_mode(), FlopCounterMode(display=False) as counter:
+            choice_logits(t5, Encoded(states, mask), [choices])
+        return int(counter.get_total_flops())
+
+    assert operations([[5, 1], [6, 1], [7, 1], [8, 1]]) < 1.2 * operations([[5, 1]])
