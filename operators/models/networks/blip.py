@@ -16,7 +16,8 @@ from plumbline.operators.errors import HopelessRow, RowError
 from plumbline.operators.models.calls import LONGEST_REPLY
 from plumbline.operators.models.checkpoints.parts import QFORMER_TOKENIZER
 from plumbline.operators.models.model import ResolvedModel
-from plumbline.operators.models.networks.encoder_decoder import Encoded, EncoderDecoder, T5Answers, check_entries
+from plumbline.operators.models.networks.encoder_decoder import Encoded, EncoderDecoder, check_entries
+from plumbline.operators.models.networks.t5 import T5Answers
 from plumbline.operators.models.processing import ReleasedTransform, load_pretrained, load_tokenizer
 
 BLIP2_FRAME = "Question: {} Short answer:"
@@ -163,17 +164,21 @@ class BlipVqaLikelihood(EncoderDecoder):
         ).last_hidden_state
         return Encoded(states, mask)
 
-    def predict(self, encoded: Encoded, labels: torch.Tensor) -> torch.Tensor:
-        inputs = torch.cat([torch.full_like(labels[:, :1], self.start_id), labels[:, :-1]], dim=1)
+    def predict(self, encoded: Encoded, choices: Sequence[Sequence[list[int]]]) -> torch.Tensor:
+        owners = torch.tensor([row for row, own in enumerate(choices) for _ in own], device=self.device)
+        flat = [choice for own in choices for choice in own]
+        inputs = self.padded([[self.start_id, *choice[:-1]] for choice in flat])
+        of_choices = Encoded(encoded.states[owners], encoded.mask[owners])
         parts = [
             (
                 rows,
                 self.model.text_decoder(input_ids=inputs[rows], encoder_hidden_states=states, use_cache=False).logits,
             )
-            for rows, states in _by_length(encoded)
+            for rows, states in _by_length(of_choices)
         ]
         order = torch.cat([rows for rows, _ in parts]).argsort()
-        return torch.cat([logits for _, logits in parts])[order]
+        logits = torch.cat([logits for _, logits in parts])[order]
+        return torch.cat([own[: len(choice)] for own, choice in zip(logits, flat, strict=True)])
 
     def write(self, encoded: Encoded) -> torch.Tensor:
         written: dict[int, list[int]] = {}

@@ -14,11 +14,11 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import CLIPConfig, CLIPVisionConfig, CLIPVisionModel, T5Config
 from transformers import T5ForConditionalGeneration as T5
-from transformers.activations import NewGELUActivation
 
 from plumbline.operators.errors import ModelError
 from plumbline.operators.models.model import ResolvedModel
-from plumbline.operators.models.networks.encoder_decoder import Encoded, T5Answers, decode, encode_beside
+from plumbline.operators.models.networks.encoder_decoder import Encoded
+from plumbline.operators.models.networks.t5 import T5Answers, decode, encode_beside, fuse
 from plumbline.operators.models.processing import PixelTransform, device_of, load_pixel_transform
 from plumbline.operators.models.vqa_profiles import VICUNA_SYSTEM
 
@@ -42,7 +42,7 @@ class ClipFlanT5(nn.Module):
         self.language_model = T5(language)
         if not language.scale_decoder_outputs:
             untie_head(self.language_model)
-        fuse_gelu(self.language_model)
+        fuse(self.language_model)
         self.select_layer = select_layer
         self.feature_layer = vision.num_hidden_layers + 1 + select_layer
 
@@ -199,13 +199,6 @@ def untie_head(language_model: T5) -> None:
     """Gives FlanT5 (`tie_word_embeddings: false`) its own output matrix; transformers 5 builds every T5 with a shared
     one."""
     language_model.lm_head.weight = nn.Parameter(language_model.lm_head.weight.detach().clone())
-
-
-def fuse_gelu(language_model: T5) -> None:
-    """Computes FlanT5's GELU (the tanh approximation) in one kernel, where transformers takes seven."""
-    for module in language_model.modules():
-        if isinstance(getattr(module, "act", None), NewGELUActivation):
-            module.act = nn.GELU(approximate="tanh")
 
 
 def _released_weights(model: ClipFlanT5) -> dict[str, torch.Tensor]:

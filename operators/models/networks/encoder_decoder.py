@@ -11,13 +11,10 @@ from typing import Any, NamedTuple, Self
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
-from transformers import GenerationConfig
-from transformers import T5ForConditionalGeneration as T5
-from transformers.modeling_outputs import BaseModelOutput
 
 from plumbline.operators.batches import in_batches
 from plumbline.operators.errors import ModelError
-from plumbline.operators.models.calls import LONGEST_REPLY, Question
+from plumbline.operators.models.calls import Question
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.networks.loaded import LoadedImageModel
 
@@ -71,8 +68,8 @@ class EncoderDecoder(LoadedImageModel, ABC):
         """Image features (n, tokens, width) with their questions, as texts and as right-padded tokens (n, tokens)."""
 
     @abstractmethod
-    def predict(self, encoded: Encoded, labels: torch.Tensor) -> torch.Tensor:
-        """Teacher-forced logits (n, tokens, entries) of the right-padded `labels` (n, tokens)."""
+    def predict(self, encoded: Encoded, choices: Sequence[Sequence[list[int]]]) -> torch.Tensor:
+        """Teacher-forced logits (tokens, entries) of each question's choices, one token after the other."""
 
     @abstractmethod
     def write(self, encoded: Encoded) -> torch.Tensor:
@@ -117,87 +114,16 @@ class EncoderDecoder(LoadedImageModel, ABC):
         self, features: Sequence[torch.Tensor], tokenized: Sequence[TokenizedQuestion]
     ) -> list[list[list[float]]]:
         encoded = self._encode(features, tokenized)
-        owners = [row for row, (question, _) in enumerate(tokenized) for _ in question.choices]
-        labels = [self._choice(choice) for question, _ in tokenized for choice in question.choices]
-        padded = self.padded(labels)
-        rows = torch.tensor(owners, device=self.device)
-        logits = self.predict(Encoded(encoded.states[rows], encoded.mask[rows]), padded).float()
-        chosen = torch.gather(logits.log_softmax(-1), 2, padded.unsqueeze(-1)).squeeze(-1).cpu()
-        answers: list[list[list[float]]] = [[] for _ in tokenized]
-        for owner, label, logprobs in zip(owners, labels, chosen, strict=True):
-            answers[owner].append(logprobs[: len(label)].tolist())
-        return answers
+        choices = [[self._choice(choice) for choice in question.choices] for question, _ in tokenized]
+        tokens = torch.tensor([token for own in choices for choice in own for token in choice], device=self.device)
+        logprobs = self.predict(encoded, choices).float().log_softmax(-1).gather(1, tokens[:, None])
+        numbers = iter(logprobs[:, 0].tolist())
+        return [[[next(numbers) for _ in choice] for choice in own] for own in choices]
 
     def padded(self, ids: Sequence[list[int]]) -> torch.Tensor:
         """Rows of tokens as one tensor (n, tokens), padded on the right."""
         rows = [torch.tensor(row) for row in ids]
         return pad_sequence(rows, batch_first=True, padding_value=self.pad_id).to(self.device)
-
-
-class T5Answers(EncoderDecoder):
-    """An EncoderDecoder whose language model is a T5."""
-
-    def __init__(self, *parts: Any, **batches: int) -> None:
-        super().__init__(*parts, **batches)
-        self.t5: T5 = self.model.language_model
-        self.pad_id = int(self.t5.config.pad_token_id)
-        self.before = torch.empty(0, dtype=torch.long, device=self.device)
-        self.t5.generation_config = self._greedy()
-
-    @property
-    def entries(self) -> int:
-        """The rows of the embedding that a token may be."""
-        return self.rows
-
-    @property
-    def rows(self) -> int:
-        return int(self.t5.shared.num_embeddings)
-
-    def read(self, images: torch.Tensor, questions: Sequence[str], ids: torch.Tensor) -> Encoded:
-        """Image tokens (n, tokens, d_model) between the tokens `before` every image and their questions, encoded."""
-        return encode_beside(self.t5, images, self.before, ids)
-
-    def predict(self, encoded: Encoded, labels: torch.Tensor) -> torch.Tensor:
-        return decode(self.t5, encoded, labels)[..., : self.entries]
-
-    def write(self, encoded: Encoded) -> torch.Tensor:
-        tokens: torch.Tensor = self.t5.generate(
-            encoder_outputs=BaseModelOutput(last_hidden_state=encoded.states), attention_mask=encoded.mask
-        )
-        return tokens
-
-    def _greedy(self) -> GenerationConfig:
-        """Plain greedy decoding, whatever penalties the checkpoint's config names."""
-        return GenerationConfig(
-            max_new_tokens=LONGEST_REPLY,
-            do_sample=False,
-            decoder_start_token_id=int(self.t5.config.decoder_start_token_id),
-            eos_token_id=self.tokenizer.eos_token_id,
-            pad_token_id=self.pad_id,
-            suppress_tokens=list(range(self.entries, self.rows)) or None,
-        )
-
-
-def encode_beside(t5: T5, features: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> Encoded:
-    """Image tokens (n, tokens, d_model) between `before` (b) and right-padded `after` (n, a) token ids, encoded."""
-    head = t5.shared(before).expand(len(features), -1, -1)
-    inputs = torch.cat([head, features.to(head.dtype), t5.shared(after)], dim=1)
-    mask = torch.ones(inputs.shape[:2], dtype=torch.long, device=inputs.device)
-    mask[:, inputs.shape[1] - after.shape[1] :] = (after != t5.config.pad_token_id).long()
-    return Encoded(t5.encoder(inputs_embeds=inputs, attention_mask=mask).last_hidden_state, mask)
-
-
-def decode(t5: T5, encoded: Encoded, labels: torch.Tensor) -> torch.Tensor:
-    """Teacher-forced logits (n, tokens, rows) of the right-padded `labels` (n, tokens)."""
-    start = torch.full_like(labels[:, :1], t5.config.decoder_start_token_id)
-    output = t5(
-        encoder_outputs=BaseModelOutput(last_hidden_state=encoded.states),
-        attention_mask=encoded.mask,
-        decoder_input_ids=torch.cat([start, labels[:, :-1]], dim=1),
-        use_cache=False,
-    )
-    logits: torch.Tensor = output.logits
-    return logits
 
 
 def check_entries(folder: Path, tokenizer: Any, rows: int) -> None:

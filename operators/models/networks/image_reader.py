@@ -16,6 +16,7 @@ from transformers import DynamicCache
 from plumbline.operators.models.networks import prefixes
 from plumbline.operators.models.networks.image_prompts import Pixels
 from plumbline.operators.models.networks.prefixes import Prefix, Tail, starting
+from plumbline.operators.models.networks.windows import join_windows
 
 
 class Reading(NamedTuple):
@@ -38,6 +39,7 @@ class ImageReader:
 
     def __init__(self, model: Any, *, image_id: int) -> None:
         """`image_id` is the token whose embeddings are the image's."""
+        join_windows(model)
         self.model = model
         self.image_id = image_id
         self.device = model.device

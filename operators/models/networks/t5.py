@@ -5,36 +5,89 @@ repeats the encoder's output for each choice.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
+from transformers import GenerationConfig
 from transformers import T5ForConditionalGeneration as T5
 from transformers.activations import NewGELUActivation
+from transformers.modeling_outputs import BaseModelOutput
 from transformers.models.t5.modeling_t5 import T5LayerNorm
+
+from plumbline.operators.models.calls import LONGEST_REPLY
+from plumbline.operators.models.networks.encoder_decoder import Encoded, EncoderDecoder
 
 ALIGNED = 16
 """A GPU's kernels read masks whose rows are a multiple of this; any other is copied at every call."""
 
 
-class Encoded(NamedTuple):
-    """The encoder's output for a batch of questions, each with its image."""
+class T5Answers(EncoderDecoder):
+    """An EncoderDecoder whose language model is a T5."""
 
-    states: torch.Tensor
-    """(n, tokens, width)."""
-    mask: torch.Tensor
-    """(n, tokens), 1 where a token stands."""
+    def __init__(self, *parts: Any, **batches: int) -> None:
+        super().__init__(*parts, **batches)
+        self.t5: T5 = self.model.language_model
+        fuse(self.t5)
+        self.pad_id = int(self.t5.config.pad_token_id)
+        self.before = torch.empty(0, dtype=torch.long, device=self.device)
+        self.t5.generation_config = self._greedy()
+
+    @property
+    def entries(self) -> int:
+        """The rows of the embedding that a token may be."""
+        return self.rows
+
+    @property
+    def rows(self) -> int:
+        return int(self.t5.shared.num_embeddings)
+
+    def read(self, images: torch.Tensor, questions: Sequence[str], ids: torch.Tensor) -> Encoded:
+        """Image tokens (n, tokens, d_model) between the tokens `before` every image and their questions, encoded."""
+        return encode_beside(self.t5, images, self.before, ids)
+
+    def predict(self, encoded: Encoded, choices: Sequence[Sequence[list[int]]]) -> torch.Tensor:
+        return choice_logits(self.t5, encoded, choices)[..., : self.entries]
+
+    def write(self, encoded: Encoded) -> torch.Tensor:
+        tokens: torch.Tensor = self.t5.generate(
+            encoder_outputs=BaseModelOutput(last_hidden_state=encoded.states), attention_mask=encoded.mask
+        )
+        return tokens
+
+    def _greedy(self) -> GenerationConfig:
+        """Plain greedy decoding, whatever penalties the checkpoint's config names."""
+        return GenerationConfig(
+            max_new_tokens=LONGEST_REPLY,
+            do_sample=False,
+            decoder_start_token_id=int(self.t5.config.decoder_start_token_id),
+            eos_token_id=self.tokenizer.eos_token_id,
+            pad_token_id=self.pad_id,
+            suppress_tokens=list(range(self.entries, self.rows)) or None,
+        )
+
+
+def encode_beside(t5: T5, features: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> Encoded:
+    """Image tokens (n, tokens, d_model) between `before` (b) and right-padded `after` (n, a) token ids, encoded."""
+    head = t5.shared(before).expand(len(features), -1, -1)
+    inputs = torch.cat([head, features.to(head.dtype), t5.shared(after)], dim=1)
+    mask = torch.ones(inputs.shape[:2], dtype=torch.long, device=inputs.device)
+    mask[:, inputs.shape[1] - after.shape[1] :] = (after != t5.config.pad_token_id).long()
+    return encode(t5, inputs, mask, aligned=ALIGNED if inputs.is_cuda else 1)
 
 
 def encode(t5: T5, inputs: torch.Tensor, mask: torch.Tensor, *, aligned: int = 1) -> Encoded:
     """The encoder's output for inputs (n, tokens, d_model), padded on the right to a multiple of `aligned` tokens."""
+    if t5.training:  # its dropout is transformers' own
+        return Encoded(t5.encoder(inputs_embeds=inputs, attention_mask=mask).last_hidden_state, mask)
     beyond = -inputs.shape[1] % aligned
     inputs, mask = pad(inputs, (0, 0, 0, beyond)), pad(mask, (0, beyond))
     length = inputs.shape[1]
     bias = t5.encoder.block[0].layer[0].SelfAttention.compute_bias(length, length, device=inputs.device)
-    bias = _masked(bias, mask[:, None, None, :].bool())
+    if not mask.all():  # else all rows share one
+        bias = _masked(bias, mask[:, None, None, :].bool())
     states = inputs
     for block in t5.encoder.block:
         states = block(states, None, bias)[0]
@@ -63,6 +116,19 @@ def choice_logits(t5: T5, encoded: Encoded, choices: Sequence[Sequence[list[int]
     return logits
 
 
+def decode(t5: T5, encoded: Encoded, labels: torch.Tensor) -> torch.Tensor:
+    """Teacher-forced logits (n, tokens, rows) of the right-padded `labels` (n, tokens)."""
+    start = torch.full_like(labels[:, :1], t5.config.decoder_start_token_id)
+    output = t5(
+        encoder_outputs=BaseModelOutput(last_hidden_state=encoded.states),
+        attention_mask=encoded.mask,
+        decoder_input_ids=torch.cat([start, labels[:, :-1]], dim=1),
+        use_cache=False,
+    )
+    logits: torch.Tensor = output.logits
+    return logits
+
+
 def fuse(t5: T5) -> None:
     """Computes each GELU (the tanh approximation) and each norm in one kernel; transformers takes seven and five."""
     for module in list(t5.modules()):
@@ -79,7 +145,8 @@ def _position_bias(t5: T5, places: torch.Tensor) -> torch.Tensor:
     """The decoder's bias (n, heads, tokens, tokens) of tokens that stand at `places` (n, tokens) of their choices."""
     length = int(places.max()) + 1
     table = t5.decoder.block[0].layer[0].SelfAttention.compute_bias(length, length, device=places.device)[0]
-    return table[:, places[:, :, None], places[:, None, :]].transpose(0, 1)
+    bias: torch.Tensor = table[:, places[:, :, None], places[:, None, :]].transpose(0, 1)
+    return bias
 
 
 def _masked(bias: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:

@@ -36,8 +36,8 @@ def _attend(
     """What tokens (1, heads, tokens, width) see of their window, (1, tokens, heads, width)."""
     attended = torch.empty_like(query)
     for places in _places_by_size(cu_seq_lens_q):
-        windows = (states[0][:, places].transpose(0, 1) for states in (query, key, value))
-        attended[0][:, places] = scaled_dot_product_attention(*windows, scale=scaling).transpose(0, 1)
+        asked, seen, told = (states[0][:, places].transpose(0, 1) for states in (query, key, value))
+        attended[0][:, places] = scaled_dot_product_attention(asked, seen, told, scale=scaling).transpose(0, 1)
     return attended.transpose(1, 2), None
 
 
@@ -46,7 +46,7 @@ def _places_by_size(bounds: torch.Tensor) -> list[torch.Tensor]:
     """For each size of window, the places (windows, size) of its tokens. All layers are given the same `bounds`."""
     starts, sizes = bounds[:-1], bounds.diff()
     offsets = torch.arange(int(sizes.max()), device=bounds.device)
-    return [starts[sizes == size, None] + offsets[:size] for size in sizes.unique().tolist()]
+    return [starts[sizes == size, None] + offsets[:size] for size in sorted(set(sizes.tolist()))]
 
 
 AttentionInterface.register(NAME, _attend)

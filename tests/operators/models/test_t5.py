@@ -10,7 +10,8 @@ from transformers import T5Config
 from transformers import T5ForConditionalGeneration as T5
 from transformers.modeling_outputs import BaseModelOutput
 
-from plumbline.operators.models.networks.t5 import Encoded, choice_logits, encode, fuse
+from plumbline.operators.models.networks.encoder_decoder import Encoded
+from plumbline.operators.models.networks.t5 import choice_logits, encode, fuse
 
 LAYERS, WIDTH, LENGTHS = 3, 32, (21, 15, 19)
 CHOICES = [[[5, 1], [7, 8, 9, 1]], [[4, 1]], [[3, 1], [6, 2, 1], [9, 1]]]
