@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from plumbline.operators.errors import ModelError
+from plumbline.operators.errors import ConfigError, ModelError
 from plumbline.operators.models.checkpoints.parts import Fields, Part, architecture, read_fields, subfields
 from plumbline.operators.models.engines.conversation import (
     PROBLEM,
@@ -56,9 +56,13 @@ TYPES = (
     "paligemma",
 )
 """Those that the transformers engine is tested with; vLLM knows more."""
+SIZED = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")
+"""Types whose processor makes an image as many tokens as it has pixels for; the others' sizes are fixed."""
 CLASS_TOKENS = {"clip_vision_model": 1, "siglip_vision_model": 0}
 """The towers of LLaVA-shaped models that the transformers engine reads, and how many tokens each puts before an image's
 patches; others lay an image's tokens out in another way."""
+MIN_PIXELS = 3136
+"""The fewest that Qwen-VL's processors keep by themselves: 56 x 56."""
 SETTINGS = "generation_config.json"
 ELSEWHERE = "choose another checkpoint, or engine=vllm if vLLM's list of supported models has this one"
 
@@ -71,9 +75,19 @@ class ChatModel(EngineModel):
     padding: Literal["released", "processor"] = "released"
     """Of LLaVA-1.5: `released` shows an image on a square of the mean colour, as the released VQAScore does;
     `processor` cuts the middle out, as the checkpoint's processor does. Others have a processor alone."""
+    max_pixels: int | None = None
+    """Pixels up to which Qwen-VL's processor keeps an image's size; larger images are made smaller. 262144 (512 x 512)
+    takes a quarter of the tokens of 1024 x 1024. By default as many as the checkpoint says."""
     repetition_penalty: Literal["ignored", "released"] = "ignored"
     """Of likelihoods: `released` punishes tokens of the prompt, by the repetition_penalty that the checkpoint's
     generation_config.json names, as the released VQAScore of Qwen2.5-VL does, which asks by `generate`."""
+
+    def check_options(self) -> None:
+        EngineModel.check_options(self)
+        if self.max_pixels is not None and self.max_pixels < MIN_PIXELS:
+            raise ConfigError(f"max_pixels: expected at least {MIN_PIXELS} or null, got {self.max_pixels}")
+        if self.max_pixels is not None and "mm_processor_kwargs" in self.engine_options:
+            raise ConfigError("max_pixels: engine_options.mm_processor_kwargs is set too; name it there alone")
 
 
 def profile_of(config: ChatModel, fields: Fields) -> VqaProfile:
@@ -103,7 +117,7 @@ def _suits(fields: Fields) -> bool:
 def _check(config: ChatModel, parts: Mapping[str, Part], fields: Fields) -> None:
     checkpoint = parts["checkpoint"]
     problem = _image_problem(fields) if config.engine == "transformers" else _vllm_problem(fields)
-    problem = problem or _penalty_problem(config, checkpoint)
+    problem = problem or _penalty_problem(config, checkpoint) or _size_problem(config, fields)
     problem = problem or (PROBLEM if _thinks(parts["tokenizer"], checkpoint) else None)
     if problem is not None:
         raise ModelError(f"{checkpoint.source}: {problem}")
@@ -134,6 +148,13 @@ def _penalty_problem(config: ChatModel, checkpoint: Part) -> str | None:
     if _penalty(checkpoint) == 1:
         return "its generation_config.json names no repetition_penalty; set repetition_penalty=ignored"
     return None
+
+
+def _size_problem(config: ChatModel, fields: Fields) -> str | None:
+    """Why an image's pixels cannot be limited, if they are to be."""
+    if config.max_pixels is None or fields["model_type"] in SIZED:
+        return None
+    return f"its processor sizes images by itself, and max_pixels is for {', '.join(SIZED)}; set max_pixels=null"
 
 
 def _penalty(checkpoint: Part) -> float:
@@ -170,6 +191,9 @@ def serve(model: "ResolvedModel[ChatModel]", network: Any) -> "ChatVlm":
     assert model.profile is not None
     processor = load_processor(model.folder("checkpoint"), network.config, _load_tokenizer(model), CLASS_TOKENS)
     _check_network(model, network, processor.tokenizer)
+    if (most := model.config.max_pixels) is not None:
+        size = processor.image_processor.size
+        size["longest_edge"], size["shortest_edge"] = most, min(most, size["shortest_edge"])
     ends = reply_ends(network, processor.tokenizer)
     image_id = int(network.config.image_token_id)
     prompts = ImagePrompts(
@@ -223,7 +247,9 @@ def _load_on_vllm(model: "ResolvedModel[ChatModel]") -> "VllmLikelihood":
     tokenizer, system = _load_tokenizer(model), model.profile.system
     padding = mean_colour(load_image_processor(model.folder("checkpoint"))) if _pads(model) else None
     end = turn_end(tokenizer, _named_ends(model.parts["checkpoint"]), system=system)
-    engine = start_engine(model, defaults=ONE_IMAGE)
+    most = model.config.max_pixels
+    sized = {} if most is None else {"mm_processor_kwargs": {"max_pixels": most}}
+    engine = start_engine(model, defaults={**ONE_IMAGE, **sized})
     return VllmLikelihood(engine, tokenizer, system=system, padding=padding, end=end)
 
 
@@ -249,7 +275,8 @@ def _load_tokenizer(model: "ResolvedModel[ChatModel]") -> Any:
 def _options_in_key(config: ChatModel, profile: VqaProfile | None) -> dict[str, Any]:
     padding = {"padding": config.padding} if profile is not None and profile.pads else {}
     penalty = {"repetition_penalty": config.repetition_penalty} if config.repetition_penalty != "ignored" else {}
-    return padding | penalty | engine_in_key(config)
+    size = {} if config.max_pixels is None else {"max_pixels": config.max_pixels}
+    return padding | penalty | size | engine_in_key(config)
 
 
 FAMILY = Family(

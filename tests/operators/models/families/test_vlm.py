@@ -25,7 +25,7 @@ from transformers import (
 )
 from transformers.models.smolvlm import processing_smolvlm
 
-from plumbline.operators.errors import HopelessRow, ModelError
+from plumbline.operators.errors import ConfigError, HopelessRow, ModelError
 from plumbline.operators.metrics.metric import Evidence
 from plumbline.operators.metrics.vqascore import VqaScoreConfig, reduce_answer
 from plumbline.operators.models import loading
@@ -550,6 +550,30 @@ def test_a_penalty_that_cannot_be_had_is_refused(
 
 
 # How an image is shown
+
+
+@pytest.mark.parametrize("kind", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"])
+def test_an_image_is_made_smaller_to_max_pixels_by_its_own_processor(tmp_path: Path, kind: str) -> None:
+    folder = CHECKPOINTS[kind].save(tmp_path)
+    picture = tiny.picture(6, width=448, height=448)
+    few, many = (load(folder, max_pixels=side**2).preprocess(picture).inputs for side in (112, 224))
+    processor = AutoImageProcessor.from_pretrained(folder, backend="pil", max_pixels=112**2)
+    torch.testing.assert_close(few["pixel_values"], processor(picture, return_tensors="pt")["pixel_values"])
+    assert 4 * few["image_grid_thw"].prod() == many["image_grid_thw"].prod(), "a quarter of the patches"
+    assert resolved_key(folder, max_pixels=224 * 224) != resolved_key(folder) == resolved_key(folder, max_pixels=None)
+
+
+def resolved_key(folder: Path, **options: Any) -> Any:
+    return resolve_model(model_config(family="vlm", checkpoint=str(folder), **options), on_gpu=False).semantic()
+
+
+def test_max_pixels_is_refused_where_a_processor_sizes_images_by_itself(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="max_pixels is for qwen2_vl"):
+        load(CHECKPOINTS["llava"].save(tmp_path), max_pixels=50_000)
+    with pytest.raises(ConfigError, match="max_pixels: expected at least 3136"):
+        load(tmp_path, max_pixels=100)
+    with pytest.raises(ConfigError, match="name it there alone"):
+        load(tmp_path, max_pixels=50_000, engine="vllm", engine_options={"mm_processor_kwargs": {"max_pixels": 1}})
 
 
 WIDE = tiny.picture(5, width=70, height=30)
