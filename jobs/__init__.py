@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 import sys
 from gc import set_threshold  # `gc` is a job here
 from types import TracebackType
@@ -41,5 +42,7 @@ def _in_one_line(kind: type[BaseException], error: BaseException, trace: Traceba
 
 
 sys.excepthook = _in_one_line
+if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's threads take memory, and where there is none they wait
 # imports make many objects that stay; looking at them again and again takes a tenth of a short job
 set_threshold(50_000)

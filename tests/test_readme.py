@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from plumbline.jobs.__main__ import JOBS
 from plumbline.operators.images import ImageLimits, decode_picture
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS, BenchmarkConfig
@@ -51,7 +52,7 @@ def test_four_lines_of_python_score_two_pictures(tmp_path: Path, monkeypatch: py
 def test_the_first_page_is_short_and_names_every_job_and_every_metric() -> None:
     assert len(README.splitlines()) <= 150
     named = set(re.findall(r"`([a-z0-9_]+)`", README))
-    jobs = {path.stem for path in (ROOT / "jobs").glob("*.py") if "COMMAND = Command(" in path.read_text()}
+    jobs = set(JOBS)
     assert jobs - named == set()
     metrics = {path.stem for path in (ROOT / "conf/metric").glob("*.yaml")}
     variants = {name for name in metrics for other in metrics if name.startswith(f"{other}_")}

@@ -115,7 +115,7 @@ def with_times(planned: PlannedSweep, totals: Totals) -> PlannedSweep:
     times = dict(planned.times)
     for node, state in totals.nodes.items():
         before = times.get(node, NodeTimes())
-        took = NodeTimes(*(round(getattr(state, name) + getattr(before, name), 1) for name in NodeTimes._fields))
+        took = NodeTimes(*(round(getattr(state, name) + getattr(before, name), 2) for name in NodeTimes._fields))
         times |= {node: took} if took.seconds else {}
     return replace(planned, times=times)
 

@@ -40,6 +40,7 @@ def write_run(
     """Writes the tables first, and then the manifest, which commits the run."""
     store, folder = planned.store, f"runs/{run_id}"
     usage = model_usage(planned.plan, outcomes)
+    models = [item.node.name for item in planned.plan.nodes if item.node.models]
     for name in ("summary", "errors"):
         store.write_table(f"{folder}/{name}.parquet", getattr(results, name))
     if planned.seen is not None:
@@ -64,8 +65,8 @@ def write_run(
             if item.node.model is not None and item.missing
         },
         "seconds": {node: times.seconds for node, times in planned.times.items()},
-        "worked": {node: times.worked for node, times in planned.times.items() if times.worked},
-        "waited": {node: times.waited for node, times in planned.times.items() if times.worked},
+        "worked": {node: planned.times[node].worked for node in models if node in planned.times},
+        "waited": {node: planned.times[node].waited for node in models if node in planned.times},
         "usage": {node: took._asdict() for node, took in usage.items()},
         "costs": {node: cost._asdict() for node, cost in costs_of(planned.plan, usage).items()},
         "versions": _versions(),

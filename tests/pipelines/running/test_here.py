@@ -56,7 +56,7 @@ def test_a_run_tells_how_long_its_models_waited_for_images_and_which_key_turns_i
     assert run_job(sweep.COMMAND, sweep.main, [*given, f"store={tmp_path}", "cluster=here"]) == 2
     (run,) = (tmp_path / "runs").glob("2*")
     manifest = json.loads((run / "manifest.json").read_text())
-    models = {"answers:vqa", "similarities:clip"}
+    models = {"questions:llm", "entailment:nli", "answers:vqa", "similarities:clip"}
     assert manifest["worked"].keys() == manifest["waited"].keys() == models
     assert all(manifest["worked"][node] + manifest["waited"][node] <= manifest["seconds"][node] + 1 for node in models)
     report = (run / "report.html").read_text()

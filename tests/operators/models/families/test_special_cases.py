@@ -348,9 +348,9 @@ def test_a_blind_model_that_thinks_first_is_refused_and_one_on_vllm(tmp_path: Pa
     thinking = tiny.QWEN_TEMPLATE.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
     with pytest.raises(ModelError, match="a thinking model"):
         loaded("causal_lm", tiny.save_causal_lm(tmp_path / "thinking", template=thinking), "likelihood")
-    vqa = "models.vqa={family: causal_lm, checkpoint: owner/name, engine: vllm}"
+    vqa = ("models.vqa.family=causal_lm", "models.vqa.checkpoint=owner/name", "+models.vqa.engine=vllm")
     with pytest.raises(ConfigError, match=r"the role 'vqa' is a causal_lm on vllm$"):
-        sweep_config(tmp_path, tmp_path / "store", "metric=[vqascore]", vqa)
+        sweep_config(tmp_path, tmp_path / "store", "metric=[vqascore]", *vqa)
 
 
 def test_vqascore_asks_a_blind_model_for_one_token(kinds: Callable[[str], Path]) -> None:
