@@ -9,6 +9,7 @@ from plumbline.jobs.display.console import say, show_table, warn
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.models.families.vlm import ChatModel
 from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.plans.costs import estimates, unpriced
 from plumbline.pipelines.plans.plan import NodePlan, Plan
 from plumbline.pipelines.sweeps.planning import PlannedSweep
@@ -74,7 +75,7 @@ def _show_pools(console: Console, planned: PlannedSweep) -> None:
     for node in (item.node for item in planned.plan.nodes if item.missing):
         pool = node.pool(planned.config.cluster)
         if pool.num_gpus:
-            say(console, f"{node.name}: {pool.told()}")
+            say(console, f"{node.name}: {pool.told(decodes=STAGES[node.stage].decodes)}")
 
 
 def _show_costs(console: Console, planned: PlannedSweep) -> None:

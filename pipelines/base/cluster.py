@@ -49,11 +49,12 @@ class PoolConfig:
         share = cpus * self.num_gpus / gpus if self.num_gpus and gpus else self.num_cpus
         return self.decoders or max(1, int(share))
 
-    def told(self) -> str:
-        """What its actors are given, in a line."""
+    def told(self, *, decodes: bool) -> str:
+        """What its actors are given, in a line; of decoders only where they decode."""
         least = f"{self.min_size} to " if self.max_size > self.min_size else ""
         decoders = plural(self.decoders, "decoder") if self.decoders else "a decoder for each core of its GPU's share"
-        return f"{least}{plural(self.max_size, 'worker')}, each with {self.num_gpus:g} GPU and {decoders}"
+        given = f"{self.num_gpus:g} GPU{f' and {decoders}' if decodes else ''}"
+        return f"{least}{plural(self.max_size, 'worker')}{', each' if self.max_size > 1 else ''} with {given}"
 
     def without_gpu(self) -> "PoolConfig":
         """The same on the CPUs of any machine with its labels."""

@@ -82,6 +82,20 @@ def test_every_ready_made_benchmark_has_the_same_keys_and_fits_any_sweep(benchma
     assert read_config(values, SweepConfig).benchmark.columns.prompt == "prompt"
 
 
+def test_max_pixels_is_a_key_of_models_that_size_images_and_no_other(capsys: pytest.CaptureFixture[str]) -> None:
+    given = [
+        "sweep=own_images",
+        "benchmark.prompts=p",
+        "benchmark.images=i",
+        "models.vqa.max_pixels=262144",
+        "--config",
+    ]
+    assert run_job(COMMAND, main, ["model@models.vqa=qwen2_5_vl_7b", *given]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["models"]["vqa"]["max_pixels"] == 262144
+    assert run_job(COMMAND, main, given) == os.EX_USAGE
+    assert "'models.vqa.max_pixels': an option of vlm, not of this model" in capsys.readouterr().err
+
+
 def test_models_are_chosen_together_or_one_by_one() -> None:
     given = ["sweep=own_images", "benchmark.prompts=p", "benchmark.images=i"]
     tiny = load_values(command_of("sweep"), [*given, "models=shapes"])["models"]

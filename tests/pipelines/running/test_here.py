@@ -67,9 +67,11 @@ def test_a_plan_for_gpus_tells_what_their_workers_are_given(
     given: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = [f"store={tmp_path}", "dry_run=true", "cluster=gpu8", "cluster.pools.similarities.decoders=20"]
+    options += ["cluster.pools.questions.max_size=1"]
     assert run_job(sweep.COMMAND, sweep.main, [*given, *options]) == 0
     lines = capsys.readouterr().out.splitlines()
     share = "a decoder for each core of its GPU's share"
+    assert "questions:llm: 1 worker with 1 GPU" in lines, "it sees no image"
     assert f"answers:vqa: 1 to 7 workers, each with 1 GPU and {share}" in lines
     assert "similarities:clip: 1 to 4 workers, each with 0.25 GPU and 20 decoders" in lines
 
