@@ -248,7 +248,7 @@ def _encodes(text: str) -> bool:
 
 
 def _register_resolvers() -> None:
-    """`${assets:path}` is a path in the embedded pack, `${cpus:2}` one of 2 equal shares of this machine's CPUs.
+    """`${assets:path}` is a path in the embedded world, `${cpus:2}` one of 2 equal shares of this machine's CPUs.
 
     `${reference_data:}` is the folder that the environment variable REFERENCE_DATA names, and `${name_of:images}` the
     name of the folder or file at the path that the key `images` beside it has.

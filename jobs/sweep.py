@@ -75,7 +75,7 @@ def _is_reported(console: Console, planned: PlannedSweep, finished: FinishedSwee
 
 
 def _adaptive(console: Console, planned: PlannedSweep) -> tuple[PlannedSweep, FinishedSweep]:
-    """Wave after wave until the generators are told apart; gives the sweep of the prompts that were enough."""
+    """Round after round until the generators are told apart; gives the sweep of the prompts that were enough."""
     from plumbline.operators.judging.adaptive import surety  # imports scipy
     from plumbline.pipelines.sweeps.adaptive import run_adaptive
 

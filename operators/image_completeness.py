@@ -109,12 +109,12 @@ class Jpeg(NamedTuple):
 def read_jpeg(encoded: bytes) -> Jpeg:
     """A JPEG's frame and scans; raises BrokenImage where it has more segments than any image."""
     bare, frame, scans = [JPEG[:2]], b"", []
-    for kind, segment in _segments(encoded):
-        if kind in OF_THE_PIXELS:
+    for code, segment in _segments(encoded):
+        if code in OF_THE_PIXELS:
             bare.append(segment)
-        if kind == SCAN:
+        if code == SCAN:
             scans.append(segment)
-        frame = segment if kind in FRAMES else frame
+        frame = segment if code in FRAMES else frame
     return Jpeg(b"".join(bare), frame, scans)
 
 
@@ -124,12 +124,12 @@ def _segments(encoded: bytes) -> Iterator[tuple[int, bytes]]:
     for _ in range(MOST_SEGMENTS):
         if marker is None:
             return
-        kind, after = marker[1][0], marker.end()
-        stop = after if kind == END else after + int.from_bytes(encoded[after : after + 2])
-        following = MARKER.search(encoded, stop) if kind != END else None
-        if kind == SCAN:
+        code, after = marker[1][0], marker.end()
+        stop = after if code == END else after + int.from_bytes(encoded[after : after + 2])
+        following = MARKER.search(encoded, stop) if code != END else None
+        if code == SCAN:
             stop = following.start() if following is not None else len(encoded)
-        yield kind, encoded[marker.start() : stop]
+        yield code, encoded[marker.start() : stop]
         marker = following
     raise BrokenImage(f"it has over {MOST_SEGMENTS} segments")
 
@@ -140,9 +140,9 @@ def open_image(encoded: bytes, seconds: float) -> Image.Image:
     image = Image.open(stream, formats=FORMATS)
     stream.end_header()
     if image.format == "PNG":
-        for kind, data, checksum in _chunks(encoded):
-            if zlib.crc32(data, zlib.crc32(kind)) != checksum:
-                raise BrokenImage(f"the checksum of its {kind.decode('latin-1')!r} chunk is wrong")
+        for chunk_type, data, checksum in _chunks(encoded):
+            if zlib.crc32(data, zlib.crc32(chunk_type)) != checksum:
+                raise BrokenImage(f"the checksum of its {chunk_type.decode('latin-1')!r} chunk is wrong")
     return image
 
 
@@ -228,13 +228,13 @@ def _row_bytes(width: int, height: int, bits: int, passes: tuple[tuple[int, int,
 
 def _png_data(png: bytes) -> Iterator[memoryview]:
     """The compressed pixels, in pieces that stay small when inflated."""
-    for kind, data, _ in _chunks(png):
-        if kind == b"IDAT":
+    for chunk_type, data, _ in _chunks(png):
+        if chunk_type == b"IDAT":
             yield from (data[at : at + PIECE] for at in range(0, len(data), PIECE))
 
 
 def _chunks(png: bytes) -> Iterator[tuple[bytes, memoryview, int]]:
-    """Each chunk's kind, data and checksum as far as the end of the image; raises BrokenImage where that is not there.
+    """Each chunk's type, data and checksum as far as the end of the image; raises BrokenImage where that is not there.
 
     Faster than Pillow's `verify`, after which a file is to be opened anew.
     """
@@ -242,12 +242,12 @@ def _chunks(png: bytes) -> Iterator[tuple[bytes, memoryview, int]]:
     for _ in range(MOST_SEGMENTS):
         if position + 12 > len(png):
             raise BrokenImage("it ends before its last chunk")
-        length, kind = struct.unpack_from(">I4s", png, position)
+        length, chunk_type = struct.unpack_from(">I4s", png, position)
         stop = position + 8 + length
         if stop + 4 > len(png):
             raise BrokenImage("it ends within a chunk")
-        yield kind, content[position + 8 : stop], int.from_bytes(content[stop : stop + 4])
-        if kind == b"IEND":
+        yield chunk_type, content[position + 8 : stop], int.from_bytes(content[stop : stop + 4])
+        if chunk_type == b"IEND":
             return
         position = stop + 4
     raise BrokenImage(f"it has over {MOST_SEGMENTS} chunks")

@@ -5,8 +5,8 @@ from functools import partial
 import pyarrow as pa
 
 
-def _columns(kind: pa.DataType, *names: str) -> list[tuple[str, pa.DataType]]:
-    return [(name, kind) for name in names]
+def _columns(dtype: pa.DataType, *names: str) -> list[tuple[str, pa.DataType]]:
+    return [(name, dtype) for name in names]
 
 
 texts, floats = partial(_columns, pa.string()), partial(_columns, pa.float64())

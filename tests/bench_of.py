@@ -1,4 +1,4 @@
-"""Small benchmarks cut from the embedded pack, and sweeps over them."""
+"""Small benchmarks cut from the embedded world, and sweeps over them."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,18 +25,18 @@ SMALL = (
 
 
 def prompts(count: int) -> list[dict[str, Any]]:
-    """The pack's first prompts."""
+    """The embedded world's first prompts."""
     return [dict(row) for row in pq.read_table(PACK / "prompts.parquet").slice(0, count).to_pylist()]
 
 
 def images(generator: str, count: int) -> list[dict[str, Any]]:
-    """A generator's images of the pack's first prompts."""
+    """A generator's images of the embedded world's first prompts."""
     table = pq.read_table(PACK / "images" / generator / "00000.parquet", columns=["image_id", "prompt_id", "image"])
     return [dict(row) for row in table.slice(0, count).to_pylist()]
 
 
 def captioned(generator: str, count: int) -> list[dict[str, Any]]:
-    """A generator's images of the pack's first prompts, with the texts in their rows and names of someone else's."""
+    """A generator's images of the embedded first prompts, with the texts in their rows and names of someone else's."""
     texts = {prompt["prompt_id"]: prompt["text"] for prompt in prompts(count)}
     return [
         {"picture": row["image"], "caption": texts[row["prompt_id"]], "seed": number}
@@ -63,7 +63,7 @@ def write_benchmark(folder: Path, generators: Sequence[str] = ("atlas", "flint")
 
 
 def sweep_config(folder: str | Path, store: str | Path, *overrides: str) -> SweepConfig:
-    """A sweep over such a benchmark, with the pack's checkpoints, shards of four rows, in this process.
+    """A sweep over such a benchmark, with the embedded world's checkpoints, shards of four rows, in this process.
 
     By VQAScore and CLIPScore, unless other metrics are named.
     """
@@ -85,7 +85,7 @@ def sweep_config(folder: str | Path, store: str | Path, *overrides: str) -> Swee
 
 
 def score_config(images: str | Path, store: str | Path, *overrides: str) -> SweepConfig:
-    """A sweep over images whose rows hold their own prompts, as jobs.score runs it, with the pack's checkpoints."""
+    """A sweep over images whose rows hold their own prompts, as jobs.score runs it, with the embedded checkpoints."""
     values = load_values(
         command_of("score"), ["models=shapes", f"benchmark.images={images}", f"store={store}", *SMALL, *overrides]
     )

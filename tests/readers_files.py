@@ -1,4 +1,4 @@
-"""The files that the pages' commands name, as a reader of the pages might have them: made of the embedded pack."""
+"""The files that the pages' commands name, as a reader of the pages might have them: made of the embedded world."""
 
 import json
 from itertools import product
@@ -14,7 +14,7 @@ from tests.pipelines.training import taught
 from tests.question_packs import ANNOTATIONS, proposition, propositions, write_csv
 
 OF_THE_PACK = {"flux": "atlas", "sdxl": "flint"}
-"""What the reader's generators are called in the pack."""
+"""What the reader's generators are called in the embedded world."""
 COUNT = 32
 PROMPTS = prompts(COUNT)
 IMAGES = {name: images(theirs, COUNT) for name, theirs in OF_THE_PACK.items()}

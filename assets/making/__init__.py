@@ -1,1 +1,1 @@
-"""What makes the embedded pack: the shapes world and the recipes of its tiny checkpoints. No wheel brings it."""
+"""What makes the embedded world: the shapes world and the recipes of its tiny checkpoints. No wheel brings it."""

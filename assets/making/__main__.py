@@ -1,10 +1,10 @@
-"""Makes the embedded pack from fixed seeds: `make train`, or `python -m assets.making steps=[writer,accuracy]`."""
+"""Makes the embedded world from fixed seeds: `make train`, or `python -m assets.making steps=[writer,accuracy]`."""
 
 import sys
 
 from omegaconf import OmegaConf
 
-from plumbline.assets.making.pack import PackConfig, make_pack
+from plumbline.assets.making.world import WorldConfig, make_world
 from plumbline.jobs.display.console import make_console, say
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.plans.config import read_config
@@ -15,11 +15,11 @@ def main(overrides: list[str]) -> int:
     console = make_console()
     try:
         values = OmegaConf.to_container(OmegaConf.from_dotlist(overrides))
-        config = read_config(values, PackConfig)  # type: ignore[arg-type]
+        config = read_config(values, WorldConfig)  # type: ignore[arg-type]
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 64
-    make_pack(config, lambda line: say(console, line))
+    make_world(config, lambda line: say(console, line))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""How well the pack's models do on what they were not trained on."""
+"""How well the embedded world's models do on what they were not trained on."""
 
 import io
 from collections.abc import Callable, Mapping, Sequence

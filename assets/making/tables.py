@@ -276,7 +276,7 @@ def _rating_rows(depiction: Depiction, seed: int) -> list[Row]:
 
 CLIPS_SUITE = "shapes_video"
 EVERY = 8
-"""Of the pack's prompts one in so many has clips."""
+"""Of the embedded world's prompts one in so many has clips."""
 FRAMES = 8
 FRAMES_A_SECOND = 4
 _COLUMNS = [("image_id", pa.string()), ("prompt_id", pa.string()), ("generator", pa.string())]
@@ -318,7 +318,7 @@ FILMINGS = (
 
 
 def clip_scenes(filming: Filming, prompt: Prompt, seed: int) -> list[Scene]:
-    """The scene of each frame; those of the pack's images of the same names."""
+    """The scene of each frame; those of the embedded world's images of the same names."""
     of_name: Mapping[str, Generator] = {generator.name: generator for generator in GENERATORS}
 
     def scene(name: str) -> Scene:

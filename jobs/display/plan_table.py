@@ -1,6 +1,7 @@
 """A plan before it is computed: its cells, model calls and costs, and what its sources lack."""
 
 from collections.abc import Mapping
+from dataclasses import fields
 
 from rich.console import Console
 from rich.markup import escape
@@ -27,6 +28,12 @@ def _penalty(metric: Metric, models: Mapping[str, ModelConfig]) -> str:
     return ", with its checkpoint's repetition penalty" if punished else ""
 
 
+def _choices(metric: Metric) -> str:
+    """The options that the kind of metric leaves open, as the sweep or the model's profile sets them."""
+    options = {field.name: getattr(metric, field.name) for field in fields(metric) if field.default is None}
+    return ", ".join(f"{name}={value}" for name, value in options.items() if value is not None)
+
+
 def show_plan(console: Console, planned: PlannedSweep) -> None:
     """The cells per stage, and what computing the missing ones would ask of the models."""
     sources = planned.sources
@@ -40,8 +47,8 @@ def show_plan(console: Console, planned: PlannedSweep) -> None:
     for line in sources.origin_lines:
         say(console, line)
     for name, metric in planned.config.metrics.items():
-        if (description := metric.described()) is not None:
-            say(console, f"{name}: {description}{_penalty(metric, planned.config.models)}")
+        if choices := _choices(metric):
+            say(console, f"{name}: {choices}{_penalty(metric, planned.config.models)}")
     names = ("stage", "cells", "cached", "missing", "rows", "model calls, about")
     rows = [_plan_row(node) for node in planned.plan.nodes if node.cells]
     show_table(console, "plan", names, rows, numbers=slice(1, None))

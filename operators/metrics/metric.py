@@ -112,10 +112,6 @@ class Metric(ABC):
         """Whether a lower score is the better one."""
         return False
 
-    def described(self) -> str | None:
-        """What a person reads of it before a sweep begins, where its options do not say it."""
-        return None
-
     def expected(self, words: float) -> Expected:
         """What a prompt of so many content words will take."""
         return Expected(0, 1)

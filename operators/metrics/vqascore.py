@@ -95,12 +95,6 @@ class VqaScoreConfig(Metric):
         """The answers whose likelihoods are asked for."""
         return (self.asks.answer,) if self.normalise is None else YES + NO
 
-    def described(self) -> str:
-        if self.normalise is not None:
-            return f"{self.template} (Yes of Yes and No, in all spellings)"
-        template, answer, reduction = self.asks
-        return f"{template} ({answer}, {reduction})"
-
     def asking(self) -> dict[str, Any]:
         """All that decides its question; the reduction is applied afterwards."""
         if self.normalise is not None:

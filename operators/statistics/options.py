@@ -66,7 +66,7 @@ class Adaptive:
     range: tuple[float, float] = (0.0, 1.0)
     """The least and the greatest score that any metric can give; for `betting` alone."""
     growth: float = 0.25
-    """A wave has so many prompts more than all before it, as a share of these; each wave loads its models anew."""
+    """A round has so many prompts more than all before it, as a share of these; each round loads its models anew."""
     seed: int = 0
     """Of the order of the prompts."""
 

@@ -267,8 +267,8 @@ class Place:
         """Writes a file, or replaces it; readers see the old one or the new one. Raises WriteError."""
         with write_errors(self):
             if not self.is_local:
-                kind = mimetypes.guess_type(self.path)[0] or "application/octet-stream"
-                self.fs.pipe_file(self.path, data, ContentType=kind)
+                content_type = mimetypes.guess_type(self.path)[0] or "application/octet-stream"
+                self.fs.pipe_file(self.path, data, ContentType=content_type)
                 return
             with _written_beside(Path(self.path), data) as draft:
                 draft.replace(self.path)
@@ -507,8 +507,8 @@ def local_entry(path: str) -> Entry:
         found = Path(path).stat()
     except OSError:
         return Entry("other", 0, "0.0", 0.0)
-    kind = "file" if stat.S_ISREG(found.st_mode) else "directory" if stat.S_ISDIR(found.st_mode) else "other"
-    return Entry(kind, found.st_size, str(found.st_mtime), found.st_mtime)
+    entry_type = "file" if stat.S_ISREG(found.st_mode) else "directory" if stat.S_ISDIR(found.st_mode) else "other"
+    return Entry(entry_type, found.st_size, str(found.st_mtime), found.st_mtime)
 
 
 @contextmanager

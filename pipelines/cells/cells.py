@@ -17,7 +17,7 @@ from plumbline.pipelines.base.storage import Place, StorageConfig
 
 State = Literal["committed", "draft", "failed"]
 PIECE = re.compile(r"(\+w\d+)+$")
-"""How the names of shards end that have some rows of a file's: those of a wave, or of the prompts that are scored."""
+"""How the names of shards end that have some rows of a file's: those of a round, or of the prompts that are scored."""
 
 
 def _restored(address: Place | str, info: ValidationInfo) -> Place:
@@ -59,7 +59,7 @@ class Shard:
     pack: str = ""
     """Of prompts that are read of a benchmark's own questions, in which layout these are."""
     picked: tuple[int, ...] = ()
-    """Where some prompts alone are scored, or in waves, which of those rows it has, ascending; all where empty."""
+    """Where some prompts alone are scored, or in rounds, which of those rows it has, ascending; all where empty."""
 
     @property
     def url(self) -> str:

@@ -86,7 +86,7 @@ class Member(NamedTuple):
 
     key: str
     """The path up to the first dot of its last part."""
-    kind: str
+    suffix: str
     """What follows that dot, in small letters."""
     content: bytes | Refused
 
@@ -101,9 +101,9 @@ def read_members(tar: SampleFile, max_bytes: int) -> Iterator[Member | Rejection
                 while (header := archive.next()) is not None:
                     archive.members.clear()  # type: ignore[attr-defined]  # it would keep the header of every member
                     if not header.isdir():
-                        own_key, kind = _key_and_kind(header)
+                        own_key, suffix = _key_and_suffix(header)
                         key = own_key or key
-                        yield _read_member(archive, header, own_key, kind, tar, max_bytes)
+                        yield _read_member(archive, header, own_key, suffix, tar, max_bytes)
                     _pass_over(archive.fileobj, archive.offset)
                 _check_end_mark(blocks)
                 joined = _goes_on(archive.fileobj)
@@ -182,33 +182,33 @@ def _goes_on(stream: Any) -> bool:
     return False
 
 
-def _key_and_kind(header: tarfile.TarInfo) -> tuple[str, str]:
+def _key_and_suffix(header: tarfile.TarInfo) -> tuple[str, str]:
     """What a member's name says of its sample, as a Member has it; no key for a hidden file, which is of none."""
     path = PurePosixPath(header.name.encode(errors="replace").decode())
-    stem, _, kind = path.name.partition(".")
-    return str(path.with_name(stem)) if stem else "", kind.lower()
+    stem, _, suffix = path.name.partition(".")
+    return str(path.with_name(stem)) if stem else "", suffix.lower()
 
 
 def _read_member(
-    archive: tarfile.TarFile, header: tarfile.TarInfo, key: str, kind: str, tar: SampleFile, max_bytes: int
+    archive: tarfile.TarFile, header: tarfile.TarInfo, key: str, suffix: str, tar: SampleFile, max_bytes: int
 ) -> Member | Rejection:
     """A member's content if it belongs to a sample, of this key, and may be read."""
     if not key:
         where = f"{tar.place.url}/{header.name}".encode(errors="replace").decode()
         return Rejection(where, None, "refused_member", "a name that begins with a dot is no sample; remove it")
-    return Member(key, kind, _content(archive, header, kind, max_bytes))
+    return Member(key, suffix, _content(archive, header, suffix, max_bytes))
 
 
-def _content(archive: tarfile.TarFile, header: tarfile.TarInfo, kind: str, max_bytes: int) -> bytes | Refused:
-    if kind not in IMAGES + TEXTS:
+def _content(archive: tarfile.TarFile, header: tarfile.TarInfo, suffix: str, max_bytes: int) -> bytes | Refused:
+    if suffix not in IMAGES + TEXTS:
         return b""
     if not header.isreg() or header.issparse():
         message = f"{header.name!r}: only plain files are read from a tar; put the file itself in"
         return Refused("refused_member", message)
-    limit, kind_of = (max_bytes, "limits.max_bytes") if kind in IMAGES else (LARGEST_TEXT, "the text's limit")
+    limit, setting = (max_bytes, "limits.max_bytes") if suffix in IMAGES else (LARGEST_TEXT, "the text's limit")
     if header.size > limit:
-        message = f"{header.name!r}: {header.size} bytes are over {kind_of}={limit}; check the file, or raise the limit"
-        return Refused("image_too_large" if kind in IMAGES else "text_too_large", message)
+        message = f"{header.name!r}: {header.size} bytes are over {setting}={limit}; check the file, or raise the limit"
+        return Refused("image_too_large" if suffix in IMAGES else "text_too_large", message)
     stream = archive.extractfile(header)
     assert stream is not None, "a plain file has content"
     content = stream.read()

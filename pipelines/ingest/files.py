@@ -92,7 +92,7 @@ class FileSource(Source):
         """The table's other columns; raises ConfigError where one of them has a shard's own name."""
         fixed = self.config.generator is not None
         used = {name for role, name in asdict(self.names).items() if role != "generator" or not fixed}
-        extras = [name for name in self.table.kinds if name not in used]
+        extras = [name for name in self.table.types if name not in used]
         clash = [name for name in extras if name in (*COLUMNS.names, "uri")]
         if clash:
             raise ConfigError(
@@ -260,7 +260,7 @@ def _find_image(folder: Place, relative: str, roots: Sequence[Path], max_bytes: 
 def _local_entry(path: str) -> Entry:
     """A local file's facts; raises OSError."""
     found = os.stat(path)  # noqa: PTH116  # a path of a table: once per row
-    kind = "file" if stat.S_ISREG(found.st_mode) else "folder" if stat.S_ISDIR(found.st_mode) else "device"
-    if kind == "file" and not os.access(path, os.R_OK):
+    entry_type = "file" if stat.S_ISREG(found.st_mode) else "folder" if stat.S_ISDIR(found.st_mode) else "device"
+    if entry_type == "file" and not os.access(path, os.R_OK):
         raise PermissionError(13, "access denied")
-    return Entry(kind, found.st_size, str(found.st_mtime_ns), found.st_mtime)
+    return Entry(entry_type, found.st_size, str(found.st_mtime_ns), found.st_mtime)

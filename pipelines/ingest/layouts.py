@@ -19,7 +19,7 @@ from plumbline.pipelines.ingest.image_folders import Folder
 from plumbline.pipelines.ingest.input_rows import find_names, refuse_foreign
 from plumbline.pipelines.ingest.typed_tables import column_names, read_rows
 from plumbline.pipelines.sources.benchmark import PromptsFrom
-from plumbline.pipelines.sources.origins import count_kinds
+from plumbline.pipelines.sources.origins import count_suffixes
 
 METADATA = ("metadata.jsonl", "metadata.csv")
 LIST = "prompts.txt"
@@ -303,7 +303,7 @@ class ReadFolder(NamedTuple):
 def read_layout(folder: Folder, prompts_from: PromptsFrom | None) -> ReadFolder:
     """Reads a folder as it is laid out; raises ConfigError for one without images, or of no known layout."""
     if not folder.images:
-        kinds = count_kinds(folder.names)
+        kinds = count_suffixes(folder.names)
         raise ConfigError(f"images {folder.place.url}: expected image files, found {kinds or 'none'}")
     layout = _layout(folder, prompts_from)
     read = {*folder.images, *folder.foreign, *layout.files(folder)}

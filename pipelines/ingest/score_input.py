@@ -21,7 +21,7 @@ from plumbline.pipelines.ingest.tars import name_generators
 from plumbline.pipelines.ingest.typed_tables import open_table
 from plumbline.pipelines.plans.config import SweepConfig
 from plumbline.pipelines.sources.benchmark import ColumnsConfig
-from plumbline.pipelines.sources.origins import count_kinds
+from plumbline.pipelines.sources.origins import count_suffixes
 from plumbline.pipelines.sources.shards import is_table
 
 TEXT_TABLES = (*SEPARATORS, *JSON_LINES)
@@ -76,7 +76,7 @@ def _named_files(place: Place, columns: InputColumnsConfig) -> dict[str, Any] | 
     """
     if not place.path.lower().endswith(TEXT_TABLES):
         return None
-    names = find_names(open_table(place).kinds, columns)
+    names = find_names(open_table(place).types, columns)
     return {"table": place.url, "copy": False, "generator": None if names.generator else _stem(place)}
 
 
@@ -109,7 +109,7 @@ def _input(
         return {"tars": place.url, "generator": None if _tars_name_generators(config, place) else _stem(place)}
     raise ConfigError(
         f"benchmark.images {place.url}: expected image files, tars, or Parquet or Arrow tables with images, found "
-        f"{count_kinds(folder.names) or 'none'}"
+        f"{count_suffixes(folder.names) or 'none'}"
     )
 
 

@@ -91,12 +91,12 @@ def _gather_all(tar: SampleFile, config: IngestConfig) -> Iterator[_Gathered | R
 def _gather(gathered: _Gathered, member: Member) -> None:
     if isinstance(member.content, Refused):
         gathered.refused = gathered.refused or member.content
-    elif member.kind in IMAGES:
+    elif member.suffix in IMAGES:
         gathered.images.append(member.content)
-    elif member.kind in TEXTS:
-        gathered.texts[member.kind] = member.content
+    elif member.suffix in TEXTS:
+        gathered.texts[member.suffix] = member.content
     else:
-        gathered.others.append(member.kind)
+        gathered.others.append(member.suffix)
 
 
 def _sample(gathered: _Gathered, tar: SampleFile, config: IngestConfig) -> Sample | Rejection:

@@ -52,7 +52,7 @@ class Table:
     """A table of images."""
 
     place: Place
-    kinds: Mapping[str, str] = field(default_factory=dict)
+    types: Mapping[str, str] = field(default_factory=dict)
     """What each column holds, a key of TYPES; in the order of the file."""
 
     @property
@@ -67,11 +67,11 @@ class Table:
 
     def names(self, config: IngestConfig) -> InputColumnsConfig:
         """Its columns by role; raises ConfigError where one is needed and not there."""
-        return require_names(list(self.kinds), config.columns, config.generator, self.url)
+        return require_names(list(self.types), config.columns, config.generator, self.url)
 
     def origins(self, config: IngestConfig) -> Origins:
         """Which of its columns tell the prompts and the generators; the others are kept as they are."""
-        return column_origins([self.names(config)], list(self.kinds), config.generator, self.url)
+        return column_origins([self.names(config)], list(self.types), config.generator, self.url)
 
     def source(self, row: Row) -> tuple[str, int | None]:
         """The file and the line of a row."""
@@ -83,11 +83,11 @@ class Table:
 
     def schema(self, names: list[str]) -> pa.Schema:
         """These columns' types."""
-        return pa.schema([(name, TYPES[self.kinds[name]]) for name in names])
+        return pa.schema([(name, TYPES[self.types[name]]) for name in names])
 
     def values(self, row: Row, names: list[str]) -> dict[str, Any]:
         """These columns of a row, each of its column's type."""
-        return {name: _fit(row.values.get(name), self.kinds[name]) for name in names}
+        return {name: _fit(row.values.get(name), self.types[name]) for name in names}
 
 
 def _names_image(cell: str) -> bool:
@@ -100,11 +100,11 @@ def open_table(place: Place) -> Table:
         known = ", ".join((*SEPARATORS, *JSON_LINES))
         raise ConfigError(f"table {place.url}: expected a file that ends in {known}; rename or convert it")
     if is_json_lines(place.path):
-        return Table(place=place, kinds=_kinds(read_rows(place)))
+        return Table(place=place, types=_types_of(read_rows(place)))
     names = column_names(place)
     with opened_table(place):
         require_once(names, names, place.url)
-    return Table(place=place, kinds=dict.fromkeys(names, "text"))
+    return Table(place=place, types=dict.fromkeys(names, "text"))
 
 
 def read_rows(place: Place, is_row: Callable[[Values], bool] = lambda values: False) -> Rows:
@@ -145,17 +145,17 @@ def opened_table(place: Place) -> Iterator[Any]:
         raise ConfigError(f"table {error}") from error
 
 
-def _kinds(rows: Iterator[Row | Rejection]) -> dict[str, str]:
+def _types_of(rows: Iterator[Row | Rejection]) -> dict[str, str]:
     """What the columns of a JSON Lines file hold."""
-    kinds: dict[str, str] = {}
+    types: dict[str, str] = {}
     for row in rows:
         if isinstance(row, Row):
             for name, value in row.values.items():
-                kinds[name] = _join(kinds.get(name, "null"), _kind(value))
-    return kinds
+                types[name] = _join(types.get(name, "null"), _type_of(value))
+    return types
 
 
-def _kind(value: Any) -> str:
+def _type_of(value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return "int" if abs(value) <= EXACT else "long" if -(2**63) <= value < 2**63 else "json"
     if isinstance(value, list):
@@ -163,23 +163,23 @@ def _kind(value: Any) -> str:
     return {type(None): "null", bool: "bool", float: "float", str: "text"}.get(type(value), "json")
 
 
-def _join(kind: str, other: str) -> str:
-    """What two kinds of values have in common."""
-    if kind == other or other == "null":
-        return kind
-    if kind == "null":
+def _join(value_type: str, other: str) -> str:
+    """What two types of values have in common."""
+    if value_type == other or other == "null":
+        return value_type
+    if value_type == "null":
         return other
     return {frozenset(("int", "float")): "float", frozenset(("int", "long")): "long"}.get(
-        frozenset((kind, other)), "json"
+        frozenset((value_type, other)), "json"
     )
 
 
-def _fit(value: Any, kind: str) -> Any:
+def _fit(value: Any, value_type: str) -> Any:
     if value is None:
         return None
-    if kind == "json":
+    if value_type == "json":
         return value if isinstance(value, str) else _json(value)
-    return float(value) if kind == "float" else value
+    return float(value) if value_type == "float" else value
 
 
 def _json(value: Any) -> str:

@@ -12,9 +12,9 @@ from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.plans.config import read_config
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.prompts import open_prompts
+from plumbline.pipelines.sources.rounds import cut_rounds
 from plumbline.pipelines.sources.sources import Sources, open_images, open_sources
 from plumbline.pipelines.sources.uris import Uris, benchmark_uris
-from plumbline.pipelines.sources.waves import cut_waves
 
 
 class Originals(NamedTuple):
@@ -55,5 +55,5 @@ def _as_seen(sources: Sources, manifest: Mapping[str, Any], benchmark: Benchmark
     """Of an adaptive run, what it looked at."""
     if not (seen := manifest.get("seen")):
         return sources
-    waves = cut_waves(sources, benchmark, uris, read_config(manifest["config"]["adaptive"], Adaptive))
-    return waves.up_to(waves.wave_with(seen["prompts"]))
+    rounds = cut_rounds(sources, benchmark, uris, read_config(manifest["config"]["adaptive"], Adaptive))
+    return rounds.up_to(rounds.round_with(seen["prompts"]))

@@ -15,22 +15,22 @@ from plumbline.pipelines.cells.cells import Shard, digest
 from plumbline.pipelines.sources.prompts import Prompts, pairs_of, read_files
 
 LEFT_OUT = -1
-"""The wave of rows that no piece has."""
-WaveOf = Callable[[str], int]
-"""By the id of a prompt, empty where a row names none, the wave that its rows come in, from 0, or LEFT_OUT."""
+"""The round of rows that no piece has."""
+RoundOf = Callable[[str], int]
+"""By the id of a prompt, empty where a row names none, the round that its rows come in, from 0, or LEFT_OUT."""
 
 
 class Piece(NamedTuple):
-    """The rows of a shard that come in one wave, as a shard."""
+    """The rows of a shard that come in one round, as a shard."""
 
     shard: Shard
-    wave: int
+    round: int
     rows: NDArray[np.intp]
     """Their places in the shard that was cut."""
 
 
-def cut_images(shards: Sequence[Shard], wave_of: WaveOf) -> Iterator[tuple[Shard, int]]:
-    """The shards' pieces, each with its wave, of which the ids alone are read; what cannot be read comes whole in the
+def cut_images(shards: Sequence[Shard], round_of: RoundOf) -> Iterator[tuple[Shard, int]]:
+    """The shards' pieces, each with its round, of which the ids alone are read; what cannot be read comes whole in the
     first.
     """
     for shard, table in read_files(shards, ("prompt_id",)):
@@ -38,31 +38,31 @@ def cut_images(shards: Sequence[Shard], wave_of: WaveOf) -> Iterator[tuple[Shard
             yield shard, 0
             continue
         ids = [id_text(record["prompt_id"]) or "" for record in image_records(table)]
-        yield from ((piece.shard, piece.wave) for piece in _cut(shard, [wave_of(prompt_id) for prompt_id in ids]))
+        yield from ((piece.shard, piece.round) for piece in _cut(shard, [round_of(prompt_id) for prompt_id in ids]))
 
 
-def cut_prompts(table: pa.Table, shards: Sequence[Shard], wave_of: WaveOf) -> Prompts:
-    """The shards' pieces with their prompts, wave after wave; `table` (schema PROMPTS) has the shards' one after the
+def cut_prompts(table: pa.Table, shards: Sequence[Shard], round_of: RoundOf) -> Prompts:
+    """The shards' pieces with their prompts, round after round; `table` (schema PROMPTS) has the shards' one after the
     other.
     """
     starts = accumulate((shard.rows for shard in shards), initial=0)
     pieces: list[tuple[int, Shard, pa.Table]] = []
     for shard, start in zip(shards, starts, strict=False):
         prompts = table.slice(start, shard.rows)
-        for piece in _cut(shard, [wave_of(prompt_id) for prompt_id in prompts.column("prompt_id").to_pylist()]):
+        for piece in _cut(shard, [round_of(prompt_id) for prompt_id in prompts.column("prompt_id").to_pylist()]):
             rows = prompts.take(pa.array(piece.rows))
-            pieces.append((piece.wave, replace(piece.shard, prompts=digest(sorted(pairs_of(rows)))), rows))
+            pieces.append((piece.round, replace(piece.shard, prompts=digest(sorted(pairs_of(rows)))), rows))
     pieces.sort(key=lambda piece: piece[0])
     tables = [rows for _, _, rows in pieces]
     return Prompts(pa.concat_tables(tables), [shard for _, shard, _ in pieces], tables)
 
 
-def _cut(shard: Shard, waves: Sequence[int]) -> Iterator[Piece]:
-    """The shard's rows of each wave; one that is all in one wave stays as it is."""
-    of_row = np.asarray(waves)
-    for wave in np.unique(of_row[of_row != LEFT_OUT]):
-        rows = np.flatnonzero(of_row == wave)
+def _cut(shard: Shard, rounds: Sequence[int]) -> Iterator[Piece]:
+    """The shard's rows of each round; one that is all in one round stays as it is."""
+    of_row = np.asarray(rounds)
+    for round in np.unique(of_row[of_row != LEFT_OUT]):
+        rows = np.flatnonzero(of_row == round)
         whole = len(rows) == len(of_row)
         picked = [shard.picked[row] for row in rows] if shard.picked else rows.tolist()
-        piece = replace(shard, name=f"{shard.name}+w{wave:02d}", rows=len(rows), picked=tuple(picked))
-        yield Piece(shard if whole else piece, int(wave), rows)
+        piece = replace(shard, name=f"{shard.name}+w{round:02d}", rows=len(rows), picked=tuple(picked))
+        yield Piece(shard if whole else piece, int(round), rows)

@@ -27,7 +27,7 @@ class Origins(NamedTuple):
     unread: Sequence[str] = ()
     """Columns or fields."""
     passed_over: str = ""
-    """Files, by their kinds, with an example."""
+    """Files, by their suffixes, with an example."""
     example: str = ""
     """An image, or a prompt's id, with the prompt."""
 
@@ -94,7 +94,7 @@ def combine(origins: Sequence[Origins]) -> Origins:
 
 def pass_over(paths: Sequence[str]) -> str:
     """Files that are not read, as people are told of them."""
-    return f"{count_kinds(paths)}, such as {min(paths)}" if paths else ""
+    return f"{count_suffixes(paths)}, such as {min(paths)}" if paths else ""
 
 
 def as_example(name: str, prompt: str) -> str:
@@ -103,10 +103,10 @@ def as_example(name: str, prompt: str) -> str:
     return f"{name}: {short!r}"
 
 
-def count_kinds(paths: Iterable[str]) -> str:
+def count_suffixes(paths: Iterable[str]) -> str:
     """How many files there are, by their endings: 3 .heic, 1 .zip."""
-    kinds = Counter(PurePosixPath(path).suffix.lower() or "without an ending" for path in paths)
-    return name_some([f"{count} {kind}" for kind, count in kinds.most_common()])
+    suffixes = Counter(PurePosixPath(path).suffix.lower() or "without an ending" for path in paths)
+    return name_some([f"{count} {suffix}" for suffix, count in suffixes.most_common()])
 
 
 def name_some(names: Sequence[str]) -> str:

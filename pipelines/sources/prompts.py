@@ -222,7 +222,7 @@ def gather_prompts(images: Sequence[Shard], name: str, locate_image: LocateImage
         matched[replace(shard, prompts=content, objects=objects.digest(table))] = (asked.setdefault(content, holder),)
     skills: list[list[str]] = [[]] * len(unique)
     columns = [list(unique), [text for text, _ in unique.values()], skills, [name] * len(unique)]
-    arrays = [pa.array(values, kind) for values, kind in zip(columns, schemas.PROMPTS.types, strict=True)]
+    arrays = [pa.array(values, dtype) for values, dtype in zip(columns, schemas.PROMPTS.types, strict=True)]
     table = pa.table(arrays, schema=schemas.PROMPTS)
     return Prompted(Prompts(table, list(asked.values()), []), matched, {}, broken)
 

@@ -156,9 +156,9 @@ def check_columns(schema: pa.Schema, read: Sequence[str], ids: Sequence[str], ur
     """Raises SourceError where a column that is read stands twice, or ids are neither text nor numbers."""
     require_once(schema.names, read, url)
     for name in set(ids) & set(schema.names):
-        kind = schema.field(name).type
-        if pa.types.is_nested(kind) or kind in BINARY or pa.types.is_fixed_size_binary(kind):
-            raise SourceError(f"{url}: expected {name!r} to hold text or numbers, found {kind}; write ids as text")
+        dtype = schema.field(name).type
+        if pa.types.is_nested(dtype) or dtype in BINARY or pa.types.is_fixed_size_binary(dtype):
+            raise SourceError(f"{url}: expected {name!r} to hold text or numbers, found {dtype}; write ids as text")
 
 
 def cut_shards(

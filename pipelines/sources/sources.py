@@ -27,7 +27,7 @@ from plumbline.pipelines.sources.origins import (
     MANIFEST,
     Origins,
     as_example,
-    count_kinds,
+    count_suffixes,
     name_some,
     pass_over,
     read_origins,
@@ -196,17 +196,17 @@ def _select(all_there: _Selected, benchmark: BenchmarkConfig) -> _Selected:
     ids = own_ids(images) if prompts is None else prompts.table.column("prompt_id").to_pylist()
     first = ids[: benchmark.limit]
     left_out = len(first) < len(ids)
-    wave_of_prompt = dict.fromkeys(first if left_out else [*ids, ""], 0)
+    round_of_prompt = dict.fromkeys(first if left_out else [*ids, ""], 0)
 
-    def wave_of(prompt_id: str) -> int:
-        return wave_of_prompt.get(prompt_id, LEFT_OUT)
+    def round_of(prompt_id: str) -> int:
+        return round_of_prompt.get(prompt_id, LEFT_OUT)
 
     if left_out or not benchmark.require_every_image:
-        images = [piece for piece, _ in cut_images(images, wave_of)]
+        images = [piece for piece, _ in cut_images(images, round_of)]
     if not left_out:
         return _Selected(prompts, images)
     whole = Whole(len(ids), sum(shard.rows for shard in all_there.images))
-    return _Selected(prompts and cut_prompts(prompts.table, prompts.shards, wave_of), images, whole)
+    return _Selected(prompts and cut_prompts(prompts.table, prompts.shards, round_of), images, whole)
 
 
 def with_prompts(images: Sequence[Shard], prompts: Prompts | None, suite: str, uris: Uris) -> Prompted:
@@ -278,7 +278,7 @@ def _no_tables(benchmark: BenchmarkConfig, others: Sequence[str]) -> ConfigError
     inside = "" if benchmark.prompts is None else ", with the prompts in that folder itself (docs/ingest.md)"
     return ConfigError(
         f"benchmark.images {images}: expected one folder per generator, or Parquet files, found "
-        f"{count_kinds(others) or 'none'}; image files and tars are scored by python -m jobs.score "
+        f"{count_suffixes(others) or 'none'}; image files and tars are scored by python -m jobs.score "
         f"images={images}{inside}, and made into Parquet by python -m jobs.ingest"
     )
 
@@ -366,8 +366,8 @@ def _layout(images: Place, benchmark: BenchmarkConfig) -> _Places:
     return _Places(folders, [name for name in files if name not in tables])
 
 
-def _named(entries: Mapping[str, Entry], kind: str) -> list[str]:
-    return [name for name, entry in entries.items() if entry.type == kind]
+def _named(entries: Mapping[str, Entry], entry_type: str) -> list[str]:
+    return [name for name, entry in entries.items() if entry.type == entry_type]
 
 
 def _holds_images(file: Place, benchmark: BenchmarkConfig) -> bool:

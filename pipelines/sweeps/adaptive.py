@@ -1,7 +1,7 @@
-"""An adaptive sweep: waves of prompts in a fixed random order, until the generators are told apart.
+"""An adaptive sweep: rounds of prompts in a fixed random order, until the generators are told apart.
 
-Each wave is a plan over all prompts so far. Its decisions depend on its cells alone, so a sweep that was killed decides
-the same when it is run again.
+Each round is a plan over all prompts so far. Its decisions depend on its cells alone, so a killed sweep decides the
+same when it runs again.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,8 +19,8 @@ from plumbline.pipelines.sweeps.computing import (
     Inspection,
     compute_whole,
     registered_sweep,
+    with_rounds,
     with_times,
-    with_waves,
 )
 from plumbline.pipelines.sweeps.planning import PlannedSweep
 from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
@@ -31,18 +31,18 @@ def run_adaptive(
     display: Callable[[], AbstractContextManager[Watch]],
     tell: Callable[[Seen], None],
 ) -> tuple[FinishedSweep, PlannedSweep]:
-    """Computes wave after wave until every pair is decided, and writes the run. `tell` is called after each wave.
+    """Computes round after round until every pair is decided, and writes the run. `tell` is called after each round.
 
     Returns the run, and the sweep of the prompts that were enough.
 
     Raises ConfigError where the scores do not keep to `adaptive.range`.
     """
-    waves = planned.waves
-    assert waves is not None, "the sweep was planned as an adaptive one"
+    rounds = planned.rounds
+    assert rounds is not None, "the sweep was planned as an adaptive one"
     now, outcomes = planned, dict[str, Outcome]()
-    for wave in range(len(waves.ends)):
-        now = _up_to(now, wave, outcomes)
-        now, outcomes, seen = _wave(now, wave, display)
+    for round in range(len(rounds.ends)):
+        now = _up_to(now, round, outcomes)
+        now, outcomes, seen = _round(now, round, display)
         tell(seen)
         if seen.enough:
             break
@@ -51,10 +51,10 @@ def run_adaptive(
         return run_sweep(now, watch), now
 
 
-def _up_to(planned: PlannedSweep, wave: int, outcomes: Mapping[str, Outcome]) -> PlannedSweep:
-    """The sweep up to this wave, planned on the current store, without the cells that this run has tried."""
-    assert planned.waves is not None
-    sources = planned.waves.up_to(wave)
+def _up_to(planned: PlannedSweep, round: int, outcomes: Mapping[str, Outcome]) -> PlannedSweep:
+    """The sweep up to this round, planned on the current store, without the cells that this run has tried."""
+    assert planned.rounds is not None
+    sources = planned.rounds.up_to(round)
     deleted = deletions(planned.store)  # before its cells are listed
     plan = make_plan(planned.config, sources, planned.store, wanted=planned.wanted)
     if outcomes:
@@ -62,13 +62,13 @@ def _up_to(planned: PlannedSweep, wave: int, outcomes: Mapping[str, Outcome]) ->
     return replace(planned, sources=sources, plan=plan, deletions=deleted, outcomes=outcomes)
 
 
-def _wave(
-    now: PlannedSweep, wave: int, display: Callable[[], AbstractContextManager[Watch]]
+def _round(
+    now: PlannedSweep, round: int, display: Callable[[], AbstractContextManager[Watch]]
 ) -> tuple[PlannedSweep, dict[str, Outcome], Seen]:
     """Computes what is missing and decides. With nothing missing, the sweep is not registered."""
 
     def see(then: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspection[Seen | None]:
-        return _see(then, wave, {**now.outcomes, **outcomes})
+        return _see(then, round, {**now.outcomes, **outcomes})
 
     if not now.plan.missing:
         seen = see(now, {})
@@ -77,24 +77,24 @@ def _wave(
     totals = Totals()
     with display() as watch, registered_sweep(now, watch) as (working, watch):
         done, outcomes, result = compute_whole(working, to_all(totals.add, watch), see)
-    done, outcomes = with_waves(with_times(done, totals), outcomes)
+    done, outcomes = with_rounds(with_times(done, totals), outcomes)
     if result is None:
-        raise StoreError("cells of this wave break again and again; look at the disk, and run again")
+        raise StoreError("cells of this round break again and again; look at the disk, and run again")
     return done, outcomes, result
 
 
-def _see(now: PlannedSweep, wave: int, outcomes: Mapping[str, Outcome]) -> Inspection[Seen | None]:
+def _see(now: PlannedSweep, round: int, outcomes: Mapping[str, Outcome]) -> Inspection[Seen | None]:
     """The decision from the cells, or which of them cannot be used."""
     broken = {path for outcome in outcomes.values() for path in outcome.broken}
     if broken:
         return Inspection(None, broken)
-    waves, options = now.waves, now.config.adaptive
-    assert waves is not None and options is not None
+    rounds, options = now.rounds, now.config.adaptive
+    assert rounds is not None and options is not None
     ranking = {name: metric.falling for name, metric in now.config.metrics.items() if metric.ranks}
     try:
         scores = CellTables(now.plan, now.store, outcomes).scores()
         return Inspection(
-            look(scores, waves.order, waves.ends[wave], waves.prompt_ids, now.sources.generators, ranking, options),
+            look(scores, rounds.order, rounds.ends[round], rounds.prompt_ids, now.sources.generators, ranking, options),
             frozenset(),
         )
     except BrokenCell as error:

@@ -101,8 +101,8 @@ def stage_context(planned: PlannedSweep) -> StageContext:
     )
 
 
-def with_waves(planned: PlannedSweep, outcomes: dict[str, Outcome]) -> tuple[PlannedSweep, dict[str, Outcome]]:
-    """The sweep with everything that was computed for it, wave by wave."""
+def with_rounds(planned: PlannedSweep, outcomes: dict[str, Outcome]) -> tuple[PlannedSweep, dict[str, Outcome]]:
+    """The sweep with everything that was computed for it, round by round."""
     if not planned.outcomes:
         return planned, outcomes
     before = {cell for cell in planned.plan.cells if cell.path in planned.outcomes}
@@ -111,7 +111,7 @@ def with_waves(planned: PlannedSweep, outcomes: dict[str, Outcome]) -> tuple[Pla
 
 
 def with_times(planned: PlannedSweep, totals: Totals) -> PlannedSweep:
-    """The sweep with the times that its nodes took, added to those of earlier waves."""
+    """The sweep with the times that its nodes took, added to those of earlier rounds."""
     times = dict(planned.times)
     for node, state in totals.nodes.items():
         before = times.get(node, NodeTimes())

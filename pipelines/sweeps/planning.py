@@ -21,7 +21,7 @@ from plumbline.pipelines.sources.uris import Uris, benchmark_uris
 
 if TYPE_CHECKING:
     from plumbline.operators.judging.adaptive import Seen
-    from plumbline.pipelines.sources.waves import Waves
+    from plumbline.pipelines.sources.rounds import Rounds
 
 LOG = logging.getLogger(__name__)
 
@@ -51,14 +51,14 @@ class PlannedSweep:
     """The stages whose cells must exist in the end."""
     deletions: int = 0
     """How many collections the store had seen when the plan was made; -1 during one."""
-    waves: "Waves | None" = None
-    """The waves of prompts of an adaptive sweep."""
+    rounds: "Rounds | None" = None
+    """The rounds of prompts of an adaptive sweep."""
     seen: "Seen | None" = None
-    """What an adaptive sweep decided after its last wave."""
+    """What an adaptive sweep decided after its last round."""
     outcomes: Mapping[str, Outcome] = field(default_factory=dict)
-    """The outcomes of cells that earlier waves computed."""
+    """The outcomes of cells that earlier rounds computed."""
     times: Mapping[str, NodeTimes] = field(default_factory=dict)
-    """How long earlier waves took, by node."""
+    """How long earlier rounds took, by node."""
 
     @property
     def falling(self) -> frozenset[str]:
@@ -84,12 +84,12 @@ def plan_sweep(config: SweepConfig, *, wanted: tuple[str, ...] = ("scores",)) ->
     if packed is not None and any(isinstance(metric, PackedMetric) for metric in config.metrics.values()):
         sources = with_pack(sources, packed, config.benchmark.name)
         check_pack(config, sources)
-    waves = None
+    rounds = None
     if config.adaptive is not None:
-        from plumbline.pipelines.sources.waves import cut_waves  # imports scipy, which takes a second
+        from plumbline.pipelines.sources.rounds import cut_rounds  # imports scipy, which takes a second
 
-        waves = cut_waves(sources, config.benchmark, uris_of(config), config.adaptive)
-        sources = waves.sources
+        rounds = cut_rounds(sources, config.benchmark, uris_of(config), config.adaptive)
+        sources = rounds.sources
     deleted = deletions(store)  # before its cells are listed
     plan = make_plan(config, sources, store, wanted=wanted)
     return PlannedSweep(
@@ -100,7 +100,7 @@ def plan_sweep(config: SweepConfig, *, wanted: tuple[str, ...] = ("scores",)) ->
         executor=choose_executor(config.cluster, plan),
         wanted=wanted,
         deletions=deleted,
-        waves=waves,
+        rounds=rounds,
     )
 
 

@@ -20,8 +20,8 @@ from plumbline.pipelines.sweeps.computing import (
     compute_whole,
     model_usage,
     registered_sweep,
+    with_rounds,
     with_times,
-    with_waves,
 )
 from plumbline.pipelines.sweeps.planning import PlannedSweep
 from plumbline.pipelines.sweeps.results import Results, gather_results
@@ -104,7 +104,7 @@ def _run(
 
     planned, outcomes, results = compute_whole(planned, to_all(totals.add, watch), gather)
     planned = with_times(planned, totals)
-    planned, outcomes = with_waves(planned, outcomes)
+    planned, outcomes = with_rounds(planned, outcomes)
     code = exit_code(results.n_null, results.rows, planned.config.max_failed)
     write_run(planned, run_id, results, outcomes, began=began, exit_code=code, assert_lease=assert_lease)
     usage = model_usage(planned.plan, outcomes)

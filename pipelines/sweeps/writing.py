@@ -105,10 +105,10 @@ def _versions() -> dict[str, str]:
 
 def _seen_counts(planned: PlannedSweep) -> dict[str, Any]:
     """What an adaptive sweep scored and decided, beside how many images there are."""
-    assert planned.seen is not None and planned.waves is not None
+    assert planned.seen is not None and planned.rounds is not None
     images = {
         name: sum(shard.rows for shard in sources.image_shards)
-        for name, sources in (("images", planned.sources), ("of_images", planned.waves.sources))
+        for name, sources in (("images", planned.sources), ("of_images", planned.rounds.sources))
     }
     return {**planned.seen.counts(), **images}
 

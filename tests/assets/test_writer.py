@@ -29,7 +29,9 @@ from plumbline.operators.training.loop import Course, Stage, train
 
 ASSETS = Path(__file__).parents[2] / "assets"
 FOLDER = ASSETS / "question-writer-shapes"
-RETRAIN = "a metric's instructions changed: train the pack's writer again (make train ARGS=steps=[writer,accuracy])"
+RETRAIN = (
+    "a metric's instructions changed: train the embedded world's writer again (make train ARGS=steps=[writer,accuracy])"
+)
 
 
 @cache

@@ -39,7 +39,7 @@ TEMPLATES = ('Does this figure show "{}"? Please answer yes or no.', "Is it {}?"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The pack with its images in one shard of 256 per generator, each generator several times over."""
+    """The embedded world with its images in one shard of 256 per generator, each generator several times over."""
     root = tmp_path_factory.mktemp("bench")
     pq.write_table(pq.read_table(PACK / "prompts.parquet"), root / "prompts.parquet")
     for generator in GENERATORS:

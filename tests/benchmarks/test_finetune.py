@@ -1,4 +1,4 @@
-"""Finetuning on the pack's raters raises the agreement on prompts that were held out, by the settings that ship."""
+"""Finetuning on the embedded world's raters raises the agreement on prompts held out, by the settings that ship."""
 
 from pathlib import Path
 

@@ -21,7 +21,7 @@ NAMES = {1: "better", 0: "as good", -1: "worse"}
 
 
 def requirements_met() -> dict[str, float]:
-    """Of every image of the pack, by its id, the share of its prompt's requirements that it truly meets."""
+    """Of every image of the embedded world, by its id, the share of its prompt's requirements that it truly meets."""
     wanted = pd.read_parquet(PACK / "requirements.parquet").groupby("prompt_id").size()
     images = pd.read_parquet(PACK / "truth.parquet")
     return {row.image_id: 1 - len(row.broken) / wanted[row.prompt_id] for row in images.itertuples()}

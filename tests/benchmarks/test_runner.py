@@ -112,7 +112,7 @@ def timed(phases: Phases, name: str, function: Callable[..., Any]) -> Callable[.
 def test_the_phases_of_a_small_sweep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`metric=[clipscore]` on the pack, which is a few seconds of work."""
+    """`metric=[clipscore]` on the embedded world, which is a few seconds of work."""
     phases: Phases = {}
     with phase(phases, "imports"):
         run_python("-c", "import plumbline.jobs.sweep, plumbline.pipelines.running.runner")

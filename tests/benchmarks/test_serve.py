@@ -55,7 +55,7 @@ def scorer(one_thread: None) -> Scorer:
 
 
 def save_clip_of_common_size(folder: Path) -> Path:
-    """The pack's CLIP with an image tower of ViT-B/32's shape at 224 pixels, of random weights."""
+    """The embedded world's CLIP with an image tower of ViT-B/32's shape at 224 pixels, of random weights."""
     copytree(ROOT / "assets" / "clip-shapes", folder)
     config = CLIPConfig.from_pretrained(folder)
     config.vision_config = CLIPVisionConfig(projection_dim=config.projection_dim)
@@ -67,7 +67,7 @@ def save_clip_of_common_size(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def pairs() -> Iterator[Pair]:
-    """Each asked for once, so that nothing comes from the cache: the pack's images with each other's prompts."""
+    """Each asked for once, never from the cache: the embedded world's images with each other's prompts."""
     known = pack_pairs(sized(256, 16), ("atlas", "flint", "garnet"))
     return (
         Pair(image.image, text.prompt)

@@ -19,7 +19,7 @@ BROKEN = b"this is no image"
 
 @cache
 def pictures(generator: str) -> dict[str, bytes]:
-    """A generator's images in the pack, by prompt."""
+    """A generator's images in the embedded world, by prompt."""
     table = pq.read_table(PACK / "images" / generator, columns=["prompt_id", "image"])
     return dict(zip(table.column("prompt_id").to_pylist(), table.column("image").to_pylist(), strict=True))
 
@@ -39,7 +39,7 @@ class Bench:
     """Counts what was changed."""
 
     def begin(self, count: int, generators: int) -> None:
-        """So many prompts of the pack, and images of them by some generators."""
+        """So many prompts of the embedded world, and images of them by some generators."""
         self.spare = self.chance.sample(prompts(256), 256)
         self.prompts = [self.spare.pop() for _ in range(count)]
         for name in GENERATORS[:generators]:

@@ -26,7 +26,7 @@ from tests.histories.damage import WAYS, damage, files_of
 COMPLETE = re.compile(r"computed \d+ cells, run (\S+), exit code (\d)")
 ENDED = {0, 1, 2}
 SMALL, LARGE = (4, 9), (66, 80)
-"""Prompts of a small benchmark, and of one that an adaptive sweep looks at in several waves."""
+"""Prompts of a small benchmark, and of one that an adaptive sweep looks at in several rounds."""
 SHARE_OF_LARGE = 0.25
 Step = tuple[Any, ...]
 """What happens, and what was drawn for it."""

@@ -16,7 +16,7 @@ from tests.question_packs import write_pack
 
 NAMES = sorted(file.stem for file in (ROOT / "conf/metric").glob("*.yaml"))
 FORM = ("metrics.vpeval.replies=json", "metrics.vpeval.max_tokens=512")
-"""What the pack's writer needs for VPEval's form, which it has not learnt."""
+"""What the embedded world's writer needs for VPEval's form, which it has not learnt."""
 PACKS = {
     "dpg_bench": "dpg_bench",
     "dpg_bench_levels": "dpg_bench",
@@ -30,7 +30,7 @@ PACKS = {
 }
 """Of metrics that score by a benchmark's own questions, whose these are."""
 SCORELESS = {"vq2_released"}
-"""Whose phrases are drawn at a temperature of 1, where the pack's writer says nothing readable."""
+"""Whose phrases are drawn at a temperature of 1, where the embedded world's writer says nothing readable."""
 Rows = Sequence[Mapping[str, Any]]
 
 

@@ -1,4 +1,4 @@
-"""The embedded sweep as a newcomer runs it, on half of the pack: leaderboards that tell the truth."""
+"""The embedded sweep as a newcomer runs it, on half of the embedded world: leaderboards that tell the truth."""
 
 import itertools
 import math
@@ -102,7 +102,7 @@ def test_every_image_has_a_score_by_every_metric(run: Path) -> None:
 
 def test_vqascore_ranks_every_truly_different_pair_as_the_truth_does(run: Path, truth: Correct) -> None:
     pairs = clear_pairs(truth)
-    assert len(pairs) >= 12, "the pack is meant to make most differences clear"
+    assert len(pairs) >= 12, "the embedded world is meant to make most differences clear"
     means = {generator: values.mean() for generator, values in scores(run, "vqascore").items()}
     assert [pair for pair in pairs if means[pair[0]] <= means[pair[1]]] == []
 

@@ -38,7 +38,7 @@ Pixels = NDArray[np.uint8]
 
 
 class ToyGenerator:
-    """Draws the pack's pictures before a background of noise; how much of it is all that it can learn."""
+    """Draws the embedded world's pictures before a background of noise; how much of it is all that it can learn."""
 
     def __init__(self, texts: Sequence[str], pictures: Sequence[Pixels]) -> None:
         self.texts, self.pictures = texts, pictures

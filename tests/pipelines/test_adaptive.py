@@ -23,7 +23,7 @@ from plumbline.pipelines.rewards.gathered import gather_scores
 from plumbline.pipelines.running.events import ShardFinished, ShardStarted, Watch
 from plumbline.pipelines.running.executor import Executor
 from plumbline.pipelines.running.stages import StageContext
-from plumbline.pipelines.sources import waves
+from plumbline.pipelines.sources import rounds
 from plumbline.pipelines.sweeps.adaptive import run_adaptive
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
@@ -40,9 +40,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def small_waves() -> Iterator[None]:
+def small_rounds() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(waves, "FIRST_PROMPTS", 16)
+        patch.setattr(rounds, "FIRST_PROMPTS", 16)
         yield
 
 
@@ -60,7 +60,7 @@ def seen_of(now: PlannedSweep) -> Seen:
     return now.seen
 
 
-class TwoSecondsAWave:
+class TwoSecondsARound:
     """Computes in this process, and reports two seconds of work besides."""
 
     place = "here"
@@ -75,7 +75,7 @@ class TwoSecondsAWave:
 
 
 class Stopped(NamedTuple):
-    """A sweep that stopped early, and what it told after each wave; its store is read alone."""
+    """A sweep that stopped early, and what it told after each round; its store is read alone."""
 
     finished: FinishedSweep
     now: PlannedSweep
@@ -83,10 +83,10 @@ class Stopped(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def stopped(folder: Path, small_waves: None) -> Stopped:
+def stopped(folder: Path, small_rounds: None) -> Stopped:
     told: list[Seen] = []
     planned = plan_sweep(sweep_config(folder, folder.parent / "stopped", *ALIKE))
-    planned = replace(planned, executor=TwoSecondsAWave(planned.executor))
+    planned = replace(planned, executor=TwoSecondsARound(planned.executor))
     return Stopped(*run_adaptive(planned, watch, told.append), told)
 
 
@@ -97,7 +97,7 @@ def test_it_stops_when_enough_is_seen_and_says_what_was_not(stopped: Stopped) ->
     assert 16 < seen.prompts < PROMPTS
     assert seen.decisions.column("verdict").to_pylist() == ["alike"]
     manifest = json.loads(now.store.read_text(f"runs/{finished.run_id}/manifest.json") or "")
-    assert manifest["seconds"] == {"similarities:clip": 2.0 * len(told)}, "of all waves"
+    assert manifest["seconds"] == {"similarities:clip": 2.0 * len(told)}, "of all rounds"
     scores = finished.results.read_scores()
     assert len(scores) == 2 * seen.prompts and finished.exit_code == 0
     assert set(scores.column("prompt_id").to_pylist()) <= {row["prompt_id"] for row in prompts(PROMPTS)}
@@ -130,7 +130,7 @@ def test_the_same_command_again_computes_nothing_and_names_the_same_run(stopped:
     assert (again.run_id, again.computed, again.unchanged) == (stopped.finished.run_id, 0, True)
 
 
-def test_killed_after_a_wave_it_goes_on_and_decides_the_same(folder: Path, stopped: Stopped, tmp_path: Path) -> None:
+def test_killed_after_a_round_it_goes_on_and_decides_the_same(folder: Path, stopped: Stopped, tmp_path: Path) -> None:
     def die(seen: Seen) -> None:
         raise KeyboardInterrupt
 
@@ -170,7 +170,7 @@ def test_a_pair_without_a_score_of_some_prompt_says_how_many_it_lacks(tmp_path: 
     assert decision["difference"] == pytest.approx(means["atlas"] - means["flint"], abs=0.02)
 
 
-def test_rows_that_hold_their_own_prompts_come_in_waves_too(tmp_path: Path) -> None:
+def test_rows_that_hold_their_own_prompts_come_in_rounds_too(tmp_path: Path) -> None:
     texts = {row["prompt_id"]: row["text"] for row in prompts(PROMPTS)}
     for generator in ("atlas", "flint"):
         rows = [{**row, "prompt": texts[row["prompt_id"]]} for row in images(generator, PROMPTS)]
@@ -179,21 +179,21 @@ def test_rows_that_hold_their_own_prompts_come_in_waves_too(tmp_path: Path) -> N
     assert 16 < seen_of(now).prompts < PROMPTS
 
 
-def test_every_wave_has_its_own_rows_and_all_together_have_each_once(folder: Path, tmp_path: Path) -> None:
+def test_every_round_has_its_own_rows_and_all_together_have_each_once(folder: Path, tmp_path: Path) -> None:
     planned = plan_sweep(sweep_config(folder, tmp_path, *ALIKE))
-    assert planned.waves is not None
-    sizes = [len(planned.waves.up_to(wave).prompts) for wave in range(len(planned.waves.ends))]
+    assert planned.rounds is not None
+    sizes = [len(planned.rounds.up_to(round).prompts) for round in range(len(planned.rounds.ends))]
     assert sizes == sorted(set(sizes)) and sizes[0] == 16 and sizes[-1] == PROMPTS
-    assert [planned.waves.wave_with(size) for size in sizes] == list(range(len(sizes)))
+    assert [planned.rounds.round_with(size) for size in sizes] == list(range(len(sizes)))
     held = [
         (shard.group, shard.row_in_file(row)) for shard in planned.sources.image_shards for row in range(shard.rows)
     ]
     assert len(held) == len(set(held)) == 2 * PROMPTS
     of_file = pq.read_table(folder / "images/atlas/00000.parquet", columns=["prompt_id"]).column("prompt_id")
-    first = {planned.waves.prompt_ids[place] for place in planned.waves.order[:2].ravel()}
+    first = {planned.rounds.prompt_ids[place] for place in planned.rounds.order[:2].ravel()}
     rows = [
         shard.row_in_file(row)
-        for shard in planned.waves.up_to(0).image_shards
+        for shard in planned.rounds.up_to(0).image_shards
         if shard.group == "atlas"
         for row in range(shard.rows)
     ]

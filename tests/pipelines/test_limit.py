@@ -93,7 +93,7 @@ def test_rows_that_hold_their_own_prompts_are_limited_too(tmp_path: Path) -> Non
 def test_an_adaptive_sweep_may_have_a_limit(folder: Path, tmp_path: Path) -> None:
     options = ("adaptive=betting", "adaptive.range=[-1,1]", "benchmark.limit=6")
     planned = plan_sweep(sweep_config(folder, tmp_path / "s", CLIP, *options))
-    assert planned.waves is not None and len(planned.sources.prompts) == 6
+    assert planned.rounds is not None and len(planned.sources.prompts) == 6
     rows = {
         (shard.group, shard.row_in_file(row)) for shard in planned.sources.image_shards for row in range(shard.rows)
     }

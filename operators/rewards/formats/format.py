@@ -113,9 +113,9 @@ def _feature(field: pa.Field, *, image: bool) -> Any:
     return _value(field.type)
 
 
-def _value(kind: pa.DataType) -> Any:
-    if pa.types.is_list(kind):
-        return {"_type": "List", "feature": _value(kind.value_type)}
-    if pa.types.is_struct(kind):
-        return {kind.field(place).name: _value(kind.field(place).type) for place in range(kind.num_fields)}
-    return {"_type": "Value", "dtype": {"double": "float64"}.get(str(kind), str(kind))}
+def _value(dtype: pa.DataType) -> Any:
+    if pa.types.is_list(dtype):
+        return {"_type": "List", "feature": _value(dtype.value_type)}
+    if pa.types.is_struct(dtype):
+        return {dtype.field(place).name: _value(dtype.field(place).type) for place in range(dtype.num_fields)}
+    return {"_type": "Value", "dtype": {"double": "float64"}.get(str(dtype), str(dtype))}

@@ -1,4 +1,4 @@
-"""Images in graphs of their known errors: T2IScoreScore, and the embedded pack."""
+"""Images in graphs of their known errors: T2IScoreScore, and the embedded world."""
 
 from collections.abc import Iterator
 from pathlib import PurePosixPath
@@ -137,7 +137,7 @@ TRUTH = "truth"
 def read_shapes(place: Place) -> Release:
     """The ratings with their images' prompts and generators; and a graph for each prompt, of its last skill.
 
-    The embedded pack: pictures of simple shapes by synthetic generators, rated by synthetic raters from 1 to 5.
+    The embedded world: pictures of simple shapes by synthetic generators, rated by synthetic raters from 1 to 5.
 
     Source: a folder as assets/making/tables.py writes it, such as assets/shapes: prompts.parquet (prompt_id, text,
     skills), truth.parquet (image_id, prompt_id, generator, broken: the requirements that the image breaks),

@@ -128,8 +128,8 @@ def read_genai_bench(place: Place) -> Release:
 def _prompts_with_skills(place: Place) -> Iterator[tuple[str, str]]:
     prompts_by_skill = read_json(place)
     if not isinstance(prompts_by_skill, dict):
-        kind = type(prompts_by_skill).__name__
-        raise SourceError(f"{place.url}: expected an object of prompts by skill, found {kind}")
+        found = type(prompts_by_skill).__name__
+        raise SourceError(f"{place.url}: expected an object of prompts by skill, found {found}")
     for skill, prompts in prompts_by_skill.items():
         for prompt in as_list(prompts, "prompt numbers", f"{place.url}, {skill!r}"):
             yield (f"{prompt:05d}" if isinstance(prompt, int) else str(prompt)), skill

@@ -121,7 +121,9 @@ def _rated_once(rated: Iterable[Rating | Word], schema: pa.Schema) -> pa.Table:
         remember(places, tuple(key), where, one.twice)
         for column, value in zip(columns, one, strict=False):
             column.append(value)
-    return pa.table([pa.array(column, kind.type) for column, kind in zip(columns, schema, strict=True)], schema=schema)
+    return pa.table(
+        [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
+    )
 
 
 def words_in(text: str, separators: str = r"\s+") -> list[tuple[str, int, int]]:

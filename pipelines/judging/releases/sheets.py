@@ -252,9 +252,9 @@ def _fetched(schema: pa.Schema, names: Collection[str]) -> list[str]:
     for name in names:
         column, _, field = name.partition(".")
         if column in schema.names:
-            kind = schema.field(column).type
+            dtype = schema.field(column).type
             columns.append(
-                name if not field or (pa.types.is_struct(kind) and kind.get_field_index(field) >= 0) else column
+                name if not field or (pa.types.is_struct(dtype) and dtype.get_field_index(field) >= 0) else column
             )
     return columns or schema.names[:1]
 

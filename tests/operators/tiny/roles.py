@@ -1,4 +1,4 @@
-"""A tiny checkpoint for every role that a metric names and the embedded pack has none for."""
+"""A tiny checkpoint for every role that a metric names and the embedded world has none for."""
 
 from collections.abc import Callable, Mapping
 from functools import partial

@@ -38,7 +38,7 @@ TEXTS = {row["prompt_id"]: row["text"] for row in prompts(64)}
 
 
 def source_rows(count: int, generator: str = "atlas") -> list[dict[str, Any]]:
-    """Rows of the pack with the text of their prompt."""
+    """Rows of the embedded world with the text of their prompt."""
     return [{**row, "text": TEXTS[row["prompt_id"]], "generator": generator} for row in images(generator, count)]
 
 

@@ -13,7 +13,7 @@ PACK = ROOT / "assets/shapes"
 
 
 def seetrue(folder: Path) -> Path:
-    """Eight of the pack's images, each with its own prompt and with another's, in SeeTRUE's layout."""
+    """Eight of the embedded world's images, each with its own prompt and with another's, in SeeTRUE's layout."""
     texts = pd.read_parquet(PACK / "prompts.parquet").set_index("prompt_id")["text"]
     truth = pd.read_parquet(PACK / "truth.parquet").set_index("image_id")["correct"]
     images = pd.read_parquet(PACK / "images/atlas/00000.parquet")

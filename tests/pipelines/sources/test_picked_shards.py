@@ -16,12 +16,12 @@ from plumbline.operators.images import ImageLimits
 from plumbline.operators.statistics.options import Adaptive
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.cells import digest
-from plumbline.pipelines.sources import waves
+from plumbline.pipelines.sources import rounds
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig, ColumnsConfig
+from plumbline.pipelines.sources.rounds import cut_rounds
 from plumbline.pipelines.sources.shards import read_shard
 from plumbline.pipelines.sources.sources import Sources, open_sources
 from plumbline.pipelines.sources.uris import benchmark_uris
-from plumbline.pipelines.sources.waves import cut_waves
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import images, prompts, sweep_config, write_rows
@@ -119,11 +119,11 @@ def test_shards_of_some_prompts_stand_on_the_prompts_of_their_own_rows(bench: di
 
 @settings(max_examples=30)
 @given(bench=benches(), seed=st.integers(0, 1000))
-def test_so_do_the_shards_of_waves(bench: dict[str, Any], seed: int) -> None:
+def test_so_do_the_shards_of_rounds(bench: dict[str, Any], seed: int) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(waves, "FIRST_PROMPTS", 4)
+        patch.setattr(rounds, "FIRST_PROMPTS", 4)
         config, sources = opened(Path(folder), bench)
-        cut = cut_waves(
+        cut = cut_rounds(
             sources,
             config,
             benchmark_uris(config, STORAGE, ImageLimits()),
@@ -131,11 +131,11 @@ def test_so_do_the_shards_of_waves(bench: dict[str, Any], seed: int) -> None:
         )
         check(cut.sources, bench)
         ids = cut.sources.prompts.column("prompt_id").to_pylist()
-        of_wave = dict(zip(ids, cut.wave_of_prompt, strict=True))
+        of_round = dict(zip(ids, cut.round_of_prompt, strict=True))
         for shard in cut.sources.image_shards:
             rows = map(shard.row_in_file, range(shard.rows))
-            named = {bench["images"][shard.group][row] for row in rows} & of_wave.keys()
-            assert {of_wave[one] for one in named} <= {cut.wave_of[shard.group, shard.name]}
+            named = {bench["images"][shard.group][row] for row in rows} & of_round.keys()
+            assert {of_round[one] for one in named} <= {cut.round_of[shard.group, shard.name]}
 
 
 def test_a_prompt_behind_others_that_the_limit_leaves_out_is_scored_and_edited_as_itself(tmp_path: Path) -> None:

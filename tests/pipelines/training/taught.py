@@ -52,7 +52,7 @@ def config_of(*overrides: str) -> Any:
 
 
 def stage_config(kind: str, data: str, output: Path, *overrides: str) -> Any:
-    """Stage 1 or 2 on the embedded pack's model: two steps of four images unless they say otherwise."""
+    """Stage 1 or 2 on the embedded world's model: two steps of four images unless they say otherwise."""
     model = [f"model.checkpoint={VQA}", *(["begin=null"] if kind == "captions" else [])]
     return config_of(
         f"training={kind}", f"data={data}", f"output={output}", *model, "pace.batch=4", "pace.steps=2", *overrides

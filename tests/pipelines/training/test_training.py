@@ -172,7 +172,7 @@ def test_data_output_and_states_may_be_on_s3(tmp_path: Path, bucket: str, alone:
 
 @pytest.fixture(scope="module")
 def finetuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A few steps on the pack's raters."""
+    """A few steps on the embedded world's raters."""
     output = tmp_path_factory.mktemp("finetuned") / "out"
     planned = plan_training(taught.config_of("training=finetune", f"output={output}", "shard_rows=256", "pace.steps=8"))
     work(planned.task, Seat(0, 1, CPU), lambda line: None)

@@ -1,4 +1,4 @@
-"""The sources of an adaptive sweep: cut into waves of prompts, whose shards hold a part of the rows of a file's."""
+"""The sources of an adaptive sweep: cut into rounds of prompts, whose shards hold a part of the rows of a file's."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,63 +16,63 @@ from plumbline.pipelines.sources.sources import Sources, with_prompts
 from plumbline.pipelines.sources.uris import Uris
 
 FIRST_PROMPTS = 64
-"""Of the first wave."""
+"""Of the first round."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Waves:
-    """A benchmark's prompts in their random order, and its shards cut by the wave in which their prompts come."""
+class Rounds:
+    """A benchmark's prompts in their random order, and its shards cut by the round in which their prompts come."""
 
     order: Places
     """(looks, per_look): places in `prompt_ids`."""
     ends: Sequence[int]
-    """By wave, the looks that it ends after."""
+    """By round, the looks that it ends after."""
     prompt_ids: Sequence[str]
     sources: Sources
-    """All waves."""
-    wave_of: Mapping[tuple[str, str], int]
+    """All rounds."""
+    round_of: Mapping[tuple[str, str], int]
     """By group and name of a shard."""
-    wave_of_prompt: NDArray[np.int64]
+    round_of_prompt: NDArray[np.int64]
     """By row of the sources' prompts."""
 
-    def up_to(self, wave: int) -> Sources:
-        """The sources as if there were no prompts but those of the waves to this one."""
+    def up_to(self, round: int) -> Sources:
+        """The sources as if there were no prompts but those of the rounds to this one."""
         whole = self.sources
 
         def is_in(shard: Shard) -> bool:
-            return self.wave_of.get((shard.group, shard.name), 0) <= wave
+            return self.round_of.get((shard.group, shard.name), 0) <= round
 
         prompts_of = {shard: prompts for shard, prompts in whole.prompts_of.items() if is_in(shard)}
         read = {shard for prompts in prompts_of.values() for shard in prompts}
         return whole._replace(
-            prompts=whole.prompts.filter(pa.array(self.wave_of_prompt <= wave)),
+            prompts=whole.prompts.filter(pa.array(self.round_of_prompt <= round)),
             prompt_shards=[shard for shard in whole.prompt_shards if shard in read],
             prompts_of=prompts_of,
             named={shard: rows for shard, rows in whole.named.items() if is_in(shard)},
         )
 
-    def wave_with(self, prompts: int) -> int:
-        """The wave after which so many prompts have come."""
+    def round_with(self, prompts: int) -> int:
+        """The round after which so many prompts have come."""
         came = [int((self.order[:end] != NOBODY).sum()) for end in self.ends]
         return int(np.searchsorted(came, min(prompts, came[-1])))
 
 
-def cut_waves(sources: Sources, benchmark: BenchmarkConfig, uris: Uris, options: Adaptive) -> Waves:
+def cut_rounds(sources: Sources, benchmark: BenchmarkConfig, uris: Uris, options: Adaptive) -> Rounds:
     """Draws the order, and cuts every shard by it; reads the prompts' ids of the images again and no image."""
     ids = sorted(sources.prompts.column("prompt_id").to_pylist())
     order = balanced_order(_labels(sources, ids), options.seed)
     ends = list(_ends(len(order), options.growth))
-    wave_of_id = {ids[place]: wave for wave, place in _by_wave(order, ends)}
+    round_of_id = {ids[place]: round for round, place in _by_round(order, ends)}
     last = len(ends) - 1  # in which images come of prompts that the benchmark has not
-    pieces = list(cut_images(sources.image_shards, lambda prompt_id: wave_of_id.get(prompt_id, last)))
+    pieces = list(cut_images(sources.image_shards, lambda prompt_id: round_of_id.get(prompt_id, last)))
     prompts = (
-        cut_prompts(sources.prompts, sources.prompt_shards, wave_of_id.__getitem__)
+        cut_prompts(sources.prompts, sources.prompt_shards, round_of_id.__getitem__)
         if benchmark.prompts is not None
         else None
     )
     prompted = with_prompts([piece for piece, _ in pieces], prompts, benchmark.name, uris)
     table = prompted.prompts.table
-    return Waves(
+    return Rounds(
         order=order,
         ends=ends,
         prompt_ids=ids,
@@ -83,8 +83,8 @@ def cut_waves(sources: Sources, benchmark: BenchmarkConfig, uris: Uris, options:
             named=prompted.named,
             broken=sources.broken + prompted.broken,
         ),
-        wave_of={(piece.group, piece.name): wave for piece, wave in pieces},
-        wave_of_prompt=np.array([wave_of_id[prompt_id] for prompt_id in table.column("prompt_id").to_pylist()]),
+        round_of={(piece.group, piece.name): round for piece, round in pieces},
+        round_of_prompt=np.array([round_of_id[prompt_id] for prompt_id in table.column("prompt_id").to_pylist()]),
     )
 
 
@@ -95,7 +95,7 @@ def _labels(sources: Sources, ids: Sequence[str]) -> list[str]:
 
 
 def _ends(looks: int, growth: float) -> Iterator[int]:
-    """The looks that each wave ends after: the first's, and a share more each time."""
+    """The looks that each round ends after: the first's, and a share more each time."""
     end = min(looks, -(-FIRST_PROMPTS // PER_LOOK))
     while end < looks:
         yield end
@@ -103,7 +103,7 @@ def _ends(looks: int, growth: float) -> Iterator[int]:
     yield looks
 
 
-def _by_wave(order: Places, ends: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Every wave with each of its places."""
-    for wave, (first, end) in enumerate(zip([0, *ends], ends, strict=False)):
-        yield from ((wave, int(place)) for place in order[first:end].ravel() if place != NOBODY)
+def _by_round(order: Places, ends: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Every round with each of its places."""
+    for round, (first, end) in enumerate(zip([0, *ends], ends, strict=False)):
+        yield from ((round, int(place)) for place in order[first:end].ravel() if place != NOBODY)

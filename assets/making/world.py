@@ -1,4 +1,4 @@
-"""The embedded pack: its benchmark, its tiny models, how well they answer, and the file that says so."""
+"""The embedded world: its benchmark, its tiny models, how well they answer, and the file that says so."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -68,7 +68,7 @@ from plumbline.operators.training.exercises import PARTS, exercise_loss, train_o
 from plumbline.operators.training.loop import Course, Report, Stage, train
 
 
-def pack_card(measured: Mapping[str, Any], recipe: Mapping[str, Any]) -> str:
+def world_card(measured: Mapping[str, Any], recipe: Mapping[str, Any]) -> str:
     """The README's text from what was measured and the settings it was made with."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -96,11 +96,11 @@ STAGES: Mapping[str, Stage] = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PackConfig:
-    """How the embedded pack is made."""
+class WorldConfig:
+    """How the embedded world is made."""
 
     output: str = "assets"
-    """Folder the pack is written to."""
+    """Folder the embedded world is written to."""
     seed: int = 0
     """Seed of the benchmark, of the networks' first weights and of what they are trained on."""
     steps: tuple[str, ...] = ("data", "video", "clip", "vqa", "writer", "nli", "accuracy")
@@ -115,11 +115,11 @@ class PackConfig:
         for step in self.steps:
             if step not in MAKERS:
                 raise ConfigError(
-                    f"pack steps: expected some of {', '.join(MAKERS)}, got {step!r}; {suggest(step, list(MAKERS))}"
+                    f"steps: expected some of {', '.join(MAKERS)}, got {step!r}; {suggest(step, list(MAKERS))}"
                 )
         for name in ("shorten", "questions_each"):
             if getattr(self, name) < 1:
-                raise ConfigError(f"pack {name}: expected at least 1, got {getattr(self, name)}")
+                raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
 
     def stage(self, name: str) -> Stage:
         """One of STAGES, shortened."""
@@ -131,8 +131,8 @@ class PackConfig:
         return {"seed": self.seed} | {f"{name}_steps": self.stage(name).steps for name in STAGES}
 
 
-def make_pack(config: PackConfig, report: Report) -> None:
-    """Makes the chosen parts of the pack, in the order of MAKERS."""
+def make_world(config: WorldConfig, report: Report) -> None:
+    """Makes the chosen parts of the embedded world, in the order of MAKERS."""
     for name, make in MAKERS.items():
         if name in config.steps:
             began = monotonic()
@@ -141,7 +141,7 @@ def make_pack(config: PackConfig, report: Report) -> None:
             report(f"{name}: done in {monotonic() - began:.0f} s")
 
 
-def make_data(config: PackConfig, report: Report) -> None:
+def make_data(config: WorldConfig, report: Report) -> None:
     """The benchmark's tables."""
     benchmark = make_benchmark(config.seed)
     write_benchmark(benchmark, Path(config.output) / SUITE_FOLDER)
@@ -149,12 +149,12 @@ def make_data(config: PackConfig, report: Report) -> None:
         report(f"data: {name} meets its prompt in {mean:.1%} of its images")
 
 
-def make_video(config: PackConfig, report: Report) -> None:
+def make_video(config: WorldConfig, report: Report) -> None:
     """The benchmark of clips."""
     write_clips(config.seed, Path(config.output) / CLIPS_SUITE)
 
 
-def make_clip(config: PackConfig, report: Report) -> None:
+def make_clip(config: WorldConfig, report: Report) -> None:
     """The tiny CLIP: its vision tower first, then pairs of images and texts."""
     tokenizer = clip_tokenizer(world_sentences(config.seed))
     model = build_clip(tokenizer)
@@ -170,7 +170,7 @@ def make_clip(config: PackConfig, report: Report) -> None:
     image_processor().save_pretrained(folder)
 
 
-def make_vqa(config: PackConfig, report: Report) -> None:
+def make_vqa(config: WorldConfig, report: Report) -> None:
     """The tiny CLIP-FlanT5 on the saved CLIP's tower, which stays as it is: captions, then MIXTURES' questions."""
     tokenizer = t5_tokenizer(world_sentences(config.seed))
     model = build_clip_flant5(tokenizer)
@@ -185,7 +185,7 @@ def make_vqa(config: PackConfig, report: Report) -> None:
     save_vqa(model, tokenizer, Path(config.output))
 
 
-def make_writer(config: PackConfig, report: Report) -> None:
+def make_writer(config: WorldConfig, report: Report) -> None:
     """The tiny language model that writes the questions of Gecko, TIFA, DSG and VQ2."""
     tokenizer = make_writer_tokenizer(config.seed)
     model, stage = build_writer(tokenizer), config.stage("writer")
@@ -194,7 +194,7 @@ def make_writer(config: PackConfig, report: Report) -> None:
     save_model(model, tokenizer, Path(config.output) / WRITER_FOLDER)
 
 
-def make_nli(config: PackConfig, report: Report) -> None:
+def make_nli(config: WorldConfig, report: Report) -> None:
     """The tiny NLI model that catches hallucinated questions."""
     tokenizer = bert_tokenizer([*world_sentences(config.seed), HYPOTHESIS_WORDS])
     model, stage = build_nli(tokenizer), config.stage("nli")
@@ -203,7 +203,7 @@ def make_nli(config: PackConfig, report: Report) -> None:
     save_model(model, tokenizer, Path(config.output) / NLI_FOLDER)
 
 
-def make_accuracy(config: PackConfig, report: Report) -> None:
+def make_accuracy(config: WorldConfig, report: Report) -> None:
     """Measures the saved checkpoints through the production code; writes accuracy.json and README.md."""
     assets = Path(config.output)
     benchmark = make_benchmark(config.seed)
@@ -217,13 +217,13 @@ def make_accuracy(config: PackConfig, report: Report) -> None:
         **_text_models(config, benchmark),
     }
     (assets / "accuracy.json").write_text(json.dumps(measured, indent=2) + "\n")
-    (assets / "README.md").write_text(pack_card(measured, config.recipe))
+    (assets / "README.md").write_text(world_card(measured, config.recipe))
     for kind in ("vqa", "clip", "writer"):
         for name, share in measured[kind].items():
             report(f"accuracy: {kind} {name} {share['accuracy']:.1%} of {share['n']}")
 
 
-def _text_models(config: PackConfig, benchmark: Benchmark) -> dict[str, Any]:
+def _text_models(config: WorldConfig, benchmark: Benchmark) -> dict[str, Any]:
     """How well the writer asks about the benchmark's prompts, and what becomes of what it imagines."""
     writer = load(resolve_checkpoint(Path(config.output), WRITER_FOLDER), "generate")
     nli = load(resolve_checkpoint(Path(config.output), NLI_FOLDER), "entailment")
@@ -238,7 +238,7 @@ def _text_models(config: PackConfig, benchmark: Benchmark) -> dict[str, Any]:
     }
 
 
-MAKERS: Mapping[str, Callable[[PackConfig, Report], None]] = {
+MAKERS: Mapping[str, Callable[[WorldConfig, Report], None]] = {
     "data": make_data,
     "video": make_video,
     "clip": make_clip,

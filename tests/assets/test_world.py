@@ -1,11 +1,11 @@
-"""The pack is made by steps that are checked before any of them begins, and its card says what was measured."""
+"""The embedded world is made by steps, all checked before the first begins, and its card says what was measured."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from plumbline.assets.making.pack import STAGES, PackConfig, pack_card
+from plumbline.assets.making.world import STAGES, WorldConfig, world_card
 from plumbline.operators.errors import ConfigError
 
 ASSETS = Path(__file__).parents[2] / "assets"
@@ -13,17 +13,17 @@ ASSETS = Path(__file__).parents[2] / "assets"
 
 def test_a_step_that_is_none_is_refused_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match="got 'write'; did you mean writer"):
-        PackConfig(steps=("data", "write"))
+        WorldConfig(steps=("data", "write"))
 
 
 @pytest.mark.parametrize("name", ["shorten", "questions_each"])
 def test_numbers_below_one_are_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"pack {name}: expected at least 1, got 0"):
-        PackConfig(**{name: 0})
+    with pytest.raises(ConfigError, match=f"{name}: expected at least 1, got 0"):
+        WorldConfig(**{name: 0})
 
 
 def test_a_shortened_recipe_keeps_all_but_the_steps() -> None:
-    config = PackConfig(shorten=1000)
+    config = WorldConfig(shorten=1000)
     assert config.recipe == {
         "seed": 0,
         "tower_steps": 1,
@@ -40,4 +40,4 @@ def test_a_shortened_recipe_keeps_all_but_the_steps() -> None:
 
 def test_committed_card_says_what_the_accuracy_file_says() -> None:
     measured = json.loads((ASSETS / "accuracy.json").read_text())
-    assert pack_card(measured, PackConfig().recipe) == (ASSETS / "README.md").read_text()
+    assert world_card(measured, WorldConfig().recipe) == (ASSETS / "README.md").read_text()
