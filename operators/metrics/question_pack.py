@@ -21,7 +21,7 @@ DIGITS = {word: str(number) for number, word in enumerate(NUMBER_WORDS, start=1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class QuestionWorldConfig(AskingConfig):
+class QuestionPackConfig(AskingConfig):
     """Who answers a benchmark's own questions, how they are put, and how answers become a score."""
 
     kind: Literal["question_pack"] = "question_pack"
@@ -68,7 +68,7 @@ class QuestionWorldConfig(AskingConfig):
     def roles(self) -> dict[str, str]:
         return {"model": self.model} if self.form == "likelihood" else {"model": self.model, "matcher": self.matcher}
 
-    def settled(self, profile_of: Callable[[str], VqaProfile]) -> "QuestionWorldConfig":
+    def settled(self, profile_of: Callable[[str], VqaProfile]) -> "QuestionPackConfig":
         """The metric with what it leaves open as models of the kind have it."""
         kind = profile_of(self.model)
         if kind.compares and (self.soft or self.form == "reply"):

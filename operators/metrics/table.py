@@ -27,7 +27,7 @@ KINDS = Extensions[type[Metric]](
         "gpt4v_eval": "plumbline.operators.metrics.gpt4v_eval:Gpt4vEvalConfig",
         "vpeval": "plumbline.operators.metrics.vpeval:VpevalConfig",
         "image_statistic": "plumbline.operators.metrics.image_statistic:ImageStatisticConfig",
-        "question_pack": "plumbline.operators.metrics.question_pack:QuestionWorldConfig",
+        "question_pack": "plumbline.operators.metrics.question_pack:QuestionPackConfig",
         "rubric": "plumbline.operators.metrics.rubric:RubricConfig",
     },
     Metric,

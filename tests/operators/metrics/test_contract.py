@@ -13,7 +13,7 @@ from plumbline.operators.metrics.dsg import DsgConfig
 from plumbline.operators.metrics.gecko import GeckoConfig
 from plumbline.operators.metrics.llmscore import LlmScoreConfig
 from plumbline.operators.metrics.metric import Metric
-from plumbline.operators.metrics.question_pack import QuestionWorldConfig
+from plumbline.operators.metrics.question_pack import QuestionPackConfig
 from plumbline.operators.metrics.sentence_matching import SentenceMatchingConfig
 from plumbline.operators.metrics.similarity import SimilarityConfig
 from plumbline.operators.metrics.table import METRICS
@@ -58,9 +58,9 @@ REFUSED: list[tuple[type[Any], Options]] = [
     (GeckoConfig, {"nli": ""}), (TifaConfig, {"min_f1": 1.5}), (TifaConfig, {"matcher": ""}),
     (Vq2Config, {"min_f1": 2}),
     (DsgConfig, {"questions": "released", "replies": "json"}), (VpevalConfig, {"box_threshold": 40}),
-    (QuestionWorldConfig, {"zeroing": "direct", "aggregate": "soft_mean"}),
-    (QuestionWorldConfig, {"aggregate": "soft_geometric", "answers": "reply"}),
-    (QuestionWorldConfig, {"template": "Is it so?"}),
+    (QuestionPackConfig, {"zeroing": "direct", "aggregate": "soft_mean"}),
+    (QuestionPackConfig, {"aggregate": "soft_geometric", "answers": "reply"}),
+    (QuestionPackConfig, {"template": "Is it so?"}),
     (LlmScoreConfig, {"max_tokens": 0}), (LlmScoreConfig, {"temperature": -1.0}),
     (LlmScoreConfig, {"caption_tokens": 0}),
 ]  # fmt: skip

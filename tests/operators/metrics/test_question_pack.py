@@ -9,7 +9,7 @@ import pytest
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics.answered import Answered
 from plumbline.operators.metrics.metric import Evidence
-from plumbline.operators.metrics.question_pack import QuestionWorldConfig, holding_in_order, spellings
+from plumbline.operators.metrics.question_pack import QuestionPackConfig, holding_in_order, spellings
 from plumbline.operators.metrics.writing import WrittenQuestion
 from plumbline.operators.scorer import ScorerConfig
 
@@ -29,7 +29,7 @@ def answers(right: Sequence[bool], parents: Mapping[int, Sequence[int]]) -> list
 
 
 def score(answered: Sequence[Answered], **options: Any) -> float | None:
-    return QuestionWorldConfig(**options).score(Evidence({}, answered)).score
+    return QuestionPackConfig(**options).score(Evidence({}, answered)).score
 
 
 # Shares
@@ -67,7 +67,7 @@ def test_a_reply_counts_by_the_choice_that_it_means() -> None:
 
 
 def test_without_questions_there_is_no_score() -> None:
-    scored = QuestionWorldConfig().score(Evidence({}, ()))
+    scored = QuestionPackConfig().score(Evidence({}, ()))
     assert scored.score is None and scored.error is not None
 
 
@@ -79,7 +79,7 @@ def test_the_spellings_of_the_release_and_those_without_a_space() -> None:
     assert spellings("four", "fixed") == ["four", "Four", "4"]
     assert spellings("Yes", "released") == ["Yes", " Yes", "yes", " yes"]
     assert spellings("Yes", "fixed") == ["Yes", "yes"]
-    put = QuestionWorldConfig(aggregate="soft_mean", template="{} Answer in one word.").put("How many?", ["two"])
+    put = QuestionPackConfig(aggregate="soft_mean", template="{} Answer in one word.").put("How many?", ["two"])
     assert put.text == "How many? Answer in one word." and put.choices == tuple(spellings("two", "released"))
 
 
@@ -113,7 +113,7 @@ def test_a_geometric_mean_with_an_impossible_answer_is_zero() -> None:
 
 @pytest.mark.parametrize(("images", "expected"), [("mean", 0.5), ("last", 0.0)])
 def test_of_several_images_their_mean_or_the_last_counts(images: Any, expected: float) -> None:
-    metric = QuestionWorldConfig(images=images)
+    metric = QuestionPackConfig(images=images)
     each = [metric.score(Evidence({}, answers([yes], {}))) for yes in (True, False)]
     assert metric.combined(each).score == expected
 
@@ -122,7 +122,7 @@ def test_of_several_images_their_mean_or_the_last_counts(images: Any, expected: 
 
 
 def test_a_pack_of_other_choices_is_refused() -> None:
-    share, mean = QuestionWorldConfig(), QuestionWorldConfig(aggregate="soft_mean")
+    share, mean = QuestionPackConfig(), QuestionPackConfig(aggregate="soft_mean")
     assert share.refusal_of_pack({2, 4}) is None and mean.refusal_of_pack({1}) is None
     assert "aggregate=share" in (mean.refusal_of_pack({1, 2}) or "")
     assert "likeliest of several" in (share.refusal_of_pack({1}) or "")
@@ -130,4 +130,4 @@ def test_a_pack_of_other_choices_is_refused() -> None:
 
 def test_a_scorer_has_no_benchmark_to_ask_from() -> None:
     with pytest.raises(ConfigError, match="run a sweep"):
-        ScorerConfig(models={}, metrics={"pack": QuestionWorldConfig()})
+        ScorerConfig(models={}, metrics={"pack": QuestionPackConfig()})
