@@ -1,9 +1,8 @@
 """What stands in front of a network: from an image to the pixels a CLIP tower reads, and from text to tokens."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -18,6 +17,7 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 from plumbline.operators.errors import ModelError
 from plumbline.operators.image_completeness import STORED
 from plumbline.operators.models.model import ResolvedModel
+from plumbline.operators.models.pixels import byte_colours
 
 
 class PixelTransform:
@@ -26,28 +26,30 @@ class PixelTransform:
     def __init__(self, processor: CLIPImageProcessorPil, *, pad_to_square: bool) -> None:
         self.processor = processor
         self.padding = mean_colour(processor) if pad_to_square else None
-        self.steps = _steps(processor)
+        self.colours = byte_colours(processor)
 
     def __call__(self, image: Image.Image) -> torch.Tensor:
-        """One RGB image of any size as (3, height, width), float32."""
-        pixels = np.asarray(padded_square(image, self.padding)).transpose(2, 0, 1)
-        for step in self.steps:
-            pixels = step(pixels)
-        return torch.from_numpy(np.ascontiguousarray(pixels, dtype=np.float32))
+        """One RGB image of any size as bytes (3, height, width), `colours` being their numbers.
+
+        These are the processor's own steps, without the checks of arguments and the copies that each call of it makes,
+        which take as long as the arithmetic.
+        """
+        own, image = self.processor, padded_square(image, self.padding)
+        if own.do_resize:
+            image = image.resize(_resized(image.size, own.size), own.resample)
+        pixels = np.asarray(image).transpose(2, 0, 1)
+        if own.do_center_crop:
+            pixels = own.center_crop(pixels, own.crop_size)
+        return torch.from_numpy(np.array(pixels, order="C"))
 
 
-def _steps(processor: CLIPImageProcessorPil) -> list[Callable[[np.ndarray], np.ndarray]]:
-    """What a processor does to an RGB image: its own steps, without the checks of arguments that each call repeats,
-    which take as long as the arithmetic of a small image.
-    """
-    mean, deviation = processor.image_mean, processor.image_std
-    steps = [
-        (processor.do_resize, partial(processor.resize, size=processor.size, resample=processor.resample)),
-        (processor.do_center_crop, partial(processor.center_crop, size=processor.crop_size)),
-        (processor.do_rescale, partial(processor.rescale, scale=processor.rescale_factor)),
-        (processor.do_normalize, partial(processor.normalize, mean=mean, std=deviation)),
-    ]
-    return [step for done, step in steps if done]
+def _resized(sides: tuple[int, int], wanted: Any) -> tuple[int, int]:
+    """The width and height that a processor's `size` makes of an image's."""
+    if not wanted.shortest_edge:
+        return wanted.width, wanted.height
+    shortest = min(sides)
+    width, height = (int(wanted.shortest_edge * side / shortest) for side in sides)
+    return width, height
 
 
 class ReleasedTransform:
@@ -58,11 +60,10 @@ class ReleasedTransform:
     def __init__(self, processor: Any) -> None:
         """`processor` says the side, the mean and the deviation."""
         self.side = int((processor.crop_size or processor.size)["height"])
-        self.mean = np.array(processor.image_mean, dtype=np.float32)
-        self.deviation = np.array(processor.image_std, dtype=np.float32)
+        self.colours = byte_colours(processor)
 
     def __call__(self, image: Image.Image) -> torch.Tensor:
-        """One image as (3, height, width), float32."""
+        """One image as bytes (3, height, width), `colours` being their numbers."""
         return self.cropped(image.info.get(STORED, image))
 
     def cropped(self, image: Image.Image) -> torch.Tensor:
@@ -71,8 +72,7 @@ class ReleasedTransform:
         resized = image.resize([int(self.side * side / shortest) for side in image.size], Image.Resampling.BICUBIC)
         left, top = (round((side - self.side) / 2) for side in resized.size)
         cropped = resized.crop((left, top, left + self.side, top + self.side)).convert("RGB")
-        pixels = (np.asarray(cropped, dtype=np.float32) / 255 - self.mean) / self.deviation
-        return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
+        return torch.from_numpy(np.array(np.asarray(cropped).transpose(2, 0, 1), order="C"))
 
 
 class PaddedTransform:

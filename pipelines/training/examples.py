@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from plumbline.operators.clips import Clips
 from plumbline.operators.errors import SourceError
 from plumbline.operators.images import ImageLimits, Preprocess, prepare_images
+from plumbline.operators.models.networks.loaded import LoadedImageModel
 from plumbline.operators.training.exercises import Exercise, ExerciseBatch, ask, make_batch, rate, split_caption
 from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
@@ -191,11 +192,11 @@ class Batches:
     """The batches of one worker, each read while the step before it is taken."""
 
     def __init__(
-        self, reader: RowReader, tokenizer: Any, order: RowOrder, *, size: int, number: int, count: int
+        self, reader: RowReader, model: LoadedImageModel, order: RowOrder, *, size: int, number: int, count: int
     ) -> None:
         """`size` rows are a batch of all `count` workers, of which this is the one with this number, from 0."""
         self.reader = reader
-        self.tokenizer = tokenizer
+        self.model = model
         self.order = order
         self.share = size // count
         self.size = size
@@ -229,7 +230,7 @@ class Batches:
             for image in row.pixels:
                 exercises += self._exercises(len(pixels), row, position)
                 pixels.append(image)
-        return make_batch(self.tokenizer, torch.stack(pixels), exercises)
+        return make_batch(self.model.tokenizer, self.model.batch(pixels), exercises)
 
     def _exercises(self, image: int, row: ReadRow, position: int) -> list[Exercise]:
         match self.reader.examples.kind:
@@ -240,4 +241,4 @@ class Batches:
         rated = self.reader.examples.shards[row.example.shard].rated
         assert rated is not None, "finetuning reads rated images"
         image_rated = rated[row.example.place]
-        return rate(self.tokenizer, image, image_rated.question, image_rated.share)
+        return rate(self.model.tokenizer, image, image_rated.question, image_rated.share)

@@ -122,7 +122,7 @@ def _train(task: Task, trainee: Trainee, seat: Seat, output: Place, report: Repo
         _say(seat, report, f"resumed after step {state.step}")
     batches = Batches(
         _reader(task, trainee, task.examples, keep=task.mixed),
-        trainee.likelihood.tokenizer,
+        trainee.likelihood,
         task.order,
         size=task.stage.size,
         number=seat.number,

@@ -37,8 +37,7 @@ class ClipSimilarity(Towers):
     def preprocess(self, image: "Image.Image", rule: PixelRule = "processor") -> "torch.Tensor":
         """The image as the rule has it, (3, height, width)."""
         rules = {"processor": self.processor, "released": self.released, "padded": self.padding}
-        pixels: torch.Tensor = rules[rule](image)
-        return pixels
+        return self.pixels.held(rules[rule](image))
 
 
 FAMILY = Family(

@@ -57,7 +57,7 @@ class GotOcr2(LoadedImageModel):
         from transformers import GenerationConfig
 
         inputs = {name: torch.stack([image[name] for image in images]).to(self.model.device) for name in images[0]}
-        inputs["pixel_values"] = inputs["pixel_values"].to(self.model.dtype)
+        inputs["pixel_values"] = self.batch([image["pixel_values"] for image in images])
         settings = GenerationConfig(
             max_new_tokens=MAX_TOKENS, do_sample=False, eos_token_id=self.end_ids, pad_token_id=self.end_ids[0]
         )

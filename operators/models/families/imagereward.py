@@ -34,7 +34,7 @@ class ImageRewardSimilarity(JointEncoder):
 
     def preprocess(self, image: "Image.Image", rule: PixelRule = "processor") -> Any:
         """The image as CLIP's release prepares it, (3, height, width), whatever the rule."""
-        return self.processor(image)
+        return self.pixels.held(self.processor(image))
 
     def read(self, states: "torch.Tensor", ids: "torch.Tensor", mask: "torch.Tensor") -> "torch.Tensor":
         """The rewards as a standard score, (n,)."""

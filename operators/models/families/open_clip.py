@@ -74,7 +74,7 @@ class OpenClipSimilarity(ClipSimilarity):
 
     def preprocess(self, image: "Image.Image", rule: PixelRule = "processor") -> "torch.Tensor":
         """The image resized in its own mode, centre-cropped and normalised, or padded, (3, height, width)."""
-        return self.padding(image) if rule == "padded" else self.released(image)
+        return self.pixels.held(self.padding(image) if rule == "padded" else self.released(image))
 
 
 def _read(part: Part) -> dict[str, Any]:

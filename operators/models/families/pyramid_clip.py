@@ -40,7 +40,7 @@ class PyramidClipSimilarity(ClipSimilarity):
 
     def preprocess(self, image: "Image.Image", rule: PixelRule = "processor") -> "torch.Tensor":
         """The image as CLIP's release prepares it, (3, height, width), whatever the rule."""
-        return self.released(image)
+        return self.pixels.held(self.released(image))
 
 
 FAMILY = Family(

@@ -49,7 +49,7 @@ class SiglipSimilarity(Towers):
         import torch
 
         batch = {name: torch.stack([each[name] for each in pixels]).to(self.model.device) for name in pixels[0]}
-        return batch | {"pixel_values": batch["pixel_values"].to(self.model.dtype)}
+        return batch | {"pixel_values": self.batch([each["pixel_values"] for each in pixels])}
 
 
 FAMILY = Family(

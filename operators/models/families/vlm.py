@@ -186,6 +186,7 @@ def serve(model: "ResolvedModel[ChatModel]", network: Any) -> "ChatVlm":
     from plumbline.operators.models.networks.image_prompts import ImagePrompts, load_processor
     from plumbline.operators.models.networks.image_reader import ImageReader, PrefixLmReader
     from plumbline.operators.models.networks.vlm import ChatVlm
+    from plumbline.operators.models.pixels import pixel_input
     from plumbline.operators.models.processing import mean_colour
 
     assert model.profile is not None
@@ -196,15 +197,17 @@ def serve(model: "ResolvedModel[ChatModel]", network: Any) -> "ChatVlm":
         size["longest_edge"], size["shortest_edge"] = most, min(most, size["shortest_edge"])
     ends = reply_ends(network, processor.tokenizer)
     image_id = int(network.config.image_token_id)
+    pixels = pixel_input(processor, device=network.device, dtype=network.dtype)
     prompts = ImagePrompts(
         processor,
+        pixels.held,
         image_id=image_id,
         system=model.profile.system,
         padding=mean_colour(processor.image_processor) if _pads(model) else None,
         ends=ends,
         video_id=int(network.config.video_token_id) if model.profile.films else None,
     )
-    reader = (PrefixLmReader if model.profile == PALIGEMMA else ImageReader)(network, image_id=image_id)
+    reader = (PrefixLmReader if model.profile == PALIGEMMA else ImageReader)(network, pixels, image_id=image_id)
     penalty = 1.0 if model.config.repetition_penalty == "ignored" else _penalty(model.parts["checkpoint"])
     return ChatVlm(reader, prompts, ends=ends, pair_batch=model.config.pair_batch, penalty=penalty)
 

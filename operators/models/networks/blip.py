@@ -76,8 +76,7 @@ class InstructBlipLikelihood(T5Answers):
 
     def preprocess(self, image: Image.Image) -> torch.Tensor:
         """The image resized by its shorter side and cut to its middle, as the released VQAScore does."""
-        pixels: torch.Tensor = self.processor.cropped(image)
-        return pixels
+        return self.pixels.held(self.processor.cropped(image))
 
     @torch.inference_mode()
     def encode(self, pixels: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:

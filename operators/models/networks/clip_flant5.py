@@ -110,9 +110,8 @@ class ClipFlanT5Likelihood(T5Answers):
         return len(self.tokenizer)
 
     def preprocess(self, image: Image.Image) -> torch.Tensor:
-        """The image padded to a square with the mean colour, resized and normalised, (3, height, width)."""
-        pixels: torch.Tensor = self.processor(image)
-        return pixels
+        """The image padded to a square with the mean colour, and resized, as bytes (3, height, width)."""
+        return self.pixels.held(self.processor(image))
 
     @torch.inference_mode()
     def encode(self, pixels: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:

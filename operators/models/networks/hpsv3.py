@@ -52,7 +52,7 @@ class Pixels(NamedTuple):
     """One image as Qwen2-VL's processor leaves it."""
 
     patches: torch.Tensor
-    """(patches, width)."""
+    """As bytes, before they are cut: (1, 3, height, width)."""
     grid: torch.Tensor
     """Its patches in time, height and width, (3,)."""
 
@@ -85,14 +85,14 @@ class HpsV3Similarity(LoadedImageModel):
     def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> Pixels:
         """The image as its patches, of a number of pixels that the checkpoint's processor says."""
         inputs = self.processor(images=image, return_tensors="pt")
-        return Pixels(inputs["pixel_values"], inputs["image_grid_thw"][0])
+        return Pixels(self.pixels.held(inputs["pixel_values"]), inputs["image_grid_thw"][0])
 
     def encode(self, pixels: Sequence[Pixels]) -> list[torch.Tensor]:
         """What the language half reads in the place of each image: states (tokens, width), where the model is."""
-        device = self.model.device
-        patches, grids = torch.cat([each.patches for each in pixels]), torch.stack([each.grid for each in pixels])
         with torch.inference_mode():
-            return list(self.model.model.get_image_features(patches.to(device), grids.to(device)).pooler_output)
+            patches = self.pixels([each.patches for each in pixels])
+            grids = torch.stack([each.grid for each in pixels]).to(patches.device)
+            return list(self.model.model.get_image_features(patches, grids).pooler_output)
 
     def compare(
         self, features: Sequence[torch.Tensor], pairs: Sequence[Pair], measure: Measure = "reward"

@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -59,6 +59,7 @@ class ImagePrompts:
     def __init__(
         self,
         processor: Any,
+        held: Callable[[torch.Tensor], torch.Tensor],
         *,
         image_id: int,
         system: str | None,
@@ -66,13 +67,14 @@ class ImagePrompts:
         ends: Sequence[int],
         video_id: int | None = None,
     ) -> None:
-        """`image_id` is the token whose embeddings are the image's, `system` the message before every conversation,
-        `padding` the colour of the square that images are put on, `ends` the tokens that end a reply; a video stands
-        where an image would, in tokens `video_id`.
+        """What the vision half takes is `held` until it does. `image_id` is the token whose embeddings are the image's,
+        `system` the message before every conversation, `padding` the colour of the square images are put on, `ends`
+        the tokens that end a reply; a video stands where an image would, in tokens `video_id`.
 
         Raises ModelError where the chat template does not show the image once.
         """
         self.processor = processor
+        self.held = held
         self.tokenizer = copy.deepcopy(processor.tokenizer)  # one is not for two threads
         self.image_id = image_id
         self.video_id = video_id
@@ -107,7 +109,7 @@ class ImagePrompts:
         ids = laid_out["input_ids"][0].tolist()
         last = len(ids) - 1 - ids[::-1].index(self.image_id)
         closing = laid_out["text_replacement_offsets"][0][0]["replacement"].rpartition(self.image_mark)[2]
-        inputs = {name: tensor for name, tensor in laid_out.items() if name not in TEXT_INPUTS}
+        inputs = {name: self.held(tensor) for name, tensor in laid_out.items() if name not in TEXT_INPUTS}
         return Pixels(inputs, ids[: last + 1], closing)
 
     def preprocess_video(self, frames: Sequence[Image.Image], seconds: float) -> Pixels:
@@ -126,11 +128,10 @@ class ImagePrompts:
             size={"shortest_edge": FRAME_TOKENS[0] * token, "longest_edge": FRAME_TOKENS[1] * token},
             return_tensors="pt",
         )
-        _, height, width = laid_out["image_grid_thw"][0].tolist()
-        patches, grid = patched_in_time(laid_out["pixel_values"], height * width, depth), [height, width]
-        times = len(patches) // (height * width)
-        inputs = {"pixel_values_videos": patches, "video_grid_thw": torch.tensor([[times, *grid]])}
-        ids = [*self.before_video, *[self.video_id] * (len(patches) // merged)]
+        shown, grid = self.held(laid_out["pixel_values"]), laid_out["image_grid_thw"][:1]
+        grid[0, 0] = len(shown) // depth
+        ids = [*self.before_video, *[self.video_id] * (int(grid.prod()) // merged)]
+        inputs = {"pixel_values_videos": shown, "video_grid_thw": grid}
         return Pixels(inputs, ids, "", step=seconds * depth)
 
     def _before_video(self) -> list[int]:
@@ -155,16 +156,6 @@ class ImagePrompts:
 
     def _text(self, messages: Sequence[Message]) -> str:
         return image_conversation_text(self.tokenizer, messages, system=self.system)
-
-
-def patched_in_time(patches: torch.Tensor, count: int, depth: int) -> torch.Tensor:
-    """Patches of single frames, `count` for each, as patches of `depth` frames each.
-
-    An image's patch (colours, depth, height, width) has its frame `depth` times; a video's has each frame once.
-    """
-    colours = 3
-    split = patches.reshape(-1, depth, count, colours, depth, patches.shape[1] // (colours * depth))
-    return split[:, :, :, :, 0].permute(0, 2, 3, 1, 4).reshape(-1, patches.shape[1])
 
 
 def load_processor(folder: Path, config: Any, tokenizer: Any, class_tokens: Mapping[str, int]) -> Any:

@@ -17,6 +17,7 @@ from plumbline.operators.models.networks import prefixes
 from plumbline.operators.models.networks.image_prompts import Pixels
 from plumbline.operators.models.networks.prefixes import Prefix, Tail, starting
 from plumbline.operators.models.networks.windows import join_windows
+from plumbline.operators.models.pixels import PixelInput
 
 
 class Reading(NamedTuple):
@@ -37,9 +38,10 @@ class ImageReader:
     two_way = False
     """Whether the tokens of a prompt see those after them."""
 
-    def __init__(self, model: Any, *, image_id: int) -> None:
+    def __init__(self, model: Any, pixels: PixelInput, *, image_id: int) -> None:
         """`image_id` is the token whose embeddings are the image's."""
         join_windows(model)
+        self.pixels = pixels
         self.model = model
         self.image_id = image_id
         self.device = model.device
@@ -71,7 +73,7 @@ class ImageReader:
     def _encode_batch(self, pixels: Sequence[Pixels]) -> list[Prefix]:
         """Prefixes of images of one shape."""
         ids = torch.tensor([image.ids for image in pixels], device=self.device)
-        inputs = self._inputs(pixels)
+        inputs = self.inputs(pixels)
         positions = self._prefix_positions(ids, inputs, pixels)
         kinds = {"token_type_ids": self._is_image(ids)} if self.marks_images else {}
         cache = DynamicCache()
@@ -96,13 +98,9 @@ class ImageReader:
             for index, image in enumerate(pixels)
         ]
 
-    def _inputs(self, pixels: Sequence[Pixels]) -> dict[str, torch.Tensor]:
+    def inputs(self, pixels: Sequence[Pixels]) -> dict[str, torch.Tensor]:
         """What the vision half takes of images of one shape."""
-        joined = {name: torch.cat([image.inputs[name] for image in pixels]) for name in pixels[0].inputs}
-        return {
-            name: tensor.to(self.device, self.model.dtype) if tensor.is_floating_point() else tensor.to(self.device)
-            for name, tensor in joined.items()
-        }
+        return {name: self.pixels([image.inputs[name] for image in pixels]) for name in pixels[0].inputs}
 
     def _is_image(self, ids: torch.Tensor) -> torch.Tensor:
         return (ids == self.image_id).int()
@@ -244,7 +242,7 @@ class PrefixLmReader(ImageReader):
 
     def _encode_batch(self, pixels: Sequence[Pixels]) -> list[Prefix]:
         """Features of images of one shape."""
-        features = self.model.get_image_features(**self._inputs(pixels)).pooler_output
+        features = self.model.get_image_features(**self.inputs(pixels)).pooler_output
         return [
             Seen(
                 ids=image.ids,

@@ -86,6 +86,12 @@ class LoadedModel:
 class LoadedImageModel(LoadedModel):
     """A network that sees, with its checkpoint's image processor."""
 
+    def __init__(self, model: Any, tokenizer: Any, processor: Any, **batches: int) -> None:
+        from plumbline.operators.models.pixels import pixel_input
+
+        super().__init__(model, tokenizer, processor, **batches)
+        self.pixels = pixel_input(processor, device=model.device, dtype=model.dtype)
+
     @classmethod
     def load_processor(cls, model: "ResolvedModel[Any]", tokenizer: Any) -> Any:
         from plumbline.operators.models.processing import load_image_processor
@@ -93,8 +99,8 @@ class LoadedImageModel(LoadedModel):
         return load_image_processor(model.folder("checkpoint"))
 
     def preprocess(self, image: "Image.Image") -> Any:
-        """The image as the checkpoint's processor has it, (3, height, width)."""
-        return self.processor(images=image, return_tensors="pt")["pixel_values"][0]
+        """The image as the checkpoint's processor has it, (3, height, width), in bytes where it can be."""
+        return self.pixels.held(self.processor(images=image, return_tensors="pt")["pixel_values"][0])
 
     def encode(self, pixels: Sequence[Any]) -> Sequence[Any]:
         """The pixels themselves."""
@@ -102,6 +108,4 @@ class LoadedImageModel(LoadedModel):
 
     def batch(self, pixels: "Sequence[torch.Tensor]") -> "torch.Tensor":
         """Pixels of one shape as one tensor, on the network's device and in its precision."""
-        import torch
-
-        return torch.stack(list(pixels)).to(self.model.device, self.model.dtype, non_blocking=True)
+        return self.pixels([each[None] for each in pixels])

@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 
 from plumbline.operators.images import ImageLimits, decode_picture
+from plumbline.operators.models.pixels import pixel_input
 from plumbline.operators.models.processing import (
     PixelTransform,
     ReleasedTransform,
@@ -30,6 +31,11 @@ def cropping(checkpoints: Path) -> PixelTransform:
     return load_pixel_transform(checkpoints / "clip", pad_to_square=False)
 
 
+def numbers(transform: PixelTransform | ReleasedTransform, image: Image.Image) -> torch.Tensor:
+    """What a network reads of the image, (3, height, width)."""
+    return pixel_input(transform, device="cpu", dtype=torch.float32)([transform(image)[None]])[0]
+
+
 def by_hand(image: Image.Image) -> np.ndarray:
     """Resize the shorter side with bicubic, crop the centre, scale to 0-1 and normalise."""
     scale = SIDE / min(image.size)
@@ -44,8 +50,8 @@ def by_hand(image: Image.Image) -> np.ndarray:
 def test_clips_own_preprocessing_is_resize_crop_and_normalise(cropping: PixelTransform, size: tuple[int, int]) -> None:
     image = picture(2, width=size[0], height=size[1])
     pixels = cropping(image)
-    assert (pixels.shape, pixels.dtype) == ((3, SIDE, SIDE), torch.float32)
-    np.testing.assert_allclose(pixels.numpy(), by_hand(image), atol=1e-5)
+    assert (pixels.shape, pixels.dtype) == ((3, SIDE, SIDE), torch.uint8)
+    np.testing.assert_allclose(numbers(cropping, image), by_hand(image), atol=1e-5)
 
 
 @pytest.mark.parametrize("size", [(48, 48), (64, 48), (40, 90), (32, 32), (5, 7), (1, 1), (333, 500)])
@@ -54,7 +60,7 @@ def test_the_processors_steps_by_themselves_give_what_it_gives_bit_by_bit(
 ) -> None:
     image = picture(6, width=size[0], height=size[1])
     pixels = cropping.processor(images=image, return_tensors="np")["pixel_values"][0]
-    assert (cropping(image).numpy() == pixels).all()
+    assert (numbers(cropping, image).numpy() == pixels).all()
 
 
 @pytest.mark.parametrize("size", [(64, 48), (40, 90), (33, 32), (7, 1), (48, 48)])
@@ -64,7 +70,7 @@ def test_padding_stands_before_the_rest(padding: PixelTransform, size: tuple[int
     square = np.full((side, side, 3), MEAN_COLOUR, dtype=np.uint8)
     left, top = (side - size[0]) // 2, (side - size[1]) // 2
     square[top : top + size[1], left : left + size[0]] = np.asarray(image)
-    np.testing.assert_allclose(padding(image).numpy(), by_hand(Image.fromarray(square)), atol=1e-5)
+    np.testing.assert_allclose(numbers(padding, image), by_hand(Image.fromarray(square)), atol=1e-5)
 
 
 @pytest.mark.parametrize(("width", "left"), [(33, 0), (34, 1), (35, 2), (36, 2), (37, 2), (39, 4)])
@@ -73,24 +79,24 @@ def test_the_released_margins_are_rounded_to_even_where_the_processors_are_cut(
 ) -> None:
     image = picture(4, width=width, height=SIDE)
     expected = np.asarray(image)[:, left : left + SIDE] / 255
-    shown = ReleasedTransform(cropping.processor)(image)
-    np.testing.assert_allclose(shown.numpy(), ((expected - IMAGE_MEAN) / IMAGE_STD).transpose(2, 0, 1), atol=1e-5)
-    assert torch.allclose(shown, cropping(image), atol=1e-5) == (left == (width - SIDE) // 2)
+    shown = numbers(ReleasedTransform(cropping.processor), image)
+    np.testing.assert_allclose(shown, ((expected - IMAGE_MEAN) / IMAGE_STD).transpose(2, 0, 1), atol=1e-5)
+    assert torch.allclose(shown, numbers(cropping, image), atol=1e-5) == (left == (width - SIDE) // 2)
 
 
 @pytest.mark.parametrize("mode", ["P", "1"])
 def test_the_released_code_takes_the_nearest_of_named_colours(cropping: PixelTransform, mode: str) -> None:
     stored = picture(5, width=90, height=60).convert(mode)
-    shown = ReleasedTransform(cropping.processor)(decoded(stored))
+    shown = numbers(ReleasedTransform(cropping.processor), decoded(stored))
     nearest = stored.convert("RGB").resize((48, 32), Image.Resampling.NEAREST).crop((8, 0, 40, 32))
-    torch.testing.assert_close(shown, cropping(nearest), atol=1e-5, rtol=0)
-    assert not torch.allclose(shown, cropping(decoded(stored)), atol=0.1)
+    torch.testing.assert_close(shown, numbers(cropping, nearest), atol=1e-5, rtol=0)
+    assert not torch.allclose(shown, numbers(cropping, decoded(stored)), atol=0.1)
 
 
 def test_the_released_code_lets_transparent_pixels_weigh_nothing_in_their_neighbours(cropping: PixelTransform) -> None:
     stored = Image.new("RGBA", (96, 96), (255, 255, 255, 255))
     stored.paste((0, 0, 0, 0), (0, 0, 50, 96))
-    shown = ReleasedTransform(cropping.processor)(decoded(stored))
+    shown = numbers(ReleasedTransform(cropping.processor), decoded(stored))
     brightness = (shown[0] * IMAGE_STD[0] + IMAGE_MEAN[0])[16]
     assert set(brightness.round(decimals=3).tolist()) == {0.0, 1.0}, "no grey between the two"
 
@@ -106,8 +112,8 @@ def decoded(image: Image.Image) -> Image.Image:
 def test_padding_keeps_what_cropping_loses(padding: PixelTransform, cropping: PixelTransform) -> None:
     image = Image.new("RGB", (96, 32), "black")
     image.paste((255, 255, 255), (0, 0, 16, 32))
-    assert cropping(image).max() < 0, "the white edge is cut off"
-    assert padding(image).max() > 1
+    assert numbers(cropping, image).max() < 0, "the white edge is cut off"
+    assert numbers(padding, image).max() > 1
 
 
 def test_the_picture_stands_in_the_middle_of_its_square() -> None:

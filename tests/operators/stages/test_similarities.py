@@ -92,7 +92,7 @@ def error_kinds(table: pa.Table) -> list[str | None]:
 
 def cosine_by_hand(model: ClipSimilarity, seed: int, text: str) -> float:
     """The cosine of the transformers model's own embeddings, unbatched, in float64."""
-    pixels = model.preprocess(picture(seed))[None]
+    pixels = model.batch([model.preprocess(picture(seed))])
     tokens = model.tokenizer([text], truncation=True, max_length=CONTEXT, return_tensors="pt")
     with torch.inference_mode():
         image = model.model.get_image_features(pixel_values=pixels).pooler_output[0].double().numpy()

@@ -162,7 +162,7 @@ class WholeModel:
         ]
         rows = torch.tensor([ids])
         kinds = {} if self.model.config.model_type == "llava" else {"mm_token_type_ids": (rows == mark).int()}
-        return {"input_ids": rows, "attention_mask": torch.ones_like(rows), **kinds, **pixels.inputs}
+        return {"input_ids": rows, "attention_mask": torch.ones_like(rows), **kinds, **self.own.reader.inputs([pixels])}
 
     @torch.inference_mode()
     def logprobs(self, image: Image.Image, question: str, choice: str) -> list[float]:
@@ -556,11 +556,16 @@ def test_a_penalty_that_cannot_be_had_is_refused(
 def test_an_image_is_made_smaller_to_max_pixels_by_its_own_processor(tmp_path: Path, kind: str) -> None:
     folder = CHECKPOINTS[kind].save(tmp_path)
     picture = tiny.picture(6, width=448, height=448)
-    few, many = (load(folder, max_pixels=side**2).preprocess(picture).inputs for side in (112, 224))
+    few, many = (inputs_of(load(folder, max_pixels=side**2), picture) for side in (112, 224))
     processor = AutoImageProcessor.from_pretrained(folder, backend="pil", max_pixels=112**2)
     torch.testing.assert_close(few["pixel_values"], processor(picture, return_tensors="pt")["pixel_values"])
     assert 4 * few["image_grid_thw"].prod() == many["image_grid_thw"].prod(), "a quarter of the patches"
     assert resolved_key(folder, max_pixels=224 * 224) != resolved_key(folder) == resolved_key(folder, max_pixels=None)
+
+
+def inputs_of(model: ChatVlm, image: Image.Image) -> Mapping[str, torch.Tensor]:
+    """What the model's vision half takes of an image."""
+    return model.reader.inputs([model.preprocess(image)])
 
 
 def resolved_key(folder: Path, **options: Any) -> Any:
@@ -606,7 +611,7 @@ def test_llava_1_5_sees_an_image_on_a_square_of_its_mean_colour_and_others_as_th
     options: dict[str, Any],
     seen: Callable[[Image.Image], Image.Image],
 ) -> None:
-    shown = load(build(tmp_path), **options).preprocess(WIDE).inputs["pixel_values"]
+    shown = inputs_of(load(build(tmp_path), **options), WIDE)["pixel_values"]
     torch.testing.assert_close(shown, processed(tmp_path, seen(WIDE)), atol=1e-6, rtol=0)
 
 

@@ -1,0 +1,71 @@
+"""Pixels go to a network's device as bytes, and become there, bit by bit, what their processor makes of them."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from PIL import Image
+
+from plumbline.operators.models.pixels import pixel_input
+from tests.operators.tiny import picture
+
+LEAVING = {
+    "CLIPImageProcessorPil": {},
+    "SiglipImageProcessorPil": {},
+    "BlipImageProcessorPil": {},
+    "LlavaNextImageProcessorPil": {},
+    "LlavaOnevisionImageProcessorPil": {},
+    "GotOcr2ImageProcessorPil": {"crop_to_patches": True},
+    "Idefics3ImageProcessorPil": {},
+    "Gemma3ImageProcessorPil": {},
+    "Qwen2VLImageProcessorPil": {},
+    "Glm4vImageProcessorPil": {},
+}
+"""Processors whose last steps do the same to every pixel of a colour, with options of checkpoints."""
+KEEPING = ("Siglip2ImageProcessorPil", "Owlv2ImageProcessorPil")
+"""Those that pad, or resize, once pixels are numbers."""
+
+
+def made(name: str) -> Any:
+    return getattr(transformers, name)(**LEAVING.get(name, {}))
+
+
+@pytest.mark.parametrize("size", [(333, 500), (64, 64), (700, 90)])
+@pytest.mark.parametrize("name", LEAVING)
+def test_bytes_become_a_processors_own_numbers_on_the_device(name: str, size: tuple[int, int]) -> None:
+    processor, image = made(name), picture(3, width=size[0], height=size[1])
+    own = processor(images=image, return_tensors="pt")
+    read = pixel_input(processor, device="cpu", dtype=torch.float32)
+    left = processor(images=image, return_tensors="pt")
+    assert left["pixel_values"].dtype == torch.uint8
+    assert torch.equal(read([read.held(left.pop("pixel_values"))]), own.pop("pixel_values"))
+    assert all(np.array_equal(left[each], own[each]) for each in own), "their grids and masks"
+
+
+@pytest.mark.parametrize("name", KEEPING)
+def test_a_processor_that_does_more_to_numbers_keeps_doing_it(name: str) -> None:
+    processor, image = made(name), picture(4, width=90, height=40)
+    own = processor(images=image, return_tensors="pt")["pixel_values"]
+    read = pixel_input(processor, device="cpu", dtype=torch.float32)
+    left = processor(images=image, return_tensors="pt")["pixel_values"]
+    assert torch.equal(left, own)
+    assert torch.equal(read([left]), own)
+
+
+@pytest.mark.parametrize(("name", "fewer"), [("CLIPImageProcessorPil", 4), ("Qwen2VLImageProcessorPil", 8)])
+def test_a_picture_takes_a_fraction_of_the_bytes(name: str, fewer: int) -> None:
+    """Of 1024 x 1024 pixels; Qwen-VL's patches have an image twice."""
+    processor, image = made(name), Image.new("RGB", (1024, 1024), "red")
+    numbers = processor(images=image, return_tensors="pt")["pixel_values"]
+    pixel_input(processor, device="cpu", dtype=torch.float32)
+    left = processor(images=image, return_tensors="pt")["pixel_values"]
+    assert numbers.nbytes == fewer * left.nbytes
+
+
+def test_numbers_come_in_the_networks_precision() -> None:
+    processor, image = made("CLIPImageProcessorPil"), picture(5)
+    own = processor(images=image, return_tensors="pt")["pixel_values"].bfloat16()
+    read = pixel_input(processor, device="cpu", dtype=torch.bfloat16)
+    assert torch.equal(read([processor(images=image, return_tensors="pt")["pixel_values"]]), own)
