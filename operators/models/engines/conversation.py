@@ -16,7 +16,13 @@ TOO_LONG = (
     "the conversation takes {} tokens and its reply up to {}, together beyond the model's context of {}; shorten the "
     "prompt, lower the metric's max_tokens, or use a model with a longer context (in vLLM: a larger max_model_len)"
 )
-MARKS = (("<think>", "</think>"), ("<thinking>", "</thinking>"), ("◁think▷", "◁/think▷"), ("[THINK]", "[/THINK]"))
+MARKS = (
+    ("<think>", "</think>"),
+    ("<thinking>", "</thinking>"),
+    ("◁think▷", "◁/think▷"),
+    ("[THINK]", "[/THINK]"),
+    ("<|channel>thought", "<channel|>"),
+)
 NAMED = re.compile(r"(^|[-_. ])thinking($|[-_. ])", re.IGNORECASE)
 TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
 PROBLEM = (
@@ -134,9 +140,10 @@ def check_template(tokenizer: Any, *, system: str | None) -> None:
 def choice_ids(tokenizer: Any, prompt: str, choice: str, *, end: int) -> list[int]:
     """The tokens by which `choice` continues `prompt`, and `end`, the token that ends the turn.
 
-    A choice is set off by a space where the prompt does not end in white space.
+    A choice is set off by a space, but after white space, a special token or the end of a thought.
     """
-    gap = "" if prompt[-1:].isspace() or not prompt else " "
+    marked = prompt.endswith((*tokenizer.all_special_tokens, *(closing for _, closing in MARKS)))
+    gap = "" if not prompt or prompt[-1].isspace() or marked else " "
     before, both = template_ids(tokenizer, prompt), template_ids(tokenizer, prompt + gap + choice)
     if both[: len(before)] != before:  # the choice's first letters were drawn into the prompt's last token
         both = before + list(tokenizer(choice, add_special_tokens=False).input_ids)

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from plumbline.operators.errors import ConfigError, ModelError
 from plumbline.operators.models.checkpoints.parts import Fields, Part, architecture, read_fields, subfields
@@ -29,8 +29,6 @@ LLAVA = VqaProfile(name="llava", asks=FIRST_TOKEN, version=2)
 CHAT = VqaProfile(name="chat", asks=FIRST_TOKEN)
 FILM = replace(CHAT, films=True)
 """The same for a model that is asked about videos too."""
-FILMING = ("qwen2_vl", "qwen2_5_vl")
-"""Types whose videos are laid out as images with patches in time; Qwen3-VL writes the time between frames."""
 PALIGEMMA = VqaProfile(name="paligemma", asks=RELEASED._replace(reduction="first"), version=2)
 """As the authors' later releases ask it."""
 PALIGEMMA_TEMPLATE = (
@@ -41,23 +39,42 @@ PALIGEMMA_TEMPLATE = (
 """What its processor makes of a text; its tokenizer has no chat template."""
 VICUNA_ENTRIES = 40_000
 """More than Vicuna's vocabulary, which is Llama 2's, and less than Llama 3's."""
-TYPES = (
-    "llava",
-    "llava_next",
-    "llava_onevision",
-    "qwen2_vl",
-    "qwen2_5_vl",
-    "qwen3_vl",
-    "qwen3_vl_moe",
-    "internvl",
-    "idefics3",
-    "smolvlm",
-    "gemma3",
-    "paligemma",
-)
+
+
+class ChatType(NamedTuple):
+    """What a model_type has of its own on the transformers engine."""
+
+    reader: str = "ImageReader"
+    """The class of networks/image_reader.py that reads for it."""
+    pixel_counts: int = 0
+    """How often its processor counts each pixel of an image where it limits them; 0 where it limits none: it brings
+    every image, also a small one, to sizes of its own."""
+    films: bool = False
+    """Whether its videos are laid out as images with patches in time; later types write the time between frames."""
+
+
+TYPES: Mapping[str, ChatType] = {
+    "llava": ChatType(),
+    "llava_next": ChatType(),
+    "llava_onevision": ChatType(),
+    "qwen2_vl": ChatType(pixel_counts=1, films=True),
+    "qwen2_5_vl": ChatType(pixel_counts=1, films=True),
+    "qwen3_vl": ChatType(pixel_counts=1),
+    "qwen3_vl_moe": ChatType(pixel_counts=1),
+    "qwen3_5": ChatType(pixel_counts=1),
+    "qwen3_5_moe": ChatType(pixel_counts=1),
+    "glm4v": ChatType(pixel_counts=2),
+    "glm4v_moe": ChatType(pixel_counts=2),
+    "glm46v": ChatType(pixel_counts=2),
+    "internvl": ChatType(),
+    "idefics3": ChatType(),
+    "smolvlm": ChatType(),
+    "gemma3": ChatType(),
+    "gemma4": ChatType(reader="CappedReader"),
+    "paligemma": ChatType(reader="PrefixLmReader"),
+}
 """Those that the transformers engine is tested with; vLLM knows more."""
-SIZED = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")
-"""Types whose processor makes an image as many tokens as it has pixels for; the others' sizes are fixed."""
+SIZED = tuple(name for name, chat_type in TYPES.items() if chat_type.pixel_counts)
 CLASS_TOKENS = {"clip_vision_model": 1, "siglip_vision_model": 0}
 """The towers of LLaVA-shaped models that the transformers engine reads, and how many tokens each puts before an image's
 patches; others lay an image's tokens out in another way."""
@@ -76,8 +93,8 @@ class ChatModel(EngineModel):
     """Of LLaVA-1.5: `released` shows an image on a square of the mean colour, as the released VQAScore does;
     `processor` cuts the middle out, as the checkpoint's processor does. Others have a processor alone."""
     max_pixels: int | None = None
-    """Pixels up to which Qwen-VL's processor keeps an image's size; larger images are made smaller. 262144 (512 x 512)
-    takes a quarter of the tokens of 1024 x 1024. By default as many as the checkpoint says."""
+    """Pixels up to which the processors of Qwen-VL and GLM-V keep an image's size; larger images are made smaller.
+    262144 (512 x 512) takes a quarter of the tokens of 1024 x 1024. By default as many as the checkpoint says."""
     repetition_penalty: Literal["ignored", "released"] = "ignored"
     """Of likelihoods: `released` punishes tokens of the prompt, by the repetition_penalty that the checkpoint's
     generation_config.json names, as the released VQAScore of Qwen2.5-VL does, which asks by `generate`."""
@@ -98,7 +115,8 @@ def profile_of(config: ChatModel, fields: Fields) -> VqaProfile:
 
 def _profile_on_any_engine(fields: Fields) -> VqaProfile:
     if fields["model_type"] != "llava":
-        return PALIGEMMA if fields["model_type"] == "paligemma" else FILM if fields["model_type"] in FILMING else CHAT
+        films = TYPES.get(fields["model_type"], ChatType()).films
+        return PALIGEMMA if fields["model_type"] == "paligemma" else FILM if films else CHAT
     text = subfields(fields, "text_config")
     vicuna = text.get("model_type", "llama") == "llama" and text.get("vocab_size", 0) < VICUNA_ENTRIES
     return LLAVA_1_5 if vicuna and _tower(fields) == "clip_vision_model" else LLAVA
@@ -152,8 +170,11 @@ def _penalty_problem(config: ChatModel, checkpoint: Part) -> str | None:
 
 def _size_problem(config: ChatModel, fields: Fields) -> str | None:
     """Why an image's pixels cannot be limited, if they are to be."""
-    if config.max_pixels is None or fields["model_type"] in SIZED:
+    counts = TYPES.get(fields["model_type"], ChatType()).pixel_counts
+    if config.max_pixels is None or counts == 1 or (counts and config.engine == "transformers"):
         return None
+    if counts:
+        return "vLLM limits its images by another number; set engine=transformers, or max_pixels=null"
     return f"its processor sizes images by itself, and max_pixels is for {', '.join(SIZED)}; set max_pixels=null"
 
 
@@ -182,9 +203,9 @@ def serve(model: "ResolvedModel[ChatModel]", network: Any) -> "ChatVlm":
 
     Raises ModelError where these do not load, or the network would give wrong answers.
     """
+    from plumbline.operators.models.networks import image_reader
     from plumbline.operators.models.networks.causal_lm import reply_ends
     from plumbline.operators.models.networks.image_prompts import ImagePrompts, load_processor
-    from plumbline.operators.models.networks.image_reader import ImageReader, PrefixLmReader
     from plumbline.operators.models.networks.vlm import ChatVlm
     from plumbline.operators.models.pixels import pixel_input
     from plumbline.operators.models.processing import mean_colour
@@ -192,8 +213,9 @@ def serve(model: "ResolvedModel[ChatModel]", network: Any) -> "ChatVlm":
     assert model.profile is not None
     processor = load_processor(model.folder("checkpoint"), network.config, _load_tokenizer(model), CLASS_TOKENS)
     _check_network(model, network, processor.tokenizer)
-    if (most := model.config.max_pixels) is not None:
-        size = processor.image_processor.size
+    chat_type = TYPES[network.config.model_type]
+    if model.config.max_pixels is not None:
+        size, most = processor.image_processor.size, model.config.max_pixels * chat_type.pixel_counts
         size["longest_edge"], size["shortest_edge"] = most, min(most, size["shortest_edge"])
     ends = reply_ends(network, processor.tokenizer)
     image_id = int(network.config.image_token_id)
@@ -207,7 +229,7 @@ def serve(model: "ResolvedModel[ChatModel]", network: Any) -> "ChatVlm":
         ends=ends,
         video_id=int(network.config.video_token_id) if model.profile.films else None,
     )
-    reader = (PrefixLmReader if model.profile == PALIGEMMA else ImageReader)(network, pixels, image_id=image_id)
+    reader = getattr(image_reader, chat_type.reader)(network, pixels, image_id=image_id)
     penalty = 1.0 if model.config.repetition_penalty == "ignored" else _penalty(model.parts["checkpoint"])
     return ChatVlm(reader, prompts, ends=ends, pair_batch=model.config.pair_batch, penalty=penalty)
 
@@ -232,7 +254,7 @@ def _check_network(model: "ResolvedModel[ChatModel]", network: Any, tokenizer: A
             "set it"
         )
     layers = getattr(network.config.get_text_config(), "layer_types", None) or ()
-    others = set(layers) - {"full_attention", "sliding_attention"}
+    others = set(layers) - {"full_attention", "sliding_attention", "linear_attention"}
     if others:
         raise ModelError(
             f"{model.folder('checkpoint')}: it has layers of {min(others)}, from which no question can continue an "

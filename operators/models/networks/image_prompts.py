@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from PIL import Image
-from transformers import CONFIG_MAPPING, PROCESSOR_MAPPING
+from transformers import CONFIG_MAPPING, PROCESSOR_MAPPING, ProcessorMixin
 
 from plumbline.operators.errors import HopelessRow, ModelError, RowError
 from plumbline.operators.models.calls import Message
@@ -158,6 +158,23 @@ class ImagePrompts:
         return image_conversation_text(self.tokenizer, messages, system=self.system)
 
 
+class Gemma4Processor(ProcessorMixin):  # type: ignore[misc]
+    """Gemma 4's, whose own class wants torchvision, for images alone: an image's tokens stand between two marks."""
+
+    unused_input_names = ("num_soft_tokens_per_image",)
+
+    def __init__(self, image_processor: Any, tokenizer: Any, **_: Any) -> None:
+        self.image_token = tokenizer.image_token
+        super().__init__(image_processor, tokenizer)
+
+    def replace_image_token(self, image_inputs: Mapping[str, Any], image_idx: int, **_: Any) -> str:
+        tokens = self.image_token * int(image_inputs["num_soft_tokens_per_image"][image_idx])
+        return f"{self.tokenizer.boi_token}{tokens}{self.tokenizer.eoi_token}"
+
+
+OWN_PROCESSORS = {"gemma4": Gemma4Processor}
+
+
 def load_processor(folder: Path, config: Any, tokenizer: Any, class_tokens: Mapping[str, int]) -> Any:
     """The processor of a checkpoint for its images alone, with the tokenizer given.
 
@@ -165,7 +182,8 @@ def load_processor(folder: Path, config: Any, tokenizer: Any, class_tokens: Mapp
 
     Raises ModelError where its files are damaged, or lack what the model type's processor wants.
     """
-    kind = PROCESSOR_MAPPING[CONFIG_MAPPING[LAID_OUT_AS.get(config.model_type, config.model_type)]]
+    laid_out_as = LAID_OUT_AS.get(config.model_type, config.model_type)
+    kind = OWN_PROCESSORS.get(laid_out_as) or PROCESSOR_MAPPING[CONFIG_MAPPING[laid_out_as]]
     given = {"image_processor": load_image_processor(folder), "tokenizer": tokenizer}
     file = folder / "processor_config.json"
     with readable_load(folder, "processor"):

@@ -15,7 +15,7 @@ from transformers import DynamicCache
 
 from plumbline.operators.models.networks import prefixes
 from plumbline.operators.models.networks.image_prompts import Pixels
-from plumbline.operators.models.networks.prefixes import Prefix, Tail, starting
+from plumbline.operators.models.networks.prefixes import Prefix, Tail, memory_of, starting
 from plumbline.operators.models.networks.windows import join_windows
 from plumbline.operators.models.pixels import PixelInput
 
@@ -32,8 +32,12 @@ class Reading(NamedTuple):
     """(n, all tokens): how many tokens stand before each of the cached in its own conversation."""
 
 
+LINEAR = "linear_attention"
+"""How a config.json calls layers that keep a state, which each token that they read changes, and no tokens."""
+
+
 class ImageReader:
-    """A checkpoint in the form of LLaVA, Qwen-VL, InternVL, Idefics or Gemma 3."""
+    """A checkpoint in the form of LLaVA, Qwen-VL, GLM-V, InternVL, Idefics or Gemma."""
 
     two_way = False
     """Whether the tokens of a prompt see those after them."""
@@ -48,7 +52,13 @@ class ImageReader:
         self.decoder = model.get_decoder()
         self.windows = attention_windows(self.decoder.config)
         self.context: int | None = getattr(self.decoder.config, "max_position_embeddings", None)
-        self.marks_images = "token_type_ids" in inspect.signature(model.model.forward).parameters
+        taken = inspect.signature(model.model.forward).parameters
+        self.image_marks = [name for name in ("token_type_ids", "mm_token_type_ids") if name in taken]
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether it has layers for which padding is no padding: tokens side by side would change what they keep."""
+        return LINEAR in self.windows
 
     @property
     def vocabulary(self) -> int:
@@ -75,23 +85,22 @@ class ImageReader:
         ids = torch.tensor([image.ids for image in pixels], device=self.device)
         inputs = self.inputs(pixels)
         positions = self._prefix_positions(ids, inputs, pixels)
-        kinds = {"token_type_ids": self._is_image(ids)} if self.marks_images else {}
-        cache = DynamicCache()
+        marks = {name: self._is_image(ids) for name in self.image_marks}
+        cache = DynamicCache(config=self.decoder.config) if self.recurrent else DynamicCache()
         self.model.model(
             input_ids=ids,
             attention_mask=torch.ones_like(ids),
             position_ids=positions,
             past_key_values=cache,
             use_cache=True,
-            **kinds,
+            **marks,
             **inputs,
         )
         following = (positions.reshape(-1, *ids.shape).amax((0, 2)) + 1).tolist()
         return [
             Prefix(
                 ids=image.ids,
-                keys=[layer.keys[index] for layer in cache.layers],
-                values=[layer.values[index] for layer in cache.layers],
+                layers=[memory_of(layer, index) for layer in cache.layers],
                 next_position=following[index],
                 closing=image.closing,
             )
@@ -147,7 +156,7 @@ class ImageReader:
         tokens = torch.tensor([[prefix.tokens] for prefix in shared], device=self.device)
         places = torch.cat([before.places, tokens + offsets], dim=1)
         masks = self._masks(seen, places, packs)
-        states = self._run(self._embed(ids, packs), masks, offsets + self._starts(shared), before.cache)
+        states = self._run(self._inputs_of(ids, packs), masks, offsets + self._starts(shared), before.cache)
         lengths = torch.tensor([[len(row)] for row in rows], device=self.device)
         real = torch.cat([before.real, torch.arange(width, device=self.device) < lengths], dim=1)
         return Reading(states, before.cache, real, places)
@@ -159,13 +168,12 @@ class ImageReader:
         real = torch.cat([before.real, torch.ones_like(before.real[:, :1])], dim=1)
         places = torch.cat([before.places, tokens + offsets], dim=1)
         masks = self._masks(real[:, None], places)
-        states = self._run(self._embed(ids), masks, offsets + self._starts(shared), before.cache)
+        states = self._run(self._inputs_of(ids), masks, offsets + self._starts(shared), before.cache)
         return Reading(states, before.cache, real, places)
 
-    def _embed(self, ids: torch.Tensor, packs: Sequence[Sequence[Tail]] = ()) -> torch.Tensor:
-        """Tokens (n, tokens), those of `packs` where they begin, as what is read (n, tokens, width)."""
-        embedded: torch.Tensor = self.model.get_input_embeddings()(ids)
-        return embedded
+    def _inputs_of(self, ids: torch.Tensor, packs: Sequence[Sequence[Tail]] = ()) -> dict[str, torch.Tensor]:
+        """What the language half takes for tokens (n, tokens), those of `packs` where they begin."""
+        return {"input_ids": ids}
 
     def _distances(self, places: torch.Tensor, width: int, packs: Sequence[Sequence[Tail]] = ()) -> torch.Tensor:
         """How many tokens each of the last `width` of `places` looks back to every place: (n, `width`, places)."""
@@ -173,25 +181,31 @@ class ImageReader:
 
     def _masks(
         self, seen: torch.Tensor, places: torch.Tensor, packs: Sequence[Sequence[Tail]] = ()
-    ) -> dict[str, torch.Tensor]:
-        """By kind of layer, who attends to whom.
+    ) -> dict[str, torch.Tensor | None]:
+        """By kind of layer, who attends to whom; None where a layer does not attend.
 
         `seen` (n, tokens, cached and new tokens) says so where a layer's window reaches as far; `places` (n, cached and
         new tokens) are counted in each one's own conversation.
         """
         return {
-            kind: self._additive(
+            kind: None
+            if kind == LINEAR
+            else self._additive(
                 seen if window is None else seen & (self._distances(places, seen.shape[1], packs) < window)
             )
             for kind, window in self.windows.items()
         }
 
     def _run(
-        self, embedded: torch.Tensor, masks: Mapping[str, torch.Tensor], positions: torch.Tensor, cache: DynamicCache
+        self,
+        inputs: Mapping[str, torch.Tensor],
+        masks: Mapping[str, torch.Tensor | None],
+        positions: torch.Tensor,
+        cache: DynamicCache,
     ) -> torch.Tensor:
-        """States (n, tokens, width) of `embedded` text at `positions` (n, tokens) after what is cached."""
+        """States (n, tokens, width) of tokens at `positions` (n, tokens) after what is cached."""
         states: torch.Tensor = self.decoder(
-            inputs_embeds=embedded,
+            **inputs,
             attention_mask=masks if len(masks) > 1 else next(iter(masks.values())),
             position_ids=positions,
             past_key_values=cache,
@@ -224,6 +238,15 @@ def _shape(pixels: Pixels) -> tuple[Any, ...]:
     return (len(pixels.ids), grid[0].tolist() if grid is not None else [], shapes)
 
 
+class CappedReader(ImageReader):
+    """A network whose scores lie within a bound of its config.json, as Gemma 4's do."""
+
+    def scores(self, states: torch.Tensor) -> torch.Tensor:
+        """The logits (n, vocabulary) of what follows states (n, width)."""
+        bound = self.decoder.config.final_logit_softcapping
+        return super().scores(states) if bound is None else (super().scores(states) / bound).tanh() * bound
+
+
 FIRST_POSITION = 1
 
 
@@ -246,8 +269,7 @@ class PrefixLmReader(ImageReader):
         return [
             Seen(
                 ids=image.ids,
-                keys=[],
-                values=[],
+                layers=[],
                 next_position=FIRST_POSITION,
                 closing=image.closing,
                 unread=image.ids,
@@ -256,14 +278,14 @@ class PrefixLmReader(ImageReader):
             for image, own in zip(pixels, features, strict=True)
         ]
 
-    def _embed(self, ids: torch.Tensor, packs: Sequence[Sequence[Tail]] = ()) -> torch.Tensor:
-        """Tokens (n, tokens) as what is read (n, tokens, width), every image's features in their places."""
+    def _inputs_of(self, ids: torch.Tensor, packs: Sequence[Sequence[Tail]] = ()) -> dict[str, torch.Tensor]:
+        """As of any network, every image's features in the places of its tokens."""
         features = [tail.prefix.features for pack in packs for tail in pack if isinstance(tail.prefix, Seen)]
         if not features:
-            return super()._embed(ids)
+            return super()._inputs_of(ids)
         shown = ids == self.image_id
-        embedded = super()._embed(ids.masked_fill(shown, 0))
-        return embedded.masked_scatter(shown[..., None], torch.cat(features).to(embedded.dtype))
+        embedded = self.model.get_input_embeddings()(ids.masked_fill(shown, 0))
+        return {"inputs_embeds": embedded.masked_scatter(shown[..., None], torch.cat(features).to(embedded.dtype))}
 
     def _distances(self, places: torch.Tensor, width: int, packs: Sequence[Sequence[Tail]] = ()) -> torch.Tensor:
         """As of any network, but that no window parts the tokens of a prompt."""

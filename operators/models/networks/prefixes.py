@@ -2,14 +2,60 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.functional import pad
 from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer, LinearAttentionLayer
 
 PACKED_TOKENS = 512
 """The questions on an image are read side by side after one copy of its prefix, up to so many tokens of them."""
+
+
+class KeysAndValues(NamedTuple):
+    """What a layer that attends to tokens keeps of those that it has read."""
+
+    keys: torch.Tensor
+    """(heads, tokens, head width)."""
+    values: torch.Tensor
+
+    @staticmethod
+    def copied(memories: Sequence["KeysAndValues"], width: int) -> DynamicLayer:
+        """A layer of a cache with a copy of each, padded on the left to `width` tokens."""
+        layer = DynamicLayer()
+        layer.update(
+            torch.stack([_pad_left(memory.keys, width) for memory in memories]),
+            torch.stack([_pad_left(memory.values, width) for memory in memories]),
+        )
+        return layer
+
+
+class State(NamedTuple):
+    """What a layer of linear attention keeps: a sum of all tokens that it has read, of one size however many."""
+
+    convolved: torch.Tensor
+    """The last tokens before it, (channels, tokens)."""
+    recurrent: torch.Tensor
+    """(heads, key width, value width)."""
+
+    @staticmethod
+    def copied(memories: Sequence["State"], width: int) -> LinearAttentionLayer:
+        """A layer of a cache with a copy of each, which has no padding."""
+        layer = LinearAttentionLayer()
+        layer.update_conv_state(torch.stack([memory.convolved for memory in memories]))
+        layer.update_recurrent_state(torch.stack([memory.recurrent for memory in memories]))
+        return layer
+
+
+Memory = KeysAndValues | State
+
+
+def memory_of(layer: Any, row: int) -> Memory:
+    """What a layer of a cache keeps of one row of its batch."""
+    if isinstance(layer, LinearAttentionLayer):
+        return State(layer.conv_states[0][row], layer.recurrent_states[0][row])
+    return KeysAndValues(layer.keys[row], layer.values[row])
 
 
 @dataclass(kw_only=True, slots=True)
@@ -18,9 +64,7 @@ class Prefix:
 
     ids: list[int]
     """Its tokens."""
-    keys: list[torch.Tensor]
-    """By layer, (heads, tokens, head width), on the device."""
-    values: list[torch.Tensor]
+    layers: list[Memory]
     next_position: int
     """Of the first token after the prefix; with two-dimensional image positions less than the number of tokens."""
     closing: str
@@ -32,7 +76,7 @@ class Prefix:
 
     @property
     def tokens(self) -> int:
-        return int(self.keys[0].shape[1]) if self.keys else 0
+        return len(self.ids) if self.layers else 0
 
 
 class Tail(NamedTuple):
@@ -64,18 +108,15 @@ class Copied(NamedTuple):
 
 
 def copied(prefixes: Sequence[Prefix], device: torch.device) -> Copied:
-    """A copy of the keys and values of each prefix, which a model may write behind."""
+    """A copy of what the layers keep of each prefix, which a model may write behind."""
     width = max(prefix.tokens for prefix in prefixes)
-    layers = [
-        (
-            torch.stack([_pad_left(prefix.keys[layer], width) for prefix in prefixes]),
-            torch.stack([_pad_left(prefix.values[layer], width) for prefix in prefixes]),
-        )
-        for layer in range(len(prefixes[0].keys))
+    cache = DynamicCache()
+    cache.layers = [
+        type(layer[0]).copied(layer, width) for layer in zip(*(prefix.layers for prefix in prefixes), strict=True)
     ]
     padding = torch.tensor([[width - prefix.tokens] for prefix in prefixes], device=device)
     places = torch.arange(width, device=device) - padding
-    return Copied(DynamicCache(layers), places >= 0, places)
+    return Copied(cache, places >= 0, places)
 
 
 def _pad_left(states: torch.Tensor, width: int) -> torch.Tensor:
@@ -83,13 +124,13 @@ def _pad_left(states: torch.Tensor, width: int) -> torch.Tensor:
     return pad(states, (0, 0, width - states.shape[1], 0))
 
 
-def packed(tails: Sequence[Tail]) -> list[list[int]]:
-    """Which questions share a copy of their image's prefix, in their order: as many as PACKED_TOKENS hold."""
+def packed(tails: Sequence[Tail], most: int) -> list[list[int]]:
+    """Which questions share a copy of their image's prefix, in their order: as many as `most` tokens hold."""
     packs: list[list[int]] = []
     open_packs: dict[int, tuple[list[int], int]] = {}
     for index, tail in enumerate(tails):
-        pack, tokens = open_packs.get(id(tail.prefix), ([], PACKED_TOKENS))
-        if tokens + len(tail.ids) > PACKED_TOKENS:
+        pack, tokens = open_packs.get(id(tail.prefix), ([], most))
+        if tokens + len(tail.ids) > most:
             pack, tokens = [], 0
             packs.append(pack)
         pack.append(index)

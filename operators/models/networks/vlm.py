@@ -88,16 +88,23 @@ class ChatVlm:
     def likelihood(self, features: Sequence[Prefix], questions: Sequence[Question]) -> list[list[list[float]]]:
         """Full-vocabulary log-probabilities of every choice's tokens and of the end of the turn, by question."""
         tails = [self._fitting(self._question(features, question, question.choices)) for question in questions]
-        places = prefixes.packed(tails)
+        if not self.reader.recurrent:
+            return self._answers(tails, prefixes.PACKED_TOKENS)
+        choices = iter(self._answers([tail._replace(choices=[one]) for tail in tails for one in tail.choices], 0))
+        return [[logprobs for _ in tail.choices for logprobs in next(choices)] for tail in tails]
+
+    def _answers(self, tails: Sequence[Tail], most: int) -> list[list[list[float]]]:
+        """The log-probabilities of each tail's choices; up to `most` tokens after one image are read side by side."""
+        places = prefixes.packed(tails, most)
         packs = [[tails[index] for index in pack] for pack in places]
         sizes = [(pack[0].prefix.tokens, sum(len(tail.ids) for tail in pack)) for pack in packs]
         answers = in_batches(self._answer, packs, sizes, size=self.pair_batch)
-        by_question = {
+        by_tail = {
             index: answer
             for pack, answered in zip(places, answers, strict=True)
             for index, answer in zip(pack, answered, strict=True)
         }
-        return [by_question[index] for index in range(len(questions))]
+        return [by_tail[index] for index in range(len(tails))]
 
     def reply(self, features: Sequence[Prefix], questions: Sequence[Question]) -> list[str]:
         """The model's own answer to every question, by greedy decoding, in the order of `questions`."""
@@ -176,8 +183,15 @@ class ChatVlm:
     def _in_batches(
         self, speak: Callable[[Sequence[Continuation]], Sequence[Result]], continuations: Sequence[Continuation]
     ) -> list[Result]:
-        sizes = [(one.tail.prefix.tokens, len(one.tail.prompt)) for one in continuations]
-        return in_batches(speak, continuations, sizes, size=self.pair_batch)
+        """In batches of like lengths; of one length for a reader that no padding may come between."""
+        lengths = [len(one.tail.prompt) if self.reader.recurrent else 0 for one in continuations]
+        results: dict[int, Result] = {}
+        for length in set(lengths):
+            group = [index for index in range(len(lengths)) if lengths[index] == length]
+            batch = [continuations[index] for index in group]
+            sizes = [(one.tail.prefix.tokens, len(one.tail.prompt)) for one in batch]
+            results.update(zip(group, in_batches(speak, batch, sizes, size=self.pair_batch), strict=True))
+        return [results[index] for index in range(len(lengths))]
 
     def _speak(self, continuations: Sequence[Continuation]) -> list[Generation]:
         replies = self._decode([one.tail for one in continuations], [one.request for one in continuations])

@@ -94,6 +94,11 @@ QWEN_TEMPLATE = (
     "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+THINKING_TEMPLATE = QWEN_TEMPLATE.replace(
+    "assistant\n{% endif",
+    "assistant\n<think>\n{% if enable_thinking is false %}{{ '\n</think>\n\n' }}{% endif %}{% endif",
+)
+"""That of Qwen3.5, which opens a thought unless it is told not to."""
 LLAVA_TEMPLATE = (
     "{% for message in messages %}{% if message['role'] != 'system' %}{{ message['role'].upper() + ': '}}{% endif %}"
     "{% for part in message['content'] | selectattr('type', 'equalto', 'image') %}{{ '<image>\n' }}{% endfor %}"
@@ -191,10 +196,27 @@ QWEN_VISION: dict[str, dict[str, Any]] = {
     },
 }
 QWEN_VISION["qwen3_vl_moe"] = QWEN_VISION["qwen3_vl"]
+QWEN_VISION["qwen3_5"] = {name: size for name, size in QWEN_VISION["qwen3_vl"].items() if "deepstack" not in name}
+QWEN_VISION["qwen3_5_moe"] = QWEN_VISION["qwen3_5"]
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
 QWEN_TEXT: dict[str, dict[str, Any]] = {
     "qwen3_vl": {"head_dim": 8},
-    "qwen3_vl_moe": {"head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
-}
+    "qwen3_vl_moe": {"head_dim": 8, **EXPERTS},
+    "qwen3_5": {
+        "head_dim": 16,
+        "initializer_range": 0.2,
+        "num_hidden_layers": 3,
+        "layer_types": ["linear_attention", "linear_attention", "full_attention"],
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 16,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "rope_parameters": {
+            "rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1], "partial_rotary_factor": 0.5,
+        },
+    },
+}  # fmt: skip
+QWEN_TEXT["qwen3_5_moe"] = QWEN_TEXT["qwen3_5"] | EXPERTS | {"shared_expert_intermediate_size": 16}
 
 
 def save_qwen2_vl(folder: Path, *, seed: int = 0, kind: str = "qwen2_vl") -> Path:
@@ -216,7 +238,7 @@ def save_qwen2_vl(folder: Path, *, seed: int = 0, kind: str = "qwen2_vl") -> Pat
         **marks,
     )
     AutoModelForImageTextToText.from_config(config).save_pretrained(folder)
-    save_byte_tokenizer(folder, template=QWEN_TEMPLATE)
+    save_byte_tokenizer(folder, template=THINKING_TEMPLATE if kind.startswith("qwen3_5") else QWEN_TEMPLATE)
     fields = {
         "image_processor_type": "Qwen2VLImageProcessor",
         "patch_size": 4,

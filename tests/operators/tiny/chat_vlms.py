@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForImageTextToText
 
-from tests.operators.tiny import BYTES, IMAGE_MEAN, IMAGE_STD, byte_tokenizer, write_json
+from tests.operators.tiny import BYTES, EXPERTS, IMAGE_MEAN, IMAGE_STD, byte_tokenizer, write_json
 
 SIDE = 16
 """Pixels of a tower's image; a patch has 4."""
@@ -63,6 +63,26 @@ GEMMA_TEMPLATE = (
     "{% else %}{{ part['text'] | trim }}{% endif %}{% endfor %}{{ '<end_of_turn>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}"
 )
+
+
+GLM_TEMPLATE = (
+    "[gMASK]<sop>{% for message in messages %}{{ '<|' + message['role'] + '|>\n' }}"
+    "{% for part in message['content'] %}"
+    "{% if part['type'] == 'image' %}<|begin_of_image|><|image|><|end_of_image|>{% else %}{{ part['text'] }}{% endif %}"
+    "{% endfor %}{% if message['role'] == 'user' and enable_thinking is false %}/nothink{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>\n"
+    "{% if enable_thinking is false %}<think></think>\n{% endif %}{% endif %}"
+)
+"""That of GLM-4.5V and GLM-4.6V, which think unless they are told not to."""
+GEMMA4_TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}"
+    "{{ '<|turn>' + ('model' if message['role'] == 'assistant' else message['role']) + '\n' }}"
+    "{% for part in message['content'] %}{% if part['type'] == 'image' %}{{ '\n\n<|image|>\n\n' }}"
+    "{% else %}{{ part['text'] | trim }}{% endif %}{% endfor %}{{ '<turn|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|turn>model\n' }}"
+    "{% if not enable_thinking %}{{ '<|channel>thought\n<channel|>' }}{% endif %}{% endif %}"
+)
+"""That of the larger Gemma 4, which think where they are told to; the smaller ones' writes no empty thought."""
 
 
 def save_tokenizer(
@@ -151,18 +171,21 @@ def save_llava_onevision(folder: Path, *, seed: int = 0) -> Path:
     return save_processor(folder, "LlavaOnevision", images, own)
 
 
-def save_internvl(folder: Path, *, seed: int = 0) -> Path:
-    """An InternVL in the layout of transformers, with a Qwen2: up to four tiles and the whole image, each 4 tokens."""
+def save_internvl(folder: Path, *, seed: int = 0, text: str = "qwen2") -> Path:
+    """An InternVL in the layout of transformers, the third with a Qwen2, 3.5 with a `qwen3` or `qwen3_moe`: up to four
+    tiles and the whole image, each 4 tokens.
+    """
     marks = {"start_image_token": "<img>", "end_image_token": "</img>", "context_image_token": "<IMG_CONTEXT>"}
     marks["video_token"] = "<video>"
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *marks.values()]
     ids = save_tokenizer(folder, special, eos="<|im_end|>", template=INTERNVL_TEMPLATE, **marks)
-    text = LANGUAGE | {"model_type": "qwen2", "vocab_size": len(ids), "eos_token_id": ids["<|im_end|>"]}
+    language = LANGUAGE | {"model_type": text, "vocab_size": len(ids), "eos_token_id": ids["<|im_end|>"]}
+    own = {"qwen2": {}, "qwen3": {"head_dim": 8}, "qwen3_moe": {"head_dim": 8, **EXPERTS}}[text]
     save_network(
         folder,
         "internvl",
         seed=seed,
-        text_config=text | {"bos_token_id": None},
+        text_config=language | own | {"bos_token_id": None},
         vision_config=TOWER | {"image_size": [SIDE, SIDE], "patch_size": [4, 4], "layer_scale_init_value": 1.0},
         image_token_id=ids["<IMG_CONTEXT>"],
         image_seq_length=4,
@@ -220,6 +243,96 @@ def save_gemma3(folder: Path, *, seed: int = 0, window: int = 8) -> Path:
     write_json(folder / "generation_config.json", {"eos_token_id": ends, "bos_token_id": ids["<bos>"]})
     images = {"image_seq_length": 4, "resample": 2, "size": {"height": SIDE, "width": SIDE}}
     return save_processor(folder, "Gemma3", images, {"image_seq_length": 4})
+
+
+GEMMA4_KINDS: dict[str, dict[str, Any]] = {
+    "E4B": {"hidden_size_per_layer_input": 8, "num_kv_shared_layers": 2},
+    "26B-A4B": {
+        "hidden_size_per_layer_input": 0,
+        "use_bidirectional_attention": "vision",
+        "attention_k_eq_v": True,
+        "num_global_key_value_heads": 1,
+        "enable_moe_block": True,
+        "num_experts": 4,
+        "top_k_experts": 2,
+        "moe_intermediate_size": 16,
+    },
+}
+
+
+def save_gemma4(folder: Path, *, seed: int = 0, kind: str = "E4B", window: int = 8) -> Path:
+    """A Gemma 4: two layers of three look back `window` tokens, the last of each sort lends its keys to those after it
+    or, in the larger `kind`, an image's tokens see each other.
+    """
+    marks = {"boi_token": "<|image>", "eoi_token": "<image|>", "image_token": "<|image|>"}
+    marks |= {"boa_token": "<|audio>", "eoa_token": "<audio|>", "audio_token": "<|audio|>"}
+    special = ["<pad>", "<eos>", "<bos>", "<unk>", "<|turn>", "<turn|>", "<|channel>", "<channel|>", "<|video|>"]
+    special += marks.values()
+    ids = save_tokenizer(folder, special, eos="<eos>", bos="<bos>", template=GEMMA4_TEMPLATE, **marks)
+    ends = [ids["<eos>"], ids["<turn|>"]]
+    kinds = ["sliding_attention", "sliding_attention", "full_attention"]
+    text = LANGUAGE | {"num_hidden_layers": 6, "layer_types": kinds * 2, "head_dim": 8, "global_head_dim": 16}
+    text |= {"sliding_window": window, "final_logit_softcapping": 30.0, "vocab_size": len(ids)}
+    tower = {name: size for name, size in TOWER.items() if name != "image_size"}
+    save_network(
+        folder,
+        "gemma4",
+        seed=seed,
+        text_config=text | {"vocab_size_per_layer_input": len(ids)} | GEMMA4_KINDS[kind],
+        vision_config=tower | {"num_key_value_heads": 2, "head_dim": 16, "position_embedding_size": 128},
+        audio_config=None,
+        boi_token_id=ids["<|image>"],
+        eoi_token_id=ids["<image|>"],
+        image_token_id=ids["<|image|>"],
+        video_token_id=ids["<|video|>"],
+        audio_token_id=ids["<|audio|>"],
+        eos_token_id=ends,
+        tie_word_embeddings=False,
+    )
+    write_json(folder / "generation_config.json", {"eos_token_id": ends, "bos_token_id": ids["<bos>"]})
+    images = {"image_processor_type": "Gemma4ImageProcessor", "patch_size": 4, "pooling_kernel_size": 3}
+    images |= {"max_soft_tokens": 70, "do_normalize": False}
+    named = {"processor_class": "Gemma4Processor", "image_seq_length": 70}
+    write_json(folder / "processor_config.json", named | {"image_processor": images})
+    return folder
+
+
+def save_glm4v(folder: Path, *, seed: int = 0, kind: str = "glm4v", text: str = "glm4v_text") -> Path:
+    """A GLM-4.1V, or a later `kind`, that takes an image at its own size: 4 patches of 4 x 4 pixels are a token."""
+    marks = [
+        "<|begin_of_image|>",
+        "<|image|>",
+        "<|end_of_image|>",
+        "<|begin_of_video|>",
+        "<|video|>",
+        "<|end_of_video|>",
+    ]
+    special = ["<|endoftext|>", "[gMASK]", "<sop>", "<|user|>", "<|assistant|>", "<|system|>", *marks]
+    ids = save_tokenizer(folder, special, eos="<|endoftext|>", template=GLM_TEMPLATE)
+    ends = [ids["<|endoftext|>"], ids["<|user|>"]]
+    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1], "partial_rotary_factor": 0.5}
+    language = LANGUAGE | {"vocab_size": len(ids), "rope_parameters": rope, "num_attention_heads": 2, "head_dim": 16}
+    experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+    mixed = experts if "moe" in text else {}
+    save_network(
+        folder,
+        kind,
+        seed=seed,
+        text_config=language | mixed | {"model_type": text, "eos_token_id": ends},
+        vision_config={"depth": 2, "num_heads": 2, "hidden_size": 32, "out_hidden_size": 32, "intermediate_size": 48}
+        | {"patch_size": 4, "image_size": 32},
+        image_token_id=ids["<|image|>"],
+        video_token_id=ids["<|video|>"],
+        image_start_token_id=ids["<|begin_of_image|>"],
+        image_end_token_id=ids["<|end_of_image|>"],
+        video_start_token_id=ids["<|begin_of_video|>"],
+        video_end_token_id=ids["<|end_of_video|>"],
+    )
+    write_json(folder / "generation_config.json", {"eos_token_id": ends})
+    images = {"patch_size": 4, "merge_size": 2, "temporal_patch_size": 2}
+    images["size"] = {"shortest_edge": 128, "longest_edge": 2048}
+    name = "Glm46V" if kind == "glm46v" else "Glm4v"
+    return save_processor(folder, name, {"image_mean": IMAGE_MEAN, "image_std": IMAGE_STD} | images, None)
 
 
 def save_paligemma(folder: Path, *, seed: int = 0, text: str = "gemma") -> Path:

@@ -1,5 +1,6 @@
 """Chat models that see, each as the library's own whole model has it, whose own processor has laid out the prompt."""
 
+import inspect
 import json
 import math
 import re
@@ -18,6 +19,8 @@ from transformers import (
     AutoModelForImageTextToText,
     AutoProcessor,
     AutoTokenizer,
+    Glm4vProcessor,
+    Glm46VProcessor,
     InternVLProcessor,
     LlavaOnevisionProcessor,
     ProcessorMixin,
@@ -67,12 +70,28 @@ class Checkpoint(NamedTuple):
     """Of a processor that is made here, without its video half."""
 
 
+class Gemma4Processor:
+    """The library's wants torchvision: here an image's tokens between two marks."""
+
+    def __init__(self, images: Any, tokenizer: Any, videos: None) -> None:
+        self.images, self.tokenizer = images, tokenizer
+
+    def __call__(self, images: list[Image.Image], text: list[str], return_tensors: str) -> dict[str, Any]:
+        shown = self.images(images, return_tensors=return_tensors)
+        tokens = "<|image|>" * int(shown.pop("num_soft_tokens_per_image"))
+        read = self.tokenizer(
+            [text[0].replace("<|image|>", f"<|image>{tokens}<image|>")], return_tensors=return_tensors
+        )
+        return {**read, **shown, "mm_token_type_ids": (read.input_ids == self.tokenizer.image_token_id).int()}
+
+
 SYSTEM = (
     "A chat between a curious user and an artificial intelligence assistant. "
     "The assistant gives helpful, detailed, and polite answers to the user's questions. "
 )
 LLAVA = "<|im_start|>user\n<image>\n{}<|im_end|>\n<|im_start|>assistant\n"
 QWEN = LLAVA.replace("<image>\n", "<|vision_start|><|image_pad|><|vision_end|>")
+GLM = "[gMASK]<sop><|user|>\n<|begin_of_image|><|image|><|end_of_image|>{}/nothink<|assistant|>\n<think></think>\n"
 CHECKPOINTS = {
     "llava": Checkpoint(tiny.save_llava, SYSTEM + "USER: <image>\n{} ASSISTANT:", " ", "</s>", None),
     "llava with siglip": Checkpoint(tiny.save_llava_siglip, LLAVA, "", "<|im_end|>", None),
@@ -82,6 +101,23 @@ CHECKPOINTS = {
     **{
         kind: Checkpoint(partial(tiny.save_qwen2_vl, kind=kind), QWEN, "", "<|im_end|>", None)
         for kind in ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")
+    },
+    **{
+        kind: Checkpoint(
+            partial(tiny.save_qwen2_vl, kind=kind), QWEN + "<think>\n\n</think>\n\n", "", "<|im_end|>", None
+        )
+        for kind in ("qwen3_5", "qwen3_5_moe")
+    },
+    **{
+        f"{kind} with {text}": Checkpoint(
+            partial(chat_vlms.save_glm4v, kind=kind, text=text), GLM, "", "<|user|>", processor
+        )
+        for kind, text, processor in (
+            ("glm4v", "glm4v_text", Glm4vProcessor),
+            ("glm4v_moe", "glm4v_moe_text", Glm4vProcessor),
+            ("glm46v", "glm4v_text", Glm46VProcessor),
+            ("glm46v", "glm4v_moe_text", Glm46VProcessor),
+        )
     },
     "llava_next": Checkpoint(chat_vlms.save_llava_next, "<s>[INST] <image>\n{} [/INST]", " ", "</s>"),
     "llava_next that looks back a little": Checkpoint(
@@ -95,14 +131,17 @@ CHECKPOINTS = {
         LlavaOnevisionProcessor,
         {"num_image_tokens": 16, "vision_feature_select_strategy": "full", "vision_aspect_ratio": "anyres_max_2"},
     ),
-    "internvl": Checkpoint(
-        chat_vlms.save_internvl,
-        "<|im_start|>user\n<IMG_CONTEXT>\n{}<|im_end|>\n<|im_start|>assistant\n",
-        "",
-        "<|im_end|>",
-        InternVLProcessor,
-        {"image_seq_length": 4},
-    ),
+    **{
+        f"internvl with {text}": Checkpoint(
+            partial(chat_vlms.save_internvl, text=text),
+            "<|im_start|>user\n<IMG_CONTEXT>\n{}<|im_end|>\n<|im_start|>assistant\n",
+            "",
+            "<|im_end|>",
+            InternVLProcessor,
+            {"image_seq_length": 4},
+        )
+        for text in ("qwen2", "qwen3", "qwen3_moe")
+    },
     "smolvlm": Checkpoint(
         chat_vlms.save_smolvlm,
         "<|im_start|>User:<image>{}<end_of_utterance>\nAssistant:",
@@ -123,6 +162,16 @@ CHECKPOINTS = {
         "",
         "<end_of_turn>",
     ),
+    **{
+        f"gemma4 {kind}": Checkpoint(
+            partial(chat_vlms.save_gemma4, kind=kind),
+            "<bos><|turn>user\n\n\n<|image|>\n\n{}<turn|>\n<|turn>model\n<|channel>thought\n<channel|>",
+            "",
+            "<turn|>",
+            Gemma4Processor,
+        )
+        for kind in chat_vlms.GEMMA4_KINDS
+    },
     "paligemma": Checkpoint(chat_vlms.save_paligemma, "{}", "", "<eos>"),
     "paligemma 2": Checkpoint(partial(chat_vlms.save_paligemma, text="gemma2"), "{}", "", "<eos>"),
 }
@@ -151,7 +200,8 @@ class WholeModel:
             inputs = self.processor(images=[image], text=[prompt], return_tensors="pt", **ending)
         else:
             inputs = self.processor(images=[image], text=[prompt + answer], return_tensors="pt")
-        return {name: tensor for name, tensor in inputs.items() if name not in ("labels", "mm_token_type_ids")}
+        taken = inspect.signature(self.model.forward).parameters
+        return {name: tensor for name, tensor in inputs.items() if name in taken and name != "labels"}
 
     def laid_out(self, image: Image.Image, text: str) -> dict[str, Any]:
         pixels, mark = self.own.preprocess(image), self.model.config.image_token_id
@@ -311,7 +361,9 @@ def test_padding_that_is_attended_to_does_not_pass_for_right(
         require_alike(load(save(tmp_path / "own"), pair_batch=4), "likelihood")
 
 
-@pytest.mark.parametrize("whole", ["llava_next that looks back a little", "gemma3", "qwen2_5_vl"], indirect=True)
+@pytest.mark.parametrize(
+    "whole", ["llava_next that looks back a little", "gemma3", "gemma4 E4B", "qwen2_5_vl"], indirect=True
+)
 def test_layers_that_look_back_a_little_do_so_from_an_image_prefix(
     whole: tuple[Path, WholeModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -426,7 +478,7 @@ def test_greedy_replies_are_the_librarys_own(whole: tuple[Path, WholeModel]) -> 
     assert len(set(expected)) > 1
 
 
-@pytest.mark.parametrize("whole", SOME, indirect=True)
+@pytest.mark.parametrize("whole", [*SOME, "qwen3_5"], indirect=True)
 def test_a_reply_is_the_same_alone_and_in_a_batch(whole: tuple[Path, WholeModel]) -> None:
     model = load(whole[0], pair_batch=3)
     alone = [replies(model, [talk])[0].text for talk in TALKS]
@@ -445,7 +497,11 @@ def test_a_conversation_goes_on_after_what_was_said(whole: tuple[Path, WholeMode
     if library.tokenizer.chat_template is None:  # PaliGemma's, which was trained on single questions
         prompt = "".join(message.text for message in said)
     else:
-        prompt = str(library.tokenizer.apply_chat_template(spoken, tokenize=False, add_generation_prompt=True))
+        prompt = str(
+            library.tokenizer.apply_chat_template(
+                spoken, tokenize=False, add_generation_prompt=True, enable_thinking=False
+            )
+        )
     (reply,) = replies(load(folder), [ImageRequest(0, Request(said, max_tokens=8))])
     assert reply.text == library.reply(PICTURES[0], prompt, 8)
 
@@ -552,13 +608,23 @@ def test_a_penalty_that_cannot_be_had_is_refused(
 # How an image is shown
 
 
-@pytest.mark.parametrize("kind", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"])
-def test_an_image_is_made_smaller_to_max_pixels_by_its_own_processor(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "limit"),
+    [
+        *((kind, {"max_pixels": 112**2}) for kind in ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5")),
+        ("glm46v with glm4v_text", {"size": {"shortest_edge": 128, "longest_edge": 2 * 112**2}}),
+    ],
+)
+def test_an_image_is_made_smaller_to_max_pixels_by_its_own_processor(
+    tmp_path: Path, kind: str, limit: dict[str, Any]
+) -> None:
+    """GLM's processors count an image as two frames."""
     folder = CHECKPOINTS[kind].save(tmp_path)
     picture = tiny.picture(6, width=448, height=448)
     few, many = (inputs_of(load(folder, max_pixels=side**2), picture) for side in (112, 224))
-    processor = AutoImageProcessor.from_pretrained(folder, backend="pil", max_pixels=112**2)
+    processor = AutoImageProcessor.from_pretrained(folder, backend="pil", **limit)
     torch.testing.assert_close(few["pixel_values"], processor(picture, return_tensors="pt")["pixel_values"])
+    assert few["image_grid_thw"].tolist() == [[1, 112 // 4, 112 // 4]]
     assert 4 * few["image_grid_thw"].prod() == many["image_grid_thw"].prod(), "a quarter of the patches"
     assert resolved_key(folder, max_pixels=224 * 224) != resolved_key(folder) == resolved_key(folder, max_pixels=None)
 
@@ -575,6 +641,8 @@ def resolved_key(folder: Path, **options: Any) -> Any:
 def test_max_pixels_is_refused_where_a_processor_sizes_images_by_itself(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="max_pixels is for qwen2_vl"):
         load(CHECKPOINTS["llava"].save(tmp_path), max_pixels=50_000)
+    with pytest.raises(ModelError, match="vLLM limits its images by another number; set engine=transformers"):
+        load(chat_vlms.save_glm4v(tmp_path / "glm"), max_pixels=50_000, engine="vllm")
     with pytest.raises(ConfigError, match="max_pixels: expected at least 3136"):
         load(tmp_path, max_pixels=100)
     with pytest.raises(ConfigError, match="name it there alone"):
