@@ -11,7 +11,7 @@ COMMAND = Command(
     "accumulate",
     "Make scores of released answers: a row for every image and question in, one for every image and model out.\n"
     "answers=PATH is a table, or with format=dsg, tifa or t2iscorescore the files as they were released; what each\n"
-    "reads stands at the top of its file in pipelines/judging/answers.",
+    "reads stands at its function in pipelines/judging/answers.py.",
     AccumulateConfig,
 )
 

@@ -15,8 +15,8 @@ from plumbline.jobs.words import OF_SWEEPS
 from plumbline.operators.diagnosis.diagnosis import shown_tables
 from plumbline.pipelines.base.endings import OVER_BUDGET
 from plumbline.pipelines.cells.runs import name_newest
+from plumbline.pipelines.report.finished_run import write_diagnosis
 from plumbline.pipelines.report.report import write_report
-from plumbline.pipelines.report.run_findings import write_diagnosis
 from plumbline.pipelines.sweeps.diagnosis import DiagnoseConfig, diagnose, plan_diagnosis, write_page
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep

@@ -10,7 +10,7 @@ from rich.text import Text
 from plumbline.jobs.display.console import EMPTY, say, show_table, text_table
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.keeping.garbage import Collected
-from plumbline.pipelines.keeping.watching import RunningSweep, StageState
+from plumbline.pipelines.keeping.working_sweeps import RunningSweep, StageState
 
 WATCH_SECONDS = 2.0
 SECONDS_BETWEEN_LINES = 10.0

@@ -9,7 +9,7 @@ from plumbline.jobs.display.run_list import show_runs
 from plumbline.jobs.keeping import watch
 from plumbline.pipelines.cells.runs import list_runs
 from plumbline.pipelines.cells.store import open_existing_store
-from plumbline.pipelines.keeping.watching import running_sweeps
+from plumbline.pipelines.keeping.working_sweeps import running_sweeps
 from plumbline.pipelines.plans.config import StatusConfig
 
 COMMAND = Command("status", "Show the runs of a store, their coverage and their failures.", StatusConfig, first="store")

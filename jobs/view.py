@@ -4,8 +4,7 @@ import sys
 
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say
-from plumbline.pipelines.viewing.view_config import ViewConfig
-from plumbline.pipelines.viewing.viewing import view
+from plumbline.pipelines.viewing.viewing import ViewConfig, view
 
 COMMAND = Command(
     "view",

@@ -15,7 +15,6 @@ import pyarrow as pa
 from PIL import Image, UnidentifiedImageError
 
 from plumbline.operators import rows
-from plumbline.operators.clips import LISTED_SECONDS, STANDARD, Clips, grid
 from plumbline.operators.errors import ConfigError, RefusedUri, RowError, without_secrets
 from plumbline.operators.image_completeness import (
     FORMATS,
@@ -28,7 +27,7 @@ from plumbline.operators.image_completeness import (
     read_jpeg,
     require_pixels,
 )
-from plumbline.operators.videos import FRAME_SECONDS, demuxer_of, sample_frames
+from plumbline.operators.videos import FRAME_SECONDS, LISTED_SECONDS, STANDARD, Clips, demuxer_of, grid, sample_frames
 
 Image.MAX_IMAGE_PIXELS = None  # Pillow's own cap, of the whole process; ImageLimits is checked before any decoding
 

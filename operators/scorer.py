@@ -15,7 +15,6 @@ import pyarrow as pa
 from PIL import Image
 
 from plumbline.operators import rows, schemas
-from plumbline.operators.clips import Clips
 from plumbline.operators.errors import ConfigError, suggest
 from plumbline.operators.images import ImageLimits
 from plumbline.operators.metrics.ablation import shown_instead
@@ -25,6 +24,7 @@ from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
 from plumbline.operators.stages.graph import GraphNode, check_clips, check_models, make_nodes
 from plumbline.operators.stages.stage import Inputs, Rows, Stage, StageOptions, Upstream
+from plumbline.operators.videos import Clips
 
 Picture = Image.Image | np.ndarray | bytes | str | Path
 """An image: decoded, as uint8 of shape (height, width), (height, width, 3) or (height, width, 4), encoded, or where its

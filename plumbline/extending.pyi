@@ -39,8 +39,8 @@ from .pipelines.base.tables import Row as Row
 from .pipelines.exports.score_table import StoredPart as StoredPart
 from .pipelines.exports.score_table import Target as Target
 from .pipelines.exports.score_table import count_parts as count_parts
-from .pipelines.judging.answers.answer_table import Answer as Answer
-from .pipelines.judging.answers.answer_table import Answered as Answered
+from .pipelines.judging.answers import Answer as Answer
+from .pipelines.judging.answers import Answered as Answered
 from .pipelines.judging.releases.release import Release as Release
 from .pipelines.judging.releases.release import column_ratings as column_ratings
 from .pipelines.judging.releases.release import released as released

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plumbline.operators.run_scores import Hashes, RunScores, ScoreColumns
+from plumbline.operators.statistics.agreement import STATISTICS
 from plumbline.operators.statistics.bootstrap import UNDEFINED, Interval
-from plumbline.operators.statistics.correlation import STATISTICS
 
 Floats = NDArray[np.float64]
 

@@ -1,13 +1,15 @@
 """Judging metrics by Winoground's pairings of two captions with two images."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from plumbline.operators.judging.judgement import OVERALL, Judgement, mean_judgement, undefined
 from plumbline.operators.judging.matching import metric_columns
 from plumbline.operators.statistics.bootstrap import Floats, Prompts
 from plumbline.operators.statistics.options import Sampling
-from plumbline.operators.statistics.winoground import pairing_scores
 
 SLOTS = [(0, 0), (0, 1), (1, 0), (1, 1)]
 """Captions and images of a sample, in the order of their four scores."""
@@ -43,3 +45,26 @@ def _judge(metric: str, scores: Floats, samples: Prompts) -> list[Judgement]:
         mean_judgement(metric, statistic, values.astype(np.float64), samples, words)
         for statistic, values in right.items()
     ]
+
+
+class PairingScores(NamedTuple):
+    """By sample, whether the metric got it right; strictly, so that a tie is wrong."""
+
+    text: NDArray[np.bool_]
+    """For both images the right caption scores higher."""
+    image: NDArray[np.bool_]
+    """For both captions the right image scores higher."""
+    group: NDArray[np.bool_]
+    """Both."""
+
+
+def pairing_scores(scores: Floats) -> PairingScores:
+    """Winoground's and EqBen's three scores (Thrush et al. 2022, section 4.1).
+
+    `scores` (samples, 2 captions, 2 images), caption i fitting image i; raises ValueError where one is not finite.
+    """
+    if not np.isfinite(scores).all():
+        raise ValueError("a sample lacks one of its four scores; leave it out")
+    text = (scores[:, 0, 0] > scores[:, 1, 0]) & (scores[:, 1, 1] > scores[:, 0, 1])
+    image = (scores[:, 0, 0] > scores[:, 0, 1]) & (scores[:, 1, 1] > scores[:, 1, 0])
+    return PairingScores(text, image, text & image)

@@ -20,9 +20,8 @@ from plumbline.operators.judging.judgement import (
     undefined,
 )
 from plumbline.operators.judging.matching import IDS, metric_columns
-from plumbline.operators.statistics.agreement import krippendorff_alpha
+from plumbline.operators.statistics.agreement import STATISTICS, krippendorff_alpha
 from plumbline.operators.statistics.bootstrap import MOST_PROMPTS_IN_PAIRS, UNDEFINED, Floats, Prompts, accuracy_within
-from plumbline.operators.statistics.correlation import STATISTICS
 from plumbline.operators.statistics.options import MATCH_COLUMNS, PAIRWISE, Level, Match, Sampling
 from plumbline.operators.statistics.ordering import permutation, permuted_correlations
 from plumbline.operators.statistics.ties import calibrate_ties

@@ -12,8 +12,7 @@ from plumbline.operators.metrics.table import falling_metrics, read_metrics
 from plumbline.operators.report.marks import cut
 from plumbline.operators.run_scores import RunScores
 from plumbline.operators.sentinel import Movement, alarm, suspicious
-from plumbline.operators.statistics.ordering import holm
-from plumbline.operators.statistics.power import fewest_pairs
+from plumbline.operators.statistics.ordering import fewest_pairs, holm
 from plumbline.operators.summary import OVERALL, Skills
 from plumbline.operators.words import Sentence, Shown, names, plural, shown, signed
 

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from plumbline.operators.clips import Clips
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.models.calls import Call
@@ -12,6 +11,7 @@ from plumbline.operators.models.model import ModelConfig
 from plumbline.operators.models.resolution import takes_videos
 from plumbline.operators.stages.stage import Stage
 from plumbline.operators.stages.table import STAGES
+from plumbline.operators.videos import Clips
 
 
 class GraphNode(NamedTuple):

@@ -9,13 +9,13 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import pyarrow as pa
 
 from plumbline.operators import rows
-from plumbline.operators.clips import STANDARD, Clips
 from plumbline.operators.errors import EMPTY_PROMPT, PlumblineError, RowError, unknown_prompt
 from plumbline.operators.images import FetchUri, ImageLimits
 from plumbline.operators.metrics.ablation import Ablation
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.models.calls import Call
 from plumbline.operators.models.family import Family
+from plumbline.operators.videos import STANDARD, Clips
 
 Rows = Literal["prompts", "images"]
 

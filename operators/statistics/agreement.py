@@ -1,14 +1,79 @@
-"""Agreement of raters: Krippendorff's alpha, majority votes, and the prompts on which raters agree."""
+"""How well scores agree with ratings over images, undefined as nan, and how well raters agree with each other."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import multimode
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 from evalica import InsufficientRatingsError, alpha
+from numpy.typing import NDArray
+from scipy import stats
 
 from plumbline.operators.statistics.options import Level
+
+Floats = NDArray[np.float64]
+Statistic = Callable[[Floats, Floats], float]
+
+
+def auroc(human: Floats, metric: Floats) -> float:
+    """The chance that an image of the higher label gets the higher score, ties counting half; nan with one label.
+
+    Raises ValueError where there are more than two labels.
+    """
+    labels = np.unique(human)
+    if len(labels) > 2:
+        raise ValueError(f"AUROC needs two labels, found {len(labels)}")
+    if len(labels) < 2:
+        return math.nan
+    low, high = metric[human == labels[0]], metric[human == labels[1]]
+    return float(stats.mannwhitneyu(high, low, method="asymptotic").statistic / (len(low) * len(high)))
+
+
+def _where_both_vary(correlate: Callable[[Floats, Floats], Any]) -> Statistic:
+    """A correlation, nan where either side is constant."""
+
+    def statistic(human: Floats, metric: Floats) -> float:
+        varies = len(human) > 1 and bool(np.ptp(human) > 0) and bool(np.ptp(metric) > 0)
+        return float(correlate(human, metric)) if varies else math.nan
+
+    return statistic
+
+
+def _spearman(human: Floats, metric: Floats) -> float:
+    """As scipy's, without the p-value that takes most of its time."""
+    return float(np.corrcoef(stats.rankdata([human, metric], axis=1))[0, 1])
+
+
+def _kendall(variant: Literal["b", "c"]) -> Callable[[Floats, Floats], float]:
+    return lambda human, metric: float(stats.kendalltau(human, metric, variant=variant).statistic)
+
+
+def _kendall_a(human: Floats, metric: Floats) -> float:
+    """Tau-b with all pairs below the line, not only those that are tied on neither side."""
+    untied = [1 - _tied_share(side) for side in (human, metric)]
+    return _kendall("b")(human, metric) * math.sqrt(math.prod(untied))
+
+
+def _tied_share(values: Floats) -> float:
+    """The share of pairs that are tied."""
+    counts, n = np.unique(values, return_counts=True)[1], len(values)
+    return float((counts * (counts - 1)).sum() / (n * (n - 1)))
+
+
+STATISTICS: Mapping[str, Statistic] = {
+    "pearson": _where_both_vary(lambda human, metric: stats.pearsonr(human, metric).statistic),
+    "spearman": _where_both_vary(_spearman),
+    "kendall_a": _where_both_vary(_kendall_a),
+    "kendall_b": _where_both_vary(_kendall("b")),
+    "kendall_c": _where_both_vary(_kendall("c")),
+    "auroc": auroc,
+}
+"""All in [-1, 1] but AUROC: Pearson's r, Spearman's rho with average ranks for ties, Kendall's tau-a, of which ties are
+no agreement (concordant less discordant pairs, of all), tau-b, which allows for ties on both sides, and tau-c (Stuart),
+for sides with different numbers of values."""
+
 
 UNSURE = "unsure"
 

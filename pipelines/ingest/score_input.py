@@ -7,8 +7,6 @@ from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import JSON_LINES, SEPARATORS
-from plumbline.pipelines.ingest.archives import ENDINGS as TARS
-from plumbline.pipelines.ingest.archives import find_tars
 from plumbline.pipelines.ingest.image_folders import Folder, list_images
 from plumbline.pipelines.ingest.image_tables import ENDINGS as TABLES
 from plumbline.pipelines.ingest.image_tables import TableInspection, look_at
@@ -17,7 +15,8 @@ from plumbline.pipelines.ingest.ingest_config import IngestConfig, IngestLimits,
 from plumbline.pipelines.ingest.input_rows import InputColumnsConfig, digest, find_names
 from plumbline.pipelines.ingest.sample_files import stem
 from plumbline.pipelines.ingest.shards import Report
-from plumbline.pipelines.ingest.tars import name_generators
+from plumbline.pipelines.ingest.tars import ENDINGS as TARS
+from plumbline.pipelines.ingest.tars import find_tars, name_generators
 from plumbline.pipelines.ingest.typed_tables import open_table
 from plumbline.pipelines.plans.config import SweepConfig
 from plumbline.pipelines.sources.benchmark import ColumnsConfig

@@ -1,24 +1,233 @@
-"""A WebDataset tar's samples: files side by side whose names agree up to the first dot."""
+"""A WebDataset tar's samples, files whose names agree up to the first dot; a tar is read once from front to back."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+import bz2
+import gzip
+import io
+import lzma
+import tarfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
-from typing import Any
+from pathlib import PurePosixPath
+from typing import IO, Any, NamedTuple
 
-from plumbline.pipelines.base.tables import Refused, Rejection, parse_object
-from plumbline.pipelines.ingest.archives import TEXTS, Damage, Member, read_members
+from plumbline.operators.errors import ConfigError, PlumblineError
+from plumbline.pipelines.base.storage import Entry, Place, readable_errors
+from plumbline.pipelines.base.tables import BLOCK_BYTES, Refused, Rejection, parse_object
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.input_rows import (
+    DAMAGED_TAR,
     IMAGES,
     Candidate,
     InputColumnsConfig,
     find_names,
+    leads_out,
+    link_roots,
     make_candidate,
     refuse_foreign,
 )
-from plumbline.pipelines.ingest.sample_files import MOST_LOOKED_AT, Sample, SampleFile
+from plumbline.pipelines.ingest.sample_files import MOST_LOOKED_AT, Sample, SampleFile, stem
 from plumbline.pipelines.sources.origins import Origins, SeenOrigins
+
+ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+TEXTS = ("json", "txt")
+LARGEST_TEXT = 2**20
+"""Bytes of a sample's .json or .txt."""
+LARGEST_HEADER = 2**20
+"""Bytes of a long name or other extended header, which tarfile reads whole."""
+EXTENDED = (
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+)
+OPENERS: Mapping[bytes, Callable[[IO[bytes]], Any]] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ\0": lzma.open,
+}
+"""What reads a compressed tar, by its first bytes."""
+NO_NUMBER = "and how many rows that is cannot be known"
+
+
+def find_tars(config: IngestConfig) -> list[SampleFile]:
+    """A tar, the tars below a folder, or those that a pattern with * matches, by name; raises ConfigError for none.
+
+    Raises ConfigError, too, for one that lies, with links followed, out of the named folder and of `link_roots`.
+    """
+    place = config.storage.locate(str(config.tars))
+    with readable_errors(place, "tars"):
+        listed = place.glob() if "*" in place.path else ((place / path, entry) for path, entry in place.files())
+        named = {tar: entry for tar, entry in listed if tar.path.endswith(ENDINGS)}
+    if place.is_local:
+        named = {tar: _local_entry(tar, place, config.link_roots) for tar in named}
+    tars = [
+        SampleFile(place=tar, size=entry.size, etag=entry.etag, name=stem(tar.path, ENDINGS))
+        for tar, entry in sorted(named.items(), key=lambda found: found[0].url)
+        if entry.type == "file" and not tar.name.startswith(".")
+    ]
+    if not tars:
+        raise ConfigError(f"tars {place.url}: expected files that end in {', '.join(ENDINGS)}, found none")
+    return tars
+
+
+def _local_entry(tar: Place, place: Place, others: Sequence[str]) -> Entry:
+    """What a local file, or a link, leads to; the tar that was named itself may lie anywhere."""
+    folder = place.path.partition("*")[0].rpartition("/")[0] or "/" if "*" in place.path else place.path
+    if tar != place and leads_out(tar.path, link_roots(folder, others)):
+        raise ConfigError(
+            f"tars {tar}: a link leads out of {folder}; put the tar itself there, or add its folder to link_roots"
+        )
+    with readable_errors(tar, "tars, a link:"):
+        return tar.entry()
+
+
+class Damage(Refused):
+    """A tar cannot be read on: the sample of this key may be cut, and what is after it is lost."""
+
+    def __init__(self, problem: str, key: str) -> None:
+        lost = f"the sample {key[:200]!r} and whatever is after it are" if key else "whatever is in it is"
+        message = f"the tar is damaged ({problem}): {lost} lost, {NO_NUMBER}; write or upload the tar again"
+        super().__init__(DAMAGED_TAR, message)
+        self.key = key
+
+
+class Member(NamedTuple):
+    """A file of a sample."""
+
+    key: str
+    """The path up to the first dot of its last part."""
+    suffix: str
+    """What follows that dot, in small letters."""
+    content: bytes | Refused
+
+
+def read_members(tar: SampleFile, max_bytes: int) -> Iterator[Member | Rejection]:
+    """The files of a tar in order; raises Damage where it cannot be read on."""
+    blocks: list[bytes] = []
+    key = ""
+    with readable_errors(tar.place, "tars"), _open(tar) as stream:
+        try:
+            with tarfile.open(fileobj=stream, mode="r|", tarinfo=_watched_header(blocks)) as archive:
+                while (header := archive.next()) is not None:
+                    archive.members.clear()  # type: ignore[attr-defined]  # it would keep the header of every member
+                    if not header.isdir():
+                        own_key, suffix = _key_and_suffix(header)
+                        key = own_key or key
+                        yield _read_member(archive, header, own_key, suffix, tar, max_bytes)
+                    _pass_over(archive.fileobj, archive.offset)
+                _check_end_mark(blocks)
+                joined = _goes_on(archive.fileobj)
+        except PlumblineError:
+            raise
+        except Exception as error:  # the standard library raises anything at all for bytes that are no tar
+            raise Damage(str(error) or type(error).__name__, key) from error
+    if joined:
+        message = (
+            "the tar goes on after its end mark, as tars do that were joined by cat: what is after the mark is lost, "
+            f"{NO_NUMBER}; give each tar a file of its own"
+        )
+        yield Rejection(tar.place.url, None, DAMAGED_TAR, message)
+
+
+class _Stored(io.RawIOBase):
+    """A stored file whose storage fails with a ConfigError, which no reader above it takes for damage."""
+
+    def __init__(self, stream: IO[bytes], place: Place) -> None:
+        self._stream = stream
+        self._place = place
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        with readable_errors(self._place, "tars"):
+            content = self._stream.read(len(buffer))
+        buffer[: len(content)] = content
+        return len(content)
+
+
+@contextmanager
+def _open(tar: SampleFile) -> Iterator[IO[bytes]]:
+    """The tar's bytes, out of every compressed stream that the file holds."""
+    with tar.place.open(block_size=BLOCK_BYTES) as file:
+        stored = io.BufferedReader(_Stored(file, tar.place), BLOCK_BYTES)
+        start = stored.peek(8)
+        opener = next((opener for mark, opener in OPENERS.items() if start.startswith(mark)), None)
+        yield opener(stored) if opener else stored
+
+
+def _watched_header(blocks: list[bytes]) -> type[tarfile.TarInfo]:
+    """A header class that keeps the last block read, since tarfile ends as quietly at damage as at the end."""
+
+    class Header(tarfile.TarInfo):
+        @classmethod
+        def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "Header":
+            blocks[:] = [bytes(buf)]
+            header = super().frombuf(buf, encoding, errors)
+            if header.type in EXTENDED and not 0 <= header.size <= LARGEST_HEADER:
+                raise tarfile.ReadError(f"an extended header of {header.size} bytes")
+            return header
+
+    return Header
+
+
+def _pass_over(stream: Any, offset: int) -> None:
+    """Reads on to the next header; tarfile itself would go on without end, where a broken header says so."""
+    while (left := offset - stream.tell()) > 0:
+        if not stream.read(min(left, BLOCK_BYTES)):
+            raise tarfile.ReadError("unexpected end of data")
+
+
+def _check_end_mark(blocks: list[bytes]) -> None:
+    """Raises ReadError unless the last block that was read as a header is empty and whole."""
+    if len(blocks[-1]) != tarfile.BLOCKSIZE or any(blocks[-1]):
+        raise tarfile.ReadError("it has no end-of-archive mark")
+
+
+def _goes_on(stream: Any) -> bool:
+    """Whether anything but padding is left."""
+    while content := stream.read(BLOCK_BYTES):
+        if content.strip(b"\0"):
+            return True
+    return False
+
+
+def _key_and_suffix(header: tarfile.TarInfo) -> tuple[str, str]:
+    """What a member's name says of its sample, as a Member has it; no key for a hidden file, which is of none."""
+    path = PurePosixPath(header.name.encode(errors="replace").decode())
+    stem, _, suffix = path.name.partition(".")
+    return str(path.with_name(stem)) if stem else "", suffix.lower()
+
+
+def _read_member(
+    archive: tarfile.TarFile, header: tarfile.TarInfo, key: str, suffix: str, tar: SampleFile, max_bytes: int
+) -> Member | Rejection:
+    """A member's content if it belongs to a sample, of this key, and may be read."""
+    if not key:
+        where = f"{tar.place.url}/{header.name}".encode(errors="replace").decode()
+        return Rejection(where, None, "refused_member", "a name that begins with a dot is no sample; remove it")
+    return Member(key, suffix, _content(archive, header, suffix, max_bytes))
+
+
+def _content(archive: tarfile.TarFile, header: tarfile.TarInfo, suffix: str, max_bytes: int) -> bytes | Refused:
+    if suffix not in IMAGES + TEXTS:
+        return b""
+    if not header.isreg() or header.issparse():
+        message = f"{header.name!r}: only plain files are read from a tar; put the file itself in"
+        return Refused("refused_member", message)
+    limit, setting = (max_bytes, "limits.max_bytes") if suffix in IMAGES else (LARGEST_TEXT, "the text's limit")
+    if header.size > limit:
+        message = f"{header.name!r}: {header.size} bytes are over {setting}={limit}; check the file, or raise the limit"
+        return Refused("image_too_large" if suffix in IMAGES else "text_too_large", message)
+    stream = archive.extractfile(header)
+    assert stream is not None, "a plain file has content"
+    content = stream.read()
+    if len(content) != header.size:
+        raise tarfile.ReadError("unexpected end of data")
+    return content
 
 
 @dataclass(kw_only=True, slots=True)

@@ -10,8 +10,7 @@ from plumbline.operators import rows, schemas
 from plumbline.operators.errors import ConfigError, RowError, SourceError
 from plumbline.operators.judging.accumulation import Accumulation, Missing, accumulate
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.judging.answers import FORMATS
-from plumbline.pipelines.judging.answers.answer_table import Answer, AnswerColumns, Answered, read_table
+from plumbline.pipelines.judging.answers import FORMATS, Answer, AnswerColumns, Answered, read_table
 
 NO_ANSWER = RowError("not_scored", "none of its questions has an answer; answer one, or set missing=wrong")
 

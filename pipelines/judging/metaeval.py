@@ -26,11 +26,10 @@ from plumbline.operators.statistics.agreement import reliable_prompts
 from plumbline.operators.statistics.options import MATCH_COLUMNS, Match, Sampling
 from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.cells.store import encode_table
-from plumbline.pipelines.judging.elements import read_elements
 from plumbline.pipelines.judging.protocols import MetaevalConfig, ProtocolConfig, Task
 from plumbline.pipelines.judging.releases.readers import read_release
 from plumbline.pipelines.judging.releases.release import Release
-from plumbline.pipelines.judging.releases.scores import of_metrics, read_falling, read_scores
+from plumbline.pipelines.judging.releases.scores import of_metrics, read_elements, read_falling, read_scores
 
 TURNED = "a lower score is better, so that its scores count with their signs turned"
 FRAMES = {"graphs": schemas.GRAPHS, "words": schemas.WORD_MATCHES}

@@ -15,8 +15,7 @@ from plumbline.operators.statistics.options import (
     ZeroHandling,
 )
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.judging.releases.long import RatingColumns
-from plumbline.pipelines.judging.releases.readers import RELEASES
+from plumbline.pipelines.judging.releases.readers import RELEASES, RatingColumns
 
 Task = Literal["ratings", "preferences", "pairings", "graphs", "orders", "words"]
 

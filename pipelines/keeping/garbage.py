@@ -13,8 +13,8 @@ from plumbline.pipelines.cells.lease import Lease
 from plumbline.pipelines.cells.runs import ORDER, run_ids, run_of_position
 from plumbline.pipelines.cells.store import DRAFT, MARK, Store, StoredFile, StoreError, draft_path, open_existing_store
 from plumbline.pipelines.keeping.config import GcConfig
-from plumbline.pipelines.keeping.presence import SWEEPS, Sign, deleting, signs
 from plumbline.pipelines.keeping.retention import DroppedRun, drop_runs, remove_run
+from plumbline.pipelines.keeping.working_sweeps import SWEEPS, Sign, deleting, signs
 
 DAY = 24 * 3600.0
 DELETE_BATCH = 1000

@@ -9,7 +9,7 @@ from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.cells.runs import Run, leave_order, list_runs
 from plumbline.pipelines.cells.store import Store, StoredFile
 from plumbline.pipelines.keeping.config import KeepRuns
-from plumbline.pipelines.keeping.presence import deleting, signs
+from plumbline.pipelines.keeping.working_sweeps import deleting, signs
 
 PERIODS: tuple[tuple[str, Callable[[datetime], tuple[int, ...]]], ...] = (
     ("daily", lambda began: (began.year, began.month, began.day)),

@@ -13,8 +13,7 @@ from plumbline.pipelines.base.endings import OVER_BUDGET, REGRESSION
 from plumbline.pipelines.cells.runs import Run, earlier_runs, find_run, read_manifest
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.nightly.config import NightConfig
-from plumbline.pipelines.nightly.outcome import Moved, Outcome, outcome_path, read_outcome
-from plumbline.pipelines.nightly.webhook import send
+from plumbline.pipelines.nightly.outcome import Moved, Outcome, outcome_path, read_outcome, send
 from plumbline.pipelines.report.comparable import CHECKPOINTS, obstacle_between
 from plumbline.pipelines.report.report import WrittenReport, write_report
 from plumbline.pipelines.report.trends import write_trends

@@ -10,7 +10,6 @@ from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from plumbline.operators.clips import Clips
 from plumbline.operators.errors import ConfigError, suggest
 from plumbline.operators.images import ImageLimits
 from plumbline.operators.metrics.metric import PackedMetric
@@ -19,6 +18,7 @@ from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.operators.stages.graph import check_models, make_nodes
 from plumbline.operators.stages.table import STAGES
 from plumbline.operators.statistics.options import Adaptive
+from plumbline.operators.videos import Clips
 from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.base.logs import LogConfig
 from plumbline.pipelines.base.storage import StorageConfig

@@ -17,7 +17,7 @@ from plumbline.pipelines.base.storage import first_line, is_storage_error
 from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.cells.runs import ScoresCell, scores_cells
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.report.originals import Originals
+from plumbline.pipelines.report.finished_run import Originals
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
 
 READERS = 8

@@ -27,9 +27,8 @@ from plumbline.pipelines.cells.runs import (
 )
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.report.comparable import obstacle_between
+from plumbline.pipelines.report.finished_run import Originals, open_originals, read_agreement, read_diagnosis
 from plumbline.pipelines.report.images import read_details
-from plumbline.pipelines.report.originals import Originals, open_originals
-from plumbline.pipelines.report.run_findings import read_agreement, read_diagnosis
 from plumbline.pipelines.sources.sources import Sources, skills_of
 
 MOST_IMAGES = 96

@@ -7,12 +7,12 @@ from typing import Any
 import pyarrow as pa
 
 from plumbline.operators import schemas
-from plumbline.operators.clips import Clips
 from plumbline.operators.errors import RowError
 from plumbline.operators.images import ImageLimits
 from plumbline.operators.metrics.ablation import shown_instead
 from plumbline.operators.stages.stage import Inputs, RowStage, StageOptions, StaleInput, Upstream
 from plumbline.operators.stages.table import STAGES
+from plumbline.operators.videos import Clips
 from plumbline.pipelines.cells.cells import Cell, Shard, Work, is_draft
 from plumbline.pipelines.cells.earlier import read_earlier
 from plumbline.pipelines.cells.store import BrokenCell, Store

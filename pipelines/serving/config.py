@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from plumbline.operators.clips import Clips
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.images import ImageLimits
 from plumbline.operators.metrics.table import AnyMetric
 from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.operators.scorer import ScorerConfig
+from plumbline.operators.videos import Clips
 from plumbline.pipelines.base.cluster import PoolConfig
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.serving.listening import check_address

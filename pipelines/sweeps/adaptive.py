@@ -4,17 +4,20 @@ Each round is a plan over all prompts so far. Its decisions depend on its cells 
 same when it runs again.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
+
+import pyarrow as pa
 
 from plumbline.operators.judging.adaptive import Seen, look
-from plumbline.pipelines.cells.cells import Outcome
-from plumbline.pipelines.cells.store import BrokenCell, StoreError
-from plumbline.pipelines.keeping.presence import deletions
-from plumbline.pipelines.plans.plan import make_plan, with_missing
+from plumbline.operators.run_scores import RunScores
+from plumbline.pipelines.cells.cells import Outcome, PlannedCell, is_draft
+from plumbline.pipelines.cells.store import BrokenCell, Store, StoreError
+from plumbline.pipelines.keeping.working_sweeps import deletions
+from plumbline.pipelines.plans.plan import Plan, make_plan, with_missing
 from plumbline.pipelines.running.events import Totals, Watch, to_all
-from plumbline.pipelines.sweeps.cell_tables import CellTables
 from plumbline.pipelines.sweeps.computing import (
     Inspection,
     compute_whole,
@@ -99,3 +102,24 @@ def _see(now: PlannedSweep, round: int, outcomes: Mapping[str, Outcome]) -> Insp
         )
     except BrokenCell as error:
         return Inspection(None, {error.path})
+
+
+class CellTables:
+    """The cells of a plan that hold a table: not those that failed, nor those that were left out."""
+
+    def __init__(self, plan: Plan, store: Store, outcomes: Mapping[str, Outcome]) -> None:
+        self.plan, self.store, self.outcomes = plan, store, outcomes
+        self._failed = {path for path, outcome in outcomes.items() if outcome.state == "failed"}
+
+    def of(self, cells: Sequence[PlannedCell]) -> list[str]:
+        """The paths of those of the cells."""
+        return [cell.path for cell in cells if cell.path not in self._failed and cell not in self.plan.left]
+
+    def read(self, path: str, columns: Sequence[str] | None = None) -> pa.Table:
+        """A cell's rows; raises BrokenCell where it is damaged."""
+        return self.store.read(path, draft=is_draft(path, self.outcomes), columns=columns)
+
+    def scores(self) -> RunScores:
+        """All scores."""
+        paths = [path for cells in self.plan.scores.values() for path in self.of(cells)]
+        return RunScores([partial(self.read, path) for path in paths])

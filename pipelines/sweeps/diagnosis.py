@@ -27,7 +27,7 @@ from plumbline.pipelines.cells.store import BrokenCell
 from plumbline.pipelines.judging.releases.sheets import read_sheet
 from plumbline.pipelines.plans.config import SweepConfig
 from plumbline.pipelines.running.events import Watch
-from plumbline.pipelines.sweeps.cell_tables import CellTables
+from plumbline.pipelines.sweeps.adaptive import CellTables
 from plumbline.pipelines.sweeps.computing import Inspection, compute_whole, registered_sweep
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 

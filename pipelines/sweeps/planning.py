@@ -12,7 +12,7 @@ from plumbline.operators.models.vqa_profiles import VqaProfile
 from plumbline.operators.stages.graph import check_clips, make_nodes
 from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.cells.store import Store, open_store
-from plumbline.pipelines.keeping.presence import deletions
+from plumbline.pipelines.keeping.working_sweeps import deletions
 from plumbline.pipelines.plans.config import SweepConfig
 from plumbline.pipelines.plans.plan import Plan, make_plan
 from plumbline.pipelines.running.executor import Executor, choose_executor

@@ -13,11 +13,11 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
-from plumbline.operators.clips import Clips
 from plumbline.operators.errors import SourceError
 from plumbline.operators.images import ImageLimits, Preprocess, prepare_images
 from plumbline.operators.models.networks.loaded import LoadedImageModel
 from plumbline.operators.training.exercises import Exercise, ExerciseBatch, ask, make_batch, rate, split_caption
+from plumbline.operators.videos import Clips
 from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
 from plumbline.pipelines.sources.shards import read_shard, where

@@ -4,12 +4,12 @@ import os
 from dataclasses import dataclass, field
 from typing import Literal
 
-from plumbline.operators.clips import Clips
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.images import ImageLimits
 from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.operators.statistics.options import Sampling
 from plumbline.operators.training.loop import Stage
+from plumbline.operators.videos import Clips
 from plumbline.pipelines.base.cluster import ClusterConfig, PoolConfig
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.protocols import ProtocolConfig

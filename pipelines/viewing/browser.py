@@ -15,8 +15,8 @@ from plumbline.operators.schemas import PROMPTS
 from plumbline.pipelines.base.storage import first_line, is_storage_error
 from plumbline.pipelines.cells.runs import Run, ScoresCell, list_runs, read_manifest, run_ids
 from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.report.finished_run import Originals, open_originals
 from plumbline.pipelines.report.images import read_elements, read_scores_cells, show_image
-from plumbline.pipelines.report.originals import Originals, open_originals
 from plumbline.pipelines.viewing.run_database import Database, RunRows, Score
 
 MOST_OPEN = 8

@@ -2,14 +2,41 @@
 
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from plumbline.operators.errors import ConfigError, install
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import open_existing_store
-from plumbline.pipelines.serving.listening import listening, names_of, run_app, take_token, url_of
+from plumbline.pipelines.serving.listening import check_address, listening, names_of, run_app, take_token, url_of
 from plumbline.pipelines.viewing.browser import Browser
 from plumbline.pipelines.viewing.run_database import Database
-from plumbline.pipelines.viewing.view_config import ViewConfig
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ViewConfig:
+    """Of which store to show the pages, and where."""
+
+    store: str = "store"
+    """Folder or s3:// prefix of the store."""
+    host: str = "127.0.0.1"
+    """Where it listens; a host that others reach needs a token."""
+    hosts: tuple[str, ...] = ()
+    """Names by which it is asked beside this machine's own and `host`, as [rewards.example.org] behind a reverse proxy;
+    ["*"] is any."""
+    port: int = 8008
+    """The port that it listens on; 0 is any that is free."""
+    token_variable: str = "PLUMBLINE_TOKEN"
+    """The environment variable that holds the token, which a browser asks for as a password."""
+    memory: int = 1000
+    """Megabytes that the rows of opened runs may take in memory; what is more stands in a temporary folder."""
+    storage: StorageConfig = field(default_factory=StorageConfig)
+
+    def __post_init__(self) -> None:
+        check_address(self.port, self.hosts)
+        if self.memory < 100:
+            raise ConfigError(f"memory: expected at least 100 megabytes, got {self.memory}")
+
 
 PAGE_SECONDS = 10
 """That a page which is being made is waited for at the end."""

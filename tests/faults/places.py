@@ -8,7 +8,7 @@ from typing import NamedTuple
 from plumbline.pipelines.base.storage import Entry, Place
 from plumbline.pipelines.cells.runs import LATEST_REPORT, ORDER, newest_run, run_of_position
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.keeping import presence
+from plumbline.pipelines.keeping import working_sweeps
 from plumbline.pipelines.keeping.config import GcConfig
 from plumbline.pipelines.keeping.garbage import collect_garbage
 from tests.bench_of import images, prompts, write_rows
@@ -121,7 +121,7 @@ class Ground(NamedTuple):
         for run in {path.split("/")[1] for path in damaged if path.startswith("runs/") and path.count("/") > 1}:
             if run != newest:
                 self.store.remove_folder(f"runs/{run}")
-        presence.SIGN_TIMEOUT = 0.0
+        working_sweeps.SIGN_TIMEOUT = 0.0
         collect_garbage(GcConfig(store=self.store.place.url, storage=self.root.storage, delete=True, grace_days=0.0))
 
     def leftovers(self) -> list[str]:

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from plumbline.operators.clips import Clips, grid
 from plumbline.operators.errors import ConfigError, RowError
 from plumbline.operators.images import ImageLimits, decode_each
+from plumbline.operators.videos import Clips, grid
 
 SIZE = (64, 48)
 SHADES = np.linspace(16, 235, 20).astype(int)

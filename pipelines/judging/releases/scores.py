@@ -3,7 +3,7 @@
 No score is left that is not finite, and each gap has a reason.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -11,9 +11,11 @@ import pyarrow.compute as pc
 
 from plumbline.operators import rows, schemas
 from plumbline.operators.errors import ConfigError, SourceError
+from plumbline.operators.judging.matching import IDS
 from plumbline.operators.metrics.table import falling_metrics
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.cells.runs import parse_manifest
+from plumbline.pipelines.cells.runs import parse_manifest, scores_cells
+from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.judging.releases.sheets import (
     NO_NUMBER,
     Sheet,
@@ -24,7 +26,6 @@ from plumbline.pipelines.judging.releases.sheets import (
     read_text,
 )
 
-IDS = ("image_id", "prompt_id", "generator")
 NOT_SCORED = ("not_scored", "the table has no score here; score the image, or leave it out")
 NOT_FINITE = ("not_finite", "the table's score is NaN or infinite; score the image again")
 RUN = "scores.parquet"
@@ -181,3 +182,27 @@ def check_once(scores: pa.Table, url: str, n_rows: int) -> pa.Table:
         row = int(again.index[0]) % n_rows
         raise SourceError(f"{url}, row {row}: scored for the second time ({named}); remove one of the two rows")
     return scores
+
+
+ELEMENT_COLUMNS = (*IDS, "metric", "elements")
+
+
+def read_elements(run: Place, metrics: Collection[str] = ()) -> Iterator[pa.Table]:
+    """The rows with elements of a run of ours, cell by cell (some columns of operators/schemas.py, ELEMENT_SCORES).
+
+    Of these `metrics` alone where they are given. Raises ConfigError where `run` is no run in its store, and StoreError
+    where a cell is gone or damaged.
+    """
+    folder = run.parent if run.name == "scores.parquet" else run
+    runs = folder.parent
+    if runs.name != "runs":
+        raise ConfigError(
+            f"scores: to judge words, expected a run in its store (STORE/runs/ID), whose cells have the score of every "
+            f"question; got {run}"
+        )
+    store = Store(runs.parent)
+    for cell in scores_cells(store, folder.name):
+        table = store.read_cell(cell.stored, ELEMENT_COLUMNS).table
+        metric = table.column("metric")[0].as_py() if len(table) else ""
+        if table.column("elements").null_count < len(table) and (not metrics or metric in metrics):
+            yield table

@@ -8,7 +8,15 @@ import pytest
 from scipy import stats
 
 from plumbline.operators.statistics.options import ZeroHandling
-from plumbline.operators.statistics.ordering import holm, permutation, permuted_correlations, signed_rank
+from plumbline.operators.statistics.ordering import (
+    CHANCE,
+    fewest_pairs,
+    holm,
+    pairs_needed,
+    permutation,
+    permuted_correlations,
+    signed_rank,
+)
 
 
 def test_the_signed_rank_test_is_scipys_with_its_effect_and_wins() -> None:
@@ -134,3 +142,20 @@ def test_the_permutation_test_sees_a_shift_and_not_noise() -> None:
     assert permutation(noise + 2) < 0.001
     assert math.isnan(permutation(np.array([])))
     assert math.isnan(permutation(np.array([0.5]))), "a single prompt says nothing of others"
+
+
+@pytest.mark.parametrize("tests", [1, 3, 10, 29, 435])
+def test_with_the_fewest_pairs_one_outcome_is_significant_and_with_one_pair_less_none(tests: int) -> None:
+    for pairs, significant in ((fewest_pairs(tests, 0.05), True), (fewest_pairs(tests, 0.05) - 1, False)):
+        least = signed_rank(np.arange(1.0, pairs + 1), np.zeros(pairs)).p_value
+        assert (holm([least, *[1.0] * (tests - 1)])[0] < 0.05) == significant
+
+
+@pytest.mark.parametrize(("shift", "tests"), [(0.3, 1), (0.5, 1), (0.5, 29), (0.8, 435)])
+def test_the_pairs_asked_for_show_a_normal_difference_about_as_often_as_promised(shift: float, tests: int) -> None:
+    random = np.random.default_rng(0)
+    many = random.normal(shift, 1, 4_000)
+    pairs = pairs_needed(signed_rank(many, np.zeros(len(many))).effect, tests, 0.05)
+    found = [signed_rank(random.normal(shift, 1, pairs), np.zeros(pairs)).p_value for _ in range(300)]
+    shown = np.mean(np.array(found) * tests < 0.05)
+    assert CHANCE - 0.1 < shown < CHANCE + 0.17

@@ -21,8 +21,7 @@ from plumbline.pipelines.cells.runs import read_manifest, run_ids, run_of_positi
 from plumbline.pipelines.cells.store import Store, draft_path
 from plumbline.pipelines.keeping.config import GcConfig, KeepRuns
 from plumbline.pipelines.keeping.garbage import Collected, collect_garbage
-from plumbline.pipelines.keeping.presence import DELETING, SWEEPS, present
-from plumbline.pipelines.keeping.watching import running_sweeps
+from plumbline.pipelines.keeping.working_sweeps import DELETING, SWEEPS, present, running_sweeps
 from plumbline.pipelines.plans.config import SweepConfig
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.sweeps.computing import registered_sweep
@@ -299,7 +298,7 @@ def test_the_sign_of_a_sweep_that_died_keeps_nothing_for_ever(
     (store / SWEEPS).mkdir(exist_ok=True)
     (store / SWEEPS / "0.json").write_text("half a si")
     assert "scores" not in {stage for stage, _ in collect(store).free}, "it may use any cell"
-    monkeypatch.setattr("plumbline.pipelines.keeping.presence.SIGN_TIMEOUT", 0.0)
+    monkeypatch.setattr("plumbline.pipelines.keeping.working_sweeps.SIGN_TIMEOUT", 0.0)
     collected = collect(store)
     assert collected.free["scores", UNREFERENCED].files == 12 and not list((store / SWEEPS).iterdir())
 

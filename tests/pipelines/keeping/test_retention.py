@@ -13,8 +13,8 @@ from plumbline.pipelines.cells.lease import Clock, LeaseHeld, LeaseLost, see, ta
 from plumbline.pipelines.cells.runs import Run, run_ids
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.keeping.config import KeepRuns
-from plumbline.pipelines.keeping.presence import DELETING, present
 from plumbline.pipelines.keeping.retention import kept_runs, retain
+from plumbline.pipelines.keeping.working_sweeps import DELETING, present
 
 FIRST = datetime(2026, 1, 1, 2, tzinfo=UTC)
 

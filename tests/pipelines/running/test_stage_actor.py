@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 
 from plumbline.operators.batches import count_calls, telling_calls
-from plumbline.operators.clips import Clips
 from plumbline.operators.errors import ConfigError, RowError
 from plumbline.operators.images import ImageLimits
 from plumbline.operators.rows import table
 from plumbline.operators.schemas import QUESTIONS
+from plumbline.operators.videos import Clips
 from plumbline.pipelines.base.cluster import PoolConfig
 from plumbline.pipelines.base.storage import StorageConfig, WriteError
 from plumbline.pipelines.cells.cells import Cell, Outcome, Shard, Work

@@ -17,9 +17,8 @@ from plumbline.operators.scorer import Scorer, ScorerConfig
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.training import worker
 from plumbline.pipelines.training.planning import PlannedTraining, plan_training
-from plumbline.pipelines.training.states import SUFFIX
 from plumbline.pipelines.training.training import run_training
-from plumbline.pipelines.training.worker import Seat, work
+from plumbline.pipelines.training.worker import SUFFIX, Seat, work
 from tests.pipelines.training import taught
 
 CPU = torch.device("cpu")

@@ -10,7 +10,6 @@ import torch
 from PIL import Image
 from transformers import AutoModelForImageTextToText
 
-from plumbline.operators.clips import LISTED_SECONDS, Clips
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.images import ImageLimits, decode_each
 from plumbline.operators.metrics.llmscore import LlmScoreConfig
@@ -24,7 +23,7 @@ from plumbline.operators.models.resolution import resolve_model
 from plumbline.operators.scorer import Scorer, ScorerConfig
 from plumbline.operators.stages.captions import CaptionsStage
 from plumbline.operators.stages.stage import StageOptions
-from plumbline.operators.videos import FRAME_SECONDS
+from plumbline.operators.videos import FRAME_SECONDS, LISTED_SECONDS, Clips
 from tests.operators import tiny
 from tests.operators.stages.given import inputs, operate
 from tests.operators.test_videos import SIZE, film

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from plumbline.pipelines.nightly.webhook import PAUSES, send
+from plumbline.pipelines.nightly.outcome import PAUSES, send
 
 SECRET = "hush-hush"
 

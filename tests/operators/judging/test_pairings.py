@@ -1,11 +1,11 @@
-"""Winoground's scores: strict, and both for the group."""
+""""""
 
 import math
 
 import numpy as np
 import pytest
 
-from plumbline.operators.statistics.winoground import pairing_scores
+from plumbline.operators.judging.pairings import pairing_scores
 
 
 def test_text_image_and_group_are_strict() -> None:
