@@ -18,7 +18,7 @@ from plumbline.operators.errors import RowError
 from plumbline.operators.models.calls import Generation, ImageRequest, Message, Question, Request
 from plumbline.operators.models.engines.conversation import choice_ids, image_conversation_text
 from plumbline.operators.models.engines.vllm_calls import VllmLikelihood
-from plumbline.operators.models.engines.vllm_engine import Prompt
+from plumbline.operators.models.engines.vllm_engine import Prompt, ReadyImage
 from plumbline.operators.models.families import model_config
 from plumbline.operators.models.loading import load
 from plumbline.operators.models.resolution import resolve_model
@@ -70,20 +70,21 @@ def _teach(
 def cached_again(model: VllmLikelihood, images: Sequence[Image.Image]) -> list[int]:
     """Of the requests of one call about new images: how many tokens were prompt, and how many came from the cache."""
     before = model.usage
-    model.likelihood([image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) for image in images], QUESTIONS)
+    turned = [image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) for image in images]
+    model.likelihood([model.preprocess(image) for image in turned], QUESTIONS)
     used = model.usage.minus(before)
     return [used.calls, used.prompt_tokens, used.cached_tokens]
 
 
 def reference_likelihood(
-    model: VllmLikelihood, images: Sequence[Image.Image], questions: Sequence[Question]
+    model: VllmLikelihood, images: Sequence[ReadyImage], questions: Sequence[Question]
 ) -> list[list[list[float]]]:
     """What `likelihood` returns, from vLLM's own scoring of whole prompts: slower, nothing is read from a cache."""
     from vllm import SamplingParams
 
     asked = [model._ask(images, question) for question in questions]
     whole = [(question, choice) for question in asked for choice in question.choices]
-    prompts = [Prompt(question.ids + choice, [question.image]) for question, choice in whole]
+    prompts = [Prompt(question.ids + choice, question.image) for question, choice in whole]
     params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0)
     outputs = model._run(prompts, [params] * len(prompts))
     answers = iter([_ending(output, choice) for output, (_, choice) in zip(outputs, whole, strict=True)])
@@ -111,7 +112,7 @@ def transformers_replies(folder: Path, images: Sequence[Image.Image], system: st
     return replies
 
 
-def talk(model: VllmLikelihood, images: Sequence[Image.Image]) -> list[list[Any]]:
+def talk(model: VllmLikelihood, images: Sequence[ReadyImage]) -> list[list[Any]]:
     """Conversations about the images, each as its text, whether it is complete, and its counts of tokens."""
     said = [(question.image, question.text, {}) for question in QUESTIONS]
     drawn = [(0, "Say.", {"temperature": 1.0, "seed": seed}) for seed in (1, 1, 2)]
@@ -127,7 +128,7 @@ def talk(model: VllmLikelihood, images: Sequence[Image.Image]) -> list[list[Any]
     ]
 
 
-def refused(model: VllmLikelihood, images: Sequence[Image.Image], question: str) -> list[Any]:
+def refused(model: VllmLikelihood, images: Sequence[ReadyImage], question: str) -> list[Any]:
     """How the model fails at a question."""
     (answer,) = model.likelihood(images, [Question(0, question, ("Yes",))])
     return list(answer) if isinstance(answer, RowError) else []
@@ -139,15 +140,16 @@ def main(folder: Path) -> None:
     )
     model = load(resolve_model(config, on_gpu=False), "likelihood")
     assert isinstance(model, VllmLikelihood)
-    images = model.encode([model.preprocess(image) for image in noise_images()])
+    seen = noise_images()
+    images = model.encode([model.preprocess(image) for image in seen])
     answers = {
         "fast": model.likelihood(images, QUESTIONS),
         "reference": reference_likelihood(model, images, QUESTIONS),
-        "transformers": transformers_likelihood(folder, images, model.system),
-        "usage": cached_again(model, images),
+        "transformers": transformers_likelihood(folder, seen, model.system),
+        "usage": cached_again(model, seen),
         "replies": model.reply(images, QUESTIONS),
         "talk": talk(model, images),
-        "transformers talk": transformers_replies(folder, images, model.system),
+        "transformers talk": transformers_replies(folder, seen, model.system),
         "too long": refused(model, images, "long " * 1024),
     }
     print(json.dumps(answers))

@@ -14,7 +14,7 @@ import pytest
 from plumbline.operators import rows, schemas
 from plumbline.operators.errors import EngineError
 from plumbline.operators.models.engines.vllm_calls import VllmLikelihood
-from plumbline.operators.models.engines.vllm_engine import VllmEngine
+from plumbline.operators.models.engines.vllm_engine import ReadyImage, VllmEngine
 from plumbline.operators.models.processing import load_tokenizer
 from plumbline.operators.stages.answers import AnswersStage, QuestionIndex
 from tests.operators import tiny
@@ -25,8 +25,9 @@ CAPACITY = 5
 """Requests that are done by a step of the engine."""
 IMAGES = 10
 QUESTIONS = ("Is it red?", "Is it round?")
-REQUESTS = IMAGES * len(QUESTIONS) * 3
-"""Of a shard: of two choices of one token, which is the first, and whether the turn ends after each."""
+REQUESTS = IMAGES * len(QUESTIONS) * 2
+"""Of a shard: of two choices of one token, which is the first and whether the turn ends after it, and after the other.
+"""
 REFUSED = "Is it to be refused?"
 PATIENCE = 60
 
@@ -40,23 +41,23 @@ class CountingEngine:
         self.tokenizer = tokenizer
         self.may_step = threading.Event()
         self.changed = threading.Condition()
+        self.processed: list[str] = []
         self.rendered = 0
         self.most_waiting = 0
         self.requests: dict[str, Any] = {}
         self.batches: list[int] = []
         self.engine_core = SimpleNamespace(shutdown=lambda: None)
-        self.renderer = SimpleNamespace(render_cmpl=self.render)
 
-    def render(self, prompts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        if REFUSED in self.tokenizer.decode(prompts[0]["prompt_token_ids"]):
+    def render(self, ids: list[int]) -> list[int]:
+        if REFUSED in self.tokenizer.decode(ids):
             raise ValueError("it is not to be asked")
         with self.changed:
             self.rendered += 1
             self.most_waiting = max(self.most_waiting, self.rendered - sum(self.batches))
             self.changed.notify_all()
-        return prompts
+        return ids
 
-    def add_request(self, name: str, prompt: dict[str, Any], params: Any) -> None:
+    def add_request(self, name: str, prompt: list[int], params: Any) -> None:
         self.requests[name] = (prompt, params)
 
     def step(self) -> list[Any]:
@@ -72,12 +73,34 @@ class CountingEngine:
             assert self.changed.wait_for(lambda: self.rendered >= count, PATIENCE), f"{self.rendered} of {count}"
 
 
-def served(name: str, prompt: dict[str, Any], params: Any) -> Any:
+class ScriptedProcessor:
+    """In the place of vLLM's processor of images, which is not for two threads."""
+
+    info = SimpleNamespace(parse_mm_data=lambda images: images)
+
+    def __init__(self, engine: CountingEngine) -> None:
+        self.engine = engine
+        self.used = threading.Lock()
+
+    def __call__(self, ids: list[int], images: Any, names: Any, *, cache: ReadyImage) -> list[int]:
+        assert self.used.acquire(blocking=False), "two threads use it"
+        try:
+            (image,), (name,) = images["image"], names["image"]
+            if image is None:
+                assert cache.is_cached([name]) == [True]
+                return self.engine.render(ids)
+            self.engine.processed.append(name)
+            cache.get_and_update_item(image, name)
+            return ids
+        finally:
+            self.used.release()
+
+
+def served(name: str, prompt: list[int], params: Any) -> Any:
     logprobs = {token: SimpleNamespace(logprob=-float(token)) for token in params.logprob_token_ids}
-    completion = SimpleNamespace(finish_reason="stop", logprobs=[logprobs], token_ids=[0])
-    ids = prompt["prompt_token_ids"]
+    completion = SimpleNamespace(finish_reason="length", logprobs=[logprobs] * params.max_tokens, token_ids=[0])
     return SimpleNamespace(
-        request_id=name, finished=True, outputs=[completion], prompt_token_ids=ids, num_cached_tokens=0
+        request_id=name, finished=True, outputs=[completion], prompt_token_ids=prompt, num_cached_tokens=0
     )
 
 
@@ -91,7 +114,7 @@ def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CountingEngine:
 @pytest.fixture
 def stage(scripted: CountingEngine) -> Iterator[AnswersStage]:
     """Its image_batch is much smaller than a shard."""
-    engine = VllmEngine(lambda: scripted)
+    engine = VllmEngine(lambda: scripted, processor=ScriptedProcessor)
     model = VllmLikelihood(engine, scripted.tokenizer, system=None, padding=None, end=scripted.tokenizer.eos_token_id)
     yield AnswersStage({}, {"model": model}, options(image_batch=2))
     scripted.may_step.set()
@@ -124,6 +147,7 @@ def test_the_engine_has_all_requests_of_two_shards_before_it_is_done_with_one(
     assert set(scripted.batches[1:-1]) == {CAPACITY}, "after the first request and before the last, no step is idle"
     assert tables[0] == tables[1] and tables[0]["error"].null_count == IMAGES
     assert [rows.usage_of(table).calls for table in tables] == [REQUESTS] * 2, "each shard's own, and not the other's"
+    assert len(set(scripted.processed)) == len(scripted.processed) == 2 * IMAGES, "each once for all questions on it"
 
 
 def test_of_images_only_so_many_wait_and_the_rest_follow_as_they_are_done(

@@ -4,13 +4,15 @@ An image stands first in its prompts, so all questions about it share a prefix, 
 others read from vLLM's prefix cache: also where they are scheduled into one step, since a layer's keys and values are
 written before it attends. So everything is submitted at once, and the engine never waits for a caller.
 
-Every token of an answer is scored by a request of its own that generates one token and returns `logprob_token_ids`: the
-log-probabilities, over the full vocabulary, that each possible next token of the choices has there. A request with
-`prompt_logprobs` scores a whole answer but never reads the prefix cache; the tests compare with it.
+An answer's tokens are scored by requests that return `logprob_token_ids`: the log-probabilities, over the full
+vocabulary, that each possible next token of the choices has there. One request scores two tokens in a row: the first is
+the only one that it may generate, so "Yes" with the end of its turn is one request. A request with `prompt_logprobs`
+scores a whole answer but never reads the prefix cache; the tests compare with it.
 """
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from PIL import Image
@@ -28,12 +30,14 @@ from plumbline.operators.models.engines.conversation import (
     template_ids,
 )
 from plumbline.operators.models.engines.engine_options import EngineModel
-from plumbline.operators.models.engines.vllm_engine import Prompt, Refusal, Served, VllmEngine, start_engine
+from plumbline.operators.models.engines.vllm_engine import Prompt, ReadyImage, Refusal, Served, VllmEngine, start_engine
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.processing import load_chat_tokenizer, padded_square
 
 MOST_TOKENS_SCORED = 128
 """Of one request; vLLM's own bound on `logprob_token_ids`."""
+CERTAIN = 1e4
+"""Added to the logit of a token, makes it the likeliest."""
 ONE_IMAGE: Mapping[str, Any] = {"limit_mm_per_prompt": {"image": 1, "video": 0}}
 
 Tokens = tuple[int, ...]
@@ -42,7 +46,7 @@ Tokens = tuple[int, ...]
 class QuestionTokens(NamedTuple):
     """A question as tokens."""
 
-    image: Image.Image
+    image: ReadyImage
     ids: Tokens
     """The prompt, in which the image is one placeholder."""
     choices: list[Tokens]
@@ -55,8 +59,31 @@ class Step(NamedTuple):
     question: int
     """Index of the question."""
     begun: Tokens
-    wanted: Tokens
-    """The tokens that some choice has there, at most MOST_TOKENS_SCORED."""
+    wanted: tuple[Tokens, ...]
+    """The tokens that some choice has at the first generated place, and at the second where there is one; together at
+    most MOST_TOKENS_SCORED."""
+    forced: Tokens = ()
+    """What is generated at the first place, where there is a second."""
+
+    @property
+    def params(self) -> Any:
+        """Its SamplingParams; what they force does not change log-probabilities, which are taken before."""
+        from vllm import SamplingParams
+
+        return SamplingParams(
+            temperature=0.0,
+            max_tokens=len(self.wanted),
+            ignore_eos=True,
+            logit_bias=dict.fromkeys(self.forced, CERTAIN) or None,
+            logprob_token_ids=list(dict.fromkeys(chain(*self.wanted))),
+            detokenize=False,
+        )
+
+    def read(self, output: Served) -> Iterator[tuple[Tokens, float]]:
+        """Beginnings of choices, each with the log-probability of its last token."""
+        for place, tokens in enumerate(self.wanted):
+            before, logprobs = self.begun + self.forced[:place], output.outputs[0].logprobs[place]
+            yield from (((*before, token), logprobs[token].logprob) for token in tokens)
 
 
 class VllmLikelihood:
@@ -74,6 +101,7 @@ class VllmLikelihood:
         self.system = system
         self.padding = padding
         self.end = end
+        self._bare = template_ids(tokenizer, self._asking(""))
         self._of_thread = threading.local()
 
     @property
@@ -82,16 +110,16 @@ class VllmLikelihood:
         usage: Usage = getattr(self._of_thread, "usage", Usage())
         return usage
 
-    def preprocess(self, image: Image.Image) -> Image.Image:
-        """The image, padded: the engine has its own preprocessing, which it does once for each image."""
-        return padded_square(image, self.padding)
+    def preprocess(self, image: Image.Image) -> ReadyImage:
+        """The image, padded, as vLLM's own processor leaves it."""
+        return self.engine.ready(padded_square(image, self.padding), self._bare)
 
-    def encode(self, pixels: Sequence[Image.Image]) -> Sequence[Image.Image]:
+    def encode(self, pixels: Sequence[ReadyImage]) -> Sequence[ReadyImage]:
         """The images themselves: the engine encodes each once, when its first question comes."""
         return pixels
 
     def likelihood(
-        self, features: Sequence[Image.Image], questions: Sequence[Question]
+        self, features: Sequence[ReadyImage], questions: Sequence[Question]
     ) -> list[list[list[float]] | RowError]:
         """Full-vocabulary log-probabilities of every choice's tokens, in the order of `questions`; an error where one
         does not fit the engine's max_model_len.
@@ -105,17 +133,17 @@ class VllmLikelihood:
         outputs = list(zip(steps, self._score(tokenized, steps), strict=True))
         refused = {step.question: output for step, output in outputs if isinstance(output, RowError)}
         scored = {
-            (step.question, (*step.begun, token)): output.outputs[0].logprobs[0][token].logprob
+            (step.question, beginning): logprob
             for step, output in outputs
             if not isinstance(output, RowError)
-            for token in step.wanted
+            for beginning, logprob in step.read(output)
         }
         return [
             refused[index] if index in refused else [_read(scored, index, choice) for choice in question.choices]
             for index, question in enumerate(tokenized)
         ]
 
-    def reply(self, features: Sequence[Image.Image], questions: Sequence[Question]) -> list[str | RowError]:
+    def reply(self, features: Sequence[ReadyImage], questions: Sequence[Question]) -> list[str | RowError]:
         """The model's own answer to every question, by greedy decoding, in the order of `questions`."""
         from vllm import SamplingParams
 
@@ -126,7 +154,7 @@ class VllmLikelihood:
         self._of_thread.usage = self.usage.plus(Usage(cut=len(cut)))
         return [out if isinstance(out, RowError) else out.outputs[0].text.strip() for out in outputs]
 
-    def generate_from_images(self, features: Sequence[Image.Image], requests: Sequence[ImageRequest]) -> list[Reply]:
+    def generate_from_images(self, features: Sequence[ReadyImage], requests: Sequence[ImageRequest]) -> list[Reply]:
         """The reply to each conversation, or why there is none: it does not fit the engine, or the schema is refused.
 
         Raises EngineError where the engine has failed.
@@ -139,7 +167,7 @@ class VllmLikelihood:
             for (_, request), output in zip(requests, outputs, strict=True)
         ]
 
-    def _ask(self, features: Sequence[Image.Image], question: Question) -> QuestionTokens:
+    def _ask(self, features: Sequence[ReadyImage], question: Question) -> QuestionTokens:
         text = self._asking(question.text)
         choices = [tuple(choice_ids(self.tokenizer, text, choice, end=self.end)) for choice in question.choices]
         return QuestionTokens(features[question.image], tuple(template_ids(self.tokenizer, text)), choices)
@@ -150,21 +178,13 @@ class VllmLikelihood:
     def _text(self, messages: Sequence[Message]) -> str:
         return image_conversation_text(self.tokenizer, messages, system=self.system)
 
-    def _prompt(self, image: Image.Image, text: str) -> Prompt:
-        return Prompt(template_ids(self.tokenizer, text), [image])
+    def _prompt(self, image: ReadyImage, text: str) -> Prompt:
+        return Prompt(template_ids(self.tokenizer, text), image)
 
     def _score(self, tokenized: Sequence[QuestionTokens], steps: Sequence[Step]) -> list[Served | RowError]:
-        """One new token after each step, with the log-probabilities of those that it wants."""
-        from vllm import SamplingParams
-
-        prompts = [
-            Prompt(tokenized[step.question].ids + step.begun, [tokenized[step.question].image]) for step in steps
-        ]
-        params = [
-            SamplingParams(temperature=0.0, max_tokens=1, logprob_token_ids=list(step.wanted), detokenize=False)
-            for step in steps
-        ]
-        return self._run(prompts, params)
+        """Each step's request served, or why it was not."""
+        prompts = [Prompt(tokenized[step.question].ids + step.begun, tokenized[step.question].image) for step in steps]
+        return self._run(prompts, [step.params for step in steps])
 
     def _run(self, prompts: Sequence[Prompt], params: Sequence[Any]) -> list[Served | RowError]:
         outputs = self.engine.run(prompts, params)
@@ -184,10 +204,17 @@ def _steps(index: int, choices: Sequence[Tokens]) -> Iterator[Step]:
     for choice in choices:
         for length, token in enumerate(choice):
             following.setdefault(choice[:length], {})[token] = None
-    for begun in sorted(following, key=len):
-        wanted = tuple(following[begun])
-        for first in range(0, len(wanted), MOST_TOKENS_SCORED):
-            yield Step(index, begun, wanted[first : first + MOST_TOKENS_SCORED])
+    pending = {begun: tuple(following[begun]) for begun in sorted(following, key=len)}
+    while pending:
+        begun, wanted = next(iter(pending.items()))
+        del pending[begun]
+        after = [(*begun, token) for token in wanted if (*begun, token) in pending]
+        longer = next((more for more in after if len(wanted) + len(pending[more]) <= MOST_TOKENS_SCORED), None)
+        if longer is not None:
+            yield Step(index, begun, (wanted, pending.pop(longer)), longer[-1:])
+        else:
+            parts = range(0, len(wanted), MOST_TOKENS_SCORED)
+            yield from (Step(index, begun, (wanted[first : first + MOST_TOKENS_SCORED],)) for first in parts)
 
 
 def _read(scored: Mapping[tuple[int, Tokens], float], index: int, choice: Tokens) -> list[float]:

@@ -6,15 +6,19 @@ idle while another one has requests.
 """
 
 import atexit
+import copy
 import logging
 import os
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from itertools import count
 from typing import Any, NamedTuple
 
+import torch
 from PIL import Image
 
 from plumbline.operators.batches import count_calls
@@ -30,9 +34,11 @@ ENVIRONMENT: Mapping[str, str] = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # a core process of its own would outlive a killed actor, and hold its GPU
 }
 CPU_ENVIRONMENT: Mapping[str, str] = {"VLLM_CPU_KVCACHE_SPACE": "1"}  # GiB
+CPU_DEFAULTS: Mapping[str, Any] = {"enforce_eager": True, "max_num_batched_tokens": 2048}
 DEFAULTS: Mapping[str, Any] = {
     "load_format": "safetensors",
     "enable_prefix_caching": True,
+    "mm_processor_cache_gb": 0,  # a ReadyImage is what its own prompts share
     "disable_log_stats": True,
     "use_tqdm_on_load": False,
     "structured_outputs_config": {"backend": "guidance"},  # as in transformers (operators/models/engines/schemas.py)
@@ -42,11 +48,31 @@ FIXED = ("model", "tokenizer", "dtype", "trust_remote_code")
 """Engine arguments that the model's own configuration decides."""
 
 
+class ReadyImage:
+    """An image as vLLM's processor left it, once for all prompts about it; to the processor it is a cache of one."""
+
+    def __init__(self, name: str) -> None:
+        """`name` is what the engine knows the image by, whose pixels it hashes for no request."""
+        self.name = name
+        self._processed: Any = None
+
+    def is_cached(self, names: Sequence[str]) -> list[bool]:
+        return [self._processed is not None for _ in names]
+
+    def get_and_update_item(self, processed: Any, name: str) -> Any:
+        self._processed = processed or self._processed
+        return self._processed
+
+    def touch_sender_cache_item(self, name: str) -> None: ...
+
+    def release_sender_touches(self) -> None: ...
+
+
 class Prompt(NamedTuple):
-    """What the engine reads: token ids, in which each image is one placeholder token, and the images."""
+    """What the engine reads: token ids, in which the image, if there is one, is a single placeholder token."""
 
     ids: Sequence[int]
-    images: Sequence[Image.Image] = ()
+    image: ReadyImage | None = None
 
 
 class Refusal(NamedTuple):
@@ -55,8 +81,8 @@ class Refusal(NamedTuple):
     message: str
 
 
-MOST_IMAGES_WAITING = 512
-"""Requests with an image that are rendered and not done: more than vLLM runs at once; each has the image's tensors."""
+MOST_IMAGES_WAITING = 4096
+"""Requests with an image that are rendered and not done: more than vLLM runs at once; each has a prompt's tokens."""
 
 Served = Any
 """A finished `vllm.RequestOutput`."""
@@ -69,19 +95,47 @@ class _Submitted(NamedTuple):
     future: "Future[Served | Refusal]"
 
 
-class VllmEngine:
-    """A running engine; `run` and `submit` may be called from any thread."""
+def new_processor(engine: Any) -> Any:
+    """What makes images and prompts about them the engine's inputs; one is not for two threads."""
+    from vllm.multimodal import MULTIMODAL_REGISTRY
 
-    def __init__(self, make: Callable[[], Any], *, refusals: tuple[type[Exception], ...] = (ValueError,)) -> None:
+    tokenizer = copy.deepcopy(engine.renderer.tokenizer)
+    return MULTIMODAL_REGISTRY.create_processor(engine.model_config, tokenizer=tokenizer)
+
+
+@contextmanager
+def one_torch_thread() -> Iterator[None]:
+    """Of torch's threads, within: callers are as many as the cores that they may take."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class VllmEngine:
+    """A running engine; its methods may be called from any thread."""
+
+    def __init__(
+        self,
+        make: Callable[[], Any],
+        *,
+        refusals: tuple[type[Exception], ...] = (ValueError,),
+        processor: Callable[[Any], Any] = new_processor,
+    ) -> None:
         """`make` builds a vllm LLMEngine; it is called in the thread that steps it, to which vLLM binds its workers.
 
-        `refusals` are the errors by which vLLM says that it does not take one request. Raises whatever `make` raises.
+        `refusals` are the errors by which vLLM says that it does not take one request; `processor` makes one of its
+        processors of images. Raises whatever `make` raises.
         """
         self._refusals = refusals
         self._submitted: queue.SimpleQueue[_Submitted | None] = queue.SimpleQueue()
         self._waiting: dict[str, Future[Served | Refusal]] = {}
         self._names = map(str, count())
-        self._order = threading.Lock()
+        self._entry = threading.Lock()
+        self._make_processor = processor
+        self._idle_processors: deque[Any] = deque()
         self._images_waiting = threading.Semaphore(MOST_IMAGES_WAITING)
         self._failure: BaseException | None = None
         started: Future[Any] = Future()
@@ -111,30 +165,41 @@ class VllmEngine:
         ]
 
     def _again(self, prompt: Prompt, params: Any) -> Served | Refusal:
-        """A second try for a request that vLLM gave up, as it does where an image has left one half of its cache."""
+        """A second try for a request that vLLM gave up."""
         output = self.submit(prompt, params).result()
         return Refusal("vLLM gave the request up twice") if _gave_up(output) else output
 
+    def ready(self, image: Image.Image, prompt_ids: Sequence[int]) -> ReadyImage:
+        """An image made ready for prompts, in the caller's thread; `prompt_ids` are those of any prompt about it."""
+        ready = ReadyImage(next(self._names))
+        with one_torch_thread():
+            self._with_image(prompt_ids, ready, image)
+        return ready
+
     def submit(self, prompt: Prompt, params: Any) -> "Future[Served | Refusal]":
-        """Hands one prompt in; images are preprocessed here, in the caller's thread, while the engine runs on.
+        """Hands one prompt in, which is rendered here, in the caller's thread, while the engine runs on.
 
         Waits while MOST_IMAGES_WAITING are not done.
         """
         future: Future[Served | Refusal] = Future()
-        if prompt.images:
+        if prompt.image is not None:
             self._images_waiting.acquire()
             future.add_done_callback(lambda _: self._images_waiting.release())
-        with self._order:  # vLLM's image cache has a mirror in the engine: both must see the images in one order
-            try:
-                if self._failure is not None:
-                    raise _engine_error(self._failure)
-                self._submitted.put(_Submitted(self._render(prompt), params, future))
-            except self._refusals as error:
-                future.set_result(Refusal(_line(error)))
-            except BaseException:
-                future.cancel()
-                raise
+        try:
+            self._enter(_Submitted(self._render(prompt), params, future))
+        except self._refusals as error:
+            future.set_result(Refusal(_line(error)))
+        except BaseException:
+            future.cancel()
+            raise
         return future
+
+    def _enter(self, submitted: _Submitted) -> None:
+        """Hands a request to the engine's thread; raises EngineError where that has ended."""
+        with self._entry:
+            if self._failure is not None:
+                raise _engine_error(self._failure)
+            self._submitted.put(submitted)
 
     def close(self) -> None:
         """Stops the engine and frees its memory; requests under way fail."""
@@ -143,11 +208,28 @@ class VllmEngine:
         atexit.unregister(self.close)
 
     def _render(self, prompt: Prompt) -> Any:
-        request: dict[str, Any] = {"prompt_token_ids": list(prompt.ids)}
-        if prompt.images:
-            request["multi_modal_data"] = {"image": list(prompt.images)}
-        (rendered,) = self._engine.renderer.render_cmpl([request])
+        if prompt.image is not None:
+            return self._with_image(prompt.ids, prompt.image)
+        (rendered,) = self._engine.renderer.render_cmpl([{"prompt_token_ids": list(prompt.ids)}])
         return rendered
+
+    def _with_image(self, ids: Sequence[int], ready: ReadyImage, image: Image.Image | None = None) -> Any:
+        """A prompt about an image, which is processed where it is given; vLLM then knows it by its name."""
+        with self._processor() as processor:
+            images = processor.info.parse_mm_data({"image": [image]})
+            return processor(list(ids), images, {"image": [ready.name]}, cache=ready)
+
+    @contextmanager
+    def _processor(self) -> Iterator[Any]:
+        """A processor that no other thread uses meanwhile."""
+        try:
+            processor = self._idle_processors.pop()
+        except IndexError:
+            processor = self._make_processor(self._engine)
+        try:
+            yield processor
+        finally:
+            self._idle_processors.append(processor)
 
     def _serve(self, make: Callable[[], Any], started: "Future[Any]") -> None:
         try:
@@ -195,7 +277,7 @@ class VllmEngine:
 
     def _fail(self, failure: BaseException) -> None:
         """Fails every caller that waits; later ones are told at once."""
-        with self._order:
+        with self._entry:
             self._failure = failure
         abandoned = list(self._waiting.values())
         while not self._submitted.empty():
@@ -252,14 +334,16 @@ def engine_arguments(on_gpu: bool, options: Mapping[str, Any]) -> dict[str, Any]
         )
     parallel = int(options.get("tensor_parallel_size", 1)) * int(options.get("pipeline_parallel_size", 1))
     place = {"distributed_executor_backend": "mp" if parallel > 1 else "uni"}
-    return {**DEFAULTS, **place, **({} if on_gpu else {"enforce_eager": True}), **options}
+    return {**DEFAULTS, **place, **({} if on_gpu else CPU_DEFAULTS), **options}
 
 
 def _make_engine(arguments: Mapping[str, Any]) -> Any:
+    """An engine with the batches that vLLM takes for offline work: 16,384 tokens and 1,024 requests on an H100."""
     from vllm import EngineArgs, LLMEngine
+    from vllm.usage.usage_lib import UsageContext
 
     logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"].upper())
-    return LLMEngine.from_engine_args(EngineArgs(**arguments))
+    return LLMEngine.from_engine_args(EngineArgs(**arguments), usage_context=UsageContext.LLM_CLASS)
 
 
 def _options_line(model: ResolvedModel[EngineModel]) -> str:
