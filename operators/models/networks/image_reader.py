@@ -11,12 +11,13 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn.functional import pad
 from transformers import DynamicCache
 
 from plumbline.operators.models.networks import prefixes
+from plumbline.operators.models.networks.attention import ALIGNED, join_windows, share_keys
 from plumbline.operators.models.networks.image_prompts import Pixels
 from plumbline.operators.models.networks.prefixes import Prefix, Tail, memory_of, starting
-from plumbline.operators.models.networks.windows import join_windows
 from plumbline.operators.models.pixels import PixelInput
 
 
@@ -50,6 +51,7 @@ class ImageReader:
         self.image_id = image_id
         self.device = model.device
         self.decoder = model.get_decoder()
+        self.sharing = share_keys(self.decoder)
         self.windows = attention_windows(self.decoder.config)
         self.context: int | None = getattr(self.decoder.config, "max_position_embeddings", None)
         taken = inspect.signature(model.model.forward).parameters
@@ -214,10 +216,13 @@ class ImageReader:
         return states
 
     def _additive(self, seen: torch.Tensor) -> torch.Tensor:
-        """(n, 1, tokens, cached and new tokens): nothing where a token is seen, and the least number elsewhere."""
-        least = torch.finfo(self.model.dtype).min
+        """(n, 1, tokens, cached and new tokens): nothing where a token is seen, and the least number elsewhere; as
+        often as there are heads that share keys.
+        """
+        beyond = -seen.shape[2] % ALIGNED
         mask = torch.zeros(seen.shape, dtype=self.model.dtype, device=self.device)
-        return mask.masked_fill(~seen, least)[:, None]
+        mask.masked_fill_(~seen, torch.finfo(self.model.dtype).min)
+        return pad(mask, (0, beyond)).repeat(1, self.sharing, 1)[:, None, :, : seen.shape[2]]
 
     def _starts(self, shared: Sequence[Prefix]) -> torch.Tensor:
         """The position (n, 1) at which each prefix is continued."""

@@ -18,10 +18,8 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.models.t5.modeling_t5 import T5LayerNorm
 
 from plumbline.operators.models.calls import LONGEST_REPLY
+from plumbline.operators.models.networks.attention import ALIGNED
 from plumbline.operators.models.networks.encoder_decoder import Encoded, EncoderDecoder
-
-ALIGNED = 16
-"""A GPU's kernels read masks whose rows are a multiple of this; any other is copied at every call."""
 
 
 class T5Answers(EncoderDecoder):

@@ -1,0 +1,74 @@
+"""Attention in fewer calls and over fewer keys than transformers' own, with the same result."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+from torch.overrides import TorchFunctionMode
+from torch.profiler import ProfilerActivity, profile
+from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+
+from plumbline.operators.models.calls import Question
+from plumbline.operators.models.networks.attention import join_windows
+from tests.operators import tiny
+from tests.operators.models.families.test_vlm import load
+
+LAYERS = 4
+GRIDS = torch.tensor([[1, 74, 74], [1, 30, 46]])
+"""Patches of an image of 1024 x 1024 pixels, and of a smaller one whose last windows are cut."""
+
+
+VISION = {
+    "depth": LAYERS, "hidden_size": 32, "num_heads": 2, "intermediate_size": 32, "out_hidden_size": 32,
+    "fullatt_block_indexes": [LAYERS - 1], "patch_size": 14, "window_size": 112,
+}  # fmt: skip
+TEXT = {
+    "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 64,
+    "num_key_value_heads": 1, "rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]},
+}  # fmt: skip
+
+
+def test_windows_of_one_size_are_attended_to_in_one_call_with_the_same_result() -> None:
+    torch.manual_seed(0)
+    model = Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(text_config=TEXT, vision_config=VISION)).eval()
+    pixels = torch.randn(int(GRIDS.prod(1).sum()), 3 * 2 * 14 * 14)
+
+    def run() -> tuple[torch.Tensor, int]:
+        with torch.inference_mode(), profile(activities=[ProfilerActivity.CPU]) as seen:
+            states = model.model.visual(pixels, grid_thw=GRIDS).pooler_output
+        calls = sum(event.count for event in seen.key_averages() if event.key == "aten::scaled_dot_product_attention")
+        return states, calls
+
+    expected, before = run()
+    join_windows(model)
+    states, after = run()
+    torch.testing.assert_close(states, expected)
+    assert before > 300
+    assert after <= 5 * LAYERS, "one for each size of window in each layer"
+
+
+class SeenKeys(TorchFunctionMode):
+    """The heads of queries and of keys in each call of attention under a mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads: list[tuple[int, int]] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is scaled_dot_product_attention and (kwargs or {}).get("attn_mask") is not None:
+            self.heads.append((args[0].shape[1], args[1].shape[1]))
+        return func(*args, **(kwargs or {}))
+
+
+def test_questions_read_an_images_keys_without_repeating_them_for_each_head(tmp_path: Path) -> None:
+    """That the answers are the whole model's, which repeats them, is shown in test_vlm.py."""
+    model = load(tiny.save_qwen2_vl(tmp_path, kind="qwen2_5_vl"))
+    text = model.reader.decoder.config
+    assert text.num_attention_heads > text.num_key_value_heads
+    questions = [Question(0, f"Is it {word}?", ("Yes", "No")) for word in ("red", "blue", "a dog")]
+    features = model.encode([model.preprocess(tiny.picture(1))])
+    with SeenKeys() as seen:
+        model.likelihood(features, questions)
+    assert set(seen.heads) == {(text.num_key_value_heads, text.num_key_value_heads)}
+    assert len(seen.heads) == text.num_hidden_layers, "all questions in one call of each layer"
