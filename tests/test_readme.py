@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from plumbline.jobs.__main__ import JOBS
-from plumbline.operators.images import ImageLimits, decode_picture
+from plumbline.operators.decoding import ImageLimits
+from plumbline.operators.images import decode_picture
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS, BenchmarkConfig
 from plumbline.pipelines.sources.shards import read_shard

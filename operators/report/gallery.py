@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
+from plumbline.operators.decoding import ImageLimits
 from plumbline.operators.errors import RowError
-from plumbline.operators.images import FetchUri, ImageLimits, decode_picture
+from plumbline.operators.image_rows import FetchUri
+from plumbline.operators.images import decode_picture
 from plumbline.operators.report.marks import AskedQuestion, Segment, asked_questions, cut, mark_prompt, unreadable
 from plumbline.operators.report.picking import Pick
 from plumbline.operators.words import names

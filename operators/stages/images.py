@@ -9,7 +9,8 @@ from PIL import Image
 
 from plumbline.operators.batches import BatchSize
 from plumbline.operators.errors import RowError
-from plumbline.operators.images import ImageRow, PreparedImages, identify, image_records, prepare_images
+from plumbline.operators.image_rows import ImageRow, identify, image_records
+from plumbline.operators.images import PreparedImages, prepare_images
 from plumbline.operators.rows import basis_of, with_kept
 from plumbline.operators.stages.stage import Inputs, RowStage, StageOptions
 

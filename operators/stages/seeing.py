@@ -11,7 +11,8 @@ from PIL import Image
 from plumbline.operators import rows
 from plumbline.operators.batches import BatchSize, in_windows
 from plumbline.operators.errors import RowError
-from plumbline.operators.images import ImageRow, PreparedImages
+from plumbline.operators.image_rows import ImageRow
+from plumbline.operators.images import PreparedImages
 from plumbline.operators.metrics.writing import Writing
 from plumbline.operators.models.calls import ImageRequest, Usage
 from plumbline.operators.stages.images import ImagesStage, PromptBasis

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from plumbline.operators import rows
 from plumbline.operators.errors import SourceError
-from plumbline.operators.images import id_text
+from plumbline.operators.image_rows import id_text
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import SEPARATORS
 from plumbline.pipelines.judging.releases.sheets import read_content, read_sheet, read_text

@@ -10,8 +10,8 @@ from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
+from plumbline.operators.decoding import ImageLimits
 from plumbline.operators.errors import ConfigError, suggest
-from plumbline.operators.images import ImageLimits
 from plumbline.operators.metrics.metric import PackedMetric
 from plumbline.operators.metrics.table import AnyMetric
 from plumbline.operators.models.families.any_model import AnyModel

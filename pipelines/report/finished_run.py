@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from plumbline.operators.decoding import ImageLimits
 from plumbline.operators.diagnosis.diagnosis import KEPT, Diagnosis, diagnosis_of, shown_tables
-from plumbline.operators.images import ImageLimits
 from plumbline.operators.judging.judgement import Comparison, Judgement
 from plumbline.operators.report.agreement import Agreement
 from plumbline.operators.report.rendering import diagnosis_markdown

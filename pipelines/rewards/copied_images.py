@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plumbline.operators.errors import PlumblineError, RowError
-from plumbline.operators.images import FETCHES, ImageRow, digest_of, identify, image_records, is_embedded, row_bytes
+from plumbline.operators.image_rows import ImageRow, digest_of, identify, image_records, is_embedded, row_bytes
+from plumbline.operators.images import FETCHES
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.rewards.gathered import CHANGED, ScoredRun, ScoredShard, digests_of
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS

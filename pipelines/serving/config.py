@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from plumbline.operators.decoding import ImageLimits
 from plumbline.operators.errors import ConfigError
-from plumbline.operators.images import ImageLimits
 from plumbline.operators.metrics.table import AnyMetric
 from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.operators.scorer import ScorerConfig

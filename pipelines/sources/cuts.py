@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from plumbline.operators.errors import SourceError
-from plumbline.operators.images import id_text, image_records
+from plumbline.operators.image_rows import id_text, image_records
 from plumbline.pipelines.cells.cells import Shard, digest
 from plumbline.pipelines.sources.prompts import Prompts, pairs_of, read_files
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from plumbline.operators import rows, schemas
 from plumbline.operators.errors import ConfigError, SourceError
-from plumbline.operators.images import id_text, image_records
+from plumbline.operators.image_rows import id_text, image_records
 from plumbline.pipelines.base.storage import StorageConfig, readable_errors
 from plumbline.pipelines.base.tables import SEPARATORS, as_list
 from plumbline.pipelines.cells.cells import Shard, digest

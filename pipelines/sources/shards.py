@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from plumbline.operators import rows
 from plumbline.operators.errors import SourceError
-from plumbline.operators.images import id_text
+from plumbline.operators.image_rows import id_text
 from plumbline.operators.rows import require_once
 from plumbline.pipelines.base.storage import (
     Place,

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from plumbline.operators import rows, schemas
 from plumbline.operators.errors import PlumblineError, RowError
-from plumbline.operators.images import identify, image_records
+from plumbline.operators.image_rows import identify, image_records
 from plumbline.operators.stages.scores import written_bases
 from plumbline.operators.stages.table import STAGES
 from plumbline.operators.summary import Skills, Tally

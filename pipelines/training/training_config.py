@@ -4,8 +4,8 @@ import os
 from dataclasses import dataclass, field
 from typing import Literal
 
+from plumbline.operators.decoding import ImageLimits
 from plumbline.operators.errors import ConfigError
-from plumbline.operators.images import ImageLimits
 from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.operators.statistics.options import Sampling
 from plumbline.operators.training.loop import Stage

@@ -11,7 +11,8 @@ import pytest
 import torch
 from PIL import Image
 
-from plumbline.operators.images import ImageLimits, prepare_images
+from plumbline.operators.decoding import ImageLimits
+from plumbline.operators.images import prepare_images
 from plumbline.operators.models.calls import Question
 from plumbline.operators.models.families import model_config
 from plumbline.operators.models.loading import load

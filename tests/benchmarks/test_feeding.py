@@ -14,7 +14,8 @@ import torch
 from PIL import Image
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-from plumbline.operators.images import ImageLimits, PreparedImages, decode_bytes, prepare_images
+from plumbline.operators.decoding import ImageLimits, decode_bytes
+from plumbline.operators.images import PreparedImages, prepare_images
 from plumbline.operators.models.processing import PixelTransform
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.sources.uris import Uris

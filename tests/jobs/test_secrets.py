@@ -8,8 +8,9 @@ import pytest
 
 from plumbline.jobs.command import command_of, load_values, run_job
 from plumbline.jobs.sweep import COMMAND, main
+from plumbline.operators.decoding import ImageLimits
 from plumbline.operators.errors import ConfigError, without_secrets
-from plumbline.operators.images import ImageLimits, RowError, decode_picture
+from plumbline.operators.images import RowError, decode_picture
 from plumbline.pipelines.base.storage import StorageConfig, readable_errors
 from plumbline.pipelines.plans.config import SweepConfig, read_config
 from plumbline.pipelines.sweeps.writing import public_config

@@ -20,8 +20,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from plumbline.operators.decoding import ImageLimits
 from plumbline.operators.errors import ConfigError, PlumblineError, RowError
-from plumbline.operators.images import ImageLimits, PreparedImages, decode_picture, identify, prepare_images
+from plumbline.operators.image_rows import identify
+from plumbline.operators.images import PreparedImages, decode_picture, prepare_images
 from plumbline.operators.models.families.clip import ClipSimilarity
 from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5Likelihood
 from tests.operators.broken_images import (

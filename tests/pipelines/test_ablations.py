@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from plumbline.operators.errors import ConfigError
-from plumbline.operators.images import digest_of
+from plumbline.operators.image_rows import digest_of
 from plumbline.operators.metrics.ablation import Ablation
 from plumbline.operators.metrics.vpeval import VpevalConfig
 from plumbline.operators.scorer import Scorer, ScorerConfig

@@ -9,8 +9,8 @@ import pytest
 from plumbline.assets.making.tables import clip_tables
 from plumbline.jobs.command import command_of, load_values
 from plumbline.jobs.scorer import open_scorer
+from plumbline.operators.decoding import ImageLimits, decode_each
 from plumbline.operators.errors import ConfigError, RowError
-from plumbline.operators.images import ImageLimits, decode_each
 from plumbline.operators.videos import Clips
 from plumbline.pipelines.plans.config import SweepConfig, read_config
 from plumbline.pipelines.sweeps.planning import plan_sweep

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from plumbline.operators import rows, schemas
 from plumbline.operators.errors import RowError, SourceError
-from plumbline.operators.images import id_text
+from plumbline.operators.image_rows import id_text
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.writing import WrittenQuestion, identified
 from plumbline.pipelines.base.storage import Place

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from plumbline.operators import rows, schemas
-from plumbline.operators.images import ImageLimits
+from plumbline.operators.decoding import ImageLimits
 from plumbline.operators.metrics.vqascore import VqaScoreConfig
 from plumbline.operators.models.calls import LikelihoodModel
 from plumbline.operators.models.vqa_profiles import VqaProfile

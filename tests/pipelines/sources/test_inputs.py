@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from plumbline.operators.errors import ConfigError, SourceError
-from plumbline.operators.images import identify
+from plumbline.operators.image_rows import identify
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.plans.config import SweepConfig
 from plumbline.pipelines.plans.plan import Plan

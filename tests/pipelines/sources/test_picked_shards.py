@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plumbline.operators.images import ImageLimits
+from plumbline.operators.decoding import ImageLimits
 from plumbline.operators.statistics.options import Adaptive
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.cells import digest

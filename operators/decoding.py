@@ -1,0 +1,185 @@
+"""From encoded bytes to RGB images, each within the size limits or with its reason for not being one."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from plumbline.operators.errors import ConfigError, RowError
+from plumbline.operators.image_completeness import (
+    FORMATS,
+    JPEG,
+    STORED,
+    CostlyImage,
+    UncheckedImage,
+    decode_jpeg,
+    open_image,
+    read_jpeg,
+    require_pixels,
+)
+from plumbline.operators.videos import Clips, demuxer_of, sample_frames
+
+Image.MAX_IMAGE_PIXELS = None  # Pillow's own cap, of the whole process; ImageLimits is checked before any decoding
+
+MOST_ELONGATED = 16
+"""Longest over shortest side: models pad an image to its square, or resize its shortest side to hundreds of pixels."""
+LIKENESSES = {b"PK\x03\x04": "a zip archive", b"%PDF": "a PDF document", b"<": "a web page or other markup"}
+DECODING = 2
+"""Raised when what is refused as broken, or the pixels of what is not, changes."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImageLimits:
+    """What an image may cost before it is refused."""
+
+    max_pixels: int = 64_000_000
+    """Largest width x height that is decoded."""
+    max_bytes: int = 64_000_000
+    """Largest encoded size that is decoded."""
+    max_scans: int = 64
+    """Most scans of a JPEG that is decoded; a progressive one has about ten, and each costs as much as all pixels."""
+    max_seconds: float = 10.0
+    """Processor time after which decoding an image, or a video, is given up."""
+    max_images: int = 64
+    """Most images of one row, such as the frames of a film."""
+
+    def semantic(self) -> dict[str, int]:
+        """What refuses an image for good; one that took too long is tried again by the next run."""
+        return {
+            "max_pixels": self.max_pixels,
+            "max_bytes": self.max_bytes,
+            "max_scans": self.max_scans,
+            "max_images": self.max_images,
+            "decoding": DECODING,
+        }
+
+    def admit(self, then: Mapping[str, int]) -> bool:
+        """Whether these limits let in all that those that are given, as `semantic` gives them, let in."""
+        now = self.semantic()
+        same = then.keys() == now.keys() and then["decoding"] == DECODING
+        return same and all(then[name] <= now[name] for name in now)
+
+    def __post_init__(self) -> None:
+        for name in ("max_pixels", "max_bytes", "max_scans", "max_images"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"limits.{name}: expected at least 1, got {getattr(self, name)}")
+        if not 0 < self.max_seconds < math.inf:
+            raise ConfigError(f"limits.max_seconds: expected a number above 0, got {self.max_seconds:g}")
+
+
+def decode_each(encoded: bytes, limits: ImageLimits, clips: Clips) -> Iterator[Image.Image | RowError]:
+    """An encoded image as RGB, or of a video the frames that are looked at; the last may be why there is none."""
+    demuxer = demuxer_of(encoded)
+    if demuxer is None or len(encoded) > limits.max_bytes:
+        yield decode_bytes(encoded, limits)
+    else:
+        yield from _frames(encoded, demuxer, limits, clips.frames)
+
+
+def decode_bytes(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
+    """An encoded image as RGB, or why it is none."""
+    if len(encoded) > limits.max_bytes:
+        return too_large(f"a file of {len(encoded)} bytes", f"max_bytes={limits.max_bytes}")
+    return _decode(encoded, limits)
+
+
+class _Refused(Exception):
+    """A frame that the limits refuse."""
+
+    def __init__(self, error: RowError) -> None:
+        self.error = error
+
+
+def _frames(encoded: bytes, demuxer: str, limits: ImageLimits, count: int) -> Iterator[Image.Image | RowError]:
+    """Whatever FFmpeg raises is about these bytes, and so costs this row alone."""
+
+    def check(width: int, height: int) -> None:
+        if refusal := _oversize(width, height, limits):
+            raise _Refused(refusal)
+
+    try:
+        yield from sample_frames(encoded, demuxer, count, seconds=limits.max_seconds, check=check)
+    except _Refused as refused:
+        yield refused.error
+    except CostlyImage:
+        yield _too_slow(limits)
+    except Exception as error:
+        message = f"the video does not decode: {error or type(error).__name__}; generate it again"
+        yield RowError("corrupt_video", message, retryable=isinstance(error, MemoryError))
+
+
+def _decode(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
+    """Whatever Pillow raises is about these bytes, and so costs this row alone."""
+    try:
+        return _pixels(encoded, limits)
+    except UnidentifiedImageError:
+        message = f"expected an image ({', '.join(FORMATS)}), found {_likeness(encoded)}; generate it again"
+        return RowError("corrupt_image", message)
+    except UncheckedImage as error:
+        message = f"found {error}, whose reader does not say what is missing; save the image as PNG"
+        return RowError("corrupt_image", message)
+    except CostlyImage:
+        return _too_slow(limits)
+    except Exception as error:
+        message = f"the image does not decode: {error or type(error).__name__}; generate it again"
+        return RowError("corrupt_image", message, retryable=isinstance(error, MemoryError))
+
+
+def _pixels(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
+    """Checks what the header declares before a pixel is decoded, so that a decompression bomb costs nothing."""
+    jpeg = read_jpeg(encoded) if encoded.startswith(JPEG) else None
+    if jpeg is not None and len(jpeg.scans) > limits.max_scans:
+        return too_large(f"a JPEG of {len(jpeg.scans)} scans", f"max_scans={limits.max_scans}")
+    image = open_image(jpeg.encoded if jpeg is not None else encoded, limits.max_seconds)
+    refusal = _oversize(*image.size, limits)
+    if refusal is not None:
+        return refusal
+    if jpeg is not None:
+        return _rgb(decode_jpeg(image, jpeg))
+    require_pixels(image, encoded)
+    return _rgb(image)
+
+
+def _likeness(encoded: bytes) -> str:
+    """What bytes that are no image look like; of what they say, nothing."""
+    kinds = [kind for signature, kind in LIKENESSES.items() if encoded.lstrip().startswith(signature)]
+    return kinds[0] if kinds else "something else"
+
+
+def _oversize(width: int, height: int, limits: ImageLimits) -> RowError | None:
+    """Refuses what is large as it is, or would be in the square that models pad it to."""
+    if width * height > limits.max_pixels:
+        return too_large(f"{width}x{height} pixels", f"max_pixels={limits.max_pixels}")
+    if max(width, height) > MOST_ELONGATED * min(width, height):
+        return RowError("image_too_large", f"{width}x{height} is over {MOST_ELONGATED} times as long as wide; crop it")
+    return None
+
+
+def _rgb(image: Image.Image) -> Image.Image | RowError:
+    """The first frame as RGB; a 16-bit grey keeps its brightness, which Pillow's own conversion would clip.
+
+    What cannot be resized alike before and after the conversion is kept beside it, under STORED.
+    """
+    if image.mode in ("I", "F"):
+        return RowError(
+            "corrupt_image", f"pixels of mode {image.mode} have no fixed range; save the image as 8-bit RGB"
+        )
+    if image.mode.startswith("I;16"):
+        image = Image.fromarray((np.asarray(image).astype(np.uint32) // 257).astype(np.uint8))
+    if image.mode == "RGB":
+        return image
+    rgb = image.convert("RGB")
+    if image.mode != "L":
+        rgb.info[STORED] = image
+    return rgb
+
+
+def _too_slow(limits: ImageLimits) -> RowError:
+    found = f"decoding takes over limits.max_seconds={limits.max_seconds:g} of a processor"
+    return RowError("image_too_slow", f"{found}; save the image anew, or raise the limit", retryable=True)
+
+
+def too_large(found: str, limit: str) -> RowError:
+    return RowError("image_too_large", f"{found} is over limits.{limit}; check the image, or raise the limit")
