@@ -111,6 +111,7 @@ REMEDIES: Mapping[str, str] = {
     "request_refused": "act on the endpoint's message; shorten the prompt, or use a model that takes it",
     "shard_failed": "run again; if it stays, act on the message",
     "too_many_images": "keep fewer images in the row, or raise limits.max_images",
+    "unfinished_thought": "raise the model's thinking_tokens, or set its thinking=refused",
     "unknown_prompt": "add the prompt, correct the row's prompt_id, or set benchmark.require_every_image=false",
     "unreadable_reply": "use a more able model as writer or judge, or raise the metric's max_tokens",
     "unreadable_uri": "check the address, and that the credentials may read it",

@@ -62,6 +62,8 @@ class Request(NamedTuple):
     """The reply ends before the first of these."""
     schema: str | None = None
     """A JSON schema, as text, that the reply must fit where the backend can enforce one."""
+    ends: tuple[int, ...] = ()
+    """Tokens that end the reply beside the model's own, where its weights run here."""
 
 
 LONGEST_REPLY = 32
@@ -75,6 +77,8 @@ class Generation(NamedTuple):
     complete: bool
     """False where it was cut at max_tokens."""
     usage: Usage
+    ids: tuple[int, ...] = ()
+    """Its tokens, the one that ended it included, where the model's weights run here."""
 
     @property
     def took(self) -> Usage:

@@ -5,6 +5,7 @@ from typing import Any
 
 from plumbline.operators.errors import ModelError
 from plumbline.operators.models.calls import Call
+from plumbline.operators.models.engines.thinking import LIKELIHOOD
 from plumbline.operators.models.families import FAMILIES, serving
 from plumbline.operators.models.model import ResolvedModel
 
@@ -26,6 +27,8 @@ def load(model: ResolvedModel, call: Call) -> Any:
     loads = FAMILIES[model.config.family].loads_of(model.config)
     if call not in loads:
         raise ModelError(f"model family {model.config.family!r} does not serve `{call}`; use {serving(call)}")
+    if call == "likelihood" and model.config.thinking == "allowed":
+        raise ModelError(f"{model.config.checkpoint}: {LIKELIHOOD}")
     return loads[call](model)
 
 

@@ -14,6 +14,7 @@ from plumbline.operators.models.vqa_profiles import VqaProfile
 
 Engine = Literal["transformers", "vllm"]
 Precision = Literal["float32", "bfloat16"]
+Thoughts = Literal["refused", "allowed"]
 HUB_REVISION = re.compile(r"refs/.+|[0-9a-f]{40}")
 """How the hub names a pull request or a commit, and nobody a folder."""
 
@@ -48,6 +49,16 @@ class ModelConfig:
     def engine(self) -> Engine:
         """What runs it, where its family leaves no choice."""
         return "transformers"
+
+    @property
+    def thinking(self) -> Thoughts:
+        """Whether it may think before it replies, where its family leaves no choice."""
+        return "refused"
+
+    @property
+    def thinking_tokens(self) -> int:
+        """The longest thought, where its family leaves no choice."""
+        return 0
 
 
 def check_least(option: str, number: float, least: float) -> None:

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.models.calls import Usage
-from plumbline.operators.models.model import ModelConfig, check_least
+from plumbline.operators.models.model import ModelConfig, Thoughts, check_least
 
 PER = 1_000_000
 """Tokens that a price is for."""
@@ -61,6 +61,11 @@ class ServiceModel(ModelConfig):
     """Seconds that one attempt of a request to the endpoint may take."""
     requests_per_minute: float | None = None
     """How many requests, those that are tried again included, one worker makes in a minute; null sets no bound."""
+    thinking: Thoughts = "refused"
+    """`allowed`: the model may think before it replies, and the reply is what follows the thought. `refused`: the
+    metric's max_tokens are for both."""
+    thinking_tokens: int = 4096
+    """Of `thinking=allowed`: tokens of the longest thought; one that is longer is an error of its row."""
     prices: Prices | None = None
     """What a million of the endpoint's tokens cost, for the estimates and totals of a sweep: {read: 2.5, written: 10,
     cached: 1.25, currency: USD}; null leaves costs out."""
@@ -70,6 +75,7 @@ class ServiceModel(ModelConfig):
     def check_options(self) -> None:
         check_least("concurrency", self.concurrency, 1)
         check_least("max_retries", self.max_retries, 0)
+        check_least("thinking_tokens", self.thinking_tokens, 1)
         for name, number in (("timeout", self.timeout), ("requests_per_minute", self.requests_per_minute)):
             if number is not None and not (math.isfinite(number) and number > 0):
                 raise ConfigError(f"model {name}: expected more than 0, got {number}")

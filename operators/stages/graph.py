@@ -6,6 +6,7 @@ from typing import NamedTuple
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.models.calls import Call
+from plumbline.operators.models.engines.thinking import LIKELIHOOD
 from plumbline.operators.models.families import FAMILIES, serving
 from plumbline.operators.models.model import ModelConfig
 from plumbline.operators.models.resolution import takes_videos
@@ -85,6 +86,8 @@ def _check_model(where: str, kind: str, role: str, call: Call, models: Mapping[s
         family, engine = models[role].family, models[role].engine
         served = f"a {family} on {engine}" if call in FAMILIES[family].calls else f"a {family}"
         raise ConfigError(f"{where}: {kind} needs a {serving(call)} model, and the role {role!r} is {served}")
+    if call == "likelihood" and models[role].thinking == "allowed":
+        raise ConfigError(f"{where}, role {role!r}: {LIKELIHOOD}")
 
 
 def node_name(stage: type[Stage], metric: Metric) -> str:

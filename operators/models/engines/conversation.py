@@ -5,7 +5,7 @@ Nothing here imports torch: `tokenizer` is any transformers tokenizer.
 
 import json
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
@@ -27,7 +27,8 @@ NAMED = re.compile(r"(^|[-_. ])thinking($|[-_. ])", re.IGNORECASE)
 TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
 PROBLEM = (
     "a thinking model: it would be scored on the first token of a thought and not of an answer; "
-    "use the checkpoint of the same model that answers at once, often called Instruct"
+    "use the checkpoint of the same model that answers at once, often called Instruct, or thinking=allowed where a "
+    "metric has the model reply"
 )
 SAID = "said"
 """A reply in whose place in a chat template one can see what ends it."""
@@ -40,27 +41,9 @@ class Conversation(NamedTuple):
     request: Request
     ids: list[int]
 
-
-def reply_to_fitting(
-    tokenizer: Any,
-    requests: Sequence[Request],
-    *,
-    context: int | None,
-    answer: Callable[[Sequence[Conversation]], Sequence[Reply]],
-) -> list[Reply]:
-    """What `answer` gives to the requests that fit the context with their replies, and an error for each other."""
-    conversations = [Conversation(request, conversation_ids(tokenizer, request.messages)) for request in requests]
-    refusals = [_refusal(conversation, context) for conversation in conversations]
-    fitting = [conversation for conversation, refusal in zip(conversations, refusals, strict=True) if refusal is None]
-    replies = iter(answer(fitting))
-    return [next(replies) if refusal is None else refusal for refusal in refusals]
-
-
-def _refusal(conversation: Conversation, context: int | None) -> RowError | None:
-    length, limit = len(conversation.ids), conversation.request.max_tokens
-    if context is None or length + limit <= context:
-        return None
-    return RowError("prompt_too_long", TOO_LONG.format(length, limit, context))
+    def asking(self, request: Request, ids: Sequence[int] = ()) -> "Conversation":
+        """The same with another request, `ids` being the first tokens of its reply."""
+        return Conversation(request, [*self.ids, *ids])
 
 
 def reply_text(tokenizer: Any, ids: Sequence[int]) -> str:
@@ -80,28 +63,29 @@ def generation(
     """A reply of these tokens, up to the one of `ends` that ends it or before its first stop string."""
     text = reply_text(tokenizer, ids)
     kept = before_stop(text, request)
-    return Generation(kept, kept != text or (bool(ids) and ids[-1] in ends), usage)
+    ended = bool(ids) and (ids[-1] in ends or ids[-1] in request.ends)
+    return Generation(kept, kept != text or ended, usage, tuple(ids))
 
 
-def conversation_ids(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
+def conversation_ids(tokenizer: Any, messages: Sequence[Message], *, thinks: bool = False) -> list[int]:
     """The conversation's tokens in the tokenizer's chat template, open for the reply; without one, a text a line.
 
-    Templates that offer to think aloud first are told not to: what is wanted is the reply. A template brings its own
-    special tokens, a plain text gets the tokenizer's.
+    A template brings its own special tokens, a plain text gets the tokenizer's.
     """
-    text = conversation_text(tokenizer, messages)
+    text = conversation_text(tokenizer, messages, thinks=thinks)
     return list(tokenizer(text, add_special_tokens=tokenizer.chat_template is None).input_ids)
 
 
-def conversation_text(tokenizer: Any, messages: Sequence[Message]) -> str:
+def conversation_text(tokenizer: Any, messages: Sequence[Message], *, thinks: bool = False) -> str:
     """The conversation in the tokenizer's chat template, open for the reply; without one, a text a line."""
     if tokenizer.chat_template is None:
         return "\n".join(message.text for message in messages)
-    return _render(tokenizer, [{"role": message.role, "content": message.text} for message in messages])
+    turns = [{"role": message.role, "content": message.text} for message in messages]
+    return _render(tokenizer, turns, thinks=thinks)
 
 
 def image_conversation_text(
-    tokenizer: Any, messages: Sequence[Message], *, system: str | None, is_open: bool = True
+    tokenizer: Any, messages: Sequence[Message], *, system: str | None, is_open: bool = True, thinks: bool = False
 ) -> str:
     """A conversation about one image in the chat template, the image first, open for the reply unless told otherwise.
 
@@ -115,7 +99,7 @@ def image_conversation_text(
     spoken = [{"role": message.role, "content": [{"type": "text", "text": message.text}]} for message in messages]
     spoken[0]["content"] = [{"type": "image"}, {"type": "text", "text": messages[0].text}]
     before = [] if system is None else [{"role": "system", "content": [{"type": "text", "text": system}]}]
-    return _render(tokenizer, [*before, *spoken], is_open=is_open)
+    return _render(tokenizer, [*before, *spoken], is_open=is_open, thinks=thinks)
 
 
 def turn_end(tokenizer: Any, ends: Sequence[int], *, system: str | None) -> int:
@@ -160,10 +144,11 @@ def is_begun(tokenizer: Any, text: str) -> bool:
     return tokenizer.bos_token is not None and text.startswith(tokenizer.bos_token)
 
 
-def _render(tokenizer: Any, turns: Sequence[Mapping[str, Any]], *, is_open: bool = True) -> str:
+def _render(tokenizer: Any, turns: Sequence[Mapping[str, Any]], *, is_open: bool = True, thinks: bool = False) -> str:
+    """The turns in the chat template, which is told whether the model may think before it replies."""
     try:
         text = tokenizer.apply_chat_template(
-            list(turns), tokenize=False, add_generation_prompt=is_open, enable_thinking=False
+            list(turns), tokenize=False, add_generation_prompt=is_open, enable_thinking=thinks
         )
     except Exception as error:
         reason = " ".join(str(error).split())[:300]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from plumbline.operators.errors import ConfigError, suggest
-from plumbline.operators.models.model import Engine, LocalModel
+from plumbline.operators.models.model import Engine, LocalModel, ModelConfig, Thoughts, check_least
 
 THROUGHPUT_OPTIONS = frozenset(
     {
@@ -94,17 +94,29 @@ class EngineModel(LocalModel):
     """Arguments of the vLLM engine, such as max_model_len or gpu_memory_utilization; another engine has no use for
     them."""
 
+    thinking: Thoughts = "refused"
+    """`allowed`: the model may think before it replies, and the reply is what follows the thought. `refused`: the chat
+    template is told that it may not, and a vlm that thinks all the same does not load."""
+    thinking_tokens: int = 4096
+    """Of `thinking=allowed`: tokens of the longest thought; one that is longer is an error of its row."""
+
     def check_options(self) -> None:
         check_options(self.engine_options)
+        check_least("thinking_tokens", self.thinking_tokens, 1)
 
 
 def engine_in_key(model: EngineModel) -> dict[str, Any]:
     """What of its engine can change a result: the options as JSON values in the order of their names."""
     if model.engine != "vllm":
-        return {"engine": model.engine, "engine_options": {}}
+        return {"engine": model.engine, "engine_options": {}, **thinking_in_key(model)}
     options = {
         name: dict(value) if isinstance(value, Mapping) else value
         for name, value in sorted(model.engine_options.items())
         if name not in THROUGHPUT_OPTIONS
     }
-    return {"engine": model.engine, "engine_options": options}
+    return {"engine": model.engine, "engine_options": options, **thinking_in_key(model)}
+
+
+def thinking_in_key(model: ModelConfig) -> dict[str, Any]:
+    """How long it may think, if it may."""
+    return {"thinking_tokens": model.thinking_tokens} if model.thinking == "allowed" else {}

@@ -24,12 +24,13 @@ from plumbline.operators.models.engines.conversation import (
     Reply,
     before_stop,
     choice_ids,
+    conversation_text,
     image_conversation_text,
     reply_text,
-    reply_to_fitting,
     template_ids,
 )
 from plumbline.operators.models.engines.engine_options import EngineModel
+from plumbline.operators.models.engines.thinking import Thinking, reply_to_fitting, thinking_of
 from plumbline.operators.models.engines.vllm_engine import Prompt, ReadyImage, Refusal, Served, VllmEngine, start_engine
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.processing import load_chat_tokenizer, padded_square
@@ -86,21 +87,41 @@ class Step(NamedTuple):
             yield from (((*before, token), logprobs[token].logprob) for token in tokens)
 
 
+class ImageConversation(NamedTuple):
+    """A conversation about an image, and its tokens."""
+
+    image: ReadyImage
+    request: Request
+    ids: list[int]
+
+    def asking(self, request: Request, ids: Sequence[int] = ()) -> "ImageConversation":
+        """The same with another request, `ids` being the first tokens of its reply."""
+        return ImageConversation(self.image, request, [*self.ids, *ids])
+
+
 class VllmLikelihood:
     """A vision-language model behind an engine; usable from several threads at once."""
 
     side_by_side = True
 
     def __init__(
-        self, engine: VllmEngine, tokenizer: Any, *, system: str | None, padding: tuple[int, ...] | None, end: int
+        self,
+        engine: VllmEngine,
+        tokenizer: Any,
+        *,
+        system: str | None,
+        padding: tuple[int, ...] | None,
+        end: int,
+        thinking: Thinking | None = None,
     ) -> None:
         """`system` is the message before every question, `padding` the colour of the square that images are put on,
-        `end` the token that ends a choice's turn."""
+        `end` the token that ends a choice's turn; a conversation has `thinking` first."""
         self.engine = engine
         self.tokenizer = tokenizer
         self.system = system
         self.padding = padding
         self.end = end
+        self.thinking = thinking
         self._bare = template_ids(tokenizer, self._asking(""))
         self._of_thread = threading.local()
 
@@ -159,12 +180,18 @@ class VllmLikelihood:
 
         Raises EngineError where the engine has failed.
         """
-        texts = [self._text(request.messages) for _, request in requests]
-        prompts = [self._prompt(features[image], text) for (image, _), text in zip(requests, texts, strict=True)]
-        outputs = self.engine.run(prompts, [sampling(request) for _, request in requests])
+        asked = [
+            ImageConversation(features[image], request, template_ids(self.tokenizer, self._text(request.messages)))
+            for image, request in requests
+        ]
+        return self._answer(asked) if self.thinking is None else self.thinking.replies(asked, self._answer)
+
+    def _answer(self, asked: Sequence[ImageConversation]) -> list[Reply]:
+        prompts = [Prompt(one.ids, one.image) for one in asked]
+        outputs = self.engine.run(prompts, [sampling(one.request) for one in asked])
         return [
-            _refused(output) if isinstance(output, Refusal) else _reply(self.tokenizer, request, output)
-            for (_, request), output in zip(requests, outputs, strict=True)
+            _refused(output) if isinstance(output, Refusal) else _reply(self.tokenizer, one.request, output)
+            for one, output in zip(asked, outputs, strict=True)
         ]
 
     def _ask(self, features: Sequence[ReadyImage], question: Question) -> QuestionTokens:
@@ -176,7 +203,8 @@ class VllmLikelihood:
         return self._text([Message("user", question)])
 
     def _text(self, messages: Sequence[Message]) -> str:
-        return image_conversation_text(self.tokenizer, messages, system=self.system)
+        thinks = self.thinking is not None
+        return image_conversation_text(self.tokenizer, messages, system=self.system, thinks=thinks)
 
     def _prompt(self, image: ReadyImage, text: str) -> Prompt:
         return Prompt(template_ids(self.tokenizer, text), image)
@@ -224,21 +252,25 @@ def _read(scored: Mapping[tuple[int, Tokens], float], index: int, choice: Tokens
 class VllmGenerate:
     """A causal language model behind an engine; usable from several threads at once."""
 
-    def __init__(self, engine: VllmEngine, tokenizer: Any) -> None:
+    def __init__(self, engine: VllmEngine, tokenizer: Any, thinking: Thinking | None = None) -> None:
         self.engine = engine
         self.tokenizer = tokenizer
+        self.thinking = thinking
 
     @classmethod
     def load(cls, model: ResolvedModel[EngineModel]) -> "VllmGenerate":
         """An engine with the model's checkpoint; raises ModelError where it does not start."""
-        return cls(start_engine(model), load_chat_tokenizer(model))
+        tokenizer = load_chat_tokenizer(model)
+        prompt = conversation_text(tokenizer, [Message("user", "")], thinks=True)
+        return cls(start_engine(model), tokenizer, thinking_of(model.config, tokenizer, prompt))
 
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
         """The reply to each request, or why there is none: it does not fit the engine, or the schema is refused.
 
         Raises EngineError where the engine has failed.
         """
-        return reply_to_fitting(self.tokenizer, requests, context=self.engine.max_model_len, answer=self._answer)
+        context = self.engine.max_model_len
+        return reply_to_fitting(self.tokenizer, requests, context=context, answer=self._answer, thinking=self.thinking)
 
     def _answer(self, conversations: Sequence[Conversation]) -> list[Reply]:
         params = [sampling(conversation.request) for conversation in conversations]
@@ -255,7 +287,7 @@ def _reply(tokenizer: Any, request: Request, output: Served) -> Generation:
     """The reply, decoded at once: vLLM's own text leaves out a character that max_tokens has cut."""
     (completion,) = output.outputs
     text = before_stop(reply_text(tokenizer, completion.token_ids), request)
-    return Generation(text, completion.finish_reason != "length", usage_of(output))
+    return Generation(text, completion.finish_reason != "length", usage_of(output), tuple(completion.token_ids))
 
 
 def sampling(request: Request) -> Any:
@@ -269,6 +301,7 @@ def sampling(request: Request) -> Any:
         temperature=request.temperature,
         seed=request.seed,
         stop=list(request.stop),
+        stop_token_ids=list(request.ends),
         max_tokens=request.max_tokens,
         structured_outputs=None if request.schema is None else StructuredOutputsParams(json=spaced(request.schema)),
         output_kind=RequestOutputKind.FINAL_ONLY,

@@ -30,6 +30,8 @@ from plumbline.operators.models.calls import (
     Request,
     Usage,
 )
+from plumbline.operators.models.engines.engine_options import thinking_in_key
+from plumbline.operators.models.engines.thinking import CUT, after_thought, unfinished
 from plumbline.operators.models.family import Family
 from plumbline.operators.models.service import ServiceModel
 from plumbline.operators.models.vqa_profiles import FIRST_TOKEN, VqaProfile
@@ -173,7 +175,7 @@ class OpenAiModel:
         """One request for a token, in the form of the call; raises ModelError where it has no answer of that form."""
         grey = Image.new("RGB", (64, 64), "grey")
         image = None if call == "generate" else self._data_url(self.preprocess(grey))
-        arguments = self._arguments(Request((Message("user", "Answer yes or no: yes?"),), 1), image)
+        arguments = self._arguments(Request((Message("user", "Answer yes or no: yes?"),), 1), image) | {"max_tokens": 1}
         tells = call == "likelihood"
         trial = HttpRequest(
             {**arguments, **(LOGPROBS if tells else {})}, partial(self._logprobs, []) if tells else self._choice
@@ -248,10 +250,11 @@ class OpenAiModel:
     def _arguments(self, request: Request, image: str | None = None) -> dict[str, Any]:
         """What is sent for a request; an image, as a data URL, stands before its first message."""
         first, *others = request.messages
+        thought = self.config.thinking_tokens if self.config.thinking == "allowed" else 0
         arguments: dict[str, Any] = {
             "model": self.name,
             "messages": [_shown(first, image), *({"role": turn.role, "content": turn.text} for turn in others)],
-            "max_tokens": request.max_tokens,
+            "max_tokens": request.max_tokens + thought,
             "temperature": request.temperature,
             "seed": request.seed,
         }
@@ -278,6 +281,10 @@ class OpenAiModel:
         if isinstance(choice, RowError):
             return choice
         text, reason = choice.message.content, getattr(choice, "finish_reason", None)
+        if self.config.thinking == "allowed":
+            text = after_thought(text) if isinstance(text, str) else ""
+            if not text and reason == "length":
+                return unfinished(CUT.format(self.config.thinking_tokens))
         if not isinstance(text, str) or not text:
             cut = (
                 ": it was cut at max_tokens, to which a model's reasoning counts; raise it"
@@ -424,7 +431,8 @@ def preflight_openai(model: "ResolvedModel[ServiceModel]", call: Call) -> None:
 
 def _options_in_key(config: ServiceModel, profile: VqaProfile | None) -> dict[str, Any]:
     """The form of images that are sent; PNG is not in it, for it is older than the choice."""
-    return {"image_format": config.image_format} if config.image_format != "png" else {}
+    image_format = {"image_format": config.image_format} if config.image_format != "png" else {}
+    return image_format | thinking_in_key(config)
 
 
 FAMILY = Family(

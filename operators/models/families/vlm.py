@@ -136,7 +136,8 @@ def _check(config: ChatModel, parts: Mapping[str, Part], fields: Fields) -> None
     checkpoint = parts["checkpoint"]
     problem = _image_problem(fields) if config.engine == "transformers" else _vllm_problem(fields)
     problem = problem or _penalty_problem(config, checkpoint) or _size_problem(config, fields)
-    problem = problem or (PROBLEM if _thinks(parts["tokenizer"], checkpoint) else None)
+    thinks = config.thinking == "refused" and _thinks(parts["tokenizer"], checkpoint)
+    problem = problem or (PROBLEM if thinks else None)
     if problem is not None:
         raise ModelError(f"{checkpoint.source}: {problem}")
 
@@ -203,6 +204,8 @@ def serve(model: "ResolvedModel[ChatModel]", network: Any) -> "ChatVlm":
 
     Raises ModelError where these do not load, or the network would give wrong answers.
     """
+    from plumbline.operators.models.calls import Message
+    from plumbline.operators.models.engines.thinking import thinking_of
     from plumbline.operators.models.networks import image_reader
     from plumbline.operators.models.networks.causal_lm import reply_ends
     from plumbline.operators.models.networks.image_prompts import ImagePrompts, load_processor
@@ -228,10 +231,13 @@ def serve(model: "ResolvedModel[ChatModel]", network: Any) -> "ChatVlm":
         padding=mean_colour(processor.image_processor) if _pads(model) else None,
         ends=ends,
         video_id=int(network.config.video_token_id) if model.profile.films else None,
+        thinks=model.config.thinking == "allowed",
     )
+    thinking = thinking_of(model.config, processor.tokenizer, prompts.text([Message("user", "")]))
     reader = getattr(image_reader, chat_type.reader)(network, pixels, image_id=image_id)
     penalty = 1.0 if model.config.repetition_penalty == "ignored" else _penalty(model.parts["checkpoint"])
-    return ChatVlm(reader, prompts, ends=ends, pair_batch=model.config.pair_batch, penalty=penalty)
+    batch = model.config.pair_batch
+    return ChatVlm(reader, prompts, ends=ends, pair_batch=batch, penalty=penalty, thinking=thinking)
 
 
 def _pads(model: "ResolvedModel[ChatModel]") -> bool:
@@ -263,7 +269,9 @@ def _check_network(model: "ResolvedModel[ChatModel]", network: Any, tokenizer: A
 
 
 def _load_on_vllm(model: "ResolvedModel[ChatModel]") -> "VllmLikelihood":
-    from plumbline.operators.models.engines.conversation import turn_end
+    from plumbline.operators.models.calls import Message
+    from plumbline.operators.models.engines.conversation import image_conversation_text, turn_end
+    from plumbline.operators.models.engines.thinking import thinking_of
     from plumbline.operators.models.engines.vllm_calls import ONE_IMAGE, VllmLikelihood
     from plumbline.operators.models.engines.vllm_engine import start_engine
     from plumbline.operators.models.processing import load_image_processor, mean_colour
@@ -275,7 +283,9 @@ def _load_on_vllm(model: "ResolvedModel[ChatModel]") -> "VllmLikelihood":
     most = model.config.max_pixels
     sized = {} if most is None else {"mm_processor_kwargs": {"max_pixels": most}}
     engine = start_engine(model, defaults={**ONE_IMAGE, **sized})
-    return VllmLikelihood(engine, tokenizer, system=system, padding=padding, end=end)
+    asked = image_conversation_text(tokenizer, [Message("user", "")], system=system, thinks=True)
+    thinking = thinking_of(model.config, tokenizer, asked)
+    return VllmLikelihood(engine, tokenizer, system=system, padding=padding, end=end, thinking=thinking)
 
 
 def _named_ends(checkpoint: Part) -> list[int]:
@@ -293,7 +303,8 @@ def _load_tokenizer(model: "ResolvedModel[ChatModel]") -> Any:
     tokenizer = load_chat_tokenizer(model)
     if model.profile == PALIGEMMA:
         tokenizer.chat_template = PALIGEMMA_TEMPLATE
-    check_template(tokenizer, system=model.profile.system)
+    if model.config.thinking == "refused":
+        check_template(tokenizer, system=model.profile.system)
     return tokenizer
 
 

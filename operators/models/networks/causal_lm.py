@@ -3,21 +3,22 @@
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from transformers import GenerationConfig, LogitsProcessor, StoppingCriteria
 
 from plumbline.operators.batches import in_batches, isolate
 from plumbline.operators.errors import ModelError
-from plumbline.operators.models.calls import Generation, Request, Usage
+from plumbline.operators.models.calls import Generation, Message, Request, Usage
 from plumbline.operators.models.engines.conversation import (
     Conversation,
     Reply,
+    conversation_text,
     generation,
     reply_text,
-    reply_to_fitting,
 )
+from plumbline.operators.models.engines.thinking import Thinking, reply_to_fitting, thinking_of
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.networks.loaded import LoadedModel
 from plumbline.operators.models.processing import load_chat_tokenizer, load_pretrained
@@ -44,6 +45,7 @@ class CausalLM(LoadedModel):
     """
 
     architecture = "AutoModelForCausalLM"
+    thinking: Thinking | None = None
 
     def __init__(self, *parts: Any, **batches: int) -> None:
         super().__init__(*parts, **batches)
@@ -59,6 +61,13 @@ class CausalLM(LoadedModel):
         self._lock = Lock()
 
     @classmethod
+    def load(cls, model: ResolvedModel[Any], network: Any = None) -> Self:
+        loaded = super().load(model, network)
+        prompt = conversation_text(loaded.tokenizer, [Message("user", "")], thinks=True)
+        loaded.thinking = thinking_of(model.config, loaded.tokenizer, prompt)
+        return loaded
+
+    @classmethod
     def load_network(cls, model: ResolvedModel[Any]) -> Any:
         return load_pretrained(cls.architecture, model, attn_implementation="sdpa")
 
@@ -69,7 +78,9 @@ class CausalLM(LoadedModel):
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
         """The reply to each request, or why there is none; callers in other threads wait their turn."""
         with self._lock:
-            return reply_to_fitting(self.tokenizer, requests, context=self.context, answer=self._answer_all)
+            return reply_to_fitting(
+                self.tokenizer, requests, context=self.context, answer=self._answer_all, thinking=self.thinking
+            )
 
     def _answer_all(self, conversations: Sequence[Conversation]) -> list[Reply]:
         """Replies to greedy requests in batches of like length, and to sampled ones alone."""
@@ -169,7 +180,7 @@ class Ending(StoppingCriteria):  # type: ignore[misc]
 
     def _ends(self, row: int, ids: list[int]) -> bool:
         request = self.requests[row]
-        if ids[-1] in self.end_ids or len(ids) >= request.max_tokens:
+        if ids[-1] in self.end_ids or ids[-1] in request.ends or len(ids) >= request.max_tokens:
             return True
         if not any(request.stop):
             return False

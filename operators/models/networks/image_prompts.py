@@ -66,10 +66,12 @@ class ImagePrompts:
         padding: tuple[int, ...] | None,
         ends: Sequence[int],
         video_id: int | None = None,
+        thinks: bool = False,
     ) -> None:
         """What the vision half takes is `held` until it does. `image_id` is the token whose embeddings are the image's,
         `system` the message before every conversation, `padding` the colour of the square images are put on, `ends`
-        the tokens that end a reply; a video stands where an image would, in tokens `video_id`.
+        the tokens that end a reply; a video stands where an image would, in tokens `video_id`; the model may think
+        before it replies if it `thinks`.
 
         Raises ModelError where the chat template does not show the image once.
         """
@@ -79,6 +81,7 @@ class ImagePrompts:
         self.image_id = image_id
         self.video_id = video_id
         self.system = system
+        self.thinks = thinks
         self.padding = padding
         self.mark = str(processor.image_token)
         self.image_mark = str(self.tokenizer.convert_ids_to_tokens(image_id))
@@ -89,7 +92,7 @@ class ImagePrompts:
 
     def _opening(self) -> str:
         """The prompt before the image; nothing that is said changes it."""
-        text = self._text([Message("user", "")])
+        text = self.text([Message("user", "")])
         if text.count(self.mark) != 1:
             raise ModelError(
                 f"{self.tokenizer.name_or_path}: expected the chat template to place one image token "
@@ -141,7 +144,7 @@ class ImagePrompts:
 
     def following(self, messages: Sequence[Message], closing: str) -> list[int]:
         """The tokens after the image's last one, up to the reply; raises HopelessRow for a second image."""
-        text = self._text(messages).replace(self.mark, self.image_mark + closing)
+        text = self.text(messages).replace(self.mark, self.image_mark + closing)
         ids = template_ids(self.tokenizer, text)
         if ids.count(self.image_id) != 1:
             raise HopelessRow(RowError("request_refused", SECOND_IMAGE.format(self.mark)))
@@ -152,10 +155,11 @@ class ImagePrompts:
         return self._choice(question, choice)
 
     def _choice_ids(self, question: str, choice: str) -> list[int]:
-        return choice_ids(self.tokenizer, self._text([Message("user", question)]), choice, end=self.end)
+        return choice_ids(self.tokenizer, self.text([Message("user", question)]), choice, end=self.end)
 
-    def _text(self, messages: Sequence[Message]) -> str:
-        return image_conversation_text(self.tokenizer, messages, system=self.system)
+    def text(self, messages: Sequence[Message]) -> str:
+        """A conversation in the chat template, the image's mark before its first words, open for the reply."""
+        return image_conversation_text(self.tokenizer, messages, system=self.system, thinks=self.thinks)
 
 
 class Gemma4Processor(ProcessorMixin):  # type: ignore[misc]

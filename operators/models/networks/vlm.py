@@ -17,6 +17,7 @@ from plumbline.operators.errors import HopelessRow, RowError
 from plumbline.operators.models.calls import LONGEST_REPLY, Generation, ImageRequest, Message, Question, Request, Usage
 from plumbline.operators.models.engines import conversation
 from plumbline.operators.models.engines.conversation import Reply, generation, reply_text
+from plumbline.operators.models.engines.thinking import Thinking
 from plumbline.operators.models.networks import prefixes
 from plumbline.operators.models.networks.causal_lm import Ending, GumbelNoise
 from plumbline.operators.models.networks.image_prompts import ImagePrompts, Pixels
@@ -42,6 +43,10 @@ class Continuation(NamedTuple):
     tail: Tail
     request: Request
 
+    def asking(self, request: Request, ids: Sequence[int] = ()) -> "Continuation":
+        """The same with another request, `ids` being the first tokens of its reply."""
+        return Continuation(self.tail._replace(prompt=[*self.tail.prompt, *ids]), request)
+
 
 class ChatVlm:
     """Conversations about images with a network that reads them.
@@ -60,15 +65,17 @@ class ChatVlm:
         ends: Sequence[int],
         pair_batch: int,
         penalty: float = 1.0,
+        thinking: Thinking | None = None,
     ) -> None:
         """`ends` are the tokens that end a reply; `pair_batch` questions are answered together; `penalty` is that of a
-        choice's tokens that were said before (Keskar et al. 2019), 1 for none.
+        choice's tokens that were said before (Keskar et al. 2019), 1 for none; a conversation has `thinking` first.
         """
         self.reader = reader
         self.prompts = prompts
         self.ends = frozenset(ends)
         self.pair_batch = BatchSize(pair_batch)
         self.penalised = None if penalty == 1 else RepetitionPenaltyLogitsProcessor(penalty)
+        self.thinking = thinking
         self.usage = Usage()
         self.device = reader.device
         self.context = reader.context
@@ -120,8 +127,9 @@ class ChatVlm:
     def generate_from_images(self, features: Sequence[Prefix], requests: Sequence[ImageRequest]) -> list[Reply]:
         """The reply to each conversation, or why there is none; it depends on its own request alone."""
         continuations = [self._conversation(features[image], request) for image, request in requests]
-        speak = partial(isolate, self._speak, size=self.pair_batch)
-        spoken = iter(self._in_batches(speak, [one for one in continuations if isinstance(one, Continuation)]))
+        speak = partial(self._in_batches, partial(isolate, self._speak, size=self.pair_batch))
+        fitting = [one for one in continuations if isinstance(one, Continuation)]
+        spoken = iter(speak(fitting) if self.thinking is None else self.thinking.replies(fitting, speak))
         return [next(spoken) if isinstance(one, Continuation) else one for one in continuations]
 
     def _question(self, features: Sequence[Prefix], question: Question, choices: Sequence[str]) -> Tail:
@@ -143,8 +151,9 @@ class ChatVlm:
             tail = self._tail(prefix, request.messages, [])
         except HopelessRow as refused:
             return refused.error
-        if self.context is not None and tail.tokens + request.max_tokens > self.context:
-            message = conversation.TOO_LONG.format(tail.tokens, request.max_tokens, self.context)
+        most = request.max_tokens + (0 if self.thinking is None else self.thinking.tokens)
+        if self.context is not None and tail.tokens + most > self.context:
+            message = conversation.TOO_LONG.format(tail.tokens, most, self.context)
             return RowError("prompt_too_long", message)
         return Continuation(tail, request)
 

@@ -203,6 +203,7 @@ QWEN_TEXT: dict[str, dict[str, Any]] = {
     "qwen3_vl": {"head_dim": 8},
     "qwen3_vl_moe": {"head_dim": 8, **EXPERTS},
     "qwen3_5": {
+        "vocab_size": len(BYTE_VOCABULARY) + 7,
         "head_dim": 16,
         "initializer_range": 0.2,
         "num_hidden_layers": 3,

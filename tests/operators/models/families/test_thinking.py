@@ -1,0 +1,206 @@
+"""Models that think before they reply: the reply is what follows the thought, and nothing is scored of a thought."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from plumbline.operators.errors import ModelError, RowError
+from plumbline.operators.models import loading
+from plumbline.operators.models.calls import Generation, ImageRequest, Message, Request
+from plumbline.operators.models.families import model_config
+from plumbline.operators.models.resolution import resolve_model
+from tests.operators import tiny
+from tests.operators.models.alike import PICTURES
+from tests.operators.models.endpoint import Server, connect, said
+from tests.operators.models.families.test_vlm import CHECKPOINTS, QWEN, WholeModel
+
+THOUGHT = 24
+REPLY = 6
+TEXTS = [
+    "Describe it.",
+    "Is it red?",
+    "a?",
+    "What is there, and where?",
+    "Now in one word.",
+    "Is it red, or is it blue?",
+]
+PROMPT = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n<think>\n"
+
+
+CUT = RowError("unfinished_thought", "the model thought for 24 tokens and came to no end; raise its thinking_tokens")
+
+
+class Thinker(NamedTuple):
+    """A model that thinks first, and what the library's own says after a prompt."""
+
+    ask: Callable[[Sequence[Request]], Sequence[Generation | RowError]]
+    goes_on: Callable[[str, int], list[int]]
+    """The likeliest tokens after a question, so many at most."""
+    tokenizer: Any
+    end: int
+
+
+def with_end_of_thought(folder: Path) -> int:
+    """Gives the tokenizer a token that ends a thought, in the place of one that is of no use."""
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).write_text((folder / name).read_text().replace("<image>", "</think>"))
+    return int(AutoTokenizer.from_pretrained(folder).convert_tokens_to_ids("</think>"))
+
+
+def ending_thoughts(network: Any, said: list[int], end: int) -> None:
+    """Has the network end a thought where it said the third token before."""
+    head, third = network.lm_head.weight.data, said[2]
+    head[[third, end]] = head[[end, third]]
+
+
+def writer(folder: Path, **options: Any) -> Thinker:
+    tiny.save_causal_lm(folder, template=tiny.THINKING_TEMPLATE)
+    end, tokenizer = with_end_of_thought(folder), AutoTokenizer.from_pretrained(folder)
+    network = AutoModelForCausalLM.from_pretrained(folder).eval()
+
+    def goes_on(text: str, most: int) -> list[int]:
+        inputs = tokenizer(PROMPT.format(text), return_tensors="pt")
+        said = network.generate(**inputs, max_new_tokens=most, do_sample=False)
+        return [int(token) for token in said[0, inputs.input_ids.shape[1] :]]
+
+    ending_thoughts(network, goes_on(TEXTS[0], 3), end)
+    network.save_pretrained(folder)
+    return Thinker(loaded("causal_lm", folder, "generate", **options).generate, goes_on, tokenizer, end)
+
+
+def looker(folder: Path, **options: Any) -> Thinker:
+    CHECKPOINTS["qwen3_5"].save(folder)
+    end = with_end_of_thought(folder)
+    whole = WholeModel(CHECKPOINTS["qwen3_5"], folder)
+
+    def goes_on(text: str, most: int) -> list[int]:
+        inputs = whole.inputs(PICTURES[0], (QWEN + "<think>\n").format(text))
+        said = whole.model.generate(
+            **inputs, max_new_tokens=most, do_sample=False, eos_token_id=whole.tokenizer.eos_token_id
+        )
+        return [int(token) for token in said[0, inputs["input_ids"].shape[1] :]]
+
+    ending_thoughts(whole.model, goes_on(TEXTS[0], 3), end)
+    whole.model.save_pretrained(folder)
+    model = loaded("vlm", folder, "generate_from_images", pair_batch=4, **options)
+
+    def ask(requests: Sequence[Request]) -> Sequence[Generation | RowError]:
+        seen = model.encode([model.preprocess(PICTURES[0])])
+        replies: Sequence[Generation | RowError] = model.generate_from_images(
+            seen, [ImageRequest(0, request) for request in requests]
+        )
+        return replies
+
+    return Thinker(ask, goes_on, whole.tokenizer, end)
+
+
+def loaded(family: str, folder: Path, call: Any, **options: Any) -> Any:
+    given = {"thinking": "allowed", "thinking_tokens": THOUGHT} | options
+    return loading.load(resolve_model(model_config(family=family, checkpoint=str(folder), **given), on_gpu=False), call)
+
+
+@pytest.fixture(scope="module", params=[writer, looker])
+def thinker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Thinker:
+    torch.set_num_threads(1)
+    made: Thinker = request.param(tmp_path_factory.mktemp("thinker"))
+    return made
+
+
+def ask(text: str, **options: Any) -> Request:
+    return Request((Message("user", text),), **{"max_tokens": REPLY} | options)
+
+
+def test_a_reply_is_what_the_librarys_own_model_says_after_its_thought(thinker: Thinker) -> None:
+    replies = thinker.ask([ask(text) for text in TEXTS])
+    ended = 0
+    for text, reply in zip(TEXTS, replies, strict=True):
+        thought = thinker.goes_on(text, THOUGHT)
+        if thinker.end not in thought:
+            assert isinstance(reply, RowError) and (reply.kind, reply.retryable) == ("unfinished_thought", False)
+            assert "raise its thinking_tokens" in reply.message or "within a thought" in reply.message
+            continue
+        ended += 1
+        length = thought.index(thinker.end) + 1
+        whole = thinker.goes_on(text, length + REPLY)
+        assert isinstance(reply, Generation)
+        assert reply.text == thinker.tokenizer.decode(whole[length:], skip_special_tokens=True).lstrip()
+        assert reply.usage.new_tokens == len(whole)
+    assert ended, "or nothing was shown"
+
+
+def test_a_stop_string_and_a_schema_are_for_the_reply_alone(thinker: Thinker) -> None:
+    (whole,) = thinker.ask([ask(TEXTS[0], max_tokens=20)])
+    assert isinstance(whole, Generation)
+    thought = thinker.tokenizer.decode(thinker.goes_on(TEXTS[0], 2))
+    stop = next(letter for letter in whole.text if letter.isascii() and letter.strip())
+    schema = json.dumps({"type": "object", "properties": {"score": {"enum": [1, 2]}}, "required": ["score"]})
+    stopped, held = thinker.ask(
+        [ask(TEXTS[0], max_tokens=20, stop=(thought, stop)), ask(TEXTS[0], max_tokens=40, schema=schema)]
+    )
+    assert isinstance(stopped, Generation) and isinstance(held, Generation)
+    assert (stopped.text, stopped.complete) == (whole.text.partition(stop)[0], True)
+    assert json.loads(held.text)["score"] in (1, 2) and held.complete
+
+
+@pytest.mark.parametrize("make", [writer, looker])
+def test_a_thought_that_its_budget_cuts_names_the_key_to_turn_and_one_must_fit_the_context(
+    tmp_path: Path, make: Callable[..., Thinker]
+) -> None:
+    short = make(tmp_path / "short", thinking_tokens=2)
+    (cut,) = short.ask([ask(TEXTS[0])])
+    assert cut == CUT._replace(message=CUT.message.replace("24", "2"))
+    (long,) = make(tmp_path / "long", thinking_tokens=512).ask([ask(TEXTS[0])])
+    assert isinstance(long, RowError) and long.kind == "prompt_too_long"
+
+
+def test_a_model_that_replies_at_once_is_taken_at_its_word(tmp_path: Path) -> None:
+    tiny.save_causal_lm(tmp_path)
+    with_end_of_thought(tmp_path)
+    plain, thinking = (loaded("causal_lm", tmp_path, "generate", thinking=one) for one in ("refused", "allowed"))
+    requests = [ask(text, max_tokens=THOUGHT) for text in TEXTS]
+    at_once = [
+        request for request, reply in zip(requests, plain.generate(requests), strict=True) if "<" not in reply.text
+    ]
+    stopped = [request._replace(stop=("a", "e")) for request in at_once]
+    replies = thinking.generate(stopped)
+    assert replies
+    for own, expected in zip(replies, plain.generate(stopped), strict=True):
+        assert (own.text, own.complete) == (expected.text, expected.complete)
+
+
+def test_thinking_is_in_the_key_and_refused_where_a_likelihood_is_asked_or_no_thought_would_end(tmp_path: Path) -> None:
+    folder = tiny.save_qwen2_vl(tmp_path / "qwen", kind="qwen3_5")
+
+    def key(**options: Any) -> Any:
+        return resolve_model(model_config(family="vlm", checkpoint=str(folder), **options), on_gpu=False).semantic()
+
+    assert key() == key(thinking="refused", thinking_tokens=7) != key(thinking="allowed")
+    assert key(thinking="allowed") != key(thinking="allowed", thinking_tokens=7)
+    with pytest.raises(ModelError, match=r"a likelihood is that of an answer given at once.*set thinking=refused"):
+        loaded("vlm", folder, "likelihood")
+    with pytest.raises(ModelError, match="a tokenizer with a token that ends a thought"):
+        loaded("vlm", folder, "generate_from_images")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "expected"),
+    [
+        ("Yes", "stop", "Yes"),
+        ("<think>\nHm.\n</think>\n\nYes", "stop", "Yes"),
+        ("Hm.\n</think>\n\nYes", "stop", "Yes"),
+        (None, "length", CUT),
+        ("<think>\nHm", "length", CUT),
+    ],
+)
+def test_a_services_reply_is_read_after_its_thought(
+    server: Server, text: str | None, reason: str, expected: str | RowError
+) -> None:
+    server.script = lambda number, body: said(text, reason=reason, reasoning_content="Hm.")
+    (reply,) = connect(server, thinking="allowed", thinking_tokens=THOUGHT).generate([ask("Is it red?")])
+    assert (reply.text if isinstance(reply, Generation) else reply) == expected
+    assert [body["max_tokens"] for body in server.bodies] == [REPLY + THOUGHT]
