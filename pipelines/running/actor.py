@@ -29,7 +29,7 @@ from plumbline.pipelines.running.outcomes import (
     log_context,
     shard_name,
 )
-from plumbline.pipelines.running.process import Deadline, keep_freed_memory, set_torch_threads
+from plumbline.pipelines.running.process import Deadline, tune_process
 from plumbline.pipelines.running.progress import NO_HISTORY, History
 from plumbline.pipelines.running.stages import NodeStage, StageContext
 from plumbline.pipelines.running.surroundings import Surroundings
@@ -83,9 +83,7 @@ class StageActor:
             if unfinished > pool.max_size + terms.max_attempts:
                 raise RunnerError(f"its workers died {unfinished} times while loading; they may lack memory")
             terms.surroundings.apply_environment()
-            keep_freed_memory()
-            if node.model is not None:
-                set_torch_threads(pool.threads)
+            tune_process(pool.threads if node.model is not None else None)
             machine = own_resources()
             self.stage = NodeStage(node, terms.context, decoders=pool.decoders_on(machine.cpus, machine.gpus))
         except Exception as error:

@@ -2,6 +2,7 @@
 
 import ctypes
 import faulthandler
+import gc
 import sys
 import threading
 import time
@@ -14,6 +15,9 @@ MAX_MMAP_THRESHOLD = 32 << 20
 """Bytes from which glibc maps memory afresh; the largest value that it allows."""
 TRIM_THRESHOLD = 1 << 30
 """Bytes that glibc keeps at the top of the heap."""
+OBJECTS = 50_000
+"""New ones after which Python looks for garbage. Imports make many that stay; looking at these again and again takes
+a fifth of the time in which torch and transformers are imported."""
 MIN_CLOCK = 1e-3
 """Seconds for a clock that is already overdue."""
 
@@ -60,7 +64,14 @@ class Deadline:
             faulthandler.cancel_dump_traceback_later()
 
 
-def keep_freed_memory() -> None:
+def tune_process(threads: int | None) -> None:
+    """Makes a process ready to load models and call them in so many threads, torch's own number where that is None."""
+    _keep_freed_memory()
+    gc.set_threshold(OBJECTS)
+    set_torch_threads(threads)
+
+
+def _keep_freed_memory() -> None:
     """Tells glibc, where that is the C library, to keep freed memory for the next batch.
 
     By default every large tensor on the CPU is a fresh mapping, and faulting its pages in takes up to a third of a

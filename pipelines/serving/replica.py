@@ -13,7 +13,7 @@ from plumbline.operators.scorer import Scorer, ScorerConfig
 from plumbline.operators.wires.wire import Answer, ScoreRequest
 from plumbline.pipelines.base.cluster import PoolConfig
 from plumbline.pipelines.running.machines import own_resources
-from plumbline.pipelines.running.process import Deadline, keep_freed_memory, set_torch_threads
+from plumbline.pipelines.running.process import Deadline, tune_process
 
 BATCHES = 2
 """One is computed while the next is decoded."""
@@ -25,8 +25,7 @@ class Replica:
 
     def __init__(self, config: ScorerConfig, pool: PoolConfig) -> None:
         """The pool's deadline is of one batch's decoding, and of its models' calls."""
-        keep_freed_memory()
-        set_torch_threads(pool.threads)
+        tune_process(pool.threads)
         machine = own_resources()
         config = replace(config, decoders=pool.decoders_on(machine.cpus, machine.gpus))
         self.scorer = Scorer(config, Deadline(pool.deadline))
