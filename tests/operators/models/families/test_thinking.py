@@ -58,8 +58,8 @@ def ending_thoughts(network: Any, said: list[int], end: int) -> None:
     head[[third, end]] = head[[end, third]]
 
 
-def writer(folder: Path, **options: Any) -> Thinker:
-    tiny.save_causal_lm(folder, template=tiny.THINKING_TEMPLATE)
+def writer(folder: Path, head_dim: int = 8, **options: Any) -> Thinker:
+    tiny.save_causal_lm(folder, template=tiny.THINKING_TEMPLATE, head_dim=head_dim)
     end, tokenizer = with_end_of_thought(folder), AutoTokenizer.from_pretrained(folder)
     network = AutoModelForCausalLM.from_pretrained(folder).eval()
 
