@@ -4,7 +4,7 @@ import sys
 
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say
-from plumbline.pipelines.base.endings import COMPLETE, WITHIN_BUDGET
+from plumbline.pipelines.base.exit_codes import COMPLETE, WITHIN_BUDGET
 from plumbline.pipelines.judging.accumulation import AccumulateConfig, write_accumulated
 
 COMMAND = Command(

@@ -10,8 +10,8 @@ from plumbline.jobs.display.leaderboards import show_usage
 from plumbline.jobs.display.plan_table import show_plan
 from plumbline.jobs.display.progress_lines import ProgressDisplay
 from plumbline.jobs.logs import logged
-from plumbline.pipelines.building.building import Built, build, plan_build, write
-from plumbline.pipelines.building.building_config import BuildConfig
+from plumbline.pipelines.new_benchmarks.building import Built, build, plan_build, write
+from plumbline.pipelines.new_benchmarks.building_config import BuildConfig
 
 COMMAND = Command(
     "build_benchmark",

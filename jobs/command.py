@@ -37,7 +37,7 @@ from plumbline.jobs.secrets import hide, masked, resolve
 from plumbline.jobs.words import as_override, chooses, in_full
 from plumbline.operators.errors import DISTRIBUTION, ConfigError, PlumblineError, suggest, without_secrets
 from plumbline.operators.models.families import families_with
-from plumbline.pipelines.plans.config import alternatives, read_config
+from plumbline.pipelines.plans.sweep_config import alternatives, read_config
 
 UNREADABLE = (HydraException, OmegaConfBaseException, YAMLError, ValueError, RecursionError)
 """What Hydra and its readers raise for files that they cannot take."""

@@ -15,7 +15,7 @@ from hydra.core.config_store import ConfigStore
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.models.families import FAMILIES
 from plumbline.operators.models.model import ModelConfig
-from plumbline.pipelines.plans.config import alternatives, classes_within
+from plumbline.pipelines.plans.sweep_config import alternatives, classes_within
 
 REQUIRED = "???"
 """How Hydra writes a key that has no default."""

@@ -13,7 +13,7 @@ from plumbline.jobs.display.progress_lines import ProgressDisplay
 from plumbline.jobs.logs import logged
 from plumbline.jobs.words import OF_SWEEPS
 from plumbline.operators.diagnosis.diagnosis import shown_tables
-from plumbline.pipelines.base.endings import OVER_BUDGET
+from plumbline.pipelines.base.exit_codes import OVER_BUDGET
 from plumbline.pipelines.cells.runs import name_newest
 from plumbline.pipelines.report.finished_run import write_diagnosis
 from plumbline.pipelines.report.report import write_report

@@ -4,9 +4,9 @@ import sys
 
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console
-from plumbline.jobs.keeping import show_collected
-from plumbline.pipelines.keeping.config import GcConfig
-from plumbline.pipelines.keeping.garbage import collect_garbage
+from plumbline.jobs.display.store_contents import show_collected
+from plumbline.pipelines.maintenance.garbage import collect_garbage
+from plumbline.pipelines.maintenance.gc_config import GcConfig
 
 COMMAND = Command(
     "gc",

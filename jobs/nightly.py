@@ -17,13 +17,13 @@ from plumbline.jobs.sweep import show_judged, show_renewed
 from plumbline.jobs.words import OF_SWEEPS
 from plumbline.operators.errors import PlumblineError
 from plumbline.operators.words import plural
-from plumbline.pipelines.base.endings import HELD, LOST
+from plumbline.pipelines.base.exit_codes import HELD, LOST
 from plumbline.pipelines.cells.lease import LeaseHeld, LeaseLost, Sight, take
 from plumbline.pipelines.cells.runs import LATEST_REPORT, by_date, name_newest
 from plumbline.pipelines.cells.store import Store, open_store
-from plumbline.pipelines.keeping.retention import retain
-from plumbline.pipelines.nightly.bounds import Stop, Stopped, bounded
-from plumbline.pipelines.nightly.config import NightConfig, NightlyConfig
+from plumbline.pipelines.maintenance.retention import retain
+from plumbline.pipelines.nightly.deadline import Stop, Stopped, bounded
+from plumbline.pipelines.nightly.nightly_config import NightConfig, NightlyConfig
 from plumbline.pipelines.nightly.outcome import Outcome, read_outcome
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
@@ -112,7 +112,7 @@ def _conclude(
 ) -> Outcome:
     """A run that no night has told of: a new one, or one that was left when its night ended early."""
     from plumbline.jobs.report import show_report  # imports scipy and the charts
-    from plumbline.pipelines.nightly.concluding import conclude
+    from plumbline.pipelines.nightly.regressions import conclude
 
     show_leaderboards(console, finished, verbose=config.verbose)
     show_judged(console, planned, finished)

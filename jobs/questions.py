@@ -9,8 +9,8 @@ from plumbline.jobs.display.plan_table import show_plan
 from plumbline.jobs.display.progress_lines import ProgressDisplay
 from plumbline.jobs.logs import logged
 from plumbline.jobs.words import OF_SWEEPS
-from plumbline.pipelines.base.endings import COMPLETE, OVER_BUDGET, WITHIN_BUDGET
-from plumbline.pipelines.plans.config import SweepConfig
+from plumbline.pipelines.base.exit_codes import COMPLETE, OVER_BUDGET, WITHIN_BUDGET
+from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.sweeps.questions import plan_questions, write_questions
 
 COMMAND = Command(

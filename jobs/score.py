@@ -8,9 +8,9 @@ from plumbline.jobs.display.console import make_console, say
 from plumbline.jobs.ingest import show_rejected
 from plumbline.jobs.words import OF_SWEEPS
 from plumbline.operators.errors import ConfigError
-from plumbline.pipelines.base.endings import worse
+from plumbline.pipelines.base.exit_codes import worse
 from plumbline.pipelines.ingest.score_input import take_in
-from plumbline.pipelines.plans.config import SweepConfig
+from plumbline.pipelines.plans.sweep_config import SweepConfig
 
 COMMAND = Command(
     "score",

@@ -6,7 +6,7 @@ from typing import Any
 
 from plumbline.jobs.command import Command, load_values
 from plumbline.operators.scorer import Scorer, ScorerConfig
-from plumbline.pipelines.plans.config import read_config
+from plumbline.pipelines.plans.sweep_config import read_config
 
 COMMAND = Command("scorer", "Score images and prompts in this process.", ScorerConfig)
 PLAIN = re.compile(r"[\w./:@-]+")

@@ -6,11 +6,11 @@ import time
 from plumbline.jobs.command import Command, Terminated, run_job
 from plumbline.jobs.display.console import make_console
 from plumbline.jobs.display.run_list import show_runs
-from plumbline.jobs.keeping import watch
+from plumbline.jobs.display.store_contents import watch
 from plumbline.pipelines.cells.runs import list_runs
 from plumbline.pipelines.cells.store import open_existing_store
-from plumbline.pipelines.keeping.working_sweeps import running_sweeps
-from plumbline.pipelines.plans.config import StatusConfig
+from plumbline.pipelines.maintenance.working_sweeps import running_sweeps
+from plumbline.pipelines.plans.sweep_config import StatusConfig
 
 COMMAND = Command("status", "Show the runs of a store, their coverage and their failures.", StatusConfig, first="store")
 

@@ -15,9 +15,9 @@ from plumbline.jobs.logs import logged
 from plumbline.jobs.words import OF_SWEEPS
 from plumbline.operators.errors import PlumblineError
 from plumbline.pipelines.cells.runs import name_newest
-from plumbline.pipelines.plans.config import SweepConfig
+from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.running.events import Watch
-from plumbline.pipelines.sweeps.judging import judge_metrics
+from plumbline.pipelines.sweeps.agreement import judge_metrics
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
 

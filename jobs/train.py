@@ -8,7 +8,7 @@ from pydantic import Discriminator
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say
 from plumbline.jobs.display.findings import show_findings
-from plumbline.pipelines.base.endings import COMPLETE, WITHIN_BUDGET
+from plumbline.pipelines.base.exit_codes import COMPLETE, WITHIN_BUDGET
 from plumbline.pipelines.training.planning import plan_training
 from plumbline.pipelines.training.training import run_training
 from plumbline.pipelines.training.training_config import FinetuneConfig, StageConfig

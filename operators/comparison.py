@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.run_scores import NONE, RunScores
-from plumbline.operators.statistics.letters import compact_letters
+from plumbline.operators.statistics.compact_letters import compact_letters
 from plumbline.operators.statistics.ordering import fewest_pairs, holm, pairs_needed, signed_rank
-from plumbline.operators.statistics.poisson import ratio_intervals, weighted_sums
+from plumbline.operators.statistics.poisson_bootstrap import ratio_intervals, weighted_sums
 from plumbline.operators.summary import OVERALL, Skills, best_first
 
 Floats = NDArray[np.float64]

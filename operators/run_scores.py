@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from plumbline.operators.statistics.poisson import hash_ids
+from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 
 IDS = ("image_id", "prompt_id", "generator")
 READ = (*IDS, "metric", "score", "truncated")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from plumbline.operators import rows, schemas
 from plumbline.operators.metrics.metric import direction
-from plumbline.operators.statistics.poisson import hash_ids, ratio_intervals, weighted_sums
+from plumbline.operators.statistics.poisson_bootstrap import hash_ids, ratio_intervals, weighted_sums
 
 OVERALL = "overall"
 PROMPTS_AT_ONCE = 4096

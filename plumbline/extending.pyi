@@ -46,7 +46,7 @@ from .pipelines.judging.releases.release import column_ratings as column_ratings
 from .pipelines.judging.releases.release import released as released
 from .pipelines.judging.releases.sheets import read_sheet as read_sheet
 from .pipelines.judging.releases.sheets import read_text as read_text
-from .pipelines.sinks.sink import RunStory as RunStory
+from .pipelines.sinks.run_story import RunStory as RunStory
 from .pipelines.sources.question_packs.pack import Convention as Convention
 from .pipelines.sources.question_packs.pack import PackRow as PackRow
 from .pipelines.sources.question_packs.pack import PackRows as PackRows

@@ -2,7 +2,7 @@ from .operators.judging.pairings import pairing_scores as pairing_scores
 from .operators.statistics.agreement import STATISTICS as STATISTICS
 from .operators.statistics.agreement import krippendorff_alpha as krippendorff_alpha
 from .operators.statistics.bootstrap import Prompts as Prompts
-from .operators.statistics.letters import compact_letters as compact_letters
+from .operators.statistics.compact_letters import compact_letters as compact_letters
 from .operators.statistics.ordering import holm as holm
 from .operators.statistics.ordering import permutation as permutation
 from .operators.statistics.ordering import signed_rank as signed_rank

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from plumbline.jobs.command import command_of, load_values
 from plumbline.pipelines.cells.cells import Outcome
-from plumbline.pipelines.plans.config import SweepConfig, read_config
+from plumbline.pipelines.plans.sweep_config import SweepConfig, read_config
 from plumbline.pipelines.sweeps.computing import compute_missing
 from plumbline.pipelines.sweeps.planning import PlannedSweep
 

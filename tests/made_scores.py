@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from plumbline.operators import rows, schemas
-from plumbline.pipelines.plans.config import SweepConfig
+from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.sources.shards import read_shard
 from plumbline.pipelines.sweeps.planning import plan_sweep
 

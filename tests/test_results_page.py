@@ -7,7 +7,7 @@ import pytest
 
 from plumbline.pipelines.cells.store import LATEST
 from plumbline.pipelines.exports.exports import ExportConfig, export_scores
-from plumbline.pipelines.plans.config import read_config
+from plumbline.pipelines.plans.sweep_config import read_config
 from tests.operators.report.made import MadeRun, make_run, noisy
 from tests.s3 import S3Server
 

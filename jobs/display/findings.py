@@ -10,7 +10,7 @@ from rich.table import Table
 from plumbline.jobs.display.console import show_table, show_tables, warn
 from plumbline.operators.comparison import SIGNIFICANT
 from plumbline.operators.judging.judgement import OVERALL, PEOPLE, Comparison, Judgement, Order
-from plumbline.operators.judging.publish import EMPTY, conventions, count_columns, value_text
+from plumbline.operators.judging.paper_tables import EMPTY, conventions, count_columns, value_text
 from plumbline.pipelines.judging.metaeval import Findings
 
 

@@ -15,7 +15,7 @@ from plumbline.operators.diagnosis.correlations import PromptNumbers, prompt_num
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.writing import is_asked
 from plumbline.operators.question_quality import content_words
-from plumbline.operators.statistics.poisson import hash_ids
+from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 
 
 class QuestionStatistics(NamedTuple):

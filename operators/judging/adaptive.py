@@ -14,7 +14,7 @@ from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.run_scores import RunScores
 from plumbline.operators.statistics.options import Adaptive
-from plumbline.operators.statistics.poisson import hash_ids
+from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.operators.statistics.sequential import (
     A_BETTER,
     ALIKE,

@@ -9,7 +9,9 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Answered, Scored, element, mean_scored
-from plumbline.operators.metrics.forms import (
+from plumbline.operators.metrics.metric import Expected, Prior, with_prior
+from plumbline.operators.metrics.parsing import NumberedLine
+from plumbline.operators.metrics.reply_forms import (
     entries,
     field,
     integer,
@@ -20,8 +22,6 @@ from plumbline.operators.metrics.forms import (
     spelled,
     string,
 )
-from plumbline.operators.metrics.metric import Expected, Prior, with_prior
-from plumbline.operators.metrics.parsing import NumberedLine
 from plumbline.operators.metrics.writer import WriterConfig, both_forms, likeliest
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask, read_each
 from plumbline.operators.models.vqa_profiles import Reduction

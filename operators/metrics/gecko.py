@@ -10,8 +10,10 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Answered, Element, Scored, element, mean_scored
-from plumbline.operators.metrics.blocks import Block, blocks_schema, read_blocks, read_json_blocks
-from plumbline.operators.metrics.forms import (
+from plumbline.operators.metrics.metric import Expected, Prior, with_prior
+from plumbline.operators.metrics.parsing import Place
+from plumbline.operators.metrics.question_blocks import Block, blocks_schema, read_blocks, read_json_blocks
+from plumbline.operators.metrics.reply_forms import (
     entries,
     field,
     integer,
@@ -21,8 +23,6 @@ from plumbline.operators.metrics.forms import (
     spelled,
     string,
 )
-from plumbline.operators.metrics.metric import Expected, Prior, with_prior
-from plumbline.operators.metrics.parsing import Place
 from plumbline.operators.metrics.tifa import one_step_templates, write_once
 from plumbline.operators.metrics.writer import (
     WriterConfig,

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Rating
-from plumbline.operators.metrics.forms import Replies, integer, record, string
 from plumbline.operators.metrics.metric import Metric
+from plumbline.operators.metrics.reply_forms import Replies, integer, record, string
 from plumbline.operators.metrics.writer import digest
 from plumbline.operators.metrics.writing import Sampling, UnreadableReply, Writing, ask, require_sampling
 from plumbline.operators.models.calls import Request

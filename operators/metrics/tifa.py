@@ -7,10 +7,10 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Answered, Element, Scored, element, mean_scored
-from plumbline.operators.metrics.blocks import Block, blocks_schema, read_blocks, read_json_blocks
-from plumbline.operators.metrics.forms import Form, Replies, one_of, record, string, texts_under
 from plumbline.operators.metrics.metric import Expected
 from plumbline.operators.metrics.parsing import Place
+from plumbline.operators.metrics.question_blocks import Block, blocks_schema, read_blocks, read_json_blocks
+from plumbline.operators.metrics.reply_forms import Form, Replies, one_of, record, string, texts_under
 from plumbline.operators.metrics.writer import WriterConfig, both_forms, digest, likeliest, require_share
 from plumbline.operators.metrics.writing import Sampling, Writing, WrittenQuestion, ask, is_asked, read_each
 from plumbline.operators.models.calls import Request

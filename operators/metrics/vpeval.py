@@ -6,18 +6,6 @@ from typing import Any, ClassVar, Literal, cast, get_args
 
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Answered, Element, Scored, element, mean_scored
-from plumbline.operators.metrics.forms import (
-    Form,
-    Replies,
-    entries,
-    field,
-    list_of,
-    listing,
-    one_of,
-    record,
-    spelled,
-    string,
-)
 from plumbline.operators.metrics.metric import Expected
 from plumbline.operators.metrics.modules import (
     Look,
@@ -31,6 +19,18 @@ from plumbline.operators.metrics.modules import (
     read_program,
     read_statement,
     written,
+)
+from plumbline.operators.metrics.reply_forms import (
+    Form,
+    Replies,
+    entries,
+    field,
+    list_of,
+    listing,
+    one_of,
+    record,
+    spelled,
+    string,
 )
 from plumbline.operators.metrics.writer import WriterConfig, both_forms, require_share
 from plumbline.operators.metrics.writing import Put, Writing, WrittenQuestion, ask

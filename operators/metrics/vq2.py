@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Answered, Element, Scored, element, mean_scored
-from plumbline.operators.metrics.forms import Form, Replies, listing, record, string, texts_under
 from plumbline.operators.metrics.metric import Expected
 from plumbline.operators.metrics.parsing import Place
+from plumbline.operators.metrics.reply_forms import Form, Replies, listing, record, string, texts_under
 from plumbline.operators.metrics.writer import (
     WriterConfig,
     both_forms,

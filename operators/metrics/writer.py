@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Literal, Self
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Answered, Scored
-from plumbline.operators.metrics.forms import Form, Part, Replies, Schema
 from plumbline.operators.metrics.metric import Evidence, Metric
+from plumbline.operators.metrics.reply_forms import Form, Part, Replies, Schema
 from plumbline.operators.metrics.vqascore import log_likelihood
 from plumbline.operators.metrics.writing import RETRY, STOP, Put, Sampling, Writing, WrittenQuestion, require_sampling
 from plumbline.operators.models.vqa_profiles import Reduction, VqaProfile

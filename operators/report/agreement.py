@@ -9,7 +9,7 @@ import pandas as pd
 from plumbline.operators.comparison import SIGNIFICANT
 from plumbline.operators.diagnosis.diagnosis import ShownTable
 from plumbline.operators.judging.judgement import OVERALL, PEOPLE, Comparison, Judgement
-from plumbline.operators.judging.publish import tables
+from plumbline.operators.judging.paper_tables import tables
 from plumbline.operators.words import Sentence, Shown, names, number, shown
 
 MOST_TABLES = 40

@@ -9,7 +9,7 @@ import pandas as pd
 from plumbline.operators.comparison import SIGNIFICANT, Duel, by_skill, compare_columns, prompt_means
 from plumbline.operators.metrics.metric import Metric, direction
 from plumbline.operators.metrics.table import falling_metrics, read_metrics
-from plumbline.operators.report.marks import cut
+from plumbline.operators.report.marked_words import cut
 from plumbline.operators.run_scores import RunScores
 from plumbline.operators.sentinel import Movement, alarm, suspicious
 from plumbline.operators.statistics.ordering import fewest_pairs, holm

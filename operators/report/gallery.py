@@ -12,8 +12,15 @@ from plumbline.operators.decoding import ImageLimits
 from plumbline.operators.errors import RowError
 from plumbline.operators.image_rows import FetchUri
 from plumbline.operators.images import decode_picture
-from plumbline.operators.report.marks import AskedQuestion, Segment, asked_questions, cut, mark_prompt, unreadable
-from plumbline.operators.report.picking import Pick
+from plumbline.operators.report.marked_words import (
+    AskedQuestion,
+    Segment,
+    asked_questions,
+    cut,
+    mark_prompt,
+    unreadable,
+)
+from plumbline.operators.report.picked_images import Pick
 from plumbline.operators.words import names
 
 THUMBNAIL_SIDE = 512

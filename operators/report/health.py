@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from plumbline.operators.comparison import Standing
 from plumbline.operators.errors import REMEDIES
 from plumbline.operators.report.findings import Boards
-from plumbline.operators.report.marks import cut
+from plumbline.operators.report.marked_words import cut
 from plumbline.operators.run_scores import RunScores
 from plumbline.operators.words import Shown, plural, shown
 

@@ -32,7 +32,7 @@ from plumbline.operators.report.changes import Changes, compare
 from plumbline.operators.report.findings import Boards, Decision, decide, mean_ranks, overall_boards
 from plumbline.operators.report.gallery import NO_DETAIL, Card, ImageDetail, make_card
 from plumbline.operators.report.health import Health, health, reasons
-from plumbline.operators.report.picking import NOTHING_PICKED, ImageKey, Pick, Picked
+from plumbline.operators.report.picked_images import NOTHING_PICKED, ImageKey, Pick, Picked
 from plumbline.operators.report.side_by_side import SideBySide, put_side_by_side
 from plumbline.operators.run_scores import RunScores
 from plumbline.operators.summary import OVERALL, Skills

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from plumbline.operators.report.gallery import NO_DETAIL, ImageDetail
-from plumbline.operators.report.marks import AskedQuestion, asked_question, cut, unreadable
-from plumbline.operators.report.picking import ImageKey, Pick
+from plumbline.operators.report.marked_words import AskedQuestion, asked_question, cut, unreadable
+from plumbline.operators.report.picked_images import ImageKey, Pick
 from plumbline.operators.words import Shown, number, shown
 
 MOST_QUESTIONS = 16

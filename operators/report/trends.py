@@ -12,7 +12,7 @@ from plumbline.operators.metrics.metric import direction
 from plumbline.operators.metrics.table import falling_metrics
 from plumbline.operators.report.changes import recipe
 from plumbline.operators.report.charts import Chart, Line, Point, trend_chart
-from plumbline.operators.report.marks import cut
+from plumbline.operators.report.marked_words import cut
 from plumbline.operators.summary import OVERALL
 from plumbline.operators.words import Sentence, Shown, names, number, plural, shown
 

@@ -4,17 +4,17 @@ from collections import Counter
 from typing import NamedTuple
 
 from plumbline.operators.errors import ConfigError
-from plumbline.pipelines.base.endings import OVER_BUDGET, exit_code
+from plumbline.pipelines.base.exit_codes import OVER_BUDGET, exit_code
 from plumbline.pipelines.base.storage import readable_errors
 from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.ingest.drafting import Line, Source, Workers
 from plumbline.pipelines.ingest.files import FileSource
 from plumbline.pipelines.ingest.image_tables import describe_table, find_tables, read_rows
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
+from plumbline.pipelines.ingest.ingest_records import Record, Records
 from plumbline.pipelines.ingest.input_rows import DAMAGED
 from plumbline.pipelines.ingest.layouts import FolderTable
 from plumbline.pipelines.ingest.placing import Shards
-from plumbline.pipelines.ingest.records import Record, Records
 from plumbline.pipelines.ingest.sample_files import SampleSource
 from plumbline.pipelines.ingest.shards import Report, ShardRecord
 from plumbline.pipelines.ingest.tars import describe_samples, find_tars, read_samples

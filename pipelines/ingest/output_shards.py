@@ -14,7 +14,7 @@ from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.storage import Entry, Place, readable_errors
 from plumbline.pipelines.base.tables import Refused, Rejection
 from plumbline.pipelines.ingest.ingest_config import Identity
-from plumbline.pipelines.ingest.ledger import Prompt
+from plumbline.pipelines.ingest.taken_ids import Prompt
 from plumbline.pipelines.sources.sources import INGESTED
 
 METADATA = INGESTED

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.storage import readable_errors
 from plumbline.pipelines.base.tables import Refused, Rejection
+from plumbline.pipelines.ingest.ingest_records import Records
 from plumbline.pipelines.ingest.input_rows import digest
-from plumbline.pipelines.ingest.ledger import Ledger
 from plumbline.pipelines.ingest.output_shards import (
     Footer,
     OutputShard,
@@ -17,8 +17,8 @@ from plumbline.pipelines.ingest.output_shards import (
     read_output_shards,
     read_prompts,
 )
-from plumbline.pipelines.ingest.records import Records
 from plumbline.pipelines.ingest.shards import Drafted, DraftedShard, Placement, ShardRecord
+from plumbline.pipelines.ingest.taken_ids import Ledger
 
 
 class Shards:

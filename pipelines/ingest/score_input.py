@@ -18,7 +18,7 @@ from plumbline.pipelines.ingest.shards import Report
 from plumbline.pipelines.ingest.tars import ENDINGS as TARS
 from plumbline.pipelines.ingest.tars import find_tars, name_generators
 from plumbline.pipelines.ingest.typed_tables import open_table
-from plumbline.pipelines.plans.config import SweepConfig
+from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.sources.benchmark import ColumnsConfig
 from plumbline.pipelines.sources.origins import count_suffixes
 from plumbline.pipelines.sources.shards import is_table

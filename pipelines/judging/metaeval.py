@@ -16,8 +16,8 @@ from plumbline.operators.judging.graphs import judge_graphs
 from plumbline.operators.judging.judgement import Comparison, Judgement, Order
 from plumbline.operators.judging.orders import judge_orders
 from plumbline.operators.judging.pairings import judge_pairings
+from plumbline.operators.judging.paper_tables import to_latex, to_markdown
 from plumbline.operators.judging.preferences import judge_preferences
-from plumbline.operators.judging.publish import to_latex, to_markdown
 from plumbline.operators.judging.ratings import off_scale
 from plumbline.operators.judging.word_ratings import judge_words
 from plumbline.operators.metrics.metric import direction

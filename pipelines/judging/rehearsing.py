@@ -29,7 +29,7 @@ from plumbline.operators.judging.rehearsal import (
 from plumbline.operators.report.rendering import diagnosis_markdown
 from plumbline.operators.statistics.options import Adaptive
 from plumbline.operators.words import names, number, plural
-from plumbline.pipelines.base.pages import write_section
+from plumbline.pipelines.base.markdown_sections import write_section
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.labelling import coverage_table
 from plumbline.pipelines.judging.metaeval import open_release

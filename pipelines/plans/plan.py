@@ -16,9 +16,9 @@ from plumbline.operators.stages.table import STAGES
 from plumbline.operators.videos import Clips
 from plumbline.pipelines.base.cluster import ClusterConfig, PoolConfig
 from plumbline.pipelines.cells.cells import Cell, PlannedCell, Recipe, Shard, Work, canonical, make_recipe
-from plumbline.pipelines.cells.earlier import EarlierCells, FailedRows, count_failed, failed_before, standing_on
+from plumbline.pipelines.cells.reused_rows import EarlierCells, FailedRows, count_failed, failed_before, standing_on
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.plans.config import SweepConfig
+from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.sources.sources import Sources
 
 

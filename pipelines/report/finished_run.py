@@ -16,7 +16,7 @@ from plumbline.operators.statistics.options import Adaptive
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.plans.config import read_config
+from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.prompts import open_prompts
 from plumbline.pipelines.sources.rounds import cut_rounds

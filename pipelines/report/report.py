@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from plumbline.operators.errors import ConfigError, PlumblineError
 from plumbline.operators.metrics.table import falling_metrics
 from plumbline.operators.report.page import GatheredRun, Page, build_page
-from plumbline.operators.report.picking import pick_images
+from plumbline.operators.report.picked_images import pick_images
 from plumbline.operators.report.rendering import render, to_csv, to_markdown
 from plumbline.operators.run_scores import RunScores
 from plumbline.operators.summary import Skills
@@ -26,9 +26,9 @@ from plumbline.pipelines.cells.runs import (
     show_newest,
 )
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.report.comparable import obstacle_between
+from plumbline.pipelines.report.comparable_runs import obstacle_between
 from plumbline.pipelines.report.finished_run import Originals, open_originals, read_agreement, read_diagnosis
-from plumbline.pipelines.report.images import read_details
+from plumbline.pipelines.report.shown_images import read_details
 from plumbline.pipelines.sources.sources import Sources, skills_of
 
 MOST_IMAGES = 96

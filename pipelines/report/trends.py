@@ -14,11 +14,11 @@ from plumbline.operators.report.rendering import render_trends
 from plumbline.operators.report.trends import Checkpoints, TrendRun, Trends, build_trends, to_frame
 from plumbline.operators.summary import part_of
 from plumbline.operators.words import plural
-from plumbline.pipelines.base.endings import OVER_BUDGET
+from plumbline.pipelines.base.exit_codes import OVER_BUDGET
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.runs import READERS, Run, list_runs
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.report.comparable import CHECKPOINTS, check_checkpoints
+from plumbline.pipelines.report.comparable_runs import CHECKPOINTS, check_checkpoints
 
 MOST_RUNS = 120
 MOST_PROBLEMS = 8

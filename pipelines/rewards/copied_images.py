@@ -16,7 +16,7 @@ from plumbline.operators.errors import PlumblineError, RowError
 from plumbline.operators.image_rows import ImageRow, digest_of, identify, image_records, is_embedded, row_bytes
 from plumbline.operators.images import FETCHES
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.rewards.gathered import CHANGED, ScoredRun, ScoredShard, digests_of
+from plumbline.pipelines.rewards.scored_images import CHANGED, ScoredRun, ScoredShard, digests_of
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
 from plumbline.pipelines.sources.shards import opened
 

@@ -13,14 +13,14 @@ from plumbline.operators.errors import DISTRIBUTION, ConfigError, SourceError
 from plumbline.operators.rewards.formats import FORMATS
 from plumbline.operators.rewards.selection import HELD_OUT, RULE, TRAIN, Candidates, Example, select, split_of, spread
 from plumbline.operators.rewards.values import combine_metrics, rank_advantages, within_prompt_noise, z_scores
-from plumbline.pipelines.base.endings import OVER_BUDGET, exit_code
+from plumbline.pipelines.base.exit_codes import OVER_BUDGET, exit_code
 from plumbline.pipelines.cells.cells import digest
 from plumbline.pipelines.cells.store import Store, open_existing_store
 from plumbline.pipelines.rewards.copied_images import Copier
-from plumbline.pipelines.rewards.gathered import ScoredRun, elements_of, gather_scores
-from plumbline.pipelines.rewards.making import NO_FAILURE, PlannedShard, Rewards, ShardMaker
+from plumbline.pipelines.rewards.exported_shard import NO_FAILURE, PlannedShard, Rewards, ShardMaker
 from plumbline.pipelines.rewards.output import OF_RUN, Output, ShardRecord
 from plumbline.pipelines.rewards.rewards_config import VERSION, RewardsConfig
+from plumbline.pipelines.rewards.scored_images import ScoredRun, elements_of, gather_scores
 
 JOINED = ("json", "jsonl")
 

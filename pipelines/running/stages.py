@@ -14,7 +14,7 @@ from plumbline.operators.stages.stage import Inputs, RowStage, StageOptions, Sta
 from plumbline.operators.stages.table import STAGES
 from plumbline.operators.videos import Clips
 from plumbline.pipelines.cells.cells import Cell, Shard, Work, is_draft
-from plumbline.pipelines.cells.earlier import read_earlier
+from plumbline.pipelines.cells.reused_rows import read_earlier
 from plumbline.pipelines.cells.store import BrokenCell, Store
 from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS

@@ -16,9 +16,9 @@ from starlette.routing import Route
 from plumbline.operators.errors import PlumblineError
 from plumbline.operators.wires.table import WIRES, wires_of
 from plumbline.operators.wires.wire import JSON, Reply, ScoreRequest, Served, Wire, as_json
-from plumbline.pipelines.serving.counts import Counts
-from plumbline.pipelines.serving.guards import guards
+from plumbline.pipelines.serving.http_guards import guards
 from plumbline.pipelines.serving.listening import has_token
+from plumbline.pipelines.serving.prometheus import Counts
 from plumbline.pipelines.serving.service import Answered, Service, Unanswered
 
 REFUSALS = {

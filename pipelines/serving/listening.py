@@ -78,7 +78,7 @@ def run_app(app: Any, listener: socket.socket, patience: float) -> None:
     """
     import uvicorn
 
-    from plumbline.pipelines.serving.guards import PatientServer, PromptConnection
+    from plumbline.pipelines.serving.http_guards import PatientServer, PromptConnection
 
     options = uvicorn.Config(
         app,

@@ -11,8 +11,8 @@ from typing import Protocol
 
 from plumbline.operators.errors import RowError
 from plumbline.operators.wires.wire import Answer, ScoreRequest, Served
-from plumbline.pipelines.serving.config import LoadConfig
 from plumbline.pipelines.serving.sentinel import Sentinel
+from plumbline.pipelines.serving.serve_config import LoadConfig
 
 Answered = Mapping[str, Answer]
 """An image's answers, by metric."""

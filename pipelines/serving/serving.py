@@ -18,9 +18,9 @@ from plumbline.pipelines.cells.store import open_store
 from plumbline.pipelines.plans.costs import try_services
 from plumbline.pipelines.plans.plan import Node, recipes_of
 from plumbline.pipelines.running.session import ray_session
-from plumbline.pipelines.serving.config import ServeConfig
 from plumbline.pipelines.serving.listening import listening, names_of, run_app, take_token, url_of
 from plumbline.pipelines.serving.sentinel import Floats, Sentinel, read_baseline
+from plumbline.pipelines.serving.serve_config import ServeConfig
 from plumbline.pipelines.serving.service import ReplicaDied, Service
 
 HEALTH_SECONDS = 1.0
@@ -112,7 +112,7 @@ def _run(
     handle: Any,
 ) -> None:
     from plumbline.pipelines.serving.app import BODY_SECONDS, Gate, make_app
-    from plumbline.pipelines.serving.counts import Counts
+    from plumbline.pipelines.serving.prometheus import Counts
 
     counts = Counts()
     service = Service(replica_call(handle), served, config, counts, sentinel)

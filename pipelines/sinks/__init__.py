@@ -1,6 +1,6 @@
 """The table of sinks: each of ours is `publish` in the file of its name here, whose library is an extra of its name."""
 
 from plumbline.operators.extensions import Extensions, in_folder
-from plumbline.pipelines.sinks.sink import Publish
+from plumbline.pipelines.sinks.run_story import Publish
 
 SINKS = Extensions[Publish]("sinks", in_folder(__name__, ("mlflow", "wandb"), "publish"))

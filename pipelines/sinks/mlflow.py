@@ -3,7 +3,7 @@
 import mlflow
 from mlflow.tracking import MlflowClient
 
-from plumbline.pipelines.sinks.sink import RunStory
+from plumbline.pipelines.sinks.run_story import RunStory
 
 TAG = "plumbline.run_id"
 MOST_CHARACTERS = 5000

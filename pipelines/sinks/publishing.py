@@ -10,7 +10,7 @@ from plumbline.pipelines.base.storage import StorageConfig, first_line
 from plumbline.pipelines.cells.runs import find_run, read_manifest
 from plumbline.pipelines.cells.store import open_existing_store
 from plumbline.pipelines.sinks import SINKS
-from plumbline.pipelines.sinks.sink import RunStory, safe
+from plumbline.pipelines.sinks.run_story import RunStory, safe
 
 NUMBERS = ("mean", "low", "high", "coverage")
 

@@ -2,7 +2,7 @@
 
 import wandb
 
-from plumbline.pipelines.sinks.sink import RunStory
+from plumbline.pipelines.sinks.run_story import RunStory
 
 
 def publish(run: RunStory) -> str:

@@ -11,7 +11,7 @@ from plumbline.operators.statistics.options import Adaptive
 from plumbline.operators.statistics.sequential import NOBODY, PER_LOOK, Places, balanced_order
 from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
-from plumbline.pipelines.sources.cuts import cut_images, cut_prompts
+from plumbline.pipelines.sources.picked_shards import cut_images, cut_prompts
 from plumbline.pipelines.sources.sources import Sources, with_prompts
 from plumbline.pipelines.sources.uris import Uris
 

@@ -22,7 +22,6 @@ from plumbline.pipelines.base.storage import Entry, Place, StorageConfig, readab
 from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.cells.store import MARK, is_store
 from plumbline.pipelines.sources.benchmark import GENERATORS, IMAGE_COLUMNS, BenchmarkConfig, ColumnsConfig, check_extra
-from plumbline.pipelines.sources.cuts import LEFT_OUT, cut_images, cut_prompts
 from plumbline.pipelines.sources.origins import (
     MANIFEST,
     Origins,
@@ -32,6 +31,7 @@ from plumbline.pipelines.sources.origins import (
     pass_over,
     read_origins,
 )
+from plumbline.pipelines.sources.picked_shards import LEFT_OUT, cut_images, cut_prompts
 from plumbline.pipelines.sources.prompts import (
     Prompted,
     Prompts,

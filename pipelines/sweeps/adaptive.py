@@ -15,7 +15,7 @@ from plumbline.operators.judging.adaptive import Seen, look
 from plumbline.operators.run_scores import RunScores
 from plumbline.pipelines.cells.cells import Outcome, PlannedCell, is_draft
 from plumbline.pipelines.cells.store import BrokenCell, Store, StoreError
-from plumbline.pipelines.keeping.working_sweeps import deletions
+from plumbline.pipelines.maintenance.working_sweeps import deletions
 from plumbline.pipelines.plans.plan import Plan, make_plan, with_missing
 from plumbline.pipelines.running.events import Totals, Watch, to_all
 from plumbline.pipelines.sweeps.computing import (

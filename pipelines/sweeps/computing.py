@@ -8,7 +8,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from plumbline.operators.models.calls import Usage
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.cells.cells import Outcome, PlannedCell, Shard
-from plumbline.pipelines.keeping.working_sweeps import present, progress_of, wait_for_deletions
+from plumbline.pipelines.maintenance.working_sweeps import present, progress_of, wait_for_deletions
 from plumbline.pipelines.plans.costs import try_services
 from plumbline.pipelines.plans.plan import Plan, make_plan, with_missing
 from plumbline.pipelines.running.events import Event, Totals, Watch, expected_cells, to_all

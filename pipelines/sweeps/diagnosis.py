@@ -19,13 +19,13 @@ from plumbline.operators.models.resolution import find_vqa_profile
 from plumbline.operators.report.rendering import diagnosis_markdown
 from plumbline.operators.stages.graph import check_chain, check_models, make_nodes
 from plumbline.operators.stages.table import STAGES
-from plumbline.operators.statistics.poisson import hash_ids
-from plumbline.pipelines.base.pages import write_section
+from plumbline.operators.statistics.poisson_bootstrap import hash_ids
+from plumbline.pipelines.base.markdown_sections import write_section
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.cells.store import BrokenCell
 from plumbline.pipelines.judging.releases.sheets import read_sheet
-from plumbline.pipelines.plans.config import SweepConfig
+from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.running.events import Watch
 from plumbline.pipelines.sweeps.adaptive import CellTables
 from plumbline.pipelines.sweeps.computing import Inspection, compute_whole, registered_sweep

@@ -12,9 +12,9 @@ from plumbline.operators.models.vqa_profiles import VqaProfile
 from plumbline.operators.stages.graph import check_clips, make_nodes
 from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.cells.store import Store, open_store
-from plumbline.pipelines.keeping.working_sweeps import deletions
-from plumbline.pipelines.plans.config import SweepConfig
+from plumbline.pipelines.maintenance.working_sweeps import deletions
 from plumbline.pipelines.plans.plan import Plan, make_plan
+from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.running.executor import Executor, choose_executor
 from plumbline.pipelines.sources.sources import Sources, open_sources, with_pack
 from plumbline.pipelines.sources.uris import Uris, benchmark_uris

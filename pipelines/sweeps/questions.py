@@ -9,10 +9,10 @@ import pyarrow as pa
 from plumbline.operators.models.calls import Usage
 from plumbline.operators.question_quality import QuestionQuality, assess
 from plumbline.pipelines.cells.cells import Outcome, PlannedCell, is_draft
-from plumbline.pipelines.cells.earlier import NOT_TRIED
+from plumbline.pipelines.cells.reused_rows import NOT_TRIED
 from plumbline.pipelines.cells.store import BrokenCell
-from plumbline.pipelines.plans.config import SweepConfig
 from plumbline.pipelines.plans.costs import Cost, costs_of
+from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.running.events import Watch
 from plumbline.pipelines.sweeps.computing import Inspection, compute_whole, model_usage, registered_sweep
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep

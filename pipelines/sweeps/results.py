@@ -24,7 +24,7 @@ from plumbline.operators.stages.scores import written_bases
 from plumbline.operators.stages.table import STAGES
 from plumbline.operators.summary import Skills, Tally
 from plumbline.pipelines.cells.cells import Outcome, PlannedCell, Shard, digest, is_draft
-from plumbline.pipelines.cells.earlier import NOT_TRIED
+from plumbline.pipelines.cells.reused_rows import NOT_TRIED
 from plumbline.pipelines.cells.runs import run_ids
 from plumbline.pipelines.cells.store import BrokenCell, Store, StoreError
 from plumbline.pipelines.plans.plan import Plan

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from plumbline.operators.models.calls import Usage
 from plumbline.operators.summary import best_first
-from plumbline.pipelines.base.endings import exit_code
+from plumbline.pipelines.base.exit_codes import exit_code
 from plumbline.pipelines.base.logs import about
 from plumbline.pipelines.cells.cells import Outcome
-from plumbline.pipelines.cells.earlier import Retried, count_retried
+from plumbline.pipelines.cells.reused_rows import Retried, count_retried
 from plumbline.pipelines.cells.runs import NameRun, by_time
 from plumbline.pipelines.plans.costs import Cost, costs_of
 from plumbline.pipelines.running.events import Totals, Watch, to_all
@@ -25,7 +25,7 @@ from plumbline.pipelines.sweeps.computing import (
 )
 from plumbline.pipelines.sweeps.planning import PlannedSweep
 from plumbline.pipelines.sweeps.results import Results, gather_results
-from plumbline.pipelines.sweeps.standing import find_standing_run
+from plumbline.pipelines.sweeps.unchanged_run import find_standing_run
 from plumbline.pipelines.sweeps.writing import count_cells, write_run
 
 LOG = logging.getLogger(__name__)

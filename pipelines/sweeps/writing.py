@@ -13,11 +13,11 @@ from plumbline.operators.errors import DISTRIBUTION
 from plumbline.operators.models.calls import Usage
 from plumbline.pipelines.base.logs import LogConfig
 from plumbline.pipelines.cells.cells import Outcome, PlannedCell, digest
-from plumbline.pipelines.cells.earlier import count_retried
+from plumbline.pipelines.cells.reused_rows import count_retried
 from plumbline.pipelines.cells.runs import CELLS, commit_run
-from plumbline.pipelines.plans.config import SweepConfig
 from plumbline.pipelines.plans.costs import costs_of
 from plumbline.pipelines.plans.plan import Plan
+from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.sources.sources import Sources, Whole
 from plumbline.pipelines.sweeps.computing import model_usage
 from plumbline.pipelines.sweeps.planning import PlannedSweep

@@ -18,13 +18,13 @@ from plumbline.operators.errors import ConfigError, PlumblineError, without_secr
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.metrics.table import falling_metrics
 from plumbline.operators.report.gallery import Card, make_card
-from plumbline.operators.report.marks import AskedQuestion, asked_questions, cut
+from plumbline.operators.report.marked_words import AskedQuestion, asked_questions, cut
 from plumbline.operators.report.rendering import FILE_POLICY, render_trends, render_view, view_policy
 from plumbline.operators.summary import OVERALL, part_of
 from plumbline.pipelines.base.storage import first_line
 from plumbline.pipelines.cells.runs import Run
 from plumbline.pipelines.report.trends import make_trends
-from plumbline.pipelines.serving.guards import guards
+from plumbline.pipelines.serving.http_guards import guards
 from plumbline.pipelines.serving.listening import has_token
 from plumbline.pipelines.viewing.browser import Browser, NoPicture, NotThere, OpenedRun, pick_of
 from plumbline.pipelines.viewing.run_database import ORDERS, Score, Wanted

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 from plumbline.operators.errors import ConfigError, PlumblineError, RowError
 from plumbline.operators.metrics.table import falling_metrics
 from plumbline.operators.report.gallery import ImageDetail, make_picture
-from plumbline.operators.report.picking import ImageKey, Pick
+from plumbline.operators.report.picked_images import ImageKey, Pick
 from plumbline.operators.schemas import PROMPTS
 from plumbline.pipelines.base.storage import first_line, is_storage_error
 from plumbline.pipelines.cells.runs import Run, ScoresCell, list_runs, read_manifest, run_ids
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.report.finished_run import Originals, open_originals
-from plumbline.pipelines.report.images import read_elements, read_scores_cells, show_image
+from plumbline.pipelines.report.shown_images import read_elements, read_scores_cells, show_image
 from plumbline.pipelines.viewing.run_database import Database, RunRows, Score
 
 MOST_OPEN = 8

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from plumbline.operators.comparison import duels
-from plumbline.operators.report.picking import MOST_CARDS, pick_images
+from plumbline.operators.report.picked_images import MOST_CARDS, pick_images
 from plumbline.operators.run_scores import RunScores
 from plumbline.operators.summary import Skills
 from tests.benchmarks.scripted_sweep import peak_megabytes

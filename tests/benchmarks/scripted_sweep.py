@@ -23,7 +23,7 @@ from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.report import report
 from plumbline.pipelines.sources.shards import read_shard
 from plumbline.pipelines.sweeps import computing, sweep
-from plumbline.pipelines.sweeps.judging import judge_metrics
+from plumbline.pipelines.sweeps.agreement import judge_metrics
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.pipelines.sweeps.results import gather_results
 from plumbline.pipelines.sweeps.writing import write_run

@@ -8,7 +8,7 @@ from plumbline.jobs.command import command_of, load_values
 from plumbline.jobs.train import COMMAND
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.releases.scores import read_scores
-from plumbline.pipelines.plans.config import read_config
+from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.training.planning import plan_training
 from plumbline.pipelines.training.rated import judge_held_out
 from plumbline.pipelines.training.training_config import FinetuneConfig

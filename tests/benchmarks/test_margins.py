@@ -11,7 +11,7 @@ from plumbline.operators.rewards.selection import SelectionConfig
 from plumbline.operators.rewards.values import TIE, within_prompt_noise
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.rewards.gathered import ScoredRun, gather_scores
+from plumbline.pipelines.rewards.scored_images import ScoredRun, gather_scores
 from tests.bench_of import PACK
 from tests.benchmarks.size import HERE, run_python, sized, wanted
 

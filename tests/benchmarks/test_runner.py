@@ -16,12 +16,12 @@ from plumbline.pipelines.base.cluster import ClusterConfig, PoolConfig
 from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.cells.cells import Cell, Outcome, Shard, Work
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.plans.config import SweepConfig, read_config
 from plumbline.pipelines.plans.plan import Node
+from plumbline.pipelines.plans.sweep_config import SweepConfig, read_config
 from plumbline.pipelines.running import runner, session
 from plumbline.pipelines.running.actor import RunTerms
 from plumbline.pipelines.running.events import Totals
-from plumbline.pipelines.sweeps.judging import judge_metrics
+from plumbline.pipelines.sweeps.agreement import judge_metrics
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.benchmarks.size import HERE, run_python, sized, wanted

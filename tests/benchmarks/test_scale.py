@@ -16,9 +16,9 @@ from plumbline.jobs.command import command_of, load_values
 from plumbline.operators import schemas
 from plumbline.pipelines.cells.lease import LEASES
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.keeping.working_sweeps import DELETING
+from plumbline.pipelines.maintenance.working_sweeps import DELETING
 from plumbline.pipelines.nightly.outcome import Outcome, outcome_path
-from plumbline.pipelines.plans.config import SweepConfig, read_config
+from plumbline.pipelines.plans.sweep_config import SweepConfig, read_config
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.pipelines.sweeps.results import Results
 from plumbline.pipelines.sweeps.writing import write_run

@@ -17,9 +17,9 @@ import yaml
 from packaging.requirements import Requirement
 
 from plumbline.jobs.command import command_of, load_values
-from plumbline.pipelines.keeping.config import GcConfig
-from plumbline.pipelines.nightly.config import NightlyConfig
-from plumbline.pipelines.plans.config import read_config
+from plumbline.pipelines.maintenance.gc_config import GcConfig
+from plumbline.pipelines.nightly.nightly_config import NightlyConfig
+from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.running.placement import NodeResources, fits
 
 ROOT = Path(__file__).parent.parent.parent

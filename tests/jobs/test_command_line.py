@@ -23,7 +23,7 @@ from plumbline.jobs.sweep import COMMAND, main
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.judging.protocols import MetaevalConfig
-from plumbline.pipelines.plans.config import StatusConfig, SweepConfig, read_config
+from plumbline.pipelines.plans.sweep_config import StatusConfig, SweepConfig, read_config
 from plumbline.pipelines.sources.question_packs import PACKS
 from tests.files import put
 

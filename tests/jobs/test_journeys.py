@@ -17,9 +17,9 @@ from plumbline.jobs.command import Command, run_job
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.keeping.config import KeepRuns
-from plumbline.pipelines.keeping.retention import drop_runs
-from plumbline.pipelines.plans.config import read_config
+from plumbline.pipelines.maintenance.gc_config import KeepRuns
+from plumbline.pipelines.maintenance.retention import drop_runs
+from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.sources import open_sources

@@ -12,10 +12,10 @@ from rich.console import Console
 
 from plumbline.jobs import status
 from plumbline.jobs.command import Terminated, run_job
-from plumbline.jobs.keeping import watch
+from plumbline.jobs.display.store_contents import watch
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.keeping.working_sweeps import RunningSweep, StageState, SweepSign, running_sweeps
+from plumbline.pipelines.maintenance.working_sweeps import RunningSweep, StageState, SweepSign, running_sweeps
 from plumbline.pipelines.running.events import CellsExpected, ShardFinished, ShardStarted
 from plumbline.pipelines.sweeps.computing import registered_sweep
 from plumbline.pipelines.sweeps.planning import plan_sweep
@@ -110,7 +110,7 @@ def test_a_sweep_says_what_it_has_computed(tmp_path: Path, monkeypatch: pytest.M
     bench = write_benchmark(tmp_path / "bench", ["atlas"])
     planned = plan_sweep(sweep_config(bench, tmp_path / "store", "metric=[edge_density]"))
     seen: list[object] = []
-    monkeypatch.setattr("plumbline.pipelines.keeping.working_sweeps.RENEW_INTERVAL", 0.01)
+    monkeypatch.setattr("plumbline.pipelines.maintenance.working_sweeps.RENEW_INTERVAL", 0.01)
     with registered_sweep(planned, seen.append, run="mine") as (_, watch):
         events = [
             CellsExpected("image_statistics", cells=2, calls=0),

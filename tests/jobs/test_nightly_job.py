@@ -18,13 +18,13 @@ from plumbline.jobs.command import run_job
 from plumbline.jobs.nightly import COMMAND, LEASE, main
 from plumbline.jobs.sweep import COMMAND as SWEEP
 from plumbline.jobs.sweep import main as sweep_main
-from plumbline.pipelines.base.endings import COMPLETE, HELD, LATE, LOST, OVER_BUDGET, REGRESSION, WITHIN_BUDGET
+from plumbline.pipelines.base.exit_codes import COMPLETE, HELD, LATE, LOST, OVER_BUDGET, REGRESSION, WITHIN_BUDGET
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.lease import Clock, Lease, LeaseHeld, standing, take
 from plumbline.pipelines.cells.runs import commit_run, name_newest, newest_run, run_ids
 from plumbline.pipelines.cells.store import LATEST, Store
-from plumbline.pipelines.nightly import concluding
-from plumbline.pipelines.nightly.bounds import Stopped
+from plumbline.pipelines.nightly import regressions
+from plumbline.pipelines.nightly.deadline import Stopped
 from tests.bench_of import SMALL, images, sweep_config, write_benchmark, write_rows
 from tests.made_scores import write_scores
 
@@ -35,13 +35,13 @@ HOLDER = """
 import sys
 from plumbline.jobs.command import run_job
 from plumbline.jobs.nightly import COMMAND, main
-from plumbline.pipelines.nightly import concluding
+from plumbline.pipelines.nightly import regressions
 
 def send(url, message):
     print("sending", flush=True)
     sys.stdin.readline()
 
-concluding.send = send
+regressions.send = send
 sys.exit(run_job(COMMAND, main, sys.argv[1:]))
 """
 """A night that stays where its run is published and not told of, until it is written to."""
@@ -380,7 +380,7 @@ def test_a_webhook_that_fails_is_a_warning_and_never_shows_its_address(
         sent.append(message)
         return "hooks.example: HTTP 503" if len(sent) == 1 else None
 
-    monkeypatch.setattr(concluding, "send", send)
+    monkeypatch.setattr(regressions, "send", send)
     monkeypatch.setenv("HOOK", "https://hooks.example/hush-hush")
     assert nights.run("nightly.webhook=${oc.env:HOOK}") == 0
     outcome = nights.outcome()
@@ -440,7 +440,7 @@ def test_a_night_past_its_deadline_ends_with_its_own_code_and_the_next_goes_on(
         signal.setitimer(signal.ITIMER_REAL, 0.01)  # the hour is over
         signal.pause()
 
-    monkeypatch.setattr(concluding, "_outcome", never)
+    monkeypatch.setattr(regressions, "_outcome", never)
     assert nights.run("nightly.deadline=3600") == 6
     assert "nightly.deadline: 3600 seconds are over; what was computed is kept" in capsys.readouterr().out
     assert standing(nights.store) == {}

@@ -12,7 +12,7 @@ from plumbline.operators.decoding import ImageLimits
 from plumbline.operators.errors import ConfigError, without_secrets
 from plumbline.operators.images import RowError, decode_picture
 from plumbline.pipelines.base.storage import StorageConfig, readable_errors
-from plumbline.pipelines.plans.config import SweepConfig, read_config
+from plumbline.pipelines.plans.sweep_config import SweepConfig, read_config
 from plumbline.pipelines.sweeps.writing import public_config
 
 SECRET = "hush-hush"

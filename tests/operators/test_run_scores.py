@@ -12,9 +12,9 @@ import pytest
 from plumbline.operators import rows, run_scores, schemas
 from plumbline.operators.comparison import bradley_terry, duels, prompt_means
 from plumbline.operators.report.changes import compare
-from plumbline.operators.report.picking import pick_images
+from plumbline.operators.report.picked_images import pick_images
 from plumbline.operators.run_scores import NONE, RunScores
-from plumbline.operators.statistics.poisson import hash_ids
+from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.operators.summary import Skills
 from tests.operators.tallied import of_table
 

@@ -12,7 +12,7 @@ from plumbline.operators.metrics.ablation import Ablation
 from plumbline.operators.metrics.vpeval import VpevalConfig
 from plumbline.operators.scorer import Scorer, ScorerConfig
 from plumbline.operators.stages.graph import check_chain
-from plumbline.pipelines.plans.config import SweepConfig
+from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.running.stages import NodeStage
 from plumbline.pipelines.sweeps.computing import stage_context
 from plumbline.pipelines.sweeps.planning import plan_sweep

@@ -16,10 +16,10 @@ from plumbline.jobs.sweep import main
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.judging.adaptive import Seen
 from plumbline.pipelines.cells.cells import Outcome
-from plumbline.pipelines.plans.config import SweepConfig
 from plumbline.pipelines.plans.plan import Plan
+from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.report.report import write_report
-from plumbline.pipelines.rewards.gathered import gather_scores
+from plumbline.pipelines.rewards.scored_images import gather_scores
 from plumbline.pipelines.running.events import ShardFinished, ShardStarted, Watch
 from plumbline.pipelines.running.executor import Executor
 from plumbline.pipelines.running.stages import StageContext

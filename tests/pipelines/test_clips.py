@@ -12,7 +12,7 @@ from plumbline.jobs.scorer import open_scorer
 from plumbline.operators.decoding import ImageLimits, decode_each
 from plumbline.operators.errors import ConfigError, RowError
 from plumbline.operators.videos import Clips
-from plumbline.pipelines.plans.config import SweepConfig, read_config
+from plumbline.pipelines.plans.sweep_config import SweepConfig, read_config
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
 from tests.bench_of import write_rows

@@ -14,10 +14,10 @@ from plumbline.jobs.display.leaderboards import show_usage
 from plumbline.jobs.display.plan_table import show_plan
 from plumbline.operators.errors import ModelError
 from plumbline.operators.report.health import cost_note
-from plumbline.pipelines.plans.config import read_config
 from plumbline.pipelines.plans.costs import Cost, costs_of, estimates, try_services
+from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.serving import serving
-from plumbline.pipelines.serving.config import ServeConfig
+from plumbline.pipelines.serving.serve_config import ServeConfig
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import sweep_config, write_benchmark

@@ -11,7 +11,7 @@ from plumbline.operators.diagnosis.diagnosis import Diagnosis
 from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.plans.config import read_config
+from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.report.finished_run import read_diagnosis
 from plumbline.pipelines.sweeps.diagnosis import DiagnoseConfig, WordRatings, plan_diagnosis
 from tests.bench_of import SMALL, write_benchmark

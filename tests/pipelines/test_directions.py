@@ -10,9 +10,9 @@ from plumbline.jobs.command import command_of, load_values
 from plumbline.operators.report.page import Page
 from plumbline.pipelines.judging.metaeval import run_metaeval
 from plumbline.pipelines.judging.protocols import MetaevalConfig
-from plumbline.pipelines.plans.config import read_config
+from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.report.report import write_report
-from plumbline.pipelines.sweeps.judging import judge_metrics
+from plumbline.pipelines.sweeps.agreement import judge_metrics
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
 from tests.bench_of import prompts, sweep_config, write_benchmark

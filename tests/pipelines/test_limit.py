@@ -13,8 +13,8 @@ from plumbline.jobs.report import show_report
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.summary import part_of
 from plumbline.pipelines.cells.runs import list_runs
-from plumbline.pipelines.nightly.concluding import find_baseline
-from plumbline.pipelines.plans.config import SweepConfig
+from plumbline.pipelines.nightly.regressions import find_baseline
+from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.report.trends import write_trends
 from plumbline.pipelines.rewards.rewards import export_rewards

@@ -9,8 +9,8 @@ import pytest
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.report.report import write_report
-from plumbline.pipelines.sweeps.kinds import pool_kinds
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
+from plumbline.pipelines.sweeps.question_kinds import pool_kinds
 from plumbline.pipelines.sweeps.questions import plan_questions, write_questions
 from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
 from tests.bench_of import sweep_config, write_benchmark

@@ -14,8 +14,8 @@ from plumbline.jobs.kinds import COMMAND, main
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.sweeps.kinds import pool_kinds
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
+from plumbline.pipelines.sweeps.question_kinds import pool_kinds
 from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import images, prompts, sweep_config, write_rows
 from tests.question_packs import ANNOTATIONS, proposition, write_csv, write_geneval2, write_oneig

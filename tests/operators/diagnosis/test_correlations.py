@@ -15,7 +15,7 @@ from plumbline.operators.diagnosis.correlations import (
     spearman_interval,
     with_properties,
 )
-from plumbline.operators.statistics.poisson import hash_ids
+from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from tests.operators.tallied import of_table
 
 PROMPTS = [f"p{number}" for number in range(40)]

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plumbline.operators.metrics import dsg, gecko, parsing, tifa, vq2
-from plumbline.operators.metrics.blocks import read_blocks
 from plumbline.operators.metrics.modules import Statement, read_program, read_statement, written
+from plumbline.operators.metrics.question_blocks import read_blocks
 from plumbline.operators.metrics.writing import UnreadableReply
 
 Reader = Callable[[str, str], Any]

@@ -22,7 +22,7 @@ from plumbline.operators.metrics.vpeval import VpevalConfig
 from plumbline.operators.metrics.vq2 import Vq2Config
 from plumbline.operators.metrics.vqascore import VqaScoreConfig
 from plumbline.operators.stages.graph import check_chain
-from plumbline.pipelines.plans.config import SweepConfig, read_config
+from plumbline.pipelines.plans.sweep_config import SweepConfig, read_config
 from tests.operators.metrics.scripted import run
 
 Options = dict[str, Any]

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plumbline.operators.metrics import parsing
-from plumbline.operators.metrics.blocks import Block, read_blocks
 from plumbline.operators.metrics.dsg import DsgConfig
 from plumbline.operators.metrics.gecko import GeckoConfig
+from plumbline.operators.metrics.question_blocks import Block, read_blocks
 from plumbline.operators.metrics.tifa import TifaConfig
 from plumbline.operators.metrics.vq2 import Vq2Config
 from plumbline.operators.metrics.writer import WriterConfig

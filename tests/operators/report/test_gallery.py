@@ -10,7 +10,7 @@ from plumbline.operators import rows, schemas
 from plumbline.operators.decoding import ImageLimits
 from plumbline.operators.errors import RowError
 from plumbline.operators.report.gallery import NO_DETAIL, THUMBNAIL_BYTES, THUMBNAIL_SIDE, make_card, make_thumbnail
-from plumbline.operators.report.picking import Pick, pick_images
+from plumbline.operators.report.picked_images import Pick, pick_images
 from plumbline.operators.run_scores import RunScores
 from tests.operators.report.made import noise_png, noisy, png
 from tests.operators.tallied import of_table

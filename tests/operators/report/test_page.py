@@ -17,7 +17,7 @@ from plumbline.operators import rows, schemas
 from plumbline.operators.metrics.table import metric_story
 from plumbline.operators.report.gallery import THUMBNAIL_BYTES, ImageDetail
 from plumbline.operators.report.page import GatheredRun, Page, build_page
-from plumbline.operators.report.picking import ImageKey, pick_images
+from plumbline.operators.report.picked_images import ImageKey, pick_images
 from plumbline.operators.report.rendering import MOST_IN_CSV, isolated, render, to_csv, to_latex, to_markdown
 from plumbline.operators.summary import Skills
 from tests.operators.report.made import HOSTILE, noisy

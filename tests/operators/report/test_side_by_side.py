@@ -6,7 +6,7 @@ import pytest
 
 from plumbline.operators import rows, schemas
 from plumbline.operators.report.gallery import NO_DETAIL
-from plumbline.operators.report.picking import MOST_PROMPTS, MOST_SIDES, Pick, pick_images
+from plumbline.operators.report.picked_images import MOST_PROMPTS, MOST_SIDES, Pick, pick_images
 from plumbline.operators.report.side_by_side import MOST_QUESTIONS, SideBySide, put_side_by_side
 from plumbline.operators.run_scores import RunScores
 from tests.operators.report.made import elements
@@ -77,7 +77,7 @@ def test_of_many_generators_those_of_the_best_images_are_shown() -> None:
 
 
 def test_of_more_images_than_are_compared_prompts_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plumbline.operators.report.picking.MOST_COMPARED", 30)
+    monkeypatch.setattr("plumbline.operators.report.picked_images.MOST_COMPARED", 30)
     drawn = prompts_of(run_of(apart_at(7), prompts=60))
     assert 1 <= len(drawn) < 25 and len(set(drawn)) == len(drawn)
 

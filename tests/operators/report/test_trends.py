@@ -12,7 +12,7 @@ from plumbline.operators.report.changes import compare
 from plumbline.operators.report.charts import Chart, Line, trend_chart
 from plumbline.operators.report.trends import Checkpoints, TrendRun, Trends, build_trends, to_frame
 from plumbline.operators.summary import Skills
-from plumbline.pipelines.report.comparable import CHECKPOINTS
+from plumbline.pipelines.report.comparable_runs import CHECKPOINTS
 from tests.operators.tallied import of_table
 
 FOUND = Checkpoints(re.compile(CHECKPOINTS))

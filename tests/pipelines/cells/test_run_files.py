@@ -15,7 +15,7 @@ from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.lease import Holder, see, take
 from plumbline.pipelines.cells.runs import read_manifest
 from plumbline.pipelines.cells.store import Store, StoreError
-from plumbline.pipelines.keeping.working_sweeps import present, signs
+from plumbline.pipelines.maintenance.working_sweeps import present, signs
 from plumbline.pipelines.nightly.outcome import Outcome, outcome_path, read_outcome
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep

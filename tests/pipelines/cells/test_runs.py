@@ -25,7 +25,7 @@ from plumbline.pipelines.cells.runs import (
     run_ids,
 )
 from plumbline.pipelines.cells.store import LATEST, Store
-from plumbline.pipelines.keeping.retention import remove_run
+from plumbline.pipelines.maintenance.retention import remove_run
 from plumbline.pipelines.report.report import write_report
 from tests.operators.report.made import make_run
 

@@ -27,7 +27,7 @@ from plumbline.pipelines.cells.store import (
     encode_cell,
     open_store,
 )
-from plumbline.pipelines.keeping.config import GcConfig
+from plumbline.pipelines.maintenance.gc_config import GcConfig
 from tests.faults.hook import ROOM, scarce
 from tests.faults.proxy import FaultProxy, faulty
 from tests.s3 import S3Server

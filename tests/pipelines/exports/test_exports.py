@@ -16,7 +16,7 @@ from plumbline.pipelines.exports.exported_rows import KEY
 from plumbline.pipelines.exports.exports import ExportConfig, ExportedScores, export_scores
 from plumbline.pipelines.exports.formats import FORMATS
 from plumbline.pipelines.exports.score_table import ExportError
-from plumbline.pipelines.plans.config import read_config
+from plumbline.pipelines.plans.sweep_config import read_config
 from tests.operators.report.made import MadeRun, make_run, noisy
 from tests.s3 import S3Server
 

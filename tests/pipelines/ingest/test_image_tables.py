@@ -13,7 +13,7 @@ from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.ingest.ingest import Ingested, ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.score_input import take_in
-from plumbline.pipelines.plans.config import SweepConfig, read_config
+from plumbline.pipelines.plans.sweep_config import SweepConfig, read_config
 
 PIXELS = b"\x89PNG, as far as anybody looks here"
 CAT, DOG = "three cats", "a red dog"

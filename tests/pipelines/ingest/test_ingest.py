@@ -26,8 +26,8 @@ from plumbline.operators.errors import ConfigError, PlumblineError
 from plumbline.pipelines.ingest import shards as ingest_shards
 from plumbline.pipelines.ingest.ingest import Ingested, ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig, IngestLimits
+from plumbline.pipelines.ingest.ingest_records import Records
 from plumbline.pipelines.ingest.input_rows import InputColumnsConfig
-from plumbline.pipelines.ingest.records import Records
 from plumbline.pipelines.ingest.shards import ShardRecord
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from tests.bench_of import images, prompts, sweep_config

@@ -13,7 +13,7 @@ from plumbline.operators.judging.accumulation import accumulate
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.accumulation import AccumulateConfig, accumulated
 from plumbline.pipelines.judging.releases.scores import read_scores
-from plumbline.pipelines.plans.config import read_config
+from plumbline.pipelines.plans.sweep_config import read_config
 from tests.pipelines.judging.releases.files import TS2_METADATA, as_csv, put
 
 CHAIN = {"1": [], "2": ["1"], "3": ["2"], "4": ["9"]}

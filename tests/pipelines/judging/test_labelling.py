@@ -13,7 +13,7 @@ from plumbline.operators.statistics.prediction_powered import FEWEST_LABELS
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.labelling import LabelsConfig, coverage_table, plan_labels, shown_labels
 from plumbline.pipelines.judging.metaeval import open_release
-from plumbline.pipelines.plans.config import read_config
+from plumbline.pipelines.plans.sweep_config import read_config
 from tests.pipelines.judging.releases.files import REFERENCE, ROOT, needs_reference
 
 MEANS = {"best": 4.0, "close": 2.1, "last": 2.0}

@@ -21,7 +21,7 @@ from plumbline.pipelines.judging.metaeval import Findings, judge, run_metaeval
 from plumbline.pipelines.judging.protocols import MetaevalConfig, ProtocolConfig
 from plumbline.pipelines.judging.releases.release import Release
 from plumbline.pipelines.judging.reproduction import ReproductionConfig, reproduce, reproduction_text
-from plumbline.pipelines.plans.config import read_config
+from plumbline.pipelines.plans.sweep_config import read_config
 from tests.pipelines.judging.releases.files import LAYOUTS
 
 REFERENCE = os.environ.get("REFERENCE_DATA")

@@ -12,7 +12,7 @@ from plumbline.jobs.command import command_of, load_values, run_job
 from plumbline.jobs.rehearse import COMMAND, main
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.judging.rehearsing import RehearseConfig, rehearse_all
-from plumbline.pipelines.plans.config import read_config
+from plumbline.pipelines.plans.sweep_config import read_config
 from tests.pipelines.judging.releases.files import REFERENCE, ROOT, needs_reference
 
 

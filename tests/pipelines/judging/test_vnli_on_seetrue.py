@@ -6,7 +6,7 @@ import pandas as pd
 
 from plumbline.jobs.command import command_of, load_values
 from plumbline.jobs.score import main
-from plumbline.pipelines.plans.config import SweepConfig, read_config
+from plumbline.pipelines.plans.sweep_config import SweepConfig, read_config
 from tests.pipelines.judging.releases.files import ROOT, as_parquet, put
 
 PACK = ROOT / "assets/shapes"

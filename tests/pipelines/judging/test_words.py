@@ -9,7 +9,7 @@ from plumbline.jobs.command import command_of, load_values
 from plumbline.operators.errors import ConfigError, PlumblineError, SourceError
 from plumbline.pipelines.judging.metaeval import Findings, run_metaeval
 from plumbline.pipelines.judging.protocols import MetaevalConfig
-from plumbline.pipelines.plans.config import read_config
+from plumbline.pipelines.plans.sweep_config import read_config
 from tests.operators.report.made import MadeRun, make_run, plain_prompts
 from tests.pipelines.judging.releases.files import ROOT, put, reading
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 import pytest
 
-from plumbline.pipelines.plans.config import read_config
+from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.rewards.rewards import Exported, export_rewards
 from plumbline.pipelines.rewards.rewards_config import RewardsConfig
 from plumbline.pipelines.sweeps.planning import plan_sweep

@@ -13,7 +13,7 @@ from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.metrics.gecko import GeckoConfig
 from plumbline.operators.rewards.formats import FORMATS
 from plumbline.pipelines.base.storage import Place, StorageConfig
-from plumbline.pipelines.plans.config import read_config
+from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.rewards.output import ShardRecord
 from plumbline.pipelines.rewards.rewards import Exported, export_rewards
 from plumbline.pipelines.rewards.rewards_config import RewardsConfig

@@ -7,9 +7,9 @@ import pytest
 
 from plumbline.jobs.command import command_of, load_values
 from plumbline.operators.errors import ConfigError
-from plumbline.pipelines.plans.config import read_config
-from plumbline.pipelines.serving.config import ServeConfig
+from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.serving.sentinel import Sentinel
+from plumbline.pipelines.serving.serve_config import ServeConfig
 from plumbline.pipelines.serving.serving import find_nodes, find_served, sentinel_of
 from tests.bench_of import write_benchmark
 from tests.pipelines.rewards.conftest import Scored, run_benchmark

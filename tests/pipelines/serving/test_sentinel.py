@@ -11,9 +11,9 @@ from plumbline.operators.metrics.clipscore import ClipScoreConfig
 from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.wires.wire import Answer, Served
-from plumbline.pipelines.plans.config import read_config
-from plumbline.pipelines.serving.config import ServeConfig
+from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.serving.sentinel import FALSE_ALARMS, Sentinel
+from plumbline.pipelines.serving.serve_config import ServeConfig
 from plumbline.pipelines.serving.serving import sentinel_of
 
 METRICS: dict[str, Metric] = {

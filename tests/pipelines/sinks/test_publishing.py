@@ -10,7 +10,7 @@ from plumbline.jobs.command import run_job
 from plumbline.jobs.publish import COMMAND, main
 from plumbline.pipelines.sinks import SINKS
 from plumbline.pipelines.sinks.publishing import PublishConfig, publish_run
-from plumbline.pipelines.sinks.sink import RunStory
+from plumbline.pipelines.sinks.run_story import RunStory
 from tests.operators.report.made import MadeRun, make_run, noisy
 
 ROOT = Path(__file__).parent.parent.parent.parent

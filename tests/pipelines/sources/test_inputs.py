@@ -13,8 +13,8 @@ import pytest
 from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.image_rows import identify
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.plans.config import SweepConfig
 from plumbline.pipelines.plans.plan import Plan
+from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS, ColumnsConfig
 from plumbline.pipelines.sources.prompts import read_prompts
 from plumbline.pipelines.sources.shards import read_extra, read_shard

@@ -20,7 +20,7 @@ from plumbline.operators.errors import PlumblineError
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.runs import find_run, list_runs, read_manifest
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.plans.config import SweepConfig, read_config
+from plumbline.pipelines.plans.sweep_config import SweepConfig, read_config
 from plumbline.pipelines.report.report import open_run
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS, BenchmarkConfig, ColumnsConfig
 from plumbline.pipelines.sources.prompts import read_prompts

@@ -14,7 +14,7 @@ from plumbline.assets.making.scenes import draw_scene, random_scene, to_png
 from plumbline.assets.making.vqa_training import MIXTURES, training_questions
 from plumbline.jobs.command import command_of, load_values
 from plumbline.jobs.train import COMMAND
-from plumbline.pipelines.plans.config import read_config
+from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.training.worker import Seat, Task, work
 
 VQA = Path(__file__).parents[3] / "assets/clip-flant5-shapes"

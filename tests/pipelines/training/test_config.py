@@ -9,7 +9,7 @@ import pytest
 from plumbline.jobs.command import command_of, load_values
 from plumbline.jobs.train import COMMAND, main
 from plumbline.operators.errors import ConfigError, SourceError
-from plumbline.pipelines.plans.config import read_config
+from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.training.training_config import FinetuneConfig, StageConfig
 
 

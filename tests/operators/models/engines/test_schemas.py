@@ -12,8 +12,8 @@ from plumbline.operators import rows, schemas
 from plumbline.operators.errors import ModelError, RowError
 from plumbline.operators.metrics.dsg import DEPENDENCIES, TUPLES
 from plumbline.operators.metrics.dsg import QUESTIONS as DSG_QUESTIONS
-from plumbline.operators.metrics.forms import Form
 from plumbline.operators.metrics.gecko import QUESTIONS, SPANS, GeckoConfig
+from plumbline.operators.metrics.reply_forms import Form
 from plumbline.operators.metrics.tifa import ANSWER, CHOOSE, TifaConfig
 from plumbline.operators.metrics.tifa import QUESTIONS as TIFA_QUESTIONS
 from plumbline.operators.metrics.vq2 import ANSWER as VQ2_ANSWER

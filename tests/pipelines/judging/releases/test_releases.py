@@ -19,7 +19,7 @@ from plumbline.pipelines.judging.protocols import MetaevalConfig
 from plumbline.pipelines.judging.releases.readers import RELEASES
 from plumbline.pipelines.judging.releases.release import Release
 from plumbline.pipelines.judging.releases.word_ratings import masked_crc
-from plumbline.pipelines.plans.config import read_config
+from plumbline.pipelines.plans.sweep_config import read_config
 from tests.pipelines.judging.releases.files import (
     DSG_LIKERT,
     EQBEN,

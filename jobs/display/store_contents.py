@@ -1,0 +1,99 @@
+"""What people see of a store's keeping: what may go, and how far running sweeps are."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.filesize import decimal
+from rich.live import Live
+from rich.text import Text
+
+from plumbline.jobs.display.console import EMPTY, say, show_table, text_table
+from plumbline.operators.stages.table import STAGES
+from plumbline.pipelines.maintenance.garbage import Collected
+from plumbline.pipelines.maintenance.working_sweeps import RunningSweep, StageState
+
+WATCH_SECONDS = 2.0
+SECONDS_BETWEEN_LINES = 10.0
+SILENT_SECONDS = 60.0
+"""After which it is said how long a sweep has not been heard of: it may have died, or its storage be out of reach."""
+
+
+def show_collected(console: Console, collected: Collected) -> None:
+    """By stage and reason the files that may go, with their bytes; the runs; and what was left alone."""
+    for sweep, host in collected.in_use.items():
+        say(console, f"sweep {sweep} is at work on {host}: the cells that it may use are left alone")
+    if collected.runs:
+        say(console, f"runs that are not kept: {', '.join(collected.runs)}")
+    rows = [(stage, why, str(amount.files), decimal(amount.size)) for (stage, why), amount in collected.free.items()]
+    if not rows:
+        say(console, f"{collected.store}: nothing may go")
+        return
+    show_table(console, collected.store, ("of", "why", "files", "bytes"), rows, numbers=slice(2, None))
+    files = sum(amount.files for amount in collected.free.values())
+    size = decimal(sum(amount.size for amount in collected.free.values()))
+    done = "removed" if collected.deleted else "may go; add delete=true to remove them"
+    say(console, f"{files} files, {size}, {done}")
+
+
+def watch(console: Console, look: Callable[[], Sequence[RunningSweep]], wait: Callable[[float], object]) -> None:
+    """Shows running sweeps until they have ended: in place on a terminal, else a line per stage from time to time."""
+    sweeps = look()
+    if not sweeps:
+        say(console, "no sweep is running")
+        return
+    if not console.is_terminal:
+        _log(console, sweeps, look, wait)
+        return
+    with Live(_screen(sweeps), console=console, auto_refresh=False) as live:
+        while sweeps:
+            live.update(_screen(sweeps), refresh=True)
+            wait(WATCH_SECONDS)
+            sweeps = look()
+
+
+def _log(
+    console: Console,
+    sweeps: Sequence[RunningSweep],
+    look: Callable[[], Sequence[RunningSweep]],
+    wait: Callable[[float], object],
+) -> None:
+    while sweeps:
+        for sweep in sweeps:
+            for name, state in sweep.said.stages.items():
+                say(console, f"{_name(sweep)} {name}: {', '.join(_told(name, state))}")
+            if not sweep.said.stages:
+                say(console, f"{_name(sweep)}: nothing to compute, the run is being written")
+        wait(SECONDS_BETWEEN_LINES)
+        sweeps = look()
+
+
+def _name(sweep: RunningSweep) -> str:
+    return sweep.said.run or f"{sweep.said.host}:{sweep.said.process}"
+
+
+def _screen(sweeps: Iterable[RunningSweep]) -> RenderableType:
+    tables: list[RenderableType] = []
+    for sweep in sweeps:
+        silent = f", silent for {_minutes(sweep.silent)}" if sweep.silent > SILENT_SECONDS else ""
+        title = f"{sweep.said.benchmark}: {_name(sweep)} on {sweep.said.host} since {sweep.said.began}{silent}"
+        rows = [(name, *_told(name, state)) for name, state in sweep.said.stages.items()]
+        names = ("stage", "cells to compute", "rate", "time", "model calls", "failed rows")
+        tables.append(text_table(title, names, rows, numbers=slice(1, None)))
+    return Group(*tables, Text("Ctrl-C ends the view, and no sweep"))
+
+
+def _told(name: str, state: StageState) -> tuple[str, str, str, str, str]:
+    unit = f"{STAGES[stage].over}/s" if (stage := name.partition(":")[0]) in STAGES else "rows/s"
+    rate = f"{state.rows / state.seconds:.1f} {unit}" if state.seconds > 0 and state.rows else f"- {unit}"
+    left = state.seconds_left
+    return (
+        f"{state.done}/{state.missing}",
+        rate,
+        f"{EMPTY if left is None else _minutes(left)} left",
+        f"{state.calls} calls",
+        f"{state.failed_rows} failed rows",
+    )
+
+
+def _minutes(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

@@ -1,0 +1,62 @@
+"""What tagging and generation share: a language model writes about texts, and no image is scored by it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from plumbline.operators.metrics.answered import Scored
+from plumbline.operators.metrics.metric import Evidence, Expected, Metric
+from plumbline.operators.metrics.reply_forms import Replies
+from plumbline.operators.metrics.writing import Sampling, require_sampling
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WriterOptions:
+    """Who writes, and how replies are drawn and asked for."""
+
+    writer: str = "llm"
+    """The role of the language model among the models."""
+    max_tokens: int = 512
+    """Tokens after which a reply is cut."""
+    temperature: float = 0.0
+    """0 takes the likeliest token each time."""
+    seed: int = 0
+    """Of the replies at a temperature above 0, and of the order in which generation asks for the values of controls."""
+    replies: Replies = "text"
+    """`text`, as the paper has it, or `json`, held to a schema, so that a small model's replies can be read too."""
+
+    def __post_init__(self) -> None:
+        require_sampling("writer", "max_tokens", self.max_tokens, self.temperature)
+
+    @property
+    def sampling(self) -> Sampling:
+        """How the replies are drawn."""
+        return Sampling(self.max_tokens, self.temperature, self.seed)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TextWriter(Metric):
+    """A chain that ends where a language model has written: its rows are those of the table QUESTIONS."""
+
+    chain: ClassVar[tuple[str, ...]] = ("questions",)
+    ends: ClassVar[str] = "questions"
+    role_keys: ClassVar[tuple[str, ...]] = ("writer",)
+    ranks: ClassVar[bool] = False
+    options: WriterOptions
+
+    @property
+    def writer(self) -> str:
+        """The role of its model."""
+        return self.options.writer
+
+    def scoring(self) -> Mapping[str, Any]:
+        """Nothing: no image is scored."""
+        return {}
+
+    def score(self, evidence: Evidence) -> Scored:
+        """Never asked for, since its chain has no scores."""
+        raise NotImplementedError(f"{self.kind} writes about texts and scores no image")
+
+    def expected(self, words: float) -> Expected:
+        """One call."""
+        return Expected(1, 0)

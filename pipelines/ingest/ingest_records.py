@@ -1,0 +1,132 @@
+"""What the ingests of an output ended with: a record each, and the tables and the manifest that tell of all of them."""
+
+import io
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.rows import table as make_table
+from plumbline.pipelines.base.storage import Place, readable_errors
+from plumbline.pipelines.base.tables import Rejection
+from plumbline.pipelines.ingest.ingest_config import Identity
+from plumbline.pipelines.ingest.input_rows import REJECTED, SKILLS, digest
+from plumbline.pipelines.ingest.taken_ids import Prompt
+from plumbline.pipelines.sources.origins import MANIFEST
+
+RECORDS = ".ingest/records"
+PROMPTS_AT_ONCE = 65_536
+PROMPTS = pa.schema([("prompt_id", pa.string()), ("text", pa.string()), SKILLS])
+
+
+class Record(NamedTuple):
+    """How an ingest ended."""
+
+    manifest: Mapping[str, Any]
+    """What was made from what: the same after an interrupted run as after an undisturbed one."""
+    rejected: Sequence[Rejection]
+
+    @property
+    def paths(self) -> set[str]:
+        """Its shards."""
+        return {shard["path"] for shard in self.manifest["shards"]}
+
+
+class Records:
+    """The records in an output, of which one is this ingest's own."""
+
+    def __init__(self, output: Place, source: Identity) -> None:
+        """Raises ConfigError where the manifest names an ingest of which there is no record."""
+        self.output = output
+        self.source = source
+        self._own = _record_path(source)
+        with readable_errors(output, "output"):
+            missing = set(self._named()) - {self._own, *self.listing()}
+        if missing:
+            raise ConfigError(
+                f"{output / RECORDS}: an ingest that manifest.json names has no record there; "
+                "copy .ingest along with its output, or choose another output"
+            )
+
+    def _named(self) -> Iterator[str]:
+        """The records of the ingests in the manifest."""
+        manifest = self.output / MANIFEST
+        if manifest.exists():
+            try:
+                ingests = json.loads(manifest.read())["ingests"]
+                yield from [_record_path(ingest["source"]) for ingest in ingests]
+            except (ValueError, KeyError, TypeError) as error:
+                remedy = "move it, or choose another output"
+                raise ConfigError(f"{manifest}: not written by an ingest, or damaged; {remedy}") from error
+
+    def listing(self) -> dict[str, str]:
+        """Each record's path below the output with what changes when it does."""
+        with readable_errors(self.output, "output"):
+            try:
+                entries = dict((self.output / RECORDS).files())
+            except FileNotFoundError:
+                return {}
+        return {f"{RECORDS}/{name}": entry.etag for name, entry in sorted(entries.items())}
+
+    def write(self, record: Record) -> None:
+        """Says that this ingest has ended."""
+        (self.output / self._own).write(json.dumps(record._asdict()).encode())
+
+    def forget(self) -> None:
+        """Takes this ingest's end back, before a shard of it changes: a manifest stands beside what it names."""
+        with readable_errors(self.output, "output"):
+            if self._own in self.listing():
+                self._write_manifest([record for path, record in self._read() if path != self._own], [])
+                (self.output / self._own).remove()
+
+    def publish(self, prompts: Iterator[Prompt], standing: Collection[str]) -> list[str]:
+        """Writes the output's tables and manifest; the generators whose shards stand without a record."""
+        with readable_errors(self.output, "output"):
+            records = [record for _, record in self._read() if record.paths <= set(standing)]
+            recorded = {path for record in records for path in record.paths}
+            unfinished = sorted({path.partition("/")[0] for path in standing if path not in recorded})
+            rejected = [rejection._asdict() for record in records for rejection in record.rejected]
+            self._write_prompts(prompts)
+            (self.output / "rejected.parquet").write(_encode(make_table(rejected, REJECTED)))
+            self._write_manifest(records, unfinished)
+        return unfinished
+
+    def _write_prompts(self, prompts: Iterator[Prompt]) -> None:
+        """The prompts by their ids, a row group of them in memory at a time."""
+        with (
+            (self.output / "prompts.parquet").writing() as draft,
+            pq.ParquetWriter(draft, PROMPTS, compression="zstd") as writer,
+        ):
+            while part := list(islice(prompts, PROMPTS_AT_ONCE)):
+                writer.write_table(make_table([prompt._asdict() for prompt in part], PROMPTS))
+
+    def _read(self) -> Iterator[tuple[str, Record]]:
+        """Every record that can be read, by its path: of another, the ingest counts as not ended."""
+        for path in self.listing():
+            try:
+                values = json.loads((self.output / path).read())
+                yield path, Record(values["manifest"], [Rejection(*row) for row in values["rejected"]])
+            except (ValueError, KeyError, TypeError):
+                continue
+
+    def _write_manifest(self, records: Sequence[Record], unfinished: Sequence[str]) -> None:
+        manifest = self.output / MANIFEST
+        if records:
+            values = {"ingests": [record.manifest for record in records], "unfinished": unfinished}
+            manifest.write((json.dumps(values, indent=1) + "\n").encode())
+        elif manifest.exists():
+            manifest.remove()
+
+
+def _record_path(source: Identity) -> str:
+    return f"{RECORDS}/{digest(source)[:32]}.json"
+
+
+def _encode(table: pa.Table) -> bytes:
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd")
+    return buffer.getvalue()

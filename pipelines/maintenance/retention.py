@@ -1,0 +1,119 @@
+"""Retention: which runs of a store stay, and the removal of the others, each whole."""
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.cells.runs import Run, leave_order, list_runs
+from plumbline.pipelines.cells.store import Store, StoredFile
+from plumbline.pipelines.maintenance.gc_config import KeepRuns
+from plumbline.pipelines.maintenance.working_sweeps import deleting, signs
+
+PERIODS: tuple[tuple[str, Callable[[datetime], tuple[int, ...]]], ...] = (
+    ("daily", lambda began: (began.year, began.month, began.day)),
+    ("weekly", lambda began: began.isocalendar()[:2]),
+    ("monthly", lambda began: (began.year, began.month)),
+)
+
+
+class DroppedRun(NamedTuple):
+    """A run that the rules do not keep."""
+
+    run_id: str
+    files: tuple[StoredFile, ...]
+
+
+Hold = Callable[[], object]
+"""Called before a run is removed; raises where that may not be any more."""
+
+
+def drop_runs(
+    store: Store,
+    rules: KeepRuns,
+    *,
+    benchmark: str | None = None,
+    besides: Collection[str] = (),
+    hold: Hold | None = None,
+) -> list[DroppedRun]:
+    """The runs that the rules do not keep, of all benchmarks or of one, oldest first; with `hold` each is removed.
+
+    The runs `besides` stay whatever the rules say. Who removes is alone in that, as in `retain`.
+    """
+    runs = list_runs(store)
+    kept = kept_runs(runs, rules) | set(besides)
+    dropped = []
+    for run in runs:
+        if run.run_id not in kept and benchmark in (None, (run.manifest or {}).get("benchmark")):
+            dropped.append(DroppedRun(run.run_id, tuple(store.entries(f"runs/{run.run_id}"))))
+            if hold is not None:
+                hold()
+                remove_run(store, run.run_id)
+    return dropped
+
+
+def retain(
+    store: Store, rules: KeepRuns, *, job: str, benchmark: str, besides: Collection[str], hold: Hold
+) -> tuple[str, ...]:
+    """Removes the runs of a benchmark that the rules do not keep, as `jobs.gc` does; gives their ids, oldest first.
+
+    `hold` is the caller's own, beside that of who deletes. Raises LeaseHeld where another deletes.
+    """
+    if rules.all or not drop_runs(store, rules, benchmark=benchmark, besides=besides):
+        return ()
+    with deleting(store, job) as (lease, now):
+
+        def hold_both() -> None:
+            hold()
+            lease.renew()
+
+        stay = {*besides, *(sign.run for sign in signs(store) if sign.alive(now))}
+        dropped = drop_runs(store, rules, benchmark=benchmark, besides=stay, hold=hold_both)
+    return tuple(run.run_id for run in dropped)
+
+
+def remove_run(store: Store, run_id: str) -> None:
+    """Removes a run whole, its manifest first: so what an interruption leaves of it is no run any more."""
+    store.remove_all([f"runs/{run_id}/manifest.json"])
+    leave_order(store, run_id)
+    store.remove_folder(f"runs/{run_id}")
+
+
+def kept_runs(runs: Sequence[Run], rules: KeepRuns) -> frozenset[str]:
+    """The ids of the runs that stay, of all there are, oldest first; raises ConfigError for a name that none has."""
+    known = {run.run_id for run in runs}
+    for name in rules.named:
+        if name not in known:
+            raise ConfigError(f"keep_runs.named: no run is called {name!r}; python -m jobs.status lists them")
+    if rules.all:
+        return frozenset(known)
+    kept = {run.run_id for run in runs if run.latest or _began(run) is None} | set(rules.named)
+    of_benchmark: defaultdict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        if _began(run) is not None:
+            of_benchmark[str((run.manifest or {}).get("benchmark"))].append(run)
+    for those in of_benchmark.values():
+        newest_first = those[::-1]
+        kept |= {run.run_id for run in newest_first[: rules.last]}
+        for name, period in PERIODS:
+            kept |= _newest_of_each(newest_first, period, getattr(rules, name))
+    return frozenset(kept)
+
+
+def _newest_of_each(runs: Sequence[Run], period: Callable[[datetime], tuple[int, ...]], count: int) -> set[str]:
+    """Of runs with the newest first, the newest of each of the last `count` periods that have one."""
+    newest: dict[tuple[int, ...], str] = {}
+    for run in runs:
+        began = _began(run)
+        assert began is not None, "the runs have a date"
+        newest.setdefault(period(began), run.run_id)
+    return set(list(newest.values())[:count])
+
+
+def _began(run: Run) -> datetime | None:
+    """When a run began, as its manifest says; None where it does not."""
+    try:
+        return datetime.fromisoformat(str((run.manifest or {}).get("began")))
+    except ValueError:
+        return None

@@ -1,0 +1,72 @@
+"""A night's configuration: a sweep's, and what becomes of it where nobody looks."""
+
+import math
+from dataclasses import dataclass, field, fields
+from urllib.parse import urlsplit
+
+from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.cells.lease import LEASE_TIMEOUT
+from plumbline.pipelines.maintenance.gc_config import KeepRuns
+from plumbline.pipelines.plans.sweep_config import SweepConfig
+from plumbline.pipelines.report.comparable_runs import check_checkpoints
+
+SHORTEST_LEASE = 10.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NightConfig:
+    """How a night waits, ends and tells."""
+
+    compare: str = "previous"
+    """The run that it is compared with: `previous`, the last that can be, or a run's id."""
+    smallest_change: float = 0.0
+    """A mean that moved by less is no regression, however sure that is."""
+    wait: float = 0.0
+    """Seconds to wait for another night in the same store; then the exit code is 4."""
+    lease: float = LEASE_TIMEOUT
+    """Seconds without a sign of life after which a night is taken for dead."""
+    deadline: float | None = None
+    """Seconds after which the night ends, with exit code 6; null for no such bound."""
+    webhook: str | None = field(default=None, repr=False)
+    """An address that is sent the outcome as JSON, or ${oc.env:NAME}; never printed, for it may be all that is needed
+    to write there."""
+    checkpoints: str | None = None
+    """How the page of trends knows checkpoints by their names, as `jobs.trends` has it; null is as that has it."""
+    keep_runs: KeepRuns = field(default_factory=KeepRuns)
+    """Which runs of its benchmark a night leaves standing, beside its own and the one that this is compared with
+    (docs/keeping.md)."""
+    json: bool = False
+    """Print the outcome as JSON on standard output, and all else on standard error."""
+
+    def __post_init__(self) -> None:
+        if self.smallest_change < 0:
+            raise ConfigError(f"nightly.smallest_change: expected 0 or more, got {self.smallest_change}")
+        if not (math.isfinite(self.wait) and self.wait >= 0):
+            raise ConfigError(f"nightly.wait: expected seconds, 0 or more, got {self.wait}")
+        if not (math.isfinite(self.lease) and self.lease >= SHORTEST_LEASE):
+            raise ConfigError(f"nightly.lease: expected {SHORTEST_LEASE:g} seconds or more, got {self.lease}")
+        if self.deadline is not None and not (math.isfinite(self.deadline) and self.deadline > 0):
+            raise ConfigError(f"nightly.deadline: expected seconds, more than 0, or null, got {self.deadline}")
+        if self.webhook is not None and not _is_address(self.webhook):
+            raise ConfigError("nightly.webhook: expected an http:// or https:// address, got none; correct it")
+        if self.checkpoints is not None:
+            check_checkpoints("nightly.checkpoints", self.checkpoints)
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NightlyConfig(SweepConfig):
+    """A sweep that runs every night."""
+
+    nightly: NightConfig = field(default_factory=NightConfig)
+
+    def sweep(self) -> SweepConfig:
+        """The sweep alone: a night's cells and runs are those of any sweep."""
+        return SweepConfig(**{one.name: getattr(self, one.name) for one in fields(SweepConfig)})

@@ -1,0 +1,169 @@
+"""What came of a night is worked out: its run beside an earlier one, what became worse, and who is told."""
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from plumbline.operators.errors import PlumblineError
+from plumbline.operators.report.changes import Change
+from plumbline.operators.words import plural
+from plumbline.pipelines.base.exit_codes import OVER_BUDGET, REGRESSION
+from plumbline.pipelines.cells.runs import Run, earlier_runs, find_run, read_manifest
+from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.nightly.nightly_config import NightConfig
+from plumbline.pipelines.nightly.outcome import Moved, Outcome, outcome_path, read_outcome, send
+from plumbline.pipelines.report.comparable_runs import CHECKPOINTS, obstacle_between
+from plumbline.pipelines.report.report import WrittenReport, write_report
+from plumbline.pipelines.report.trends import write_trends
+from plumbline.pipelines.running.errors import one_line
+from plumbline.pipelines.sources.sources import Sources
+
+LOG = logging.getLogger(__name__)
+
+
+class Baseline(NamedTuple):
+    """The run that another is compared with."""
+
+    run_id: str | None
+    reason: str = ""
+    """Why there is none."""
+
+
+class Told(NamedTuple):
+    """The outcome of a run that was not told before, and its report."""
+
+    outcome: Outcome
+    written: WrittenReport
+    without_trends: str = ""
+    """Why there is no new page of trends; empty where there is one."""
+
+
+def conclude(
+    store: Store, run_id: str, config: NightConfig, *, sources: Sources | None, hold: Callable[[], None]
+) -> Told:
+    """Compares a run with an earlier one, writes its report and the page of trends, sends and writes what came of it.
+
+    The file is the last that is written: where a night ends before, the next one concludes it. `hold` is called
+    before anything is published, and raises where that may not be any more.
+    """
+    manifest = read_manifest(store, run_id)
+    baseline = find_baseline(store, run_id, manifest, config.compare)
+    hold()
+    try:
+        written = write_report(store, run_id, compare=baseline.run_id, sources=sources, hold=hold)
+    except PlumblineError as error:
+        if baseline.run_id is None:
+            raise
+        baseline = Baseline(None, f"{baseline.run_id} cannot be read ({error})")
+        written = write_report(store, run_id, sources=sources, hold=hold)
+    hold()
+    trends = _write_trends(store, manifest["benchmark"], config.checkpoints or CHECKPOINTS)
+    outcome = _outcome(run_id, manifest, baseline, written, config)
+    outcome = replace(outcome, trends=trends.url)
+    hold()
+    if config.webhook is not None:
+        problem = send(config.webhook, outcome.to_json())
+        outcome = replace(outcome, webhook="delivered" if problem is None else problem)
+        hold()
+    store.write_json(outcome_path(run_id), outcome.to_json())
+    return Told(outcome, written, trends.problem)
+
+
+class TrendsPage(NamedTuple):
+    """Where the page of trends is, or why it is not."""
+
+    url: str | None
+    problem: str = ""
+
+
+def _write_trends(store: Store, benchmark: str, checkpoints: str) -> TrendsPage:
+    """Writes the page; whatever is odd about one of its many runs, the newest run and its night stand."""
+    try:
+        return TrendsPage(write_trends(store, benchmark=benchmark, checkpoints=checkpoints).url)
+    except Exception as error:
+        LOG.warning("no page of trends", exc_info=error)
+        return TrendsPage(None, one_line(error))
+
+
+def find_baseline(store: Store, run_id: str, manifest: Mapping[str, Any], compare: str) -> Baseline:
+    """The newest run before this one that it can be compared with: of those that a night has told of, so that nothing
+    goes untold between two nights, and where there is none of these, of all.
+    """
+    if compare != "previous":
+        other = find_run(store, compare, key="nightly.compare")
+        reason = obstacle_between(read_manifest(store, other), manifest)
+        return Baseline(None, f"nightly.compare={compare}: {reason}") if reason else Baseline(other)
+    newest, obstacles = None, []
+    for earlier in earlier_runs(store, run_id):
+        obstacle = obstacle_between(earlier.manifest, manifest)
+        if obstacle:
+            obstacles.append((earlier, obstacle))
+        elif read_outcome(store, earlier.run_id) is not None:
+            return Baseline(earlier.run_id)
+        else:
+            newest = newest or earlier
+    return Baseline(newest.run_id) if newest is not None else Baseline(None, _no_baseline(obstacles))
+
+
+def _no_baseline(obstacles: Sequence[tuple[Run, str]]) -> str:
+    if not obstacles:
+        return "it is the first run of this store"
+    (newest, obstacle), *others = obstacles
+    more = f", nor can {plural(len(others), 'run')} before that" if others else ""
+    return f"{newest.run_id} cannot be compared with it ({obstacle}){more}"
+
+
+def _outcome(
+    run_id: str, manifest: Mapping[str, Any], baseline: Baseline, written: WrittenReport, config: NightConfig
+) -> Outcome:
+    changes = written.page.changes
+    clear = changes.clear if changes is not None else []
+    regressions = [
+        _moved(change)
+        for change in clear
+        if change.verdict == "worse" and abs(change.duel.difference) >= config.smallest_change
+    ]
+    return Outcome(
+        run_id=run_id,
+        exit_code=_exit_code(manifest["exit_code"], regressions),
+        benchmark=manifest["benchmark"],
+        began=manifest["began"],
+        ended=manifest["ended"],
+        report=written.url,
+        counts=manifest["counts"],
+        compared_with=baseline.run_id,
+        not_compared=baseline.reason or None,
+        regressions=regressions,
+        improvements=[_moved(change) for change in clear if change.verdict == "better"],
+        can_tell=changes is None or changes.can_tell,
+        sentences=[str(sentence) for sentence in changes.sentences] if changes is not None else [],
+    )
+
+
+def _exit_code(of_sweep: int, regressions: Sequence[Moved]) -> int:
+    """That of the sweep, unless something became worse; scores that are mostly missing are worse than that."""
+    return REGRESSION if regressions and of_sweep != OVER_BUDGET else of_sweep
+
+
+def _moved(change: Change) -> Moved:
+    duel = change.duel
+    return Moved(
+        generator=change.generator,
+        metric=duel.metric,
+        skill=duel.skill,
+        before=change.before,
+        after=change.after,
+        difference=duel.difference,
+        low=_finite(duel.low),
+        high=_finite(duel.high),
+        effect=duel.effect,
+        p_value=duel.p_value,
+        p_holm=duel.p_holm,
+        prompts=duel.n,
+    )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,42 @@
+"""Which runs can be compared, and which generators are checkpoints of one training."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.report.changes import comparable_metrics
+from plumbline.operators.summary import part_of
+from plumbline.operators.words import names
+from plumbline.pipelines.base.exit_codes import OVER_BUDGET
+
+
+def obstacle_between(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> str:
+    """Why two runs cannot be compared; empty where they can."""
+    if before is None:
+        return "its manifest is damaged"
+    if before.get("benchmark") != after.get("benchmark"):
+        return f"it is of the benchmark {before.get('benchmark')!r}"
+    part = part_of(before)
+    if part and part != part_of(after):
+        return f"it is of {part}"
+    if before.get("exit_code") == OVER_BUDGET:
+        return "more of its rows failed than its budget allows"
+    if not set(before.get("generators", ())) & set(after.get("generators", ())):
+        return "the two share no generator"
+    if not comparable_metrics(before, after):
+        return f"the settings or models of {names(list(after.get('metrics', ())))} are others"
+    return ""
+
+
+CHECKPOINTS = r"(?P<family>.+?)[-_.]?(?:step|ckpt|checkpoint|iter|epoch)[-_.]?(?P<step>[0-9]+)"
+
+
+def check_checkpoints(key: str, expression: str) -> None:
+    """Raises ConfigError, naming the key, for what is no regular expression with the groups `family` and `step`."""
+    try:
+        groups = re.compile(expression).groupindex
+    except re.error as error:
+        raise ConfigError(f"{key}: expected a regular expression, got {expression!r} ({error})") from error
+    if not {"family", "step"} <= set(groups):
+        raise ConfigError(f"{key}: expected groups (?P<family>...) and (?P<step>[0-9]+), got {expression!r}")

@@ -1,0 +1,173 @@
+"""What a report shows of single images: their elements from the scores' cells, their pixels from the sources."""
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from plumbline.operators.decoding import ImageLimits
+from plumbline.operators.errors import PlumblineError, RowError
+from plumbline.operators.image_rows import FetchUri, identify
+from plumbline.operators.report.gallery import NO_DETAIL, ImageDetail, make_thumbnail
+from plumbline.operators.report.page import GatheredRun
+from plumbline.operators.report.picked_images import ImageKey, Pick
+from plumbline.pipelines.base.storage import first_line, is_storage_error
+from plumbline.pipelines.cells.cells import Shard
+from plumbline.pipelines.cells.runs import ScoresCell, scores_cells
+from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.report.finished_run import Originals
+from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
+
+READERS = 8
+ROWS_AT_ONCE = 16
+STREAM_BYTES = 1 << 20
+GONE = "its place in the sources is not known any more; they have changed since the run"
+
+
+class StoredRow(NamedTuple):
+    """Where one metric's score of an image stands: its cell, that cell's shard, and its row in both."""
+
+    cell: str
+    """The cell's path, or its draft's."""
+    shard: str
+    row: int
+
+
+StoredRows = Mapping[ImageKey, Sequence[StoredRow]]
+Picture = TypeVar("Picture")
+MakePicture = Callable[[Mapping[str, Any], ImageLimits, FetchUri], Picture | RowError]
+"""Makes something to show of a row of the sources."""
+
+
+def read_details(
+    picks: Sequence[Pick], run: GatheredRun, store: Store, originals: Originals | None
+) -> dict[ImageKey, ImageDetail]:
+    """The thumbnail and the elements of every pick of a run's scores, or why there are none.
+
+    Reads the scores cells that hold a pick, and of each pick's source file its row group as far as its row.
+    """
+    cells = read_scores_cells(store, run.run_id)
+
+    def show(pick: Pick) -> str | RowError:
+        if originals is None:
+            return RowError("unreadable_uri", run.unreadable)
+        return show_image(pick, cells, originals, make_thumbnail)
+
+    details = read_elements(picks, cells, store)
+    with ThreadPoolExecutor(READERS) as pool:
+        for pick, image in zip(picks, pool.map(show, picks), strict=True):
+            missing = image.message if isinstance(image, RowError) else ""
+            thumbnail = image if isinstance(image, str) else None
+            details[pick.key] = details[pick.key]._replace(thumbnail=thumbnail, missing=missing)
+    return details
+
+
+def read_elements(picks: Sequence[Pick], cells: Sequence[ScoresCell], store: Store) -> dict[ImageKey, ImageDetail]:
+    """Of every pick what its scores' cells say of it besides its scores; nothing where these are gone."""
+    rows = _read_rows(_find_places(picks, cells), store)
+    return {pick.key: _detail(rows.get(pick.key, [])) for pick in picks}
+
+
+def _detail(rows: Sequence[Mapping[str, Any]]) -> ImageDetail:
+    return NO_DETAIL._replace(
+        elements={row["metric"]: row["elements"] for row in rows if row.get("elements")},
+        rationales={row["metric"]: row["rationale"] for row in rows if row.get("rationale")},
+        ratings={row["metric"]: _ratings(row["ratings"]) for row in rows if row.get("ratings")},
+    )
+
+
+def _ratings(given: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    return {rating["name"]: rating["value"] for rating in given}
+
+
+def read_scores_cells(store: Store, run_id: str) -> list[ScoresCell]:
+    """The cells that the run's scores were read from; none where the run's table of cells is gone.
+
+    Raises StoreError where that is damaged.
+    """
+    return scores_cells(store, run_id) if store.exists(f"runs/{run_id}/cells.parquet") else []
+
+
+def _find_places(picks: Sequence[Pick], cells: Sequence[ScoresCell]) -> StoredRows:
+    """Where the images stand, one place for each metric that scored them."""
+    first_rows = [cell.first_row for cell in cells]
+    places: dict[ImageKey, list[StoredRow]] = {}
+    for pick in picks:
+        for row in pick.rows:
+            number = bisect_right(first_rows, row) - 1
+            if number >= 0:
+                cell = cells[number]
+                place = StoredRow(cell.stored, _shard_name(cell.path), row - cell.first_row)
+                places.setdefault(pick.key, []).append(place)
+    return places
+
+
+def _shard_name(path: str) -> str:
+    """The shard of a cell, <stage>/<recipe8>/<generator>/<shard>-<key8>.parquet."""
+    return path.rpartition("/")[2].removesuffix(".parquet")[:-9]
+
+
+def _read_rows(places: StoredRows, store: Store) -> dict[ImageKey, list[Mapping[str, Any]]]:
+    """Of every image its rows in all metrics' cells."""
+    wanted: dict[str, dict[ImageKey, int]] = {}
+    for key, of_image in places.items():
+        for place in of_image:
+            wanted.setdefault(place.cell, {})[key] = place.row
+    found: dict[ImageKey, list[Mapping[str, Any]]] = {}
+    with ThreadPoolExecutor(READERS) as pool:
+        tables = pool.map(lambda path: _read_cell(path, store), wanted)
+    for cell_rows, table in zip(wanted.values(), tables, strict=True):
+        for key, row in cell_rows.items():
+            if table is not None and row < len(table) and table.column("image_id")[row].as_py() == key.image_id:
+                found.setdefault(key, []).append(table.slice(row, 1).to_pylist()[0])
+    return found
+
+
+def _read_cell(path: str, store: Store) -> pa.Table | None:
+    """A cell's rows, or None where it cannot be read: its images are then shown without what it says."""
+    try:
+        return store.read_cell(path).table
+    except PlumblineError:
+        return None
+
+
+def show_image(
+    pick: Pick, cells: Sequence[ScoresCell], originals: Originals, make: MakePicture[Picture]
+) -> Picture | RowError:
+    """What is made of a pick's image, or why it cannot be shown."""
+    place = next(iter(_find_places([pick], cells).get(pick.key, ())), None)
+    shard = originals.shards.get((pick.key.generator, place.shard)) if place is not None else None
+    if place is None or shard is None:
+        return RowError("missing_image", GONE)
+    try:
+        record = read_row(shard, place.row)
+        key = pick.key
+        if record is None or identify(record | {"prompt_id": pick.prompt_id}, key.generator).image_id != key.image_id:
+            return RowError("missing_image", "another image stands in its place; the file has changed since the run")
+        return make(record, originals.limits, originals.uris.read)
+    except Exception as error:
+        known = isinstance(error, (PlumblineError, pa.ArrowException, UnicodeDecodeError))
+        if not known and not is_storage_error(error):
+            raise
+        return RowError("unreadable_uri", f"{shard.url}: {first_line(error)}")
+
+
+def read_row(shard: Shard, row: int) -> dict[str, Any] | None:
+    """One row of a shard by our column names, reading no further than it; None where the shard is shorter."""
+    row = shard.row_in_file(row) - shard.first_row
+    with shard.place.open() as stream:
+        file = pq.ParquetFile(stream, pre_buffer=False, buffer_size=STREAM_BYTES)
+        names = dict(shard.columns)
+        wanted = {its: names.get(its, its) for its in IMAGE_COLUMNS}
+        present = {its: name for its, name in wanted.items() if name in file.schema_arrow.names}
+        for batch in file.iter_batches(
+            ROWS_AT_ONCE, row_groups=list(shard.row_groups), columns=list(present.values()), use_threads=False
+        ):
+            if row < len(batch):
+                record = batch.slice(row, 1).to_pylist()[0]
+                return {its: record[name] for its, name in present.items()}
+            row -= len(batch)
+    return None

@@ -1,0 +1,243 @@
+"""One shard of an export: its examples with their images and scores, as rows, as files."""
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from plumbline.operators.errors import RowError
+from plumbline.operators.rewards.formats.format import Format, Picture, Sample
+from plumbline.operators.rewards.selection import HELD_OUT, Example
+from plumbline.operators.rewards.shard_bytes import extension, to_lines, to_parquet, to_tar
+from plumbline.operators.rewards.values import Codes, Floats
+from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.rewards.copied_images import SEVERAL, Copied, Copier
+from plumbline.pipelines.rewards.output import Output, ShardRecord
+from plumbline.pipelines.rewards.scored_images import ScoredRun, elements_of
+
+IDENTICAL, UNFIT = "identical_images", "not_representable"
+NO_FAILURE = (IDENTICAL, UNFIT, SEVERAL)
+"""Reasons to leave an example out that are no fault of the run: there is nothing to prefer, or the format cannot hold
+it."""
+MOST_MESSAGES = 5
+SHARDS_REMEMBERED = 64
+SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+
+
+class PlannedShard(NamedTuple):
+    """A shard of a split, as the selection has it."""
+
+    name: str
+    split: str
+    first: int
+    """The number of its first example in the split."""
+    examples: Sequence[Example]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rewards:
+    """What every image of a run is worth, by its number; nan where a metric has no score."""
+
+    prompts: Codes
+    """The row of its prompt in the sources; one more than the last for an image of none."""
+    values: Floats
+    noise: float
+    z_scores: Floats
+    rank_advantages: Floats
+
+
+class MadeShard(NamedTuple):
+    """A shard that is not in the output yet."""
+
+    record: ShardRecord
+    files: Mapping[str, bytes]
+    """By path: its images, and its table."""
+    piece: bytes | None
+    """Its part of the file of the whole split, where its format has one."""
+
+    @property
+    def failed(self) -> int:
+        """Examples that a fault of the sources has cost."""
+        return sum(count for kind, count in self.record.left_out.items() if kind not in NO_FAILURE)
+
+
+class ShardMaker:
+    """Makes the shards of one export."""
+
+    def __init__(
+        self,
+        run: ScoredRun,
+        store: Store,
+        output: Output,
+        form: Format,
+        rewards: Rewards,
+        copier: Copier,
+        scorer: str,
+        ended: datetime,
+    ) -> None:
+        self.run, self.store, self.output, self.form, self.rewards = run, store, output, form, rewards
+        self.copier, self.scorer, self.ended = copier, scorer, ended
+        self._elements = lru_cache(maxsize=SHARDS_REMEMBERED)(lambda first: elements_of(store, run.shard_of(first)))
+
+    def commit(self, made: MadeShard) -> ShardRecord:
+        """Writes a shard, its images first, and last says that it stands."""
+        for path, data in made.files.items():
+            self.output.write(path, data)
+        if made.piece is not None:
+            self.output.piece(made.record.name, made.piece)
+        self.output.commit(made.record)
+        return made.record
+
+    def make(self, planned: PlannedShard) -> MadeShard:
+        """A shard with all that it takes, in memory."""
+        copied = self._copy(planned.examples)
+        left_out: Counter[str] = Counter()
+        messages: list[str] = []
+        whole: list[tuple[int, Example]] = []
+        for number, example in enumerate(planned.examples, planned.first):
+            error = self._refusal(example, copied)
+            if error is None:
+                whole.append((number, example))
+            else:
+                left_out[error.kind] += 1
+                messages.append(f"{error.kind}: {error.message}")
+        samples = self._samples(whole, planned.split, copied)
+        rows_of = [(sample, self._rows(sample)) for sample in samples]
+        left_out[UNFIT] += sum(not rows for _, rows in rows_of)
+        made = [(sample, rows) for sample, rows in rows_of if rows]
+        table, piece = self._encoded(planned.name, made)
+        record = ShardRecord(
+            name=planned.name,
+            split=planned.split,
+            rows=sum(len(rows) for _, rows in made),
+            examples=len(made),
+            left_out=dict(+left_out),
+            messages=messages[:MOST_MESSAGES],
+            unverified=sum(isinstance(image, Copied) and not image.verified for image in copied.values()),
+            files=list(table),
+            sha256="".join(hashlib.sha256(data).hexdigest() for data in table.values()),
+        )
+        return MadeShard(record, {**self._images([sample for sample, _ in made]), **table}, piece)
+
+    def expect(self, shards: Sequence[PlannedShard]) -> None:
+        """Says which shards will be made."""
+        self.copier.expect(self._images_of(shard.examples) for shard in shards)
+
+    def _copy(self, examples: Sequence[Example]) -> dict[int, Copied | RowError]:
+        return self.copier.read(self._images_of(examples))
+
+    def _images_of(self, examples: Sequence[Example]) -> set[int]:
+        """The images whose bytes examples want."""
+        if self.form.images == "none":
+            return set()
+        return {image for example in examples for image in self._shown(example)}
+
+    def _shown(self, example: Example) -> Sequence[int]:
+        """The images of an example whose bytes its rows hold or name."""
+        return example.images[:1] if self.form.unit == "best" else example.images
+
+    def _refusal(self, example: Example, copied: Mapping[int, Copied | RowError]) -> RowError | None:
+        """Why an example cannot be made: an image cannot be had, or two are the same to the byte."""
+        if self.form.images == "none":
+            return None
+        images = [copied[image] for image in self._shown(example)]
+        error = next((image for image in images if isinstance(image, RowError)), None)
+        if error is None and len({image.content for image in images if isinstance(image, Copied)}) < len(images):
+            return RowError(IDENTICAL, "two images of the prompt are the same to the byte, and scored differently")
+        return error
+
+    def _samples(
+        self, examples: Sequence[tuple[int, Example]], split: str, copied: Mapping[int, Copied | RowError]
+    ) -> list[Sample]:
+        of_prompt = Counter(example.prompt for _, example in examples)
+        prompts = self._prompts.take(pa.array([example.prompt for _, example in examples], pa.int64())).to_pylist()
+        return [
+            Sample(
+                number=number,
+                split=split,
+                prompt_id=prompt["prompt_id"],
+                prompt=prompt["text"] or "",
+                skills=prompt["skills"] or (),
+                pictures=[self._picture(image, copied.get(image)) for image in example.images],
+                of_prompt=of_prompt[example.prompt],
+                run_ended=self.ended,
+                scorer=self.scorer,
+            )
+            for (number, example), prompt in zip(examples, prompts, strict=True)
+        ]
+
+    @cached_property
+    def _prompts(self) -> pa.Table:
+        """In one piece, of which rows are taken at once."""
+        return self.run.sources.prompts.select(["prompt_id", "text", "skills"]).combine_chunks()
+
+    def _picture(self, image: int, copied: Copied | RowError | None) -> Picture:
+        image_id, scored = self.run.image_id(image), self.run.shard_of(image)
+        generator, row = scored.shard.group, image - scored.first
+        raw = {name: _number(scores[image]) for name, scores in self.run.scores.items()}
+        unscored = [name for name, score in raw.items() if score is None] if self.form.unit == "image" else []
+        elements = self._elements(scored.first) if self.form.elements else {}
+        picture = Picture(
+            image_id=image_id,
+            generator=generator,
+            reward=_number(self.rewards.values[image]),
+            z_score=_number(self.rewards.z_scores[image]),
+            rank_advantage=_number(self.rewards.rank_advantages[image]),
+            raw=raw,
+            errors={name: self._errors.get((generator, image_id, name), "not_scored") for name in unscored},
+            elements={name: rows[row] or () for name, rows in elements.items()},
+        )
+        if not isinstance(copied, Copied):
+            return picture
+        sha256 = hashlib.sha256(copied.content).hexdigest()
+        path = f"images/{_safe(generator)}/{sha256[:24]}.{extension(copied.content)}"
+        return picture._replace(content=copied.content, digest=sha256, path=path, uri=copied.uri)
+
+    @cached_property
+    def _errors(self) -> dict[tuple[str, str, str], str]:
+        """Why an image has no score by a metric."""
+        table = self.store.read_table(
+            f"runs/{self.run.run_id}/errors.parquet", ["generator", "image_id", "metric", "kind", "message"]
+        )
+        columns = (table.column(name).to_pylist() for name in table.column_names)
+        return {tuple(ids): f"{kind}: {message}" for *ids, kind, message in zip(*columns, strict=True)}
+
+    def _rows(self, sample: Sample) -> Sequence[Mapping[str, Any]]:
+        if self.form.beside is not None and sample.split == HELD_OUT:
+            return self.form.beside(sample)
+        return self.form.rows(sample)
+
+    def _images(self, samples: Sequence[Sample]) -> dict[str, bytes]:
+        """By path the images that rows name."""
+        if self.form.images != "files":
+            return {}
+        return {picture.path: picture.content for sample in samples for picture in sample.pictures}
+
+    def _encoded(
+        self, name: str, made: Sequence[tuple[Sample, Sequence[Mapping[str, Any]]]]
+    ) -> tuple[dict[str, bytes], bytes | None]:
+        """The shard's table by its path, or its part of the file of the whole split."""
+        rows = [row for _, rows in made for row in rows]
+        container = self.form.container
+        if container in ("json", "jsonl"):
+            return {}, to_lines(rows)
+        if container == "tar":
+            data = to_tar(rows, [f"{sample.split}-{sample.number:08d}" for sample, rows in made for _ in rows])
+        else:
+            data = to_parquet(rows, self.form.schema)
+        return {f"data/{name}.{container}": data}, None
+
+
+def _number(value: Any) -> float | None:
+    return None if value != value else float(value)
+
+
+def _safe(name: str) -> str:
+    """A generator's name as a folder, or a hash where it cannot be one."""
+    return name if SAFE.fullmatch(name) else hashlib.sha256(name.encode(errors="replace")).hexdigest()[:24]

@@ -1,0 +1,190 @@
+"""Replies in JSON say what those in text do, are read however wrapped or cut, and are asked for by a schema."""
+
+import contextlib
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plumbline.operators.metrics import dsg, gecko, parsing, reply_forms, tifa, vq2
+from plumbline.operators.metrics.dsg import DsgConfig
+from plumbline.operators.metrics.gecko import GeckoConfig, Span, read_questions, read_spans
+from plumbline.operators.metrics.parsing import Place
+from plumbline.operators.metrics.question_blocks import Block, read_json_blocks
+from plumbline.operators.metrics.reply_forms import entries
+from plumbline.operators.metrics.tifa import TifaConfig
+from plumbline.operators.metrics.vq2 import Vq2Config
+from plumbline.operators.metrics.writer import WriterConfig
+from plumbline.operators.metrics.writing import UnreadableReply
+from tests.operators.metrics.scripted import examples, run
+
+KINDS: list[tuple[Any, str]] = [
+    (gecko.SPANS, "The visually groundable words and their scores are labelled below:"),
+    (gecko.QUESTIONS, "Generated questions and answers are below:"),
+    (tifa.QUESTIONS, "Questions and answers are below:"),
+    (tifa.CHOOSE, "Answer:"),
+    (tifa.ANSWER, "Answer:"),
+    (dsg.TUPLES, "Tuples:"),
+    (dsg.QUESTIONS, "Questions:"),
+    (vq2.PARTS["paper"].phrases, "Phrases:"),
+    (vq2.PARTS["released"].phrases, "Phrases:"),
+    (vq2.QUESTION, "Question:"),
+    (vq2.ANSWER, "Answer:"),
+]
+PROMPT = "A red colored dog on a mat"
+LABELS = (
+    '{"labels": [{"words": "red colored", "type": "color", "score": 1.0}, '
+    '{"words": "dog", "type": "entity", "score": 0.9}]}'
+)
+QUESTIONS = (
+    '{"yes_no": [{"about": 2, "question": "is there a dog?", "answer": "yes"}], "multiple_choice": '
+    '[{"about": 1, "question": "what color is the dog?", "answer": "red", "wrong": ["blue", "green"]}]}'
+)
+ONE_LIST = {"questions": [part for parts in json.loads(QUESTIONS).values() for part in parts]}
+
+
+def comparable(part: Any) -> Any:
+    """A part of a reply, but for what a form leaves open: what stands around a label, the order of choices."""
+    if isinstance(part, Block):
+        subject = (part.subject or "").strip("{}: ")
+        return part._replace(subject=subject, choices=tuple(sorted(part.choices)))
+    return part._replace(before="") if hasattr(part, "before") else part
+
+
+@pytest.mark.parametrize(("kind", "heading"), KINDS)
+def test_the_examples_of_both_forms_say_the_same(kind: Any, heading: str) -> None:
+    shown = [examples(kind[form].instructions, heading) for form in ("text", "json")]
+    for in_text, in_json in zip(*shown, strict=True):
+        assert in_json.prompt == in_text.prompt
+        parts = [sorted(map(comparable, kind[form].parts(one.reply))) for form, one in
+                 (("text", in_text), ("json", in_json))]  # fmt: skip
+        assert parts[0] == parts[1] != []
+
+
+def test_the_dependencies_of_the_examples_are_those_of_the_text() -> None:
+    """A text says 0 where a list is empty."""
+    for in_text, in_json in zip(
+        *(examples(dsg.DEPENDENCIES[form].instructions, "Dependencies:") for form in ("text", "json")), strict=True
+    ):
+        said = {line.number: parsing.named_parents(line.text) for line in dsg.json_dependencies(in_json.reply)}
+        numbers = list(said)
+        assert said == {
+            number: parsing.named_parents(text)
+            for number, text in dsg.read_dependencies(numbers, in_text.reply).items()
+        }
+
+
+def test_gecko_in_json_is_labelled_then_asked_about() -> None:
+    written, rounds = run(GeckoConfig(replies="json", max_tokens=640).write(PROMPT), [LABELS], [QUESTIONS])
+    assert [(one.text, one.choices, one.answer, one.span, one.start) for one in written] == [
+        ("is there a dog?", ("yes", "no"), "yes", "dog", 14),
+        ("what color is the dog?", ("blue", "green", "red"), "red", "red colored", 2),
+    ]
+    first, second = (json.loads(requests[0].schema) for requests in rounds)
+    assert first["properties"]["labels"]["maxItems"] == 640 // 40, "no more than there is room for"
+    limits = [part["maxItems"] for part in second["properties"].values()]
+    assert limits == [320 // 40, 320 // 72]
+
+
+@pytest.mark.parametrize("config", [GeckoConfig, TifaConfig, DsgConfig, Vq2Config])
+def test_another_form_is_another_recipe(config: type[WriterConfig]) -> None:
+    assert config().asking()["templates"] != config(replies="json").asking()["templates"]
+    assert next(config(replies="json").write(PROMPT))[0].schema is not None
+    assert next(config().write(PROMPT))[0].schema is None
+
+
+def test_one_step_questions_have_the_form_too() -> None:
+    one_step = GeckoConfig(coverage=False, replies="json")
+    assert one_step.asking()["templates"] == TifaConfig(replies="json").asking()["templates"]
+    reply = '{"questions": [{"about": "dog", "type": "animal", "question": "is there a dog?", "answer": "yes"}]}'
+    [question] = run(one_step.write(PROMPT), [reply]).result
+    assert (question.kind, question.span, question.start) == ("animal", "dog", 14)
+
+
+def test_the_filter_of_tifa_reads_answers_in_json() -> None:
+    reply = json.dumps({"questions": [{"about": "dog", "type": "animal", "question": "what is it?", "answer": "dog",
+                                       "wrong": ["cat", "cow", "pig"]}]})  # fmt: skip
+    answers = ['{"answer": "dog"}', '{"answer": "a red dog"}']
+    [dropped] = run(TifaConfig(replies="json").write(PROMPT), [reply], answers).result
+    [kept] = run(TifaConfig(replies="json", min_f1=0.4).write(PROMPT), [reply], answers).result
+    assert (dropped.keep, kept.keep) == (False, True)
+
+
+# Reading
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        f"Here it is:\n```json\n{QUESTIONS}\n```\nI hope this helps.",
+        f"<think>It has {{2}} labels [red, dog]</think>{QUESTIONS}",
+        json.dumps(json.loads(QUESTIONS), indent=2),
+        json.dumps(ONE_LIST),
+        json.dumps(ONE_LIST["questions"]),
+        json.dumps({"Q&A": ONE_LIST["questions"]}),
+        QUESTIONS.replace('"yes"', "true"),
+        QUESTIONS.replace('"wrong": ["blue", "green"]', '"choices": ["blue", "green", "red"]'),
+        QUESTIONS[:-2] + ', {"about": 2, "question": "is it on a mat?", "answer": "o',
+        json.dumps(ONE_LIST)[:-2] + ', {"about": 2, "question": "is it on a mat?", "answer": "o',
+        QUESTIONS[:-2],
+        QUESTIONS[:-1],
+    ],
+)  # fmt: skip
+def test_questions_in_json_are_read_whatever_is_written_around_them(reply: str) -> None:
+    assert read_json_blocks(reply) == [
+        Block("2", "is there a dog?", ("yes", "no"), "yes"),
+        Block("1", "what color is the dog?", ("blue", "green", "red"), "red"),
+    ]
+
+
+def test_phrases_that_are_cut_are_read_as_far_as_they_are_whole() -> None:
+    assert entries('{"phrases": ["a dog", "a mat", "a re', "phrases") == ["a dog", "a mat"]
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        ("I cannot help with that.", 'expected JSON such as {"yes_no": ...}, found \'I cannot'),
+        ('{"questions": [{"about": 1, "question": "what color?", "answer": "red", "wrong": ["red"]}]}', "1 choices"),
+        ('{"yes_no": []}', 'no question under "yes_no" or "multiple_choice" was found'),
+        ("[" * 50_000, "expected JSON"),
+        ('{"questions": ' + "9" * 50_000 + "}", "expected JSON"),
+    ],
+)
+def test_what_cannot_be_read_says_why(reply: str, reason: str) -> None:
+    with pytest.raises(UnreadableReply) as refused:
+        read_json_blocks(reply)
+    assert reason in str(refused.value)
+
+
+def test_labels_without_words_are_left_out_and_a_bad_score_is_a_full_one() -> None:
+    reply = '{"labels": [{"words": "...", "type": "color", "score": 1}, {"words": "dog", "score": "high"}]}'
+    assert read_spans(PROMPT, reply, gecko.json_labels) == [Span("dog", None, 1.0, Place(14, 17))]
+
+
+SOUP = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.sampled_from(["yes", "dog"]),
+    lambda inner: st.lists(inner, max_size=4)
+    | st.dictionaries(st.sampled_from(["questions", "labels", "about", "question", "answer", "wrong", "words",
+                                       "tuples", "tuple", "category", "parents", "dependencies", "score"]), inner),
+    max_leaves=20,
+)  # fmt: skip
+
+
+@given(SOUP, st.integers(0, 200))
+def test_any_json_is_read_or_refused(value: Any, cut: int) -> None:
+    reply = json.dumps(value)[: cut or None]
+    readers = (
+        lambda: read_spans(PROMPT, reply, gecko.json_labels),
+        lambda: read_questions([Span("dog", None, 1.0, None)], reply, read_json_blocks),
+        lambda: tifa.read_questions(PROMPT, reply, read_json_blocks),
+        lambda: dsg.read_tuples(reply, dsg.json_tuples),
+        lambda: dsg.read_questions([1, 2], reply, dsg.json_questions),
+        lambda: dsg.read_dependencies([1, 2], reply, dsg.json_dependencies),
+        lambda: vq2.read_spans(PROMPT, reply, reply_forms.texts_under("phrases")),
+    )
+    for read in readers:
+        with contextlib.suppress(UnreadableReply):
+            read()

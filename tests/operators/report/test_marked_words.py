@@ -1,0 +1,63 @@
+"""The words of a prompt are marked by the worst of the questions about them, and its text is never changed."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plumbline.operators.report.marked_words import (
+    MOST_CHARACTERS,
+    MOST_QUESTIONS,
+    asked_questions,
+    mark_prompt,
+    state_of,
+)
+
+
+def element(start: int | None, end: int | None, score: float | None, given: str = "no") -> dict[str, Any]:
+    return {"question_id": "1", "text": "so?", "span": "x", "start": start, "end": end, "wanted": "yes", "given": given,
+            "score": score}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("score", "given", "state"),
+    [
+        (0.9, "yes", "right"),
+        (0.6, "yes", "unsure"),
+        (0.6, "no", "unsure"),
+        (0.4, "no", "wrong"),
+        (0.4, "yes", "unsure"),
+        (0.0, "yes", "wrong"),
+        (None, "yes", "left out"),
+    ],
+)
+def test_a_question_is_wrong_where_the_image_does_not_show_it(score: float | None, given: str, state: str) -> None:
+    assert state_of(score, "yes", given) == state
+
+
+def test_characters_that_several_questions_are_about_show_the_worst() -> None:
+    marked = mark_prompt("a red star", [element(2, 10, 0.9, "yes"), element(6, 10, 0.1), element(0, 1, None)])
+    assert [(one.text, one.state) for one in marked] == [("a ", None), ("red ", "right"), ("star", "wrong")]
+    assert marked[2].note == "so? yes (0.90)\nso? no (0.10)"
+    assert [(one.score, one.heat) for one in marked] == [(None, 0), (0.9, 10), (0.1, 90)]
+
+
+ELEMENTS = st.builds(
+    element, st.none() | st.integers(-5, 40), st.none() | st.integers(-5, 40), st.none() | st.floats(0, 1)
+)
+
+
+@given(st.text(max_size=30), st.lists(ELEMENTS, max_size=6))
+def test_whatever_the_places_the_text_stays_the_same(prompt: str, elements: list[dict[str, Any]]) -> None:
+    assert "".join(one.text for one in mark_prompt(prompt, elements)) == prompt
+
+
+def test_a_prompt_without_end_is_cut_and_its_length_told() -> None:
+    shown = "".join(one.text for one in mark_prompt("x" * 20_000, [element(19_000, 19_500, 0.1)]))
+    assert shown == "x" * MOST_CHARACTERS + "… (20,000 characters)"
+
+
+def test_what_went_wrong_comes_first_and_the_list_is_bounded() -> None:
+    asked = asked_questions([element(0, 1, 0.9, "yes")] * 40 + [element(0, 1, 0.1)])
+    assert len(asked) == MOST_QUESTIONS and asked[0].state == "wrong"

@@ -1,0 +1,370 @@
+"""What is removed from a store is what no kept run needs: each reads back whole, and nothing of it is computed anew."""
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from plumbline.operators import images as module
+from plumbline.operators.errors import ConfigError, RowError
+from plumbline.pipelines.base.storage import StorageConfig
+from plumbline.pipelines.cells.lease import take
+from plumbline.pipelines.cells.runs import read_manifest, run_ids, run_of_position
+from plumbline.pipelines.cells.store import Store, draft_path
+from plumbline.pipelines.maintenance.garbage import Collected, collect_garbage
+from plumbline.pipelines.maintenance.gc_config import GcConfig, KeepRuns
+from plumbline.pipelines.maintenance.working_sweeps import DELETING, SWEEPS, present, running_sweeps
+from plumbline.pipelines.plans.sweep_config import SweepConfig
+from plumbline.pipelines.report.report import write_report
+from plumbline.pipelines.sweeps.computing import registered_sweep
+from plumbline.pipelines.sweeps.planning import plan_sweep
+from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
+from tests.bench_of import images, sweep_config, write_benchmark
+
+GENERATORS = ("atlas", "flint", "cobalt")
+METRICS = ("edge_density", "entropy")
+DIED = "its run has no manifest: the sweep that wrote it died"
+UNREFERENCED = "no run that is kept refers to it"
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A benchmark whose sweeps run in this process; one image of flint is always too slow, so that drafts stand."""
+    folder = write_benchmark(tmp_path_factory.mktemp("keeping") / "bench", GENERATORS, count=6)
+    slow = images("flint", 3)[2]["image"]
+    decode = module.decode_bytes
+
+    def sometimes_slow(encoded: bytes, *arguments: object) -> object:
+        if encoded == slow:
+            return RowError("image_too_slow", "decoding takes too long", retryable=True)
+        return decode(encoded, *arguments)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "decode_bytes", sometimes_slow)
+        yield folder
+
+
+@lru_cache
+def config_of(bench: Path, generators: Sequence[str], metrics: Sequence[str], max_scans: int) -> SweepConfig:
+    chosen = f"benchmark.generators=[{','.join(generators)}]", f"metric=[{','.join(metrics)}]"
+    return sweep_config(bench, bench.parent / "store", *chosen, f"limits.max_scans={max_scans}")
+
+
+class Night(NamedTuple):
+    """What one sweep is asked for."""
+
+    generators: tuple[str, ...]
+    metrics: tuple[str, ...]
+    max_scans: int
+    """A limit, which every cell over images stands on."""
+
+    def config(self, bench: Path, store: Path) -> SweepConfig:
+        return replace(config_of(bench, *self), store=str(store))
+
+
+def run(config: SweepConfig) -> FinishedSweep:
+    return run_sweep(plan_sweep(config), lambda progress: None)
+
+
+def collect(store: Path, **options: object) -> Collected:
+    """Without grace for what was written before, however coarse the clock of the disk is."""
+    newest = max((path.stat().st_mtime for path in store.rglob("*") if path.is_file()), default=0.0)
+    probe = store / "probe"
+    while not probe.exists() or probe.stat().st_mtime <= newest:
+        probe.touch()
+    probe.unlink()
+    given = {"delete": True, "grace_days": 0.0, **options}
+    return collect_garbage(GcConfig(store=str(store), **given))  # type: ignore[arg-type]
+
+
+def some(names: Sequence[str]) -> st.SearchStrategy[tuple[str, ...]]:
+    return st.lists(st.sampled_from(names), min_size=1, unique=True).map(lambda chosen: tuple(sorted(chosen)))
+
+
+def tables(store: Store, run_id: str) -> dict[str, pa.Table]:
+    return {
+        name: store.read_table(f"runs/{run_id}/{name}.parquet") for name in ("scores", "summary", "errors", "cells")
+    }
+
+
+def assert_cells_stand(store: Store, run_id: str) -> None:
+    for row in store.read_table(f"runs/{run_id}/cells.parquet").to_pylist():
+        assert len(store.read(row["path"], draft=row["state"] == "draft")) > 0, row
+
+
+@settings(max_examples=8, phases=[Phase.explicit, Phase.generate])
+@given(
+    nights=st.lists(
+        st.builds(Night, some(GENERATORS), some(METRICS), st.sampled_from([64, 65])), min_size=2, max_size=4
+    ),
+    keep=st.integers(1, 3),
+    breaks_off=st.integers(1, 9),
+)
+def test_after_a_collection_every_kept_run_is_whole_and_its_sweep_computes_nothing(
+    bench: Path, tmp_path_factory: pytest.TempPathFactory, nights: list[Night], keep: int, breaks_off: int
+) -> None:
+    folder = tmp_path_factory.mktemp("nights")
+    store = Store(StorageConfig().locate(str(folder)))
+    made = {run(night.config(bench, folder)).run_id: night for night in nights}
+    read_before = {run_id: tables(store, run_id) for run_id in made}
+    rules = KeepRuns(last=keep)
+    break_off_after(breaks_off, lambda: collect(folder, keep_runs=rules))
+    kept = list(made)[-keep:]
+    assert run_ids(store)[-len(kept) :] == kept
+    for run_id in run_ids(store):  # what was broken off in the middle of a run has left no run
+        assert all(table.equals(read_before[run_id][name]) for name, table in tables(store, run_id).items())
+        assert_cells_stand(store, run_id)
+    collect(folder, keep_runs=rules)
+    assert run_ids(store) == kept and sorted(store.folders("runs")) == kept
+    for run_id in kept:
+        assert all(table.equals(read_before[run_id][name]) for name, table in tables(store, run_id).items())
+        assert_cells_stand(store, run_id)
+        missing = plan_sweep(made[run_id].config(bench, folder)).plan.missing
+        assert all(store.exists(draft_path(cell.path)) for cell in missing), "what failed is tried again, nothing else"
+    assert not collect(folder, keep_runs=rules).free
+
+
+def break_off_after(count: int, collecting: Callable[[], object]) -> None:
+    """Collects until so many files were removed, as if it was killed then."""
+    left = [count]
+
+    class Killed(Exception):
+        pass
+
+    def removing(store: Store, paths: Sequence[str]) -> None:
+        for path in sorted(paths):
+            if path.startswith(SWEEPS):
+                continue
+            if not left[0]:
+                raise Killed
+            left[0] -= 1
+            Path((store.place / path).path).unlink()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Store, "remove_all", removing)
+        try:
+            collecting()
+        except Killed:
+            return
+
+
+@pytest.mark.parametrize("count", [1, 2, 6])
+def test_a_run_whose_removal_was_broken_off_is_no_run(bench: Path, store: Path, count: int) -> None:
+    run(ALL.config(bench, store))
+    last = run(OTHER.config(bench, store))
+    break_off_after(count, lambda: collect(store, keep_runs=KeepRuns(last=1)))
+    assert run_ids(Store(StorageConfig().locate(str(store)))) == [last.run_id]
+    assert len(list(store.glob("runs/*/*.parquet"))) > 4
+    assert collect(store).free["runs", DIED].files > 0
+    assert [path.name for path in store.glob("runs/*/")] == [last.run_id]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+ALL = Night(GENERATORS, METRICS, 64)
+OTHER = Night(GENERATORS, METRICS, 65)
+
+
+def cells_of(store: Path) -> set[str]:
+    return {str(path.relative_to(store)) for path in store.glob("*/*/*/*.parquet") if "runs" not in path.parts}
+
+
+def test_a_list_removes_nothing_and_says_why_each_kind_may_go(bench: Path, store: Path) -> None:
+    first = run(ALL.config(bench, store))
+    run(OTHER.config(bench, store))
+    before = cells_of(store)
+    (store / "markers").mkdir(exist_ok=True)
+    (store / "markers" / "dead").write_text("left behind")
+    some_cell = store / min(before)
+    some_cell.with_name(f".{some_cell.name}.0123").write_bytes(b"half a cell")
+    (store / "runs/20200101-000000-000000").mkdir()
+    (store / "runs/20200101-000000-000000/errors.parquet").write_bytes(b"of a sweep that died")
+    (store / "tallies").mkdir()
+    (store / "tallies" / "0123.parquet").write_bytes(b"of a store that was written before parts held their own")
+    collected = collect(store, delete=False, keep_runs=KeepRuns(last=1))
+    amounts = {why: amount.files for why, amount in collected.free.items()}
+    assert collected.runs == (first.run_id,) and not collected.deleted and cells_of(store) == before
+    assert amounts.pop(("runs", "keep_runs does not keep its run")) > 4
+    assert amounts == {
+        ("image_statistics", UNREFERENCED): 6,
+        ("image_statistics", "left by a writer that died"): 1,
+        ("scores", UNREFERENCED): 12,
+        ("tallies", "its run's scores hold what it counted"): 1,
+        ("markers", "left by a writer that died"): 1,
+        ("runs", DIED): 1,
+    }
+    assert all(amount.size > 0 for amount in collected.free.values())
+    assert collect(store, keep_runs=KeepRuns(last=1)).free == collected.free
+    assert len(cells_of(store)) == len(before) - 18
+    assert not collect(store, keep_runs=KeepRuns(last=1)).free
+
+
+def test_what_was_written_lately_stays(bench: Path, store: Path) -> None:
+    """A sweep that was broken off is gone on with."""
+    run(ALL.config(bench, store))
+    shutil.rmtree(store / "runs")
+    assert not collect(store, grace_days=7.0).free
+    assert collect(store).free["scores", UNREFERENCED].files == 12
+
+
+def test_a_run_whose_folder_somebody_deleted_leaves_no_place_in_the_order(bench: Path, store: Path) -> None:
+    first, second = run(ALL.config(bench, store)), run(OTHER.config(bench, store))
+    shutil.rmtree(store / "runs" / first.run_id)
+    assert collect(store).free["order", "its run is gone"].files == 1
+    assert [run_of_position(path.name) for path in (store / "order").iterdir()] == [second.run_id]
+
+
+def test_a_draft_stays_while_a_kept_run_reads_it(bench: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = run(ALL.config(bench, store))
+    drafts = {path for path in cells_of(store) if ".draft." in path}
+    assert len(drafts) == 3
+    monkeypatch.setattr(module, "decode_bytes", module._decode)
+    second = run(ALL.config(bench, store))
+    assert (second.computed, second.exit_code) == (3, 0)
+    assert not collect(store).free
+    kept = KeepRuns(last=1)
+    why = "its cell is committed, and no run that is kept reads the draft"
+    collected = collect(store, keep_runs=kept)
+    assert (collected.free["scores", why].files, collected.free["image_statistics", why].files) == (2, 1)
+    assert collected.runs == (first.run_id,) and not drafts & cells_of(store)
+
+
+def test_cells_of_a_stage_that_is_pruned_go_where_the_scores_are_there(bench: Path, store: Path) -> None:
+    done = run(ALL.config(bench, store))
+    collected = collect(store, grace_days=7.0, prune=("image_statistics",))
+    pruned = collected.free["image_statistics", "pruned: the scores that stand on it are there"]
+    assert pruned.files == 5, "and one of the six stands under scores that are still to be computed"
+    again = plan_sweep(ALL.config(bench, store)).plan
+    assert {cell.shard.group for cell in again.missing} == {"flint"} and len(again.missing) == 3
+    assert tables(Store(StorageConfig().locate(str(store))), done.run_id)["scores"].num_rows == 36
+    with pytest.raises(ConfigError, match=r"prune: expected some of .*, got 'questions'"):
+        GcConfig(store="x", prune=("questions",))
+
+
+def test_a_report_can_be_made_again(bench: Path, store: Path) -> None:
+    kept = run(ALL.config(bench, store))
+    run(OTHER.config(bench, store))
+    collect(store, keep_runs=KeepRuns(daily=1, named=(kept.run_id,)))
+    config = ALL.config(bench, store)
+    written = write_report(Store(StorageConfig().locate(str(store))), kept.run_id, sources=plan_sweep(config).sources)
+    assert Path(f"{kept.folder}/report.html").stat().st_size > 10_000, written
+
+
+def test_a_sweep_at_work_keeps_its_cells_and_says_how_far_it_is(bench: Path, store: Path) -> None:
+    run(ALL.config(bench, store))
+    run(OTHER.config(bench, store))
+    cells = cells_of(store)
+    first = KeepRuns(last=1)
+    planned = plan_sweep(ALL.config(bench, store))
+    with registered_sweep(planned, lambda progress: None, run="mine"):
+        (sweeping,) = running_sweeps(planned.store, 0.0)
+        assert (sweeping.said.run, sweeping.said.benchmark) == ("mine", "small")
+        assert {name: (state.cells, state.missing) for name, state in sweeping.said.stages.items()} == {
+            "image_statistics": (6, 1),
+            "scores": (12, 2),
+        }
+        collected = collect(store, keep_runs=first)
+        assert list(collected.in_use) == ["mine"] and cells_of(store) == cells
+    assert not running_sweeps(planned.store, 0.0) and not list((store / SWEEPS).iterdir())
+    assert collect(store, keep_runs=first).free["scores", UNREFERENCED].files == 12
+
+
+def test_the_claim_of_a_night_that_died_goes_when_it_cannot_be_stalled_any_more(store: Path) -> None:
+    within = Store(StorageConfig().locate(str(store)))
+    within.check()
+    within.write_text("runs/2020-01-01/claim.json", "{}")
+    with present(within, run="2020-01-01"):
+        assert not collect(store).free, "its night is at work"
+    assert not collect(store, grace_days=7.0).free, "it may go on"
+    assert collect(store).free["runs", DIED].files == 1 and within.folders("runs") == []
+
+
+def test_the_sign_of_a_sweep_that_died_keeps_nothing_for_ever(
+    bench: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(ALL.config(bench, store))
+    shutil.rmtree(store / "runs")
+    (store / SWEEPS).mkdir(exist_ok=True)
+    (store / SWEEPS / "0.json").write_text("half a si")
+    assert "scores" not in {stage for stage, _ in collect(store).free}, "it may use any cell"
+    monkeypatch.setattr("plumbline.pipelines.maintenance.working_sweeps.SIGN_TIMEOUT", 0.0)
+    collected = collect(store)
+    assert collected.free["scores", UNREFERENCED].files == 12 and not list((store / SWEEPS).iterdir())
+
+
+def test_a_sweep_that_was_planned_before_cells_were_deleted_is_planned_again(bench: Path, store: Path) -> None:
+    run(ALL.config(bench, store))
+    planned = plan_sweep(ALL._replace(generators=("atlas",)).config(bench, store))
+    assert not planned.plan.missing
+    shutil.rmtree(store / "runs")
+    assert collect(store).free
+    done = run_sweep(planned, lambda progress: None)
+    assert (done.computed, done.exit_code) == (6, 0)
+
+
+def test_a_sweep_waits_while_somebody_deletes_says_so_and_is_planned_again(
+    bench: Path, store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(ALL.config(bench, store))
+    planned = plan_sweep(ALL.config(bench, store))
+    with ThreadPoolExecutor(1) as pool:
+        with take(planned.store, DELETING, "gc", seconds=60):
+            running = pool.submit(run_sweep, planned, lambda progress: None)
+            while not running_sweeps(planned.store, 0.0):
+                assert not running.done()
+            shutil.rmtree(store / "scores/")
+            assert len(run_ids(planned.store)) == 1
+        done = running.result()
+    assert (len(planned.plan.missing), done.computed, done.results.n_null) == (3, 13, 2)
+    assert f"waiting while cells are removed from {store} by gc on " in capsys.readouterr().err
+
+
+def test_nothing_is_removed_where_a_kept_run_cannot_tell_what_it_needs(
+    bench: Path, store: Path, tmp_path: Path
+) -> None:
+    done = run(ALL.config(bench, store))
+    cells = cells_of(store)
+    Path(f"{done.folder}/cells.parquet").write_bytes(b"harmed")
+    with pytest.raises(ConfigError, match=f"cells.parquet: the table is damaged.*runs/{done.run_id}"):
+        collect(store)
+    assert cells_of(store) == cells
+    (tmp_path / "nowhere").mkdir()
+    with pytest.raises(ConfigError, match="there is no store here"):
+        collect(tmp_path / "nowhere")
+    (tmp_path / "other" / "runs" / "one").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"it has runs and no store\.json"):
+        collect(tmp_path / "other")
+
+
+def test_on_s3_many_go_with_one_call_and_names_are_no_patterns(bench: Path, bucket: str) -> None:
+    place = StorageConfig().locate(bucket)
+    for name in ("a*", "ab", "a[b]", "ac"):
+        (place / name).write(b"x")
+    place.remove_below(("a*", "a[b]", "gone"))
+    assert sorted(place.list()) == ["ab", "ac"]
+    store = f"{bucket}/store"
+    config = replace(config_of(bench, ("atlas",), ("entropy",), 64), store=store)
+    first, second = run(config), run(replace(config, limits=replace(config.limits, max_scans=65)))
+    standing = plan_sweep(config).store
+    newest = max(file.written for folder in standing.folders("") for file in standing.entries(folder))
+    standing.write_text("probe", "")
+    while standing.written("probe") <= newest:  # S3 tells the time of writing in whole seconds
+        standing.write_text("probe", "")
+    collected = collect_garbage(GcConfig(store=store, delete=True, grace_days=0, keep_runs=KeepRuns(last=1)))
+    assert collected.runs == (first.run_id,) and collected.free["scores", UNREFERENCED].files == 2
+    kept = plan_sweep(replace(config, limits=replace(config.limits, max_scans=65)))
+    assert run_ids(kept.store) == [second.run_id] and not kept.plan.missing
+    assert read_manifest(kept.store, second.run_id)["exit_code"] == 0
+    again = collect_garbage(GcConfig(store=store, delete=True, grace_days=0, keep_runs=KeepRuns(last=1)))
+    assert not again.free

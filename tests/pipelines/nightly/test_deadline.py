@@ -1,0 +1,51 @@
+"""A night ends when it is told to: in the main thread, whatever that waits for, and if it will not, by force."""
+
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from plumbline.pipelines.base.exit_codes import LATE, LOST
+from plumbline.pipelines.cells.lease import LeaseLost
+from plumbline.pipelines.nightly.deadline import Stopped, bounded
+
+ROOT = Path(__file__).parent.parent.parent.parent
+STUBBORN = """
+import threading
+from plumbline.pipelines.cells.lease import LeaseLost
+from plumbline.pipelines.nightly.deadline import Stopped, bounded
+
+with bounded(None, grace=0.01) as stop:
+    while True:
+        try:
+            stop(LeaseLost("another has it"))
+            threading.Event().wait()
+        except Stopped:
+            pass
+"""
+
+
+def test_a_deadline_ends_what_waits_for_ever_and_is_gone_afterwards() -> None:
+    before = signal.getsignal(signal.SIGALRM)
+    with pytest.raises(Stopped, match=r"nightly\.deadline: 0\.01 seconds are over") as stopped, bounded(0.01):
+        threading.Event().wait()
+    assert stopped.value.exit_code == LATE
+    with bounded(3600):
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 0
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0 and signal.getsignal(signal.SIGALRM) is before
+
+
+def test_a_lease_that_a_thread_finds_lost_ends_the_main_thread() -> None:
+    with pytest.raises(Stopped, match="another has it") as stopped, bounded(None) as stop:
+        thread = threading.Thread(target=stop, args=(LeaseLost("another has it"),))
+        thread.start()
+        threading.Event().wait()
+    thread.join()
+    assert stopped.value.exit_code == LOST
+
+
+def test_one_that_will_not_end_is_killed_with_the_same_code() -> None:
+    assert subprocess.run([sys.executable, "-c", STUBBORN], cwd=ROOT, check=False).returncode == LOST

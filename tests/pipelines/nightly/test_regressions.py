@@ -1,0 +1,135 @@
+"""A run is compared with the newest before it that it can be compared with, and told of whatever else is odd."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.base.storage import StorageConfig
+from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.nightly import regressions
+from plumbline.pipelines.nightly.nightly_config import NightConfig
+from plumbline.pipelines.nightly.outcome import Outcome, outcome_path, read_outcome
+from plumbline.pipelines.nightly.regressions import conclude, find_baseline
+from tests.operators.report.made import make_run, noisy, plain_prompts
+
+METRICS = {"gecko": {"kind": "gecko", "model": "vqa"}, "clipscore": {"kind": "clipscore", "model": "clip"}}
+MODELS = {"vqa": {"checkpoint": "a"}, "clip": {"checkpoint": "b"}}
+NIGHT: dict[str, Any] = {
+    "benchmark": "own",
+    "generators": ["atlas", "flint"],
+    "metrics": list(METRICS),
+    "exit_code": 0,
+    "config": {"metrics": METRICS, "models": MODELS},
+}
+TONIGHT = "2026-11-23"
+BEFORE = ("2026-11-20", "2026-11-21", "2026-11-22")
+
+
+@pytest.fixture
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return Store(StorageConfig().locate(str(tmp_path_factory.mktemp("store"))))
+
+
+def publish(store: Store, run_id: str, *, is_told: bool = True, **manifest: Any) -> None:
+    store.write_text(f"runs/{run_id}/manifest.json", json.dumps(NIGHT | manifest))
+    if is_told:
+        outcome = Outcome(
+            run_id=run_id, exit_code=0, benchmark="own", began="", ended="", report="", counts={"coverage": 1.0},
+            compared_with=None, not_compared="", regressions=[], improvements=[], sentences=[],
+        )  # fmt: skip
+        store.write_text(outcome_path(run_id), json.dumps(outcome.to_json()))
+        assert read_outcome(store, run_id) == outcome
+
+
+def test_the_newest_that_a_night_told_of_comes_before_newer_ones_that_none_did(store: Store) -> None:
+    for run_id in BEFORE:
+        publish(store, run_id, is_told=False)
+    publish(store, TONIGHT, is_told=False)
+    publish(store, "2026-11-24")
+    assert find_baseline(store, TONIGHT, NIGHT, "previous").run_id == BEFORE[2], "never a later one"
+    publish(store, BEFORE[1])
+    assert find_baseline(store, TONIGHT, NIGHT, "previous").run_id == BEFORE[1]
+    publish(store, BEFORE[2])
+    assert find_baseline(store, TONIGHT, NIGHT, "previous").run_id == BEFORE[2]
+
+
+def test_a_night_of_few_prompts_does_not_say_that_there_is_no_regression(tmp_path: Path) -> None:
+    for prompts, said in ((4, "too few prompts to tell a regression since"), (12, "no regression since")):
+        folder, texts = tmp_path / str(prompts), plain_prompts(prompts)
+        make_run(folder, prompts=texts, run_id="20260101-000000-000001")
+        run = make_run(folder, prompts=texts, score=lambda *at: noisy(*at) + at[2] % 2 / 500)
+        outcome = conclude(run.store, run.run_id, NightConfig(), sources=None, hold=lambda: None).outcome
+        assert said in outcome.summary() and outcome.can_tell == (prompts == 12)
+
+
+OTHER = {
+    "benchmark": {"benchmark": "other"},
+    "generators": {"generators": ["golem"]},
+    "over budget": {"exit_code": 1},
+    "metrics": {"config": {"metrics": {"dsg": {"kind": "dsg"}}, "models": MODELS}},
+    "models": {"config": {"metrics": METRICS, "models": {"vqa": {"checkpoint": "z"}, "clip": {"checkpoint": "z"}}}},
+}
+REASONS = {
+    "benchmark": "it is of the benchmark 'other'",
+    "generators": "the two share no generator",
+    "over budget": "more of its rows failed than its budget allows",
+    "metrics": "the settings or models of gecko and clipscore are others",
+    "models": "the settings or models of gecko and clipscore are others",
+}
+
+
+@pytest.mark.parametrize("what", OTHER)
+def test_a_run_that_cannot_be_compared_is_passed_over_and_its_reason_said(what: str, store: Store) -> None:
+    publish(store, BEFORE[1], **OTHER[what])
+    publish(store, BEFORE[2], **OTHER[what])
+    found = find_baseline(store, TONIGHT, NIGHT, "previous")
+    reason = f"2026-11-22 cannot be compared with it ({REASONS[what]}), nor can 1 run before that"
+    assert (found.run_id, found.reason) == (None, reason)
+    publish(store, BEFORE[0])
+    assert find_baseline(store, TONIGHT, NIGHT, "previous").run_id == BEFORE[0]
+    named = find_baseline(store, TONIGHT, NIGHT, BEFORE[2])
+    assert (named.run_id, named.reason) == (None, f"nightly.compare=2026-11-22: {REASONS[what]}")
+
+
+def test_one_metric_that_is_the_same_is_enough(store: Store) -> None:
+    publish(store, BEFORE[2], config={"metrics": METRICS, "models": MODELS | {"clip": {"checkpoint": "z"}}})
+    assert find_baseline(store, TONIGHT, NIGHT, "previous").run_id == BEFORE[2]
+
+
+def test_a_damaged_run_is_passed_over_and_a_name_that_nobody_has_is_refused(store: Store) -> None:
+    publish(store, BEFORE[1])
+    store.write_text(f"runs/{BEFORE[2]}/manifest.json", "{")
+    assert find_baseline(store, TONIGHT, NIGHT, "previous").run_id == BEFORE[1]
+    with pytest.raises(ConfigError, match=r"nightly\.compare=nobodys: no such run"):
+        find_baseline(store, TONIGHT, NIGHT, "nobodys")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"run_id": 1}'])
+def test_an_outcome_that_was_harmed_is_none(text: str, store: Store) -> None:
+    store.write_text(outcome_path(TONIGHT), text)
+    assert read_outcome(store, TONIGHT) is None
+
+
+def test_a_page_of_trends_knows_checkpoints_as_the_night_was_told(tmp_path: Path) -> None:
+    run = make_run(tmp_path, generators=("flux-at1", "flux-at2"))
+    named = NightConfig(checkpoints="(?P<family>.+)-at(?P<step>[0-9]+)")
+    told = conclude(run.store, run.run_id, named, sources=None, hold=lambda: None)
+    assert told.outcome.trends == f"{tmp_path}/store/trends/made/trends.html"
+    assert 'id="steps"' in Path(told.outcome.trends).read_text()
+
+
+@pytest.mark.parametrize("error", [ConfigError("odd"), ValueError("odd")])
+def test_a_page_of_trends_that_cannot_be_written_changes_nothing_else(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def odd(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(regressions, "write_trends", odd)
+    run = make_run(tmp_path)
+    told = conclude(run.store, run.run_id, NightConfig(), sources=None, hold=lambda: None)
+    assert "odd" in told.without_trends and told.outcome.trends is None
+    assert read_outcome(run.store, run.run_id) == told.outcome and told.outcome.exit_code == 0
