@@ -14,7 +14,8 @@ from plumbline.operators.models.calls import Generation, Message, Request, Usage
 
 TOO_LONG = (
     "the conversation takes {} tokens and its reply up to {}, together beyond the model's context of {}; shorten the "
-    "prompt, lower the metric's max_tokens, or use a model with a longer context (in vLLM: a larger max_model_len)"
+    "prompt, lower the metric's max_tokens, or the thinking_tokens of a model that may think, or use a model with a "
+    "longer context (in vLLM: a larger max_model_len)"
 )
 MARKS = (
     ("<think>", "</think>"),

@@ -116,7 +116,6 @@ CHECKPOINTS = {
             ("glm4v", "glm4v_text", Glm4vProcessor),
             ("glm4v_moe", "glm4v_moe_text", Glm4vProcessor),
             ("glm46v", "glm4v_text", Glm46VProcessor),
-            ("glm46v", "glm4v_moe_text", Glm46VProcessor),
         )
     },
     "llava_next": Checkpoint(chat_vlms.save_llava_next, "<s>[INST] <image>\n{} [/INST]", " ", "</s>"),

@@ -1,0 +1,38 @@
+"""A judge that thinks before it rates: its rating is a score, and a thought without an end a null that says why."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plumbline.pipelines.sweeps.planning import plan_sweep
+from plumbline.pipelines.sweeps.sweep import run_sweep
+from tests.bench_of import sweep_config, write_benchmark
+from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, said
+
+
+def thought(number: int, body: dict[str, Any]) -> Answer:
+    """A thought that ends in a rating, or is cut, by turns; the small call before a sweep is its first."""
+    if number % 2:
+        return said("<think>\nA star, or is it", reason="length")
+    return said('<think>\nI would say {"rating": 3}\n</think>\n\n{"rating": 85, "rationale": "It fits."}')
+
+
+def test_a_judge_that_thinks_rates_and_a_cut_thought_names_the_key_to_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, KEY)
+    server = Server()
+    server.script = thought
+    bench = write_benchmark(tmp_path / "bench", ["atlas"], count=4)
+    judge = ("+model@models.vlm=api", "models.vlm.checkpoint=m", f"models.vlm.key_variable={VARIABLE}")
+    thinks = (f"models.vlm.endpoint={server.url}", "models.vlm.thinking=allowed", "models.vlm.thinking_tokens=100")
+    config = sweep_config(bench, tmp_path / "store", "metric=[gpt4v_eval]", *judge, *thinks)
+    finished = run_sweep(plan_sweep(config), lambda progress: None)
+    server.close()
+    rows = finished.results.read_scores().to_pylist()
+    errors = [row["error"] for row in rows if row["score"] is None]
+    assert [row["score"] for row in rows if row["score"] is not None] == [85.0, 85.0]
+    assert [error["kind"] for error in errors] == ["unfinished_thought"] * 2
+    assert "thought for 100 tokens and came to no end; raise its thinking_tokens" in errors[0]["message"]
+    assert [body["max_tokens"] for body in server.bodies] == [1, *[512 + 100] * 4]
