@@ -36,6 +36,9 @@ class ClipFlanT5Model(LocalModel):
     padding: Literal["released", "processor"] = "released"
     """`released` shows an image on a square of the mean colour, as the released VQAScore does; `processor` cuts the
     middle out, as CLIP's processor does."""
+    compiled: bool = False
+    """Compiles FlanT5's encoder (torch.compile), which takes up to some minutes before the first answers; does not
+    change results but for rounding."""
 
 
 def _find_tower(config: ClipFlanT5Model, checkpoint: Checkpoint, digest: FileDigest) -> Mapping[str, Part]:

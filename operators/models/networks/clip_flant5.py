@@ -6,7 +6,7 @@ VQAScore paper, section 3 and appendix D. The weights published as zhiqiulin/cli
 import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from PIL import Image
@@ -92,6 +92,13 @@ class ClipFlanT5Likelihood(T5Answers):
     def __init__(self, *parts: Any, **batches: int) -> None:
         super().__init__(*parts, **batches)
         self.before = torch.tensor(self.tokenizer(BEFORE_IMAGE).input_ids, device=self.device)
+
+    @classmethod
+    def load(cls, model: ResolvedModel[Any], network: Any = None) -> Self:
+        loaded = super().load(model, network)
+        if model.config.compiled:
+            loaded.compile()
+        return loaded
 
     @classmethod
     def load_network(cls, model: ResolvedModel[Any]) -> ClipFlanT5:

@@ -21,6 +21,9 @@ from plumbline.operators.models.calls import LONGEST_REPLY
 from plumbline.operators.models.networks.attention import ALIGNED
 from plumbline.operators.models.networks.encoder_decoder import Encoded, EncoderDecoder
 
+BUCKET = 64
+"""What a compiled encoder reads is as long as a multiple of this, so that few lengths are compiled for."""
+
 
 class T5Answers(EncoderDecoder):
     """An EncoderDecoder whose language model is a T5."""
@@ -32,6 +35,13 @@ class T5Answers(EncoderDecoder):
         self.pad_id = int(self.t5.config.pad_token_id)
         self.before = torch.empty(0, dtype=torch.long, device=self.device)
         self.t5.generation_config = self._greedy()
+        self.aligned = ALIGNED if self.device.type == "cuda" else 1
+
+    def compile(self) -> None:
+        """Has torch compile the encoder's blocks; one compilation serves all of them, and every number of questions."""
+        self.aligned = BUCKET
+        for block in self.t5.encoder.block:
+            block.compile()
 
     @property
     def entries(self) -> int:
@@ -44,7 +54,7 @@ class T5Answers(EncoderDecoder):
 
     def read(self, images: torch.Tensor, questions: Sequence[str], ids: torch.Tensor) -> Encoded:
         """Image tokens (n, tokens, d_model) between the tokens `before` every image and their questions, encoded."""
-        return encode_beside(self.t5, images, self.before, ids)
+        return encode_beside(self.t5, images, self.before, ids, aligned=self.aligned)
 
     def predict(self, encoded: Encoded, choices: Sequence[Sequence[list[int]]]) -> torch.Tensor:
         return choice_logits(self.t5, encoded, choices)[..., : self.entries]
@@ -67,13 +77,15 @@ class T5Answers(EncoderDecoder):
         )
 
 
-def encode_beside(t5: T5, features: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> Encoded:
+def encode_beside(
+    t5: T5, features: torch.Tensor, before: torch.Tensor, after: torch.Tensor, *, aligned: int = 1
+) -> Encoded:
     """Image tokens (n, tokens, d_model) between `before` (b) and right-padded `after` (n, a) token ids, encoded."""
     head = t5.shared(before).expand(len(features), -1, -1)
     inputs = torch.cat([head, features.to(head.dtype), t5.shared(after)], dim=1)
     mask = torch.ones(inputs.shape[:2], dtype=torch.long, device=inputs.device)
     mask[:, inputs.shape[1] - after.shape[1] :] = (after != t5.config.pad_token_id).long()
-    return encode(t5, inputs, mask, aligned=ALIGNED if inputs.is_cuda else 1)
+    return encode(t5, inputs, mask, aligned=aligned)
 
 
 def encode(t5: T5, inputs: torch.Tensor, mask: torch.Tensor, *, aligned: int = 1) -> Encoded:
@@ -86,6 +98,8 @@ def encode(t5: T5, inputs: torch.Tensor, mask: torch.Tensor, *, aligned: int = 1
     bias = t5.encoder.block[0].layer[0].SelfAttention.compute_bias(length, length, device=inputs.device)
     if not mask.all():  # else all rows share one
         bias = _masked(bias, mask[:, None, None, :].bool())
+    for batched in (inputs, bias):  # what is compiled takes any number of questions
+        torch._dynamo.maybe_mark_dynamic(batched, 0)
     states = inputs
     for block in t5.encoder.block:
         states = block(states, None, bias)[0]
