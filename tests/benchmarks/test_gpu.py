@@ -17,14 +17,16 @@ from torch.utils.flop_counter import FlopCounterMode
 from plumbline.operators.batches import BatchSize
 from plumbline.operators.models.networks.vlm import ChatVlm
 from tests.benchmarks.gpu import apart, flops
-from tests.benchmarks.gpu.measures import Load, make_load, score, score_pair
+from tests.benchmarks.gpu.measures import Load, make_load, score, score_file, score_pair
 from tests.benchmarks.gpu.rows import QUESTIONS, Amounts, Measured, table
 from tests.benchmarks.gpu.shapes import FAMILIES, TINY
-from tests.benchmarks.gpu.stage import stage_seconds
+from tests.benchmarks.gpu.stage import Shards, measure_sweep
 from tests.benchmarks.size import ROOT
+from tests.s3 import S3Server
 
 ABSENT = (
-    "ray vllm pyarrow pandas hydra omegaconf pydantic av ftfy scipy evalica sentencepiece s3fs llguidance torchvision"
+    "ray vllm pyarrow pandas hydra omegaconf pydantic av ftfy scipy evalica sentencepiece s3fs llguidance torchvision "
+    "mistral_common nltk"
 )
 """What GPU machines often lack: of this project's packages all but torch, transformers and what these bring."""
 IMAGES = 3
@@ -44,27 +46,31 @@ def load(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Load]:
     yield make_load(request.param, TINY[request.param], tmp_path, images=IMAGES, on_gpu=False)
 
 
-def test_one_command_measures_without_ray_vllm_or_arrow(tmp_path: Path) -> None:
-    blocked = "import sys\n" + "\n".join(f"sys.modules[{name!r}] = None" for name in ABSENT.split())
+@pytest.mark.parametrize("absent", ["", ABSENT], ids=["all", "torch_alone"])
+def test_one_command_measures_with_what_a_machine_has(absent: str, tmp_path: Path) -> None:
+    blocked = "import sys\n" + "\n".join(f"sys.modules[{name!r}] = None" for name in absent.split())
     (tmp_path / "sitecustomize.py").write_text(blocked)  # in the processes of the models too
-    few = ["--images", "2", "--peer-pairs", "2", "--repeats", "1", "--shards", "1"]
+    few = ["--images", "2", "--peer-pairs", "2", "--repeats", "1", "--shards", "2"]
     command = [sys.executable, "-m", "tests.benchmarks.gpu", "--shapes", "tiny", *few, "--json", str(tmp_path / "json")]
     environment = os.environ | {
         "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}",
         "CUDA_VISIBLE_DEVICES": "",
         "OMP_NUM_THREADS": "1",
     }
-    named = ["--models", "clip-flant5-xl", "qwen2.5-vl-7b"]
+    named = ["--models", "clip-flant5-xl", "qwen3-vl-8b"]
     ended = subprocess.run([*command, *named], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     rows = json.loads((tmp_path / "json").read_text())
     assert [row["model"] for row in rows] == named[1:]
     for row in rows:
-        measured = ("peer", "one", "ten", "matmul", "flops", "times_peer_ten", "ten_to_one", "share_of_matmul")
+        measured = ("peer", "ready_peer", "one", "ten", "matmul", "flops", "times_peer_ten", "share_of_matmul")
         assert min(row[name] for name in measured) > 0
         assert row["difference"] < 1e-4, "ours and one pair at a time are two ways to the same number"
-        assert row["stage"] is None and "pyarrow" in row["notes"][0]
         assert row["model"] in ended.stdout
+        if absent:
+            assert row["stage"] is row["busy"] is None and "no sweep from S3" in row["notes"][0]
+        else:
+            assert row["stage"] > 0 and 0 < row["busy"] <= 1 and row["decoders"] == 1 and not row["notes"]
 
 
 def test_ours_scores_as_one_pair_at_a_time_does(load: Load) -> None:
@@ -73,15 +79,15 @@ def test_ours_scores_as_one_pair_at_a_time_does(load: Load) -> None:
     theirs = [score_pair(load.model, load.pixels[image], load.questions[image][text]) for image, text in pairs]
     assert theirs == pytest.approx([ours[image][text] for image, text in pairs], abs=1e-4)
     assert len({round(number, 3) for number in theirs}) > 2, "pairs differ, so that agreeing means something"
+    released = [score_file(load.model, load.encoded[image], load.questions[image][text]) for image, text in pairs]
+    assert released == pytest.approx(theirs, abs=1e-4)
 
 
-def test_the_whole_stage_answers_every_image_of_its_shards(load: Load, tmp_path: Path) -> None:
-    texts = [of_image[0] for of_image in load.texts]
-    given = {"image_batch": 2, "shards": 2}
-    assert stage_seconds(load.model, load.resolved.profile, load.pictures, texts, tmp_path, **given) > 0
-    texts[1] = " "
+def test_a_sweep_with_a_row_that_fails_is_no_measurement(tmp_path: Path, s3_server: S3Server) -> None:
+    load = make_load("clip-flant5-xl", TINY["clip-flant5-xl"], tmp_path, images=IMAGES, on_gpu=False)
+    shards = Shards(load.encoded, ["a dog", " ", "a cat"], 1, bucket="bench-failing")
     with pytest.raises(RuntimeError, match="prompt"):
-        stage_seconds(load.model, load.resolved.profile, load.pictures, texts, tmp_path, **given)
+        measure_sweep(load.resolved, load.model, shards, s3_server)
 
 
 @pytest.mark.parametrize("name", list(FAMILIES))
@@ -117,13 +123,15 @@ def test_a_model_that_fails_or_dies_is_a_row_with_its_reason(monkeypatch: pytest
         os.kill(os.getpid(), signal.SIGKILL)
 
     results = Kept()
-    apart.measure_into(results, "llava-1.5-7b", "tiny", Amounts(images=0))
+    apart.measure_into(results, "llava-1.5-7b", "tiny", Amounts(images=0), None)
     (failed,) = results
     assert failed.error is not None and "expected at least 1, got 0" in failed.error
     monkeypatch.setattr(apart, "CONTEXT", multiprocessing.get_context("fork"))  # which knows what is patched
     monkeypatch.setattr(apart, "measure_into", deadly)
-    killed = apart.measure_apart("qwen2.5-vl-7b", "tiny", Amounts())
+    killed = apart.measure_apart("qwen2.5-vl-7b", "tiny", Amounts(), None, 60)
     assert killed.error is not None and "-9" in killed.error
+    late = apart.measure_apart("qwen2.5-vl-7b", "tiny", Amounts(), None, 0)
+    assert late.error is not None and "--minutes" in late.error
     sound = Measured(model="clip-flant5-xl", shapes="tiny", one=2.0, ten=10.0, peer=0.5, flops=3, matmul=10.0)
     told = table([sound, failed, killed])
     assert "4.0       20.0      2.00" in told and "60.0%" in told

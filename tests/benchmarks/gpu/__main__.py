@@ -3,8 +3,11 @@
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 from tests.benchmarks.gpu.apart import measure_apart
 from tests.benchmarks.gpu.rows import Amounts, Measured, table
@@ -17,13 +20,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = {"images": told.images, "peer_pairs": told.peer_pairs, "repeats": told.repeats, "shards": told.shards}
     amounts = Amounts(**{name: value for name, value in given.items() if value is not None})
     rows: list[Measured] = []
-    for name in told.models:
-        print(f"{name} ...", file=sys.stderr, flush=True)
-        rows.append(measure_apart(name, told.shapes, amounts))
-        if told.json:  # after each, so that a machine that is taken away leaves what there is
-            told.json.write_text(json.dumps([row.record() for row in rows], indent=2) + "\n")
+    ends = time.monotonic() + 60 * told.minutes
+    with storage() as server:
+        for name in told.models:
+            print(f"{name} ...", file=sys.stderr, flush=True)
+            rows.append(measure_apart(name, told.shapes, amounts, server, ends - time.monotonic()))
+            if told.json:  # after each, so that a machine that is taken away leaves what there is
+                told.json.write_text(json.dumps([row.record() for row in rows], indent=2) + "\n")
     print(table(rows))
     return int(any(row.error for row in rows))
+
+
+@contextmanager
+def storage() -> Iterator[Any]:
+    """A local S3Server; why there is none, where it or its client is not installed."""
+    with ExitStack() as stack:
+        try:
+            from tests.s3 import run_server
+
+            server: Any = stack.enter_context(run_server())
+        except (ImportError, FileNotFoundError, RuntimeError) as error:
+            server = error
+        yield server
 
 
 def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -32,6 +50,7 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--shapes", choices=("full", "tiny"), help="full where there is a CUDA device, else tiny")
     for name in ("images", "peer-pairs", "repeats", "shards"):
         parser.add_argument(f"--{name}", type=int, help="see Amounts in tests/benchmarks/gpu/rows.py")
+    parser.add_argument("--minutes", type=float, default=15, help="for all; what is not measured then is left out")
     parser.add_argument("--json", type=Path, help="a file for the numbers")
     return parser.parse_args(arguments)
 

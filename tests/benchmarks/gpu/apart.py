@@ -4,7 +4,7 @@ import multiprocessing
 import tempfile
 import traceback
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from tests.benchmarks.gpu.rows import Amounts, Measured
 
@@ -12,14 +12,18 @@ CONTEXT = multiprocessing.get_context("spawn")
 """A forked process could not use CUDA where an import has looked for a device."""
 
 
-def measure_apart(name: str, shapes: str | None, amounts: Amounts) -> Measured:
-    """What is measured of a model in a process of its own; a row with the reason where that fails."""
+def measure_apart(name: str, shapes: str | None, amounts: Amounts, server: Any, seconds: float) -> Measured:
+    """What is measured of a model in a process of its own; a row with the reason where that fails, or takes longer."""
     results, its_end = CONTEXT.Pipe(duplex=False)
-    process = CONTEXT.Process(target=measure_into, args=(its_end, name, shapes, amounts))
+    process = CONTEXT.Process(target=measure_into, args=(its_end, name, shapes, amounts, server))
     process.start()
     its_end.close()
     try:
-        row: Measured = results.recv()
+        if results.poll(max(seconds, 0)):
+            row: Measured = results.recv()
+        else:
+            process.kill()
+            row = Measured(model=name, shapes=shapes or "", error="the time was up; give it more by --minutes")
     except EOFError:
         process.join()
         ended = f"its process ended with {process.exitcode}; -9 is often too little memory on the machine"
@@ -34,13 +38,13 @@ class Results(Protocol):
     def send(self, row: Measured, /) -> None: ...
 
 
-def measure_into(results: Results, name: str, shapes: str | None, amounts: Amounts) -> None:
+def measure_into(results: Results, name: str, shapes: str | None, amounts: Amounts, server: Any) -> None:
     """What is measured of a model, or why nothing is, to `results`."""
     try:
         from tests.benchmarks.gpu.measures import measure  # takes torch, which the first process has no use for
 
         with tempfile.TemporaryDirectory() as folder:
-            row = measure(name, shapes, amounts, Path(folder))
+            row = measure(name, shapes, amounts, server, Path(folder))
     except Exception as error:
         traceback.print_exc()
         reason = " ".join(f"{type(error).__name__}: {error}".split())

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,14 +11,15 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import (
+    AutoConfig,
     AutoModelForImageTextToText,
     CLIPVisionConfig,
     LlamaConfig,
     LlavaConfig,
     PreTrainedTokenizerFast,
-    Qwen2_5_VLConfig,
     T5Config,
 )
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
 from plumbline.operators.models.families import model_config, vlm
 from plumbline.operators.models.model import Precision, ResolvedModel
@@ -135,26 +137,29 @@ def _save_llava(shape: Shape, folder: Path, words: Sequence[str]) -> LlavaConfig
     return config
 
 
-def _save_qwen(shape: Shape, folder: Path, words: Sequence[str]) -> Qwen2_5_VLConfig:
+def _save_qwen(
+    kind: str, colours: tuple[Sequence[float], Sequence[float]], shape: Shape, folder: Path, words: Sequence[str]
+) -> Any:
+    """`colours` are the mean and the deviation that its processor takes off."""
     ids = {token: index for index, token in enumerate(QWEN_SPECIAL)}
     marks = {"bos_token_id": ids["<|endoftext|>"], "eos_token_id": ids["<|im_end|>"]}
-    config = Qwen2_5_VLConfig(
+    config = AutoConfig.for_model(
+        kind,
         text_config={**shape.language, **marks, "tie_word_embeddings": False},
         vision_config=shape.vision,
         image_token_id=ids["<|image_pad|>"],
         video_token_id=ids["<|video_pad|>"],
         vision_start_token_id=ids["<|vision_start|>"],
         vision_end_token_id=ids["<|vision_end|>"],
-        architectures=["Qwen2_5_VLForConditionalGeneration"],
         tie_word_embeddings=False,
     )
+    config.architectures = [MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES[kind]]
     config.save_pretrained(folder)
     _save_no_weights(folder)
     patches = {"patch_size": shape.vision["patch_size"], "merge_size": 2, "temporal_patch_size": 2}
     pixels = {"min_pixels": 4 * patches["patch_size"] ** 2, "max_pixels": 12_845_056}
-    colours = {"image_mean": MEAN, "image_std": DEVIATION}
-    kind = {"image_processor_type": "Qwen2VLImageProcessor"}
-    _write_json(folder / "preprocessor_config.json", kind | patches | pixels | colours)
+    fields = {"image_processor_type": "Qwen2VLImageProcessor", "image_mean": colours[0], "image_std": colours[1]}
+    _write_json(folder / "preprocessor_config.json", fields | patches | pixels)
     template = QWEN_TEMPLATE
     _save_tokenizer(folder, QWEN_SPECIAL, words, None, pad="<|endoftext|>", eos="<|im_end|>", template=template)
     return config
@@ -206,7 +211,8 @@ def _write_json(path: Path, fields: dict[str, Any]) -> None:
 SAVES: dict[str, Callable[[Shape, Path, Sequence[str]], Any]] = {
     "clip-flant5-xl": _save_clip_flant5,
     "clip-flant5-xxl": _save_clip_flant5,
-    "qwen2.5-vl-7b": _save_qwen,
+    "qwen2.5-vl-7b": partial(_save_qwen, "qwen2_5_vl", (MEAN, DEVIATION)),
+    "qwen3-vl-8b": partial(_save_qwen, "qwen3_vl", ([0.5] * 3, [0.5] * 3)),
     "llava-1.5-7b": _save_llava,
 }
 """What writes each one's folder, and gives the config of its language model or of all of it."""

@@ -83,18 +83,26 @@ def t5_decoder(config: Any, tokens: int, labels: int) -> int:
 
 
 def qwen_vision(config: Any, time: int, height: int, width: int) -> int:
-    """Qwen2.5-VL's tower over a grid of patches, most of whose layers see a window each."""
+    """A Qwen-VL tower over a grid of patches. Most of Qwen2.5-VL's layers see a window each; Qwen3-VL's see everything,
+    and some of them are merged too."""
     patches, hidden = time * height * width, config.hidden_size
-    side = config.window_size // config.patch_size
-    windows = [h * w for h in _cuts(height, side) for w in _cuts(width, side)]
-    seen = {True: time * (height * width) ** 2, False: time * sum(window**2 for window in windows)}
-    layer = 4 * product(patches, hidden, hidden) + 3 * product(patches, hidden, config.intermediate_size)
-    layers = sum(layer + attention(seen[n in config.fullatt_block_indexes], hidden) for n in range(config.depth))
+    whole, matrices = time * (height * width) ** 2, 3
+    seen = [whole] * config.depth
+    merged_layers = getattr(config, "deepstack_visual_indexes", None)
+    if merged_layers is None:
+        side = config.window_size // config.patch_size
+        windows = [h * w for h in _cuts(height, side) for w in _cuts(width, side)]
+        windowed = time * sum(window**2 for window in windows)
+        seen = [whole if n in config.fullatt_block_indexes else windowed for n in range(config.depth)]
+    else:
+        matrices = 2
+    layer = 4 * product(patches, hidden, hidden) + matrices * product(patches, hidden, config.intermediate_size)
+    layers = sum(layer + attention(pairs, hidden) for pairs in seen)
     merged = config.spatial_merge_size**2
     merger = product(patches // merged, merged * hidden, merged * hidden)
     merger += product(patches // merged, merged * hidden, config.out_hidden_size)
     embedding = product(patches, 3 * config.temporal_patch_size * config.patch_size**2, hidden)
-    return int(embedding + layers + merger)
+    return int(embedding + layers + merger * (1 + len(merged_layers or ())))
 
 
 def _cuts(length: int, side: int) -> list[int]:

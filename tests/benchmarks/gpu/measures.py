@@ -4,6 +4,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ from plumbline.operators.models.networks.vlm import ChatVlm
 from plumbline.operators.models.vqa_profiles import FIRST_TOKEN, RELEASED
 from tests.benchmarks.gpu import flops
 from tests.benchmarks.gpu.checkpoints import Likelihood, served
-from tests.benchmarks.gpu.rows import QUESTIONS, Amounts, Measured
+from tests.benchmarks.gpu.rows import FEWEST_SHARDS, QUESTIONS, STAGE_SECONDS, Amounts, Measured
 from tests.benchmarks.gpu.shapes import FULL, TINY, Shape
 
 COLOURS = ["red", "green", "blue", "yellow", "black", "white", "purple", "orange"]
@@ -37,7 +38,8 @@ class Load(NamedTuple):
 
     resolved: ResolvedModel
     model: Likelihood
-    pictures: list[Image.Image]
+    encoded: list[bytes]
+    """Images as PNG."""
     pixels: list[Any]
     texts: list[list[str]]
     """By image."""
@@ -49,8 +51,10 @@ class Load(NamedTuple):
         return self.model.model if isinstance(self.model, ClipFlanT5Likelihood) else self.model.reader.model
 
 
-def measure(name: str, shapes: str | None, amounts: Amounts, folder: Path) -> Measured:
-    """All that is measured of one model; raises whatever building or running it raises."""
+def measure(name: str, shapes: str | None, amounts: Amounts, server: Any, folder: Path) -> Measured:
+    """All that is measured of one model; raises whatever building or running it raises. `server` is the S3Server, or
+    why there is none.
+    """
     on_gpu = torch.cuda.is_available()
     shapes = shapes or ("full" if on_gpu else "tiny")
     load = make_load(name, (FULL if shapes == "full" else TINY)[name], folder, images=amounts.images, on_gpu=on_gpu)
@@ -64,7 +68,7 @@ def measure(name: str, shapes: str | None, amounts: Amounts, folder: Path) -> Me
     )
     row.image_tokens, row.question_tokens = _tokens(load)
     _measure_model(row, load, amounts)
-    _measure_stage(row, load, amounts, folder)
+    _measure_stage(row, load, amounts, server)
     row.memory = torch.cuda.max_memory_allocated() if on_gpu else 0
     return row
 
@@ -78,12 +82,12 @@ def make_load(name: str, shape: Shape, folder: Path, *, images: int, on_gpu: boo
     resolved, model = served(name, shape, folder, spoken, on_gpu=on_gpu, batch=images, **options)
     assert resolved.profile is not None
     kinds = [_picture(seed, shape.side) for seed in range(min(KINDS, images))]
-    ready = [model.preprocess(picture) for picture in kinds]
+    encoded, ready = [_png(picture) for picture in kinds], [model.preprocess(picture) for picture in kinds]
     places = [image % len(kinds) for image in range(images)]
     template, answer, _ = resolved.profile.asks
     questions = [[Question(0, template.replace("{}", text), (answer,)) for text in of_image] for of_image in texts]
     return Load(
-        resolved, model, [kinds[place] for place in places], [ready[place] for place in places], texts, questions
+        resolved, model, [encoded[place] for place in places], [ready[place] for place in places], texts, questions
     )
 
 
@@ -115,9 +119,13 @@ def _measure_model(row: Measured, load: Load, amounts: Amounts) -> None:
     def peer() -> list[float]:
         return [score_pair(model, load.pixels[image], load.questions[image][text]) for image, text in pairs]
 
-    theirs = peer()
-    row.peer = len(pairs) / seconds(peer)
-    row.difference = max(abs(ours[image][text] - other) for (image, text), other in zip(pairs, theirs, strict=True))
+    def released_peer() -> list[float]:
+        return [score_file(model, load.encoded[image], load.questions[image][text]) for image, text in pairs]
+
+    compared = [ours[image][text] for image, text in pairs]
+    theirs = zip(compared, peer(), released_peer(), strict=True)
+    row.difference = max(abs(own - other) for own, *others in theirs for other in others)
+    row.ready_peer, row.peer = len(pairs) / seconds(peer), len(pairs) / seconds(released_peer)
 
 
 def score(
@@ -143,31 +151,41 @@ def score(
 
 @torch.inference_mode()
 def score_pair(model: Likelihood, pixels: Any, question: Question) -> float:
-    """One pair as the released scripts score it (t2v_metrics: clip_t5_model.py, qwen2vl_model.py): its image is encoded
-    for it alone, and the whole prompt read in one pass over the same weights in the same precision.
-
-    They take a decoder-only model's first token by `generate`; one pass is what that does, and less.
-    """
+    """One pair with its pixels ready: its image is encoded for it alone, and the whole prompt read in one pass."""
     if isinstance(model, ClipFlanT5Likelihood):
         return model.likelihood(model.encode([pixels]), [question._replace(image=0)])[0][0][0]
-    return _first_token(model, pixels, question)
+    network, inputs = model.reader.model, _prompt(model, pixels, question)
+    return _first_token(model, question, network(**inputs, use_cache=False, logits_to_keep=1).logits[0, -1])
 
 
-def _first_token(model: ChatVlm, pixels: Pixels, question: Question) -> float:
-    network = model.reader.model
+@torch.inference_mode()
+def score_file(model: Likelihood, encoded: bytes, question: Question) -> float:
+    """One pair as the released scripts score it (t2v_metrics: clip_t5_model.py, qwen2vl_model.py): from the image's
+    file, and a decoder-only model's first token by `generate`. The preprocessing is ours.
+    """
+    pixels = model.preprocess(Image.open(BytesIO(encoded)).convert("RGB"))
+    if isinstance(model, ClipFlanT5Likelihood):
+        return score_pair(model, pixels, question)
+    generated = model.reader.model.generate(
+        **_prompt(model, pixels, question), max_new_tokens=1, do_sample=False, pad_token_id=0, output_logits=True,
+        return_dict_in_generate=True,
+    )  # fmt: skip
+    return _first_token(model, question, generated.logits[0][0])
+
+
+def _prompt(model: ChatVlm, pixels: Pixels, question: Question) -> dict[str, torch.Tensor]:
+    """What a network of transformers takes for one pair."""
     ids = [*pixels.ids, *model.prompts.following([Message("user", question.text)], pixels.closing)]
     prompt = torch.tensor([ids], device=model.device)
-    seen = {
-        name: tensor.to(model.device, network.dtype) if tensor.is_floating_point() else tensor.to(model.device)
-        for name, tensor in pixels.inputs.items()
-    }
+    seen = model.reader.inputs([pixels])
     if "image_grid_thw" in seen:
         seen["mm_token_type_ids"] = (prompt == model.reader.image_id).int()
-    logits = network(
-        input_ids=prompt, attention_mask=torch.ones_like(prompt), use_cache=False, logits_to_keep=1, **seen
-    ).logits
+    return {"input_ids": prompt, "attention_mask": torch.ones_like(prompt), **seen}
+
+
+def _first_token(model: ChatVlm, question: Question, logits: torch.Tensor) -> float:
     (first, *_) = model.prompts.choice(question.text, question.choices[0])
-    return float(logits[0, -1].float().log_softmax(-1)[first])
+    return float(logits.float().log_softmax(-1)[first])
 
 
 def matmul_rate(device: torch.device, dtype: torch.dtype) -> float:
@@ -202,17 +220,26 @@ def _wait_for(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _measure_stage(row: Measured, load: Load, amounts: Amounts, folder: Path) -> None:
-    """The whole stage, where pyarrow is: it reads and writes Arrow tables."""
+def _measure_stage(row: Measured, load: Load, amounts: Amounts, server: Any) -> None:
+    """A whole sweep, where there are an S3 server and what planning, tables and storage take."""
     try:
-        from tests.benchmarks.gpu.stage import stage_seconds
-    except ModuleNotFoundError as error:
-        row.notes.append(f"the whole stage was not measured: {error}")
+        from tests.benchmarks.gpu.stage import Shards, measure_sweep
+    except ImportError as error:
+        server = error
+    if isinstance(server, Exception):
+        row.notes.append(f"no sweep from S3 was measured: {server}")
         return
     texts = [of_image[0] for of_image in load.texts]
-    given = {"image_batch": row.image_batch, "shards": amounts.shards}
-    seconds = stage_seconds(load.model, load.resolved.profile, load.pictures, texts, folder, **given)
-    row.stage = amounts.shards * len(texts) / seconds
+    seconds = STAGE_SECONDS if row.shapes == "full" else 0
+    count = amounts.shards or max(FEWEST_SHARDS, round(seconds * row.one / len(texts)))
+    shards = Shards(load.encoded, texts, count, bucket=f"bench-{row.model.replace('.', '-')}")
+    row.stage, row.busy, row.decoders = measure_sweep(load.resolved, load.model, shards, server)
+
+
+def _png(picture: Image.Image) -> bytes:
+    stream = BytesIO()
+    picture.save(stream, "PNG")
+    return stream.getvalue()
 
 
 def _picture(seed: int, side: int) -> Image.Image:

@@ -6,11 +6,17 @@ from dataclasses import asdict, dataclass, field
 QUESTIONS = 10
 """About each image, where an image has several."""
 DERIVED = ("times_peer_one", "times_peer_ten", "ten_to_one", "share_of_matmul", "stage_to_model")
-COLUMNS = ("model", "weights", "tokens", "batches", "peer", "one text", "ten texts", "one/peer", "ten/peer", "ten/one",
-           "Tflop/s", "of matmul", "stage/model", "differs", "memory")  # fmt: skip
-UNITS = ("", "", "image + text", "image, pair", "pairs/s", "pairs/s", "pairs/s", "speed", "speed", "time", "", "share",
-         "speed", "log", "")  # fmt: skip
-WANTED = ("wanted", *[""] * 7, ">= 10", "<= 2", "", ">= 60%", ">= 0.95", "", "")
+COLUMNS = ("model", "weights", "tokens", "batches", "peer", "ready peer", "one text", "ten texts", "one/peer",
+           "ten/peer", "ten/one", "Tflop/s", "of matmul", "stage", "stage/model", "busy", "decoders", "differs",
+           "memory")  # fmt: skip
+UNITS = ("", "", "image + text", "image, pair", "pairs/s", "pairs/s", "pairs/s", "pairs/s", "speed", "speed", "time",
+         "", "share", "images/s", "speed", "share", "", "log", "")  # fmt: skip
+WANTED = ("wanted", *[""] * 8, ">= 15", "", "", ">= 60%; XL 45%", "", ">= 0.95", *[""] * 4)
+
+
+STAGE_FORMS = ("{:.1f}", "{:.2f}", "{:.0%}", "{}")
+FEWEST_SHARDS, STAGE_SECONDS = 4, 10
+"""The first shard, which no model is at work beside, is to weigh little."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,8 +29,9 @@ class Amounts:
     """Scored one at a time."""
     repeats: int = 3
     """Of each measurement, whose median counts."""
-    shards: int = 4
-    """Of so many images each, for the whole stage."""
+    shards: int | None = None
+    """Of so many images each, for the sweep; null is FEWEST_SHARDS, and with a model of full size as many as it takes
+    STAGE_SECONDS for."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -46,7 +53,10 @@ class Measured:
     matmul: float = 0.0
     """Measured rate of products of matrices in this precision, in operations a second."""
     peer: float = 0.0
-    """Pairs a second, one pair at a time and its image encoded for it."""
+    """Pairs a second as the released scripts go: one pair at a time, its image decoded, preprocessed and encoded for it
+    alone, and a decoder-only model's first token taken by `generate`."""
+    ready_peer: float = 0.0
+    """The same with pixels made ready before, and one pass in place of `generate`."""
     one: float = 0.0
     """Pairs a second, ours, with one text for each image."""
     ten: float = 0.0
@@ -54,9 +64,13 @@ class Measured:
     flops: int = 0
     """Of one pair, by tests/benchmarks/gpu/flops.py."""
     difference: float = 0.0
-    """The largest between our log-probability of the answer's first token and the peer's, of the same pairs."""
+    """The largest between our log-probability of the answer's first token and the peers', of the same pairs."""
     stage: float | None = None
-    """Images a second through the whole stage."""
+    """Images a second from S3 to committed cells."""
+    busy: float | None = None
+    """The share of this time in which the device computed."""
+    decoders: int | None = None
+    """Images that were decoded at once meanwhile."""
     memory: int = 0
     """The most bytes that the device held for tensors."""
     notes: list[str] = field(default_factory=list)
@@ -90,13 +104,14 @@ class Measured:
         return asdict(self) | ({} if self.error else {name: getattr(self, name) for name in DERIVED})
 
     def cells(self) -> tuple[str, ...]:
-        stage = "-" if self.stage_to_model is None else f"{self.stage_to_model:.2f}"
+        stage = self.stage, self.stage_to_model, self.busy, self.decoders
         return (
             self.model,
             _short(self.parameters),
             f"{self.image_tokens} + {self.question_tokens}",
             f"{self.image_batch}, {self.pair_batch}",
             f"{self.peer:.2f}",
+            f"{self.ready_peer:.2f}",
             f"{self.one:.2f}",
             f"{self.ten:.2f}",
             f"{self.times_peer_one:.1f}",
@@ -104,7 +119,7 @@ class Measured:
             f"{self.ten_to_one:.2f}",
             f"{self.matmul / 1e12:.3g}",
             f"{self.share_of_matmul:.1%}",
-            stage,
+            *("-" if told is None else form.format(told) for told, form in zip(stage, STAGE_FORMS, strict=True)),
             f"{self.difference:.1e}",
             f"{_short(self.memory)}B" if self.memory else "-",
         )

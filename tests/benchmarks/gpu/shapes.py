@@ -6,6 +6,7 @@ FAMILIES = {
     "clip-flant5-xl": "clip_flant5",
     "clip-flant5-xxl": "clip_flant5",
     "qwen2.5-vl-7b": "vlm",
+    "qwen3-vl-8b": "vlm",
     "llava-1.5-7b": "vlm",
 }
 """The models, with the family that serves each."""
@@ -36,6 +37,14 @@ QWEN_TEXT = {"hidden_size": 3584, "intermediate_size": 18_944, "num_hidden_layer
 QWEN_VISION = {"depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16, "patch_size": 14,
                "window_size": 112, "fullatt_block_indexes": [7, 15, 23, 31], "out_hidden_size": 3584,
                "tokens_per_second": 2}  # fmt: skip
+QWEN3_TEXT = {"hidden_size": 4096, "intermediate_size": 12_288, "num_hidden_layers": 36, "num_attention_heads": 32,
+              "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 262_144, "vocab_size": 151_936,
+              "rope_parameters": {"rope_type": "default", "rope_theta": 5e6, "mrope_section": [24, 20, 20],
+                                  "mrope_interleaved": True}}  # fmt: skip
+"""Qwen/Qwen3-VL-8B-Instruct."""
+QWEN3_VISION = {"depth": 27, "hidden_size": 1152, "intermediate_size": 4304, "num_heads": 16, "patch_size": 16,
+                "out_hidden_size": 4096, "num_position_embeddings": 2304,
+                "deepstack_visual_indexes": [8, 16, 24]}  # fmt: skip
 VICUNA = {"hidden_size": 4096, "intermediate_size": 11_008, "num_hidden_layers": 32, "num_attention_heads": 32,
           "num_key_value_heads": 32, "max_position_embeddings": 4096, "vocab_size": 32_064}  # fmt: skip
 """llava-hf/llava-1.5-7b-hf."""
@@ -44,6 +53,7 @@ FULL = {
     "clip-flant5-xl": Shape(XL, CLIP_L_336, 1024),
     "clip-flant5-xxl": Shape(XXL, CLIP_L_336, 1024),
     "qwen2.5-vl-7b": Shape(QWEN_TEXT, QWEN_VISION, 1024),
+    "qwen3-vl-8b": Shape(QWEN3_TEXT, QWEN3_VISION, 1024),
     "llava-1.5-7b": Shape(VICUNA, CLIP_L_336, 1024),
 }
 
@@ -57,10 +67,14 @@ TINY_TEXT = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
 TINY_ROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]}
 TINY_QWEN = QWEN_VISION | {"depth": 2, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "patch_size": 4,
                            "window_size": 16, "fullatt_block_indexes": [1], "out_hidden_size": 32}  # fmt: skip
+TINY_QWEN3 = QWEN3_VISION | {"depth": 2, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "patch_size": 4,
+                             "out_hidden_size": 32, "num_position_embeddings": 16,
+                             "deepstack_visual_indexes": [0]}  # fmt: skip
 
 TINY = {
     "clip-flant5-xl": Shape(TINY_T5, TINY_CLIP, 48),
     "clip-flant5-xxl": Shape(TINY_T5 | {"d_ff": 64}, TINY_CLIP, 48),
     "qwen2.5-vl-7b": Shape(TINY_TEXT | {"rope_parameters": TINY_ROPE}, TINY_QWEN, 48),
+    "qwen3-vl-8b": Shape(TINY_TEXT | {"head_dim": 8, "rope_parameters": TINY_ROPE}, TINY_QWEN3, 48),
     "llava-1.5-7b": Shape(TINY_TEXT, TINY_CLIP, 48),
 }

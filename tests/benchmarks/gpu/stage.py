@@ -1,92 +1,110 @@
-"""The answers stage over shards of encoded images as a worker runs it: one shard is made ready while another is asked.
+"""A whole sweep of one metric: from shards of PNGs on S3, with the pool of `cluster=gpu1`, to committed cells."""
 
-Parquet is read from a local disk, and no cell is committed; Ray and the store have benchmarks of their own.
-"""
-
-import io
 import os
-import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from threading import Lock
+from io import BytesIO
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from PIL import Image
+import torch
+from torch.profiler import ProfilerActivity, profile
 
-from plumbline.operators import rows, schemas
-from plumbline.operators.decoding import ImageLimits
-from plumbline.operators.metrics.vqascore import VqaScoreConfig
+from plumbline.jobs.command import command_of, load_values
+from plumbline.operators.models import loading
 from plumbline.operators.models.calls import LikelihoodModel
-from plumbline.operators.models.vqa_profiles import VqaProfile
-from plumbline.operators.stages.answers import AnswersStage
-from plumbline.operators.stages.questions import write
-from plumbline.operators.stages.stage import Inputs, StageOptions, Upstream
+from plumbline.operators.models.model import ResolvedModel
+from plumbline.pipelines.plans.sweep_config import SweepConfig, read_config
+from plumbline.pipelines.running.events import NodeProgress, Totals
+from plumbline.pipelines.sweeps.computing import compute_missing
+from plumbline.pipelines.sweeps.planning import plan_sweep
+from tests.s3 import S3Server
 
-CALLS = 2
-"""At once in a worker, as in pipelines/running/actor.py."""
-
-
-def stage_seconds(
-    model: LikelihoodModel,
-    profile: VqaProfile | None,
-    pictures: Sequence[Image.Image],
-    texts: Sequence[str],
-    folder: Path,
-    *,
-    image_batch: int,
-    shards: int,
-) -> float:
-    """Seconds of so many shards of these pictures, each asked whether it shows the text beside it."""
-    assert profile is not None, "it is a VQA model"
-    metric = VqaScoreConfig().settled(lambda role: profile)
-    prompts = rows.table([{"prompt_id": str(n), "text": text} for n, text in enumerate(texts)], schemas.PROMPTS)
-    written = write(prompts, metric, None)
-    _save_shard(folder / "shard.parquet", pictures)
-    options = StageOptions(ImageLimits(), _no_address, image_batch=image_batch, decoders=os.cpu_count() or 1)
-    stage = AnswersStage({"vqascore": metric}, {"model": model}, options)
-    upstream = {"vqascore": {"questions": _upstream("questions", written)}}
-    asking = Lock()
-
-    def run(shard: int) -> None:
-        table = pq.read_table(folder / "shard.parquet")
-        given = Inputs("bench", table, ("vqascore",), upstream, _upstream("prompts", prompts))
-        prepared = stage.prepare(given)
-        with asking:
-            answers = stage.compute(prepared)["vqascore"]
-        failed = [error for error in answers["error"].to_pylist() if error]
-        if failed:
-            raise RuntimeError(failed[0]["message"])
-
-    run(0)
-    began = time.perf_counter()
-    with ThreadPoolExecutor(CALLS) as workers:
-        list(workers.map(run, range(shards)))
-    return time.perf_counter() - began
+NODE = "answers:own"
 
 
-def _save_shard(file: Path, pictures: Sequence[Image.Image]) -> None:
-    encoded = {id(picture): _png(picture) for picture in pictures}
-    table = pa.table(
-        {
-            "image_id": [str(number) for number in range(len(pictures))],
-            "prompt_id": [str(number) for number in range(len(pictures))],
-            "image": pa.array([encoded[id(picture)] for picture in pictures], pa.large_binary()),
-        }
+class Shards(NamedTuple):
+    """A generator's images, the same in every shard, with the text that each is to show."""
+
+    encoded: Sequence[bytes]
+    texts: Sequence[str]
+    count: int
+    bucket: str
+
+    def save(self, server: S3Server) -> None:
+        files, ids = server.filesystem(), [str(number) for number in range(len(self.texts))]
+        files.mkdir(self.bucket)
+        prompts = {"prompt_id": ids, "text": list(self.texts)}
+        files.pipe_file(f"{self.bucket}/prompts.parquet", _parquet(prompts))
+        images = pa.array(self.encoded, pa.large_binary())
+        for shard in range(self.count):
+            rows = {"image_id": [f"{shard}-{name}" for name in ids], "prompt_id": ids, "image": images}
+            files.pipe_file(f"{self.bucket}/images/random/{shard:05}.parquet", _parquet(rows))
+
+
+class Sweep(NamedTuple):
+    """What was measured of one."""
+
+    rate: float
+    """Images a second by wall clock."""
+    busy: float
+    """The share of that time in which the device computed; on a CPU, in which the model was at work."""
+    decoders: int
+    """Images that were read, decoded and preprocessed at once."""
+
+
+def measure_sweep(resolved: ResolvedModel, model: LikelihoodModel, shards: Shards, server: S3Server) -> Sweep:
+    """Each image asked whether it shows its text; the model is there, and not loaded."""
+    with patch.dict(os.environ, server.environment()), patch.object(loading, "load", lambda *_: model):
+        shards.save(server)
+        config = sweep_config(resolved, shards)
+        node = _compute(config)
+        busy = node.worked / node.seconds
+        if resolved.on_gpu:  # apart from the time taken, for what is recorded of every kernel takes some
+            with profile(activities=[ProfilerActivity.CUDA]) as kernels:
+                profiled = _compute(sweep_config(resolved, shards, store="profiled"))
+            busy = kernel_seconds(kernels) / profiled.seconds
+    return Sweep(node.rows / node.seconds, busy, config.cluster.pool(NODE).decoders or 0)
+
+
+def kernel_seconds(kernels: Any) -> float:
+    """Seconds of the recorded kernels, of which no two run at once here; what moves memory does not count."""
+    recorded = [event for event in kernels.key_averages() if event.device_type.name == "CUDA"]
+    computing = [event for event in recorded if not event.key.startswith(("Memcpy", "Memset"))]
+    return sum(float(event.self_device_time_total) for event in computing if not event.is_user_annotation) / 1e6
+
+
+def sweep_config(resolved: ResolvedModel, shards: Shards, store: str = "store") -> SweepConfig:
+    """A sweep in this process with as many decoders as an actor of `cluster=gpu1` has on this machine."""
+    own, place = resolved.config, f"s3://{shards.bucket}"
+    model = (
+        f"{{family: {own.family}, checkpoint: '{resolved.folder('checkpoint')}', dtype: {resolved.dtype}, "
+        f"image_batch: {own.image_batch}, pair_batch: {own.pair_batch}}}"
     )
-    pq.write_table(table, file)
+    given = [
+        "sweep=own_images", "metric=[vqascore]", f"+models.own={model}", "metrics.vqascore.model=own",
+        f"benchmark.prompts={place}/prompts.parquet", f"benchmark.images={place}/images", f"store={place}/{store}",
+        f"shard_rows={len(shards.texts)}", "cluster=gpu1", "cluster.executor=here",
+    ]  # fmt: skip
+    given += [] if resolved.on_gpu else ["cluster.pools.answers.num_gpus=0"]
+    pool = read_config(load_values(command_of("sweep"), given), SweepConfig).cluster.pool(NODE)
+    decoders = pool.decoders_on(len(os.sched_getaffinity(0)), torch.cuda.device_count())
+    values = load_values(command_of("sweep"), [*given, f"cluster.pools.answers.decoders={decoders}"])
+    return read_config(values, SweepConfig)
 
 
-def _png(picture: Image.Image) -> bytes:
-    stream = io.BytesIO()
-    picture.save(stream, "PNG")
+def _compute(config: SweepConfig) -> NodeProgress:
+    """How the answers came about."""
+    totals = Totals()
+    outcomes = compute_missing(plan_sweep(config), totals.add)
+    for path, outcome in outcomes.items():
+        if outcome.state == "failed" or outcome.errors:
+            raise RuntimeError(f"{path}: {outcome.message or dict(outcome.kinds)}")
+    return totals.nodes[NODE]
+
+
+def _parquet(columns: dict[str, Any]) -> bytes:
+    stream = BytesIO()
+    pq.write_table(pa.table(columns), stream)
     return stream.getvalue()
-
-
-def _upstream(name: str, table: pa.Table) -> Upstream:
-    return Upstream((name,), lambda: [table], table.schema)
-
-
-def _no_address(uri: str) -> bytes:
-    raise AssertionError(f"nothing is fetched here, least of all {uri}")
