@@ -16,7 +16,8 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from plumbline.operators.errors import RowError
 from plumbline.operators.models.calls import Generation, ImageRequest, Message, Question, Request
-from plumbline.operators.models.engines.conversation import choice_ids, image_conversation_text
+from plumbline.operators.models.engines.conversation import choice_ids, image_conversation_text, reply_text
+from plumbline.operators.models.engines.thinking import Thinking
 from plumbline.operators.models.engines.vllm_calls import VllmLikelihood
 from plumbline.operators.models.engines.vllm_engine import Prompt, ReadyImage
 from plumbline.operators.models.families import model_config
@@ -128,6 +129,19 @@ def talk(model: VllmLikelihood, images: Sequence[ReadyImage]) -> list[list[Any]]
     ]
 
 
+def after_a_thought(model: VllmLikelihood, images: Sequence[ReadyImage]) -> list[str]:
+    """What the model says after its third token as if that had ended a thought, and what it says after it at once."""
+    asked = ImageRequest(0, Request((Message("user", QUESTIONS[0].text),), 2 * LONGEST))
+    (whole,) = model.generate_from_images(images, [asked])
+    assert isinstance(whole, Generation)
+    end = whole.ids.index(whole.ids[2]) + 1
+    model.thinking = Thinking(tokens=LONGEST, begin=-1, end=whole.ids[2], opened=True)
+    request = asked.request._replace(max_tokens=LONGEST)
+    (reply,) = model.generate_from_images(images, [ImageRequest(0, request)])
+    assert isinstance(reply, Generation), reply
+    return [reply.text, reply_text(model.tokenizer, whole.ids[end : end + LONGEST]).lstrip()]
+
+
 def refused(model: VllmLikelihood, images: Sequence[ReadyImage], question: str) -> list[Any]:
     """How the model fails at a question."""
     (answer,) = model.likelihood(images, [Question(0, question, ("Yes",))])
@@ -151,6 +165,7 @@ def main(folder: Path) -> None:
         "talk": talk(model, images),
         "transformers talk": transformers_replies(folder, seen, model.system),
         "too long": refused(model, images, "long " * 1024),
+        "thought": after_a_thought(model, images),
     }
     print(json.dumps(answers))
 

@@ -76,6 +76,11 @@ def test_a_model_answers_in_its_own_words(asked: dict[str, Any]) -> None:
     assert all(isinstance(reply, str) for reply in asked["replies"])
 
 
+def test_a_reply_about_an_image_goes_on_after_its_thought(asked: dict[str, Any]) -> None:
+    reply, expected = asked["thought"]
+    assert reply == expected != ""
+
+
 def test_greedy_replies_about_an_image_are_those_of_transformers(asked: dict[str, Any]) -> None:
     greedy = asked["talk"][: len(QUESTIONS)]
     assert [text for text, *_ in greedy] == asked["transformers talk"]
