@@ -35,17 +35,17 @@ TURNED = "a lower score is better, so that its scores count with their signs tur
 FRAMES = {"graphs": schemas.GRAPHS, "words": schemas.WORD_MATCHES}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Findings:
     """What a meta-evaluation found."""
 
     protocol: str
-    judgements: Sequence[Judgement]
-    comparisons: Sequence[Comparison] = ()
-    orders: Sequence[Order] = ()
+    judgements: list[Judgement] = field(default_factory=list)
+    comparisons: list[Comparison] = field(default_factory=list)
+    orders: list[Order] = field(default_factory=list)
     correlations: Sequence[Correlation] = ()
     """Of every two metrics, over the images of each generator that both scored."""
-    frames: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    frames: dict[str, pd.DataFrame] = field(default_factory=dict)
     """What each metric makes of each error graph (`graphs`) or rated word (`words`), in the schemas of FRAMES."""
     notes: Sequence[str] = ()
     """What happened to rows on the way, in words."""
@@ -78,8 +78,8 @@ def open_release(protocol: ProtocolConfig, storage: StorageConfig) -> Release:
     read = read_release(protocol.release, storage.locate(protocol.path), protocol.columns)
     release = _in_range(protocol, read)
     release = _reliable(protocol, release) if protocol.reliable else release
-    wanted = {name for task in protocol.tasks for name in TASKS[task].reads}
-    unwanted = {name for task in TASKS.values() for name in task.reads} - wanted
+    wanted = {name for task in protocol.tasks for name in TASKS[task][1]}
+    unwanted = {name for _, tables in TASKS.values() for name in tables} - wanted
     release = replace(release, **{name: getattr(release, name).slice(0, 0) for name in unwanted})
     _require_judgements(protocol, release)
     return release
@@ -155,21 +155,20 @@ def judge(
     people = release.ratings
     if match == "image":
         people = matching.complete_ids(people, scores.select(matching.IDS).to_pandas())
-    case = Case(protocol, release, people, scores, match, sampling, elements)
-    found = [task.judge(case) for name, task in TASKS.items() if name in protocol.tasks]
     notes = [f"scores and judgements are matched by {matching.named(match)}"] if len(judged) else []
     metrics = scores.column("metric").unique().to_pylist()
     notes += [f"{metric}: {TURNED}" for metric in metrics if metric in protocol.falling]
-    return Findings(
+    findings = Findings(
         protocol=protocol.name,
-        judgements=[judgement for part in found for judgement in part.judgements],
-        comparisons=[comparison for part in found for comparison in part.comparisons],
-        orders=[order for part in found for order in part.orders],
         correlations=list(_correlations(scores)),
-        frames={name: frame for part in found for name, frame in part.frames.items()},
         notes=(*release.notes, *notes),
         warnings=release.warnings,
     )
+    case = Case(protocol, release, people, scores, match, sampling, elements)
+    for name, (judge_task, _) in TASKS.items():
+        if name in protocol.tasks:
+            judge_task(case, findings)
+    return findings
 
 
 class Case(NamedTuple):
@@ -191,73 +190,63 @@ class Case(NamedTuple):
         return self.release.skills if self.protocol.by_skill else {}
 
 
-class Found(NamedTuple):
-    """What came of a task."""
-
-    judgements: Sequence[Judgement] = ()
-    comparisons: Sequence[Comparison] = ()
-    orders: Sequence[Order] = ()
-    frames: Mapping[str, pd.DataFrame] = {}
-
-
-class JudgeTask(NamedTuple):
-    """How a task is judged, and by which tables of a release."""
-
-    reads: Sequence[str]
-    judge: Callable[[Case], Found]
-
-
-def _judge_ratings(case: Case) -> Found:
+def _judge_ratings(case: Case, findings: Findings) -> None:
     statistics = case.protocol.statistics
     rated = ratings.match_scores(case.people, case.scores, case.match)
-    judgements = [
-        *ratings.judge_ratings(rated, statistics, case.skills, case.sampling),
-        *ratings.judge_raters(case.people, case.protocol.agreement),
-        *ratings.judge_generators(case.people, case.match, case.sampling),
-    ]
-    return Found(judgements, ratings.compare_metrics(rated, statistics, case.sampling))
+    findings.judgements += ratings.judge_ratings(rated, statistics, case.skills, case.sampling)
+    findings.judgements += ratings.judge_raters(case.people, case.protocol.agreement)
+    findings.judgements += ratings.judge_generators(case.people, case.match, case.sampling)
+    findings.comparisons += ratings.compare_metrics(rated, statistics, case.sampling)
 
 
-def _judge_preferences(case: Case) -> Found:
-    choices, unsure = case.release.preferences, case.protocol.unsure
-    return Found(*judge_preferences(choices, case.scores, match=case.match, unsure=unsure, sampling=case.sampling))
+def _judge_preferences(case: Case, findings: Findings) -> None:
+    judgements, comparisons = judge_preferences(
+        case.release.preferences, case.scores, match=case.match, unsure=case.protocol.unsure, sampling=case.sampling
+    )
+    findings.judgements += judgements
+    findings.comparisons += comparisons
 
 
-def _judge_pairings(case: Case) -> Found:
-    return Found(judge_pairings(case.release.pairings, case.scores, case.sampling))
+def _judge_pairings(case: Case, findings: Findings) -> None:
+    findings.judgements += judge_pairings(case.release.pairings, case.scores, case.sampling)
 
 
-def _judge_graphs(case: Case) -> Found:
+def _judge_graphs(case: Case, findings: Findings) -> None:
     conventions, unpublished = case.protocol.conventions, case.protocol.unpublished
-    judgements, graphs = judge_graphs(
+    judgements, findings.frames["graphs"] = judge_graphs(
         case.release.graph_nodes, case.scores, conventions=conventions, unpublished=unpublished, sampling=case.sampling
     )
-    return Found(judgements, frames={"graphs": graphs})
+    findings.judgements += judgements
 
 
-def _judge_words(case: Case) -> Found:
-    judgements, words = judge_words(case.release.words, case.elements, case.match, case.skills, case.sampling)
-    return Found(judgements, frames={"words": words})
+def _judge_words(case: Case, findings: Findings) -> None:
+    judgements, findings.frames["words"] = judge_words(
+        case.release.words, case.elements, case.match, case.skills, case.sampling
+    )
+    findings.judgements += judgements
 
 
-def _judge_orders(case: Case) -> Found:
+def _judge_orders(case: Case, findings: Findings) -> None:
     """The differences of a falling metric's orders are as it gives them."""
     alpha, zeros, falling = case.protocol.alpha, case.protocol.zeros, case.protocol.falling
     orders, judgements = judge_orders(
         case.people, case.release.preferences, case.scores, match=case.match, alpha=alpha, zeros=zeros
     )
-    turned = [order._replace(difference=direction(order.judge, falling) * order.difference) for order in orders]
-    return Found(judgements, orders=turned)
+    findings.orders += [
+        order._replace(difference=direction(order.judge, falling) * order.difference) for order in orders
+    ]
+    findings.judgements += judgements
 
 
-TASKS: Mapping[Task, JudgeTask] = {
-    "ratings": JudgeTask(["ratings"], _judge_ratings),
-    "preferences": JudgeTask(["preferences"], _judge_preferences),
-    "pairings": JudgeTask(["pairings"], _judge_pairings),
-    "graphs": JudgeTask(["graph_nodes"], _judge_graphs),
-    "words": JudgeTask(["words"], _judge_words),
-    "orders": JudgeTask(["ratings", "preferences"], _judge_orders),
+TASKS: Mapping[Task, tuple[Callable[[Case, Findings], None], Sequence[str]]] = {
+    "ratings": (_judge_ratings, ["ratings"]),
+    "preferences": (_judge_preferences, ["preferences"]),
+    "pairings": (_judge_pairings, ["pairings"]),
+    "graphs": (_judge_graphs, ["graph_nodes"]),
+    "words": (_judge_words, ["words"]),
+    "orders": (_judge_orders, ["ratings", "preferences"]),
 }
+"""How each task is judged, and by which tables of a release."""
 
 
 def _correlations(scores: pa.Table) -> Iterable[Correlation]:
