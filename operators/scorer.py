@@ -148,14 +148,11 @@ def _loaded(node: GraphNode, config: ScorerConfig) -> LoadedNode:
 
     resolved = {key: resolve_model(config.models[role], on_gpu=config.on_gpu) for key, role in node.roles.items()}
     models = {key: load(model, node.stage.calls[key]) for key, model in resolved.items()}
-    options = StageOptions(config.limits, _read_file, decoders=config.decoders, clips=config.clips)
+    options = StageOptions(config.limits, lambda path: Path(path).read_bytes(), decoders=config.decoders)
+    options = options._replace(clips=config.clips)
     for model in list(resolved.values())[:1]:
         options = options._replace(image_batch=model.config.image_batch)
     return LoadedNode(node, node.stage(node.metrics, models, options))
-
-
-def _read_file(path: str) -> bytes:
-    return Path(path).read_bytes()
 
 
 def _source_rows(

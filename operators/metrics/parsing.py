@@ -45,9 +45,6 @@ class Place(NamedTuple):
     start: int
     end: int
 
-    def overlaps(self, other: "Place") -> bool:
-        return self.start < other.end and other.start < self.end
-
 
 class NumberedLine(NamedTuple):
     """A line of a reply that opens with a number."""
@@ -198,7 +195,7 @@ def find(words: str, prompt: str, *, after: int = 0, taken: Sequence[Place] = ()
     if len(one_line(words)) > 2 * len(prompt):
         return None
     places = list(islice(_places(words, prompt), 64))
-    free = [place for place in places if not any(place.overlaps(other) for other in taken)]
+    free = [place for place in places if all(place.end <= other.start or other.end <= place.start for other in taken)]
     return next((place for place in free if place.start >= after), next(iter([*free, *places]), None))
 
 

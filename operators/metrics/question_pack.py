@@ -153,15 +153,10 @@ def spellings(answer: str, spelling: Spelling) -> list[str]:
     """What counts as an answer: as written, with a capital, and a number to ten in digits; `released` adds each with a
     space before it. GenEval2 has a yes as `Yes` and `yes`.
     """
-    words = (
-        ("Yes", "yes") if answer.lower() == "yes" else (answer, answer.capitalize(), *filter(None, [_digits(answer)]))
-    )
+    digits = filter(None, [DIGITS.get(answer.lower())])
+    words = ("Yes", "yes") if answer.lower() == "yes" else (answer, answer.capitalize(), *digits)
     forms = SPACED if spelling == "released" else SPACED[:1]
     return list(dict.fromkeys(form.format(word) for word in words for form in forms))
-
-
-def _digits(answer: str) -> str | None:
-    return DIGITS.get(answer.lower())
 
 
 def _soft(answered: Sequence[Answered], spelling: Spelling, *, geometric: bool) -> Scored:

@@ -85,7 +85,7 @@ def health(manifest: Mapping[str, Any], scores: RunScores, errors: pa.Table, ove
         failures=_failures(errors, len(scores)),
         truncated=list(scores.truncated.items()),
         models={stage: _model(stage, manifest) for stage in _mapping(manifest, "models")},
-        conventions={name: _named(options) for name, options in metrics.items()},
+        conventions={name: {key: _text(value) for key, value in options.items()} for name, options in metrics.items()},
         facts=_facts(manifest),
         costs=_costs(manifest),
         cost_note=cost_note(manifest),
@@ -138,10 +138,6 @@ def _model(stage: str, manifest: Mapping[str, Any]) -> Named:
         elif value is not None:
             named[name] = _text(value)
     return named
-
-
-def _named(values: Mapping[str, Any]) -> Named:
-    return {name: _text(value) for name, value in values.items()}
 
 
 def _text(value: Any) -> str:

@@ -12,7 +12,7 @@ from plumbline.operators.errors import RowError
 from plumbline.operators.metrics.answered import incomplete
 from plumbline.operators.stages.images import RowKey
 from plumbline.operators.stages.programs import Ran
-from plumbline.operators.stages.stage import Inputs, Stage, StageOptions, Upstream, remembered, text_of, texts_of
+from plumbline.operators.stages.stage import Inputs, Stage, StageOptions, remembered, text_of, texts_of
 
 IDS = ("image_id", "prompt_id", "generator", "image_digest")
 
@@ -93,7 +93,7 @@ class DerivedStage(Stage):
         return {name: self._read(name, inputs, texts) for name in inputs.metrics}
 
     def _read(self, name: str, inputs: Inputs, texts: Mapping[str, str]) -> PreparedMaterials:
-        tables = {stage: _records(inputs.upstream[name][stage]) for stage in self.reads(self.metrics[name])}
+        tables = {stage: inputs.upstream[name][stage].read().to_pylist() for stage in self.reads(self.metrics[name])}
         together = (dict(zip(tables, each, strict=True)) for each in zip(*tables.values(), strict=True))
         materials = [self._material(self.metrics[name], read, texts) for read in together]
         return PreparedMaterials(materials, _kept_rows(inputs.earlier.get(name, ())))
@@ -136,10 +136,6 @@ class DerivedStage(Stage):
             columns = {"error": rows.error_value(error)} if error else self.columns(results)
             records.append({**material.row, **columns, "basis": None if error else material.basis})
         return rows.table(records, self.schema)
-
-
-def _records(table: Upstream) -> list[dict[str, Any]]:
-    return list(table.read().to_pylist())
 
 
 def _kept_rows(earlier: Sequence[pa.Table]) -> dict[RowKey, Mapping[str, Any]]:

@@ -202,7 +202,10 @@ class Place:
         """The entries of a folder by name, or of the file itself; a local link counts as its target."""
         found = self.fs.ls(self.path, detail=True)
         names = (str(item["name"]).rstrip("/").rpartition("/")[2] for item in found)
-        return {name: _followed(item) for name, item in zip(names, found, strict=True)}
+        return {
+            name: local_entry(item["name"]) if item.get("islink") else _entry(item)
+            for name, item in zip(names, found, strict=True)
+        }
 
     def files(self) -> Iterator[tuple[str, Entry]]:
         """The files below it by their paths from here, or the file itself by the empty path.
@@ -495,10 +498,6 @@ def _entry(found: Mapping[str, Any]) -> Entry:
         return Entry(found["type"], found["size"], str(found["ETag"]).strip('"'), written)
     written = found.get("mtime", "")
     return Entry(found["type"], found["size"], str(written), float(written or 0))
-
-
-def _followed(found: Mapping[str, Any]) -> Entry:
-    return local_entry(found["name"]) if found.get("islink") else _entry(found)
 
 
 def local_entry(path: str) -> Entry:

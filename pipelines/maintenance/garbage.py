@@ -126,13 +126,9 @@ def _collect(config: GcConfig, store: Store, now: float, lease: Lease | None) ->
         store=store.place.url,
         free=dict(amounts),
         runs=tuple(run.run_id for run in dropped),
-        in_use={_sweep_name(sign): str(sign.content.get("host", "")) for sign in working},
+        in_use={sign.run or sign.path: str(sign.content.get("host", "")) for sign in working},
         deleted=lease is not None,
     )
-
-
-def _sweep_name(sign: Sign) -> str:
-    return sign.run or sign.path
 
 
 def find_garbage(

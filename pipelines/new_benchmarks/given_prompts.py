@@ -9,7 +9,6 @@ from plumbline.operators import rows
 from plumbline.operators.errors import SourceError
 from plumbline.operators.image_rows import id_text
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.base.tables import SEPARATORS
 from plumbline.pipelines.judging.releases.sheets import read_content, read_sheet, read_text
 from plumbline.pipelines.sources import prompt_files
 from plumbline.pipelines.sources.benchmark import PromptColumnsConfig
@@ -57,19 +56,12 @@ def _records(place: Place, columns: PromptColumnsConfig) -> Sequence[Mapping[str
         lines = read_text(place).splitlines()
         return [{columns.text: line.strip()} for line in lines if line.strip()]
     if suffix.endswith(prompt_files.SUFFIXES):
-        read = prompt_files.read_prompt_file(
-            read_content(place), place.url, [columns.text], optional=[columns.prompt_id, columns.skills]
+        return prompt_files.read_prompt_file(
+            read_content(place), place.url, [columns.text], optional=[columns.prompt_id], skills=columns.skills
         )
-        return [_with_list(record, columns.skills) for record in read] if suffix.endswith(tuple(SEPARATORS)) else read
     wanted = (columns.prompt_id, columns.text, columns.skills)
     sheet = read_sheet(place, wanted).require([columns.text], "set prompt_columns.text to what the file calls it")
     return list(sheet.table.to_pylist())
-
-
-def _with_list(record: Mapping[str, Any], skills: str) -> Mapping[str, Any]:
-    """The record of a CSV, whose skills are separated by semicolons."""
-    value = record.get(skills)
-    return {**record, skills: [part.strip() for part in value.split(";")]} if isinstance(value, str) else record
 
 
 def _prompt(record: Mapping[str, Any], columns: PromptColumnsConfig, where: str) -> Prompt:

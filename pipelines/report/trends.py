@@ -1,10 +1,10 @@
 """The page of trends of a store: what its runs say one after the other, from their manifests and summaries alone."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 import pyarrow as pa
@@ -119,17 +119,9 @@ def _choose(standing: Sequence[Run], benchmark: str | None) -> tuple[list[Run], 
     return of_benchmark, notes
 
 
-def _over_budget(manifest: Mapping[str, Any]) -> bool:
-    return manifest.get("exit_code") == OVER_BUDGET
-
-
-def _of_a_part(manifest: Mapping[str, Any]) -> bool:
-    return bool(part_of(manifest))
-
-
 REASONS = (
-    (_over_budget, "more rows failed than the budget of failures allows"),
-    (_of_a_part, "of some of the prompts alone, by a limit or an adaptive sweep"),
+    (lambda manifest: manifest.get("exit_code") == OVER_BUDGET, "more rows failed than the budget of failures allows"),
+    (lambda manifest: bool(part_of(manifest)), "of some of the prompts alone, by a limit or an adaptive sweep"),
 )
 """Why a run is not drawn where there are others, and what is said of it."""
 

@@ -96,7 +96,7 @@ class ShardMaker:
 
     def make(self, planned: PlannedShard) -> MadeShard:
         """A shard with all that it takes, in memory."""
-        copied = self._copy(planned.examples)
+        copied = self.copier.read(self._images_of(planned.examples))
         left_out: Counter[str] = Counter()
         messages: list[str] = []
         whole: list[tuple[int, Example]] = []
@@ -128,9 +128,6 @@ class ShardMaker:
     def expect(self, shards: Sequence[PlannedShard]) -> None:
         """Says which shards will be made."""
         self.copier.expect(self._images_of(shard.examples) for shard in shards)
-
-    def _copy(self, examples: Sequence[Example]) -> dict[int, Copied | RowError]:
-        return self.copier.read(self._images_of(examples))
 
     def _images_of(self, examples: Sequence[Example]) -> set[int]:
         """The images whose bytes examples want."""

@@ -8,7 +8,15 @@ from typing import Any
 
 from plumbline.operators.errors import SourceError
 from plumbline.operators.rows import require_columns
-from plumbline.pipelines.base.tables import JSON_LINES, SEPARATORS, as_object, read_json, read_records, read_text
+from plumbline.pipelines.base.tables import (
+    JSON_LINES,
+    SEPARATORS,
+    as_list,
+    as_object,
+    read_json,
+    read_records,
+    read_text,
+)
 from plumbline.pipelines.sources.shards import text_id
 
 LIST = ".txt"
@@ -18,17 +26,21 @@ GECKO_COLUMNS = ("dataset_id", "prompt", "prompt_type", "prompt_id")
 
 
 def read_prompt_file(
-    content: bytes, url: str, required: Sequence[str] = (), *, optional: Sequence[str] = ()
+    content: bytes, url: str, required: Sequence[str] = (), *, optional: Sequence[str] = (), skills: str = "skills"
 ) -> list[dict[str, Any]]:
     """The file's prompts in its order, with its own column names; raises SourceError naming the file and the row.
 
-    Every prompt must have the columns `required`, and no column that is read may stand twice. Rows are counted from 0,
-    as in Parquet.
+    Every prompt must have the columns `required`, and no column that is read may stand twice. A CSV's `skills` become
+    a list. Rows are counted from 0, as in Parquet.
     """
     if url.lower().endswith(".json"):
         records = _of_json(content, url)
     else:
-        records = read_records(io.BytesIO(content), url, [*required, *optional]).rows
+        records = read_records(io.BytesIO(content), url, [*required, *optional, skills]).rows
+        if url.lower().endswith(tuple(SEPARATORS)):
+            records = [
+                {**record, skills: as_list(record[skills])} if skills in record else record for record in records
+            ]
     for row, record in enumerate(records):
         require_columns(record, required, f"{url}, row {row}")
     return [_with_skills(record) for record in records]

@@ -15,7 +15,6 @@ from plumbline.operators import rows, schemas
 from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.image_rows import id_text, image_records
 from plumbline.pipelines.base.storage import StorageConfig, readable_errors
-from plumbline.pipelines.base.tables import SEPARATORS, as_list
 from plumbline.pipelines.cells.cells import Shard, digest
 from plumbline.pipelines.sources import prompt_files
 from plumbline.pipelines.sources.benchmark import PROMPT_COLUMNS, BenchmarkConfig
@@ -305,11 +304,9 @@ def _prompts(shard: Shard) -> list[dict[str, Any]]:
     if shard.url.lower().endswith(prompt_files.LIST):
         return prompt_files.read_prompt_list(content, shard.url)
     records = prompt_files.read_prompt_file(
-        content, shard.url, [names["prompt_id"], names["text"]], optional=[names["skills"]]
+        content, shard.url, [names["prompt_id"], names["text"]], skills=names["skills"]
     )
-    in_csv = shard.url.lower().endswith(tuple(SEPARATORS))
-    found = [{name: record.get(its) for name, its in names.items()} for record in records]
-    return [{**one, "skills": as_list(one["skills"])} for one in found] if in_csv else found
+    return [{name: record.get(its) for name, its in names.items()} for record in records]
 
 
 def _as_records(table: pa.Table, shard: Shard) -> list[dict[str, Any]]:

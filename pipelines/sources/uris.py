@@ -108,14 +108,10 @@ def benchmark_uris(benchmark: BenchmarkConfig, storage: StorageConfig, limits: I
 
 def _read_regular(path: str, most: int) -> bytes:
     """At most so many bytes of a file; a pipe is opened without waiting for its writer, and refused."""
-    with open(path, "rb", opener=_open_at_once) as file:
+    with open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError("expected a regular file, found a pipe or a device")
         return file.read(most)
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)
 
 
 @lru_cache(maxsize=8)

@@ -229,7 +229,15 @@ def read_richhf(place: Place) -> Release:
             name = _feature_text(example, "filename", where)
             image_id, prompt = PurePosixPath(name).stem, prompts.get(name)
             ratings += [
-                Rating(image_id, prompt, None, RATERS, score, _feature_number(example, f"{score}_score", where), where)
+                Rating(
+                    image_id,
+                    prompt,
+                    None,
+                    RATERS,
+                    score,
+                    rating_value(_feature(example, f"{score}_score", where), where),
+                    where,
+                )
                 for score in RICHHF_SCORES
             ]
             unknown += prompt is None
@@ -263,10 +271,6 @@ def _feature_text(example: Mapping[str, Sequence[Any]], name: str, where: str) -
         return str(value, "utf-8")
     except (TypeError, UnicodeDecodeError) as error:
         raise SourceError(f"{where}: expected {name} as text, found {value!r}; {RICHHF}") from error
-
-
-def _feature_number(example: Mapping[str, Sequence[Any]], name: str, where: str) -> float | None:
-    return rating_value(_feature(example, name, where), where)
 
 
 def _labelled_words(image_id: str, prompt: str, label: str, where: str) -> Iterator[Word]:

@@ -99,16 +99,16 @@ def gather(found: Iterable[PackRow | str], suite: str) -> QuestionPack:
                 problems.append(f"{row.where}: question {row.question.question_id!r} stands twice; the last one counts")
             prompt.questions[row.question.question_id] = row.question
     asked = [row for name, one in prompts.items() for row in _question_rows(name, one)]
+    told = [
+        {"prompt_id": name, "text": one.text, "skills": list(one.skills), "suite": suite}
+        for name, one in prompts.items()
+    ]
     return QuestionPack(
-        prompts=rows.table([_prompt_row(name, one, suite) for name, one in prompts.items()], schemas.PROMPTS),
+        prompts=rows.table(told, schemas.PROMPTS),
         questions=rows.table(asked, schemas.QUESTIONS),
         problems=tuple(problems),
         places={name: prompt.where for name, prompt in prompts.items()},
     )
-
-
-def _prompt_row(prompt_id: str, prompt: _Prompt, suite: str) -> dict[str, Any]:
-    return {"prompt_id": prompt_id, "text": prompt.text, "skills": list(prompt.skills), "suite": suite}
 
 
 def _question_rows(prompt_id: str, prompt: _Prompt) -> list[dict[str, Any]]:
