@@ -4,9 +4,8 @@ import sys
 
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import EMPTY, make_console, show_table
-from plumbline.operators.question_kinds import Pooled
 from plumbline.pipelines.cells.store import open_existing_store
-from plumbline.pipelines.sweeps.question_kinds import KindsConfig, pool_kinds
+from plumbline.pipelines.sweeps.question_kinds import KindsConfig, Pooled, pool_kinds
 
 COMMAND = Command(
     "kinds", "Show what the questions of each kind come to, pooled over each generator's images.", KindsConfig

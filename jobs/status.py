@@ -5,8 +5,7 @@ import time
 
 from plumbline.jobs.command import Command, Terminated, run_job
 from plumbline.jobs.display.console import make_console
-from plumbline.jobs.display.run_list import show_runs
-from plumbline.jobs.display.store_contents import watch
+from plumbline.jobs.display.store_contents import show_runs, watch
 from plumbline.pipelines.cells.runs import list_runs
 from plumbline.pipelines.cells.store import open_existing_store
 from plumbline.pipelines.maintenance.working_sweeps import running_sweeps

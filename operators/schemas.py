@@ -143,7 +143,7 @@ VERDICTS = over_images(("verdicts", pa.list_(pa.struct([("ratings", RATINGS_GIVE
 IMAGE_STATISTICS = over_images(
     ("statistics", pa.list_(pa.struct([(name, pa.float32()) for name in ("edge_density", "entropy", "saturation")])))
 )
-"""What an image is like whatever its prompt (operators/statistics/pixels.py): one for each image of the row."""
+"""What an image is like whatever its prompt (operators/stages/image_statistics.py): one for each image of the row."""
 
 SCORES = pa.schema(
     [

@@ -23,7 +23,7 @@ class ImageStatisticConfig(Metric):
     ranks: ClassVar[bool] = False
     statistic: Statistic
     """`edge_density`, the share of pixels on an edge; `entropy` of brightness, in bits; `saturation`, the mean of HSV's
-    (operators/statistics/pixels.py)."""
+    (operators/stages/image_statistics.py)."""
     about: str = ""
     """What the report tells a newcomer of it, in place of the kind's story; completes a sentence that begins with its
     name."""

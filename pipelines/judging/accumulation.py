@@ -1,16 +1,40 @@
 """Released answers as scores: a row for every image and question in, one for every image and model out."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
 from plumbline.operators import rows, schemas
 from plumbline.operators.errors import ConfigError, RowError, SourceError
-from plumbline.operators.judging.accumulation import Accumulation, Missing, accumulate
+from plumbline.operators.metrics.dsg import holding
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.answers import FORMATS, Answer, AnswerColumns, Answered, read_table
+
+Accumulation = Literal["none", "direct", "recursive"]
+"""Whether a right answer counts by itself (TIFA), where those of its parents are right (the DSG release), or where
+those of all its ancestors are (T2IScoreScore)."""
+Missing = Literal["wrong", "left_out"]
+"""What a question without an answer counts as: a wrong answer, or no question."""
+
+
+def accumulate(
+    right: Mapping[str, bool | None],
+    parents: Mapping[str, Sequence[str]],
+    accumulation: Accumulation,
+    missing: Missing,
+) -> float | None:
+    """The share of an image's questions that count, by whether each was answered right; None where none is left.
+
+    A parent that is no question of the image, or is left out, counts as holding.
+    """
+    answered = {name: bool(given) for name, given in right.items() if given is not None or missing == "wrong"}
+    if not answered:
+        return None
+    counting = answered if accumulation == "none" else holding(answered, parents, accumulation)
+    return sum(counting.values()) / len(answered)
+
 
 NO_ANSWER = RowError("not_scored", "none of its questions has an answer; answer one, or set missing=wrong")
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from prometheus_client import CONTENT_TYPE_LATEST
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from pydantic import TypeAdapter
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
@@ -18,8 +18,45 @@ from plumbline.operators.wires.table import WIRES, wires_of
 from plumbline.operators.wires.wire import JSON, Reply, ScoreRequest, Served, Wire, as_json
 from plumbline.pipelines.serving.http_guards import guards
 from plumbline.pipelines.serving.listening import has_token
-from plumbline.pipelines.serving.prometheus import Counts
 from plumbline.pipelines.serving.service import Answered, Service, Unanswered
+
+
+class Counts:
+    """Counters of one service."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = self._counter("requests", "Requests by wire and HTTP status", "wire", "status")
+        self.answers = self._counter(
+            "answers", "Images by metric, and whether scored, cached or null", "metric", "outcome"
+        )
+        self.deaths = self._counter("replica_deaths", "Batches whose replica died before it answered")
+        self.seconds = Histogram(
+            "plumbline_request_seconds", "Seconds from a request to its reply", ["wire"], registry=self.registry
+        )
+        sizes = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+        self.batches = Histogram("plumbline_batch_images", "Images of a batch", buckets=sizes, registry=self.registry)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"plumbline_{name}", text, labels, registry=self.registry)
+
+    def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
+        """A number that is looked up whenever it is asked for."""
+        Gauge(f"plumbline_{name}", text, registry=self.registry).set_function(value)
+
+    def sent(self, images: int) -> None:
+        self.batches.observe(images)
+
+    def answered(self, metric: str, outcome: str) -> None:
+        self.answers.labels(metric, outcome).inc()
+
+    def died(self) -> None:
+        self.deaths.inc()
+
+    def page(self) -> bytes:
+        """All of it as text."""
+        return generate_latest(self.registry)
+
 
 REFUSALS = {
     "400": "the body is not of the wire's form",

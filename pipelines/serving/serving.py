@@ -111,8 +111,7 @@ def _run(
     listener: socket.socket,
     handle: Any,
 ) -> None:
-    from plumbline.pipelines.serving.app import BODY_SECONDS, Gate, make_app
-    from plumbline.pipelines.serving.prometheus import Counts
+    from plumbline.pipelines.serving.app import BODY_SECONDS, Counts, Gate, make_app
 
     counts = Counts()
     service = Service(replica_call(handle), served, config, counts, sentinel)

@@ -8,7 +8,7 @@ import pytest
 
 from plumbline.jobs.display.console import make_console
 from plumbline.jobs.display.plan_table import show_plan
-from plumbline.jobs.display.run_list import show_runs
+from plumbline.jobs.display.store_contents import show_runs
 from plumbline.jobs.report import show_report
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.summary import part_of

@@ -9,7 +9,7 @@ from PIL import Image
 from plumbline.operators import images as decoding
 from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
 from plumbline.operators.scorer import Scorer, ScorerConfig
-from plumbline.operators.statistics.pixels import LONGEST_SIDE, pixel_statistics
+from plumbline.operators.stages.image_statistics import LONGEST_SIDE, pixel_statistics
 from tests.bench_of import images, prompts
 
 STATISTICS = ("edge_density", "entropy", "saturation")

@@ -9,9 +9,8 @@ from plumbline.jobs.accumulate import main
 from plumbline.jobs.command import command_of, load_values
 from plumbline.operators import schemas
 from plumbline.operators.errors import ConfigError, SourceError
-from plumbline.operators.judging.accumulation import accumulate
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.judging.accumulation import AccumulateConfig, accumulated
+from plumbline.pipelines.judging.accumulation import AccumulateConfig, accumulate, accumulated
 from plumbline.pipelines.judging.releases.scores import read_scores
 from plumbline.pipelines.plans.sweep_config import read_config
 from tests.pipelines.judging.releases.files import TS2_METADATA, as_csv, put

@@ -20,9 +20,8 @@ from plumbline.operators.errors import ConfigError, RowError
 from plumbline.operators.metrics.clipscore import ClipScoreConfig
 from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
 from plumbline.operators.wires.wire import Answer, ScoreRequest, Served
-from plumbline.pipelines.serving.app import Gate, make_app
+from plumbline.pipelines.serving.app import Counts, Gate, make_app
 from plumbline.pipelines.serving.listening import is_loopback, listening, names_of, take_token, url_of
-from plumbline.pipelines.serving.prometheus import Counts
 from plumbline.pipelines.serving.sentinel import Sentinel
 from plumbline.pipelines.serving.serve_config import LoadConfig
 from plumbline.pipelines.serving.service import Answered, Service

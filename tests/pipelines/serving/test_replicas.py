@@ -11,7 +11,7 @@ from plumbline.jobs.command import command_of, load_values
 from plumbline.jobs.scorer import open_scorer
 from plumbline.operators.wires.wire import ScoreRequest
 from plumbline.pipelines.plans.sweep_config import read_config
-from plumbline.pipelines.serving.prometheus import Counts
+from plumbline.pipelines.serving.app import Counts
 from plumbline.pipelines.serving.serve_config import ServeConfig
 from plumbline.pipelines.serving.service import Answered, Service
 from plumbline.pipelines.serving.serving import find_nodes, find_served, replica_call, run_replicas

@@ -8,7 +8,7 @@ import pytest
 
 from plumbline.operators.errors import RowError
 from plumbline.operators.wires.wire import Answer, ScoreRequest, Served
-from plumbline.pipelines.serving.prometheus import Counts
+from plumbline.pipelines.serving.app import Counts
 from plumbline.pipelines.serving.serve_config import LoadConfig
 from plumbline.pipelines.serving.service import Answered, ReplicaDied, Service, Unanswered
 

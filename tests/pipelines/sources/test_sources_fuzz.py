@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from plumbline.jobs.command import command_of, dotted_keys, load_values
 from plumbline.jobs.display.console import JobConsole
-from plumbline.jobs.display.run_list import show_runs
+from plumbline.jobs.display.store_contents import show_runs
 from plumbline.operators.errors import PlumblineError
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.runs import find_run, list_runs, read_manifest

@@ -7,7 +7,7 @@ import pytest
 
 from plumbline.operators import rows, schemas
 from plumbline.operators.errors import RowError
-from plumbline.operators.question_kinds import KindPool, Pooled
+from plumbline.pipelines.sweeps.question_kinds import KindPool, Pooled
 
 KINDS = {("p", "1"): "attribute - color", ("p", "2"): "attribute - size", ("p", "3"): "global", ("p", "4"): None}
 
