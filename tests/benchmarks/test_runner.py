@@ -1,5 +1,6 @@
 """What Ray costs: the phases of a small sweep, and the driver's work for a cell of a model that does nothing."""
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,6 +29,8 @@ from tests.benchmarks.size import HERE, run_python, sized, wanted
 
 CELLS = sized(500, 20)
 FEW = sized((), (*HERE, "benchmark.limit=1"))
+ROUNDS = sized(3, 1)
+BARE = ("-m", "tests.benchmarks.bare_clip", *sized((), ("atlas",)))
 MOST_MS = 10.0
 """That the driver may take for a cell."""
 
@@ -138,3 +141,45 @@ def test_the_phases_of_a_small_sweep(
     phases["fixed"] = phases["all"] - phases["of the stages, computing"]
     with capsys.disabled():
         print("\n" + "\n".join(f"{name:>26} {seconds:5.1f} s" for name, seconds in phases.items()))
+
+
+MOST_MORE_SECONDS = 5.0
+"""Than a bare loop takes, for all that a sweep does besides: plan, cells, judging, report."""
+MOST_MODULES = 1_000
+"""That a worker imports besides those of a bare loop over its model."""
+WORKER = """
+import json, sys
+import plumbline.pipelines.running.actor, plumbline.operators.stages.scores
+alone, torch = len(sys.modules), "torch" in sys.modules
+from plumbline.operators.models.families import model_config
+from plumbline.operators.models.loading import load
+from plumbline.operators.models.resolution import resolve_model
+load(resolve_model(model_config(family="clip", checkpoint="assets/clip-shapes"), on_gpu=False), "similarity")
+print(json.dumps({"alone": alone, "torch": torch, "with a model": len(sys.modules)}))
+"""
+
+
+def test_a_small_sweep_in_this_process_takes_little_more_than_a_bare_loop(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In turns, the fastest of each: both are mostly imports, and what else runs here disturbs either."""
+    sweep = ["-m", "jobs.sweep", "sweep=shapes", "metric=[clipscore]", "cluster=here", *FEW]
+    seconds: dict[str, list[float]] = {"bare": [], "sweep": []}
+    for number in range(ROUNDS):
+        for name, command in (("bare", BARE), ("sweep", [*sweep, f"store={tmp_path}/{number}"])):
+            began = time.monotonic()
+            printed = run_python(*command)
+            seconds[name].append(time.monotonic() - began)
+            if name == "bare":
+                bare_modules = json.loads(printed.splitlines()[-1])["modules"]
+    worker = json.loads(run_python("-c", WORKER).splitlines()[-1])
+    bare, ours = (min(each) for each in seconds.values())
+    with capsys.disabled():
+        print(
+            f"\nclipscore on the embedded world: a bare loop {bare:.1f} s, the sweep with judging and report "
+            f"{ours:.1f} s ({MOST_MORE_SECONDS:.0f} more at most); modules: the loop {bare_modules}, a worker without "
+            f"a model {worker['alone']}, with this one {worker['with a model']}"
+        )
+    wanted(ours - bare < MOST_MORE_SECONDS)
+    wanted(not worker["torch"])
+    wanted(worker["with a model"] - bare_modules < MOST_MODULES)

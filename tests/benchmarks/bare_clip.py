@@ -1,0 +1,36 @@
+"""What a script without Plumbline does for `metric=[clipscore]` on the embedded world: CLIP's cosine of every image.
+
+python -m tests.benchmarks.bare_clip [GENERATOR ...]
+"""
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import torch
+from PIL import Image
+from transformers import AutoTokenizer, CLIPImageProcessorPil, CLIPModel
+
+ASSETS = Path(__file__).parent.parent.parent / "assets"
+BATCH = 64
+
+if __name__ == "__main__":
+    folder, prompts = ASSETS / "clip-shapes", pq.read_table(ASSETS / "shapes" / "prompts.parquet").to_pylist()
+    texts = {row["prompt_id"]: row["text"] for row in prompts}
+    model, processor = CLIPModel.from_pretrained(folder), CLIPImageProcessorPil.from_pretrained(folder)
+    tokenizer, sums = AutoTokenizer.from_pretrained(folder), {}
+    for generator in sys.argv[1:] or sorted(place.name for place in (ASSETS / "shapes" / "images").iterdir()):
+        files = sorted((ASSETS / "shapes" / "images" / generator).glob("*.parquet"))
+        rows = [row for file in files for row in pq.read_table(file, columns=["prompt_id", "image"]).to_pylist()]
+        cosines: list[float] = []
+        for first in range(0, len(rows), BATCH):
+            batch = rows[first : first + BATCH]
+            pictures = [Image.open(io.BytesIO(row["image"])).convert("RGB") for row in batch]
+            words = tokenizer([texts[row["prompt_id"]] for row in batch], padding=True, return_tensors="pt")
+            with torch.inference_mode():
+                seen = model(**words, pixel_values=processor(images=pictures, return_tensors="pt").pixel_values)
+            cosines += (seen.image_embeds * seen.text_embeds).sum(-1).tolist()
+        sums[generator] = sum(cosines) / len(cosines)
+    print(json.dumps({"modules": len(sys.modules), "means": sums}))
