@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from plumbline.operators import images as decoding
+from plumbline.operators import decoding
 from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
 from plumbline.operators.scorer import Scorer, ScorerConfig
 from plumbline.operators.stages.image_statistics import LONGEST_SIDE, pixel_statistics
