@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pytest
 import torch
@@ -19,6 +18,7 @@ from plumbline.operators.images import PreparedImages, prepare_images
 from plumbline.operators.models.processing import PixelTransform
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.sources.uris import Uris
+from tests.benchmarks.photographs import photograph
 from tests.benchmarks.size import fresh_process, sized, wanted
 from tests.operators.tiny import encoded
 from tests.s3 import S3Server
@@ -40,21 +40,12 @@ class Shard(NamedTuple):
     uris: Uris
 
 
-def photograph(seed: int, side: int = SIDE) -> Image.Image:
-    """Noise of every scale, the coarser the stronger: about as hard to compress and to decode as a photograph."""
-    random, sum_of_scales = np.random.default_rng(seed), np.zeros((side, side, 3), np.float32)
-    for octave in range(2, side.bit_length()):
-        noise = Image.fromarray(random.integers(0, 256, (2**octave, 2**octave, 3), np.uint8))
-        sum_of_scales += np.asarray(noise.resize((side, side), Image.Resampling.BICUBIC)) * np.float32(0.55**octave)
-    return Image.fromarray((sum_of_scales * (255 / sum_of_scales.max())).astype(np.uint8))
-
-
 @pytest.fixture(scope="module", params=FORMATS)
 def shard(request: pytest.FixtureRequest, s3_server: S3Server) -> Iterator[Shard]:
     """A shard of a generator's images, on the server and in the table."""
     fs, bucket = s3_server.filesystem(), f"feeding-{request.param.lower()}"
     fs.mkdir(bucket)
-    contents = [encoded(photograph(seed), request.param, **FORMATS[request.param]) for seed in range(PHOTOGRAPHS)]
+    contents = [encoded(photograph(seed, SIDE), request.param, **FORMATS[request.param]) for seed in range(PHOTOGRAPHS)]
     contents *= 12 if request.param == "JPEG" else 4
     places = [f"s3://{bucket}/{number}" for number in range(len(contents))]
     for place, content in zip(places, contents, strict=True):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -22,7 +22,7 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
 from plumbline.operators.models.families import model_config, vlm
-from plumbline.operators.models.model import Precision, ResolvedModel
+from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.networks.clip_flant5 import BEFORE_IMAGE, ClipFlanT5, ClipFlanT5Likelihood
 from plumbline.operators.models.networks.vlm import ChatVlm
 from plumbline.operators.models.processing import device_of
@@ -60,19 +60,19 @@ def served(
     *,
     on_gpu: bool,
     batch: int,
-    dtype: Precision | Literal["auto"] = "auto",
+    device: str | None = None,
+    **options: Any,
 ) -> tuple[ResolvedModel, Likelihood]:
     """A model of the shape, resolved and served by its family's own code; its tokenizer knows the words of `texts`.
 
-    `batch` is how many images are encoded, and how many pairs are answered, together.
+    `batch` is how many images are encoded, and how many pairs are answered, together; `options` are the model's. On the
+    device `meta` it has no weights, and can be asked for its shapes and to preprocess.
     """
     network_config = SAVES[name](shape, folder, _words([*SPOKEN, *texts]))
-    config = model_config(
-        family=FAMILIES[name], checkpoint=str(folder), dtype=dtype, image_batch=batch, pair_batch=batch
-    )
+    config = model_config(family=FAMILIES[name], checkpoint=str(folder), image_batch=batch, pair_batch=batch, **options)
     model = resolve_model(config, on_gpu=on_gpu)
     with (
-        torch.device(device_of(model)),
+        torch.device(device or device_of(model)),
         _default_dtype(getattr(torch, model.dtype)),
     ):  # in place, and in half the memory
         torch.manual_seed(SEED)

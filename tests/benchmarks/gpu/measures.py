@@ -8,7 +8,6 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 import transformers
 from PIL import Image
@@ -25,6 +24,7 @@ from tests.benchmarks.gpu import flops
 from tests.benchmarks.gpu.checkpoints import Likelihood, served
 from tests.benchmarks.gpu.rows import FEWEST_SHARDS, QUESTIONS, STAGE_SECONDS, Amounts, Measured
 from tests.benchmarks.gpu.shapes import FULL, TINY, Shape
+from tests.benchmarks.photographs import photograph
 
 COLOURS = ["red", "green", "blue", "yellow", "black", "white", "purple", "orange"]
 THINGS = ["dog", "cat", "bicycle", "teapot", "umbrella", "guitar", "lantern", "sofa"]
@@ -75,13 +75,13 @@ def measure(name: str, shapes: str | None, amounts: Amounts, server: Any, folder
 
 def make_load(name: str, shape: Shape, folder: Path, *, images: int, on_gpu: bool, **options: Any) -> Load:
     """A model of random weights and its work. None of this is measured: images are made ready on the CPU, beside the
-    model's work; `options` go to the model.
+    model's work; `options` go to `served`.
     """
     texts = [[_text(image, text) for text in range(QUESTIONS)] for image in range(images)]
     spoken = [RELEASED.template, FIRST_TOKEN.template, *(text for of_image in texts for text in of_image)]
     resolved, model = served(name, shape, folder, spoken, on_gpu=on_gpu, batch=images, **options)
     assert resolved.profile is not None
-    kinds = [_picture(seed, shape.side) for seed in range(min(KINDS, images))]
+    kinds = [photograph(seed, shape.side) for seed in range(min(KINDS, images))]
     encoded, ready = [_png(picture) for picture in kinds], [model.preprocess(picture) for picture in kinds]
     places = [image % len(kinds) for image in range(images)]
     template, answer, _ = resolved.profile.asks
@@ -240,14 +240,6 @@ def _png(picture: Image.Image) -> bytes:
     stream = BytesIO()
     picture.save(stream, "PNG")
     return stream.getvalue()
-
-
-def _picture(seed: int, side: int) -> Image.Image:
-    """Coarse random blocks, whose PNG takes about as long to decode as that of a photograph."""
-    generator = np.random.default_rng(seed)
-    blocks = generator.integers(0, 200, (12, 12, 3), dtype=np.uint8)
-    smooth = np.asarray(Image.fromarray(blocks).resize((side, side), Image.Resampling.BICUBIC))
-    return Image.fromarray(smooth + generator.integers(0, 16, smooth.shape, dtype=np.uint8))
 
 
 def _text(image: int, text: int) -> str:

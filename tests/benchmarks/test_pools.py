@@ -1,0 +1,144 @@
+"""Whether the pools of `cluster=gpu1` feed each model at 60% of what a GPU can compute: processor time against rates.
+
+An H200 computes some 790 Tflop/s of dense bfloat16, and its hosts have some 24 cores for each. What a picture costs is
+measured here, on one core: it is read from S3 in a Parquet shard, decoded from PNG and preprocessed.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import pyarrow as pa
+import pytest
+import torch
+from transformers import CLIPVisionConfig
+
+from plumbline.jobs.command import command_of, load_values
+from plumbline.operators.decoding import ImageLimits
+from plumbline.operators.images import prepare_images
+from plumbline.operators.models.processing import PixelTransform, clip_processor
+from plumbline.pipelines.base.cluster import ClusterConfig
+from plumbline.pipelines.plans.sweep_config import SweepConfig, read_config
+from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
+from plumbline.pipelines.sources.shards import read_shard
+from plumbline.pipelines.sweeps.planning import plan_sweep
+from tests.benchmarks.gpu import flops
+from tests.benchmarks.gpu.measures import Load, make_load
+from tests.benchmarks.gpu.shapes import FULL, TINY
+from tests.benchmarks.gpu.stage import Shards, sweep_config
+from tests.benchmarks.size import sized, wanted
+from tests.operators.tiny import no_fetch
+from tests.s3 import S3Server
+
+OPERATIONS, SHARE = 790e12, 0.6
+CORES = 24, 16
+"""Of a host for each of its GPUs: of an H200's, and of smaller ones."""
+PICTURES, ROUNDS = sized(8, 2), sized(3, 1)
+SHAPES = sized(FULL, TINY)
+MODELS: list[tuple[str, dict[str, Any]]] = [("clip-flant5-xl", {}), ("clip-flant5-xxl", {}), ("llava-1.5-7b", {})]
+MODELS += [(name, {"max_pixels": side**2}) for name in ("qwen2.5-vl-7b", "qwen3-vl-8b") for side in (1024, 768, 512)]
+VIT_H = CLIPVisionConfig(
+    hidden_size=1280, intermediate_size=5120, num_hidden_layers=32, num_attention_heads=16, patch_size=14
+)
+KNOWN_SHORT = {"ViT-H/14 (PickScore, HPSv2)": 50}
+"""Cores that a model wants which no host has: it reads an image in a twentieth of the time of decoding it from PNG."""
+
+
+class Fed(NamedTuple):
+    """A model, and what feeding it takes."""
+
+    name: str
+    operations: float
+    """Of one pair."""
+    milliseconds: float
+    """Of a processor for one picture."""
+    decoders: tuple[int, ...]
+    """Of an actor of its pool, by CORES."""
+
+    @property
+    def rate(self) -> float:
+        """Pairs a second at SHARE of what the GPU computes."""
+        return SHARE * OPERATIONS / self.operations
+
+    @property
+    def cores(self) -> float:
+        return self.rate * self.milliseconds / 1000
+
+    def told(self) -> str:
+        return (
+            f"{self.name:28} {self.operations / 1e12:6.2f} {self.rate:8.0f} {self.milliseconds:8.1f} {self.cores:6.1f}"
+            f"   {' '.join(f'{decoders:3}' for decoders in self.decoders)}"
+        )
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def load_of(name: str, folder: Path, **options: Any) -> Load:
+    """A model of full size without weights."""
+    folder.mkdir()
+    return make_load(name, SHAPES[name], folder, images=PICTURES, on_gpu=False, device="meta", **options)
+
+
+def read_from(server: S3Server, load: Load) -> Callable[[], pa.Table]:
+    """Reads a shard of its images as a worker does."""
+    shards = Shards(load.encoded, [of_image[0] for of_image in load.texts], 1, bucket="bench-pools")
+    shards.save(server)
+    plan = plan_sweep(sweep_config(load.resolved, shards)).plan
+    (work,) = plan.work(plan.images)
+    return lambda: read_shard(work.shard, IMAGE_COLUMNS)
+
+
+def milliseconds(call: Callable[[], object]) -> float:
+    """Processor time of a picture, the least of some rounds: others at work here only add to it."""
+    least = float("inf")
+    for _ in range(ROUNDS + 1):
+        began = time.process_time()
+        call()
+        least = min(least, time.process_time() - began)
+    return 1000 * least / PICTURES
+
+
+def test_the_shipped_pools_feed_every_model(
+    one_thread: None, tmp_path: Path, s3_server: S3Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = load_values(command_of("sweep"), ["sweep=own_images", "benchmark.prompts=p", "benchmark.images=i",
+                                               "store=s", "cluster=gpu1"])  # fmt: skip
+    cluster = read_config(values, SweepConfig).cluster
+    with patch.dict(os.environ, s3_server.environment()):
+        first = load_of(MODELS[0][0], tmp_path / "first")
+        read = read_from(s3_server, first)
+        table, reading = read(), milliseconds(read)
+
+    def fed(name: str, stage: str, operations: float, preprocess: Callable[[Any], Any]) -> Fed:
+        preparing = milliseconds(
+            lambda: prepare_images(table, "g", preprocess=preprocess, limits=ImageLimits(), fetch=no_fetch)
+        )
+        return Fed(name, operations, reading + preparing, decoders_of(cluster, stage))
+
+    rows = []
+    for name, options in MODELS:
+        load = load_of(name, tmp_path / f"{name}{options}", **options)
+        size = f" {round(options['max_pixels'] ** 0.5)}" if options else ""
+        operations = flops.of_pair(load.model, load.pixels[0], load.questions[0][0])
+        rows.append(fed(f"{name}{size}", "answers", operations, load.model.preprocess))
+    seen = flops.clip_vision(VIT_H, VIT_H.num_hidden_layers)
+    transform = PixelTransform(clip_processor(VIT_H.image_size), pad_to_square=False)
+    rows.append(fed(next(iter(KNOWN_SHORT)), "similarities", seen, transform))
+    with capsys.disabled():
+        print(f"\n{'':28} Tflop  pairs/s at {SHARE:.0%}  ms  cores   decoders of {CORES} cores a GPU")
+        print("\n".join(row.told() for row in rows))
+    short = {row.name: row.cores for row in rows if row.cores > min(row.decoders)}
+    wanted(short.keys() == KNOWN_SHORT.keys() and all(short[name] < 1.5 * cores for name, cores in KNOWN_SHORT.items()))
+
+
+def decoders_of(cluster: ClusterConfig, stage: str) -> tuple[int, ...]:
+    return tuple(cluster.pool(stage).decoders_on(cores, 1) for cores in CORES)
