@@ -32,7 +32,7 @@ PROBLEM = (
     "metric has the model reply"
 )
 SAID = "said"
-"""A reply in whose place in a chat template one can see what ends it."""
+"""Words by whose place in a rendered conversation one can see what the chat template does."""
 Reply = Generation | RowError
 
 
@@ -81,8 +81,21 @@ def conversation_text(tokenizer: Any, messages: Sequence[Message], *, thinks: bo
     """The conversation in the tokenizer's chat template, open for the reply; without one, a text a line."""
     if tokenizer.chat_template is None:
         return "\n".join(message.text for message in messages)
-    turns = [{"role": message.role, "content": message.text} for message in messages]
+    in_parts = _takes_parts(tokenizer)
+    turns = [{"role": one.role, "content": _part(one.text) if in_parts else one.text} for one in messages]
     return _render(tokenizer, turns, thinks=thinks)
+
+
+def _takes_parts(tokenizer: Any) -> bool:
+    """Whether the chat template leaves out a text that is not one of a turn's parts, as some of models that see do."""
+    try:
+        return SAID not in _render(tokenizer, [{"role": "user", "content": SAID}])
+    except ModelError:
+        return True
+
+
+def _part(text: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": text}]
 
 
 def image_conversation_text(
@@ -97,9 +110,9 @@ def image_conversation_text(
             f"{tokenizer.name_or_path}: the tokenizer has no chat template, so it is not known how to show the model "
             "an image; add the checkpoint's chat_template.jinja or chat_template.json"
         )
-    spoken = [{"role": message.role, "content": [{"type": "text", "text": message.text}]} for message in messages]
-    spoken[0]["content"] = [{"type": "image"}, {"type": "text", "text": messages[0].text}]
-    before = [] if system is None else [{"role": "system", "content": [{"type": "text", "text": system}]}]
+    spoken = [{"role": message.role, "content": _part(message.text)} for message in messages]
+    spoken[0]["content"] = [{"type": "image"}, *_part(messages[0].text)]
+    before = [] if system is None else [{"role": "system", "content": _part(system)}]
     return _render(tokenizer, [*before, *spoken], is_open=is_open, thinks=thinks)
 
 

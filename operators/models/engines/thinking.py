@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 from plumbline.operators.errors import ModelError, RowError
-from plumbline.operators.models.calls import Generation, Request
+from plumbline.operators.models.calls import Generation, Message, Request
 from plumbline.operators.models.engines.conversation import (
     MARKS,
     TOO_LONG,
@@ -15,6 +15,7 @@ from plumbline.operators.models.engines.conversation import (
     Reply,
     before_stop,
     conversation_ids,
+    conversation_text,
     opens_thought,
 )
 from plumbline.operators.models.model import ModelConfig
@@ -124,6 +125,11 @@ def _refusal(conversation: Conversation, context: int | None, thought: int) -> R
     return RowError("prompt_too_long", TOO_LONG.format(length, limit, context))
 
 
+def writer_thinking(config: ModelConfig, tokenizer: Any) -> Thinking | None:
+    """As `thinking_of`, in conversations without an image."""
+    return thinking_of(config, tokenizer, lambda: conversation_text(tokenizer, [Message("user", "")], thinks=True))
+
+
 def after_thought(text: str) -> str:
     """What follows the thought in a service's reply, which may have both in one; nothing where the thought goes on."""
     for opening, closing in MARKS:
@@ -134,8 +140,8 @@ def after_thought(text: str) -> str:
     return text
 
 
-def thinking_of(config: ModelConfig, tokenizer: Any, prompt: str) -> Thinking | None:
-    """How a model thinks whose conversations are rendered as `prompt`; None where it is not to.
+def thinking_of(config: ModelConfig, tokenizer: Any, prompt: Callable[[], str]) -> Thinking | None:
+    """How a model thinks whose conversations are rendered as `prompt` is; None where it is not to.
 
     Raises ModelError where it is not known by which token it ends a thought.
     """
@@ -150,4 +156,4 @@ def thinking_of(config: ModelConfig, tokenizer: Any, prompt: str) -> Thinking | 
             "set thinking=refused"
         )
     begin = tokenizer(marks[0], add_special_tokens=False).input_ids[0]
-    return Thinking(config.thinking_tokens, begin, marks[1], opens_thought(prompt))
+    return Thinking(config.thinking_tokens, begin, marks[1], opens_thought(prompt()))

@@ -24,13 +24,12 @@ from plumbline.operators.models.engines.conversation import (
     Reply,
     before_stop,
     choice_ids,
-    conversation_text,
     image_conversation_text,
     reply_text,
     template_ids,
 )
 from plumbline.operators.models.engines.engine_options import EngineModel
-from plumbline.operators.models.engines.thinking import Thinking, reply_to_fitting, thinking_of
+from plumbline.operators.models.engines.thinking import Thinking, reply_to_fitting, writer_thinking
 from plumbline.operators.models.engines.vllm_engine import Prompt, ReadyImage, Refusal, Served, VllmEngine, start_engine
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.processing import load_chat_tokenizer, padded_square
@@ -261,8 +260,7 @@ class VllmGenerate:
     def load(cls, model: ResolvedModel[EngineModel]) -> "VllmGenerate":
         """An engine with the model's checkpoint; raises ModelError where it does not start."""
         tokenizer = load_chat_tokenizer(model)
-        prompt = conversation_text(tokenizer, [Message("user", "")], thinks=True)
-        return cls(start_engine(model), tokenizer, thinking_of(model.config, tokenizer, prompt))
+        return cls(start_engine(model), tokenizer, writer_thinking(model.config, tokenizer))
 
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
         """The reply to each request, or why there is none: it does not fit the engine, or the schema is refused.

@@ -15,12 +15,13 @@ from plumbline.operators.models.engines.conversation import (
     named_thinking,
 )
 from plumbline.operators.models.engines.engine_options import EngineModel, engine_in_key
-from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
+from plumbline.operators.models.family import IMAGES, TOKENIZER, Family, lazily
 from plumbline.operators.models.vqa_profiles import FIRST_TOKEN, RELEASED, VICUNA_SYSTEM, VqaProfile
 
 if TYPE_CHECKING:
     from plumbline.operators.models.engines.vllm_calls import VllmLikelihood
     from plumbline.operators.models.model import ResolvedModel
+    from plumbline.operators.models.networks.causal_lm import CausalLM
     from plumbline.operators.models.networks.vlm import ChatVlm
 
 LLAVA_1_5 = VqaProfile(name="llava_1_5", asks=RELEASED, system=VICUNA_SYSTEM, pads=True, version=2)
@@ -192,11 +193,24 @@ def _thinks(*parts: Part) -> bool:
 
 
 def _load(model: "ResolvedModel[ChatModel]") -> "ChatVlm":
+    return serve(model, _load_network(model))
+
+
+def _load_writer(model: "ResolvedModel[ChatModel]") -> "CausalLM":
+    """Its language half, for conversations without an image; raises ModelError for one that has none of these."""
+    from plumbline.operators.models.networks.causal_lm import CausalLM
+
+    if model.profile == PALIGEMMA:
+        raise ModelError(f"{model.config.checkpoint}: a PaliGemma answers about images alone; use another model")
+    return CausalLM.load(model, _load_network(model))
+
+
+def _load_network(model: "ResolvedModel[ChatModel]") -> Any:
     from transformers import AutoModelForImageTextToText
 
     from plumbline.operators.models.processing import load_pretrained
 
-    return serve(model, load_pretrained(AutoModelForImageTextToText, model, attn_implementation=_attention(model)))
+    return load_pretrained(AutoModelForImageTextToText, model, attn_implementation=_attention(model))
 
 
 def serve(model: "ResolvedModel[ChatModel]", network: Any) -> "ChatVlm":
@@ -233,7 +247,7 @@ def serve(model: "ResolvedModel[ChatModel]", network: Any) -> "ChatVlm":
         video_id=int(network.config.video_token_id) if model.profile.films else None,
         thinks=model.config.thinking == "allowed",
     )
-    thinking = thinking_of(model.config, processor.tokenizer, prompts.text([Message("user", "")]))
+    thinking = thinking_of(model.config, processor.tokenizer, lambda: prompts.text([Message("user", "")]))
     reader = getattr(image_reader, chat_type.reader)(network, pixels, image_id=image_id)
     penalty = 1.0 if model.config.repetition_penalty == "ignored" else _penalty(model.parts["checkpoint"])
     batch = model.config.pair_batch
@@ -283,8 +297,11 @@ def _load_on_vllm(model: "ResolvedModel[ChatModel]") -> "VllmLikelihood":
     most = model.config.max_pixels
     sized = {} if most is None else {"mm_processor_kwargs": {"max_pixels": most}}
     engine = start_engine(model, defaults={**ONE_IMAGE, **sized})
-    asked = image_conversation_text(tokenizer, [Message("user", "")], system=system, thinks=True)
-    thinking = thinking_of(model.config, tokenizer, asked)
+    thinking = thinking_of(
+        model.config,
+        tokenizer,
+        lambda: image_conversation_text(tokenizer, [Message("user", "")], system=system, thinks=True),
+    )
     return VllmLikelihood(engine, tokenizer, system=system, padding=padding, end=end, thinking=thinking)
 
 
@@ -317,8 +334,12 @@ def _options_in_key(config: ChatModel, profile: VqaProfile | None) -> dict[str, 
 
 FAMILY = Family(
     config=ChatModel,
-    loads={"likelihood": _load, "generate_from_images": _load},
-    vllm={"likelihood": _load_on_vllm, "generate_from_images": _load_on_vllm},
+    loads={"likelihood": _load, "generate_from_images": _load, "generate": _load_writer},
+    vllm={
+        "likelihood": _load_on_vllm,
+        "generate_from_images": _load_on_vllm,
+        "generate": lazily("engines.vllm_calls:VllmGenerate.load"),
+    },
     form="a decoder-only ...ForConditionalGeneration with a vision_config",
     suits=_suits,
     files=(TOKENIZER, IMAGES),

@@ -10,15 +10,14 @@ from transformers import GenerationConfig, LogitsProcessor, StoppingCriteria
 
 from plumbline.operators.batches import in_batches, isolate
 from plumbline.operators.errors import ModelError
-from plumbline.operators.models.calls import Generation, Message, Request, Usage
+from plumbline.operators.models.calls import Generation, Request, Usage
 from plumbline.operators.models.engines.conversation import (
     Conversation,
     Reply,
-    conversation_text,
     generation,
     reply_text,
 )
-from plumbline.operators.models.engines.thinking import Thinking, reply_to_fitting, thinking_of
+from plumbline.operators.models.engines.thinking import Thinking, reply_to_fitting, writer_thinking
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.networks.loaded import LoadedModel
 from plumbline.operators.models.processing import load_chat_tokenizer, load_pretrained
@@ -63,8 +62,7 @@ class CausalLM(LoadedModel):
     @classmethod
     def load(cls, model: ResolvedModel[Any], network: Any = None) -> Self:
         loaded = super().load(model, network)
-        prompt = conversation_text(loaded.tokenizer, [Message("user", "")], thinks=True)
-        loaded.thinking = thinking_of(model.config, loaded.tokenizer, prompt)
+        loaded.thinking = writer_thinking(model.config, loaded.tokenizer)
         return loaded
 
     @classmethod

@@ -252,10 +252,13 @@ class WholeModel:
 
     @torch.inference_mode()
     def reply(self, image: Image.Image, prompt: str, length: int) -> str:
-        inputs = self.inputs(image, prompt)
-        output = self.model.generate(
-            **inputs, max_new_tokens=length, do_sample=False, eos_token_id=self.tokenizer.eos_token_id
-        )
+        return self.reply_to(self.inputs(image, prompt), length)
+
+    @torch.inference_mode()
+    def reply_to(self, inputs: Mapping[str, Any], length: int) -> str:
+        named = self.model.generation_config.eos_token_id
+        ends = [self.tokenizer.eos_token_id, *(named if isinstance(named, list) else [])]
+        output = self.model.generate(**inputs, max_new_tokens=length, do_sample=False, eos_token_id=ends)
         tokenizer = self.tokenizer if self.checkpoint.processor is None else self.processor.tokenizer
         return str(tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))
 
@@ -483,6 +486,26 @@ def test_a_reply_is_the_same_alone_and_in_a_batch(whole: tuple[Path, WholeModel]
     alone = [replies(model, [talk])[0].text for talk in TALKS]
     assert [reply.text for reply in replies(model, TALKS)] == alone
     assert [reply.text for reply in replies(model, TALKS[::-1])] == alone[::-1]
+
+
+@pytest.mark.parametrize(
+    "whole", ["llava", "llava_next", "qwen2_5_vl", "qwen3_5", "glm4v_moe with glm4v_moe_text", "internvl with qwen3",
+              "smolvlm", "gemma3", "gemma4 E4B", "gemma4 26B-A4B"],
+    indirect=True,
+)  # fmt: skip
+def test_a_conversation_without_an_image_has_the_librarys_own_replies(whole: tuple[Path, WholeModel]) -> None:
+    folder, library = whole
+    asked = [talk.request for talk in TALKS if talk.request.temperature == 0]
+    config = model_config(family="vlm", checkpoint=str(folder))
+    found = loading.load(resolve_model(config, on_gpu=False), "generate").generate(asked)
+    if (folder / "chat_template.json").is_file():
+        library.tokenizer.chat_template = json.loads((folder / "chat_template.json").read_text())["chat_template"]
+    for request, reply in zip(asked, found, strict=True):
+        turns = [{"role": "user", "content": [{"type": "text", "text": request.messages[0].text}]}]
+        rendered = {"add_generation_prompt": True, "enable_thinking": False, "tokenize": False}
+        prompt = library.tokenizer.apply_chat_template(turns, **rendered)
+        inputs = library.tokenizer(prompt, add_special_tokens=False, return_tensors="pt")
+        assert reply.text == library.reply_to(inputs, request.max_tokens)
 
 
 def test_a_conversation_goes_on_after_what_was_said(whole: tuple[Path, WholeModel]) -> None:
