@@ -18,7 +18,6 @@ from plumbline.operators.models.engines.engine_options import RESULT_OPTIONS, TH
 from plumbline.operators.models.engines.vllm_calls import VllmGenerate
 from plumbline.operators.models.families import model_config
 from plumbline.operators.models.resolution import resolve_model
-from tests.operators.models.families.test_thinking import TEXTS, THOUGHT, writer
 from tests.vllm.tiny import make_llama
 
 pytestmark = pytest.mark.vllm
@@ -114,21 +113,6 @@ def test_replies_held_to_a_schema_are_those_of_transformers(model: VllmGenerate,
     assert [reply.text for reply in replies(model, *requests)] == [
         reply.text for reply in replies_there if isinstance(reply, Generation)
     ]
-
-
-def test_a_reply_after_a_thought_is_that_of_transformers(tmp_path: Path) -> None:
-    """Where a thought ends, a stop string and a schema begin to count."""
-    thinker = writer(tmp_path, head_dim=32)
-    requests = [request(text) for text in TEXTS]
-    requests += [request(TEXTS[0], schema=WORDS, max_tokens=96), request(TEXTS[0], stop=("a", "e"))]
-    thinking: dict[str, Any] = {"thinking": "allowed", "thinking_tokens": THOUGHT}
-    config = model_config(family="causal_lm", checkpoint=str(tmp_path), engine="vllm", **thinking)
-    model = loading.load(resolve_model(config, on_gpu=False), "generate")
-    replies = [model.generate(requests), thinker.ask(requests)]
-    model.engine.close()
-    here, there = ([one.text if isinstance(one, Generation) else one for one in each] for each in replies)
-    assert here == there
-    assert isinstance(here[0], str) and str(here[-2]).startswith("{")
 
 
 def test_a_seed_fixes_the_reply_at_any_temperature(model: VllmGenerate) -> None:
