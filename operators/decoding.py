@@ -15,6 +15,7 @@ from plumbline.operators.image_completeness import (
     CostlyImage,
     UncheckedImage,
     decode_jpeg,
+    decode_png,
     open_image,
     read_jpeg,
     require_pixels,
@@ -138,6 +139,8 @@ def _pixels(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
         return refusal
     if jpeg is not None:
         return _rgb(decode_jpeg(image, jpeg))
+    if image.format == "PNG" and (pixels := decode_png(image, encoded)) is not None:
+        return _rgb(pixels)
     require_pixels(image, encoded)
     return _rgb(image)
 

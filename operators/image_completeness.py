@@ -57,6 +57,8 @@ PNG_SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 ADAM7 = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
 """First column, first row, and the steps to the next, of each pass of an interlaced PNG."""
 PIECE = 1 << 16
+BIT_DEPTH, BITS = 24, 8
+"""Where a PNG says how many bits a sample has, and how many all but a few have."""
 
 
 class CostlyImage(Exception):
@@ -144,6 +146,32 @@ def open_image(encoded: bytes, seconds: float) -> Image.Image:
             if zlib.crc32(data, zlib.crc32(chunk_type)) != checksum:
                 raise BrokenImage(f"the checksum of its {chunk_type.decode('latin-1')!r} chunk is wrong")
     return image
+
+
+def decode_png(image: Image.Image, png: bytes) -> Image.Image | None:
+    """The pixels of an opened PNG, in half the time that Pillow takes and while other threads run Python.
+
+    None where it is of a kind, or has a fault, of which Pillow has more to say.
+    """
+    import imagecodecs
+
+    plain = image.mode in ("RGB", "RGBA") and png[BIT_DEPTH] == BITS
+    if not plain or image.info.get("interlace") or getattr(image, "is_animated", False):
+        return None
+    try:
+        pixels = imagecodecs.spng_decode(_without_metadata(png))
+    except imagecodecs.SpngError:
+        return None
+    return Image.fromarray(pixels)
+
+
+def _without_metadata(png: bytes) -> bytes:
+    """A PNG with the chunks alone that make its pixels."""
+    kept: list[bytes | memoryview] = [PNG]
+    for chunk_type, data, checksum in _chunks(png):
+        if chunk_type in (b"IHDR", b"IDAT", b"IEND"):
+            kept += struct.pack(">I4s", len(data), chunk_type), data, checksum.to_bytes(4)
+    return b"".join(kept)
 
 
 def require_pixels(image: Image.Image, encoded: bytes) -> None:

@@ -220,6 +220,47 @@ def test_a_png_that_ends_in_black_is_taken() -> None:
     assert decode(encoded(letterbox)).getpixel((0, 0)) == ORANGE
 
 
+@settings(max_examples=60)
+@given(width=st.integers(1, 40), height=st.integers(1, 20), seed=st.integers(0, 2**32), samples=st.sampled_from([3, 4]))
+def test_a_png_has_the_pixels_that_pillow_makes_of_it(width: int, height: int, seed: int, samples: int) -> None:
+    """Random rows under random filters, which are a sound PNG whatever they are."""
+    random = np.random.default_rng(seed)
+    rows = random.integers(0, 256, (height, 1 + samples * width), np.uint8)
+    rows[:, 0] = random.integers(0, 5, height)
+    header = struct.pack(">IIBBBBB", width, height, 8, {3: 2, 4: 6}[samples], 0, 0, 0)
+    told = chunk(b"tEXt", b"Software\0a generator"), chunk(b"IDAT", zlib.compress(rows.tobytes()))
+    content = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + b"".join(told) + chunk(b"IEND", b"")
+    wide = width > 16 * height or height > 16 * width
+    if not wide:
+        pillows = np.asarray(Image.open(io.BytesIO(content)).convert("RGB"))
+        assert np.array_equal(np.asarray(decode(content)), pillows)
+
+
+def filtered(filter_type: int, row: bytes) -> bytes:
+    return bytes([filter_type]) + row
+
+
+@pytest.mark.parametrize(
+    ("data", "sound"),
+    [
+        (zlib.compress(filtered(1, bytes(24)) * 8), True),
+        (zlib.compress(filtered(1, bytes(24)) * 8) + b"more", True),
+        (zlib.compress(filtered(1, bytes(24)) * 8)[:-4] + bytes(4), False),
+        (zlib.compress(filtered(1, bytes(24)) * 8)[:-6], False),
+        (zlib.compress(filtered(9, bytes(24)) * 8), False),
+        (b"no deflated data", False),
+    ],
+)
+def test_a_pngs_data_are_sound_or_it_is_corrupt(data: bytes, sound: bool) -> None:
+    header = struct.pack(">IIBBBBB", 8, 8, 8, 2, 0, 0, 0)
+    content = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+    if sound:
+        assert decode(content).size == (8, 8)
+    else:
+        error = refusal({"image": content})
+        assert (error.kind, error.message.endswith("; generate it again")) == ("corrupt_image", True)
+
+
 @pytest.mark.parametrize(("width", "height"), [(1, 1), (2, 1), (1, 3), (5, 5), (8, 8), (13, 7)])
 def test_an_interlaced_png_is_held_to_the_bytes_of_its_passes(width: int, height: int) -> None:
     starts = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
