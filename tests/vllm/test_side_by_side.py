@@ -2,7 +2,7 @@
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -121,17 +121,15 @@ def stage(scripted: CountingEngine) -> Iterator[AnswersStage]:
     engine.close()
 
 
-def asked(*texts: str) -> QuestionIndex:
-    questions = [
-        {"prompt_id": "p", "question_id": text, "text": text, "choices": ["A", "B"]} for text in texts or QUESTIONS
-    ]
+def asked(texts: Sequence[str], choices: Sequence[str]) -> QuestionIndex:
+    questions = [{"prompt_id": "p", "question_id": text, "text": text, "choices": choices} for text in texts]
     return QuestionIndex(rows.table(questions, schemas.QUESTIONS), tiny.vqascore())
 
 
-def answers(stage: AnswersStage, *texts: str) -> pa.Table:
+def answers(stage: AnswersStage, texts: Sequence[str] = QUESTIONS, choices: Sequence[str] = ("A", "B")) -> pa.Table:
     """As an actor has a shard computed."""
     shard = image_table([encoded(picture(number)) for number in range(IMAGES)], ["p"] * IMAGES)
-    return stage.measure(decoded(stage, shard), {"metric": asked(*texts)})["metric"]
+    return stage.measure(decoded(stage, shard), {"metric": asked(texts, choices)})["metric"]
 
 
 def test_the_engine_has_all_requests_of_two_shards_before_it_is_done_with_one(
@@ -150,6 +148,15 @@ def test_the_engine_has_all_requests_of_two_shards_before_it_is_done_with_one(
     assert len(set(scripted.processed)) == len(scripted.processed) == 2 * IMAGES, "each once for all questions on it"
 
 
+def test_an_answer_of_one_token_with_the_end_of_its_turn_is_one_request(
+    stage: AnswersStage, scripted: CountingEngine
+) -> None:
+    scripted.may_step.set()
+    rows_answered = answers(stage, choices=("A",))["answers"].to_pylist()
+    assert {len(answer["token_logprobs"][0]) for row in rows_answered for answer in row} == {2}
+    assert scripted.rendered == IMAGES * len(QUESTIONS)
+
+
 def test_of_images_only_so_many_wait_and_the_rest_follow_as_they_are_done(
     stage: AnswersStage, scripted: CountingEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,7 +173,7 @@ def test_a_refused_question_costs_its_row_and_nothing_is_asked_again(
     stage: AnswersStage, scripted: CountingEngine
 ) -> None:
     scripted.may_step.set()
-    errors = answers(stage, *QUESTIONS, REFUSED)["error"].to_pylist()
+    errors = answers(stage, [*QUESTIONS, REFUSED])["error"].to_pylist()
     assert [(error["kind"], error["retryable"]) for error in errors] == [("request_refused", False)] * IMAGES
     assert scripted.rendered == REQUESTS
 
