@@ -25,8 +25,8 @@ class PoolConfig:
     max_size: int = 1
     """Actors the pool may grow to."""
     decoders: int | None = None
-    """Images that each actor reads, decodes and preprocesses at once, whatever CPUs it reserves; by default its GPU's
-    share of the machine's cores, or without a GPU as many as `num_cpus`."""
+    """Images that each actor reads, decodes and preprocesses at once, whatever CPUs it reserves; by default as many as
+    the machine has cores for its GPUs, also where it shares one, or without a GPU as many as `num_cpus`."""
     threads: int | None = None
     """Torch threads per actor; torch's own choice by default."""
     deadline: float | None = 3600.0
@@ -46,13 +46,13 @@ class PoolConfig:
 
     def decoders_on(self, cpus: float, gpus: float) -> int:
         """How many images an actor decodes at once on a machine with so many cores and GPUs."""
-        share = cpus * self.num_gpus / gpus if self.num_gpus and gpus else self.num_cpus
-        return self.decoders or max(1, int(share))
+        cores = cpus * max(self.num_gpus, 1) / gpus if self.num_gpus and gpus else self.num_cpus
+        return self.decoders or max(1, int(cores))
 
     def told(self, *, decodes: bool) -> str:
         """What its actors are given, in a line; of decoders only where they decode."""
         least = f"{self.min_size} to " if self.max_size > self.min_size else ""
-        decoders = plural(self.decoders, "decoder") if self.decoders else "a decoder for each core of its GPU's share"
+        decoders = plural(self.decoders, "decoder") if self.decoders else "a decoder for each core of its GPU"
         given = f"{self.num_gpus:g} GPU{f' and {decoders}' if decodes else ''}"
         return f"{least}{plural(self.max_size, 'worker')}{', each' if self.max_size > 1 else ''} with {given}"
 

@@ -97,8 +97,8 @@ class ServeConfig(LoadConfig):
     num_gpus: float = 0.0
     """GPUs that each replica reserves; its models run there."""
     decoders: int | None = None
-    """Images that each replica decodes at once; by default its GPU's share of the machine's cores, or without a GPU as
-    many as `num_cpus`."""
+    """Images that each replica decodes at once; by default as many as the machine has cores for its GPUs, also where it
+    shares one, or without a GPU as many as `num_cpus`."""
     threads: int | None = None
     """Torch threads of each replica; Ray's choice by default."""
     address: str | None = None

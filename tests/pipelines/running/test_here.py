@@ -70,9 +70,9 @@ def test_a_plan_for_gpus_tells_what_their_workers_are_given(
     options += ["cluster.pools.questions.max_size=1"]
     assert run_job(sweep.COMMAND, sweep.main, [*given, *options]) == 0
     lines = capsys.readouterr().out.splitlines()
-    share = "a decoder for each core of its GPU's share"
+    cores = "a decoder for each core of its GPU"
     assert "questions:llm: 1 worker with 1 GPU" in lines, "it sees no image"
-    assert f"answers:vqa: 1 to 7 workers, each with 1 GPU and {share}" in lines
+    assert f"answers:vqa: 1 to 7 workers, each with 1 GPU and {cores}" in lines
     assert "similarities:clip: 1 to 4 workers, each with 0.25 GPU and 20 decoders" in lines
 
 

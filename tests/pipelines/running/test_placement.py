@@ -70,15 +70,15 @@ L4 = NodeResources(8, 1, frozenset({"L4"}), {"zone": "b"})
     ("given", "machine", "decoders"),
     [
         ({"num_gpus": 1.0}, (96.0, 8.0), 12),
-        ({"num_gpus": 0.25}, (16.0, 1.0), 4),
+        ({"num_gpus": 0.25}, (16.0, 1.0), 16),
         ({"num_gpus": 2.0}, (48.0, 4.0), 24),
-        ({"num_gpus": 0.25}, (2.0, 1.0), 1),
+        ({"num_gpus": 0.25}, (1.0, 2.0), 1),
         ({"num_cpus": 4.0}, (96.0, 8.0), 4),
         ({"num_cpus": 0.25}, (2.0, 0.0), 1),
         ({"num_gpus": 1.0, "decoders": 20}, (96.0, 8.0), 20),
     ],
 )
-def test_an_actor_decodes_on_its_gpus_share_of_the_cores(
+def test_an_actor_decodes_on_the_cores_of_its_gpus(
     given: dict[str, Any], machine: tuple[float, float], decoders: int
 ) -> None:
     assert PoolConfig(**given).decoders_on(*machine) == decoders
