@@ -102,7 +102,7 @@ class ImageReader:
         return [
             Prefix(
                 ids=image.ids,
-                layers=[memory_of(layer, index) for layer in cache.layers],
+                layers=[memory_of(layer, index, len(image.ids)) for layer in cache.layers],
                 next_position=following[index],
                 closing=image.closing,
             )
@@ -162,6 +162,39 @@ class ImageReader:
         lengths = torch.tensor([[len(row)] for row in rows], device=self.device)
         real = torch.cat([before.real, torch.arange(width, device=self.device) < lengths], dim=1)
         return Reading(states, before.cache, real, places)
+
+    def evened(self, tails: Sequence[Tail]) -> list[Tail]:
+        """Tails after whose prompts all can be read on: as they are, but where padding behind the shorter prompts would
+        enter what a layer keeps. There each prompt but its last token is read into a prefix of its own.
+        """
+        lengths = {len(tail.prompt) for tail in tails}
+        if not self.recurrent or len(lengths) == 1:
+            return list(tails)
+        read: dict[int, Tail] = {}
+        for length in lengths:
+            places = [place for place, tail in enumerate(tails) if len(tail.prompt) == length]
+            read.update(zip(places, self._read_into_prefixes([tails[place] for place in places]), strict=True))
+        return [read[place] for place in range(len(tails))]
+
+    def _read_into_prefixes(self, tails: Sequence[Tail]) -> list[Tail]:
+        """Tails of one length, each of the last token alone after a prefix of all before it."""
+        begun = len(tails[0].prompt) - 1
+        if begun == 0:
+            return list(tails)
+        layers = self.read([[tail._replace(prompt=tail.prompt[:-1])] for tail in tails]).cache.layers
+        return [
+            Tail(
+                Prefix(
+                    ids=[*tail.prefix.ids, *tail.prompt[:-1]],
+                    layers=[memory_of(layer, row, tail.prefix.tokens + begun) for layer in layers],
+                    next_position=tail.prefix.next_position + begun,
+                    closing=tail.prefix.closing,
+                ),
+                tail.prompt[-1:],
+                tail.choices,
+            )
+            for row, tail in enumerate(tails)
+        ]
 
     def read_on(self, before: Reading, ids: torch.Tensor, tails: Sequence[Tail], offsets: torch.Tensor) -> Reading:
         """Reads one more token `ids` (n, 1) of each row, at `offsets` (n, 1) from its prefix's end."""

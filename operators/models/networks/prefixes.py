@@ -51,11 +51,11 @@ class State(NamedTuple):
 Memory = KeysAndValues | State
 
 
-def memory_of(layer: Any, row: int) -> Memory:
-    """What a layer of a cache keeps of one row of its batch."""
+def memory_of(layer: Any, row: int, tokens: int) -> Memory:
+    """What a layer of a cache keeps of the last `tokens` of one row of its batch."""
     if isinstance(layer, LinearAttentionLayer):
         return State(layer.conv_states[0][row], layer.recurrent_states[0][row])
-    return KeysAndValues(layer.keys[row], layer.values[row])
+    return KeysAndValues(layer.keys[row, :, -tokens:], layer.values[row, :, -tokens:])
 
 
 @dataclass(kw_only=True, slots=True)

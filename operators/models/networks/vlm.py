@@ -192,15 +192,8 @@ class ChatVlm:
     def _in_batches(
         self, speak: Callable[[Sequence[Continuation]], Sequence[Result]], continuations: Sequence[Continuation]
     ) -> list[Result]:
-        """In batches of like lengths; of one length for a reader that no padding may come between."""
-        lengths = [len(one.tail.prompt) if self.reader.recurrent else 0 for one in continuations]
-        results: dict[int, Result] = {}
-        for length in set(lengths):
-            group = [index for index in range(len(lengths)) if lengths[index] == length]
-            batch = [continuations[index] for index in group]
-            sizes = [(one.tail.prefix.tokens, len(one.tail.prompt)) for one in batch]
-            results.update(zip(group, in_batches(speak, batch, sizes, size=self.pair_batch), strict=True))
-        return [results[index] for index in range(len(lengths))]
+        sizes = [(one.tail.prefix.tokens, len(one.tail.prompt)) for one in continuations]
+        return in_batches(speak, continuations, sizes, size=self.pair_batch)
 
     def _speak(self, continuations: Sequence[Continuation]) -> list[Generation]:
         replies = self._decode([one.tail for one in continuations], [one.request for one in continuations])
@@ -213,7 +206,7 @@ class ChatVlm:
 
     def _decode(self, tails: Sequence[Tail], requests: Sequence[Request]) -> list[list[int]]:
         """The tokens that continue each prompt, the end token included where there is one."""
-        enforce = self._enforcement(requests)
+        enforce, tails = self._enforcement(requests), self.reader.evened(tails)
         reading = self.reader.read([[tail] for tail in tails])
         lengths = torch.tensor([len(tail.prompt) for tail in tails], device=self.device)
         last = reading.states[torch.arange(len(tails), device=self.device), lengths - 1]

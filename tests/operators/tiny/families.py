@@ -49,7 +49,6 @@ KINDS: Mapping[str, Kind] = {
     "llava": Kind("vlm", tiny.save_llava),
     "qwen2_vl": Kind("vlm", tiny.save_qwen2_vl),
     "gemma3": Kind("vlm", chat_vlms.save_gemma3),
-    "qwen3_5": Kind("vlm", partial(tiny.save_qwen2_vl, kind="qwen3_5")),
     "instructblip": Kind("instructblip", vqa_models.save_instructblip),
     "blip2": Kind("blip2", vqa_models.save_blip2),
     "blip_vqa": Kind("blip_vqa", vqa_models.save_blip_vqa),

@@ -33,13 +33,7 @@ ROOT = Path(__file__).parents[4]
 CALLS = [(name, call) for name, kind in KINDS.items() for call in sorted(FAMILIES[kind.family].loads)]
 SHORT = {"owlv2": lambda wanted: len(wanted.phrase) < 11}
 """Of the inputs, those that a tiny model's context takes."""
-ELSEWHERE = {
-    "clip_flant5": "tests/parity",
-    "llava": "test_vlm.py",
-    "qwen2_vl": "test_vlm.py",
-    "gemma3": "test_vlm.py",
-    "qwen3_5": "test_vlm.py",
-}
+ELSEWHERE = {"clip_flant5": "tests/parity", "llava": "test_vlm.py", "qwen2_vl": "test_vlm.py", "gemma3": "test_vlm.py"}
 """Where the answers of others are held against the library's."""
 NEAR: Mapping[str, float] = {"logit": 1e-3, "detect": 1e-2, "entailment": 1e-9}
 """How near numbers must be that are larger or smaller than most: logits, places in pixels, a word's probability."""
