@@ -1,13 +1,14 @@
 """From encoded bytes to RGB images, each within the size limits or with its reason for not being one."""
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from plumbline.operators.errors import ConfigError, RowError
+from plumbline.operators.bounds import Checked, Positive, Seconds
+from plumbline.operators.errors import RowError
 from plumbline.operators.image_completeness import (
     FORMATS,
     JPEG,
@@ -32,18 +33,19 @@ DECODING = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ImageLimits:
+class ImageLimits(Checked):
     """What an image may cost before it is refused."""
 
-    max_pixels: int = 64_000_000
+    section: ClassVar[str] = "limits."
+    max_pixels: Positive = 64_000_000
     """Largest width x height that is decoded."""
-    max_bytes: int = 64_000_000
+    max_bytes: Positive = 64_000_000
     """Largest encoded size that is decoded."""
-    max_scans: int = 64
+    max_scans: Positive = 64
     """Most scans of a JPEG that is decoded; a progressive one has about ten, and each costs as much as all pixels."""
-    max_seconds: float = 10.0
+    max_seconds: Seconds = 10.0
     """Processor time after which decoding an image, or a video, is given up."""
-    max_images: int = 64
+    max_images: Positive = 64
     """Most images of one row, such as the frames of a film."""
 
     def semantic(self) -> dict[str, int]:
@@ -61,13 +63,6 @@ class ImageLimits:
         now = self.semantic()
         same = then.keys() == now.keys() and then["decoding"] == DECODING
         return same and all(then[name] <= now[name] for name in now)
-
-    def __post_init__(self) -> None:
-        for name in ("max_pixels", "max_bytes", "max_scans", "max_images"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"limits.{name}: expected at least 1, got {getattr(self, name)}")
-        if not 0 < self.max_seconds < math.inf:
-            raise ConfigError(f"limits.max_seconds: expected a number above 0, got {self.max_seconds:g}")
 
 
 def decode_each(encoded: bytes, limits: ImageLimits, clips: Clips) -> Iterator[Image.Image | RowError]:

@@ -5,12 +5,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from math import ceil, sqrt
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from PIL import Image
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.bounds import Checked, Positive
 from plumbline.operators.image_completeness import BrokenImage, CostlyImage
 
 if TYPE_CHECKING:
@@ -179,18 +179,15 @@ def _require_time(stop: float) -> None:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Clips:
+class Clips(Checked):
     """How the images of such a row are looked at (vqascore_genai_bench.txt, sec. 6 and appendix F)."""
 
-    frames: int = 4
+    section: ClassVar[str] = "clips."
+    frames: Positive = 4
     """Of a video, sampled evenly from its first to its last; nearly as good as all of them by the paper."""
     shown: Literal["each", "grid", "video"] = "each"
     """`each` by itself, the row's score being their mean; all as one picture, a `grid` read line by line; or as the one
     `video` that a model reads which takes videos."""
-
-    def __post_init__(self) -> None:
-        if self.frames < 1:
-            raise ConfigError(f"clips.frames: expected at least 1, got {self.frames}")
 
     def semantic(self) -> dict[str, Any]:
         """What of it can change a result, for the cells' keys, which are older than it."""

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.bounds import NotNegative, Positive
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.judged import AGAIN, fill
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.writer import digest, prompt_template
-from plumbline.operators.metrics.writing import Sampling, UnreadableReply, Writing, ask, require_sampling
+from plumbline.operators.metrics.writing import Sampling, UnreadableReply, Writing, ask
 from plumbline.operators.models.calls import Region
 
 DESCRIBE = prompt_template("llmscore_describe")
@@ -34,23 +34,18 @@ class DescribedConfig(Metric):
     """The role, among the sweep's models, of the captioner (the paper's is BLIP-2 with OPT 2.7B)."""
     caption_instruction: str = "Describe this image in one sentence."
     """What a captioner is told that takes instructions; others ignore it."""
-    caption_tokens: int = 64
+    caption_tokens: Positive = 64
     """Tokens after which a caption is cut."""
     grounder: str | None = "grounder"
     """The role of the model that captions regions (the paper's is GRiT); null leaves regions out of descriptions."""
     describer: str = "judge"
     """The role of the language model that makes descriptions of captions and regions."""
-    description_tokens: int = 512
+    description_tokens: Positive = 512
     """Tokens after which a description is cut."""
-    description_temperature: float = 0.0
+    description_temperature: NotNegative = 0.0
     """Of the descriptions; the paper says both 0.7 and greedy."""
     description_seed: int = 0
     """Of draws at a temperature above 0."""
-
-    def __post_init__(self) -> None:
-        if self.caption_tokens < 1:
-            raise ConfigError(f"{self.kind} caption_tokens: expected at least 1, got {self.caption_tokens}")
-        require_sampling(self.kind, "description_tokens", self.description_tokens, self.description_temperature)
 
     @property
     def description_chain(self) -> tuple[str, ...]:

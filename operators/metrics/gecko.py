@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple
 
+from plumbline.operators.bounds import Share
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Answered, Element, Scored, element, mean_scored
@@ -30,7 +31,6 @@ from plumbline.operators.metrics.writer import (
     digest,
     likeliest,
     log_likelihoods,
-    require_share,
 )
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask
 from plumbline.operators.models.vqa_profiles import Reduction
@@ -61,7 +61,7 @@ class GeckoConfig(WriterConfig):
     """The role of the entailment model that finds hallucinated questions (gecko.txt, sec. 5); null does without."""
     coverage: bool = True
     """Label the prompt's words, then ask about each (gecko.txt, sec. 5); false writes as TIFA does, in one step."""
-    min_groundable: float = 0.0
+    min_groundable: Share = 0.0
     """Words that the writer scores lower are not asked about; the paper states no threshold, and 0 asks about all."""
     normalise: bool = True
     """Score a question by eq. 2, the answer's share among the choices; false: by eq. 1, 1 where it is the likeliest."""
@@ -70,15 +70,13 @@ class GeckoConfig(WriterConfig):
     smaller share, so that a lower score is better."""
     reduction: Reduction = "product"
     """How a choice's token likelihoods become one (operators/metrics/vqascore.py); the paper does not say."""
-    threshold: float = 0.005
+    threshold: Share = 0.005
     """Questions that the prompt entails with a lower probability are left out (gecko.txt, sec. 5's r)."""
     prior: Prior | None = None
     """What the model would say anyhow is taken out of its answers (operators/metrics/metric.py)."""
 
     def __post_init__(self) -> None:
         WriterConfig.__post_init__(self)
-        require_share("gecko", "min_groundable", self.min_groundable)
-        require_share("gecko", "threshold", self.threshold)
         if self.prior is not None and self.likelihood == "nll":
             raise ConfigError(
                 f"gecko prior: {self.prior} divides likelihoods, and likelihood=nll weighs their logs; set one to null "

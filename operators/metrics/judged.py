@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+from plumbline.operators.bounds import NotNegative, Positive
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Rating
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.reply_forms import Replies, integer, record, string
 from plumbline.operators.metrics.writer import digest
-from plumbline.operators.metrics.writing import Sampling, UnreadableReply, Writing, ask, require_sampling
+from plumbline.operators.metrics.writing import Sampling, UnreadableReply, Writing, ask
 from plumbline.operators.models.calls import Request
 
 AGAIN = "That reply could not be read: {error}. Write the whole reply again, in exactly the form that was asked for."
@@ -63,15 +64,12 @@ class JudgedConfig(Metric):
     replies: Replies = "json"
     """The form of a verdict: `json` is an object, held to a schema where the engine can; `text` has a number a line and
     then the reasons."""
-    max_tokens: int = 512
+    max_tokens: Positive = 512
     """Tokens after which a verdict is cut."""
-    temperature: float = 0.0
+    temperature: NotNegative = 0.0
     """0 takes the likeliest token each time."""
     seed: int = 0
     """Of draws at a temperature above 0."""
-
-    def __post_init__(self) -> None:
-        require_sampling(self.kind, "max_tokens", self.max_tokens, self.temperature)
 
     @property
     def sampling(self) -> Sampling:

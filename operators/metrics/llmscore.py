@@ -49,10 +49,6 @@ class LlmScoreConfig(DescribedConfig, JudgedConfig):
     """`overall`: a rating of 1 to 100, divided by 100; `error_counting`: 1 - n / 9 of n errors, at most 9, as in the
     paper's figures 4 and 7; `rule_enhanced`: (X2 / X1) / 2 + (Y2 / Y1) / 2 of four counts (3.2)."""
 
-    def __post_init__(self) -> None:
-        DescribedConfig.__post_init__(self)
-        JudgedConfig.__post_init__(self)
-
     @property
     def chain(self) -> tuple[str, ...]:
         return (*self.description_chain, "verdicts", "scores")

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
+from plumbline.operators.bounds import Checked
 from plumbline.operators.metrics.ablation import Ablation, shuffled_words
 from plumbline.operators.metrics.answered import Answered, Scored
 
@@ -51,7 +52,7 @@ class Evidence(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Metric(ABC):
+class Metric(Checked, ABC):
     """A metric's options, what it asks of each stage of its chain, and its arithmetic.
 
     A stage may need more than stands here: what it `needs` (operators/stages).
@@ -70,6 +71,10 @@ class Metric(ABC):
     """Whether one score is better than another; what only says how images are, ranks nothing."""
     ends: ClassVar[str] = "scores"
     """The last stage of its chain; what only has texts written ends before any image is looked at."""
+
+    def key_of(self, name: str) -> str:
+        """What an option is called in messages: `gecko threshold`."""
+        return f"{self.kind} {name}"
 
     @property
     @abstractmethod

@@ -5,13 +5,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple
 
+from plumbline.operators.bounds import Share
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Answered, Element, Scored, element, mean_scored
 from plumbline.operators.metrics.metric import Expected
 from plumbline.operators.metrics.parsing import Place
 from plumbline.operators.metrics.question_blocks import Block, blocks_schema, read_blocks, read_json_blocks
 from plumbline.operators.metrics.reply_forms import Form, Replies, one_of, record, string, texts_under
-from plumbline.operators.metrics.writer import WriterConfig, both_forms, digest, likeliest, require_share
+from plumbline.operators.metrics.writer import WriterConfig, both_forms, digest, likeliest
 from plumbline.operators.metrics.writing import Sampling, Writing, WrittenQuestion, ask, is_asked, read_each
 from plumbline.operators.models.calls import Request
 from plumbline.operators.models.vqa_profiles import Reduction, VqaProfile
@@ -33,16 +34,12 @@ class TifaConfig(WriterConfig):
     """The role of the text embedder that finds the choice nearest to an answer that is none of them (the release)."""
     filter: bool = True
     """Drop repeated questions and those that the writer does not answer right from the prompt alone (the release)."""
-    min_f1: float = 0.6
+    min_f1: Share = 0.6
     """The filter keeps a multiple-choice question only where its free answer has a token F1 above this, as released."""
 
     answers: Literal["reply", "likelihood"] | None = None
     """`reply`: the VQA model's own words, of which the nearest choice counts (the release); `likelihood`: its likeliest
     choice; null is what models of its kind can give."""
-
-    def __post_init__(self) -> None:
-        WriterConfig.__post_init__(self)
-        require_share("tifa", "min_f1", self.min_f1)
 
     @property
     def roles(self) -> dict[str, str]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, cast, get_args
 
+from plumbline.operators.bounds import Share
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Answered, Element, Scored, element, mean_scored
 from plumbline.operators.metrics.metric import Expected
@@ -32,7 +33,7 @@ from plumbline.operators.metrics.reply_forms import (
     spelled,
     string,
 )
-from plumbline.operators.metrics.writer import WriterConfig, both_forms, require_share
+from plumbline.operators.metrics.writer import WriterConfig, both_forms
 from plumbline.operators.metrics.writing import Put, Writing, WrittenQuestion, ask
 
 HEADING = "Programs are below:\n"
@@ -55,18 +56,13 @@ class VpevalConfig(WriterConfig):
     """The role of the model that reads text in images."""
     template: str = "Question: {} Answer:"
     """How a question is put to the VQA model, its choices behind it; as released, for BLIP-2."""
-    box_threshold: float = 0.40
+    box_threshold: Share = 0.40
     """Boxes of a lower score are not found (the release)."""
-    text_threshold: float = 0.25
+    text_threshold: Share = 0.25
     """Of a box's label: those words of what is looked for that score higher (the release)."""
     relations: Relations = "stated"
     """`stated`: the first object is left of, or bigger than, the second, as programs say; `released`: the second is,
     which is the release's arithmetic, and other relations are asked in its code's words."""
-
-    def __post_init__(self) -> None:
-        WriterConfig.__post_init__(self)
-        require_share("vpeval", "box_threshold", self.box_threshold)
-        require_share("vpeval", "text_threshold", self.text_threshold)
 
     @property
     def scored_from(self) -> tuple[str, ...]:

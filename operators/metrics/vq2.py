@@ -8,6 +8,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, ClassVar, Literal, NamedTuple
 
+from plumbline.operators.bounds import Share
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Answered, Element, Scored, element, mean_scored
@@ -19,7 +20,6 @@ from plumbline.operators.metrics.writer import (
     both_forms,
     likeliest,
     log_likelihoods,
-    require_share,
 )
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask, read_each
 from plumbline.operators.models.vqa_profiles import Reduction
@@ -76,7 +76,7 @@ class Vq2Config(WriterConfig):
     """`paper`: one question for each phrase, in single quotes, kept where its answer from the prompt is the phrase;
     `released`: five questions drawn for each name and noun phrase, in double quotes inside `Question: ... Answer:`,
     all kept (docs/questions.md says what cannot be had)."""
-    min_f1: float = 0.54
+    min_f1: Share = 0.54
     """`paper`: a question is kept where its answer from the prompt has at least this token F1 with its phrase; from
     memory of VQ2A (Changpinyo et al. 2022), which is not among our papers."""
     reduction: Reduction = "product"
@@ -84,7 +84,6 @@ class Vq2Config(WriterConfig):
 
     def __post_init__(self) -> None:
         WriterConfig.__post_init__(self)
-        require_share("vq2", "min_f1", self.min_f1)
         if self.parts.samples > 1 and not self.temperature:
             raise ConfigError(
                 f"vq2 temperature: convention={self.convention} draws {self.parts.samples} questions for each phrase, "

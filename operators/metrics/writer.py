@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
+from plumbline.operators.bounds import NotNegative, Positive
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Answered, Scored
 from plumbline.operators.metrics.metric import Evidence, Metric
 from plumbline.operators.metrics.reply_forms import Form, Part, Replies, Schema
 from plumbline.operators.metrics.vqascore import log_likelihood
-from plumbline.operators.metrics.writing import RETRY, STOP, Put, Sampling, Writing, WrittenQuestion, require_sampling
+from plumbline.operators.metrics.writing import RETRY, STOP, Put, Sampling, Writing, WrittenQuestion
 from plumbline.operators.models.vqa_profiles import Reduction, VqaProfile
 
 
@@ -30,6 +31,7 @@ class AskingConfig(Metric):
     VQAScore has its answer from models of the kind, once the metric is settled, and `capitalised` before."""
 
     def __post_init__(self) -> None:
+        Metric.__post_init__(self)
         if self.template.count("{}") != 1:
             raise ConfigError(
                 f"{self.kind} template: expected exactly one {{}} for the question, got {self.template!r}"
@@ -69,9 +71,9 @@ class WriterConfig(AskingConfig):
     role_keys: ClassVar[tuple[str, ...]] = ("writer", "model")
     writer: str = "llm"
     """The role, among the sweep's models, of the language model that writes the questions."""
-    max_tokens: int = 2048
+    max_tokens: Positive = 2048
     """Tokens after which a reply of the writer is cut; the papers do not say."""
-    temperature: float = 0.0
+    temperature: NotNegative = 0.0
     """Of the writer's replies; 0 takes the likeliest token each time. The papers do not say."""
     seed: int = 0
     """Of the writer's replies at a temperature above 0."""
@@ -84,7 +86,6 @@ class WriterConfig(AskingConfig):
         for name, role in self.roles.items():
             if not role.strip():
                 raise ConfigError(f"{self.kind} {name}: expected the role of one of the sweep's models, got {role!r}")
-        require_sampling(self.kind, "max_tokens", self.max_tokens, self.temperature)
 
     @property
     def sampling(self) -> Sampling:
@@ -119,12 +120,6 @@ class WriterConfig(AskingConfig):
     def score(self, evidence: Evidence) -> Scored:
         """As `weigh`."""
         return self.weigh(evidence.answered)
-
-
-def require_share(kind: str, name: str, value: float) -> None:
-    """Raises ConfigError where the value is not in [0, 1]."""
-    if not 0 <= value <= 1:
-        raise ConfigError(f"{kind} {name}: expected a number from 0 to 1, got {value}")
 
 
 def prompt_template(name: str) -> str:

@@ -2,12 +2,11 @@
 
 import hashlib
 import json
-import math
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple, TypeVar
 
-from plumbline.operators.errors import ConfigError, PlumblineError
+from plumbline.operators.errors import PlumblineError
 from plumbline.operators.models.calls import Generation, Message, Request
 
 T = TypeVar("T")
@@ -93,14 +92,6 @@ class Sampling(NamedTuple):
     def request(self, text: str, *, stop: tuple[str, ...] = STOP, schema: str | None = None) -> Request:
         """A conversation that opens with this text."""
         return Request((Message("user", text),), self.max_tokens, self.temperature, self.seed, stop, schema)
-
-
-def require_sampling(kind: str, name: str, tokens: int, temperature: float) -> None:
-    """Raises ConfigError for a number of tokens or a temperature that cannot be."""
-    if tokens < 1:
-        raise ConfigError(f"{kind} {name}: expected at least 1, got {tokens}")
-    if not (math.isfinite(temperature) and temperature >= 0):
-        raise ConfigError(f"{kind} temperature: expected 0 or more, got {temperature}")
 
 
 def ask(request: Request, read: Callable[[str], T], *, again: str = RETRY) -> Writing[T]:

@@ -4,29 +4,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from plumbline.operators.bounds import Checked, NotNegative, Positive
 from plumbline.operators.metrics.answered import Scored
 from plumbline.operators.metrics.metric import Evidence, Expected, Metric
 from plumbline.operators.metrics.reply_forms import Replies
-from plumbline.operators.metrics.writing import Sampling, require_sampling
+from plumbline.operators.metrics.writing import Sampling
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WriterOptions:
+class WriterOptions(Checked):
     """Who writes, and how replies are drawn and asked for."""
 
+    section: ClassVar[str] = "writer "
     writer: str = "llm"
     """The role of the language model among the models."""
-    max_tokens: int = 512
+    max_tokens: Positive = 512
     """Tokens after which a reply is cut."""
-    temperature: float = 0.0
+    temperature: NotNegative = 0.0
     """0 takes the likeliest token each time."""
     seed: int = 0
     """Of the replies at a temperature above 0, and of the order in which generation asks for the values of controls."""
     replies: Replies = "text"
     """`text`, as the paper has it, or `json`, held to a schema, so that a small model's replies can be read too."""
-
-    def __post_init__(self) -> None:
-        require_sampling("writer", "max_tokens", self.max_tokens, self.temperature)
 
     @property
     def sampling(self) -> Sampling:

@@ -3,10 +3,11 @@
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
+from plumbline.operators.bounds import Checked, NotNegative, Positive
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.rewards.values import TIE, Codes, Floats
 
@@ -15,32 +16,28 @@ Stratum = Literal["winner", "loser", "skills"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SelectionConfig:
+class SelectionConfig(Checked):
     """Which comparisons are sure enough, and how many are taken."""
 
-    margin: float = 0.5
+    section: ClassVar[str] = "selection."
+    margin: NotNegative = 0.5
     """By how much the better image's reward must be above the worse one's; ties are never taken."""
     margin_unit: Literal["absolute", "noise"] = "noise"
     """`absolute`: in the reward's own scale; `noise`: in units of its pooled standard deviation within a prompt."""
     agree: tuple[str, ...] = ()
     """Metrics of the run that must each put the better image first, whatever their own margin."""
-    per_prompt: int | None = None
+    per_prompt: Positive | None = None
     """Most pairs of a prompt, or most images of a ranking."""
     pick: Literal["widest", "hash"] = "widest"
     """Which pairs of a prompt are taken where there are more: those of the `widest` margin, or any, by a `hash`."""
-    max_examples: int | None = None
+    max_examples: Positive | None = None
     """Most examples of a split of the export; null takes all."""
     balance: tuple[Stratum, ...] = ()
     """Over what `max_examples` are spread as evenly as there are any: the generator of the winner, or of the loser, and
     the prompt's skills."""
 
     def __post_init__(self) -> None:
-        if not (np.isfinite(self.margin) and self.margin >= 0):
-            raise ConfigError(f"selection.margin: expected 0 or more, got {self.margin:g}")
-        for name, least in (("per_prompt", 1), ("max_examples", 1)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ConfigError(f"selection.{name}: expected at least {least}, or null, got {value}")
+        Checked.__post_init__(self)
         if self.balance and self.max_examples is None:
             raise ConfigError("selection.balance: expected max_examples beside it, which it spreads; got null")
 

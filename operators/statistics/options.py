@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
+from plumbline.operators.bounds import AboveZero, Checked, Probability
 from plumbline.operators.errors import ConfigError
 
 Match = Literal["image", "prompt_and_generator", "image_and_prompt"]
@@ -52,10 +53,11 @@ class Sampling:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Adaptive:
+class Adaptive(Checked):
     """How generators are compared while prompts come in, and when that is enough."""
 
-    alpha: float = 0.05
+    section: ClassVar[str] = "adaptive."
+    alpha: Probability = 0.05
     """The probability, over the random order of the prompts, that any decision is false, as `betting` promises."""
     indifference: float | Mapping[str, float] = 0.0
     """Differences of means up to this, in the unit of the scores, do not matter; or one for each metric, as {METRIC:
@@ -65,19 +67,16 @@ class Adaptive:
     that few prompts have makes the difference."""
     range: tuple[float, float] = (0.0, 1.0)
     """The least and the greatest score that any metric can give; for `betting` alone."""
-    growth: float = 0.25
+    growth: AboveZero = 0.25
     """A round has so many prompts more than all before it, as a share of these; each round loads its models anew."""
     seed: int = 0
     """Of the order of the prompts."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.alpha < 1:
-            raise ConfigError(f"adaptive.alpha: expected a probability between 0 and 1, got {self.alpha}")
+        Checked.__post_init__(self)
         low, high = self.range
         if not low < high:
             raise ConfigError(f"adaptive.range: expected the least and the greatest score, got {[low, high]}")
-        if not self.growth > 0:
-            raise ConfigError(f"adaptive.growth: expected a share above 0, got {self.growth}")
         given = self.indifference.values() if isinstance(self.indifference, Mapping) else [self.indifference]
         for value in given:
             if not 0 <= value < float("inf"):

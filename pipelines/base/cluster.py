@@ -2,16 +2,18 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
+from plumbline.operators.bounds import Checked, NotNegative, Positive, Seconds
 from plumbline.operators.errors import ConfigError, suggest
 from plumbline.operators.words import plural
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PoolConfig:
+class PoolConfig(Checked):
     """The actor pool of a stage, or of one node of it."""
 
+    section: ClassVar[str] = "pool."
     num_cpus: float = 1.0
     """CPUs each actor reserves."""
     num_gpus: float = 0.0
@@ -24,23 +26,20 @@ class PoolConfig:
     """Actors started at once."""
     max_size: int = 1
     """Actors the pool may grow to."""
-    decoders: int | None = None
+    decoders: Positive | None = None
     """Images that each actor reads, decodes and preprocesses at once, whatever CPUs it reserves; by default as many as
     the machine has cores for its GPUs, also where it shares one, or without a GPU as many as `num_cpus`."""
     threads: int | None = None
     """Torch threads per actor; torch's own choice by default."""
-    deadline: float | None = 3600.0
+    deadline: Seconds | None = 3600.0
     """Seconds that reading or computing one shard may take before its process is ended; null waits for ever."""
 
     def __post_init__(self) -> None:
+        Checked.__post_init__(self)
         if self.num_cpus <= 0 or self.num_gpus < 0:
             raise ConfigError(f"pool: num_cpus must be > 0 and num_gpus >= 0, got {self.num_cpus} and {self.num_gpus}")
         if self.num_gpus > 1 and self.num_gpus != int(self.num_gpus):
             raise ConfigError(f"pool.num_gpus: above 1 only whole GPUs can be given, got {self.num_gpus}")
-        if self.decoders is not None and self.decoders < 1:
-            raise ConfigError(f"pool.decoders: expected at least 1 or null, got {self.decoders}")
-        if self.deadline is not None and self.deadline <= 0:
-            raise ConfigError(f"pool.deadline: expected seconds above 0 or null, got {self.deadline}")
         if not 1 <= self.min_size <= self.max_size:
             raise ConfigError(f"pool: expected 1 <= min_size <= max_size, got {self.min_size} and {self.max_size}")
 
@@ -62,9 +61,10 @@ class PoolConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ClusterConfig:
+class ClusterConfig(Checked):
     """Where the stages run and how much of it each may take."""
 
+    section: ClassVar[str] = "cluster."
     executor: Literal["here", "ray", "auto"] = "ray"
     """`here` computes in this process, without Ray: a crash, or too little memory, ends the run. `auto` does so for a
     small sweep where no Ray is named, neither by `address` nor by RAY_ADDRESS."""
@@ -72,21 +72,15 @@ class ClusterConfig:
     """A running Ray cluster (`auto`, or host:port); null takes RAY_ADDRESS, or else starts a local Ray."""
     num_cpus: int | None = None
     """CPUs a locally started Ray counts with; all of the machine's by default."""
-    wait_seconds: float = 600.0
+    wait_seconds: NotNegative = 600.0
     """How long a given cluster that cannot place a pool is waited for: its autoscaler may be adding machines."""
-    max_attempts: int = 5
+    max_attempts: Positive = 5
     """How often a worker may die on a shard before it is given up. The first death repeats it whole and by itself; from
     the second on it goes row by row, and each death leaves out the row that it names."""
     pools: Mapping[str, PoolConfig] = field(default_factory=dict)
     """By stage (`answers`), or by node (`answers:vqa`), whose own pool goes before that of its stage."""
     default: PoolConfig = field(default_factory=PoolConfig)
     """The pool of a stage that `pools` does not name."""
-
-    def __post_init__(self) -> None:
-        if self.max_attempts < 1:
-            raise ConfigError(f"cluster.max_attempts: expected at least 1, got {self.max_attempts}")
-        if self.wait_seconds < 0:
-            raise ConfigError(f"cluster.wait_seconds: expected 0 or more, got {self.wait_seconds}")
 
     def pool(self, node: str) -> PoolConfig:
         """The pool of a node, by its own name, by its stage and role, or by its stage alone."""

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
+from plumbline.operators.bounds import Checked, Positive, Share
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.base.tables import Refused
@@ -17,33 +18,27 @@ Identity = Mapping[str, str | None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class IngestLimits:
+class IngestLimits(Checked):
     """What an image may cost before it is refused."""
 
-    max_bytes: int = 64_000_000
+    section: ClassVar[str] = "limits."
+    max_bytes: Positive = 64_000_000
     """Largest encoded size."""
 
-    def __post_init__(self) -> None:
-        if self.max_bytes < 1:
-            raise ConfigError(f"limits.max_bytes: expected at least 1, got {self.max_bytes}")
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WorkersConfig:
+class WorkersConfig(Checked):
     """Where shards are made."""
 
+    section: ClassVar[str] = "cluster."
     address: str | None = None
     """A running Ray cluster (`auto`, or host:port); null takes RAY_ADDRESS, or else this machine."""
-    num_cpus: int | None = None
+    num_cpus: Positive | None = None
     """How many shards are made at once on this machine; as many as it has CPUs by default, and with 1 without Ray."""
-
-    def __post_init__(self) -> None:
-        if self.num_cpus is not None and self.num_cpus < 1:
-            raise ConfigError(f"cluster.num_cpus: expected at least 1 or null, got {self.num_cpus}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class IngestConfig:
+class IngestConfig(Checked):
     """What is taken in, and where it goes."""
 
     output: str
@@ -66,22 +61,23 @@ class IngestConfig:
     generator: str | None = None
     """The generator of all rows; by default a column of the table or a field of a sample's JSON."""
     columns: InputColumnsConfig = field(default_factory=InputColumnsConfig)
-    shard_rows: int = 1024
+    shard_rows: Positive = 1024
     """Rows of the input that make a shard."""
-    row_group_rows: int = 256
+    row_group_rows: Positive = 256
     """Rows of a row group at most: a sweep's unit of work."""
-    row_group_bytes: int = 64_000_000
+    row_group_bytes: Positive = 64_000_000
     """Bytes of images in a row group at most, and so in memory; a larger image is a row group of its own."""
     limits: IngestLimits = field(default_factory=IngestLimits)
     on_change: Literal["fail", "replace"] = "fail"
     """What to do with a shard that stands and was made from other input: `fail`, or `replace` it."""
-    max_failed: float = 0.01
+    max_failed: Share = 0.01
     """Share of rejected rows up to which the exit code is 2 instead of 1; a damaged tar is always over it."""
     cluster: WorkersConfig = field(default_factory=WorkersConfig)
     """Where shards are made: by several workers on Ray where that takes longer than seconds."""
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
+        Checked.__post_init__(self)
         if (self.tars is None) == (self.table is None and self.images is None):
             raise ConfigError(
                 "expected one input: table=FILE (with images=FOLDER), images=FOLDER alone, or tars=FILE_OR_FOLDER"
@@ -92,11 +88,6 @@ class IngestConfig:
             raise ConfigError(
                 f"prompts_from: expected null beside table or tars, which tell the prompts, got {self.prompts_from!r}"
             )
-        for name in ("shard_rows", "row_group_rows", "row_group_bytes"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
-        if not 0 <= self.max_failed <= 1:
-            raise ConfigError(f"max_failed: expected a share between 0 and 1, got {self.max_failed}")
         if any("://" in root or not root for root in self.link_roots):
             raise ConfigError(f"link_roots: expected local folders, got {', '.join(map(repr, self.link_roots))}")
         if self.generator is not None:

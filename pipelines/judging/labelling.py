@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.csv as pcsv
 from numpy.typing import NDArray
 
+from plumbline.operators.bounds import Checked, Probability
 from plumbline.operators.diagnosis.diagnosis import ShownTable, percent
 from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.judging.matching import complete_ids
@@ -44,7 +45,7 @@ NOT_KNOWN = "–"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LabelsConfig:
+class LabelsConfig(Checked):
     """What people have rated so far, and what a metric says of everything."""
 
     protocol: ProtocolConfig
@@ -56,18 +57,16 @@ class LabelsConfig:
     """The one whose scores stand beside the ratings, as [vqascore]; may be left out where there is one."""
     generators: tuple[str, ...] = ()
     """The two, or more, to be told apart, as [a, b]; all where empty."""
-    alpha: float = 0.05
+    alpha: Probability = 0.05
     """The probability of error of all intervals together, which share it evenly, however often one looks."""
-    chance: float = 0.8
+    chance: Probability = 0.8
     """With which the labels that are asked for show the difference, if it is what it seems."""
     seed: int = 0
     """Of the order in which prompts are to be rated."""
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
-        for name in ("alpha", "chance"):
-            if not 0 < getattr(self, name) < 1:
-                raise ConfigError(f"{name}: expected a probability between 0 and 1, got {getattr(self, name)}")
+        Checked.__post_init__(self)
         if len(self.generators) == 1:
             raise ConfigError(f"generators: expected two or more, got {self.generators[0]!r} alone")
 

@@ -1,8 +1,9 @@
 """Protocols of meta-evaluation: which release is read, how its rows meet the scores, and what is computed."""
 
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
+from plumbline.operators.bounds import Checked, Probability
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.statistics.options import (
     ALPHA,
@@ -21,9 +22,10 @@ Task = Literal["ratings", "preferences", "pairings", "graphs", "orders", "words"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ProtocolConfig:
+class ProtocolConfig(Checked):
     """How a benchmark's judgements are compared with scores."""
 
+    section: ClassVar[str] = "protocol."
     name: str
     """Names the results."""
     reader: str | None = None
@@ -50,7 +52,7 @@ class ProtocolConfig:
     """Whether only the prompts count on which the raters agree (Gecko, section 4.1)."""
     unsure: Unsure = "left_out"
     """What becomes of pairs of images that people do not decide."""
-    alpha: float = ALPHA
+    alpha: Probability = ALPHA
     """The level at which two generators are called different."""
     zeros: ZeroHandling = "wilcox"
     """What the signed-rank test does with prompts on which two generators do not differ."""
@@ -62,6 +64,7 @@ class ProtocolConfig:
     """Metrics by which a lower score is better; those of a run of ours are known from it and need not be named."""
 
     def __post_init__(self) -> None:
+        Checked.__post_init__(self)
         if self.release not in RELEASES:
             raise ConfigError(f"protocol.reader: expected one of {', '.join(RELEASES)}, got {self.release!r}")
         if self.columns is not None and self.release != "long":
@@ -70,8 +73,6 @@ class ProtocolConfig:
             )
         if not self.tasks:
             raise ConfigError(f"protocol.tasks: expected some of {', '.join(get_args(Task))}, got none")
-        if not 0 < self.alpha < 1:
-            raise ConfigError(f"protocol.alpha: expected a number between 0 and 1, got {self.alpha}")
 
     @property
     def release(self) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from plumbline.operators.bounds import Checked, Positive
 from plumbline.operators.diagnosis.diagnosis import ShownTable, percent
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.judging.judgement import PEOPLE
@@ -40,7 +41,7 @@ EMPTY = "–"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RehearseConfig:
+class RehearseConfig(Checked):
     """Whose scores or ratings are looked at in random orders of their prompts."""
 
     scores: str | None = None
@@ -51,7 +52,7 @@ class RehearseConfig:
     adaptive: Adaptive = field(default_factory=Adaptive)
     spreads: tuple[float, ...] = (0.05, 0.1, 0.2, 0.3)
     """Indifferences whose cost is told, in standard deviations of the scores; that of `adaptive` comes after them."""
-    orders: int = 1000
+    orders: Positive = 1000
     """Random orders of the prompts."""
     protocol: ProtocolConfig | None = None
     """People's ratings, with the scores that their release holds."""
@@ -64,13 +65,12 @@ class RehearseConfig:
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
+        Checked.__post_init__(self)
         if self.protocol is None and self.scores is None and self.reference is None:
             raise ConfigError(
                 "scores: expected a run's folder or a table of scores, got none; set scores=PATH, or of people's "
                 "ratings protocol=long protocol.path=PATH"
             )
-        if self.orders < 1:
-            raise ConfigError(f"orders: expected at least 1, got {self.orders}")
 
 
 class Judged(NamedTuple):

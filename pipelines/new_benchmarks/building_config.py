@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
+from plumbline.operators.bounds import Checked, Positive, Share, SomeShare
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.operators.new_benchmarks.taxonomy import Taxonomy, Value
@@ -18,7 +20,8 @@ from plumbline.pipelines.sources.benchmark import BenchmarkConfig, PromptColumns
 class GenerationConfig(WriterOptions):
     """Prompts that are written from the taxonomy's templates."""
 
-    per_sub_skill: int = 20
+    section: ClassVar[str] = "generation."
+    per_sub_skill: Positive = 20
     """How many are asked for of each."""
     sub_skills: tuple[str, ...] | None = None
     """Skills and sub-skills, as `att/count` or `att/count:additive`; null takes all that have a template."""
@@ -26,18 +29,17 @@ class GenerationConfig(WriterOptions):
     """Values that take the place of the templates' own, as `{Words: [20-40]}`."""
 
     def __post_init__(self) -> None:
-        WriterOptions.__post_init__(self)
-        if self.per_sub_skill < 1:
-            raise ConfigError(f"generation.per_sub_skill: expected at least 1, got {self.per_sub_skill}")
+        Checked.__post_init__(self)
         if empty := [name for name, values in self.controls.items() if not values]:
             raise ConfigError(f"generation.controls.{empty[0]}: expected some values, got none")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DrawingConfig:
+class DrawingConfig(Checked):
     """Which of the prompts that were read are kept."""
 
-    count: int
+    section: ClassVar[str] = "drawing."
+    count: Positive
     """How many prompts are kept."""
     lengths: tuple[int, ...] = (50, 100, 200)
     """Characters between which lengths are balanced too; [] leaves lengths alone."""
@@ -45,14 +47,13 @@ class DrawingConfig:
     """Of the draws."""
 
     def __post_init__(self) -> None:
-        if self.count < 1:
-            raise ConfigError(f"drawing.count: expected at least 1, got {self.count}")
+        Checked.__post_init__(self)
         if list(self.lengths) != sorted(set(self.lengths)):
             raise ConfigError(f"drawing.lengths: expected growing numbers, got {list(self.lengths)}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BuildConfig:
+class BuildConfig(Checked):
     """A benchmark's prompts in the making."""
 
     output: str
@@ -70,7 +71,7 @@ class BuildConfig:
     """Which prompts are kept; null keeps all."""
     generation: GenerationConfig | None = None
     """Who writes further prompts; null writes none."""
-    near_duplicates: float | None = 0.8
+    near_duplicates: SomeShare | None = 0.8
     """The share of all their runs of three words that two prompts have in common to be one; null keeps both."""
     parser: str | None = None
     """An installed spaCy pipeline, such as en_core_web_sm, for the depth of prompts in the statistics."""
@@ -81,9 +82,9 @@ class BuildConfig:
     models: Mapping[str, AnyModel]
     cluster: ClusterConfig
     storage: StorageConfig = field(default_factory=StorageConfig)
-    shard_rows: int = 256
+    shard_rows: Positive = 256
     """Prompts that are worked on together."""
-    max_failed: float = 0.01
+    max_failed: Share = 0.01
     """Share of prompts without tags, and of requests without a prompt, up to which the exit code is 2 instead of 1."""
     dry_run: bool = False
     """Show what models would be asked, and stop."""
@@ -91,14 +92,11 @@ class BuildConfig:
     """What is written of each cell while the job goes on (docs/observing.md)."""
 
     def __post_init__(self) -> None:
+        Checked.__post_init__(self)
         if self.prompts is None and self.generation is None:
             raise ConfigError("prompts: expected a file of prompts, or generation=llm to have some written")
         if self.prompts is None and (self.tagging is not None or self.drawing is not None):
             raise ConfigError("prompts: tagging and drawing are of prompts that are read; name their file")
-        if self.near_duplicates is not None and not 0 < self.near_duplicates <= 1:
-            raise ConfigError(f"near_duplicates: expected a share above 0 and at most 1, got {self.near_duplicates}")
-        if self.shard_rows < 1:
-            raise ConfigError(f"shard_rows: expected at least 1, got {self.shard_rows}")
 
     def writing(self, metric: TextWriter, texts: str) -> SweepConfig:
         """What has the model write about a table of texts: a sweep without images."""

@@ -1,9 +1,10 @@
 """A night's configuration: a sweep's, and what becomes of it where nobody looks."""
 
-import math
 from dataclasses import dataclass, field, fields
+from typing import Annotated, ClassVar
 from urllib.parse import urlsplit
 
+from plumbline.operators.bounds import Checked, NotNegative, Seconds, at_least
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.cells.lease import LEASE_TIMEOUT
 from plumbline.pipelines.maintenance.gc_config import KeepRuns
@@ -14,18 +15,19 @@ SHORTEST_LEASE = 10.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NightConfig:
+class NightConfig(Checked):
     """How a night waits, ends and tells."""
 
+    section: ClassVar[str] = "nightly."
     compare: str = "previous"
     """The run that it is compared with: `previous`, the last that can be, or a run's id."""
-    smallest_change: float = 0.0
+    smallest_change: NotNegative = 0.0
     """A mean that moved by less is no regression, however sure that is."""
-    wait: float = 0.0
+    wait: NotNegative = 0.0
     """Seconds to wait for another night in the same store; then the exit code is 4."""
-    lease: float = LEASE_TIMEOUT
+    lease: Annotated[float, at_least(SHORTEST_LEASE, " seconds")] = LEASE_TIMEOUT
     """Seconds without a sign of life after which a night is taken for dead."""
-    deadline: float | None = None
+    deadline: Seconds | None = None
     """Seconds after which the night ends, with exit code 6; null for no such bound."""
     webhook: str | None = field(default=None, repr=False)
     """An address that is sent the outcome as JSON, or ${oc.env:NAME}; never printed, for it may be all that is needed
@@ -39,14 +41,7 @@ class NightConfig:
     """Print the outcome as JSON on standard output, and all else on standard error."""
 
     def __post_init__(self) -> None:
-        if self.smallest_change < 0:
-            raise ConfigError(f"nightly.smallest_change: expected 0 or more, got {self.smallest_change}")
-        if not (math.isfinite(self.wait) and self.wait >= 0):
-            raise ConfigError(f"nightly.wait: expected seconds, 0 or more, got {self.wait}")
-        if not (math.isfinite(self.lease) and self.lease >= SHORTEST_LEASE):
-            raise ConfigError(f"nightly.lease: expected {SHORTEST_LEASE:g} seconds or more, got {self.lease}")
-        if self.deadline is not None and not (math.isfinite(self.deadline) and self.deadline > 0):
-            raise ConfigError(f"nightly.deadline: expected seconds, more than 0, or null, got {self.deadline}")
+        Checked.__post_init__(self)
         if self.webhook is not None and not _is_address(self.webhook):
             raise ConfigError("nightly.webhook: expected an http:// or https:// address, got none; correct it")
         if self.checkpoints is not None:

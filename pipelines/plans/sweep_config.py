@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
+from plumbline.operators.bounds import Checked, Positive, Share
 from plumbline.operators.decoding import ImageLimits
 from plumbline.operators.errors import ConfigError, suggest
 from plumbline.operators.metrics.metric import PackedMetric
@@ -29,7 +30,7 @@ Config = TypeVar("Config")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SweepConfig:
+class SweepConfig(Checked):
     """Benchmark prompts x generators x metrics."""
 
     store: str = "store"
@@ -43,9 +44,9 @@ class SweepConfig:
     storage: StorageConfig = field(default_factory=StorageConfig)
     limits: ImageLimits = field(default_factory=ImageLimits)
     clips: Clips = field(default_factory=Clips)
-    shard_rows: int = 256
+    shard_rows: Positive = 256
     """Row groups of a file are worked on together up to this many rows."""
-    max_failed: float = 0.01
+    max_failed: Share = 0.01
     """Share of rows without a score up to which the exit code is 2 instead of 1."""
     dry_run: bool = False
     """Print the plan and stop."""
@@ -63,14 +64,11 @@ class SweepConfig:
     """One line about the run for people, which status, report and view show; it decides no result."""
 
     def __post_init__(self) -> None:
+        Checked.__post_init__(self)
         if not self.note.isprintable():
             raise ConfigError(f"note: expected one line of text, got {self.note!r}")
         if not self.metrics:
             raise ConfigError("metrics: expected at least one, got none; for example metric=[vqascore]")
-        if not 0 <= self.max_failed <= 1:
-            raise ConfigError(f"max_failed: expected a share between 0 and 1, got {self.max_failed}")
-        if self.shard_rows < 1:
-            raise ConfigError(f"shard_rows: expected at least 1, got {self.shard_rows}")
         for name, metric in self.metrics.items():
             if isinstance(metric, PackedMetric) and self.benchmark.question_pack is None:
                 raise ConfigError(

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import pandas as pd
 import pyarrow as pa
 
+from plumbline.operators.bounds import Checked, Positive
 from plumbline.operators.errors import ConfigError, PlumblineError
 from plumbline.operators.report.rendering import render_trends
 from plumbline.operators.report.trends import Checkpoints, TrendRun, Trends, build_trends, to_frame
@@ -27,7 +28,7 @@ UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TrendsConfig:
+class TrendsConfig(Checked):
     """Of which runs to make the page."""
 
     store: str = "store"
@@ -37,13 +38,12 @@ class TrendsConfig:
     checkpoints: str = CHECKPOINTS
     """A regular expression that matches the whole name of a generator that is a checkpoint of a training, such as
     sdxl-step-2000 or flux_ckpt500, with the groups `family` and `step` (a whole number)."""
-    runs: int = MOST_RUNS
+    runs: Positive = MOST_RUNS
     """How many runs are drawn, the newest; trends.parquet has them all."""
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
-        if self.runs < 1:
-            raise ConfigError(f"runs: expected at least 1, got {self.runs}")
+        Checked.__post_init__(self)
         check_checkpoints("checkpoints", self.checkpoints)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from plumbline.operators.bounds import Checked, NotNegative, Positive, Share
 from plumbline.operators.errors import ConfigError, suggest
 from plumbline.operators.rewards.formats import FORMATS
 from plumbline.operators.rewards.selection import SelectionConfig
@@ -15,7 +16,7 @@ VERSION = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RewardsConfig:
+class RewardsConfig(Checked):
     """Of which run, in which format, by which reward."""
 
     store: str = "store"
@@ -34,30 +35,24 @@ class RewardsConfig:
     """How several metrics become one reward (operators/rewards/values.py)."""
     std: Std = "population"
     """Of z-scores: `population` divides by n, `sample` by n - 1."""
-    epsilon: float = 1e-4
+    epsilon: NotNegative = 1e-4
     """Added to the standard deviation of z-scores, in units of the metric's noise."""
     selection: SelectionConfig = field(default_factory=SelectionConfig)
-    held_out: float = 0.05
+    held_out: Share = 0.05
     """Share of the prompts that go to the split `test`, by a hash of their text."""
-    shard_rows: int = 256
+    shard_rows: Positive = 256
     """Examples of a shard; their images are in memory together."""
-    max_failed: float = 0.01
+    max_failed: Share = 0.01
     """Share of examples left out, because an image cannot be read, up to which the exit code is 2, not 1."""
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
+        Checked.__post_init__(self)
         if self.format not in FORMATS:
             known = list(FORMATS)
             raise ConfigError(
                 f"format: expected one of {', '.join(known)}, got {self.format!r}; {suggest(self.format, known)}"
             )
-        for name in ("held_out", "max_failed"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"{name}: expected a share between 0 and 1, got {getattr(self, name)}")
-        if self.shard_rows < 1:
-            raise ConfigError(f"shard_rows: expected at least 1, got {self.shard_rows}")
-        if not 0 <= self.epsilon < float("inf"):
-            raise ConfigError(f"epsilon: expected 0 or more, got {self.epsilon:g}")
         if self.metrics is not None and not self.metrics:
             raise ConfigError("metrics: expected at least one, or null for all of the run's; got none")
         for metric, weight in self.weights(()).items():

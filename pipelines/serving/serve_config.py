@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
+from plumbline.operators.bounds import Checked, Natural, NotNegative, Positive, Seconds, at_least
 from plumbline.operators.decoding import ImageLimits
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics.table import AnyMetric
@@ -15,48 +17,33 @@ from plumbline.pipelines.serving.listening import check_address
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LoadConfig:
+class LoadConfig(Checked):
     """How much a service takes at once, and how it makes batches of it."""
 
-    replicas: int = 1
+    replicas: Positive = 1
     """Processes that hold the models."""
-    batch: int = 32
+    batch: Positive = 32
     """Images that a replica is sent together, of whatever requests."""
-    gather_seconds: float = 0.005
+    gather_seconds: NotNegative = 0.005
     """How long an image waits for others while a replica is idle."""
-    deadline: float = 300.0
+    deadline: Seconds = 300.0
     """Seconds after which a request is answered by 503."""
-    batch_deadline: float = 100.0
+    batch_deadline: Seconds = 100.0
     """Seconds that a replica may take to decode a batch, and its models to score it; then it is ended, and the batch
     goes to the next one."""
-    max_deaths: int = 3
+    max_deaths: Annotated[int, at_least(3, ", of which two may be for another image")] = 3
     """How often a replica may end with an image before the image is given up; from the third on it goes alone, so that
     no image is given up for another's sake."""
     max_waiting: int = 2048
     """Images that wait; a request beyond is answered by 429."""
-    max_request_images: int = 512
+    max_request_images: Positive = 512
     """Images of one request, frames counted."""
-    max_body: int = 64_000_000
+    max_body: Positive = 64_000_000
     """Bytes of one request."""
     max_bodies: int = 512_000_000
     """Bytes of all requests that are not answered, or left images in the queue; a request beyond is answered by 429."""
-    cached_scores: int = 200_000
+    cached_scores: Natural = 200_000
     """Scores that are remembered, about 0.3 KB each; 0 remembers none."""
-
-    def __post_init__(self) -> None:
-        for name in ("replicas", "batch", "max_request_images", "max_body"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
-        if self.max_deaths < 3:
-            raise ConfigError(
-                f"max_deaths: expected at least 3, of which two may be for another image, got {self.max_deaths}"
-            )
-        for name in ("gather_seconds", "cached_scores"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name}: expected 0 or more, got {getattr(self, name)}")
-        for name in ("deadline", "batch_deadline"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name}: expected seconds above 0, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,7 +70,7 @@ class ServeConfig(LoadConfig):
     sentinel: tuple[str, ...] = ()
     """Served metrics that are computed beside the reward, whoever asks for it, to see whether it is gamed: as
     [edge_density,entropy,saturation]."""
-    sentinel_images: int = 1000
+    sentinel_images: Positive = 1000
     """Images of each look, and of the baseline, which are the first where no run is."""
     baseline: str | None = None
     """A run of the store, by its id or `latest`, whose scores the sentinel compares with."""
@@ -92,9 +79,9 @@ class ServeConfig(LoadConfig):
     store: str = "store"
     """Folder or s3:// prefix of the store with the baseline."""
     storage: StorageConfig = field(default_factory=StorageConfig)
-    num_cpus: float = 1.0
+    num_cpus: NotNegative = 1.0
     """CPUs that each replica reserves."""
-    num_gpus: float = 0.0
+    num_gpus: NotNegative = 0.0
     """GPUs that each replica reserves; its models run there."""
     decoders: int | None = None
     """Images that each replica decodes at once; by default as many as the machine has cores for its GPUs, also where it
@@ -105,7 +92,7 @@ class ServeConfig(LoadConfig):
     """A running Ray cluster; null takes RAY_ADDRESS, or else starts a local Ray."""
 
     def __post_init__(self) -> None:
-        LoadConfig.__post_init__(self)
+        Checked.__post_init__(self)
         if not self.metrics:
             raise ConfigError("metrics: expected at least one, got none; for example metric=[vqascore]")
         if self.reward is not None and self.reward not in self.metrics:
@@ -115,11 +102,6 @@ class ServeConfig(LoadConfig):
             raise ConfigError(
                 f"baseline: {self.baseline!r} is what sentinel= compares with; name the metrics it watches"
             )
-        if self.sentinel_images < 1:
-            raise ConfigError(f"sentinel_images: expected at least 1, got {self.sentinel_images}")
-        for name in ("num_cpus", "num_gpus"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name}: expected 0 or more, got {getattr(self, name)}")
         check_address(self.port, self.hosts)
         if self.max_waiting < self.max_request_images or self.max_bodies < self.max_body:
             raise ConfigError("max_waiting, max_bodies: expected no less than max_request_images and max_body")

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from plumbline.operators import schemas
+from plumbline.operators.bounds import Checked, Positive
 from plumbline.operators.errors import ConfigError, suggest
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.sources.question_packs import PACKS, PackFile
@@ -62,9 +63,10 @@ class PromptColumnsConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BenchmarkConfig:
+class BenchmarkConfig(Checked):
     """The prompts, and the images that each generator made of them."""
 
+    section: ClassVar[str] = "benchmark."
     name: str
     """The benchmark's name, such as genai_bench."""
     prompts: str | None
@@ -88,7 +90,7 @@ class BenchmarkConfig:
     """Whether a generator without an image of some prompt counts as a failed row."""
     require_every_image: bool = True
     """Whether an image of a prompt that `prompts` does not have counts as a failed row, and is not left out."""
-    limit: int | None = None
+    limit: Positive | None = None
     """How many prompts are scored, the first in the benchmark's own order, and the images of these alone; limit=N for
     short."""
     questions: str | None = None
@@ -107,6 +109,7 @@ class BenchmarkConfig:
         return PackFile(pack=self.question_pack, place=storage.locate(self.questions), convention=self.convention)
 
     def __post_init__(self) -> None:
+        Checked.__post_init__(self)
         if not self.name or "/" in self.name:
             raise ConfigError(f"benchmark.name: expected a name without '/', got {self.name!r}")
         if isinstance(self.generators, Mapping) == (self.images is not None):
@@ -132,8 +135,6 @@ class BenchmarkConfig:
             raise ConfigError(
                 f"benchmark.question_pack: unknown pack {self.question_pack!r}; {suggest(self.question_pack, PACKS)}"
             )
-        if self.limit is not None and self.limit < 1:
-            raise ConfigError(f"benchmark.limit: expected a number of prompts, at least 1, got {self.limit}")
         for root in self.uri_roots:
             if not root or ("://" in root and not root.startswith(("s3://", "file://"))):
                 raise ConfigError(f"benchmark.uri_roots: expected folders or s3:// prefixes, got {root!r}")

@@ -2,8 +2,9 @@
 
 import os
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
 
+from plumbline.operators.bounds import AboveZero, Bound, Checked, NotNegative, Positive, Probability, Share, SomeShare
 from plumbline.operators.decoding import ImageLimits
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.models.families.any_model import AnyModel
@@ -21,32 +22,22 @@ Part = Literal["mm_projector", "language_model"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PaceConfig:
+class PaceConfig(Checked):
     """How long is trained, and how fast; the defaults are LLaVA-1.5's, which the VQAScore paper takes over."""
 
-    batch: int = 96
+    section: ClassVar[str] = "pace."
+    batch: Positive = 96
     """Images of a step, of all workers together."""
-    rate: float = 2e-5
+    rate: AboveZero = 2e-5
     """The highest learning rate, after warm-up and before cosine decay."""
-    epochs: float = 1.0
+    epochs: AboveZero = 1.0
     """How often each row is seen."""
-    steps: int | None = None
+    steps: Positive | None = None
     """Optimiser steps, in place of `epochs`."""
-    warm_up: float = 0.03
+    warm_up: Annotated[float, Bound("a share from 0 to below 1", lambda value: 0 <= value < 1)] = 0.03
     """Share of the steps in which the rate rises to its peak."""
-    weight_decay: float = 0.0
+    weight_decay: NotNegative = 0.0
     """AdamW's."""
-
-    def __post_init__(self) -> None:
-        for name in ("batch", "rate", "epochs", "steps"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise ConfigError(f"pace.{name}: expected more than 0, got {value}")
-        if not 0 <= self.warm_up < 1 or self.weight_decay < 0:
-            raise ConfigError(
-                "pace: expected a warm_up from 0 to below 1 and a weight_decay of at least 0, got "
-                f"{self.warm_up} and {self.weight_decay}"
-            )
 
     def stage(self, rows: int) -> Stage:
         """The stage over so many rows."""
@@ -69,7 +60,7 @@ def _two_workers() -> ClusterConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TrainingConfig:
+class TrainingConfig(Checked):
     """What the trainings of a checkpoint have in common."""
 
     model: AnyModel
@@ -83,28 +74,24 @@ class TrainingConfig:
     """Its pool `training` says how many workers there are (min_size) and what each takes."""
     seed: int = 0
     """Decides the order of the rows, where captions are cut, what is dropped out and which prompts are held out."""
-    mixed: int = 8
+    mixed: Positive = 8
     """Shards whose rows are shuffled together, and that each worker holds in memory; all shards are shuffled too."""
-    shard_rows: int = 256
+    shard_rows: Positive = 256
     """Row groups of a file are read together up to this many rows."""
-    save_every: int = 500
+    save_every: Positive = 500
     """Steps from one state on disk to the next."""
-    max_failed: float = 0.01
+    max_failed: Share = 0.01
     """Share of rows that may be left out because they cannot be read."""
     storage: StorageConfig = field(default_factory=StorageConfig)
     limits: ImageLimits = field(default_factory=ImageLimits)
     clips: Clips = field(default_factory=Clips)
 
     def __post_init__(self) -> None:
+        Checked.__post_init__(self)
         if self.model.family != TRAINED_FAMILY:
             raise ConfigError(f"model.family: only {TRAINED_FAMILY} is trained, got {self.model.family!r}")
         if not self.trained:
             raise ConfigError("trained: expected some of mm_projector, language_model, got none")
-        for name in ("mixed", "shard_rows", "save_every"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
-        if not 0 <= self.max_failed <= 1:
-            raise ConfigError(f"max_failed: expected a share between 0 and 1, got {self.max_failed}")
         if self.pace.batch % self.workers:
             raise ConfigError(
                 f"pace.batch: expected a multiple of the {self.workers} workers (cluster.pools.{POOL}.min_size), got "
@@ -174,19 +161,15 @@ class FinetuneConfig(TrainingConfig):
     """The images that were rated, and their prompts."""
     protocol: ProtocolConfig
     """The ratings."""
-    held_out: float = 0.25
+    held_out: Probability = 0.25
     """Share of the prompts that are not trained on; agreement with people is measured on their images."""
-    blend: float = 0.5
+    blend: SomeShare = 0.5
     """The trained weights' share of the result; the rest is of those that it began with (WiSE-FT, Wortsman et al.
     2022): a model that a few prompts have taught too much keeps what it knew."""
     sampling: Sampling = field(default_factory=Sampling)
 
     def __post_init__(self) -> None:
         super(FinetuneConfig, self).__post_init__()
-        if not 0 < self.held_out < 1:
-            raise ConfigError(f"held_out: expected a share between 0 and 1, got {self.held_out}")
-        if not 0 < self.blend <= 1:
-            raise ConfigError(f"blend: expected a share above 0 and up to 1, got {self.blend}")
         if "ratings" not in self.protocol.tasks:
             raise ConfigError(
                 f"protocol {self.protocol.name}: it has no ratings of single images to train on; choose one whose "

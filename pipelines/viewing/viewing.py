@@ -4,7 +4,9 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
+from plumbline.operators.bounds import Checked, at_least
 from plumbline.operators.errors import ConfigError, install
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import open_existing_store
@@ -14,7 +16,7 @@ from plumbline.pipelines.viewing.run_database import Database
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ViewConfig:
+class ViewConfig(Checked):
     """Of which store to show the pages, and where."""
 
     store: str = "store"
@@ -28,14 +30,13 @@ class ViewConfig:
     """The port that it listens on; 0 is any that is free."""
     token_variable: str = "PLUMBLINE_TOKEN"
     """The environment variable that holds the token, which a browser asks for as a password."""
-    memory: int = 1000
+    memory: Annotated[int, at_least(100, " megabytes")] = 1000
     """Megabytes that the rows of opened runs may take in memory; what is more stands in a temporary folder."""
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
+        Checked.__post_init__(self)
         check_address(self.port, self.hosts)
-        if self.memory < 100:
-            raise ConfigError(f"memory: expected at least 100 megabytes, got {self.memory}")
 
 
 PAGE_SECONDS = 10

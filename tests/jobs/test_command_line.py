@@ -165,7 +165,7 @@ def test_every_ready_made_sweep_is_valid_on_every_cluster(cluster: str) -> None:
         (["store=s3://bucket/x"], "s3://: no credentials found; set AWS_ACCESS_KEY_ID"),
         (["models.vqa.checkpoint=/nowhere"], "model '/nowhere': no such folder"),
         (["metrics.gecko.nli=vqa"], "metrics.gecko.nli: gecko needs a nli model, and the role 'vqa' is a clip_flant5"),
-        (["metrics.gecko.threshold=7"], "gecko threshold: expected a number from 0 to 1, got 7.0"),
+        (["metrics.gecko.threshold=7"], "gecko threshold: expected a share between 0 and 1, got 7.0"),
         (["metrics.dsg.writer=nobody"], "metrics.dsg.writer: no model has the role 'nobody'"),
         (
             ["metric=[pickscore]"],

@@ -457,9 +457,9 @@ def test_every_way_to_end_stands_in_the_documents() -> None:
 @pytest.mark.parametrize(
     "override, remedy",
     [
-        ("nightly.lease=1", "10 seconds or more"),
+        ("nightly.lease=1", "at least 10 seconds"),
         ("nightly.wait=-1", "0 or more"),
-        ("nightly.deadline=0", "more than 0, or null"),
+        ("nightly.deadline=0", "seconds above 0 or null"),
         ("nightly.smallest_change=-0.1", "0 or more"),
         ("nightly.webhook=ftp://x", "http:// or https://"),
         ("nightly.checkpoints=step", "(?P<family>...) and (?P<step>[0-9]+)"),

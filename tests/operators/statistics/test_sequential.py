@@ -160,7 +160,7 @@ def test_what_is_decided_stays_so() -> None:
     [
         ({"alpha": 1.0}, "adaptive.alpha: expected a probability between 0 and 1, got 1.0"),
         ({"range": (1, 1)}, "adaptive.range: expected the least and the greatest score"),
-        ({"growth": 0.0}, "adaptive.growth: expected a share above 0, got 0.0"),
+        ({"growth": 0.0}, "adaptive.growth: expected more than 0, got 0.0"),
         ({"indifference": -0.1}, "adaptive.indifference: expected 0 or more, got -0.1"),
         ({"indifference": {"gecko": math.nan}}, "adaptive.indifference: expected 0 or more, got nan"),
     ],
