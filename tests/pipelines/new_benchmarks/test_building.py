@@ -187,7 +187,10 @@ def test_a_bucket_is_as_good_as_a_folder(bucket: str, tmp_path: Path, server: Se
             ["generation=llm", "tagging=llm"],
             "prompts: tagging and drawing are of prompts that are read; name their file",
         ),
-        (["prompts=p.csv", "near_duplicates=0"], "near_duplicates: expected a share above 0 and at most 1 or null, got 0"),
+        (
+            ["prompts=p.csv", "near_duplicates=0"],
+            "near_duplicates: expected a share above 0 and at most 1 or null, got 0",
+        ),
         (
             ["prompts=p.csv", "drawing=balanced", "drawing.count=1"],
             "p.csv: drawing balances skills, and none of 1 prompts has one as skills; set prompt_columns.skills",
