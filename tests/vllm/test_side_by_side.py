@@ -2,6 +2,7 @@
 
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,13 +15,14 @@ import pytest
 from plumbline.operators import rows, schemas
 from plumbline.operators.errors import EngineError
 from plumbline.operators.models.engines.vllm_calls import VllmLikelihood
-from plumbline.operators.models.engines.vllm_engine import ReadyImage, VllmEngine
+from plumbline.operators.models.engines.vllm_engine import VllmEngine
 from plumbline.operators.models.processing import load_tokenizer
 from plumbline.operators.stages.answers import AnswersStage, QuestionIndex
 from tests.operators import tiny
 from tests.operators.stages.given import decoded, options
 from tests.operators.tiny import encoded, image_table, picture
 
+IMAGE_TOKENS = 3
 CAPACITY = 5
 """Requests that are done by a step of the engine."""
 IMAGES = 10
@@ -36,41 +38,42 @@ class CountingEngine:
     """Does the oldest requests first, once it may, and counts them."""
 
     model_config = SimpleNamespace(max_model_len=10_000)
+    server: VllmEngine
+    """What hands it requests."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
+        self.image_id = tokenizer.convert_tokens_to_ids("<|image_pad|>")
         self.may_step = threading.Event()
-        self.changed = threading.Condition()
         self.processed: list[str] = []
-        self.rendered = 0
         self.most_waiting = 0
         self.requests: dict[str, Any] = {}
         self.batches: list[int] = []
         self.engine_core = SimpleNamespace(shutdown=lambda: None)
 
-    def render(self, ids: list[int]) -> list[int]:
-        if REFUSED in self.tokenizer.decode(ids):
+    def add_request(self, name: str, prompt: dict[str, Any], params: Any) -> None:
+        if REFUSED in self.tokenizer.decode(prompt["prompt_token_ids"]):
             raise ValueError("it is not to be asked")
-        with self.changed:
-            self.rendered += 1
-            self.most_waiting = max(self.most_waiting, self.rendered - sum(self.batches))
-            self.changed.notify_all()
-        return ids
-
-    def add_request(self, name: str, prompt: list[int], params: Any) -> None:
+        assert prompt["prompt_token_ids"].count(self.image_id) == IMAGE_TOKENS
         self.requests[name] = (prompt, params)
 
     def step(self) -> list[Any]:
         assert self.may_step.wait(PATIENCE)
+        self.most_waiting = max(self.most_waiting, self.waiting())
         names = list(self.requests)[:CAPACITY]
-        with self.changed:
-            self.batches.append(len(names))
+        self.batches.append(len(names))
         return [served(name, *self.requests.pop(name)) for name in names]
 
+    def waiting(self) -> int:
+        """Requests that have been handed in and are not done."""
+        return len(self.server._waiting) + self.server._submitted.qsize()
+
     def wait_for(self, count: int) -> None:
-        """Returns once so many requests have been handed in."""
-        with self.changed:
-            assert self.changed.wait_for(lambda: self.rendered >= count, PATIENCE), f"{self.rendered} of {count}"
+        """Returns once so many requests wait."""
+        ends = time.monotonic() + PATIENCE
+        while self.waiting() < count:
+            assert time.monotonic() < ends, f"{self.waiting()} of {count}"
+            self.may_step.wait(0.01)
 
 
 class ScriptedProcessor:
@@ -82,25 +85,20 @@ class ScriptedProcessor:
         self.engine = engine
         self.used = threading.Lock()
 
-    def __call__(self, ids: list[int], images: Any, names: Any, *, cache: ReadyImage) -> list[int]:
+    def __call__(self, ids: list[int], images: Any, names: dict[str, list[str]]) -> dict[str, Any]:
         assert self.used.acquire(blocking=False), "two threads use it"
-        try:
-            (image,), (name,) = images["image"], names["image"]
-            if image is None:
-                assert cache.is_cached([name]) == [True]
-                return self.engine.render(ids)
-            self.engine.processed.append(name)
-            cache.get_and_update_item(image, name)
-            return ids
-        finally:
-            self.used.release()
+        self.engine.processed += names["image"]
+        place = ids.index(self.engine.image_id)
+        self.used.release()
+        return {"prompt_token_ids": [*ids[:place], *[ids[place]] * IMAGE_TOKENS, *ids[place + 1 :]], "images": names}
 
 
-def served(name: str, prompt: list[int], params: Any) -> Any:
+def served(name: str, prompt: dict[str, Any], params: Any) -> Any:
+    ids = prompt["prompt_token_ids"]
     logprobs = {token: SimpleNamespace(logprob=-float(token)) for token in params.logprob_token_ids}
     completion = SimpleNamespace(finish_reason="length", logprobs=[logprobs] * params.max_tokens, token_ids=[0])
     return SimpleNamespace(
-        request_id=name, finished=True, outputs=[completion], prompt_token_ids=prompt, num_cached_tokens=0
+        request_id=name, finished=True, outputs=[completion], prompt_token_ids=ids, num_cached_tokens=0
     )
 
 
@@ -114,7 +112,7 @@ def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CountingEngine:
 @pytest.fixture
 def stage(scripted: CountingEngine) -> Iterator[AnswersStage]:
     """Its image_batch is much smaller than a shard."""
-    engine = VllmEngine(lambda: scripted, processor=ScriptedProcessor)
+    engine = scripted.server = VllmEngine(lambda: scripted, processor=ScriptedProcessor)
     model = VllmLikelihood(engine, scripted.tokenizer, system=None, padding=None, end=scripted.tokenizer.eos_token_id)
     yield AnswersStage({}, {"model": model}, options(image_batch=2))
     scripted.may_step.set()
@@ -154,7 +152,7 @@ def test_an_answer_of_one_token_with_the_end_of_its_turn_is_one_request(
     scripted.may_step.set()
     rows_answered = answers(stage, choices=("A",))["answers"].to_pylist()
     assert {len(answer["token_logprobs"][0]) for row in rows_answered for answer in row} == {2}
-    assert scripted.rendered == IMAGES * len(QUESTIONS)
+    assert sum(scripted.batches) == IMAGES * len(QUESTIONS)
 
 
 def test_of_images_only_so_many_wait_and_the_rest_follow_as_they_are_done(
@@ -166,7 +164,7 @@ def test_of_images_only_so_many_wait_and_the_rest_follow_as_they_are_done(
         scripted.wait_for(7)
         scripted.may_step.set()
         assert all(shard.result(PATIENCE)["error"].null_count == IMAGES for shard in shards)
-    assert scripted.most_waiting <= 7 + CAPACITY
+    assert scripted.most_waiting <= 7
 
 
 def test_a_refused_question_costs_its_row_and_nothing_is_asked_again(
@@ -175,7 +173,7 @@ def test_a_refused_question_costs_its_row_and_nothing_is_asked_again(
     scripted.may_step.set()
     errors = answers(stage, [*QUESTIONS, REFUSED])["error"].to_pylist()
     assert [(error["kind"], error["retryable"]) for error in errors] == [("request_refused", False)] * IMAGES
-    assert scripted.rendered == REQUESTS
+    assert sum(scripted.batches) == REQUESTS
 
 
 def test_an_engine_that_fails_lets_nobody_wait_for_a_place(stage: AnswersStage, scripted: CountingEngine) -> None:

@@ -38,7 +38,7 @@ CPU_DEFAULTS: Mapping[str, Any] = {"enforce_eager": True, "max_num_batched_token
 DEFAULTS: Mapping[str, Any] = {
     "load_format": "safetensors",
     "enable_prefix_caching": True,
-    "mm_processor_cache_gb": 0,  # a ReadyImage is what its own prompts share
+    "mm_processor_cache_gb": 0,  # prompts about an image share a ReadyImage
     "disable_log_stats": True,
     "use_tqdm_on_load": False,
     "structured_outputs_config": {"backend": "guidance"},  # as in transformers (operators/models/engines/schemas.py)
@@ -48,24 +48,21 @@ FIXED = ("model", "tokenizer", "dtype", "trust_remote_code")
 """Engine arguments that the model's own configuration decides."""
 
 
-class ReadyImage:
-    """An image as vLLM's processor left it, once for all prompts about it; to the processor it is a cache of one."""
+class ReadyImage(NamedTuple):
+    """An image as vLLM's processor left it, once for all prompts about it."""
 
-    def __init__(self, name: str) -> None:
-        """`name` is what the engine knows the image by, whose pixels it hashes for no request."""
-        self.name = name
-        self._processed: Any = None
+    rendered: Mapping[str, Any]
+    """The engine's input for one of them, of which the others only have other tokens after the image."""
+    ids: Sequence[int]
+    """The tokens of that one, in which the image is one placeholder."""
 
-    def is_cached(self, names: Sequence[str]) -> list[bool]:
-        return [self._processed is not None for _ in names]
-
-    def get_and_update_item(self, processed: Any, name: str) -> Any:
-        self._processed = processed or self._processed
-        return self._processed
-
-    def touch_sender_cache_item(self, name: str) -> None: ...
-
-    def release_sender_touches(self) -> None: ...
+    def prompt(self, ids: Sequence[int]) -> dict[str, Any]:
+        """The engine's input for a prompt of these tokens, which begin as those of the rendered one to the image."""
+        alike = (number for number, (own, other) in enumerate(zip(self.ids, ids, strict=False)) if own != other)
+        start = next(alike, min(len(self.ids), len(ids)))
+        tokens = self.rendered["prompt_token_ids"]
+        begun = tokens[: len(tokens) - len(self.ids) + start]
+        return {**self.rendered, "prompt_token_ids": [*begun, *ids[start:]]}
 
 
 class Prompt(NamedTuple):
@@ -96,7 +93,7 @@ class _Submitted(NamedTuple):
 
 
 def new_processor(engine: Any) -> Any:
-    """What makes images and prompts about them the engine's inputs; one is not for two threads."""
+    """What makes an image and a prompt about it the engine's input; one is not for two threads."""
     from vllm.multimodal import MULTIMODAL_REGISTRY
 
     tokenizer = copy.deepcopy(engine.renderer.tokenizer)
@@ -170,11 +167,13 @@ class VllmEngine:
         return Refusal("vLLM gave the request up twice") if _gave_up(output) else output
 
     def ready(self, image: Image.Image, prompt_ids: Sequence[int]) -> ReadyImage:
-        """An image made ready for prompts, in the caller's thread; `prompt_ids` are those of any prompt about it."""
-        ready = ReadyImage(next(self._names))
-        with one_torch_thread():
-            self._with_image(prompt_ids, ready, image)
-        return ready
+        """An image made ready for prompts, in the caller's thread; `prompt_ids` are those of any prompt about it.
+
+        The engine knows it by a name, and hashes its pixels for no request.
+        """
+        with self._processor() as processor, one_torch_thread():
+            images = processor.info.parse_mm_data({"image": [image]})
+            return ReadyImage(processor(list(prompt_ids), images, {"image": [next(self._names)]}), prompt_ids)
 
     def submit(self, prompt: Prompt, params: Any) -> "Future[Served | Refusal]":
         """Hands one prompt in, which is rendered here, in the caller's thread, while the engine runs on.
@@ -209,15 +208,9 @@ class VllmEngine:
 
     def _render(self, prompt: Prompt) -> Any:
         if prompt.image is not None:
-            return self._with_image(prompt.ids, prompt.image)
+            return prompt.image.prompt(prompt.ids)
         (rendered,) = self._engine.renderer.render_cmpl([{"prompt_token_ids": list(prompt.ids)}])
         return rendered
-
-    def _with_image(self, ids: Sequence[int], ready: ReadyImage, image: Image.Image | None = None) -> Any:
-        """A prompt about an image, which is processed where it is given; vLLM then knows it by its name."""
-        with self._processor() as processor:
-            images = processor.info.parse_mm_data({"image": [image]})
-            return processor(list(ids), images, {"image": [ready.name]}, cache=ready)
 
     @contextmanager
     def _processor(self) -> Iterator[Any]:
