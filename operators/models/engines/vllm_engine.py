@@ -154,17 +154,10 @@ class VllmEngine:
         futures = [self.submit(prompt, own) for prompt, own in zip(prompts, params, strict=True)]
         outputs = []
         for future in futures:
-            outputs.append(future.result())
+            output = future.result()
+            outputs.append(Refusal("vLLM gave the request up") if _gave_up(output) else output)
             count_calls(1)
-        return [
-            self._again(prompt, own) if _gave_up(output) else output
-            for prompt, own, output in zip(prompts, params, outputs, strict=True)
-        ]
-
-    def _again(self, prompt: Prompt, params: Any) -> Served | Refusal:
-        """A second try for a request that vLLM gave up."""
-        output = self.submit(prompt, params).result()
-        return Refusal("vLLM gave the request up twice") if _gave_up(output) else output
+        return outputs
 
     def ready(self, image: Image.Image, prompt_ids: Sequence[int]) -> ReadyImage:
         """An image made ready for prompts, in the caller's thread; `prompt_ids` are those of any prompt about it.
