@@ -64,6 +64,13 @@ def suggest(name: str, known: Iterable[str]) -> str:
     return f"did you mean {' or '.join(near)}?" if near else "remove it or correct its name"
 
 
+def check_known(key: str, value: str, known: Iterable[str]) -> None:
+    """Raises ConfigError where the key's value is none of the names that are known."""
+    names = list(known)
+    if value not in names:
+        raise ConfigError(f"{key}: expected one of {', '.join(names)}, got {value!r}; {suggest(value, names)}")
+
+
 def without_secrets(text: str) -> str:
     """A text whose addresses have lost their credentials and their queries, which may sign a request.
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from plumbline.operators.errors import ConfigError, suggest
+from plumbline.operators.errors import ConfigError, check_known
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.runs import find_run, read_manifest
 from plumbline.pipelines.cells.store import Store, open_existing_store
@@ -42,10 +42,7 @@ class ExportConfig:
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
-        if self.format not in FORMATS:
-            raise ConfigError(
-                f"format: expected one of {', '.join(FORMATS)}, got {self.format!r}; {suggest(self.format, FORMATS)}"
-            )
+        check_known("format", self.format, FORMATS)
         if not TABLE_NAME.fullmatch(self.table):
             raise ConfigError(f"table: expected letters, digits and _, got {self.table!r}")
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal, get_args
 
 from plumbline.operators.bounds import Checked, Probability
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.errors import ConfigError, check_known
 from plumbline.operators.statistics.options import (
     ALPHA,
     Convention,
@@ -65,8 +65,7 @@ class ProtocolConfig(Checked):
 
     def __post_init__(self) -> None:
         Checked.__post_init__(self)
-        if self.release not in RELEASES:
-            raise ConfigError(f"protocol.reader: expected one of {', '.join(RELEASES)}, got {self.release!r}")
+        check_known("protocol.reader", self.release, RELEASES)
         if self.columns is not None and self.release != "long":
             raise ConfigError(
                 f"protocol.columns: only ratings of one's own (long) have any, got some for {self.release}"

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from plumbline.operators.bounds import Checked, NotNegative, Positive, Share
-from plumbline.operators.errors import ConfigError, suggest
+from plumbline.operators.errors import ConfigError, check_known
 from plumbline.operators.rewards.formats import FORMATS
 from plumbline.operators.rewards.selection import SelectionConfig
 from plumbline.operators.rewards.values import Combine, Std
@@ -48,11 +48,7 @@ class RewardsConfig(Checked):
 
     def __post_init__(self) -> None:
         Checked.__post_init__(self)
-        if self.format not in FORMATS:
-            known = list(FORMATS)
-            raise ConfigError(
-                f"format: expected one of {', '.join(known)}, got {self.format!r}; {suggest(self.format, known)}"
-            )
+        check_known("format", self.format, FORMATS)
         if self.metrics is not None and not self.metrics:
             raise ConfigError("metrics: expected at least one, or null for all of the run's; got none")
         for metric, weight in self.weights(()).items():

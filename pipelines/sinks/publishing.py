@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from plumbline.operators.errors import ConfigError, PlumblineError, suggest
+from plumbline.operators.errors import PlumblineError, check_known
 from plumbline.pipelines.base.storage import StorageConfig, first_line
 from plumbline.pipelines.cells.runs import find_run, read_manifest
 from plumbline.pipelines.cells.store import open_existing_store
@@ -35,9 +35,7 @@ class PublishConfig:
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
-        if self.sink not in SINKS:
-            known = ", ".join(SINKS)
-            raise ConfigError(f"sink: expected one of {known}, got {self.sink!r}; {suggest(self.sink, SINKS)}")
+        check_known("sink", self.sink, SINKS)
 
 
 def publish_run(config: PublishConfig) -> str:

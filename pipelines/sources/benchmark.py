@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from plumbline.operators import schemas
 from plumbline.operators.bounds import Checked, Positive
-from plumbline.operators.errors import ConfigError, suggest
+from plumbline.operators.errors import ConfigError, check_known
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.sources.question_packs import PACKS, PackFile
 from plumbline.pipelines.sources.question_packs.pack import Convention
@@ -131,10 +131,8 @@ class BenchmarkConfig(Checked):
                 "benchmark: expected questions and question_pack together, "
                 f"got questions={self.questions!r} and question_pack={self.question_pack!r}; set both, or none"
             )
-        if self.question_pack is not None and self.question_pack not in PACKS:
-            raise ConfigError(
-                f"benchmark.question_pack: unknown pack {self.question_pack!r}; {suggest(self.question_pack, PACKS)}"
-            )
+        if self.question_pack is not None:
+            check_known("benchmark.question_pack", self.question_pack, PACKS)
         for root in self.uri_roots:
             if not root or ("://" in root and not root.startswith(("s3://", "file://"))):
                 raise ConfigError(f"benchmark.uri_roots: expected folders or s3:// prefixes, got {root!r}")
