@@ -18,13 +18,13 @@ from plumbline.jobs.words import OF_SWEEPS
 from plumbline.operators.errors import PlumblineError
 from plumbline.operators.words import plural
 from plumbline.pipelines.base.exit_codes import HELD, LOST
-from plumbline.pipelines.cells.lease import LeaseHeld, LeaseLost, Sight, take
+from plumbline.pipelines.cells.lease import LeaseHeld, LeaseLost, LeaseSight, take
 from plumbline.pipelines.cells.runs import LATEST_REPORT, by_date, name_newest
 from plumbline.pipelines.cells.store import Store, open_store
 from plumbline.pipelines.maintenance.retention import retain
 from plumbline.pipelines.nightly.deadline import Stop, Stopped, bounded
 from plumbline.pipelines.nightly.nightly_config import NightConfig, NightlyConfig
-from plumbline.pipelines.nightly.outcome import Outcome, read_outcome
+from plumbline.pipelines.nightly.outcome import NightOutcome, read_outcome
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
 
@@ -76,7 +76,7 @@ def _night(console: Console, config: NightlyConfig, stop: Stop) -> int:
     store = open_store(config)
     store.check()
 
-    def watching(other: Sight) -> None:
+    def watching(other: LeaseSight) -> None:
         say(
             console,
             f"watching {other}: up to {options.lease:g} seconds for a sign of life, and {options.wait:g} to end",
@@ -109,7 +109,7 @@ def _night(console: Console, config: NightlyConfig, stop: Stop) -> int:
 
 def _conclude(
     console: Console, planned: PlannedSweep, finished: FinishedSweep, config: NightlyConfig, hold: Callable[[], None]
-) -> Outcome:
+) -> NightOutcome:
     """A run that no night has told of: a new one, or one that was left when its night ended early."""
     from plumbline.jobs.report import show_report  # imports scipy and the charts
     from plumbline.pipelines.nightly.regressions import conclude
@@ -137,7 +137,7 @@ def _conclude(
 
 
 def _drop_runs(
-    console: Console, store: Store, outcome: Outcome, options: NightConfig, hold: Callable[[], None]
+    console: Console, store: Store, outcome: NightOutcome, options: NightConfig, hold: Callable[[], None]
 ) -> tuple[str, ...] | None:
     """Removes the runs that are not kept any more and gives their ids, or None where that was cut short.
 

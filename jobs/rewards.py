@@ -9,7 +9,7 @@ from rich.table import Table
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say
 from plumbline.jobs.words import LISTS
-from plumbline.pipelines.rewards.output import ShardRecord
+from plumbline.pipelines.rewards.output import ExportedShardRecord
 from plumbline.pipelines.rewards.rewards import Exported, export_rewards
 from plumbline.pipelines.rewards.rewards_config import RewardsConfig
 
@@ -30,7 +30,7 @@ def main(config: RewardsConfig) -> int:
     return ended.exit_code
 
 
-def _show_shard(console: Console, record: ShardRecord) -> None:
+def _show_shard(console: Console, record: ExportedShardRecord) -> None:
     console.print(f"{record.name}: {record.examples} examples, {record.rows} rows", markup=False)
 
 

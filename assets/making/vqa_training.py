@@ -41,7 +41,7 @@ from plumbline.assets.making.scenes import (
     random_scene,
 )
 from plumbline.operators.training.exercises import Exercise, ExerciseBatch, ask, make_batch, split_caption
-from plumbline.operators.training.loop import Stage
+from plumbline.operators.training.loop import TrainingStage
 
 CAPTIONS_EVERY = 10
 CAPTIONS_EACH = 2
@@ -102,7 +102,7 @@ without, and stays there.
 """
 
 
-def most_entities(stage: Stage, step: int, fewest: int = FEWEST_ENTITIES) -> int:
+def most_entities(stage: TrainingStage, step: int, fewest: int = FEWEST_ENTITIES) -> int:
     """The most entities a scene has at this step: a curriculum from the fewest to all, grown at 30% of the steps."""
     progress = min(1.0, step / max(1.0, GROWING_SHARE * stage.steps))
     return round(fewest + progress * (MOST_ENTITIES - fewest))
@@ -115,11 +115,11 @@ class ExerciseMaker:
         self.tokenizer = tokenizer
         self.rng = rng
 
-    def captions(self, stage: Stage, step: int) -> ExerciseBatch:
+    def captions(self, stage: TrainingStage, step: int) -> ExerciseBatch:
         """Captions split at a random word: the first part is read, the second written (appendix D)."""
         return self._captions(stage.size, stage.each, most_entities(stage, step))
 
-    def questions(self, mixture: Mixture, stage: Stage, step: int) -> ExerciseBatch:
+    def questions(self, mixture: Mixture, stage: TrainingStage, step: int) -> ExerciseBatch:
         """Questions in the form of inference; now and then captions, so that what they taught is kept."""
         most = most_entities(stage, step, mixture.fewest)
         if step % CAPTIONS_EVERY == 0:

@@ -65,7 +65,7 @@ from plumbline.assets.making.vqa_training import (
 from plumbline.operators.errors import ConfigError, suggest
 from plumbline.operators.models.loading import load
 from plumbline.operators.training.exercises import PARTS, exercise_loss, train_only
-from plumbline.operators.training.loop import Course, Report, Stage, train
+from plumbline.operators.training.loop import Course, Report, TrainingStage, train
 
 
 def world_card(measured: Mapping[str, Any], recipe: Mapping[str, Any]) -> str:
@@ -83,15 +83,15 @@ def world_card(measured: Mapping[str, Any], recipe: Mapping[str, Any]) -> str:
 SUITE_FOLDER = "shapes"
 PAIRS_EACH = 10
 BIASES = {"relative_attention_bias": 10.0}
-STAGES: Mapping[str, Stage] = {
-    "tower": Stage(steps=300, peak=1e-3, size=128),
-    "clip": Stage(steps=600, peak=1e-3, size=96, each=2),
-    "caption": Stage(steps=500, peak=1e-3, size=64, each=2, quick=BIASES),
-    "place": Stage(steps=1200, peak=7e-4, size=24, each=4, quick=BIASES),
-    "relation": Stage(steps=1200, peak=5e-4, size=24, each=4, quick=BIASES),
-    "question": Stage(steps=6000, peak=6e-4, size=24, each=5, quick=BIASES),
-    "writer": Stage(steps=6000, peak=1.5e-3, size=64),
-    "nli": Stage(steps=3000, peak=7e-4, size=96),
+STAGES: Mapping[str, TrainingStage] = {
+    "tower": TrainingStage(steps=300, peak=1e-3, size=128),
+    "clip": TrainingStage(steps=600, peak=1e-3, size=96, each=2),
+    "caption": TrainingStage(steps=500, peak=1e-3, size=64, each=2, quick=BIASES),
+    "place": TrainingStage(steps=1200, peak=7e-4, size=24, each=4, quick=BIASES),
+    "relation": TrainingStage(steps=1200, peak=5e-4, size=24, each=4, quick=BIASES),
+    "question": TrainingStage(steps=6000, peak=6e-4, size=24, each=5, quick=BIASES),
+    "writer": TrainingStage(steps=6000, peak=1.5e-3, size=64),
+    "nli": TrainingStage(steps=3000, peak=7e-4, size=96),
 }
 
 
@@ -121,7 +121,7 @@ class WorldConfig:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
 
-    def stage(self, name: str) -> Stage:
+    def stage(self, name: str) -> TrainingStage:
         """One of STAGES, shortened."""
         stage = STAGES[name]
         return replace(stage, steps=max(1, stage.steps // self.shorten))

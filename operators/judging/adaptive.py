@@ -20,7 +20,7 @@ from plumbline.operators.statistics.sequential import (
     ALIKE,
     B_BETTER,
     NOBODY,
-    Evidence,
+    PairEvidence,
     Places,
     decide,
     evidence,
@@ -33,7 +33,7 @@ Floats = NDArray[np.float64]
 WORDS = {A_BETTER: "a", B_BETTER: "b", ALIKE: "alike"}
 
 
-class Seen(NamedTuple):
+class SeenPrompts(NamedTuple):
     """What an adaptive sweep has seen, and what it decided."""
 
     prompts: int
@@ -131,7 +131,7 @@ def look(
     generators: Sequence[str],
     metrics: Mapping[str, bool],
     options: Adaptive,
-) -> Seen:
+) -> SeenPrompts:
     """Decides what the prompts of the first `looks` of an order tell; of `metrics` is said whether lower is better.
 
     Raises ConfigError for scores beyond the range, where that is needed.
@@ -163,14 +163,14 @@ def look(
                 "decided_after": came[min(place + 1, looks)] if verdict in WORDS else None,
             }
         )
-    return Seen(came[-1], len(prompt_ids), rows.table(records, schemas.DECISIONS))
+    return SeenPrompts(came[-1], len(prompt_ids), rows.table(records, schemas.DECISIONS))
 
 
-def _evidence(pair: _Pair, order: Places, looks: int, options: Adaptive, pairs: int) -> Evidence:
+def _evidence(pair: _Pair, order: Places, looks: int, options: Adaptive, pairs: int) -> PairEvidence:
     """Of the looks that there were; of the prompts to come no score is needed."""
     indifference = options.indifference_of(pair.metric)
     sides = evidence(in_order(pair.differences, order), options, indifference, pairs)
-    return Evidence(*(side[:looks] for side in sides))
+    return PairEvidence(*(side[:looks] for side in sides))
 
 
 def _pairs(metric: str, wide: Floats, generators: Sequence[str], falling: set[str]) -> Iterator[_Pair]:

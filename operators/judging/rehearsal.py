@@ -37,7 +37,7 @@ NAIVE_FIRST = 10
 ORDERS_AT_ONCE = 100
 
 
-class Pair(NamedTuple):
+class GeneratorPair(NamedTuple):
     """Two generators that were scored on the same prompts."""
 
     a: str
@@ -54,7 +54,7 @@ class Pair(NamedTuple):
 class Rehearsed(NamedTuple):
     """Many orders of the same prompts, each looked at until every pair was decided."""
 
-    pairs: Sequence[Pair]
+    pairs: Sequence[GeneratorPair]
     prompts: int
     decided: Decided
     """By order and pair."""
@@ -82,7 +82,9 @@ class Rehearsed(NamedTuple):
         return float(self.false().any(axis=-1).mean())
 
 
-def false_decisions(verdict: NDArray[np.int8], pairs: Sequence[Pair], indifference: float) -> NDArray[np.bool_]:
+def false_decisions(
+    verdict: NDArray[np.int8], pairs: Sequence[GeneratorPair], indifference: float
+) -> NDArray[np.bool_]:
     """Which verdicts (..., pairs) are not so of all prompts; means that are equal but for rounding are equal."""
     truth = np.array([pair.difference for pair in pairs])
     slack = 1e-9 * max(1.0, float(np.abs(truth).max(initial=0)))
@@ -94,19 +96,25 @@ def false_decisions(verdict: NDArray[np.int8], pairs: Sequence[Pair], indifferen
     return false
 
 
-def compared_pairs(scores: pd.DataFrame) -> list[Pair]:
+def compared_pairs(scores: pd.DataFrame) -> list[GeneratorPair]:
     """Every two generators of a table (prompts x generators) that share enough prompts."""
-    pairs = [Pair(str(a), str(b), (scores[a] - scores[b]).to_numpy(np.float64)) for a, b in combinations(scores, 2)]
+    pairs = [
+        GeneratorPair(str(a), str(b), (scores[a] - scores[b]).to_numpy(np.float64)) for a, b in combinations(scores, 2)
+    ]
     return [pair for pair in pairs if np.isfinite(pair.differences).sum() >= FEWEST_PROMPTS]
 
 
-def tied(pairs: Sequence[Pair]) -> list[Pair]:
+def tied(pairs: Sequence[GeneratorPair]) -> list[GeneratorPair]:
     """The pairs with their differences so shifted that no generator is better: whatever is decided of them is false."""
     return [pair._replace(differences=pair.differences - pair.difference) for pair in pairs]
 
 
 def rehearse(
-    pairs: Sequence[Pair], labels: Sequence[str], options: Adaptive, indifferences: Sequence[float], orders: int
+    pairs: Sequence[GeneratorPair],
+    labels: Sequence[str],
+    options: Adaptive,
+    indifferences: Sequence[float],
+    orders: int,
 ) -> list[Rehearsed]:
     """Looks at the pairs in so many balanced random orders of their prompts, each with a label; by indifference."""
     found: list[list[Decided]] = [[] for _ in indifferences]
@@ -132,7 +140,7 @@ def _orders(labels: Sequence[str], orders: int, seed: int) -> Iterator[Places]:
         yield np.stack([balanced_order(labels, one) for one in seeds])
 
 
-def naive(pairs: Sequence[Pair], labels: Sequence[str], orders: int, seed: int) -> NDArray[np.int8]:
+def naive(pairs: Sequence[GeneratorPair], labels: Sequence[str], orders: int, seed: int) -> NDArray[np.int8]:
     """What a t-test after every prompt would say, the first to pass 5% counting: verdicts (orders, pairs)."""
     return np.concatenate(
         [

@@ -8,7 +8,7 @@ from plumbline.operators.errors import RowError
 from plumbline.operators.metrics.writing import WrittenQuestion
 
 if TYPE_CHECKING:
-    from plumbline.operators.metrics.modules import Seen
+    from plumbline.operators.metrics.modules import LookResult
 
 
 Logprobs = tuple[tuple[float, ...], ...]
@@ -27,7 +27,7 @@ class Answered(NamedTuple):
     """The choice that they mean."""
     p_entail: float | None = None
     """The probability that the prompt entails the question with its answer, where that was computed."""
-    seen: "tuple[Seen, ...]" = ()
+    seen: "tuple[LookResult, ...]" = ()
     """What each of its looks has shown, where modules answer it (operators/metrics/modules.py)."""
     prior: Logprobs = ()
     """As `token_logprobs` where there is nothing to see, where the metric takes that out."""

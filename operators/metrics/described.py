@@ -9,7 +9,7 @@ from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.judged import AGAIN, fill
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.writer import digest, prompt_template
-from plumbline.operators.metrics.writing import Sampling, UnreadableReply, Writing, ask
+from plumbline.operators.metrics.writing import ReplySampling, UnreadableReply, Writing, ask
 from plumbline.operators.models.calls import Region
 
 DESCRIBE = prompt_template("llmscore_describe")
@@ -64,7 +64,7 @@ class DescribedConfig(Metric):
 
     def caption(self) -> Writing[str]:
         """One request; a caption is taken as far as it goes."""
-        (reply,) = yield [Sampling(self.caption_tokens).request(self.caption_instruction, stop=())]
+        (reply,) = yield [ReplySampling(self.caption_tokens).request(self.caption_instruction, stop=())]
         return read_prose(reply.text)
 
     def describing(self) -> dict[str, Any]:
@@ -72,8 +72,8 @@ class DescribedConfig(Metric):
         return {"templates": digest(AGAIN, DESCRIBE), **self._describing._asdict()}
 
     @property
-    def _describing(self) -> Sampling:
-        return Sampling(self.description_tokens, self.description_temperature, self.description_seed)
+    def _describing(self) -> ReplySampling:
+        return ReplySampling(self.description_tokens, self.description_temperature, self.description_seed)
 
     def describe(self, sight: Sight) -> Writing[str]:
         """The object-centric description of an image that is known by its caption and its regions."""

@@ -12,7 +12,7 @@ from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Answered, Element, Scored, element, mean_scored
 from plumbline.operators.metrics.metric import Expected, Prior, with_prior
-from plumbline.operators.metrics.parsing import Place
+from plumbline.operators.metrics.parsing import TextSpan
 from plumbline.operators.metrics.question_blocks import Block, blocks_schema, read_blocks, read_json_blocks
 from plumbline.operators.metrics.reply_forms import (
     entries,
@@ -155,7 +155,7 @@ class Span(NamedTuple):
     kind: str | None
     groundable: float
     """How well they can be seen, in [0, 1]."""
-    place: Place | None
+    place: TextSpan | None
     """Where they stand in the prompt."""
 
 
@@ -230,7 +230,7 @@ def _share(text: str) -> float | None:
 def _placed(labels: Sequence[_Label], prompt: str) -> Iterator[Span]:
     """The labels as spans, each found behind the one before it and the words between, where these stand there."""
     cursor = 0
-    taken: list[Place] = []
+    taken: list[TextSpan] = []
     for label in labels:
         cursor = parsing.skip(label.before, prompt, cursor) if cursor else _opening(label.before, prompt)
         place = parsing.find(label.words, prompt, after=cursor, taken=taken)

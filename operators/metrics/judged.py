@@ -12,7 +12,7 @@ from plumbline.operators.metrics.answered import Rating
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.reply_forms import Replies, integer, record, string
 from plumbline.operators.metrics.writer import digest
-from plumbline.operators.metrics.writing import Sampling, UnreadableReply, Writing, ask
+from plumbline.operators.metrics.writing import ReplySampling, UnreadableReply, Writing, ask
 from plumbline.operators.models.calls import Request
 
 AGAIN = "That reply could not be read: {error}. Write the whole reply again, in exactly the form that was asked for."
@@ -72,9 +72,9 @@ class JudgedConfig(Metric):
     """Of draws at a temperature above 0."""
 
     @property
-    def sampling(self) -> Sampling:
+    def sampling(self) -> ReplySampling:
         """How verdicts are drawn."""
-        return Sampling(self.max_tokens, self.temperature, self.seed)
+        return ReplySampling(self.max_tokens, self.temperature, self.seed)
 
     def verdict(self, text: str, scales: Sequence[Scale], check: Check = accept) -> Writing[Verdict]:
         """The program of one verdict: `text` says what is to be judged, the form is put below it."""

@@ -206,7 +206,7 @@ class Look(NamedTuple):
     text_threshold: float = 0.0
 
 
-class Seen(NamedTuple):
+class LookResult(NamedTuple):
     """What a look has shown."""
 
     boxes: tuple[Box, ...] = ()
@@ -270,7 +270,7 @@ def _plural(name: str) -> str:
 # Whether it holds
 
 
-class Verdict(NamedTuple):
+class StatementVerdict(NamedTuple):
     """What became of a statement."""
 
     holds: bool
@@ -278,29 +278,29 @@ class Verdict(NamedTuple):
     """What was seen, in words."""
 
 
-def judge(statement: Statement, seen: Sequence[Seen], relations: Relations) -> Verdict:
+def judge(statement: Statement, seen: Sequence[LookResult], relations: Relations) -> StatementVerdict:
     """Whether a statement holds, by what its looks have shown, in their order."""
     match statement.module:
         case "object":
-            return Verdict(bool(seen[0].boxes), _found(statement, seen))
+            return StatementVerdict(bool(seen[0].boxes), _found(statement, seen))
         case "count":
-            return Verdict(_counts(len(seen[0].boxes), statement.arguments[1]), _found(statement, seen))
+            return StatementVerdict(_counts(len(seen[0].boxes), statement.arguments[1]), _found(statement, seen))
         case "text":
             return _reads(statement.arguments[0], seen[0].text or "")
         case "vqa":
             given = _chosen(seen[0], statement.arguments[1:])
-            return Verdict(given == statement.arguments[1], given)
+            return StatementVerdict(given == statement.arguments[1], given)
         case "spatial" | "scale":
             return _relates(statement, seen, relations)
 
 
-def _chosen(seen: Seen, choices: Sequence[str]) -> str:
+def _chosen(seen: LookResult, choices: Sequence[str]) -> str:
     """The choice that a reply is, or the reply itself."""
     text = seen.text or ""
     return same_choice(text, choices) or text
 
 
-def _found(statement: Statement, seen: Sequence[Seen]) -> str:
+def _found(statement: Statement, seen: Sequence[LookResult]) -> str:
     return ", ".join(f"{len(one.boxes)} x {name}" for one, name in zip(seen, statement.arguments, strict=False))
 
 
@@ -319,22 +319,22 @@ def _counts(found: int, bound: str) -> bool:
     return _COMPARES[bound.removesuffix(digits)](found, int(digits))
 
 
-def _reads(wanted: str, text: str) -> Verdict:
+def _reads(wanted: str, text: str) -> StatementVerdict:
     """A text counts where a line that was read says it, or all lines together; punctuation and case do not matter."""
     lines = text.splitlines()
     said = {_plain(line) for line in [*lines, " ".join(lines)]}
-    return Verdict(_plain(wanted) in said, " / ".join(lines))
+    return StatementVerdict(_plain(wanted) in said, " / ".join(lines))
 
 
 def _plain(text: str) -> str:
     return parsing.one_line(re.sub(r"[.,?!*]", "", text)).casefold()
 
 
-def _relates(statement: Statement, seen: Sequence[Seen], relations: Relations) -> Verdict:
+def _relates(statement: Statement, seen: Sequence[LookResult], relations: Relations) -> StatementVerdict:
     relation = _relation(statement)
     if relation is None:
         replies = [_chosen(one, parsing.YES_NO) for one in seen]
-        return Verdict(all(reply == "yes" for reply in replies), ", ".join(replies))
+        return StatementVerdict(all(reply == "yes" for reply in replies), ", ".join(replies))
     named = [
         [box for box in one.boxes if box.label.casefold() == name.casefold()]
         for one, name in zip(seen, dict.fromkeys(statement.arguments[:2]), strict=True)
@@ -342,7 +342,7 @@ def _relates(statement: Statement, seen: Sequence[Seen], relations: Relations) -
     pairs = product(named[0], named[-1]) if len(named) > 1 else _others(named[0])
     swapped = relations == "released"
     holds = any(_HOLDS[relation](*(pair[::-1] if swapped else pair)) for pair in pairs)
-    return Verdict(holds, _found(statement, seen))
+    return StatementVerdict(holds, _found(statement, seen))
 
 
 def _others(boxes: Sequence[Box]) -> Iterator[tuple[Box, Box]]:

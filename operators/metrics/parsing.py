@@ -39,7 +39,7 @@ _NUMBERED = re.compile(
 _VARIANTS = {**dict.fromkeys("'’‘`", "['’‘`]"), **dict.fromkeys('"“”', '["“”]'), **dict.fromkeys("-–—", "[-–—]")}
 
 
-class Place(NamedTuple):
+class TextSpan(NamedTuple):
     """Where words stand in a prompt: its characters `start` to `end`."""
 
     start: int
@@ -186,7 +186,7 @@ def number_in(text: str) -> int | None:
     return total + group if words else None
 
 
-def find(words: str, prompt: str, *, after: int = 0, taken: Sequence[Place] = ()) -> Place | None:
+def find(words: str, prompt: str, *, after: int = 0, taken: Sequence[TextSpan] = ()) -> TextSpan | None:
     """Where the words stand in the prompt, whatever their case, spacing and quotes.
 
     Of several places the first that starts at `after` or later and is not taken, else the first not taken, else the
@@ -199,7 +199,7 @@ def find(words: str, prompt: str, *, after: int = 0, taken: Sequence[Place] = ()
     return next((place for place in free if place.start >= after), next(iter([*free, *places]), None))
 
 
-def _places(words: str, prompt: str) -> Iterator[Place]:
+def _places(words: str, prompt: str) -> Iterator[TextSpan]:
     words = one_line(words)
     for form in dict.fromkeys((words, words.strip(_EDGE))):
         if not form:
@@ -207,7 +207,7 @@ def _places(words: str, prompt: str) -> Iterator[Place]:
         pattern = _pattern(form)
         if form.isascii():
             pattern = (r"(?<!\w)" if form[0].isalnum() else "") + pattern + (r"(?!\w)" if form[-1].isalnum() else "")
-        yield from (Place(*match.span()) for match in re.finditer(pattern, prompt, re.IGNORECASE))
+        yield from (TextSpan(*match.span()) for match in re.finditer(pattern, prompt, re.IGNORECASE))
 
 
 def skip(text: str, prompt: str, start: int) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from plumbline.operators.metrics import parsing
-from plumbline.operators.metrics.writing import Sampling, UnreadableReply
+from plumbline.operators.metrics.writing import ReplySampling, UnreadableReply
 from plumbline.operators.models.calls import Request
 
 Replies = Literal["text", "json"]
@@ -26,7 +26,7 @@ class Form(NamedTuple, Generic[Part]):
     schema: Callable[[int], Schema] | None = None
     """What replies of at most so many tokens are held to."""
 
-    def request(self, sampling: Sampling, text: str) -> Request:
+    def request(self, sampling: ReplySampling, text: str) -> Request:
         """A conversation that opens with the instructions and goes on with the text."""
         request = sampling.request(self.instructions + text)
         return request if self.schema is None else request._replace(schema=json.dumps(self.schema(request.max_tokens)))

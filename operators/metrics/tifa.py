@@ -9,11 +9,11 @@ from plumbline.operators.bounds import Share
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Answered, Element, Scored, element, mean_scored
 from plumbline.operators.metrics.metric import Expected
-from plumbline.operators.metrics.parsing import Place
+from plumbline.operators.metrics.parsing import TextSpan
 from plumbline.operators.metrics.question_blocks import Block, blocks_schema, read_blocks, read_json_blocks
 from plumbline.operators.metrics.reply_forms import Form, Replies, one_of, record, string, texts_under
 from plumbline.operators.metrics.writer import WriterConfig, both_forms, digest, likeliest
-from plumbline.operators.metrics.writing import Sampling, Writing, WrittenQuestion, ask, is_asked, read_each
+from plumbline.operators.metrics.writing import ReplySampling, Writing, WrittenQuestion, ask, is_asked, read_each
 from plumbline.operators.models.calls import Request
 from plumbline.operators.models.vqa_profiles import Reduction, VqaProfile
 
@@ -104,7 +104,7 @@ def one_step_templates(replies: Replies) -> str:
     return digest(*QUESTIONS[replies].identity, QUESTIONS_HEADING)
 
 
-def write_once(prompt: str, sampling: Sampling, replies: Replies) -> Writing[list[WrittenQuestion]]:
+def write_once(prompt: str, sampling: ReplySampling, replies: Replies) -> Writing[list[WrittenQuestion]]:
     """All questions in one reply, unfiltered."""
     form = QUESTIONS[replies]
     request = form.request(sampling, f"Description:\n{parsing.one_line(prompt)}\n{QUESTIONS_HEADING}")
@@ -115,7 +115,7 @@ def read_questions(
     prompt: str, reply: str, parts: Callable[[str], Sequence[Block]] = read_blocks
 ) -> list[WrittenQuestion]:
     """The questions of a reply in the form of QUESTIONS; raises UnreadableReply where there are none."""
-    taken: dict[str | None, Place | None] = {None: None}
+    taken: dict[str | None, TextSpan | None] = {None: None}
     questions = []
     for index, block in enumerate(parts(reply), start=1):
         words, kind = _subject(block.subject or "")
@@ -134,7 +134,7 @@ def _subject(written: str) -> tuple[str | None, str | None]:
 
 
 def _question(
-    question_id: str, prompt: str, block: Block, kind: str | None, words: str | None, place: Place | None
+    question_id: str, prompt: str, block: Block, kind: str | None, words: str | None, place: TextSpan | None
 ) -> WrittenQuestion:
     span = prompt[place.start : place.end] if place else words
     start, end = place or (None, None)

@@ -13,7 +13,7 @@ from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Answered, Element, Scored, element, mean_scored
 from plumbline.operators.metrics.metric import Expected
-from plumbline.operators.metrics.parsing import Place
+from plumbline.operators.metrics.parsing import TextSpan
 from plumbline.operators.metrics.reply_forms import Form, Replies, listing, record, string, texts_under
 from plumbline.operators.metrics.writer import (
     WriterConfig,
@@ -130,7 +130,7 @@ class Vq2Config(WriterConfig):
         pairs = zip(asked, kept, strict=True)
         return [self._written(index, question, keep) for index, (question, keep) in enumerate(pairs, start=1)]
 
-    def _ask_each(self, prompt: str, about: str, places: Sequence[Place]) -> Writing[list["_PhraseQuestion"]]:
+    def _ask_each(self, prompt: str, about: str, places: Sequence[TextSpan]) -> Writing[list["_PhraseQuestion"]]:
         samples = self.parts.samples
         drawn = [place for place in places for _ in range(samples)]
         phrases = [prompt[place.start : place.end] for place in drawn]
@@ -186,16 +186,16 @@ class _PhraseQuestion(NamedTuple):
     """A phrase of the prompt with the question that it answers."""
 
     phrase: str
-    place: Place
+    place: TextSpan
     question: str
 
 
-def read_spans(prompt: str, reply: str, parts: Callable[[str], Sequence[str]] = parsing.lines) -> list[Place]:
+def read_spans(prompt: str, reply: str, parts: Callable[[str], Sequence[str]] = parsing.lines) -> list[TextSpan]:
     """Where the listed phrases stand in the prompt, one per line or separated by commas; each phrase once.
 
     What does not stand in the prompt is left out; raises UnreadableReply where nothing does.
     """
-    places: dict[str, Place] = {}
+    places: dict[str, TextSpan] = {}
     phrases = (phrase for line in parts(reply) for phrase in _phrases(prompt, line))
     for phrase in islice(phrases, MAX_LINES):
         place = parsing.find(phrase, prompt)

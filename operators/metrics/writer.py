@@ -14,7 +14,7 @@ from plumbline.operators.metrics.answered import Answered, Scored
 from plumbline.operators.metrics.metric import Evidence, Metric
 from plumbline.operators.metrics.reply_forms import Form, Part, Replies, Schema
 from plumbline.operators.metrics.vqascore import log_likelihood
-from plumbline.operators.metrics.writing import RETRY, STOP, Put, Sampling, Writing, WrittenQuestion
+from plumbline.operators.metrics.writing import RETRY, STOP, Put, ReplySampling, Writing, WrittenQuestion
 from plumbline.operators.models.vqa_profiles import Reduction, VqaProfile
 
 
@@ -88,9 +88,9 @@ class WriterConfig(AskingConfig):
                 raise ConfigError(f"{self.kind} {name}: expected the role of one of the sweep's models, got {role!r}")
 
     @property
-    def sampling(self) -> Sampling:
+    def sampling(self) -> ReplySampling:
         """How the writer's replies are drawn."""
-        return Sampling(self.max_tokens, self.temperature, self.seed)
+        return ReplySampling(self.max_tokens, self.temperature, self.seed)
 
     def recipe(self, *forms: Mapping[Replies, Form[Any]], texts: Sequence[str] = ()) -> dict[str, Any]:
         """All that decides replies in these forms; `texts` are what else requests say."""

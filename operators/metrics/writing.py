@@ -79,7 +79,7 @@ def is_asked(keep: bool | None) -> bool:
     return keep is not False
 
 
-class Sampling(NamedTuple):
+class ReplySampling(NamedTuple):
     """How replies are drawn; part of the questions' recipe."""
 
     max_tokens: int = 2048

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics import parsing
-from plumbline.operators.metrics.parsing import Place
+from plumbline.operators.metrics.parsing import TextSpan
 from plumbline.operators.metrics.reply_forms import (
     Form,
     Replies,
@@ -136,7 +136,7 @@ def _questions(said: Sequence[WrittenTag], prompt: str) -> Iterator[WrittenQuest
     """As rows; the row of a prompt without tags has no kind."""
     if not said:
         yield WrittenQuestion("1", NONE, ())
-    taken: list[Place] = []
+    taken: list[TextSpan] = []
     for number, (tag, words) in enumerate(said, start=1):
         place = parsing.find(words, prompt, taken=taken) if words else None
         taken += [place] if place else []

@@ -8,7 +8,7 @@ from plumbline.operators.bounds import Checked, NotNegative, Positive
 from plumbline.operators.metrics.answered import Scored
 from plumbline.operators.metrics.metric import Evidence, Expected, Metric
 from plumbline.operators.metrics.reply_forms import Replies
-from plumbline.operators.metrics.writing import Sampling
+from plumbline.operators.metrics.writing import ReplySampling
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,9 +28,9 @@ class WriterOptions(Checked):
     """`text`, as the paper has it, or `json`, held to a schema, so that a small model's replies can be read too."""
 
     @property
-    def sampling(self) -> Sampling:
+    def sampling(self) -> ReplySampling:
         """How the replies are drawn."""
-        return Sampling(self.max_tokens, self.temperature, self.seed)
+        return ReplySampling(self.max_tokens, self.temperature, self.seed)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -47,7 +47,7 @@ class Point(NamedTuple):
     high: float
 
 
-class Line(NamedTuple):
+class ChartLine(NamedTuple):
     """Points that may be compared with each other, in their order, and their colour as CSS."""
 
     points: Sequence[Point]
@@ -95,7 +95,7 @@ def distribution_chart(scores: RunScores, board: Board) -> Chart:
     return Chart(svg, label, len(board.standings) - len(values))
 
 
-def trend_chart(lines: Sequence[Line], breaks: Sequence[str | int], label: str) -> Chart:
+def trend_chart(lines: Sequence[ChartLine], breaks: Sequence[str | int], label: str) -> Chart:
     """Means over time, or over the steps of a training, with their intervals as bands; dashed where a line must end.
 
     Places are ISO times, or whole numbers. Of long lines the single points are not marked, but for the last.

@@ -13,7 +13,7 @@ from plumbline.operators.errors import RowError
 from plumbline.operators.image_rows import FetchUri
 from plumbline.operators.images import decode_picture
 from plumbline.operators.report.marked_words import (
-    AskedQuestion,
+    MarkedQuestion,
     Segment,
     asked_questions,
     cut,
@@ -55,7 +55,7 @@ class MetricView(NamedTuple):
     metric: str
     score: float
     rank: float
-    questions: list[AskedQuestion]
+    questions: list[MarkedQuestion]
     words: list[Segment]
     """The prompt by what its questions score; empty where none says which words it is about."""
     more: int

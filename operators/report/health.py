@@ -40,7 +40,7 @@ class Failure(NamedTuple):
     remedy: str
 
 
-class Cost(NamedTuple):
+class ShownCost(NamedTuple):
     """What one stage asked of its model in this run; None where the manifest does not say."""
 
     stage: str
@@ -65,7 +65,7 @@ class Health(NamedTuple):
     models: dict[str, Named]
     conventions: dict[str, Named]
     facts: Named
-    costs: list[Cost]
+    costs: list[ShownCost]
     cost_note: str
 
     @property
@@ -161,7 +161,7 @@ def _facts(manifest: Mapping[str, Any]) -> Named:
     return facts | {package: str(version) for package, version in versions.items()}
 
 
-def _costs(manifest: Mapping[str, Any]) -> list[Cost]:
+def _costs(manifest: Mapping[str, Any]) -> list[ShownCost]:
     """By stage, model calls, tokens and seconds, where the manifest has them."""
     usage, seconds, calls = (_mapping(manifest, name) for name in ("usage", "seconds", "calls"))
     worked, waited = (_mapping(manifest, name) for name in ("worked", "waited"))
@@ -172,7 +172,7 @@ def _costs(manifest: Mapping[str, Any]) -> list[Cost]:
         took = seconds.get(stage)
         of_models = worked.get(stage, 0) + waited.get(stage, 0)
         share = waited[stage] / of_models if of_models else None
-        costs.append(Cost(stage, made, read, written, None if took is None else round(took), share))
+        costs.append(ShownCost(stage, made, read, written, None if took is None else round(took), share))
     return costs
 
 

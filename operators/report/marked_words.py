@@ -31,7 +31,7 @@ class Segment(NamedTuple):
         return 0 if self.score is None else round(100 * (1 - min(max(self.score, 0.0), 1.0)))
 
 
-class AskedQuestion(NamedTuple):
+class MarkedQuestion(NamedTuple):
     """A question about an image, as it is shown."""
 
     text: str
@@ -55,15 +55,15 @@ def _state(element: Mapping[str, Any]) -> State:
     return state_of(element["score"], element["wanted"], element["given"])
 
 
-def asked_questions(elements: Sequence[Mapping[str, Any]]) -> list[AskedQuestion]:
+def asked_questions(elements: Sequence[Mapping[str, Any]]) -> list[MarkedQuestion]:
     """The questions of an image, those that went wrong first, and at most so many."""
     order = (*_WORST_FIRST, "left out")
     return sorted(map(asked_question, elements), key=lambda question: order.index(question.state))[:MOST_QUESTIONS]
 
 
-def asked_question(element: Mapping[str, Any]) -> AskedQuestion:
+def asked_question(element: Mapping[str, Any]) -> MarkedQuestion:
     """An element of a score as it is shown."""
-    return AskedQuestion(
+    return MarkedQuestion(
         text=cut(element["text"]),
         span=cut(element["span"]),
         wanted=cut(element["wanted"]),

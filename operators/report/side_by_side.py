@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from plumbline.operators.report.gallery import NO_DETAIL, ImageDetail
-from plumbline.operators.report.marked_words import AskedQuestion, asked_question, cut, unreadable
+from plumbline.operators.report.marked_words import MarkedQuestion, asked_question, cut, unreadable
 from plumbline.operators.report.picked_images import ImageKey, Pick
 from plumbline.operators.words import Shown, number, shown
 
@@ -39,7 +39,7 @@ class QuestionRow(NamedTuple):
 
     text: str
     wanted: str
-    answers: list[AskedQuestion | None]
+    answers: list[MarkedQuestion | None]
 
     @property
     def differs(self) -> bool:
@@ -113,7 +113,7 @@ def _score_row(metric: str, falls: bool, picks: Sequence[Pick]) -> ScoreRow:
 
 def _questions(metric: str, of_sides: Sequence[Sequence[Mapping[str, Any]]]) -> Questions:
     """A metric's questions in the order in which they are asked first."""
-    by_id: dict[str, list[AskedQuestion | None]] = {}
+    by_id: dict[str, list[MarkedQuestion | None]] = {}
     for place, elements in enumerate(of_sides):
         for element in elements:
             answers = by_id.setdefault(str(element["question_id"]), [None] * len(of_sides))

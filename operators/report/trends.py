@@ -11,7 +11,7 @@ import pyarrow as pa
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.metrics.table import falling_metrics
 from plumbline.operators.report.changes import recipe
-from plumbline.operators.report.charts import Chart, Line, Point, trend_chart
+from plumbline.operators.report.charts import Chart, ChartLine, Point, trend_chart
 from plumbline.operators.report.marked_words import cut
 from plumbline.operators.summary import OVERALL
 from plumbline.operators.words import Sentence, Shown, names, number, plural, shown
@@ -260,7 +260,7 @@ class _Drawing:
         if own.empty:
             return None
         lines = [
-            Line(_points(rows["began"], rows), _colour(self.generators.index(str(key[0]))))
+            ChartLine(_points(rows["began"], rows), _colour(self.generators.index(str(key[0]))))
             for key, rows in own.groupby(["generator", "recipe"], sort=False)
         ]
         times = [time for broken, time, _ in self.breaks if broken == metric]
@@ -277,7 +277,9 @@ class _Drawing:
         places = pd.DataFrame([self.steps[str(name)] for name in last["generator"]], columns=["family", "step"])
         placed = last.assign(family=places["family"].to_numpy(), step=places["step"].to_numpy()).sort_values("step")
         groups = [(str(family), rows) for family, rows in placed.groupby("family") if family in self.families]
-        lines = [Line(_points(rows["step"], rows), _colour(self.families.index(family))) for family, rows in groups]
+        lines = [
+            ChartLine(_points(rows["step"], rows), _colour(self.families.index(family))) for family, rows in groups
+        ]
         said = [f"{family} {number(rows['mean'].iloc[-1])} at {rows['step'].iloc[-1]}" for family, rows in groups]
         label = f"Mean {metric} over the steps of a training, {skill}, with 95% intervals; last: {'; '.join(said)}"
         return trend_chart(lines, [], label)

@@ -27,7 +27,7 @@ class InspectingMetric(Protocol):
         """The program that has one image judged, by the questions about its prompt where the chain has them."""
 
 
-class PromptTexts(NamedTuple):
+class JudgedPrompts(NamedTuple):
     """The prompts by which images are judged, with the questions about each where a metric goes by these."""
 
     prompts: Mapping[str, str]
@@ -71,10 +71,10 @@ class InspectionsStage(SeeingStage):
         self._texts = remembered(texts_of)
         self._written = remembered(lambda questions: WrittenIndex(questions.read(), None))
 
-    def asked(self, inputs: Inputs) -> Mapping[str, PromptTexts]:
+    def asked(self, inputs: Inputs) -> Mapping[str, JudgedPrompts]:
         texts = self._texts(inputs.prompts)
         asked = {name: inputs.upstream[name].get("questions") for name in inputs.metrics}
-        return {name: PromptTexts(texts, self._written(read) if read else None) for name, read in asked.items()}
+        return {name: JudgedPrompts(texts, self._written(read) if read else None) for name, read in asked.items()}
 
     def say(self, encoded: Encoded, seen: Sequence[Seen]) -> Ran[Verdict]:
         return write_about(self.model, encoded, seen, [self._program(one) for one in seen])

@@ -11,7 +11,7 @@ from plumbline.operators import rows, schemas
 from plumbline.operators.batches import isolate
 from plumbline.operators.errors import RowError
 from plumbline.operators.images import PreparedImages
-from plumbline.operators.metrics.modules import Look, Seen
+from plumbline.operators.metrics.modules import Look, LookResult
 from plumbline.operators.models.calls import DetectionModel, LikelihoodModel, Question, ReadingModel, Wanted
 from plumbline.operators.stages.answers import AskingMetric, QuestionedImagesStage, QuestionIndex, ShardAnswers
 from plumbline.operators.stages.stage import StageOptions
@@ -81,7 +81,7 @@ class ModulesStage(QuestionedImagesStage):
             for image, row in window.items()
             for question in answered.questions(row)
         ]
-        seen: dict[tuple[int, Look], Seen | RowError] = {}
+        seen: dict[tuple[int, Look], LookResult | RowError] = {}
         for model in self.calls:
             wanted = dict.fromkeys((one.image, look) for one in asked for look in one.looks if look.model == model)
             seen |= self._take(model, list(wanted), pictures)
@@ -90,7 +90,7 @@ class ModulesStage(QuestionedImagesStage):
 
     def _take(
         self, name: str, wanted: Sequence[tuple[int, Look]], pictures: Sequence[Image.Image]
-    ) -> dict[tuple[int, Look], Seen | RowError]:
+    ) -> dict[tuple[int, Look], LookResult | RowError]:
         """What one model sees by each look; of an image that it cannot prepare, the error."""
         model = self.models[name]
         encoded = self._encode(model, list(dict.fromkeys(image for image, _ in wanted)), pictures)
@@ -99,7 +99,7 @@ class ModulesStage(QuestionedImagesStage):
         sound = [one for one in wanted if one[0] in places]
         take = partial(_TAKES[name], model, list(features.values()))
         taken = isolate(lambda batch: take([(places[image], look) for image, look in batch]), sound)
-        seen: dict[tuple[int, Look], Seen | RowError] = {one: encoded[one[0]] for one in wanted}
+        seen: dict[tuple[int, Look], LookResult | RowError] = {one: encoded[one[0]] for one in wanted}
         return seen | dict(zip(sound, taken, strict=True))
 
     def _encode(self, model: Any, shown: Sequence[int], pictures: Sequence[Image.Image]) -> dict[int, Any]:
@@ -116,27 +116,27 @@ Looking = Sequence[tuple[int, Look]]
 """Looks, each with the place of its image among the features."""
 
 
-def _detect(model: DetectionModel, features: Sequence[Any], looking: Looking) -> list[Seen | RowError]:
+def _detect(model: DetectionModel, features: Sequence[Any], looking: Looking) -> list[LookResult | RowError]:
     found = model.detect(features, [Wanted(image, *look[1:]) for image, look in looking])
-    return [boxes if isinstance(boxes, RowError) else Seen(boxes=tuple(boxes)) for boxes in found]
+    return [boxes if isinstance(boxes, RowError) else LookResult(boxes=tuple(boxes)) for boxes in found]
 
 
-def _read(model: ReadingModel, features: Sequence[Any], looking: Looking) -> list[Seen | RowError]:
+def _read(model: ReadingModel, features: Sequence[Any], looking: Looking) -> list[LookResult | RowError]:
     texts = model.ocr([features[image] for image, _ in looking])
-    return [text if isinstance(text, RowError) else Seen(text=text) for text in texts]
+    return [text if isinstance(text, RowError) else LookResult(text=text) for text in texts]
 
 
-def _answer(model: LikelihoodModel, features: Sequence[Any], looking: Looking) -> list[Seen | RowError]:
+def _answer(model: LikelihoodModel, features: Sequence[Any], looking: Looking) -> list[LookResult | RowError]:
     replies = model.reply(features, [Question(image, look.text, ()) for image, look in looking])
-    return [reply if isinstance(reply, RowError) else Seen(text=reply) for reply in replies]
+    return [reply if isinstance(reply, RowError) else LookResult(text=reply) for reply in replies]
 
 
 _TAKES: Mapping[str, Any] = {"detector": _detect, "reader": _read, "model": _answer}
 
 
-def _add(answered: ShardAnswers, asked: _ImageLooks, seen: Sequence[Seen | RowError]) -> None:
+def _add(answered: ShardAnswers, asked: _ImageLooks, seen: Sequence[LookResult | RowError]) -> None:
     """What was seen for a question; an error of one of its looks is the row's."""
-    sound = [one for one in seen if isinstance(one, Seen)]
+    sound = [one for one in seen if isinstance(one, LookResult)]
     for error in (one for one in seen if isinstance(one, RowError)):
         answered.fail(asked.row, error)
     boxes = [[box._asdict() for box in one.boxes] for one in sound]

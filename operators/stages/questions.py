@@ -22,14 +22,14 @@ Written = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 @runtime_checkable
-class AskingMetric(Protocol):
+class QuestioningMetric(Protocol):
     """A metric with questions: it has them written, or they are the benchmark's own (PackedMetric)."""
 
     def asking(self) -> dict[str, Any]:
         """All that decides the questions, but for the model that writes them, and for a pack's content."""
 
 
-class WritingMetric(AskingMetric, Protocol):
+class WritingMetric(QuestioningMetric, Protocol):
     """A metric that has questions written."""
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
@@ -60,7 +60,7 @@ class QuestionsStage(RowStage):
     schema = schemas.QUESTIONS
     counted = "writer"
     over = "prompts"
-    needs = AskingMetric
+    needs = QuestioningMetric
     calls: ClassVar = {"writer": "generate"}
     optional = frozenset({"writer"})
     keeps_rows = True

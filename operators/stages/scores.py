@@ -9,7 +9,7 @@ from plumbline.operators import rows, schemas
 from plumbline.operators.errors import RowError
 from plumbline.operators.metrics.answered import Answered, Logprobs, Scored, incomplete, mean_over_images
 from plumbline.operators.metrics.metric import Evidence, Metric
-from plumbline.operators.metrics.modules import Seen
+from plumbline.operators.metrics.modules import LookResult
 from plumbline.operators.metrics.parsing import shown
 from plumbline.operators.metrics.writing import WrittenQuestion, is_asked
 from plumbline.operators.models.calls import Box
@@ -252,5 +252,5 @@ def _logprobs(answer: Mapping[str, Any]) -> Logprobs:
     return tuple(map(tuple, answer.get("token_logprobs") or ()))
 
 
-def _seen(boxes: Sequence[Mapping[str, Any]] | None, text: str | None) -> Seen:
-    return Seen(tuple(Box(**box) for box in boxes or ()), text)
+def _seen(boxes: Sequence[Mapping[str, Any]] | None, text: str | None) -> LookResult:
+    return LookResult(tuple(Box(**box) for box in boxes or ()), text)

@@ -34,7 +34,7 @@ class GraphScores(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class ErrorNode:
     """The images of one set of errors."""
 
     level: int
@@ -60,16 +60,16 @@ def score_graphs(nodes: pd.DataFrame, scores: pd.DataFrame, convention: Conventi
     return pd.DataFrame({"metric": metrics, **columns, "graph_id": np.repeat(ids, len(scores.columns))})
 
 
-def _nodes(names: NDArray[Any], levels: NDArray[Any], values: Floats) -> list[Node]:
+def _nodes(names: NDArray[Any], levels: NDArray[Any], values: Floats) -> list[ErrorNode]:
     """A graph's nodes by level, in the order in which they stand."""
     rows: dict[Any, list[int]] = {}
     for row, name in enumerate(names):
         rows.setdefault(name, []).append(row)
-    nodes = [Node(int(levels[of_node[0]]), values[of_node]) for of_node in rows.values()]
+    nodes = [ErrorNode(int(levels[of_node[0]]), values[of_node]) for of_node in rows.values()]
     return sorted(nodes, key=lambda node: node.level)
 
 
-def score_graph(nodes: Sequence[Node], convention: Convention) -> GraphScores:
+def score_graph(nodes: Sequence[ErrorNode], convention: Convention) -> GraphScores:
     """The meta-metrics of one graph; one with a single level has no order, and gets 0.
 
     By `current` a graph that a metric scored nowhere is nan, and so is the order of one without a root.
@@ -87,7 +87,7 @@ def score_graph(nodes: Sequence[Node], convention: Convention) -> GraphScores:
     )
 
 
-def _current(nodes: Sequence[Node]) -> GraphScores:
+def _current(nodes: Sequence[ErrorNode]) -> GraphScores:
     """By the maintained code: a walk weighs by its scored images, at least two, and pairs of nodes know no walk."""
     n_metrics = nodes[0].scores.shape[1]
     rooted = any(node.level == 0 for node in nodes)
@@ -99,21 +99,21 @@ def _current(nodes: Sequence[Node]) -> GraphScores:
     return GraphScores(_mean(orders[:, 0], weights), _mean(orders[:, 1], weights), separation, delta)
 
 
-def walks_of(nodes: Sequence[Node], *, twice: bool) -> Iterator[tuple[Node, ...]]:
+def walks_of(nodes: Sequence[ErrorNode], *, twice: bool) -> Iterator[tuple[ErrorNode, ...]]:
     """One node from every level, as a full product; `twice` heads a walk with every ordered pair of roots."""
     levels = [[node for node in nodes if node.level == level] for level in sorted({node.level for node in nodes})]
     roots = [node for node in nodes if node.level == 0]
     if twice and roots:
-        heads = [Node(0, np.concatenate([first.scores, second.scores])) for first, second in product(roots, roots)]
+        heads = [ErrorNode(0, np.concatenate([first.scores, second.scores])) for first, second in product(roots, roots)]
         levels = [heads, *levels[1:]]
     yield from product(*levels)
 
 
-def _images(walk: Sequence[Node]) -> int:
+def _images(walk: Sequence[ErrorNode]) -> int:
     return sum(len(node.scores) for node in walk)
 
 
-def _scored(nodes: Sequence[Node]) -> Floats:
+def _scored(nodes: Sequence[ErrorNode]) -> Floats:
     """How many images of these nodes have a score, by metric."""
     return np.asarray(np.isfinite(np.concatenate([node.scores for node in nodes])).sum(axis=0), np.float64)
 
@@ -125,7 +125,7 @@ def _mean(values: Sequence[Floats] | Floats, weights: Floats) -> Floats:
         return np.asarray(weighed / weights.sum(axis=0))
 
 
-def _order(walk: Sequence[Node]) -> tuple[Floats, Floats]:
+def _order(walk: Sequence[ErrorNode]) -> tuple[Floats, Floats]:
     """Spearman's rho and Kendall's tau-b between level and score by metric; 0 where undefined.
 
     A loop over scipy's two functions gives the same and takes forty times as long.
@@ -159,7 +159,7 @@ def _ratio(above: Floats, below: Floats) -> Floats:
     return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
 
 
-def _separation(walk: Sequence[Node], *, adjacent: bool) -> Floats:
+def _separation(walk: Sequence[ErrorNode], *, adjacent: bool) -> Floats:
     """The mean two-sample Kolmogorov-Smirnov statistic of the walk's levels, all pairs of them or those that follow."""
     pairs = list(pairwise(walk) if adjacent else combinations(walk, 2))
     if not pairs:
@@ -183,7 +183,7 @@ def _shares(sample: Floats, points: Floats) -> Floats:
         return np.where(np.isfinite(points), below / sizes, math.nan)
 
 
-def _delta(walk: Sequence[Node]) -> Floats:
+def _delta(walk: Sequence[ErrorNode]) -> Floats:
     """The mean fall of the mean score from one level to the next."""
     means = [_means(node) for node in walk]
     if len(means) < 2:
@@ -191,13 +191,13 @@ def _delta(walk: Sequence[Node]) -> Floats:
     return np.asarray(np.mean([above - below for above, below in pairwise(means)], axis=0))
 
 
-def _means(node: Node) -> Floats:
+def _means(node: ErrorNode) -> Floats:
     sizes = np.isfinite(node.scores).sum(axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray(np.nansum(node.scores, axis=0) / sizes)
 
 
-def _between_nodes(nodes: Sequence[Node]) -> tuple[Floats, Floats]:
+def _between_nodes(nodes: Sequence[ErrorNode]) -> tuple[Floats, Floats]:
     """Separation and delta as plain means over the pairs of nodes of different levels of which every image has a score;
     0 where there is no such pair.
     """
@@ -208,12 +208,12 @@ def _between_nodes(nodes: Sequence[Node]) -> tuple[Floats, Floats]:
     return _mean_where(separations, whole, nodes[0]), _mean_where(deltas, whole, nodes[0])
 
 
-def _whole(node: Node) -> NDArray[np.bool_]:
+def _whole(node: ErrorNode) -> NDArray[np.bool_]:
     """By metric, whether every image has a score."""
     return np.asarray(np.isfinite(node.scores).all(axis=0))
 
 
-def _mean_where(values: Sequence[Floats], counted: Sequence[NDArray[np.bool_]], node: Node) -> Floats:
+def _mean_where(values: Sequence[Floats], counted: Sequence[NDArray[np.bool_]], node: ErrorNode) -> Floats:
     shape = (-1, node.scores.shape[1])
     kept = np.reshape(counted, shape).astype(bool)
     total = np.where(kept, np.reshape(values, shape), 0.0).sum(axis=0)

@@ -60,7 +60,7 @@ def in_order(differences: Floats, order: Places) -> Floats:
     return np.append(differences, math.nan)[order]
 
 
-class Evidence(NamedTuple):
+class PairEvidence(NamedTuple):
     """Logarithms of e-processes against four hypotheses on a pair's mean difference d, each (..., looks)."""
 
     not_above: Floats
@@ -73,19 +73,19 @@ class Evidence(NamedTuple):
     """Against d < -indifference."""
 
 
-def evidence(differences: Floats, options: Adaptive, indifference: float, pairs: int) -> Evidence:
+def evidence(differences: Floats, options: Adaptive, indifference: float, pairs: int) -> PairEvidence:
     """What differences in their order (..., looks, per_look) say of a pair, one of so many `pairs`, at every look.
 
     A nan is a prompt that one of the two lacks, and says nothing: the mean is over the prompts that both have.
     """
     above, below = (_log_e(sign * differences, options, 0.0, pairs) for sign in (1, -1))
     nothing = np.full(above.shape, -math.inf)
-    return with_indifference(Evidence(above, below, nothing, nothing), differences, options, indifference, pairs)
+    return with_indifference(PairEvidence(above, below, nothing, nothing), differences, options, indifference, pairs)
 
 
 def with_indifference(
-    known: Evidence, differences: Floats, options: Adaptive, indifference: float, pairs: int
-) -> Evidence:
+    known: PairEvidence, differences: Floats, options: Adaptive, indifference: float, pairs: int
+) -> PairEvidence:
     """The evidence with that against a difference beyond the indifference; with none of 0."""
     if not indifference:
         return known
@@ -177,7 +177,7 @@ class Decided(NamedTuple):
     """The look at which it was decided, from 0; the number of looks where it was not."""
 
 
-def decide(pairs: Sequence[Evidence], alpha: float) -> Decided:
+def decide(pairs: Sequence[PairEvidence], alpha: float) -> Decided:
     """Decides pairs while they are looked at, the probability of any false decision being alpha at most.
 
     A pair is decided once an e-process passes 2 u / alpha, where u are the pairs that are not decided yet: Holm's

@@ -23,7 +23,7 @@ STATE = {"weights": "weights.", "optimiser": "optimiser."}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Stage:
+class TrainingStage:
     """One training stage's size and pace."""
 
     steps: int
@@ -65,7 +65,7 @@ def alone(tensors: Sequence[torch.Tensor]) -> None:
 class Course(Generic[Network]):
     """A network on its way through a stage: AdamW on all that is not frozen, and the steps taken so far."""
 
-    def __init__(self, model: Network, stage: Stage, *, seed: str = "") -> None:
+    def __init__(self, model: Network, stage: TrainingStage, *, seed: str = "") -> None:
         """`seed` decides what is dropped out in each step."""
         self.model = model.train()
         self.stage = stage

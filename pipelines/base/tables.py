@@ -66,24 +66,24 @@ class CsvTable(NamedTuple):
     rows: Rows
 
 
-class Records(NamedTuple):
+class TableRecords(NamedTuple):
     """A table that was read whole."""
 
     names: list[str]
     rows: list[dict[str, Any]]
 
 
-def read_records(stream: IO[bytes], url: str, read: Collection[str] | None = None) -> Records:
+def read_records(stream: IO[bytes], url: str, read: Collection[str] | None = None) -> TableRecords:
     """Every row of a CSV, TSV or JSON Lines file; raises SourceError naming the file and the first that is none.
 
     No column of `read`, of all where it is None, may stand twice. Rows are counted from 0, as in Parquet.
     """
     if is_json_lines(url):
         records = _all_good(read_json_lines(stream, url), url)
-        return Records(list(dict.fromkeys(name for record in records for name in record)), records)
+        return TableRecords(list(dict.fromkeys(name for record in records for name in record)), records)
     table = open_csv(stream, url)
     require_once(table.names, table.names if read is None else read, url)
-    return Records(table.names, _all_good(table.rows, url))
+    return TableRecords(table.names, _all_good(table.rows, url))
 
 
 def _all_good(rows: Rows, url: str) -> list[dict[str, Any]]:

@@ -69,7 +69,7 @@ class Holder:
 _HOLDER = TypeAdapter(Holder)
 
 
-class Sight(NamedTuple):
+class LeaseSight(NamedTuple):
     """A lease as it was seen."""
 
     number: int
@@ -105,7 +105,7 @@ class Watch:
         self._text: str | None = None
         self._since = 0.0
         self._moved = False
-        self.sight = Sight(0, "", None)
+        self.sight = LeaseSight(0, "", None)
 
     def look(self) -> State:
         """What is known by now: `alive` where its file has changed since the first look, `dead` where it did not for
@@ -233,7 +233,7 @@ def take(
     *,
     seconds: float = LEASE_TIMEOUT,
     wait: float = 0.0,
-    watching: Callable[[Sight], None] = _ignore,
+    watching: Callable[[LeaseSight], None] = _ignore,
     clock: Clock | None = None,
 ) -> Lease:
     """The lease of that name, once nobody else holds it; raises LeaseHeld where somebody does for longer than `wait`.
@@ -259,29 +259,29 @@ def take(
         watch.pause()
 
 
-def see(store: Store, name: str) -> Sight:
+def see(store: Store, name: str) -> LeaseSight:
     """The lease of that name as it stands now, which tells nothing of whether its holder is alive."""
     while True:
         number = _highest(store, name)
         if number == 0:
-            return Sight(0, "", None)
+            return LeaseSight(0, "", None)
         text = store.read_text(_path(name, number))
         if text is not None:  # or a higher one was taken in between
-            return Sight(number, f"{number} {text}", _decode(text))
+            return LeaseSight(number, f"{number} {text}", _decode(text))
 
 
-def standing(store: Store) -> dict[str, Sight]:
+def standing(store: Store) -> dict[str, LeaseSight]:
     """By name, the leases that were taken and not released, whose holders may be alive or dead."""
     names = sorted({path.split("/")[1] for path in store.listing(LEASES)})
     seen = {name: see(store, name) for name in names}
     return {name: sight for name, sight in seen.items() if not sight.is_free}
 
 
-def living(store: Store, clock: Clock | None = None) -> dict[str, Sight]:
+def living(store: Store, clock: Clock | None = None) -> dict[str, LeaseSight]:
     """By name, the leases whose holders are alive; those that are not heard of are watched until that is known."""
     clock = clock or Clock()
     watches = {name: Watch(store, name, clock) for name in standing(store)}
-    alive: dict[str, Sight] = {}
+    alive: dict[str, LeaseSight] = {}
     while watches:
         states = {name: watch.look() for name, watch in watches.items()}
         alive |= {name: watches[name].sight for name, state in states.items() if state == "alive"}

@@ -30,7 +30,7 @@ LATEST_REPORT = "latest/report.html"
 ANEW = "run the sweep again, which makes the run anew, or delete the run's folder"
 
 
-class Counts(TypedDict, total=False):
+class RunCounts(TypedDict, total=False):
     """How many cells and rows a run had, and the share of rows that have a score."""
 
     cells_cached: int
@@ -90,7 +90,7 @@ class Manifest(TypedDict, total=False):
     generators: list[str]
     metrics: list[str]
     lower_is_better: list[str]
-    counts: Counts
+    counts: RunCounts
     errors: dict[str, int]
     exit_code: int
     config: dict[str, Any]

@@ -16,7 +16,7 @@ from plumbline.pipelines.base.storage import Place, first_line
 from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.placing import Shards
-from plumbline.pipelines.ingest.shards import Drafted, DraftedShard, Placement, Report, ShardDraft
+from plumbline.pipelines.ingest.shards import Drafted, DraftedShard, Placement, ShardDraft, ShardReport
 from plumbline.pipelines.sources.origins import Origins
 
 PATIENCE = 5.0
@@ -238,13 +238,13 @@ class Job:
     deaths: int = 0
 
 
-class Line:
+class DraftingQueue:
     """Takes units to workers and their drafts to their places, in order, so that any number of workers makes the same.
 
     Until one unit is awaited, what stands already is taken over without being drafted.
     """
 
-    def __init__(self, source: Source, shards: Shards, workers: Workers, report: Report) -> None:
+    def __init__(self, source: Source, shards: Shards, workers: Workers, report: ShardReport) -> None:
         self.source = source
         self.shards = shards
         self.workers = workers

@@ -28,7 +28,7 @@ from plumbline.pipelines.ingest.input_rows import (
     make_candidate,
     require_names,
 )
-from plumbline.pipelines.ingest.sample_files import Sample, SampleFile, stem
+from plumbline.pipelines.ingest.sample_files import ImageSample, SampleFile, stem
 from plumbline.pipelines.sources.origins import Origins
 from plumbline.pipelines.sources.shards import is_table
 
@@ -61,7 +61,7 @@ def find_tables(config: IngestConfig) -> list[SampleFile]:
     ]
 
 
-def read_rows(file: SampleFile, config: IngestConfig) -> Iterator[Sample | Rejection]:
+def read_rows(file: SampleFile, config: IngestConfig) -> Iterator[ImageSample | Rejection]:
     """A table's images in order; a row that is none costs itself, damage what is after it."""
     number = 0
     try:
@@ -193,7 +193,7 @@ def _sample(
     names: InputColumnsConfig,
     name: str,
     others: Sequence[str],
-) -> Sample | Rejection:
+) -> ImageSample | Rejection:
     line = int(name.partition("-")[0])
     try:
         candidate = make_candidate(
@@ -205,7 +205,7 @@ def _sample(
             default_id=f"{file.name}/{name}",
             extras={"sample": json.dumps({key: row[key] for key in others}, ensure_ascii=False, default=str)},
         )
-        return Sample(candidate, _image(row[names.image or ""], file, config))
+        return ImageSample(candidate, _image(row[names.image or ""], file, config))
     except Refused as refused:
         return refused.at(file.place.url, line)
 

@@ -7,7 +7,7 @@ from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET, exit_code
 from plumbline.pipelines.base.storage import readable_errors
 from plumbline.pipelines.base.tables import Rejection
-from plumbline.pipelines.ingest.drafting import Line, Source, Workers
+from plumbline.pipelines.ingest.drafting import DraftingQueue, Source, Workers
 from plumbline.pipelines.ingest.files import FileSource
 from plumbline.pipelines.ingest.image_tables import describe_table, find_tables, read_rows
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
@@ -16,7 +16,7 @@ from plumbline.pipelines.ingest.input_rows import DAMAGED
 from plumbline.pipelines.ingest.layouts import FolderTable
 from plumbline.pipelines.ingest.placing import Shards
 from plumbline.pipelines.ingest.sample_files import SampleSource
-from plumbline.pipelines.ingest.shards import Report, ShardRecord
+from plumbline.pipelines.ingest.shards import ShardRecord, ShardReport
 from plumbline.pipelines.ingest.tars import describe_samples, find_tars, read_samples
 from plumbline.pipelines.ingest.typed_tables import open_table
 from plumbline.pipelines.sources.origins import Origins
@@ -58,7 +58,7 @@ class Ingested(NamedTuple):
         return dict(Counter(rejection.kind for rejection in self.rejected).most_common())
 
 
-def ingest(config: IngestConfig, report: Report) -> Ingested:
+def ingest(config: IngestConfig, report: ShardReport) -> Ingested:
     """Writes the shards that do not stand yet, and after them the prompts, the rejected rows and the manifest.
 
     Raises ConfigError where a source or the output cannot be reached, or the output holds other shards in their place.
@@ -67,7 +67,7 @@ def ingest(config: IngestConfig, report: Report) -> Ingested:
     records = Records(config.storage.locate(config.output), config.identity)
     shards = Shards(records, config.on_change)
     with Workers(source) as workers:
-        Line(source, shards, workers, report).run()
+        DraftingQueue(source, shards, workers, report).run()
     return _finish(source, records, shards)
 
 

@@ -15,7 +15,7 @@ from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.ingest.ingest_config import Identity
 from plumbline.pipelines.ingest.input_rows import REJECTED, SKILLS, digest
-from plumbline.pipelines.ingest.taken_ids import Prompt
+from plumbline.pipelines.ingest.taken_ids import OutputPrompt
 from plumbline.pipelines.sources.origins import MANIFEST
 
 RECORDS = ".ingest/records"
@@ -83,7 +83,7 @@ class Records:
                 self._write_manifest([record for path, record in self._read() if path != self._own], [])
                 (self.output / self._own).remove()
 
-    def publish(self, prompts: Iterator[Prompt], standing: Collection[str]) -> list[str]:
+    def publish(self, prompts: Iterator[OutputPrompt], standing: Collection[str]) -> list[str]:
         """Writes the output's tables and manifest; the generators whose shards stand without a record."""
         with readable_errors(self.output, "output"):
             records = [record for _, record in self._read() if record.paths <= set(standing)]
@@ -95,7 +95,7 @@ class Records:
             self._write_manifest(records, unfinished)
         return unfinished
 
-    def _write_prompts(self, prompts: Iterator[Prompt]) -> None:
+    def _write_prompts(self, prompts: Iterator[OutputPrompt]) -> None:
         """The prompts by their ids, a row group of them in memory at a time."""
         with (
             (self.output / "prompts.parquet").writing() as draft,

@@ -14,7 +14,7 @@ from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.storage import Entry, Place, readable_errors
 from plumbline.pipelines.base.tables import Refused, Rejection
 from plumbline.pipelines.ingest.ingest_config import Identity
-from plumbline.pipelines.ingest.taken_ids import Prompt
+from plumbline.pipelines.ingest.taken_ids import OutputPrompt
 from plumbline.pipelines.sources.sources import INGESTED
 
 METADATA = INGESTED
@@ -90,7 +90,7 @@ def damage_named(output: Place, path: str) -> Iterator[None]:
         ) from error
 
 
-def read_prompts(output: Place, paths: Sequence[str]) -> Iterator[tuple[str, list[Prompt]]]:
+def read_prompts(output: Place, paths: Sequence[str]) -> Iterator[tuple[str, list[OutputPrompt]]]:
     """These shards with their prompts; raises ConfigError where one is damaged."""
     with ThreadPoolExecutor(READERS) as pool:
         for start in range(0, len(paths), READERS):
@@ -98,10 +98,12 @@ def read_prompts(output: Place, paths: Sequence[str]) -> Iterator[tuple[str, lis
             yield from zip(part, pool.map(lambda path: _prompts(output, path), part), strict=True)
 
 
-def _prompts(output: Place, path: str) -> list[Prompt]:
+def _prompts(output: Place, path: str) -> list[OutputPrompt]:
     rows = read_columns(output, path, ["prompt_id", "prompt", "skills"])
     return [
-        Prompt(row["prompt_id"], row["prompt"], row.get("skills") or ()) for row in rows if row["prompt"] is not None
+        OutputPrompt(row["prompt_id"], row["prompt"], row.get("skills") or ())
+        for row in rows
+        if row["prompt"] is not None
     ]
 
 

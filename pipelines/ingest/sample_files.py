@@ -36,14 +36,14 @@ class SampleFile:
         return self.place.url
 
 
-class Sample(NamedTuple):
+class ImageSample(NamedTuple):
     """A sample that can be taken."""
 
     candidate: Candidate
     image: bytes
 
 
-Read = Callable[[SampleFile, IngestConfig], Iterator[Sample | Rejection]]
+Read = Callable[[SampleFile, IngestConfig], Iterator[ImageSample | Rejection]]
 """Gives a file's samples in order, one in memory at a time; nothing is written to disk."""
 Tell = Callable[[SampleFile, IngestConfig], Origins]
 """Where the prompts and the generators of a file's samples come from, by its columns or its first samples."""

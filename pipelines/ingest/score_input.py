@@ -14,7 +14,7 @@ from plumbline.pipelines.ingest.ingest import Ingested, ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig, IngestLimits, WorkersConfig
 from plumbline.pipelines.ingest.input_rows import InputColumnsConfig, digest, find_names
 from plumbline.pipelines.ingest.sample_files import stem
-from plumbline.pipelines.ingest.shards import Report
+from plumbline.pipelines.ingest.shards import ShardReport
 from plumbline.pipelines.ingest.tars import ENDINGS as TARS
 from plumbline.pipelines.ingest.tars import find_tars, name_generators
 from plumbline.pipelines.ingest.typed_tables import open_table
@@ -36,7 +36,7 @@ class Own(NamedTuple):
     """What was taken in for it, if that was needed."""
 
 
-def take_in(config: SweepConfig, report: Report) -> Own:
+def take_in(config: SweepConfig, report: ShardReport) -> Own:
     """The sweep as it is, where its images are tables; or over what is made of its image files or its tars.
 
     Image files stay where they are, and the tables have their addresses; what is in a tar is copied.

@@ -37,7 +37,7 @@ class ShardRecord(NamedTuple):
     """Whether this run wrote it."""
 
 
-Report = Callable[[ShardRecord], None]
+ShardReport = Callable[[ShardRecord], None]
 """Called with every shard as it comes to stand."""
 
 

@@ -31,7 +31,7 @@ ORDER BY 1
 """
 
 
-class Prompt(NamedTuple):
+class OutputPrompt(NamedTuple):
     """A prompt of an output."""
 
     prompt_id: str
@@ -82,7 +82,7 @@ class Ledger:
                 "other_prompt", f"prompt_id {prompt_id!r} stands for another text in a row before; make ids unique"
             )
 
-    def add_others(self, path: str, prompts: Sequence[Prompt]) -> None:
+    def add_others(self, path: str, prompts: Sequence[OutputPrompt]) -> None:
         """Remembers the prompts of a shard of another ingest; raises ConfigError where two ingests disagree."""
         for prompt_id, text, skills in prompts:
             self._add_skills(prompt_id, skills, own=False)
@@ -104,10 +104,10 @@ class Ledger:
         """How many prompts this ingest has."""
         return int(self._tables.execute("SELECT COUNT(*) FROM prompts").fetchone()[0])
 
-    def prompts(self) -> Iterator[Prompt]:
+    def prompts(self) -> Iterator[OutputPrompt]:
         """Every prompt of the output, by its id."""
         for prompt_id, text, skills in self._tables.execute(EVERY_PROMPT):
-            yield Prompt(prompt_id, text, json.loads(skills))
+            yield OutputPrompt(prompt_id, text, json.loads(skills))
 
 
 def _check_same(prompt_id: str, text: str, other_text: str, where: str, path: str) -> None:

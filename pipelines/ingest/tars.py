@@ -27,7 +27,7 @@ from plumbline.pipelines.ingest.input_rows import (
     make_candidate,
     refuse_foreign,
 )
-from plumbline.pipelines.ingest.sample_files import MOST_LOOKED_AT, Sample, SampleFile, stem
+from plumbline.pipelines.ingest.sample_files import MOST_LOOKED_AT, ImageSample, SampleFile, stem
 from plumbline.pipelines.sources.origins import Origins, SeenOrigins
 
 ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
@@ -242,7 +242,7 @@ class _Gathered:
     refused: Refused | None = None
 
 
-def read_samples(tar: SampleFile, config: IngestConfig) -> Iterator[Sample | Rejection]:
+def read_samples(tar: SampleFile, config: IngestConfig) -> Iterator[ImageSample | Rejection]:
     """A tar's samples in order, one in memory at a time; nothing is written to disk.
 
     What is refused (links, devices, members that are too large) costs its sample alone; damage costs the sample that
@@ -308,12 +308,12 @@ def _gather(gathered: _Gathered, member: Member) -> None:
         gathered.others.append(member.suffix)
 
 
-def _sample(gathered: _Gathered, tar: SampleFile, config: IngestConfig) -> Sample | Rejection:
+def _sample(gathered: _Gathered, tar: SampleFile, config: IngestConfig) -> ImageSample | Rejection:
     where = f"{tar.place.url}/{gathered.key}"
     try:
         if gathered.refused:
             raise gathered.refused
-        return Sample(_candidate(gathered, tar, config), _only_image(gathered))
+        return ImageSample(_candidate(gathered, tar, config), _only_image(gathered))
     except Refused as refused:
         return refused.at(where)
 

@@ -19,7 +19,7 @@ from plumbline.operators.judging.ratings import mean_ratings
 from plumbline.operators.judging.rehearsal import (
     FEWEST_PROMPTS,
     NAIVE_FIRST,
-    Pair,
+    GeneratorPair,
     Rehearsed,
     compared_pairs,
     false_decisions,
@@ -79,7 +79,7 @@ class Judged(NamedTuple):
     source: str
     """The release, or the file or folder of scores."""
     judge: str
-    pairs: Sequence[Pair]
+    pairs: Sequence[GeneratorPair]
     labels: Sequence[str]
     """Of each prompt, the skills that orders are balanced over."""
     options: Adaptive
@@ -244,7 +244,7 @@ def _false_row(one: _Outcome, config: RehearseConfig) -> tuple[str, ...]:
     return (*one.row, str(len(judged.pairs)), str(len(judged.labels)), *shares, *looked)
 
 
-def _naive_false(pairs: Sequence[Pair], judged: Judged, config: RehearseConfig) -> str:
+def _naive_false(pairs: Sequence[GeneratorPair], judged: Judged, config: RehearseConfig) -> str:
     false = false_decisions(naive(pairs, judged.labels, config.orders, config.adaptive.seed), pairs, 0)
     return f"{percent(float(false.any(axis=-1).mean()))} ({percent(float(false.mean()))})"
 

@@ -44,7 +44,7 @@ class ReproductionConfig:
             raise ConfigError("reference: set REFERENCE_DATA, or reference=PATH, to the folder of published files")
 
 
-class Check(NamedTuple):
+class PublishedNumber(NamedTuple):
     """A published number beside ours."""
 
     group: str
@@ -83,7 +83,7 @@ SEG_65 = (
 )
 
 
-def reproduce(config: ReproductionConfig) -> list[Check]:
+def reproduce(config: ReproductionConfig) -> list[PublishedNumber]:
     """Every published number beside ours; raises SourceError where a file is missing or damaged."""
     by_protocol = dict(list(pd.read_csv(PUBLISHED, dtype=str).groupby("protocol", sort=False)))
     error_graphs = by_protocol.pop("t2iscorescore")
@@ -95,7 +95,7 @@ def reproduce(config: ReproductionConfig) -> list[Check]:
     ]
 
 
-def _computed(config: ReproductionConfig, name: str, numbers: pd.DataFrame) -> Iterator[Check]:
+def _computed(config: ReproductionConfig, name: str, numbers: pd.DataFrame) -> Iterator[PublishedNumber]:
     """Numbers of PUBLISHED beside what their protocol finds in the release's own scores."""
     protocol = config.protocols[name]
     release = open_release(protocol, config.storage)
@@ -104,10 +104,10 @@ def _computed(config: ReproductionConfig, name: str, numbers: pd.DataFrame) -> I
     for row in numbers.itertuples():
         decimals = len(row.published.partition(".")[2])
         value = int(row.scale) * ours[row.metric, row.statistic, row.subset]
-        yield Check(row.group, row.name, float(row.published), value, decimals)
+        yield PublishedNumber(row.group, row.name, float(row.published), value, decimals)
 
 
-def _error_graphs(config: ReproductionConfig) -> Iterator[Check]:
+def _error_graphs(config: ReproductionConfig) -> Iterator[PublishedNumber]:
     """T2IScoreScore's per-graph numbers, and its table 2."""
     protocol = config.protocols["t2iscorescore"]
     release = open_release(protocol, config.storage)
@@ -127,10 +127,10 @@ def _error_graphs(config: ReproductionConfig) -> Iterator[Check]:
         name, group = f"{metric}, {subset}", f"T2IScoreScore, table 2, {TITLES[column]} (%)"
         their_own = 100 * sign * float(released[column].loc[of_metric["graph_id"], str(metric)].mean())
         reason = PRINTED_ELSEWHERE.format(released=their_own) if abs(their_own - ours) < CLOSE else ""
-        yield _explained(Check(group, name, value.as_py(), ours, 1), reason)
+        yield _explained(PublishedNumber(group, name, value.as_py(), ours, 1), reason)
 
 
-def _explained(check: Check, reason: str) -> Check:
+def _explained(check: PublishedNumber, reason: str) -> PublishedNumber:
     return check if check.matches else check._replace(reason=reason)
 
 
@@ -144,16 +144,16 @@ def _released(sheet: Sheet) -> pd.DataFrame:
     return pd.DataFrame(columns, index=sheet.texts(sheet.names[0]))
 
 
-def _per_graph(measured: pd.DataFrame, measure: str, released: pd.DataFrame) -> Check:
+def _per_graph(measured: pd.DataFrame, measure: str, released: pd.DataFrame) -> PublishedNumber:
     """How many of a released file's numbers we meet to CLOSE."""
     ours = measured.pivot(index="graph_id", columns="metric", values=measure)
     difference = (ours.loc[released.index, released.columns] - released).abs()
     met = int((difference <= CLOSE).to_numpy().sum())
     name = f"{measure} of every graph and metric: numbers met to {CLOSE:g}"
-    return Check(f"T2IScoreScore, per graph, {len(released.columns)} metrics", name, released.size, met, 0)
+    return PublishedNumber(f"T2IScoreScore, per graph, {len(released.columns)} metrics", name, released.size, met, 0)
 
 
-def _accumulation(config: ReproductionConfig) -> Iterator[Check]:
+def _accumulation(config: ReproductionConfig) -> Iterator[PublishedNumber]:
     """DSG scores of every image from the correctness of every question, by recursive zeroing."""
     scores = _sheet(config, "ts2_scores_per_image")
     rows = {name: row for row, name in enumerate(_sheet(config, "ts2_metadata").ids("file_name"))}
@@ -167,17 +167,17 @@ def _accumulation(config: ReproductionConfig) -> Iterator[Check]:
         model = str(metric).removesuffix("_dsg")
         released = np.asarray(scores.numbers(str(metric)))[ours["image_id"].map(rows)]
         unmet = ours[(ours["score"] - released).abs() > PRINTED_DIGITS]
-        check = Check(group, f"{model}: images whose score is met", len(ours), len(ours) - len(unmet), 0)
+        check = PublishedNumber(group, f"{model}: images whose score is met", len(ours), len(ours) - len(unmet), 0)
         yield _explained(check, SEG_65 if set(unmet["prompt_id"]) == {"65"} else "")
 
 
-def write_reproduction(checks: Sequence[Check], config: ReproductionConfig) -> None:
+def write_reproduction(checks: Sequence[PublishedNumber], config: ReproductionConfig) -> None:
     """Writes the comparison as Markdown."""
     place = config.storage.locate(config.output)
     place.write(reproduction_text(checks).encode())
 
 
-def reproduction_text(checks: Sequence[Check]) -> str:
+def reproduction_text(checks: Sequence[PublishedNumber]) -> str:
     """The comparison as Markdown: first what does not match, then every number."""
     environment = Environment(trim_blocks=True, undefined=StrictUndefined)
     template = environment.from_string((FOLDER / "reproduction.md.j2").read_text("utf-8"))

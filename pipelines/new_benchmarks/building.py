@@ -22,7 +22,7 @@ from plumbline.pipelines.base.exit_codes import exit_code
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.new_benchmarks.building_config import BuildConfig
-from plumbline.pipelines.new_benchmarks.given_prompts import GECKO, Prompt, read_gecko, read_prompts
+from plumbline.pipelines.new_benchmarks.given_prompts import GECKO, GivenPrompt, read_gecko, read_prompts
 from plumbline.pipelines.plans.costs import Cost, costs_of
 from plumbline.pipelines.running.events import Watch
 from plumbline.pipelines.sources.shards import text_id
@@ -36,7 +36,7 @@ Reason = Literal["near_duplicate", "not_drawn", "no_skill", "failed"]
 class LeftOut(NamedTuple):
     """A prompt that is not of the benchmark, or was not written."""
 
-    prompt: Prompt
+    prompt: GivenPrompt
     reason: Reason
     repeats: str | None = None
     """The prompt that it is a near-duplicate of."""
@@ -46,7 +46,7 @@ class LeftOut(NamedTuple):
 class Parted(NamedTuple):
     """Prompts that stay, and those that do not."""
 
-    kept: list[Prompt]
+    kept: list[GivenPrompt]
     left_out: list[LeftOut]
 
 
@@ -57,7 +57,7 @@ class PlannedBuild(NamedTuple):
     read: Parted
     writings: Mapping[str, PlannedSweep]
     """By what is written, tagging and generation, what it takes."""
-    published: Sequence[Prompt]
+    published: Sequence[GivenPrompt]
     """Gecko2K's, where the reference is there."""
     properties: Mapping[str, Property]
 
@@ -115,7 +115,7 @@ def plan_build(config: BuildConfig) -> PlannedBuild:
     return PlannedBuild(config, read, writings, published, properties({}, parse))
 
 
-def _require_skills(prompts: Sequence[Prompt], config: BuildConfig) -> None:
+def _require_skills(prompts: Sequence[GivenPrompt], config: BuildConfig) -> None:
     """Raises SourceError where prompts are to be drawn by skill and none has one, nor would get one."""
     if config.drawing is None or config.tagging is not None or any(prompt.skills for prompt in prompts):
         return
@@ -184,7 +184,7 @@ def build(planned: PlannedBuild, written: Mapping[str, Written]) -> Built:
     )
 
 
-def _unrepeated(prompts: Sequence[Prompt], threshold: float | None) -> Parted:
+def _unrepeated(prompts: Sequence[GivenPrompt], threshold: float | None) -> Parted:
     """The prompts without near-duplicates, of which the first stays."""
     if threshold is None:
         return Parted([*prompts], [])
@@ -200,7 +200,9 @@ def _tags_of(row: Mapping[str, Any], config: BuildConfig) -> Tag | None:
     return config.taxonomy.find(row["kind"]) if row["kind"] is not None else None
 
 
-def _tagged(prompts: Sequence[Prompt], tags: Sequence[Mapping[str, Any]], config: BuildConfig) -> list[Prompt]:
+def _tagged(
+    prompts: Sequence[GivenPrompt], tags: Sequence[Mapping[str, Any]], config: BuildConfig
+) -> list[GivenPrompt]:
     """The prompts with their tags among their skills, behind those that they had."""
     names: dict[str, list[str]] = {}
     for row in tags:
@@ -212,7 +214,7 @@ def _tagged(prompts: Sequence[Prompt], tags: Sequence[Mapping[str, Any]], config
     ]
 
 
-def _drawn(prompts: Sequence[Prompt], tags: Sequence[Mapping[str, Any]], config: BuildConfig) -> Parted:
+def _drawn(prompts: Sequence[GivenPrompt], tags: Sequence[Mapping[str, Any]], config: BuildConfig) -> Parted:
     """Those of the prompts that are drawn; of those without any skill none is, for nothing says what they test."""
     if config.drawing is None:
         return Parted([*prompts], [])
@@ -234,21 +236,21 @@ def _drawn(prompts: Sequence[Prompt], tags: Sequence[Mapping[str, Any]], config:
 
 def _written_prompts(generated: Sequence[Mapping[str, Any]]) -> Parted:
     """The prompts that were written, each under a hash of its text, and the requests that have none."""
-    kept: dict[str, Prompt] = {}
+    kept: dict[str, GivenPrompt] = {}
     failed: list[LeftOut] = []
     for row in generated:
         skill = row["kind"] or read_prompt_request(row["prompt"]).sub_skill
         skills = (skill.partition(":")[0], skill)
         if row["error"] is not None:
-            failed.append(LeftOut(Prompt(row["prompt_id"], "", skills, "written"), "failed", error=row["error"]))
+            failed.append(LeftOut(GivenPrompt(row["prompt_id"], "", skills, "written"), "failed", error=row["error"]))
         else:
-            prompt = Prompt(text_id(row["text"]), row["text"], skills, "written")
+            prompt = GivenPrompt(text_id(row["text"]), row["text"], skills, "written")
             first = kept.setdefault(prompt.prompt_id, prompt)
             kept[prompt.prompt_id] = first._replace(skills=tuple(dict.fromkeys((*first.skills, *skills))))
     return Parted([*kept.values()], failed)
 
 
-def _statistics(planned: PlannedBuild, prompts: Sequence[Prompt]) -> ShownTable:
+def _statistics(planned: PlannedBuild, prompts: Sequence[GivenPrompt]) -> ShownTable:
     own, published = (
         by_skill([one.text for one in listed], [one.skills for one in listed], planned.properties)
         for listed in (prompts, planned.published)
@@ -259,7 +261,7 @@ def _statistics(planned: PlannedBuild, prompts: Sequence[Prompt]) -> ShownTable:
 def _write(
     place: Place,
     config: BuildConfig,
-    prompts: Sequence[Prompt],
+    prompts: Sequence[GivenPrompt],
     left_out: Sequence[LeftOut],
     tags: Sequence[Mapping[str, Any]],
     table: ShownTable,

@@ -19,7 +19,7 @@ GECKO = "gecko/gecko_prompts.csv"
 _NUMBER = re.compile(r"_\d+$")
 
 
-class Prompt(NamedTuple):
+class GivenPrompt(NamedTuple):
     """A prompt of a benchmark in the making."""
 
     prompt_id: str
@@ -28,7 +28,7 @@ class Prompt(NamedTuple):
     origin: Literal["read", "written"]
 
 
-def read_prompts(place: Place, columns: PromptColumnsConfig) -> list[Prompt]:
+def read_prompts(place: Place, columns: PromptColumnsConfig) -> list[GivenPrompt]:
     """The prompts of a file, in its order; those without an id of their own have a hash of their text.
 
     Raises SourceError naming file and row where one has no text, or an id stands twice.
@@ -37,7 +37,7 @@ def read_prompts(place: Place, columns: PromptColumnsConfig) -> list[Prompt]:
     prompts = [_prompt(record, columns, f"{place.url}, row {row}") for row, record in enumerate(records)]
     own = {record_id for record in records if (record_id := id_text(record.get(columns.prompt_id)))}
     seen: Counter[str] = Counter()
-    named: list[Prompt] = []
+    named: list[GivenPrompt] = []
     for row, prompt in enumerate(prompts):
         seen[prompt.prompt_id] += 1
         again = seen[prompt.prompt_id]
@@ -64,7 +64,7 @@ def _records(place: Place, columns: PromptColumnsConfig) -> Sequence[Mapping[str
     return list(sheet.table.to_pylist())
 
 
-def _prompt(record: Mapping[str, Any], columns: PromptColumnsConfig, where: str) -> Prompt:
+def _prompt(record: Mapping[str, Any], columns: PromptColumnsConfig, where: str) -> GivenPrompt:
     text, skills = record.get(columns.text), record.get(columns.skills)
     if not isinstance(text, str) or not text.strip():
         found = "none" if rows.is_missing(text) or text == "" else repr(text)
@@ -72,17 +72,17 @@ def _prompt(record: Mapping[str, Any], columns: PromptColumnsConfig, where: str)
     if not rows.is_missing(skills) and not isinstance(skills, list):
         raise SourceError(f"{where}: expected {columns.skills} as a list of text, found {skills!r}; write a list")
     own = tuple(str(skill) for skill in skills or () if not rows.is_missing(skill) and str(skill))
-    return Prompt(id_text(record.get(columns.prompt_id)) or text_id(text), text, own, "read")
+    return GivenPrompt(id_text(record.get(columns.prompt_id)) or text_id(text), text, own, "read")
 
 
-def read_gecko(place: Place) -> list[Prompt]:
+def read_gecko(place: Place) -> list[GivenPrompt]:
     """Gecko2K's prompts with their skills and sub-skills, `att/count:additive`; of Gecko(R), the collections.
 
     `dataset_id` has the sub-skill behind its colon, with a number of the prompt.
     """
     records = prompt_files.read_prompt_file(read_content(place), place.url, prompt_files.GECKO_COLUMNS)
     return [
-        Prompt(f"{row}", record["prompt"], (*record["skills"], *_sub_skill(record["dataset_id"])), "read")
+        GivenPrompt(f"{row}", record["prompt"], (*record["skills"], *_sub_skill(record["dataset_id"])), "read")
         for row, record in enumerate(records)
     ]
 

@@ -48,7 +48,7 @@ class Moved:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
+class NightOutcome:
     """What nightly.json in a run's folder says; its presence says that the night has told of the run."""
 
     run_id: str
@@ -91,10 +91,10 @@ class Outcome:
         return {"summary": self.summary(), **asdict(self)}
 
 
-_OUTCOME = TypeAdapter(Outcome)
+_OUTCOME = TypeAdapter(NightOutcome)
 
 
-def read_outcome(store: Store, run_id: str) -> Outcome | None:
+def read_outcome(store: Store, run_id: str) -> NightOutcome | None:
     """What a night told of a run; None where none has, or its file was harmed."""
     values = store.read_json(outcome_path(run_id)) or {}
     try:

@@ -13,7 +13,7 @@ from plumbline.pipelines.base.exit_codes import OVER_BUDGET, REGRESSION
 from plumbline.pipelines.cells.runs import Run, earlier_runs, find_run, read_manifest
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.nightly.nightly_config import NightConfig
-from plumbline.pipelines.nightly.outcome import Moved, Outcome, outcome_path, read_outcome, send
+from plumbline.pipelines.nightly.outcome import Moved, NightOutcome, outcome_path, read_outcome, send
 from plumbline.pipelines.report.comparable_runs import CHECKPOINTS, obstacle_between
 from plumbline.pipelines.report.report import WrittenReport, write_report
 from plumbline.pipelines.report.trends import write_trends
@@ -34,7 +34,7 @@ class Baseline(NamedTuple):
 class Told(NamedTuple):
     """The outcome of a run that was not told before, and its report."""
 
-    outcome: Outcome
+    outcome: NightOutcome
     written: WrittenReport
     without_trends: str = ""
     """Why there is no new page of trends; empty where there is one."""
@@ -117,7 +117,7 @@ def _no_baseline(obstacles: Sequence[tuple[Run, str]]) -> str:
 
 def _outcome(
     run_id: str, manifest: Mapping[str, Any], baseline: Baseline, written: WrittenReport, config: NightConfig
-) -> Outcome:
+) -> NightOutcome:
     changes = written.page.changes
     clear = changes.clear if changes is not None else []
     regressions = [
@@ -125,7 +125,7 @@ def _outcome(
         for change in clear
         if change.verdict == "worse" and abs(change.duel.difference) >= config.smallest_change
     ]
-    return Outcome(
+    return NightOutcome(
         run_id=run_id,
         exit_code=_exit_code(manifest["exit_code"], regressions),
         benchmark=manifest["benchmark"],

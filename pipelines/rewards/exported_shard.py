@@ -22,7 +22,7 @@ from plumbline.operators.rewards.selection import HELD_OUT, Example
 from plumbline.operators.rewards.values import Codes, Floats
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.rewards.copied_images import SEVERAL, Copied, Copier
-from plumbline.pipelines.rewards.output import Output, ShardRecord
+from plumbline.pipelines.rewards.output import ExportedShardRecord, Output
 from plumbline.pipelines.rewards.scored_images import ScoredRun, elements_of
 
 IDENTICAL, UNFIT = "identical_images", "not_representable"
@@ -59,7 +59,7 @@ class Rewards:
 class MadeShard(NamedTuple):
     """A shard that is not in the output yet."""
 
-    record: ShardRecord
+    record: ExportedShardRecord
     files: Mapping[str, bytes]
     """By path: its images, and its table."""
     piece: bytes | None
@@ -89,7 +89,7 @@ class ShardMaker:
         self.copier, self.scorer, self.ended = copier, scorer, ended
         self._elements = lru_cache(maxsize=SHARDS_REMEMBERED)(lambda first: elements_of(store, run.shard_of(first)))
 
-    def commit(self, made: MadeShard) -> ShardRecord:
+    def commit(self, made: MadeShard) -> ExportedShardRecord:
         """Writes a shard, its images first, and last says that it stands."""
         for path, data in made.files.items():
             self.output.write(path, data)
@@ -116,7 +116,7 @@ class ShardMaker:
         left_out[UNFIT] += sum(not rows for _, rows in rows_of)
         made = [(sample, rows) for sample, rows in rows_of if rows]
         table, piece = self._encoded(planned.name, made)
-        record = ShardRecord(
+        record = ExportedShardRecord(
             name=planned.name,
             split=planned.split,
             rows=sum(len(rows) for _, rows in made),

@@ -18,7 +18,7 @@ RECORDS = "_export"
 """What is known of shards that stand; gone with `unfinished.json`."""
 
 
-class ShardRecord(NamedTuple):
+class ExportedShardRecord(NamedTuple):
     """A shard that stands in the output."""
 
     name: str
@@ -67,17 +67,17 @@ class Output:
                 f"output {self.place.url}: expected an empty folder, or one of this export; choose another"
             )
 
-    def record(self, name: str) -> ShardRecord | None:
+    def record(self, name: str) -> ExportedShardRecord | None:
         """What is known of a shard that stands."""
         known = self._read(f"{RECORDS}/{name}.json")
-        return ShardRecord(**known) if known is not None else None
+        return ExportedShardRecord(**known) if known is not None else None
 
     def write(self, path: str, data: bytes) -> None:
         """Puts a file in its place once; raises ConfigError where another stands there."""
         if not (self.place / path).create(data) and self._content(path) != data:
             raise ConfigError(f"{self.place / path}: another file stands there; choose another output")
 
-    def commit(self, record: ShardRecord) -> None:
+    def commit(self, record: ExportedShardRecord) -> None:
         """Says that a shard stands, after all of its files do."""
         self.write(f"{RECORDS}/{record.name}.json", _encoded(record._asdict()))
 

@@ -18,7 +18,7 @@ from plumbline.pipelines.cells.cells import digest
 from plumbline.pipelines.cells.store import Store, open_existing_store
 from plumbline.pipelines.rewards.copied_images import Copier
 from plumbline.pipelines.rewards.exported_shard import NO_FAILURE, PlannedShard, Rewards, ShardMaker
-from plumbline.pipelines.rewards.output import OF_RUN, Output, ShardRecord
+from plumbline.pipelines.rewards.output import OF_RUN, ExportedShardRecord, Output
 from plumbline.pipelines.rewards.rewards_config import VERSION, RewardsConfig
 from plumbline.pipelines.rewards.scored_images import ScoredRun, elements_of, gather_scores
 
@@ -39,7 +39,7 @@ class Exported(NamedTuple):
     exit_code: int
 
 
-def export_rewards(config: RewardsConfig, report: Callable[[ShardRecord], None]) -> Exported:
+def export_rewards(config: RewardsConfig, report: Callable[[ExportedShardRecord], None]) -> Exported:
     """Writes the shards that do not stand yet, and the manifest last.
 
     Raises ConfigError where the run, its sources or the output cannot be used, or nothing is left to export.
@@ -76,7 +76,7 @@ def _require_elements(run: ScoredRun, store: Store, config: RewardsConfig) -> No
 
 
 def _write_shards(
-    planned: Sequence[PlannedShard], maker: ShardMaker, report: Callable[[ShardRecord], None], max_failed: float
+    planned: Sequence[PlannedShard], maker: ShardMaker, report: Callable[[ExportedShardRecord], None], max_failed: float
 ) -> int:
     """Writes the shards that do not stand; the number of them.
 

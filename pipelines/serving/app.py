@@ -18,7 +18,7 @@ from plumbline.operators.wires.table import WIRES, wires_of
 from plumbline.operators.wires.wire import JSON, Reply, ScoreRequest, Served, Wire, as_json
 from plumbline.pipelines.serving.http_guards import guards
 from plumbline.pipelines.serving.listening import has_token
-from plumbline.pipelines.serving.service import Answered, Service, Unanswered
+from plumbline.pipelines.serving.service import ImageAnswers, Service, Unanswered
 
 
 class Counts:
@@ -131,7 +131,7 @@ BODY_SECONDS = 120.0
 SAFE = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 
 
-class Refused(PlumblineError):
+class RefusedRequest(PlumblineError):
     """A request that is not read on; with its HTTP status."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -147,7 +147,7 @@ class _Call:
     """The one that it is on, as far as is known."""
     held: int = 0
     """Bytes of its body."""
-    unfinished: Collection["asyncio.Future[Answered]"] = ()
+    unfinished: Collection["asyncio.Future[ImageAnswers]"] = ()
     """What it left in the queue."""
 
 
@@ -172,7 +172,7 @@ class Gate:
             reply, pause = call.wire.refuse(error.status, str(error)), error.retry_after
             call.unfinished = error.unfinished
         except PlumblineError as error:
-            reply, pause = call.wire.refuse(error.status if isinstance(error, Refused) else 400, str(error)), 1
+            reply, pause = call.wire.refuse(error.status if isinstance(error, RefusedRequest) else 400, str(error)), 1
         finally:
             asyncio.gather(*call.unfinished).add_done_callback(lambda _: self._release(call))
         self.counts.requests.labels(call.wire.name, reply.status).inc()
@@ -192,15 +192,19 @@ class Gate:
     def _require_token(self, request: Request) -> None:
         """Raises Refused unless the request has the token, as a bearer or as the password of an address."""
         if self.token is not None and not has_token(self.token, request.headers.get("authorization", "")):
-            raise Refused(401, "expected the service's token: Authorization: Bearer, or http://x:TOKEN@host:port")
+            raise RefusedRequest(
+                401, "expected the service's token: Authorization: Bearer, or http://x:TOKEN@host:port"
+            )
 
     async def _body(self, request: Request, call: _Call) -> bytes:
         """The body, of which no more is taken than is allowed."""
         if request.headers.get("content-encoding", "identity") != "identity":
-            raise Refused(415, "expected a body without Content-Encoding")
+            raise RefusedRequest(415, "expected a body without Content-Encoding")
         announced = request.headers.get("content-length", "0")
         if not announced.isdigit() or int(announced) > self.load.max_body:
-            raise Refused(413, f"expected a body of at most {self.load.max_body} bytes; send fewer images a request")
+            raise RefusedRequest(
+                413, f"expected a body of at most {self.load.max_body} bytes; send fewer images a request"
+            )
         chunks: list[bytes] = []
         try:
             async with asyncio.timeout(BODY_SECONDS):
@@ -208,16 +212,18 @@ class Gate:
                     self._hold(len(chunk), call)
                     chunks.append(chunk)
         except TimeoutError as error:
-            raise Refused(408, f"expected a body within {BODY_SECONDS:g} seconds") from error
+            raise RefusedRequest(408, f"expected a body within {BODY_SECONDS:g} seconds") from error
         except ClientDisconnect as error:
-            raise Refused(400, "the client left") from error
+            raise RefusedRequest(400, "the client left") from error
         return b"".join(chunks)
 
     def _hold(self, size: int, call: _Call) -> None:
         call.held += size
         self.bodies += size
         if call.held > self.load.max_body:
-            raise Refused(413, f"expected a body of at most {self.load.max_body} bytes; send fewer images a request")
+            raise RefusedRequest(
+                413, f"expected a body of at most {self.load.max_body} bytes; send fewer images a request"
+            )
         if self.bodies > self.load.max_bodies:
             raise Unanswered(429, "too many requests are held; ask again later", self.service.pause())
 
@@ -231,7 +237,9 @@ class Gate:
         asked = call.wire.read(document, self.service.served)
         images = sum(len(one.images) for one in asked)
         if images > self.load.max_request_images:
-            raise Refused(413, f"expected at most {self.load.max_request_images} images, found {images}; send fewer")
+            raise RefusedRequest(
+                413, f"expected at most {self.load.max_request_images} images, found {images}; send fewer"
+            )
         for place, one in enumerate(asked):
             _require_text(one.prompt, place)
         return asked
@@ -260,7 +268,7 @@ class Gate:
     def _with_token(self, request: Request, page: Callable[[], Reply]) -> Response:
         try:
             self._require_token(request)
-        except Refused as error:
+        except RefusedRequest as error:
             return _response(as_json({"error": str(error)}, error.status), 1)
         return _response(page(), 1)
 
@@ -269,7 +277,7 @@ def _require_text(prompt: str, place: int) -> None:
     try:
         prompt.encode()
     except UnicodeEncodeError as error:
-        raise Refused(400, f"prompts.{place}: expected text, found half a character") from error
+        raise RefusedRequest(400, f"prompts.{place}: expected text, found half a character") from error
 
 
 def _response(reply: Reply, pause: int) -> Response:

@@ -14,9 +14,9 @@ from plumbline.operators.wires.wire import Answer, ScoreRequest, Served
 from plumbline.pipelines.serving.sentinel import Sentinel
 from plumbline.pipelines.serving.serve_config import LoadConfig
 
-Answered = Mapping[str, Answer]
+ImageAnswers = Mapping[str, Answer]
 """An image's answers, by metric."""
-ScoreBatch = Callable[[Sequence[ScoreRequest], Sequence[str]], Awaitable[Sequence[Answered]]]
+ScoreBatch = Callable[[Sequence[ScoreRequest], Sequence[str]], Awaitable[Sequence[ImageAnswers]]]
 """Scores images by some metrics on some replica; raises ReplicaDied where that ended before it answered."""
 
 KILLED = RowError(
@@ -36,7 +36,7 @@ class Unanswered(Exception):
     """There is no answer now; the same request may have one later."""
 
     def __init__(
-        self, status: int, message: str, retry_after: int, unfinished: "Collection[asyncio.Future[Answered]]" = ()
+        self, status: int, message: str, retry_after: int, unfinished: "Collection[asyncio.Future[ImageAnswers]]" = ()
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -45,7 +45,7 @@ class Unanswered(Exception):
         """Of the request's images, those that are still to be scored."""
 
 
-class Watch(Protocol):
+class Counters(Protocol):
     """Who counts what happens."""
 
     def sent(self, images: int) -> None:
@@ -93,7 +93,7 @@ class _Job:
     metrics: tuple[str, ...]
     """Those whose answers are not known yet."""
     since: float
-    answers: "asyncio.Future[Answered]"
+    answers: "asyncio.Future[ImageAnswers]"
     deaths: int = 0
 
 
@@ -106,7 +106,7 @@ class Service:
     """
 
     def __init__(
-        self, score: ScoreBatch, served: Served, load: LoadConfig, watch: Watch, sentinel: Sentinel | None = None
+        self, score: ScoreBatch, served: Served, load: LoadConfig, watch: Counters, sentinel: Sentinel | None = None
     ) -> None:
         self.score_batch = score
         self.served = served
@@ -124,7 +124,7 @@ class Service:
         self.seconds_per_image = 0.0
         self.alarm: asyncio.TimerHandle | None = None
 
-    async def score(self, asked: Sequence[ScoreRequest]) -> list[Answered]:
+    async def score(self, asked: Sequence[ScoreRequest]) -> list[ImageAnswers]:
         """The answers in the order of what was asked; raises Unanswered where there is no room, or none in time."""
         if self.queued() + len(asked) > self.load.max_waiting:
             raise Unanswered(429, f"{self.queued()} images wait already; ask again later", self.pause())
@@ -147,7 +147,7 @@ class Service:
         """Seconds after which those that wait now should be done."""
         return max(1, min(LONGEST_PAUSE, math.ceil(self.queued() * self.seconds_per_image)))
 
-    def _in_order(self, asked: ScoreRequest, known: Answered, computed: Answered) -> Answered:
+    def _in_order(self, asked: ScoreRequest, known: ImageAnswers, computed: ImageAnswers) -> ImageAnswers:
         for name in known:
             self.watch.answered(name, "cached")
         for name, answer in computed.items():
@@ -246,7 +246,7 @@ class Service:
         self.suspects.extend(job for job in left if job.deaths > 1)
         self.waiting.extendleft(job for job in reversed(left) if job.deaths <= 1)
 
-    def _finish(self, job: _Job, answers: Answered) -> None:
+    def _finish(self, job: _Job, answers: ImageAnswers) -> None:
         if job.answers.done():
             return
         for name, answer in answers.items():

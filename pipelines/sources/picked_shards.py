@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from plumbline.operators.errors import SourceError
 from plumbline.operators.image_rows import id_text, image_records
 from plumbline.pipelines.cells.cells import Shard, digest
-from plumbline.pipelines.sources.prompts import Prompts, pairs_of, read_files
+from plumbline.pipelines.sources.prompts import PromptTables, pairs_of, read_files
 
 LEFT_OUT = -1
 """The round of rows that no piece has."""
@@ -41,7 +41,7 @@ def cut_images(shards: Sequence[Shard], round_of: RoundOf) -> Iterator[tuple[Sha
         yield from ((piece.shard, piece.round) for piece in _cut(shard, [round_of(prompt_id) for prompt_id in ids]))
 
 
-def cut_prompts(table: pa.Table, shards: Sequence[Shard], round_of: RoundOf) -> Prompts:
+def cut_prompts(table: pa.Table, shards: Sequence[Shard], round_of: RoundOf) -> PromptTables:
     """The shards' pieces with their prompts, round after round; `table` (schema PROMPTS) has the shards' one after the
     other.
     """
@@ -54,7 +54,7 @@ def cut_prompts(table: pa.Table, shards: Sequence[Shard], round_of: RoundOf) -> 
             pieces.append((piece.round, replace(piece.shard, prompts=digest(sorted(pairs_of(rows)))), rows))
     pieces.sort(key=lambda piece: piece[0])
     tables = [rows for _, _, rows in pieces]
-    return Prompts(pa.concat_tables(tables), [shard for _, shard, _ in pieces], tables)
+    return PromptTables(pa.concat_tables(tables), [shard for _, shard, _ in pieces], tables)
 
 
 def _cut(shard: Shard, rounds: Sequence[int]) -> Iterator[Piece]:

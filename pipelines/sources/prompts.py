@@ -42,7 +42,7 @@ FILES_AT_ONCE = 2 * FILE_READERS
 """Whose ids, or prompts, are in memory at a time."""
 
 
-class Prompts(NamedTuple):
+class PromptTables(NamedTuple):
     """The prompts, and where they are read."""
 
     table: pa.Table
@@ -67,7 +67,7 @@ class UnknownPrompts(NamedTuple):
 class Prompted(NamedTuple):
     """Images with the prompts that they were made of."""
 
-    prompts: Prompts
+    prompts: PromptTables
     images: Mapping[Shard, tuple[Shard, ...]]
     """Every readable images shard, with the shards that hold the prompts it names."""
     named: Mapping[Shard, NDArray[np.int32]]
@@ -76,7 +76,7 @@ class Prompted(NamedTuple):
     unknown: UnknownPrompts = UnknownPrompts()
 
 
-def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, shard_rows: int) -> Prompts:
+def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, shard_rows: int) -> PromptTables:
     """The prompts of benchmark.prompts; whatever is wrong with them stops the sweep before anything is computed."""
     place = storage.locate(str(benchmark.prompts))
     packed = benchmark.packed(storage)
@@ -98,10 +98,10 @@ def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, shard_rows:
     keyed = [
         replace(shard, prompts=digest(sorted(pairs_of(table)))) for shard, table in zip(shards, tables, strict=True)
     ]
-    return Prompts(pa.concat_tables(tables), keyed, tables)
+    return PromptTables(pa.concat_tables(tables), keyed, tables)
 
 
-def _packed_prompts(packed: PackFile, suite: str) -> Prompts:
+def _packed_prompts(packed: PackFile, suite: str) -> PromptTables:
     """The prompts that a question pack names: one shard, however many they are."""
     place = packed.place
     try:
@@ -116,7 +116,7 @@ def _packed_prompts(packed: PackFile, suite: str) -> Prompts:
         group=suite, name=place.name, place=place, size=size,
         etag=tag, row_groups=(), rows=len(table), prompts=digest(sorted(pairs_of(table))), pack=packed.pack,
     )  # fmt: skip
-    return Prompts(table, [shard], [table])
+    return PromptTables(table, [shard], [table])
 
 
 def pairs_of(table: pa.Table) -> list[tuple[str, str]]:
@@ -124,7 +124,7 @@ def pairs_of(table: pa.Table) -> list[tuple[str, str]]:
     return list(zip(*(table.column(name).to_pylist() for name in ("prompt_id", "text")), strict=True))
 
 
-def match_prompts(images: Sequence[Shard], prompts: Prompts, locate_image: LocateImage) -> Prompted:
+def match_prompts(images: Sequence[Shard], prompts: PromptTables, locate_image: LocateImage) -> Prompted:
     """Which of a benchmark's prompts every images shard names, read from the ids alone.
 
     So a prompt that is added or edited touches the images that were made of it, and no others.
@@ -223,7 +223,7 @@ def gather_prompts(images: Sequence[Shard], name: str, locate_image: LocateImage
     columns = [list(unique), [text for text, _ in unique.values()], skills, [name] * len(unique)]
     arrays = [pa.array(values, dtype) for values, dtype in zip(columns, schemas.PROMPTS.types, strict=True)]
     table = pa.table(arrays, schema=schemas.PROMPTS)
-    return Prompted(Prompts(table, list(asked.values()), []), matched, {}, broken)
+    return Prompted(PromptTables(table, list(asked.values()), []), matched, {}, broken)
 
 
 def own_ids(images: Sequence[Shard]) -> list[str]:

@@ -34,7 +34,7 @@ from plumbline.pipelines.sources.origins import (
 from plumbline.pipelines.sources.picked_shards import LEFT_OUT, cut_images, cut_prompts
 from plumbline.pipelines.sources.prompts import (
     Prompted,
-    Prompts,
+    PromptTables,
     UnknownPrompts,
     gather_prompts,
     match_prompts,
@@ -181,7 +181,7 @@ def open_sources(benchmark: BenchmarkConfig, storage: StorageConfig, *, shard_ro
 class _Selected(NamedTuple):
     """What of a benchmark is scored."""
 
-    prompts: Prompts | None
+    prompts: PromptTables | None
     """None where the images' rows hold their own."""
     images: list[Shard]
     whole: Whole | None = None
@@ -209,7 +209,7 @@ def _select(all_there: _Selected, benchmark: BenchmarkConfig) -> _Selected:
     return _Selected(prompts and cut_prompts(prompts.table, prompts.shards, round_of), images, whole)
 
 
-def with_prompts(images: Sequence[Shard], prompts: Prompts | None, suite: str, uris: Uris) -> Prompted:
+def with_prompts(images: Sequence[Shard], prompts: PromptTables | None, suite: str, uris: Uris) -> Prompted:
     """The images with the benchmark's prompts that they name, or with those that their rows hold."""
     if prompts is None:
         return gather_prompts(images, suite, uris.locate)

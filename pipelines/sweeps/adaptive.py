@@ -11,7 +11,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from plumbline.operators.judging.adaptive import Seen, look
+from plumbline.operators.judging.adaptive import SeenPrompts, look
 from plumbline.operators.run_scores import RunScores
 from plumbline.pipelines.cells.cells import Outcome, PlannedCell, is_draft
 from plumbline.pipelines.cells.store import BrokenCell, Store, StoreError
@@ -32,7 +32,7 @@ from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
 def run_adaptive(
     planned: PlannedSweep,
     display: Callable[[], AbstractContextManager[Watch]],
-    tell: Callable[[Seen], None],
+    tell: Callable[[SeenPrompts], None],
 ) -> tuple[FinishedSweep, PlannedSweep]:
     """Computes round after round until every pair is decided, and writes the run. `tell` is called after each round.
 
@@ -67,10 +67,10 @@ def _up_to(planned: PlannedSweep, round: int, outcomes: Mapping[str, Outcome]) -
 
 def _round(
     now: PlannedSweep, round: int, display: Callable[[], AbstractContextManager[Watch]]
-) -> tuple[PlannedSweep, dict[str, Outcome], Seen]:
+) -> tuple[PlannedSweep, dict[str, Outcome], SeenPrompts]:
     """Computes what is missing and decides. With nothing missing, the sweep is not registered."""
 
-    def see(then: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspection[Seen | None]:
+    def see(then: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspection[SeenPrompts | None]:
         return _see(then, round, {**now.outcomes, **outcomes})
 
     if not now.plan.missing:
@@ -86,7 +86,7 @@ def _round(
     return done, outcomes, result
 
 
-def _see(now: PlannedSweep, round: int, outcomes: Mapping[str, Outcome]) -> Inspection[Seen | None]:
+def _see(now: PlannedSweep, round: int, outcomes: Mapping[str, Outcome]) -> Inspection[SeenPrompts | None]:
     """The decision from the cells, or which of them cannot be used."""
     broken = {path for outcome in outcomes.values() for path in outcome.broken}
     if broken:

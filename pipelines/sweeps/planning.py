@@ -20,7 +20,7 @@ from plumbline.pipelines.sources.sources import Sources, open_sources, with_pack
 from plumbline.pipelines.sources.uris import Uris, benchmark_uris
 
 if TYPE_CHECKING:
-    from plumbline.operators.judging.adaptive import Seen
+    from plumbline.operators.judging.adaptive import SeenPrompts
     from plumbline.pipelines.sources.rounds import Rounds
 
 LOG = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class PlannedSweep:
     """How many collections the store had seen when the plan was made; -1 during one."""
     rounds: "Rounds | None" = None
     """The rounds of prompts of an adaptive sweep."""
-    seen: "Seen | None" = None
+    seen: "SeenPrompts | None" = None
     """What an adaptive sweep decided after its last round."""
     outcomes: Mapping[str, Outcome] = field(default_factory=dict)
     """The outcomes of cells that earlier rounds computed."""

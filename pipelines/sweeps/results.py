@@ -76,7 +76,7 @@ class Results:
         return 1 - self.n_null / self.rows if self.rows else 1.0
 
 
-class Part(NamedTuple):
+class ScoresPart(NamedTuple):
     """A part of a run's scores: one metric's cells on consecutive images shards of one generator."""
 
     metric: str
@@ -146,7 +146,7 @@ def gather_results(
     )
 
 
-def _cut_parts(plan: Plan, sources: Sources, store: Store, folder: str) -> Iterator[Part]:
+def _cut_parts(plan: Plan, sources: Sources, store: Store, folder: str) -> Iterator[ScoresPart]:
     """The run's parts in the plan's order, named by their place and by what they follow from."""
     folders = {r.folder for of in plan.recipes.values() for r in of.values() if r.stage in ("scores", *PROMPT_STAGES)}
     stored = dict(entry for folder in folders for entry in store.listing(folder).items())
@@ -154,7 +154,7 @@ def _cut_parts(plan: Plan, sources: Sources, store: Store, folder: str) -> Itera
     runs_of_cells = ((metric, run) for metric, cells in plan.scores.items() for run in _runs_of_cells(cells))
     for number, (metric, cells) in enumerate(runs_of_cells):
         identity = _identity(metric, cells, plan, sources, stored, labels)
-        yield Part(metric, cells, identity, f"{folder}/{number:05d}-{identity}.parquet")
+        yield ScoresPart(metric, cells, identity, f"{folder}/{number:05d}-{identity}.parquet")
 
 
 def _runs_of_cells(cells: Iterable[PlannedCell]) -> Iterator[tuple[PlannedCell, ...]]:
@@ -256,12 +256,12 @@ class PartMaker:
         self._lock = threading.Lock()
         self._bases_of_shard = lru_cache(maxsize=1024)(self._read_bases)
 
-    def bring(self, part: Part) -> CountedPart:
+    def bring(self, part: ScoresPart) -> CountedPart:
         """An earlier run's part with its tally where both stand, or else one made of the cells."""
         adopted = self._adopted(part) if part.identity in self.standing else None
         return adopted or self._made(part)
 
-    def _adopted(self, part: Part) -> CountedPart | None:
+    def _adopted(self, part: ScoresPart) -> CountedPart | None:
         adopted = self.store.adopt(self.standing[part.identity], part.path, (*ERROR_COLUMNS, *COUNTED_COLUMNS))
         if adopted is None:
             return None
@@ -270,7 +270,7 @@ class PartMaker:
         counted = _counted(part.metric, adopted.table, [(cell.shard, cell.shard.rows) for cell in part.cells], tally)
         return counted._replace(cell_rows=[(cell.path, cell.shard.rows) for cell in part.cells])
 
-    def _made(self, part: Part) -> CountedPart:
+    def _made(self, part: ScoresPart) -> CountedPart:
         now = self._bases(part.cells)
         read = list(self.readers.map(lambda cell: self._read(part.metric, cell, now), part.cells))
         table = pa.concat_tables([cell.table for cell in read])

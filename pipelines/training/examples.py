@@ -49,7 +49,7 @@ class ExampleShard:
         return range(self.shard.rows) if self.rated is None else tuple(self.rated)
 
 
-class Example(NamedTuple):
+class TrainingExample(NamedTuple):
     """A row, by its shard's number and its place there."""
 
     shard: int
@@ -73,12 +73,12 @@ class RowOrder:
         """In an epoch."""
         return sum(map(len, self.places))
 
-    def at(self, position: int) -> Example:
+    def at(self, position: int) -> TrainingExample:
         """The row that comes at a position, counted from the first of all."""
         epoch, place = divmod(position, self.rows)
         ends = self._ends(epoch)
         mix = int(np.searchsorted(ends, place, side="right"))
-        return Example(*map(int, self._mix(epoch, mix)[place - (ends[mix - 1] if mix else 0)]))
+        return TrainingExample(*map(int, self._mix(epoch, mix)[place - (ends[mix - 1] if mix else 0)]))
 
     @lru_cache(maxsize=2)  # noqa: B019 - an order lives as long as its process
     def _shards(self, epoch: int) -> NDArray[np.int64]:
@@ -124,7 +124,7 @@ class Examples:
 class ReadRow(NamedTuple):
     """What became of a row."""
 
-    example: Example
+    example: TrainingExample
     pixels: Sequence[torch.Tensor]
     """Of its images; empty where it cannot be read."""
     texts: Mapping[str, Any]
@@ -143,9 +143,9 @@ class RowReader:
     tables: dict[int, pa.Table] = field(default_factory=dict)
     """The shards that are kept, the newest last."""
 
-    def read(self, wanted: Sequence[Example]) -> list[ReadRow]:
+    def read(self, wanted: Sequence[TrainingExample]) -> list[ReadRow]:
         """The rows in their order; raises SourceError for a whole shard that cannot be read."""
-        read: dict[Example, ReadRow] = {}
+        read: dict[TrainingExample, ReadRow] = {}
         for number, rows_of_shard in groupby(sorted(wanted), key=lambda example: example.shard):
             for row in self._read_shard(number, [example.place for example in rows_of_shard]):
                 read[row.example] = row
@@ -171,7 +171,7 @@ class RowReader:
             lacking = [name for name, value in text.items() if not isinstance(value, str) or not value.strip()]
             problem = error.message if error is not None else f"no text in {lacking[0]!r}" if lacking else None
             said = None if problem is None else f"{where(shard, place)}: {problem}"
-            read.append(ReadRow(Example(number, place), images if problem is None else [], text, said))
+            read.append(ReadRow(TrainingExample(number, place), images if problem is None else [], text, said))
         return read
 
     def _table(self, number: int) -> pa.Table:

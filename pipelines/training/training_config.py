@@ -9,7 +9,7 @@ from plumbline.operators.decoding import ImageLimits
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.operators.statistics.options import Sampling
-from plumbline.operators.training.loop import Stage
+from plumbline.operators.training.loop import TrainingStage
 from plumbline.operators.videos import Clips
 from plumbline.pipelines.base.cluster import ClusterConfig, PoolConfig
 from plumbline.pipelines.base.storage import StorageConfig
@@ -39,9 +39,9 @@ class PaceConfig(Checked):
     weight_decay: NotNegative = 0.0
     """AdamW's."""
 
-    def stage(self, rows: int) -> Stage:
+    def stage(self, rows: int) -> TrainingStage:
         """The stage over so many rows."""
-        return Stage(
+        return TrainingStage(
             steps=self.steps or max(1, round(self.epochs * rows / self.batch)),
             peak=self.rate,
             size=self.batch,

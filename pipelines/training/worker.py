@@ -23,12 +23,12 @@ from plumbline.operators.models.calls import Question
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.training.checkpoint import Trainee, load_trainee, save_trainee
 from plumbline.operators.training.exercises import exercise_loss, train_only
-from plumbline.operators.training.loop import Course, Report, Stage, train
+from plumbline.operators.training.loop import Course, Report, TrainingStage, train
 from plumbline.pipelines.base.storage import (
     Place,
 )
 from plumbline.pipelines.running.process import set_torch_threads
-from plumbline.pipelines.training.examples import Batches, Example, Examples, RowOrder, RowReader
+from plumbline.pipelines.training.examples import Batches, Examples, RowOrder, RowReader, TrainingExample
 
 STATES, CHECKPOINT, HELD_OUT, OUTCOME = "states", "checkpoint", "held_out.parquet", "outcome.json"
 CONFIG = "config.json"
@@ -44,7 +44,7 @@ class Task:
     examples: Examples
     held_out: Examples | None
     """Rated images that are scored before and after; of finetuning alone."""
-    stage: Stage
+    stage: TrainingStage
     trained: tuple[str, ...]
     blend: float
     """The trained weights' share of the result, beside those that it began with."""
@@ -181,7 +181,7 @@ def _shard_scores(task: Task, trainee: Trainee, number: int) -> list[float]:
     assert task.held_out is not None and task.model.profile is not None, "VQAScore is asked of a VQA model"
     asks, rated = task.model.profile.asks, task.held_out.shards[number].rated or {}
     reader = _reader(task, trainee, task.held_out, keep=1)
-    rows = reader.read([Example(number, place) for place in rated])
+    rows = reader.read([TrainingExample(number, place) for place in rated])
     batch = task.model.config.image_batch
     pixels = [image for row in rows for image in row.pixels]
     features = [

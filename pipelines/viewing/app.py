@@ -18,7 +18,7 @@ from plumbline.operators.errors import ConfigError, PlumblineError, without_secr
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.metrics.table import falling_metrics
 from plumbline.operators.report.gallery import Card, make_card
-from plumbline.operators.report.marked_words import AskedQuestion, asked_questions, cut
+from plumbline.operators.report.marked_words import MarkedQuestion, asked_questions, cut
 from plumbline.operators.report.rendering import FILE_POLICY, render_trends, render_view, view_policy
 from plumbline.operators.summary import OVERALL, part_of
 from plumbline.pipelines.base.storage import first_line
@@ -26,8 +26,8 @@ from plumbline.pipelines.cells.runs import Run
 from plumbline.pipelines.report.trends import make_trends
 from plumbline.pipelines.serving.http_guards import guards
 from plumbline.pipelines.serving.listening import has_token
-from plumbline.pipelines.viewing.browser import Browser, NoPicture, NotThere, OpenedRun, pick_of
-from plumbline.pipelines.viewing.run_database import ORDERS, Score, Wanted
+from plumbline.pipelines.viewing.browser import BrowsedRun, Browser, NoPicture, NotThere, pick_of
+from plumbline.pipelines.viewing.run_database import ORDERS, Score, WantedRows
 
 ROWS = 50
 """Of a page."""
@@ -82,7 +82,7 @@ class SharedQuestion(NamedTuple):
     question_id: str
     text: str
     wanted: str
-    answers: Sequence[AskedQuestion | None]
+    answers: Sequence[MarkedQuestion | None]
 
 
 class RowConvertor(IntegerConvertor):
@@ -196,10 +196,10 @@ class Pages:
             raise NotThere(str(error)) from error
         return _file(render_trends(made.page))
 
-    def _opened(self, request: Request) -> OpenedRun:
+    def _opened(self, request: Request) -> BrowsedRun:
         return self.browser.open(request.path_params["run"]).result()
 
-    def _seen(self, run: OpenedRun, scores: Sequence[Score]) -> list[SeenImage]:
+    def _seen(self, run: BrowsedRun, scores: Sequence[Score]) -> list[SeenImage]:
         """The images that rows are of, in the order of these."""
         of_image: dict[tuple[str, str | None], list[Score]] = {}
         for score in scores:
@@ -291,13 +291,13 @@ def _ends(row: Mapping[str, Any]) -> tuple[float, float]:
     return (row["mean"], row["mean"]) if low is None or high is None else (low, high)
 
 
-def _wanted(request: Request) -> Wanted:
+def _wanted(request: Request) -> WantedRows:
     """What an address asks for; raises BadAddress."""
     texts = {name: request.query_params.get(name, "") for name in ("generator", "metric", "skill", "kind", "words")}
     sort = request.query_params.get("sort", "")
     if sort not in ORDERS:
         raise BadAddress(f"sort={sort}: expected {', '.join(filter(None, ORDERS))}")
-    return Wanted(**texts, low=_real(request, "low"), high=_real(request, "high"), sort=sort)
+    return WantedRows(**texts, low=_real(request, "low"), high=_real(request, "high"), sort=sort)
 
 
 def _real(request: Request, name: str) -> float | None:

@@ -35,7 +35,7 @@ class NoPicture(PlumblineError):
     """An image cannot be shown."""
 
 
-class OpenedRun(NamedTuple):
+class BrowsedRun(NamedTuple):
     """A run with all that its pages need."""
 
     run_id: str
@@ -54,7 +54,7 @@ class Browser:
 
     def __init__(self, store: Store, database: Database) -> None:
         self.store, self._database = store, database
-        self._open: OrderedDict[str, Future[OpenedRun]] = OrderedDict()
+        self._open: OrderedDict[str, Future[BrowsedRun]] = OrderedDict()
         self._opening = Lock()
         self._openers = ThreadPoolExecutor(2)
         self._decoding = BoundedSemaphore(DECODED_AT_ONCE)
@@ -82,7 +82,7 @@ class Browser:
             raise NotThere(f"run {run_id}: no such run in {self.store.place.url}")
         return read_manifest(self.store, run_id)
 
-    def open(self, run_id: str) -> "Future[OpenedRun]":
+    def open(self, run_id: str) -> "Future[BrowsedRun]":
         """A run that is being opened, or stands open; raises as `manifest`."""
         with self._opening:
             known = self._open.get(run_id)
@@ -94,7 +94,7 @@ class Browser:
                 self._open.popitem(last=False)
             return known
 
-    def _opened(self, run_id: str, manifest: Mapping[str, Any]) -> OpenedRun:
+    def _opened(self, run_id: str, manifest: Mapping[str, Any]) -> BrowsedRun:
         unreadable, originals = "", None
         try:
             originals = open_originals(manifest, self.store.place.storage)
@@ -105,9 +105,9 @@ class Browser:
         prompts = originals.prompts if originals is not None else PROMPTS.empty_table()
         rows = RunRows(self._database, self.store, run_id, prompts)
         cells = read_scores_cells(self.store, run_id)
-        return OpenedRun(run_id, manifest, falling_metrics(manifest), rows, cells, originals, unreadable)
+        return BrowsedRun(run_id, manifest, falling_metrics(manifest), rows, cells, originals, unreadable)
 
-    def details(self, run: OpenedRun, picks: Sequence[Pick]) -> Mapping[ImageKey, ImageDetail]:
+    def details(self, run: BrowsedRun, picks: Sequence[Pick]) -> Mapping[ImageKey, ImageDetail]:
         """The questions, ratings and reasons that the run's cells have of images."""
         return read_elements(picks, run.cells, self.store)
 

@@ -42,7 +42,7 @@ ORDERS = {
 MOST_WORDS = 16
 
 
-class Wanted(NamedTuple):
+class WantedRows(NamedTuple):
     """Which scores are looked for, and in which order."""
 
     generator: str = ""
@@ -75,7 +75,7 @@ class Score(NamedTuple):
     """The share of the metric's rows that score lower, ties half; None where it was not asked for."""
 
 
-class Question(NamedTuple):
+class StoredQuestion(NamedTuple):
     """A question that was put about every image of a prompt."""
 
     prompt_id: str | None
@@ -181,12 +181,12 @@ class RunRows:
             known = rows.conformed(prompts, PROMPTS).select(PROMPT_COLUMNS)
             fill(f"CREATE TABLE {self._prompts} AS SELECT * FROM given", known)
 
-    def count(self, wanted: Wanted) -> int:
+    def count(self, wanted: WantedRows) -> int:
         """How many scores are as wanted."""
         where, values = self._where(wanted)
         return int(self._database.select(f"SELECT count(*) FROM {self._scores} WHERE {where}", values)[0][0])
 
-    def find(self, wanted: Wanted, first: int, most: int) -> list[Score]:
+    def find(self, wanted: WantedRows, first: int, most: int) -> list[Score]:
         """The scores that are wanted, from the one at the place `first` on."""
         where, values = self._where(wanted)
         order = ORDERS[wanted.sort]
@@ -216,7 +216,7 @@ class RunRows:
         unnested = f"SELECT DISTINCT unnest(skills) AS skill FROM {self._prompts}"
         return [skill for (skill,) in self._database.select(f"SELECT skill FROM ({unnested}) ORDER BY skill") if skill]
 
-    def questions(self, words: str, first: int, most: int) -> tuple[int, list[Question]]:
+    def questions(self, words: str, first: int, most: int) -> tuple[int, list[StoredQuestion]]:
         """How many questions hold these words, and some of them; reads the questions' cells the first time.
 
         Raises StoreError where one of them is damaged or gone.
@@ -230,7 +230,7 @@ class RunRows:
             f"SELECT {columns}, p.text FROM (SELECT * FROM {found} ORDER BY prompt_id, question_id LIMIT ? OFFSET ?) f "
             f"LEFT JOIN {self._prompts} p USING (prompt_id) ORDER BY prompt_id, question_id"
         )
-        return total, [Question(*row) for row in self._database.select(statement, [*values, most, first])]
+        return total, [StoredQuestion(*row) for row in self._database.select(statement, [*values, most, first])]
 
     def _read_questions(self) -> None:
         with self._asking:
@@ -253,7 +253,7 @@ class RunRows:
             if cell["path"].startswith("questions/") and cell["state"] not in ("failed", "missing")
         ]
 
-    def _where(self, wanted: Wanted) -> tuple[str, list[object]]:
+    def _where(self, wanted: WantedRows) -> tuple[str, list[object]]:
         """A condition and its values."""
         holds, words = _holds("text", wanted.words)
         given: list[tuple[bool, str, list[object]]] = [

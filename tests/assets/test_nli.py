@@ -24,7 +24,7 @@ from plumbline.assets.making.text_training import (
     vary,
 )
 from plumbline.operators.models.loading import load
-from plumbline.operators.training.loop import Course, Stage, train
+from plumbline.operators.training.loop import Course, TrainingStage, train
 
 ASSETS = Path(__file__).parents[2] / "assets"
 FOLDER = ASSETS / "nli-shapes"
@@ -83,7 +83,7 @@ def test_a_few_steps_lower_the_loss() -> None:
     model, rng = build_nli(tokenizer), Random(5)
     batch = nli_batch(tokenizer, rng, 64)
     before = nli_loss(model, batch).item()
-    stage = Stage(steps=12, peak=1e-3, size=16)
+    stage = TrainingStage(steps=12, peak=1e-3, size=16)
     train("nli", Course(model, stage), nli_loss, lambda step: nli_batch(tokenizer, rng, stage.size), lambda line: None)
     assert nli_loss(model, batch).item() < before
 

@@ -35,7 +35,7 @@ from plumbline.operators.models.networks.clip_flant5 import BEFORE_IMAGE
 from plumbline.operators.models.pixels import pixel_input
 from plumbline.operators.models.processing import PixelTransform
 from plumbline.operators.training.exercises import PARTS, exercise_loss, train_only
-from plumbline.operators.training.loop import Course, Stage, train
+from plumbline.operators.training.loop import Course, TrainingStage, train
 
 PLACED = (("heart", (0, 0)), ("star", (2, 1)))
 ASSETS = Path(__file__).parents[2] / "assets"
@@ -93,7 +93,7 @@ def test_a_few_caption_steps_lower_the_loss_and_leave_the_tower_alone(sentences:
     model = build_clip_flant5(tokenizer)
     train_only(model, PARTS)
     tower = {name: tensor.clone() for name, tensor in model.vision_tower.state_dict().items()}
-    maker, stage = ExerciseMaker(tokenizer, Random(2)), Stage(steps=8, peak=2e-3, size=4, each=2)
+    maker, stage = ExerciseMaker(tokenizer, Random(2)), TrainingStage(steps=8, peak=2e-3, size=4, each=2)
     batch = maker.captions(stage, 0)
     before = exercise_loss(model, batch).item()
     train("captions", Course(model, stage), exercise_loss, partial(maker.captions, stage), lambda line: None)
@@ -129,7 +129,7 @@ def test_a_scene_that_a_lesson_has_no_question_about_has_none_and_ends() -> None
 
 
 def test_rate_warms_up_and_decays_and_scenes_grow() -> None:
-    stage = Stage(steps=100, peak=1.0, size=1)
+    stage = TrainingStage(steps=100, peak=1.0, size=1)
     rates = [stage.rate(step) for step in range(100)]
     assert max(rates) == pytest.approx(1.0) and rates[0] < 0.5 and rates[-1] < 0.1
     assert [most_entities(stage, step) for step in (0, 15, 30, 99)] == [2, 4, 6, 6]

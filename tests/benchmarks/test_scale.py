@@ -17,7 +17,7 @@ from plumbline.operators import schemas
 from plumbline.pipelines.cells.lease import LEASES
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.maintenance.working_sweeps import DELETING
-from plumbline.pipelines.nightly.outcome import Outcome, outcome_path
+from plumbline.pipelines.nightly.outcome import NightOutcome, outcome_path
 from plumbline.pipelines.plans.sweep_config import SweepConfig, read_config
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.pipelines.sweeps.results import Results
@@ -129,7 +129,7 @@ def write_standing_run(sweep: PlannedSweep) -> None:
     )  # fmt: skip
     began = datetime(2026, 1, 2, tzinfo=UTC)
     write_run(sweep, "2026-01-02", results, {}, began=began, exit_code=0, assert_lease=lambda: None)
-    outcome = Outcome(
+    outcome = NightOutcome(
         run_id="2026-01-02", exit_code=0, benchmark="many", began="", ended="", report="", counts={"coverage": 1.0},
         compared_with=None, not_compared=None, regressions=(), improvements=(), sentences=(),
     )  # fmt: skip

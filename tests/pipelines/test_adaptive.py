@@ -14,7 +14,7 @@ import pytest
 
 from plumbline.jobs.sweep import main
 from plumbline.operators.errors import ConfigError
-from plumbline.operators.judging.adaptive import Seen
+from plumbline.operators.judging.adaptive import SeenPrompts
 from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.plans.plan import Plan
 from plumbline.pipelines.plans.sweep_config import SweepConfig
@@ -51,11 +51,13 @@ def watch() -> Iterator[Watch]:
     yield lambda event: None
 
 
-def sweep(config: SweepConfig, tell: Callable[[Seen], None] = lambda seen: None) -> tuple[FinishedSweep, PlannedSweep]:
+def sweep(
+    config: SweepConfig, tell: Callable[[SeenPrompts], None] = lambda seen: None
+) -> tuple[FinishedSweep, PlannedSweep]:
     return run_adaptive(plan_sweep(config), watch, tell)
 
 
-def seen_of(now: PlannedSweep) -> Seen:
+def seen_of(now: PlannedSweep) -> SeenPrompts:
     assert now.seen is not None
     return now.seen
 
@@ -79,12 +81,12 @@ class Stopped(NamedTuple):
 
     finished: FinishedSweep
     now: PlannedSweep
-    told: list[Seen]
+    told: list[SeenPrompts]
 
 
 @pytest.fixture(scope="module")
 def stopped(folder: Path, small_rounds: None) -> Stopped:
-    told: list[Seen] = []
+    told: list[SeenPrompts] = []
     planned = plan_sweep(sweep_config(folder, folder.parent / "stopped", *ALIKE))
     planned = replace(planned, executor=TwoSecondsARound(planned.executor))
     return Stopped(*run_adaptive(planned, watch, told.append), told)
@@ -131,7 +133,7 @@ def test_the_same_command_again_computes_nothing_and_names_the_same_run(stopped:
 
 
 def test_killed_after_a_round_it_goes_on_and_decides_the_same(folder: Path, stopped: Stopped, tmp_path: Path) -> None:
-    def die(seen: Seen) -> None:
+    def die(seen: SeenPrompts) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

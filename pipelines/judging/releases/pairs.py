@@ -6,7 +6,7 @@ from typing import Any
 from plumbline.operators.errors import SourceError
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import as_object
-from plumbline.pipelines.judging.releases.release import Release, Sample, paired, released, remember
+from plumbline.pipelines.judging.releases.release import PairingSample, Release, paired, released, remember
 from plumbline.pipelines.judging.releases.sheets import (
     Sheet,
     as_text,
@@ -39,7 +39,7 @@ def read_winoground(place: Place) -> Release:
     tags = zip(*(sheet.texts(name) for name in TAGS), predicates, strict=True)
     named = zip(sheet.ids("id"), tags, strict=True)
     return paired(
-        Sample(sample_id, list(dict.fromkeys(filter(None, names))), sheet.where(row))
+        PairingSample(sample_id, list(dict.fromkeys(filter(None, names))), sheet.where(row))
         for row, (sample_id, names) in enumerate(named)
     )
 
@@ -68,24 +68,24 @@ def read_eqben(place: Place) -> Release:
     return paired(_of_labelled(records) if "private_info" in records[0][1] else _of_pairs(records))
 
 
-def _of_pairs(records: Records) -> list[Sample]:
+def _of_pairs(records: Records) -> list[PairingSample]:
     samples = []
     for row, (where, record) in enumerate(records):
         if missing := [name for name in PAIR if not record.get(name)]:
             fields = ", ".join(record) or "nothing"
             raise SourceError(f"{where}: expected {', '.join(missing)}, found {fields}; is this EqBen's annotation?")
         part, slash, _ = as_text(record, "image0", where).partition("/")
-        samples.append(Sample(str(row), [part] if slash else [], where))
+        samples.append(PairingSample(str(row), [part] if slash else [], where))
     return samples
 
 
-def _of_labelled(records: Records) -> list[Sample]:
-    samples: dict[str, Sample] = {}
+def _of_labelled(records: Records) -> list[PairingSample]:
+    samples: dict[str, PairingSample] = {}
     places: dict[tuple[str, str], str] = {}
     for where, record in records:
         label = as_object(record.get("private_info"), f"{where}, private_info")
         dataset, name = as_text(label, "dataset", where), as_text(label, "name", where)
-        sample = Sample(f"{dataset}/{as_text(label, 'sample_cnt', where)}", [dataset], where)
+        sample = PairingSample(f"{dataset}/{as_text(label, 'sample_cnt', where)}", [dataset], where)
         if name not in NAMES:
             raise SourceError(
                 f"{where}: expected a name of {', '.join(NAMES)}, found {name!r}; is this EqBen's annotation?"

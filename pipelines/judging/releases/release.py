@@ -72,7 +72,7 @@ class Word(NamedTuple):
         return f"rater {self.rater!r} rates the word {self.word!r} of image {self.image_id!r} twice"
 
 
-class Sample(NamedTuple):
+class PairingSample(NamedTuple):
     """Two captions and two images, of which caption i fits image i."""
 
     sample_id: str
@@ -139,7 +139,7 @@ def remember(places: dict[Any, str], key: object, where: str, said: str) -> None
     places[key] = where
 
 
-def paired(samples: Iterable[Sample]) -> Release:
+def paired(samples: Iterable[PairingSample]) -> Release:
     """The four pairings of each sample, captions `<sample>_c0` and `_c1` and images `<sample>_i0` and `_i1`.
 
     These are named after the `c0_i0` of Winoground's released code. Raises SourceError naming the row whose sample

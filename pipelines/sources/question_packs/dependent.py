@@ -12,7 +12,7 @@ from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import Refused, Values, parse_json, read_json, read_records
 from plumbline.pipelines.sources.question_packs.pack import (
     Convention,
-    Line,
+    PackLine,
     PackRow,
     PackRows,
     questions_or_error,
@@ -26,7 +26,7 @@ NUMBERS = re.compile(r"\s*-?\d+\s*(,\s*-?\d+\s*)*")
 """What the releases' code reads a dependency of."""
 
 
-def proposition(line: Line) -> Iterator[PackRow]:
+def proposition(line: PackLine) -> Iterator[PackRow]:
     """A row with `item_id`, `text`, `proposition_id`, `dependency`, `tuple` and `question_natural_language`.
 
     Of a dependency such as `5, background` the number counts.
@@ -44,13 +44,13 @@ def proposition(line: Line) -> Iterator[PackRow]:
     yield PackRow(line.where, the_id(values, "item_id"), the_text(values, "text"), asked)
 
 
-def unread_dependencies(lines: Iterable[Line | str]) -> list[Line]:
+def unread_dependencies(lines: Iterable[PackLine | str]) -> list[PackLine]:
     """The rows whose parents are not all numbers."""
-    rows = (line for line in lines if isinstance(line, Line))
+    rows = (line for line in lines if isinstance(line, PackLine))
     return [line for line in rows if not NUMBERS.fullmatch(dependency(line.values))]
 
 
-def dependency_notes(lines: Iterable[Line | str], effect: str) -> Iterator[str]:
+def dependency_notes(lines: Iterable[PackLine | str], effect: str) -> Iterator[str]:
     """A line for each of them."""
     for line in unread_dependencies(lines):
         yield f"{line.where}: the dependency {dependency(line.values)!r} is not all numbers; {effect}"
@@ -90,7 +90,7 @@ def read_dsg_1k(place: Place, convention: Convention) -> PackRows:
     yield from dependency_notes(lines, "none of the prompt's questions has parents, as in the release")
     spoiled = {line.values.get("item_id") for line in unread_dependencies(lines)}
 
-    def read_row(line: Line) -> Iterable[PackRow]:
+    def read_row(line: PackLine) -> Iterable[PackRow]:
         return _without_parents(proposition(line)) if line.values.get("item_id") in spoiled else proposition(line)
 
     yield from read_rows(lines, read_row)

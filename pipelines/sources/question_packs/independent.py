@@ -13,7 +13,7 @@ from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import Refused, parse_json
 from plumbline.pipelines.sources.question_packs.pack import (
     Convention,
-    Line,
+    PackLine,
     PackRow,
     PackRows,
     questions_or_error,
@@ -37,7 +37,7 @@ def read_tifa_v1(place: Place, convention: Convention) -> PackRows:
     return read_rows(read_lines(place), _multiple_choice)
 
 
-def _multiple_choice(line: Line) -> Iterator[PackRow]:
+def _multiple_choice(line: PackLine) -> Iterator[PackRow]:
     values = line.values
     choices, answer = the_texts(values.get("choices"), "choices"), the_text(values, "answer")
     if answer not in choices or len(set(choices)) < 2:
@@ -66,12 +66,12 @@ def read_geneval2(place: Place, convention: Convention) -> PackRows:
     return read_rows(read_lines(place), _of_atoms)
 
 
-def _of_atoms(line: Line) -> PackRows:
+def _of_atoms(line: PackLine) -> PackRows:
     text, prompt_id = the_text(line.values, "prompt"), line.where.rpartition(" ")[2]
     return questions_or_error(line.where, prompt_id, text, _atoms(line, prompt_id, text))
 
 
-def _atoms(line: Line, prompt_id: str, text: str) -> Iterator[PackRow]:
+def _atoms(line: PackLine, prompt_id: str, text: str) -> Iterator[PackRow]:
     """A row for each question of a prompt; the prompt's skill is its number of atoms."""
     values = line.values
     skills = the_texts(values.get("skills"), "skills")
@@ -112,7 +112,7 @@ def read_wise_verified(place: Place, convention: Convention) -> PackRows:
         yield from read_rows(read_lines(file), _explanation)
 
 
-def _explanation(line: Line) -> Iterator[PackRow]:
+def _explanation(line: PackLine) -> Iterator[PackRow]:
     prompt_id = the_id(line.values, "prompt_id")
     number = int(prompt_id) if prompt_id.isdecimal() else 0
     category = next((name for name, last in LAST.items() if 0 < number <= last), None)
@@ -139,13 +139,13 @@ def read_unigenbench(place: Place, convention: Convention) -> PackRows:
     return read_rows(read_lines(place), _of_checkpoints)
 
 
-def _of_checkpoints(line: Line) -> PackRows:
+def _of_checkpoints(line: PackLine) -> PackRows:
     language = "zh" if "prompt_zh" in line.values else "en"
     text, prompt_id = the_text(line.values, f"prompt_{language}"), the_id(line.values, "index")
     return questions_or_error(line.where, prompt_id, text, _checkpoints(line, prompt_id, text, f"sub_dims_{language}"))
 
 
-def _checkpoints(line: Line, prompt_id: str, text: str, own: str) -> Iterator[PackRow]:
+def _checkpoints(line: PackLine, prompt_id: str, text: str, own: str) -> Iterator[PackRow]:
     """A row for each checkpoint."""
     said = parse_json(the_text(line.values, own), f"correct {own}")
     if not isinstance(said, dict):

@@ -134,7 +134,7 @@ def _placed(question: WrittenQuestion, prompt: _Prompt) -> WrittenQuestion:
 # What readers share
 
 
-class Line(NamedTuple):
+class PackLine(NamedTuple):
     """One row of a released file."""
 
     where: str
@@ -150,7 +150,7 @@ def questions_or_error(where: str, prompt_id: str, text: str, questions: Iterabl
         yield PackRow(where, prompt_id, text, error=RowError("no_questions", f"{where}: {refused}"))
 
 
-def read_rows(lines: Iterable[Line | str], read: Callable[[Line], Iterable[PackRow | str]]) -> PackRows:
+def read_rows(lines: Iterable[PackLine | str], read: Callable[[PackLine], Iterable[PackRow | str]]) -> PackRows:
     """What `read` makes of every row; a row that it refuses (Refused) is a line in its place."""
     for line in lines:
         if isinstance(line, str):
@@ -162,7 +162,7 @@ def read_rows(lines: Iterable[Line | str], read: Callable[[Line], Iterable[PackR
             yield f"{line.where}: {refused}; the row is left out"
 
 
-def read_lines(file: Place) -> Iterator[Line | str]:
+def read_lines(file: Place) -> Iterator[PackLine | str]:
     """The rows of a CSV, TSV or JSON Lines file, or of the list of a JSON file, by its suffix."""
     content = file.read()
     suffix = PurePosixPath(file.path).suffix.lower()
@@ -177,7 +177,7 @@ def read_lines(file: Place) -> Iterator[Line | str]:
         if isinstance(row, Rejection):
             yield f"{where}: {row.message}; the row is left out"
         else:
-            yield Line(where, row.values)
+            yield PackLine(where, row.values)
 
 
 def _listed(content: bytes, file: Place) -> Iterator[Row | Rejection]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from plumbline.operators.metrics import gecko, tifa
 from plumbline.operators.metrics.answered import NO_QUESTIONS, Answered
 from plumbline.operators.metrics.gecko import GeckoConfig, Span, read_questions, read_spans
-from plumbline.operators.metrics.parsing import Place, one_line
+from plumbline.operators.metrics.parsing import TextSpan, one_line
 from plumbline.operators.metrics.writing import UnreadableReply, WrittenQuestion
 from plumbline.operators.stages.entailment import hypothesis
 from tests.operators.metrics.scripted import examples, run
@@ -116,23 +116,23 @@ def test_without_coverage_the_questions_are_tifas() -> None:
 )
 def test_labels_are_read_in_every_form(reply: str) -> None:
     assert read_spans("a red dog", reply) == [
-        Span("red", "color", 1.0, Place(2, 5)),
-        Span("dog", "entity", 1.0, Place(6, 9)),
+        Span("red", "color", 1.0, TextSpan(2, 5)),
+        Span("dog", "entity", 1.0, TextSpan(6, 9)),
     ]
 
 
 def test_words_of_a_label_may_hold_commas_and_brackets() -> None:
     reply = "{1}[a sign, old, object, 0.7] {2}[says [exit], text, 1.0]"
     assert read_spans("A sign, old, says [exit]", reply) == [
-        Span("sign, old", "object", 0.7, Place(2, 11))._replace(words="A sign, old", place=Place(0, 11)),
-        Span("says [exit]", "text", 1.0, Place(13, 24)),
+        Span("sign, old", "object", 0.7, TextSpan(2, 11))._replace(words="A sign, old", place=TextSpan(0, 11)),
+        Span("says [exit]", "text", 1.0, TextSpan(13, 24)),
     ]
 
 
 def test_the_same_word_is_found_where_its_label_stands() -> None:
     prompt = "a red car next to a red wall and a red door"
     reply = "a red car next to a {1}[red, color, 1.0] wall and {2}[a, counting, 1.0] {3}[red, color, 1.0] door"
-    assert [span.place for span in read_spans(prompt, reply)] == [Place(20, 23), Place(33, 34), Place(35, 38)]
+    assert [span.place for span in read_spans(prompt, reply)] == [TextSpan(20, 23), TextSpan(33, 34), TextSpan(35, 38)]
 
 
 def test_words_that_are_not_in_the_prompt_have_no_place() -> None:
@@ -172,7 +172,7 @@ def labelled(draw: st.DrawFn) -> tuple[str, str, list[tuple[int, int]]]:
 def test_every_label_of_a_faithful_reply_is_found_in_its_place(case: tuple[str, str, list[tuple[int, int]]]) -> None:
     prompt, reply, places = case
     spans = read_spans(prompt, reply)
-    assert [span.place for span in spans] == [Place(*place) for place in places]
+    assert [span.place for span in spans] == [TextSpan(*place) for place in places]
     assert [span.words for span in spans] == [prompt[start:end] for start, end in places]
 
 
@@ -184,7 +184,7 @@ def test_a_long_hostile_reply_is_read_in_no_time(unit: str) -> None:
 
 # Step 2: questions.
 
-FOUND = [Span("red", "color", 1.0, Place(2, 5)), Span("dog", "entity", 1.0, None)]
+FOUND = [Span("red", "color", 1.0, TextSpan(2, 5)), Span("dog", "entity", 1.0, None)]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from plumbline.operators.metrics import dsg, gecko, parsing, reply_forms, tifa, vq2
 from plumbline.operators.metrics.dsg import DsgConfig
 from plumbline.operators.metrics.gecko import GeckoConfig, Span, read_questions, read_spans
-from plumbline.operators.metrics.parsing import Place
+from plumbline.operators.metrics.parsing import TextSpan
 from plumbline.operators.metrics.question_blocks import Block, read_json_blocks
 from plumbline.operators.metrics.reply_forms import entries
 from plumbline.operators.metrics.tifa import TifaConfig
@@ -161,7 +161,7 @@ def test_what_cannot_be_read_says_why(reply: str, reason: str) -> None:
 
 def test_labels_without_words_are_left_out_and_a_bad_score_is_a_full_one() -> None:
     reply = '{"labels": [{"words": "...", "type": "color", "score": 1}, {"words": "dog", "score": "high"}]}'
-    assert read_spans(PROMPT, reply, gecko.json_labels) == [Span("dog", None, 1.0, Place(14, 17))]
+    assert read_spans(PROMPT, reply, gecko.json_labels) == [Span("dog", None, 1.0, TextSpan(14, 17))]
 
 
 SOUP = st.recursive(

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from plumbline.operators.metrics.answered import Answered
 from plumbline.operators.metrics.modules import (
     Look,
+    LookResult,
     Relations,
-    Seen,
     Statement,
     judge,
     looks,
@@ -36,10 +36,10 @@ vqa(image, 'what animals are there?', 'pigs,cows,hens', 'cows')"""
 LEFT, RIGHT = Box("cow", 0.9, 0, 0, 10, 10), Box("sign", 0.9, 20, 0, 60, 40)
 
 
-def seen(statement: Statement, *found: Any) -> list[Seen]:
+def seen(statement: Statement, *found: Any) -> list[LookResult]:
     """What the looks of a statement have shown: boxes, or words."""
     assert len(looks(statement)) == len(found)
-    return [Seen(text=one) if isinstance(one, str) else Seen(tuple(one)) for one in found]
+    return [LookResult(text=one) if isinstance(one, str) else LookResult(tuple(one)) for one in found]
 
 
 def holds(text: str, *found: Any, relations: Relations = "stated") -> bool:
@@ -295,7 +295,7 @@ def test_the_score_is_the_share_of_statements_that_hold() -> None:
     found = {"cow": [LEFT, LEFT], "sign": [RIGHT]}
     answered = [
         Answered(one, seen=tuple(
-            Seen(tuple(found.get(look.text, ())), None if look.model == "detector" else "pigs")
+            LookResult(tuple(found.get(look.text, ())), None if look.model == "detector" else "pigs")
             for look in metric.looks(one.text)
         ))
         for one in questions
@@ -312,7 +312,7 @@ def test_repeated_statements_and_answers_that_are_no_choice_count_as_released() 
     metric = VpevalConfig()
     program = "objectEval(image, 'cow')\nvqa(image, 'how many cows?', '1,2,3', '>1')\nobjectEval(image, 'cow')"
     questions = run(metric.write(PROMPT), [f"{program}\nobjectEval(image, 'cow')"]).result
-    shown = {"detector": Seen((LEFT,)), "model": Seen(text="2")}
+    shown = {"detector": LookResult((LEFT,)), "model": LookResult(text="2")}
     answered = [Answered(one, seen=tuple(shown[look.model] for look in metric.looks(one.text))) for one in questions]
     assert metric.weigh(answered).score == 3 / 4
     assert holds("vqa(image, 'how many cows?', '1,2,3', '>1')", ">1")

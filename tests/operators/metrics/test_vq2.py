@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics import vq2
 from plumbline.operators.metrics.answered import NO_QUESTIONS, Answered
-from plumbline.operators.metrics.parsing import Place
+from plumbline.operators.metrics.parsing import TextSpan
 from plumbline.operators.metrics.vq2 import Vq2Config, read_question, read_spans
 from plumbline.operators.metrics.writing import UnreadableReply, WrittenQuestion
 from tests.operators.metrics.scripted import examples, run
@@ -93,7 +93,7 @@ def test_without_any_question_the_prompt_is_refused() -> None:
     ],
 )
 def test_phrases_are_read_in_every_form(reply: str) -> None:
-    assert read_spans(PROMPT, reply) == [Place(0, 3), Place(4, 14)]
+    assert read_spans(PROMPT, reply) == [TextSpan(0, 3), TextSpan(4, 14)]
 
 
 @pytest.mark.parametrize("reply", ["", "I cannot.", "green pears"])

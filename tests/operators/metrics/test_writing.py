@@ -11,13 +11,13 @@ from plumbline.operators.metrics.question_blocks import Block, read_blocks
 from plumbline.operators.metrics.tifa import TifaConfig
 from plumbline.operators.metrics.vq2 import Vq2Config
 from plumbline.operators.metrics.writer import WriterConfig
-from plumbline.operators.metrics.writing import Put, Sampling, UnreadableReply, ask, read_each
+from plumbline.operators.metrics.writing import Put, ReplySampling, UnreadableReply, ask, read_each
 from plumbline.operators.models.families.clip_flant5 import CLIP_FLANT5
 from plumbline.operators.models.families.instructblip import INSTRUCTBLIP
 from tests.operators.metrics.scripted import reply, run
 
 CONFIGS = (GeckoConfig, TifaConfig, DsgConfig, Vq2Config)
-REQUEST = Sampling(max_tokens=50, temperature=0.5, seed=3).request("How many?")
+REQUEST = ReplySampling(max_tokens=50, temperature=0.5, seed=3).request("How many?")
 
 
 def number(text: str) -> int:

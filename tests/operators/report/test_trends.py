@@ -9,7 +9,7 @@ import pytest
 from plumbline.operators import rows, schemas
 from plumbline.operators.report import trends as trends_room
 from plumbline.operators.report.changes import compare
-from plumbline.operators.report.charts import Chart, Line, trend_chart
+from plumbline.operators.report.charts import Chart, ChartLine, trend_chart
 from plumbline.operators.report.trends import Checkpoints, TrendRun, Trends, build_trends, to_frame
 from plumbline.operators.summary import Skills
 from plumbline.pipelines.report.comparable_runs import CHECKPOINTS
@@ -49,7 +49,7 @@ def trends(*runs: TrendRun, drawn: int = 9) -> Trends:
 class Drawn(NamedTuple):
     """What a chart was made of."""
 
-    lines: Sequence[Line]
+    lines: Sequence[ChartLine]
     breaks: Sequence[str | int]
     label: str
 

@@ -8,11 +8,17 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from plumbline.operators.statistics.error_graphs import Node, kolmogorov_smirnov, score_graph, score_graphs, walks_of
+from plumbline.operators.statistics.error_graphs import (
+    ErrorNode,
+    kolmogorov_smirnov,
+    score_graph,
+    score_graphs,
+    walks_of,
+)
 
 
-def node(level: int, *scores: float) -> Node:
-    return Node(level, np.array(scores, float)[:, None])
+def node(level: int, *scores: float) -> ErrorNode:
+    return ErrorNode(level, np.array(scores, float)[:, None])
 
 
 LADDER = [node(0, 0.9, 0.8), node(1, 0.6, 0.5), node(2, 0.2, 0.1)]
@@ -35,7 +41,9 @@ def test_the_published_walks_are_headed_by_every_ordered_pair_of_roots() -> None
 
 def test_the_published_numbers_are_scipys_one_walk_at_a_time() -> None:
     random = np.random.default_rng(1)
-    nodes = [Node(level, np.round(random.random((count, 1)), 1)) for level, count in [(0, 2), (1, 3), (1, 2), (2, 4)]]
+    nodes = [
+        ErrorNode(level, np.round(random.random((count, 1)), 1)) for level, count in [(0, 2), (1, 3), (1, 2), (2, 4)]
+    ]
     rho, weights, separations = [], [], []
     for head, first, second in product(nodes[:1], nodes[1:3], nodes[3:]):
         parts = [np.concatenate([head.scores, head.scores])[:, 0], first.scores[:, 0], second.scores[:, 0]]
@@ -51,7 +59,7 @@ def test_the_published_numbers_are_scipys_one_walk_at_a_time() -> None:
 def test_images_without_a_score_are_left_out_and_a_constant_metric_has_no_order() -> None:
     gaps = [node(0, 0.9, math.nan), node(1, 0.1, 0.2)]
     assert score_graph(gaps, "published").spearman[0] == pytest.approx(
-        score_graph([Node(0, np.array([[0.9]])), node(1, 0.1, 0.2)], "published").spearman[0]
+        score_graph([ErrorNode(0, np.array([[0.9]])), node(1, 0.1, 0.2)], "published").spearman[0]
     )
     flat = score_graph([node(0, 0.5), node(1, 0.5)], "published")
     assert (flat.spearman[0], flat.kendall[0], flat.separation[0], flat.delta[0]) == (0, 0, 0, 0)
@@ -102,7 +110,9 @@ def test_the_maintained_codes_numbers_are_scipys_one_pair_and_one_walk_at_a_time
     random = np.random.default_rng(3)
     for _ in range(20):
         nodes = [
-            Node(level, np.where(random.random((count, 1)) < 0.15, math.nan, np.round(random.random((count, 1)), 1)))
+            ErrorNode(
+                level, np.where(random.random((count, 1)) < 0.15, math.nan, np.round(random.random((count, 1)), 1))
+            )
             for level, count in [(0, 2), (1, 2), (1, 3), (2, 2), (4, 1)]
         ]
         found = score_graph(nodes, "current")

@@ -15,8 +15,8 @@ from plumbline.operators.statistics.sequential import (
     B_BETTER,
     NOBODY,
     UNDECIDED,
-    Evidence,
     Floats,
+    PairEvidence,
     balanced_order,
     decide,
     evidence,
@@ -136,9 +136,9 @@ def test_a_prompt_that_one_of_the_two_lacks_says_nothing() -> None:
 
 
 def test_holms_steps_ask_less_of_a_pair_once_another_is_decided() -> None:
-    def made(*log_e: float) -> Evidence:
+    def made(*log_e: float) -> PairEvidence:
         never = np.full(len(log_e), -math.inf)
-        return Evidence(np.array(log_e), never, never, never)
+        return PairEvidence(np.array(log_e), never, never, never)
 
     alone, among_two = math.log(2 / 0.05), math.log(4 / 0.05)
     close = made(alone, alone)
@@ -151,7 +151,7 @@ def test_holms_steps_ask_less_of_a_pair_once_another_is_decided() -> None:
 def test_what_is_decided_stays_so() -> None:
     falling = np.array([9.0, -9.0])
     never = np.full(2, -math.inf)
-    verdict, look = decide([Evidence(falling, falling[::-1], never, never)], 0.05)
+    verdict, look = decide([PairEvidence(falling, falling[::-1], never, never)], 0.05)
     assert (verdict.tolist(), look.tolist()) == ([A_BETTER], [0])
 
 

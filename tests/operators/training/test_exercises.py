@@ -20,7 +20,7 @@ from plumbline.operators.training.exercises import (
     split_caption,
     train_only,
 )
-from plumbline.operators.training.loop import Course, Stage, train
+from plumbline.operators.training.loop import Course, TrainingStage, train
 
 VQA = Path(__file__).parents[3] / "assets/clip-flant5-shapes"
 
@@ -80,7 +80,7 @@ def test_stage_1_trains_the_projector_alone(trainee: Trainee) -> None:
     batch = make_batch(
         trainee.likelihood.tokenizer, torch.rand(2, 3, 48, 48), [split_caption(1, "a red circle", Random(0))]
     )
-    stage = Stage(steps=1, peak=1e-2, size=2)
+    stage = TrainingStage(steps=1, peak=1e-2, size=2)
     train("captions", Course(network, stage), exercise_loss, lambda step: batch, lambda line: None)
     changed = {name for name, tensor in network.state_dict().items() if not torch.equal(before[name], tensor)}
     assert changed == {name for name in before if name.startswith("mm_projector.")}

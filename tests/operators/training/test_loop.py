@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from plumbline.operators.training.loop import Course, Stage, alone, train
+from plumbline.operators.training.loop import Course, TrainingStage, alone, train
 
-STAGE = Stage(steps=6, peak=0.1, size=4, quick={"2.": 3.0})
+STAGE = TrainingStage(steps=6, peak=0.1, size=4, quick={"2.": 3.0})
 
 
 def course(seed: str = "a") -> Course[nn.Sequential]:
@@ -78,7 +78,7 @@ def test_gradients_and_losses_are_averaged_before_a_step_is_taken() -> None:
 
     training = course()
     weights = training.model[0].weight.clone()
-    stage = Stage(steps=1, peak=0.1, size=4, decay=0.0)
+    stage = TrainingStage(steps=1, peak=0.1, size=4, decay=0.0)
     training.stage = stage
     training.optimiser.param_groups[0]["weight_decay"] = 0.0
     train("test", training, loss, batch_of, lines.append, average=nothing_to_learn)  # type: ignore[arg-type]
@@ -87,6 +87,6 @@ def test_gradients_and_losses_are_averaged_before_a_step_is_taken() -> None:
 
 
 def test_the_rate_warms_up_and_decays_to_its_final_share() -> None:
-    stage = Stage(steps=100, peak=1.0, size=1, final=0.0)
+    stage = TrainingStage(steps=100, peak=1.0, size=1, final=0.0)
     rates = [stage.rate(step) for step in range(100)]
     assert max(rates) == pytest.approx(1.0) and rates[0] < 0.5 and rates[-1] < 0.01

@@ -16,7 +16,7 @@ from plumbline.pipelines.cells.lease import Holder, see, take
 from plumbline.pipelines.cells.runs import read_manifest
 from plumbline.pipelines.cells.store import Store, StoreError
 from plumbline.pipelines.maintenance.working_sweeps import present, signs
-from plumbline.pipelines.nightly.outcome import Outcome, outcome_path, read_outcome
+from plumbline.pipelines.nightly.outcome import NightOutcome, outcome_path, read_outcome
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
 from tests.bench_of import images, prompts, sweep_config, write_benchmark, write_rows
@@ -187,7 +187,7 @@ def test_a_damaged_lease_sign_or_outcome_is_taken_for_none(tmp_path: Path) -> No
     with present(store, run="r", uses=["scores/1"]) as presence:
         assert [sign.content["uses"] for sign in signs(store)] == [["scores/1"]]
         every_turned_bit(store, presence.path, lambda: [sign.content for sign in signs(store)], [{}])
-    outcome = Outcome(
+    outcome = NightOutcome(
         run_id="r", exit_code=0, benchmark="b", began="", ended="", report="", counts={"coverage": 1.0},
         compared_with=None, not_compared=None, regressions=[], improvements=[], sentences=[],
     )  # fmt: skip

@@ -9,15 +9,15 @@ import pytest
 
 from plumbline.operators.errors import PlumblineError
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.new_benchmarks.given_prompts import Prompt, read_gecko, read_prompts
+from plumbline.pipelines.new_benchmarks.given_prompts import GivenPrompt, read_gecko, read_prompts
 from plumbline.pipelines.sources.benchmark import PromptColumnsConfig
 from plumbline.pipelines.sources.shards import text_id
 
-WANTED = [Prompt("a", "two cats", ("count", "count:simple"), "read"), Prompt("b", "a dog", (), "read")]
+WANTED = [GivenPrompt("a", "two cats", ("count", "count:simple"), "read"), GivenPrompt("b", "a dog", (), "read")]
 RECORDS = [{"prompt_id": p.prompt_id, "text": p.text, "skills": [*p.skills]} for p in WANTED]
 
 
-def read(path: Path, **columns: str) -> list[Prompt]:
+def read(path: Path, **columns: str) -> list[GivenPrompt]:
     return read_prompts(StorageConfig().locate(str(path)), PromptColumnsConfig(**columns))
 
 
@@ -68,7 +68,7 @@ def test_what_is_no_prompt_is_told_by_file_and_row(tmp_path: Path, name: str, co
 
 def test_columns_may_be_called_otherwise(tmp_path: Path) -> None:
     pq.write_table(pa.table({"caption": ["two cats"], "n": [7]}), tmp_path / "p.parquet")
-    assert read(tmp_path / "p.parquet", text="caption", prompt_id="n") == [Prompt("7", "two cats", (), "read")]
+    assert read(tmp_path / "p.parquet", text="caption", prompt_id="n") == [GivenPrompt("7", "two cats", (), "read")]
 
 
 def test_geckos_prompts_have_their_sub_skills(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.nightly import regressions
 from plumbline.pipelines.nightly.nightly_config import NightConfig
-from plumbline.pipelines.nightly.outcome import Outcome, outcome_path, read_outcome
+from plumbline.pipelines.nightly.outcome import NightOutcome, outcome_path, read_outcome
 from plumbline.pipelines.nightly.regressions import conclude, find_baseline
 from tests.operators.report.made import make_run, noisy, plain_prompts
 
@@ -36,7 +36,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 def publish(store: Store, run_id: str, *, is_told: bool = True, **manifest: Any) -> None:
     store.write_text(f"runs/{run_id}/manifest.json", json.dumps(NIGHT | manifest))
     if is_told:
-        outcome = Outcome(
+        outcome = NightOutcome(
             run_id=run_id, exit_code=0, benchmark="own", began="", ended="", report="", counts={"coverage": 1.0},
             compared_with=None, not_compared="", regressions=[], improvements=[], sentences=[],
         )  # fmt: skip

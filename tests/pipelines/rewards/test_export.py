@@ -14,7 +14,7 @@ from plumbline.operators.metrics.gecko import GeckoConfig
 from plumbline.operators.rewards.formats import FORMATS
 from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.plans.sweep_config import read_config
-from plumbline.pipelines.rewards.output import ShardRecord
+from plumbline.pipelines.rewards.output import ExportedShardRecord
 from plumbline.pipelines.rewards.rewards import Exported, export_rewards
 from plumbline.pipelines.rewards.rewards_config import RewardsConfig
 from plumbline.pipelines.sweeps.planning import plan_sweep
@@ -86,7 +86,7 @@ def test_a_row_group_of_the_sources_is_read_once_however_many_shards_want_of_it(
 
 
 def test_what_stands_is_not_written_again(scored: Scored, tmp_path: Path) -> None:
-    reported: list[ShardRecord] = []
+    reported: list[ExportedShardRecord] = []
     asked = config(scored, tmp_path / "out", "pairs", metrics=("clipscore",))
     first = export_rewards(asked, reported.append)
     assert first.written == len(reported) > 2

@@ -24,7 +24,7 @@ from plumbline.pipelines.serving.app import Counts, Gate, make_app
 from plumbline.pipelines.serving.listening import is_loopback, listening, names_of, take_token, url_of
 from plumbline.pipelines.serving.sentinel import Sentinel
 from plumbline.pipelines.serving.serve_config import LoadConfig
-from plumbline.pipelines.serving.service import Answered, Service
+from plumbline.pipelines.serving.service import ImageAnswers, Service
 
 TOKEN = "correct horse battery staple"
 CORRUPT = RowError("corrupt_image", "expected an image; generate it again")
@@ -32,7 +32,7 @@ BUSY = RowError("model_failed", "out of memory", retryable=True)
 SERVED = Served({"align": "recipe-1", "brightness": "recipe-2"}, "align")
 
 
-async def score(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[Answered]:
+async def score(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
     """The length of the prompt; none where the image is `corrupt`, or `busy`."""
     errors = {b"corrupt": CORRUPT, b"busy": BUSY}
     found = [(one, next((errors[image] for image in one.images if image in errors), None)) for one in batch]
@@ -119,7 +119,7 @@ def test_what_looks_like_base64_and_is_a_path_is_bytes_and_nothing_else() -> Non
     """`etc/passwd00` is base64 by its letters; its bytes are no image, and no file is opened."""
     seen: list[ScoreRequest] = []
 
-    async def remember(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[Answered]:
+    async def remember(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
         seen.extend(batch)
         return await score(batch, metrics)
 
@@ -295,7 +295,7 @@ def test_a_body_counts_until_what_it_left_in_the_queue_is_scored() -> None:
     """Two requests wait too long: their bodies are held by the queue although both are answered."""
     free = asyncio.Event()
 
-    async def slow(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[Answered]:
+    async def slow(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
         await free.wait()
         return await score(batch, metrics)
 

@@ -13,7 +13,7 @@ from plumbline.operators.wires.wire import ScoreRequest
 from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.serving.app import Counts
 from plumbline.pipelines.serving.serve_config import ServeConfig
-from plumbline.pipelines.serving.service import Answered, Service
+from plumbline.pipelines.serving.service import ImageAnswers, Service
 from plumbline.pipelines.serving.serving import find_nodes, find_served, replica_call, run_replicas
 from tests.faults.hook import BAIT
 from tests.serving import Pair, pack_pairs
@@ -28,7 +28,7 @@ def serving() -> Iterator[None]:
     ray_serve.shutdown()
 
 
-def ask(service: Service, pairs: Sequence[Pair]) -> list[Answered]:
+def ask(service: Service, pairs: Sequence[Pair]) -> list[ImageAnswers]:
     return asyncio.run(service.score([ScoreRequest((pair.image,), pair.prompt, ("clipscore",)) for pair in pairs]))
 
 

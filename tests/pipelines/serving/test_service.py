@@ -10,7 +10,7 @@ from plumbline.operators.errors import RowError
 from plumbline.operators.wires.wire import Answer, ScoreRequest, Served
 from plumbline.pipelines.serving.app import Counts
 from plumbline.pipelines.serving.serve_config import LoadConfig
-from plumbline.pipelines.serving.service import Answered, ReplicaDied, Service, Unanswered
+from plumbline.pipelines.serving.service import ImageAnswers, ReplicaDied, Service, Unanswered
 
 Result = TypeVar("Result")
 SERVED = Served({"length": "recipe-1", "bytes": "recipe-2"}, None)
@@ -28,7 +28,7 @@ class Replicas:
         self.metrics: list[tuple[str, ...]] = []
         self.befalls = befalls
 
-    async def __call__(self, batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[Answered]:
+    async def __call__(self, batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
         prompts = [one.prompt for one in batch]
         self.batches.append(prompts)
         self.metrics.append(tuple(metrics))
@@ -46,14 +46,14 @@ def run(main: Coroutine[Any, Any, Result]) -> Result:
     return asyncio.run(main)
 
 
-def scores(answers: Sequence[Answered]) -> list[float | None]:
+def scores(answers: Sequence[ImageAnswers]) -> list[float | None]:
     return [answer["length"].score for answer in answers]
 
 
 def test_images_of_many_requests_share_batches_and_each_gets_its_own_score() -> None:
     replicas = Replicas()
 
-    async def main() -> list[list[Answered]]:
+    async def main() -> list[list[ImageAnswers]]:
         serving = service(replicas, batch=16)
         return await asyncio.gather(*(serving.score([asked("x" * length)]) for length in range(1, 41)))
 
@@ -131,7 +131,7 @@ def test_what_is_known_or_asked_already_is_computed_once() -> None:
 def test_only_the_metrics_that_are_not_known_are_computed() -> None:
     replicas = Replicas()
 
-    async def main() -> Answered:
+    async def main() -> ImageAnswers:
         serving = service(replicas)
         await serving.score([asked("a prompt", metrics=["bytes"])])
         (answers,) = await serving.score([asked("a prompt", metrics=["length", "bytes"])])
@@ -169,7 +169,7 @@ def test_other_frames_are_another_image() -> None:
 def test_a_null_is_never_remembered() -> None:
     failing = [True]
 
-    async def score(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[Answered]:
+    async def score(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
         error = RowError("model_failed", "out of memory", retryable=True)
         return [{"length": Answer(None, error) if failing.pop() else Answer(1.0)} for _ in batch]
 
@@ -223,7 +223,7 @@ def test_a_batch_whose_replica_died_is_answered_by_another() -> None:
 
     replicas = Replicas(die)
 
-    async def main() -> list[Answered]:
+    async def main() -> list[ImageAnswers]:
         return await service(replicas).score([asked("a"), asked("bb")])
 
     assert scores(run(main())) == [1.0, 2.0]
@@ -237,7 +237,7 @@ def test_an_image_that_kills_replicas_is_found_and_costs_only_itself() -> None:
 
     replicas = Replicas(die)
 
-    async def main() -> list[Answered]:
+    async def main() -> list[ImageAnswers]:
         return await service(replicas).score([asked("a"), asked("deadly"), asked("bb")])
 
     answers = run(main())
@@ -266,7 +266,7 @@ def test_what_is_sent_ahead_of_an_image_that_kills_replicas_is_scored() -> None:
 
     replicas = Replicas(die_together)
 
-    async def main() -> list[Answered]:
+    async def main() -> list[ImageAnswers]:
         return await service(replicas, batch=2).score([asked(prompt) for prompt in ("deadly", "a", "bb", "ccc")])
 
     assert scores(run(main())) == [None, 1.0, 2.0, 3.0]
@@ -281,7 +281,7 @@ def test_what_fails_is_null_with_a_reason_and_the_next_request_is_served() -> No
             failing.pop()
             raise ValueError("unforeseen")
 
-    async def main() -> list[Answered]:
+    async def main() -> list[ImageAnswers]:
         serving = service(Replicas(fail))
         return [*await serving.score([asked("a")]), *await serving.score([asked("a")])]
 

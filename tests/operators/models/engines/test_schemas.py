@@ -19,7 +19,7 @@ from plumbline.operators.metrics.tifa import QUESTIONS as TIFA_QUESTIONS
 from plumbline.operators.metrics.vq2 import ANSWER as VQ2_ANSWER
 from plumbline.operators.metrics.vq2 import PARTS, QUESTION
 from plumbline.operators.metrics.writer import WriterConfig
-from plumbline.operators.metrics.writing import Sampling
+from plumbline.operators.metrics.writing import ReplySampling
 from plumbline.operators.models import loading
 from plumbline.operators.models.calls import Generation, Message, Request
 from plumbline.operators.models.engines.schemas import SchemaGrammars
@@ -87,7 +87,7 @@ def test_the_examples_of_the_instructions_fit_the_schema(folder: Path, form: For
     grammars = SchemaGrammars(tokenizer, end_ids=[end], width=len(tokenizer))
     replies = [line for line in form.instructions.splitlines() if line.startswith('{"')]
     assert replies
-    schema = form.request(Sampling(), "").schema
+    schema = form.request(ReplySampling(), "").schema
     for reply in replies:
         matcher = grammars.matcher(schema)
         ids = tokenizer(reply, add_special_tokens=False).input_ids
