@@ -10,8 +10,7 @@ from statistics import mean
 from typing import NamedTuple
 
 from plumbline.operators.comparison import Board, Duel, generators_of
-from plumbline.operators.report.leaders import NOBODY, beside_baseline, metric_sentences
-from plumbline.operators.report.skills import skill_sentences
+from plumbline.operators.report.leaders import NOBODY, beside_baseline, metric_sentences, skill_sentences
 from plumbline.operators.summary import OVERALL
 from plumbline.operators.words import Sentence, names, plural, signed
 

@@ -1,15 +1,18 @@
-"""The captions and regions stages: what models say of every image as a whole, and of its parts."""
+"""The captions, regions and descriptions stages: what models say of images, and what a language model makes of that."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from plumbline.operators import schemas
 from plumbline.operators.batches import isolate
 from plumbline.operators.errors import RowError
+from plumbline.operators.metrics.described import Sight
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.writing import Writing
 from plumbline.operators.models.calls import Region, Usage
-from plumbline.operators.stages.programs import Ran
+from plumbline.operators.stages.derived import DerivedStage, ImageMaterial
+from plumbline.operators.stages.programs import Ran, generate, run_programs
 from plumbline.operators.stages.seeing import Encoded, SeeingStage, Seen, Shown, write_about
 
 
@@ -65,3 +68,53 @@ class RegionsStage(SeeingStage):
 
     def columns(self, said: Sequence[list[Region]], shown: Sequence[Shown]) -> dict[str, Any]:
         return {"regions": [[region._asdict() for region in regions] for regions in said]}
+
+
+@runtime_checkable
+class DescribingMetric(Protocol):
+    """A metric that has images described by a model that does not see them."""
+
+    def describing(self) -> dict[str, Any]:
+        """All that decides a description, but for what is told of the image and for the model."""
+
+    def describe(self, sight: Sight) -> Writing[str]:
+        """The program that has one image described."""
+
+
+class DescriptionsStage(DerivedStage):
+    """Captions and regions to descriptions (schema DESCRIPTIONS), whatever the prompts."""
+
+    name = "descriptions"
+    version = 1
+    schema = schemas.DESCRIPTIONS
+    counted = "one"
+    needs = DescribingMetric
+    calls: ClassVar = {"describer": "generate"}
+    side_by_side = True
+
+    @classmethod
+    def reads(cls, metric: Any) -> tuple[str, ...]:
+        return tuple(stage for stage in ("captions", "regions") if stage in metric.chain)
+
+    @classmethod
+    def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
+        return {"asking": metric.describing()}
+
+    def materials(
+        self, metric: Any, read: Mapping[str, Mapping[str, Any]], text: str | RowError
+    ) -> list[Any] | RowError:
+        captions = read["captions"]["captions"]
+        regions = read["regions"]["regions"] if "regions" in read else [[]] * len(captions)
+        return [{**caption, "regions": of_image} for caption, of_image in zip(captions, regions, strict=True)]
+
+    def make(self, wanted: Sequence[ImageMaterial]) -> Ran[str]:
+        programs = [self.metrics[one.metric].describe(_sight(one.material)) for one in wanted]
+        return run_programs(programs, partial(generate, self.models["describer"]))
+
+    def columns(self, made: Sequence[str]) -> dict[str, Any]:
+        return {"descriptions": list(made)}
+
+
+def _sight(material: Mapping[str, Any]) -> Sight:
+    regions = tuple(Region(**region) for region in material["regions"])
+    return Sight(material["text"], regions, material["width"], material["height"])

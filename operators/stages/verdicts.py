@@ -1,15 +1,20 @@
-"""The verdicts stage: a judge's verdict on the description of every image, beside its prompt."""
+"""The verdicts and inspections stages: a judge's verdict on an image, or on its description, beside its prompt."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
-from plumbline.operators import schemas
+from plumbline.operators import rows, schemas
 from plumbline.operators.errors import RowError
+from plumbline.operators.metrics.answered import incomplete
 from plumbline.operators.metrics.judged import Verdict
-from plumbline.operators.metrics.writing import Writing
+from plumbline.operators.metrics.metric import Metric
+from plumbline.operators.metrics.writing import Writing, WrittenQuestion
 from plumbline.operators.stages.derived import DerivedStage, ImageMaterial
 from plumbline.operators.stages.programs import Ran, generate, run_programs
+from plumbline.operators.stages.scores import WrittenIndex
+from plumbline.operators.stages.seeing import Encoded, SeeingStage, Seen, Shown, write_about
+from plumbline.operators.stages.stage import Inputs, StageOptions, remembered, text_of, texts_of
 
 
 @runtime_checkable
@@ -65,3 +70,78 @@ def verdict_columns(verdicts: Sequence[Verdict]) -> dict[str, Any]:
             for verdict in verdicts
         ]
     }
+
+
+@runtime_checkable
+class InspectingMetric(Protocol):
+    """A metric whose judge looks at images."""
+
+    def judging(self) -> dict[str, Any]:
+        """All that decides a verdict, but for the judge."""
+
+    def inspect(self, prompt: str, questions: Sequence[WrittenQuestion] = ()) -> Writing[Verdict]:
+        """The program that has one image judged, by the questions about its prompt where the chain has them."""
+
+
+class JudgedPrompts(NamedTuple):
+    """The prompts by which images are judged, with the questions about each where a metric goes by these."""
+
+    prompts: Mapping[str, str]
+    written: WrittenIndex | None = None
+
+    def text(self, prompt_id: str | None) -> str | RowError:
+        text = text_of(self.prompts, prompt_id)
+        if isinstance(text, RowError) or self.written is None or prompt_id in self.written.questions:
+            return text
+        return self.written.errors.get(prompt_id or "") or incomplete("questions", f"lacks prompt {prompt_id!r}")
+
+    def questions(self, prompt_id: str | None) -> Sequence[WrittenQuestion]:
+        return self.written.questions.get(prompt_id or "", ()) if self.written is not None else ()
+
+    def basis(self, prompt_id: str | None) -> str | None:
+        text = self.text(prompt_id)
+        ids = [question.question_id for question in self.questions(prompt_id)]
+        return rows.basis_of(text, *ids) if isinstance(text, str) else None
+
+
+class InspectionsStage(SeeingStage):
+    """Images and prompts to verdicts (schema VERDICTS)."""
+
+    name = "inspections"
+    version = 1
+    schema = schemas.VERDICTS
+    counted = "writer"
+    needs = InspectingMetric
+    calls: ClassVar = {"judge": "generate_from_images"}
+
+    @classmethod
+    def reads(cls, metric: Metric) -> tuple[str, ...]:
+        return ("questions",) if "questions" in metric.chain else ()
+
+    @classmethod
+    def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
+        return {"kind": metric.kind, "asking": metric.judging()}
+
+    def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
+        super().__init__(metrics, models, options)
+        self._texts = remembered(texts_of)
+        self._written = remembered(lambda questions: WrittenIndex(questions.read(), None))
+
+    def asked(self, inputs: Inputs) -> Mapping[str, JudgedPrompts]:
+        texts = self._texts(inputs.prompts)
+        asked = {name: inputs.upstream[name].get("questions") for name in inputs.metrics}
+        return {name: JudgedPrompts(texts, self._written(read) if read else None) for name, read in asked.items()}
+
+    def say(self, encoded: Encoded, seen: Sequence[Seen]) -> Ran[Verdict]:
+        return write_about(self.model, encoded, seen, [self._program(one) for one in seen])
+
+    def _program(self, seen: Seen) -> Writing[Verdict | RowError]:
+        """The metric's program; why there is none where the prompt cannot be had."""
+        text = seen.asked.text(seen.row.prompt_id)
+        if isinstance(text, RowError):
+            return text
+        metric: InspectingMetric = self.metrics[seen.metric]
+        return (yield from metric.inspect(text, seen.asked.questions(seen.row.prompt_id)))
+
+    def columns(self, said: Sequence[Verdict], shown: Sequence[Shown]) -> dict[str, Any]:
+        return verdict_columns(said)

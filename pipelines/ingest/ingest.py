@@ -11,7 +11,7 @@ from plumbline.pipelines.ingest.drafting import DraftingQueue, Source, Workers
 from plumbline.pipelines.ingest.files import FileSource
 from plumbline.pipelines.ingest.image_tables import describe_table, find_tables, read_rows
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
-from plumbline.pipelines.ingest.ingest_records import Record, Records
+from plumbline.pipelines.ingest.ingest_output import Record, Records
 from plumbline.pipelines.ingest.input_rows import DAMAGED
 from plumbline.pipelines.ingest.layouts import FolderTable
 from plumbline.pipelines.ingest.placing import Shards

@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.storage import readable_errors
 from plumbline.pipelines.base.tables import Refused, Rejection
-from plumbline.pipelines.ingest.ingest_records import Records
-from plumbline.pipelines.ingest.input_rows import digest
-from plumbline.pipelines.ingest.output_shards import (
+from plumbline.pipelines.ingest.ingest_output import (
     Footer,
     OutputShard,
+    Records,
     damage_named,
     other_generators,
     read_columns,
     read_output_shards,
     read_prompts,
 )
+from plumbline.pipelines.ingest.input_rows import digest
 from plumbline.pipelines.ingest.shards import Drafted, DraftedShard, Placement, ShardRecord
 from plumbline.pipelines.ingest.taken_ids import Ledger
 

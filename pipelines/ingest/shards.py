@@ -17,8 +17,9 @@ from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
+from plumbline.pipelines.ingest.ingest_output import Footer, read_footer
 from plumbline.pipelines.ingest.input_rows import Candidate
-from plumbline.pipelines.ingest.output_shards import METADATA, Footer, read_footer
+from plumbline.pipelines.sources.sources import INGESTED
 
 UPLOAD_BYTES = 16 * 2**20
 
@@ -150,7 +151,7 @@ class ShardDraft:
         path, footer = placement.path, placement.footer
         with readable_errors(self.output, "output"):
             writer = self._open_writer()
-            writer.add_key_value_metadata({METADATA.decode(): json.dumps(footer._asdict())})
+            writer.add_key_value_metadata({INGESTED.decode(): json.dumps(footer._asdict())})
             writer.close()
             assert self._file is not None
             size = self._file.stat().st_size

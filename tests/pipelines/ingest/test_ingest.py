@@ -26,7 +26,7 @@ from plumbline.operators.errors import ConfigError, PlumblineError
 from plumbline.pipelines.ingest import shards as ingest_shards
 from plumbline.pipelines.ingest.ingest import Ingested, ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig, IngestLimits
-from plumbline.pipelines.ingest.ingest_records import Records
+from plumbline.pipelines.ingest.ingest_output import Records
 from plumbline.pipelines.ingest.input_rows import InputColumnsConfig
 from plumbline.pipelines.ingest.shards import ShardRecord
 from plumbline.pipelines.sweeps.planning import plan_sweep
