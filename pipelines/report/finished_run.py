@@ -8,12 +8,13 @@ import pyarrow as pa
 
 from plumbline.operators.decoding import ImageLimits
 from plumbline.operators.diagnosis.diagnosis import KEPT, Diagnosis, diagnosis_of, shown_tables
+from plumbline.operators.errors import PlumblineError
 from plumbline.operators.judging.judgement import Comparison, Judgement
 from plumbline.operators.report.agreement import Agreement
 from plumbline.operators.report.rendering import diagnosis_markdown
 from plumbline.operators.statistics.bootstrap import Interval
 from plumbline.operators.statistics.options import Adaptive
-from plumbline.pipelines.base.storage import StorageConfig
+from plumbline.pipelines.base.storage import StorageConfig, first_line, is_storage_error
 from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.sweep_config import read_config
@@ -35,7 +36,19 @@ class Originals(NamedTuple):
     uris: Uris
 
 
-def open_originals(manifest: Mapping[str, Any], storage: StorageConfig, sources: Sources | None = None) -> Originals:
+def find_originals(
+    manifest: Mapping[str, Any], storage: StorageConfig, sources: Sources | None = None
+) -> tuple[Originals | None, str]:
+    """As `_open_originals`; where they cannot be read any more None, with the reason."""
+    try:
+        return _open_originals(manifest, storage, sources), ""
+    except Exception as error:
+        if not isinstance(error, PlumblineError) and not is_storage_error(error):
+            raise
+        return None, first_line(error)
+
+
+def _open_originals(manifest: Mapping[str, Any], storage: StorageConfig, sources: Sources | None = None) -> Originals:
     """The prompts and images of the run, of `sources` where they have just been read.
 
     Else their files are listed, and of the images no more is read than footers, where prompts have a file of their own.

@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plumbline.operators.errors import ConfigError, PlumblineError
+from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics.table import falling_metrics
 from plumbline.operators.report.page import GatheredRun, Page, build_page
 from plumbline.operators.report.picked_images import pick_images
 from plumbline.operators.report.rendering import render, to_csv, to_markdown
 from plumbline.operators.run_scores import RunScores
 from plumbline.operators.summary import Skills
-from plumbline.pipelines.base.storage import StorageConfig, first_line, is_storage_error
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.runs import (
     awaits_name,
     earlier_runs,
@@ -27,7 +27,7 @@ from plumbline.pipelines.cells.runs import (
 )
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.report.comparable_runs import obstacle_between
-from plumbline.pipelines.report.finished_run import Originals, open_originals, read_agreement, read_diagnosis
+from plumbline.pipelines.report.finished_run import Originals, find_originals, read_agreement, read_diagnosis
 from plumbline.pipelines.report.shown_images import read_details
 from plumbline.pipelines.sources.sources import Sources, skills_of
 
@@ -186,13 +186,9 @@ def _previous(store: Store, run: GatheredRun) -> str:
 def open_run(store: Store, run_id: str, sources: Sources | None = None) -> OpenedRun:
     """A run's manifest and tables, and its sources, or what can still be read of them."""
     manifest = read_manifest(store, run_id)
-    try:
-        originals = open_originals(manifest, store.place.storage, sources)
-    except Exception as error:
-        if not isinstance(error, PlumblineError) and not is_storage_error(error):
-            raise
-        return OpenedRun(_gathered(store, run_id, manifest, Skills(()), unreadable=first_line(error)), None)
-    return OpenedRun(_gathered(store, run_id, manifest, skills_of(originals.prompts)), originals)
+    originals, unreadable = find_originals(manifest, store.place.storage, sources)
+    skills = Skills(()) if originals is None else skills_of(originals.prompts)
+    return OpenedRun(_gathered(store, run_id, manifest, skills, unreadable), originals)
 
 
 def _gathered(

@@ -12,10 +12,9 @@ from plumbline.operators.metrics.table import falling_metrics
 from plumbline.operators.report.gallery import ImageDetail, make_picture
 from plumbline.operators.report.picked_images import ImageKey, Pick
 from plumbline.operators.schemas import PROMPTS
-from plumbline.pipelines.base.storage import first_line, is_storage_error
 from plumbline.pipelines.cells.runs import Run, ScoresCell, list_runs, read_manifest, run_ids
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.report.finished_run import Originals, open_originals
+from plumbline.pipelines.report.finished_run import Originals, find_originals
 from plumbline.pipelines.report.shown_images import read_elements, read_scores_cells, show_image
 from plumbline.pipelines.viewing.run_database import Database, RunRows, Score
 
@@ -95,13 +94,7 @@ class Browser:
             return known
 
     def _opened(self, run_id: str, manifest: Mapping[str, Any]) -> BrowsedRun:
-        unreadable, originals = "", None
-        try:
-            originals = open_originals(manifest, self.store.place.storage)
-        except Exception as error:
-            if not isinstance(error, PlumblineError) and not is_storage_error(error):
-                raise
-            unreadable = first_line(error)
+        originals, unreadable = find_originals(manifest, self.store.place.storage)
         prompts = originals.prompts if originals is not None else PROMPTS.empty_table()
         rows = RunRows(self._database, self.store, run_id, prompts)
         cells = read_scores_cells(self.store, run_id)
