@@ -313,7 +313,7 @@ REPLIES: Mapping[str, Callable[[GoldWriter, str], str]] = {
     dsg.TUPLES["text"].instructions: GoldWriter.dsg_tuples,
     dsg.QUESTIONS["text"].instructions: GoldWriter.dsg_questions,
     dsg.DEPENDENCIES["text"].instructions: GoldWriter.dsg_dependencies,
-    vq2.PARTS["paper"].phrases["text"].instructions: GoldWriter.vq2_spans,
+    vq2.STEPS["paper"].phrases["text"].instructions: GoldWriter.vq2_spans,
     vq2.QUESTION["text"].instructions: GoldWriter.vq2_question,
     vq2.ANSWER["text"].instructions: GoldWriter.answer,
 }

@@ -90,7 +90,7 @@ class DsgConfig(WriterConfig):
         about = f"Description:\n{parsing.one_line(prompt)}\nTuples:\n"
         stating, asking, needing = (form[self.replies] for form in (TUPLES, QUESTIONS, DEPENDENCIES))
         request = stating.request(self.sampling, about)
-        tuples = yield from ask(request, partial(read_tuples, parts=stating.parts))
+        tuples = yield from ask(request, partial(read_tuples, pieces=stating.pieces))
         about += "".join(f"{number} | {stated.text}\n" for number, stated in tuples.items())
         requests = [
             asking.request(self.sampling, f"{about}Questions:\n"),
@@ -99,8 +99,8 @@ class DsgConfig(WriterConfig):
         readers: list[Callable[[str], dict[int, str]]] = [
             partial(read_released_questions, list(tuples))
             if self.questions == "released"
-            else partial(read_questions, list(tuples), parts=asking.parts),
-            partial(read_dependencies, list(tuples), parts=needing.parts),
+            else partial(read_questions, list(tuples), pieces=asking.pieces),
+            partial(read_dependencies, list(tuples), pieces=needing.pieces),
         ]
         questions, parents = yield from read_each(requests, readers)
         if isinstance(questions, UnreadableReply):
@@ -153,15 +153,15 @@ class SemanticTuple(NamedTuple):
     """The last of its words, which its question is about."""
 
 
-Parts = Callable[[str], Sequence[NumberedLine]]
+Pieces = Callable[[str], Sequence[NumberedLine]]
 
 
-def read_tuples(reply: str, parts: Parts = parsing.numbered) -> dict[int, SemanticTuple]:
+def read_tuples(reply: str, pieces: Pieces = parsing.numbered) -> dict[int, SemanticTuple]:
     """Lines `1 | entity - whole (motorcycle)` by their number; raises UnreadableReply where there are none.
 
     Here and below the last line of a number counts, as in the DSG release.
     """
-    tuples = {line.number: _tuple(line.text) for line in parts(reply) if "(" in line.text}
+    tuples = {line.number: _tuple(line.text) for line in pieces(reply) if "(" in line.text}
     if not tuples:
         raise UnreadableReply('no line such as "1 | entity - whole (motorcycle)" was found')
     if len(tuples) > MAX_TUPLES:
@@ -176,9 +176,9 @@ def _tuple(text: str) -> SemanticTuple:
     return SemanticTuple(text, kind.strip(" |:-").casefold() or None, last or None)
 
 
-def read_questions(numbers: Sequence[int], reply: str, parts: Parts = parsing.numbered) -> dict[int, str]:
+def read_questions(numbers: Sequence[int], reply: str, pieces: Pieces = parsing.numbered) -> dict[int, str]:
     """Lines `1 | Is there a motorcycle?` by the number of their tuple; raises UnreadableReply where there are none."""
-    lines = [line for line in parts(reply) if "?" in line.text]
+    lines = [line for line in pieces(reply) if "?" in line.text]
     texts = {line.number: line.text.rpartition("?")[0] + "?" for line in lines}
     questions = {
         number: texts[number] for number in numbers if len(texts.get(number, "")) in range(2, parsing.MAX_QUESTION)
@@ -205,13 +205,13 @@ def read_released_questions(numbers: Sequence[int], reply: str) -> dict[int, str
     return questions
 
 
-def read_dependencies(numbers: Sequence[int], reply: str, parts: Parts = parsing.numbered) -> dict[int, str]:
+def read_dependencies(numbers: Sequence[int], reply: str, pieces: Pieces = parsing.numbered) -> dict[int, str]:
     """Lines `6 | 1,4` by the number of their tuple, as written.
 
     Raises UnreadableReply where there are none, and where no line of a tuple can be read: one tuple without its parents
     would score higher than it should.
     """
-    lines = [line for line in parts(reply) if line.number in numbers]
+    lines = [line for line in pieces(reply) if line.number in numbers]
     parents = {line.number: line.text for line in lines if parsing.named_parents(line.text) is not None}
     unread = next((line for line in lines if line.number not in parents), None)
     if unread is not None:

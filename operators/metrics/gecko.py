@@ -124,14 +124,14 @@ class GeckoConfig(WriterConfig):
         about = f"Description:\n{parsing.one_line(prompt)}\n"
         form = SPANS[self.replies]
         request = form.request(self.sampling, about + SPANS_HEADING)
-        labelled = yield from ask(request, partial(read_spans, prompt, parts=form.parts))
+        labelled = yield from ask(request, partial(read_spans, prompt, pieces=form.pieces))
         spans = [span for span in labelled if span.groundable >= self.min_groundable]
         if not spans:
             return []
         about += f"{LABELLED_HEADING}{annotated(prompt, spans)}\n{QUESTIONS_HEADING}"
         questions = QUESTIONS[self.replies]
         request = questions.request(self.sampling, about)
-        return (yield from ask(request, partial(read_questions, spans, parts=questions.parts)))
+        return (yield from ask(request, partial(read_questions, spans, pieces=questions.pieces)))
 
     def weigh(self, answered: Sequence[Answered]) -> Scored:
         """The mean of the questions' scores, hallucinated ones left out (eq. 1 or 2)."""
@@ -185,12 +185,12 @@ def _json_label(entry: Any) -> _Label:
     return _Label("", spelled(field(entry, "words")), kind.casefold() or None, 1.0 if score is None else score)
 
 
-def read_spans(prompt: str, reply: str, parts: Callable[[str], Sequence[_Label]] = text_labels) -> list[Span]:
+def read_spans(prompt: str, reply: str, pieces: Callable[[str], Sequence[_Label]] = text_labels) -> list[Span]:
     """The labelled words of an annotated prompt, `{1}[red colored, color, 1.0] {2}[dog, entity, 1.0]`, in its order.
 
     Raises UnreadableReply where there are none. Words without a score count as fully groundable.
     """
-    labels = parts(reply)
+    labels = pieces(reply)
     if not labels:
         raise UnreadableReply("no label such as {1}[dog, entity, 1.0] was found")
     if len(labels) > MAX_SPANS:
@@ -213,12 +213,12 @@ def _labels(text: str, form: re.Pattern[str]) -> Iterator[_Label]:
 
 def _label(before: str, body: str) -> _Label | None:
     """The label of `words, type, score`, where score or type and score may be missing; a missing score is -1."""
-    *parts, last = body.split(",")
+    *pieces, last = body.split(",")
     score = _share(last)
     if score is None:
-        parts, score = [*parts, last], -1.0
-    kind = parts.pop().strip().casefold() if len(parts) > 1 else None
-    words = ",".join(parts).strip().strip('*"`')
+        pieces, score = [*pieces, last], -1.0
+    kind = pieces.pop().strip().casefold() if len(pieces) > 1 else None
+    words = ",".join(pieces).strip().strip('*"`')
     return _Label(before, words, kind or None, score) if any(map(str.isalnum, words)) else None
 
 
@@ -264,13 +264,13 @@ def annotated(prompt: str, spans: Sequence[Span]) -> str:
 
 
 def read_questions(
-    spans: Sequence[Span], reply: str, parts: Callable[[str], Sequence[Block]] = read_blocks
+    spans: Sequence[Span], reply: str, pieces: Callable[[str], Sequence[Block]] = read_blocks
 ) -> list[WrittenQuestion]:
     """The questions of a reply in the form of QUESTIONS; raises UnreadableReply where there are none.
 
     Those below no known label have no span.
     """
-    blocks = parts(reply)
+    blocks = pieces(reply)
     return [_question(str(index), block, _span(block, spans)) for index, block in enumerate(blocks, start=1)]
 
 

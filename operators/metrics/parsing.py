@@ -152,9 +152,9 @@ def _unquoted(text: str) -> str:
     return text[1:-1].strip() if len(text) > 2 and text[0] == text[-1] and text[0] in "\"'" else text
 
 
-def first_answer(reply: str, parts: Callable[[str], Sequence[str]] = lines) -> str:
+def first_answer(reply: str, pieces: Callable[[str], Sequence[str]] = lines) -> str:
     """A short answer: the reply's first line that says more than its label; empty where there is none."""
-    said = (_ANSWER_LABEL.sub("", line, count=1) for line in parts(reply))
+    said = (_ANSWER_LABEL.sub("", line, count=1) for line in pieces(reply))
     return next(filter(None, said), "")[:MAX_QUESTION]
 
 

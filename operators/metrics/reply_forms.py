@@ -11,18 +11,18 @@ from plumbline.operators.models.calls import Request
 
 Replies = Literal["text", "json"]
 Schema = Mapping[str, Any]
-Part = TypeVar("Part")
+Piece = TypeVar("Piece")
 
 ENDS_TRIED = 40
 """Places, from its end, at which a cut reply is tried as a whole one: more than a question has."""
 
 
-class Form(NamedTuple, Generic[Part]):
+class Form(NamedTuple, Generic[Piece]):
     """How one kind of reply is asked for, and what is read of it."""
 
     instructions: str
-    parts: Callable[[str], Sequence[Part]]
-    """The parts of a reply, from which its reader goes on; raises UnreadableReply."""
+    pieces: Callable[[str], Sequence[Piece]]
+    """The pieces of a reply, from which its reader goes on; raises UnreadableReply."""
     schema: Callable[[int], Schema] | None = None
     """What replies of at most so many tokens are held to."""
 

@@ -108,16 +108,16 @@ def write_once(prompt: str, sampling: ReplySampling, replies: Replies) -> Writin
     """All questions in one reply, unfiltered."""
     form = QUESTIONS[replies]
     request = form.request(sampling, f"Description:\n{parsing.one_line(prompt)}\n{QUESTIONS_HEADING}")
-    return (yield from ask(request, partial(read_questions, prompt, parts=form.parts)))
+    return (yield from ask(request, partial(read_questions, prompt, pieces=form.pieces)))
 
 
 def read_questions(
-    prompt: str, reply: str, parts: Callable[[str], Sequence[Block]] = read_blocks
+    prompt: str, reply: str, pieces: Callable[[str], Sequence[Block]] = read_blocks
 ) -> list[WrittenQuestion]:
     """The questions of a reply in the form of QUESTIONS; raises UnreadableReply where there are none."""
     taken: dict[str | None, TextSpan | None] = {None: None}
     questions = []
-    for index, block in enumerate(parts(reply), start=1):
+    for index, block in enumerate(pieces(reply), start=1):
         words, kind = _subject(block.subject or "")
         if words not in taken and words is not None:
             taken[words] = parsing.find(words, prompt, taken=[place for place in taken.values() if place])
@@ -146,7 +146,7 @@ def _filtered(prompt: str, questions: Sequence[WrittenQuestion], metric: TifaCon
     firsts = {parsing.key(question.text): question for question in reversed(questions)}
     asked = [question for question in questions if firsts[parsing.key(question.text)] is question]
     checks = [check for question in asked for check in _checks(prompt, question, metric)]
-    readers = [partial(parsing.first_answer, parts=check.form.parts) for check in checks]
+    readers = [partial(parsing.first_answer, pieces=check.form.pieces) for check in checks]
     replies = yield from read_each([check.request for check in checks], readers)
     answers = iter([reply if isinstance(reply, str) else "" for reply in replies])
     kept = {question.question_id for question in asked if _passes(question, answers, metric.min_f1)}

@@ -93,7 +93,7 @@ class VpevalConfig(WriterConfig):
         """The program for a prompt, a question for each of its statements."""
         form = PROGRAMS[self.replies]
         request = form.request(self.sampling, f"Description:\n{parsing.one_line(prompt)}\n{HEADING}")
-        statements = yield from ask(request, lambda reply: list(form.parts(reply)))
+        statements = yield from ask(request, lambda reply: list(form.pieces(reply)))
         return [_question(str(index), prompt, statement) for index, statement in enumerate(statements, start=1)]
 
     def put(self, text: str, choices: Sequence[str]) -> Put:
@@ -165,8 +165,8 @@ def _json_statement(entry: Any) -> Statement | str:
         wrong = entry.get("wrong")
         others = [spelled(choice) for choice in wrong] if isinstance(wrong, list) else []
         rest += sorted({*rest, *others}) if others else parsing.YES_NO
-    parts = [first, *(part.replace(",", " ") for part in rest)]
-    statement = made(module, parts)
+    pieces = [first, *(part.replace(",", " ") for part in rest)]
+    statement = made(module, pieces)
     subject = spelled(entry.get("about")) or None
     return statement._replace(subject=subject) if isinstance(statement, Statement) else statement
 

@@ -32,7 +32,7 @@ Convention = Literal["paper", "released"]
 """Whether VQ2 is as its paper describes it or as its code does it (yonatanbitton/wysiwyr, vq2_zeroshot)."""
 
 
-class Parts(NamedTuple):
+class Steps(NamedTuple):
     """What sets a convention apart."""
 
     phrases: Mapping[Replies, Form[str]]
@@ -48,14 +48,14 @@ class Parts(NamedTuple):
 _PHRASES = listing("phrases", string(80), 24)
 QUESTION = both_forms("vq2_question", parsing.lines, texts_under("question"), lambda _: record(question=string(120)))
 ANSWER = both_forms("vq2_answer", parsing.lines, texts_under("answer"), lambda _: record(answer=string(60)))
-PARTS: Mapping[Convention, Parts] = {
-    "paper": Parts(
+STEPS: Mapping[Convention, Steps] = {
+    "paper": Steps(
         both_forms("vq2_spans", parsing.lines, texts_under("phrases"), _PHRASES),
         ("is '", "' true for '", "' in this image?"),
         1,
         True,
     ),
-    "released": Parts(
+    "released": Steps(
         both_forms("vq2_noun_phrases", parsing.lines, texts_under("phrases"), _PHRASES),
         ('Question: is "', '" true for "', '" in this image? Answer:'),
         5,
@@ -84,22 +84,22 @@ class Vq2Config(WriterConfig):
 
     def __post_init__(self) -> None:
         WriterConfig.__post_init__(self)
-        if self.parts.samples > 1 and not self.temperature:
+        if self.steps.samples > 1 and not self.temperature:
             raise ConfigError(
-                f"vq2 temperature: convention={self.convention} draws {self.parts.samples} questions for each phrase, "
+                f"vq2 temperature: convention={self.convention} draws {self.steps.samples} questions for each phrase, "
                 "expected above 0 (the release: 1), got 0"
             )
 
     @property
-    def parts(self) -> Parts:
+    def steps(self) -> Steps:
         """What the convention does."""
-        return PARTS[self.convention]
+        return STEPS[self.convention]
 
     def asking(self) -> dict[str, Any]:
         """All that decides the questions."""
-        parts = self.parts
-        asked = self.recipe(parts.phrases, QUESTION, ANSWER, texts=parts.statement) | {"samples": parts.samples}
-        return {**asked, "min_f1": self.min_f1} if parts.filtered else asked
+        steps = self.steps
+        asked = self.recipe(steps.phrases, QUESTION, ANSWER, texts=steps.statement) | {"samples": steps.samples}
+        return {**asked, "min_f1": self.min_f1} if steps.filtered else asked
 
     def scoring(self) -> dict[str, Any]:
         """All that decides the score once the answers are there."""
@@ -110,28 +110,28 @@ class Vq2Config(WriterConfig):
 
         There are as many phrases as content words, half as many noun phrases.
         """
-        questions = words if self.parts.filtered else words / 2 * self.parts.samples
-        return Expected(1 + (2 if self.parts.filtered else 1) * questions, questions)
+        questions = words if self.steps.filtered else words / 2 * self.steps.samples
+        return Expected(1 + (2 if self.steps.filtered else 1) * questions, questions)
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
         """The questions about a prompt: its phrases, questions for each, and their answers from the prompt alone.
 
         Phrases for which no question can be read are left out; raises UnreadableReply where that is so for all.
         """
-        parts, about = self.parts, f"Description:\n{parsing.one_line(prompt)}\n"
-        listing = self.sampling if parts.samples == 1 else self.sampling._replace(temperature=0.0)
-        form = parts.phrases[self.replies]
+        steps, about = self.steps, f"Description:\n{parsing.one_line(prompt)}\n"
+        listing = self.sampling if steps.samples == 1 else self.sampling._replace(temperature=0.0)
+        form = steps.phrases[self.replies]
         request = form.request(listing, f"{about}Phrases:\n")
-        places = yield from ask(request, partial(read_spans, prompt, parts=form.parts))
+        places = yield from ask(request, partial(read_spans, prompt, pieces=form.pieces))
         asked = yield from self._ask_each(prompt, about, places)
         kept: Sequence[bool | None] = [None] * len(asked)
-        if parts.filtered:
+        if steps.filtered:
             kept = yield from self._round_trip(about, asked)
         pairs = zip(asked, kept, strict=True)
         return [self._written(index, question, keep) for index, (question, keep) in enumerate(pairs, start=1)]
 
     def _ask_each(self, prompt: str, about: str, places: Sequence[TextSpan]) -> Writing[list["_PhraseQuestion"]]:
-        samples = self.parts.samples
+        samples = self.steps.samples
         drawn = [place for place in places for _ in range(samples)]
         phrases = [prompt[place.start : place.end] for place in drawn]
         form = QUESTION[self.replies]
@@ -142,7 +142,7 @@ class Vq2Config(WriterConfig):
             )
             for index, phrase in enumerate(phrases)
         ]
-        read = yield from read_each(requests, [partial(read_question, parts=form.parts)] * len(requests))
+        read = yield from read_each(requests, [partial(read_question, pieces=form.pieces)] * len(requests))
         written = zip(phrases, drawn, read, strict=True)
         asked = [
             _PhraseQuestion(phrase, place, question) for phrase, place, question in written if isinstance(question, str)
@@ -156,14 +156,14 @@ class Vq2Config(WriterConfig):
         form = ANSWER[self.replies]
         texts = [f"{about}Question:\n{written.question}\nAnswer:\n" for written in asked]
         requests = [form.request(self.sampling, text) for text in texts]
-        answers = yield from read_each(requests, [partial(parsing.first_answer, parts=form.parts)] * len(requests))
+        answers = yield from read_each(requests, [partial(parsing.first_answer, pieces=form.pieces)] * len(requests))
         return [
             isinstance(answer, str) and parsing.token_f1(answer, written.phrase) >= self.min_f1
             for written, answer in zip(asked, answers, strict=True)
         ]
 
     def _written(self, index: int, asked: "_PhraseQuestion", keep: bool | None) -> WrittenQuestion:
-        before, between, behind = self.parts.statement
+        before, between, behind = self.steps.statement
         text = before + parsing.one_line(asked.phrase) + between + asked.question + behind
         return WrittenQuestion(str(index), text, parsing.YES_NO, "yes", None, asked.phrase, *asked.place, keep=keep)
 
@@ -190,13 +190,13 @@ class _PhraseQuestion(NamedTuple):
     question: str
 
 
-def read_spans(prompt: str, reply: str, parts: Callable[[str], Sequence[str]] = parsing.lines) -> list[TextSpan]:
+def read_spans(prompt: str, reply: str, pieces: Callable[[str], Sequence[str]] = parsing.lines) -> list[TextSpan]:
     """Where the listed phrases stand in the prompt, one per line or separated by commas; each phrase once.
 
     What does not stand in the prompt is left out; raises UnreadableReply where nothing does.
     """
     places: dict[str, TextSpan] = {}
-    phrases = (phrase for line in parts(reply) for phrase in _phrases(prompt, line))
+    phrases = (phrase for line in pieces(reply) for phrase in _phrases(prompt, line))
     for phrase in islice(phrases, MAX_LINES):
         place = parsing.find(phrase, prompt)
         if place:
@@ -209,16 +209,16 @@ def read_spans(prompt: str, reply: str, parts: Callable[[str], Sequence[str]] = 
 
 
 def _phrases(prompt: str, line: str) -> list[str]:
-    """The line without a number before it; its parts between commas where it does not stand in the prompt whole."""
+    """The line without a number before it; its pieces between commas where it does not stand in the prompt whole."""
     if parsing.find(line, prompt):
         return [line]
     line = " ".join(rest.text for rest in parsing.numbered(line)) or line
     return [line] if parsing.find(line, prompt) else parsing.split_choices(line)
 
 
-def read_question(reply: str, parts: Callable[[str], Sequence[str]] = parsing.lines) -> str:
+def read_question(reply: str, pieces: Callable[[str], Sequence[str]] = parsing.lines) -> str:
     """The first question of a reply; raises UnreadableReply where there is none."""
-    for line in parts(reply):
+    for line in pieces(reply):
         text = _QUESTION_LABEL.sub("", line, count=1).rpartition("?")[0].strip(" \"'")
         if text and len(text) < parsing.MAX_QUESTION:
             return text + "?"

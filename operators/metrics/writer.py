@@ -12,7 +12,7 @@ from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Answered, Scored
 from plumbline.operators.metrics.metric import Evidence, Metric
-from plumbline.operators.metrics.reply_forms import Form, Part, Replies, Schema
+from plumbline.operators.metrics.reply_forms import Form, Piece, Replies, Schema
 from plumbline.operators.metrics.vqascore import log_likelihood
 from plumbline.operators.metrics.writing import RETRY, STOP, Put, ReplySampling, Writing, WrittenQuestion
 from plumbline.operators.models.vqa_profiles import Reduction, VqaProfile
@@ -94,8 +94,8 @@ class WriterConfig(AskingConfig):
 
     def recipe(self, *forms: Mapping[Replies, Form[Any]], texts: Sequence[str] = ()) -> dict[str, Any]:
         """All that decides replies in these forms; `texts` are what else requests say."""
-        parts = (part for form in forms for part in form[self.replies].identity)
-        return {"templates": digest(*parts, *texts), "sampling": self.sampling._asdict()}
+        pieces = (part for form in forms for part in form[self.replies].identity)
+        return {"templates": digest(*pieces, *texts), "sampling": self.sampling._asdict()}
 
     @property
     def chain(self) -> tuple[str, ...]:
@@ -129,10 +129,10 @@ def prompt_template(name: str) -> str:
 
 def both_forms(
     name: str,
-    text: Callable[[str], Sequence[Part]],
-    in_json: Callable[[str], Sequence[Part]],
+    text: Callable[[str], Sequence[Piece]],
+    in_json: Callable[[str], Sequence[Piece]],
     schema: Callable[[int], Schema],
-) -> Mapping[Replies, Form[Part]]:
+) -> Mapping[Replies, Form[Piece]]:
     """How replies are asked for by templates/NAME.txt and NAME_json.txt, and the readers of both."""
     return {
         "text": Form(prompt_template(name), text),

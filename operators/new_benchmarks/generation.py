@@ -157,7 +157,7 @@ def _fields_of_json(fields: Sequence[str], reply: str) -> list[str]:
 
 def _read(form: Form[str], asked: PromptRequest, reply: str) -> str:
     """The prompt of a reply; raises UnreadableReply where it is not what the controls ask for."""
-    fields = dict(zip(asked.template.fields, map(_unquoted, form.parts(reply)), strict=True))
+    fields = dict(zip(asked.template.fields, map(_unquoted, form.pieces(reply)), strict=True))
     for check in asked.template.checks:
         _require(check, fields[check.field], str({**asked.values, **fields}[check.other]))
     return fields[asked.template.fields[-1]]

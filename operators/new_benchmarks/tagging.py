@@ -123,7 +123,7 @@ def json_tags(reply: str) -> list[WrittenTag]:
 
 def _read(form: Form[WrittenTag], taxonomy: Taxonomy, reply: str) -> list[WrittenTag]:
     """The tags of a reply as the taxonomy spells them, none where it says so; each tag of some words once."""
-    said = [one for one in form.parts(reply) if parsing.key(one.tag) != NONE]
+    said = [one for one in form.pieces(reply) if parsing.key(one.tag) != NONE]
     try:
         return list(
             dict.fromkeys(WrittenTag(taxonomy.find(one.tag).written, parsing.one_line(one.words)) for one in said)

@@ -27,11 +27,8 @@ def judge_metrics(planned: PlannedSweep, finished: FinishedSweep) -> "Findings |
     protocol = planned.config.protocol
     if protocol is None:
         return None
-    from plumbline.pipelines.judging.metaeval import (
-        judge,
-        open_release,
-        write_findings,
-    )  # imports scipy, which takes a second
+    # imports scipy, which takes a second
+    from plumbline.pipelines.judging.metaeval import judge, open_release, write_findings
     from plumbline.pipelines.judging.releases.scores import read_elements
 
     release = open_release(protocol, planned.config.storage)

@@ -28,8 +28,8 @@ KINDS: list[tuple[Any, str]] = [
     (tifa.ANSWER, "Answer:"),
     (dsg.TUPLES, "Tuples:"),
     (dsg.QUESTIONS, "Questions:"),
-    (vq2.PARTS["paper"].phrases, "Phrases:"),
-    (vq2.PARTS["released"].phrases, "Phrases:"),
+    (vq2.STEPS["paper"].phrases, "Phrases:"),
+    (vq2.STEPS["released"].phrases, "Phrases:"),
     (vq2.QUESTION, "Question:"),
     (vq2.ANSWER, "Answer:"),
 ]
@@ -58,7 +58,7 @@ def test_the_examples_of_both_forms_say_the_same(kind: Any, heading: str) -> Non
     shown = [examples(kind[form].instructions, heading) for form in ("text", "json")]
     for in_text, in_json in zip(*shown, strict=True):
         assert in_json.prompt == in_text.prompt
-        parts = [sorted(map(comparable, kind[form].parts(one.reply))) for form, one in
+        parts = [sorted(map(comparable, kind[form].pieces(one.reply))) for form, one in
                  (("text", in_text), ("json", in_json))]  # fmt: skip
         assert parts[0] == parts[1] != []
 
