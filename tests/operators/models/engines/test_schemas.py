@@ -17,7 +17,7 @@ from plumbline.operators.metrics.reply_forms import Form
 from plumbline.operators.metrics.tifa import ANSWER, CHOOSE, TifaConfig
 from plumbline.operators.metrics.tifa import QUESTIONS as TIFA_QUESTIONS
 from plumbline.operators.metrics.vq2 import ANSWER as VQ2_ANSWER
-from plumbline.operators.metrics.vq2 import PARTS, QUESTION
+from plumbline.operators.metrics.vq2 import STEPS, QUESTION
 from plumbline.operators.metrics.writer import WriterConfig
 from plumbline.operators.metrics.writing import ReplySampling
 from plumbline.operators.models import loading
@@ -30,7 +30,7 @@ from plumbline.operators.stages.questions import write
 from tests.operators import tiny
 
 FORMS = [SPANS, QUESTIONS, TIFA_QUESTIONS, CHOOSE, ANSWER, TUPLES, DSG_QUESTIONS, DEPENDENCIES, QUESTION, VQ2_ANSWER,
-         PARTS["paper"].phrases, PARTS["released"].phrases]  # fmt: skip
+         STEPS["paper"].phrases, STEPS["released"].phrases]  # fmt: skip
 SCHEMA = json.dumps(
     {
         "type": "object",
