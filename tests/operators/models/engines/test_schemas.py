@@ -17,7 +17,7 @@ from plumbline.operators.metrics.reply_forms import Form
 from plumbline.operators.metrics.tifa import ANSWER, CHOOSE, TifaConfig
 from plumbline.operators.metrics.tifa import QUESTIONS as TIFA_QUESTIONS
 from plumbline.operators.metrics.vq2 import ANSWER as VQ2_ANSWER
-from plumbline.operators.metrics.vq2 import STEPS, QUESTION
+from plumbline.operators.metrics.vq2 import QUESTION, STEPS
 from plumbline.operators.metrics.writer import WriterConfig
 from plumbline.operators.metrics.writing import ReplySampling
 from plumbline.operators.models import loading
