@@ -4,10 +4,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Literal
+from typing import Any, ClassVar, Generic, Literal
 
 from typing_extensions import TypeVar
 
+from plumbline.operators.bounds import Checked, Positive
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.models.checkpoints.parts import SMALL_FILES, Part
 from plumbline.operators.models.vqa_profiles import VqaProfile
@@ -20,9 +21,10 @@ HUB_REVISION = re.compile(r"refs/.+|[0-9a-f]{40}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ModelConfig:
+class ModelConfig(Checked):
     """What every model may set; a family with options of its own derives a class from it, or from LocalModel."""
 
+    section: ClassVar[str] = "model "
     family: str
     """The model family that serves it."""
     checkpoint: str
@@ -30,20 +32,15 @@ class ModelConfig:
     revision: str | None = None
     """Hub branch, tag or commit; of a local folder or an endpoint, a label that enters the cells' keys: change it when
     the service changes the model."""
-    image_batch: int = 64
+    image_batch: Positive = 64
     """Images encoded together; does not change results."""
-    pair_batch: int = 64
+    pair_batch: Positive = 64
     """(image, question) pairs answered, or texts read, together; does not change results."""
 
     def __post_init__(self) -> None:
-        for name in ("image_batch", "pair_batch"):
-            check_least(name, getattr(self, name), 1)
+        Checked.__post_init__(self)
         if not self.checkpoint:
             raise ConfigError("model checkpoint: expected a hub id or a folder, got an empty string")
-        self.check_options()
-
-    def check_options(self) -> None:
-        """Raises ConfigError for a bad value of an option that is the family's own."""
 
     @property
     def engine(self) -> Engine:
@@ -59,12 +56,6 @@ class ModelConfig:
     def thinking_tokens(self) -> int:
         """The longest thought, where its family leaves no choice."""
         return 0
-
-
-def check_least(option: str, number: float, least: float) -> None:
-    """Raises ConfigError for an option of a model that is less than it may be."""
-    if number < least:
-        raise ConfigError(f"model {option}: expected at least {least}, got {number}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from plumbline.operators.bounds import Positive
 from plumbline.operators.errors import ConfigError, suggest
-from plumbline.operators.models.model import Engine, LocalModel, ModelConfig, Thoughts, check_least
+from plumbline.operators.models.model import Engine, LocalModel, ModelConfig, Thoughts
 
 THROUGHPUT_OPTIONS = frozenset(
     {
@@ -97,12 +98,12 @@ class EngineModel(LocalModel):
     thinking: Thoughts = "refused"
     """`allowed`: the model may think before it replies, and the reply is what follows the thought. `refused`: the chat
     template is told that it may not, and a vlm that thinks all the same does not load."""
-    thinking_tokens: int = 4096
+    thinking_tokens: Positive = 4096
     """Of `thinking=allowed`: tokens of the longest thought; one that is longer is an error of its row."""
 
-    def check_options(self) -> None:
+    def __post_init__(self) -> None:
+        LocalModel.__post_init__(self)
         check_options(self.engine_options)
-        check_least("thinking_tokens", self.thinking_tokens, 1)
 
 
 def engine_in_key(model: EngineModel) -> dict[str, Any]:

@@ -3,8 +3,9 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
+from plumbline.operators.bounds import at_least
 from plumbline.operators.errors import ConfigError, ModelError
 from plumbline.operators.models.checkpoints.parts import Fields, Part, architecture, read_fields, subfields
 from plumbline.operators.models.engines.conversation import (
@@ -93,17 +94,15 @@ class ChatModel(EngineModel):
     padding: Literal["released", "processor"] = "released"
     """Of LLaVA-1.5: `released` shows an image on a square of the mean colour, as the released VQAScore does;
     `processor` cuts the middle out, as the checkpoint's processor does. Others have a processor alone."""
-    max_pixels: int | None = None
+    max_pixels: Annotated[int, at_least(MIN_PIXELS)] | None = None
     """Pixels up to which the processors of Qwen-VL and GLM-V keep an image's size; larger images are made smaller.
     262144 (512 x 512) takes a quarter of the tokens of 1024 x 1024. By default as many as the checkpoint says."""
     repetition_penalty: Literal["ignored", "released"] = "ignored"
     """Of likelihoods: `released` punishes tokens of the prompt, by the repetition_penalty that the checkpoint's
     generation_config.json names, as the released VQAScore of Qwen2.5-VL does, which asks by `generate`."""
 
-    def check_options(self) -> None:
-        EngineModel.check_options(self)
-        if self.max_pixels is not None and self.max_pixels < MIN_PIXELS:
-            raise ConfigError(f"max_pixels: expected at least {MIN_PIXELS} or null, got {self.max_pixels}")
+    def __post_init__(self) -> None:
+        EngineModel.__post_init__(self)
         if self.max_pixels is not None and "mm_processor_kwargs" in self.engine_options:
             raise ConfigError("max_pixels: engine_options.mm_processor_kwargs is set too; name it there alone")
 

@@ -208,9 +208,9 @@ def test_a_folder_that_is_not_there_is_named(source: str) -> None:
         ("clpi", {}, r"^model family: expected one of .*, got 'clpi'; did you mean clip"),
         ("openai", {"endpoint": "host/v1"}, "expected an address such as https://host/v1"),
         ("openai", {"concurrency": 0}, "model concurrency: expected at least 1, got 0"),
-        ("openai", {"max_retries": -1}, "model max_retries: expected at least 0, got -1"),
+        ("openai", {"max_retries": -1}, "model max_retries: expected 0 or more, got -1"),
         ("openai", {"timeout": 0.0}, "timeout: expected more than 0, got 0.0"),
-        ("openai", {"requests_per_minute": -1.0}, "requests_per_minute: expected more than 0, got -1.0"),
+        ("openai", {"requests_per_minute": -1.0}, "requests_per_minute: expected more than 0 or null, got -1.0"),
     ],
 )
 def test_a_bad_setting_is_refused_by_name(family: str, fields: dict[str, Any], message: str) -> None:
