@@ -1,17 +1,26 @@
-"""Small benchmarks cut from the embedded world, and sweeps over them."""
+"""Small benchmarks cut from the embedded world, sweeps over them, and scores made up where no model matters."""
 
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from plumbline.jobs.command import command_of, load_values
+from plumbline.operators import rows, schemas
 from plumbline.pipelines.cells.cells import Outcome
-from plumbline.pipelines.plans.sweep_config import SweepConfig, read_config
+from plumbline.pipelines.plans.sweep_config import SweepConfig
+from plumbline.pipelines.sources.shards import read_shard
 from plumbline.pipelines.sweeps.computing import compute_missing
-from plumbline.pipelines.sweeps.planning import PlannedSweep
+from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
+from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
+from tests.commands import Ended, config_of, run, store_at
+
+Score = Callable[[str, Mapping[str, Any]], float]
+"""Of a generator's image, from its ids."""
 
 PACK = Path(__file__).parent.parent / "assets" / "shapes"
 SMALL = (
@@ -62,36 +71,110 @@ def write_benchmark(folder: Path, generators: Sequence[str] = ("atlas", "flint")
     return folder
 
 
-def sweep_config(folder: str | Path, store: str | Path, *overrides: str) -> SweepConfig:
-    """A sweep over such a benchmark, with the embedded world's checkpoints, shards of four rows, in this process.
+def words_of(folder: str | Path, store: str | Path, *more: str) -> list[str]:
+    """The words of a sweep over such a benchmark: the embedded checkpoints, shards of four rows, in this process.
 
     By VQAScore and CLIPScore, unless other metrics are named.
     """
-    metrics = () if any(override.startswith("metric=") for override in overrides) else ("metric=[vqascore,clipscore]",)
-    values = load_values(
-        command_of("sweep"),
-        [
-            "sweep=shapes",
-            *metrics,
-            "benchmark.name=small",
-            f"benchmark.prompts={folder}/prompts.parquet",
-            f"benchmark.images={folder}/images",
-            f"store={store}",
-            *SMALL,
-            *overrides,
-        ],
-    )
-    return read_config(values, SweepConfig)
+    chosen = {word.partition("=")[0] for word in more}
+    sweep = () if "sweep" in chosen else ("sweep=shapes",)
+    metrics = () if "metric" in chosen else ("metric=[vqascore,clipscore]",)
+    where = (f"benchmark.prompts={folder}/prompts.parquet", f"benchmark.images={folder}/images", f"store={store}")
+    return [*sweep, *metrics, "benchmark.name=small", *where, *SMALL, *more]
+
+
+def sweep_config(folder: str | Path, store: str | Path, *overrides: str) -> SweepConfig:
+    """Such a sweep's configuration."""
+    return cast(SweepConfig, config_of("sweep", *words_of(folder, store, *overrides)))
 
 
 def score_config(images: str | Path, store: str | Path, *overrides: str) -> SweepConfig:
     """A sweep over images whose rows hold their own prompts, as jobs.score runs it, with the embedded checkpoints."""
-    values = load_values(
-        command_of("score"), ["models=shapes", f"benchmark.images={images}", f"store={store}", *SMALL, *overrides]
-    )
-    return read_config(values, SweepConfig)
+    words = ("models=shapes", f"benchmark.images={images}", f"store={store}", *SMALL, *overrides)
+    return cast(SweepConfig, config_of("score", *words))
+
+
+def plan_bench(folder: str | Path, store: str | Path, *overrides: str) -> PlannedSweep:
+    """The plan of a sweep over such a benchmark."""
+    return plan_sweep(sweep_config(folder, store, *overrides))
+
+
+def run_bench(folder: str | Path, store: str | Path, *overrides: str) -> FinishedSweep:
+    """A sweep over such a benchmark, to its end."""
+    return run_config(sweep_config(folder, store, *overrides))
+
+
+def run_config(config: SweepConfig) -> FinishedSweep:
+    """The sweep of a configuration, to its end."""
+    return run_plan(plan_sweep(config))
+
+
+def run_plan(planned: PlannedSweep) -> FinishedSweep:
+    """What is left to do of a plan, to its end."""
+    return run_sweep(planned, lambda event: None)
+
+
+def run_tables(done: FinishedSweep) -> dict[str, pd.DataFrame]:
+    """What a run's tables hold, by their names."""
+    return {name: pd.read_parquet(f"{done.folder}/{name}.parquet") for name in ("scores", "summary", "errors")}
 
 
 def compute(planned: PlannedSweep) -> dict[str, Outcome]:
     """Computes the missing cells of a plan, and makes no run of them."""
     return compute_missing(planned, lambda event: None)
+
+
+def save_scores(planned: PlannedSweep, score: Score = lambda generator, image: 0.5) -> None:
+    """Commits every scores cell of a sweep that is missing, so that nothing is left to compute."""
+    for metric, cells in planned.plan.scores.items():
+        for cell in cells:
+            images = read_shard(cell.shard, ("image_id", "prompt_id")).to_pylist()
+            of_metric = {"generator": cell.shard.group, "metric": metric}
+            scores = [{**image, **of_metric, "score": score(cell.shard.group, image)} for image in images]
+            planned.store.save(planned.plan.to_compute(cell), rows.table(scores, schemas.ELEMENT_SCORES))
+
+
+class Bench:
+    """A small benchmark with a store beside it, and jobs over both by the same words."""
+
+    def __init__(self, folder: Path, *words: str, store: str | Path | None = None, **made: Any) -> None:
+        self.folder = write_benchmark(folder / "bench", **made)
+        self.store = store_at(store or folder / "store")
+        self.words = words
+
+    @property
+    def runs(self) -> Path:
+        """The folder of its runs."""
+        return Path(self.store.place.url) / "runs"
+
+    def line(self, *more: str) -> list[str]:
+        """The command line of a sweep."""
+        return words_of(self.folder, self.store.place.url, *self.words, *more)
+
+    def run(self, *more: str, job: str = "sweep") -> Ended:
+        """A job over both, as it is typed."""
+        return run(job, *self.line(*more))
+
+    def plan(self, *more: str) -> PlannedSweep:
+        """The plan of a sweep."""
+        return plan_sweep(config_of("sweep", *self.line(*more)))
+
+    def write(self, generator: str, images: Sequence[Mapping[str, Any]], file: str = "00000") -> Path:
+        """A file of a generator's images."""
+        path = self.folder / f"images/{generator}/{file}.parquet"
+        write_rows(path, images)
+        return path
+
+    def flip(self, *paths: str) -> None:
+        """Turns one bit of each of these files of the store, or of all that lie in these folders."""
+        for path in (file for given in paths for file in (self.store.files(given) or [given])):
+            file = Path((self.store.place / path).path)
+            content = bytearray(file.read_bytes())
+            content[len(content) // 3] ^= 1
+            file.write_bytes(content)
+
+    def copied(self, folder: Path) -> "Bench":
+        """The same benchmark with a copy of the store."""
+        other = copy(self)
+        other.store = store_at(shutil.copytree(self.store.place.url, folder / "store"))
+        return other

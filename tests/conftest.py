@@ -4,6 +4,7 @@ import hashlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -12,6 +13,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from tests.environment import set_environment
 from tests.s3 import S3Server, run_server
+
+if TYPE_CHECKING:
+    from plumbline.pipelines.cells.store import Store
 
 set_environment()
 # for machines that others use too; nothing is written beside the code
@@ -47,6 +51,20 @@ def bucket(s3_server: S3Server, request: pytest.FixtureRequest, monkeypatch: pyt
     s3_server.filesystem().mkdir(name)
     yield f"s3://{name}"
     _s3.cache_clear()
+
+
+@pytest.fixture(params=["folder", "s3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of a folder, and of a prefix of a bucket."""
+    return str(tmp_path / "place") if request.param == "folder" else request.getfixturevalue("bucket") + "/some/prefix"
+
+
+@pytest.fixture
+def store(place: str) -> "Store":
+    """A store in a folder, and one on S3."""
+    from tests.commands import store_at
+
+    return store_at(place)
 
 
 @pytest.fixture(scope="session")

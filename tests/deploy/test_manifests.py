@@ -16,11 +16,9 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
-from plumbline.jobs.command import command_of, load_values
-from plumbline.pipelines.maintenance.gc_config import GcConfig
 from plumbline.pipelines.nightly.nightly_config import NightlyConfig
-from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.running.placement import NodeResources, fits
+from tests.commands import config_of
 
 ROOT = Path(__file__).parent.parent.parent
 DEPLOY = ROOT / "jobs" / "deploy"
@@ -178,7 +176,7 @@ def entrypoint() -> str:
 
 
 def night_of(overrides: Sequence[str]) -> NightlyConfig:
-    return read_config(load_values(command_of("nightly"), overrides), NightlyConfig)
+    return config_of("nightly", *overrides)
 
 
 @pytest.mark.parametrize("line", [entrypoint(), crontab_line()], ids=["rayjob", "crontab"])
@@ -192,7 +190,7 @@ def test_the_arguments_of_a_night_are_ones_that_it_takes(line: str) -> None:
 def test_the_arguments_of_the_weekly_collection_are_ones_that_it_takes() -> None:
     job, overrides = arguments((DEPLOY / "crontab").read_text().splitlines()[-2])
     assert job == "gc"
-    config = read_config(load_values(command_of(job), overrides), GcConfig)
+    config = config_of(job, *overrides)
     assert config.delete and config.store == night_of(arguments(crontab_line())[1]).store
 
 

@@ -1,6 +1,5 @@
 """One sweep over every kind of bad row and bad shard: each keeps its place with its reason, and all else is scored."""
 
-import contextlib
 import io
 import math
 import os
@@ -18,12 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from plumbline.jobs.command import run_job
-from plumbline.jobs.sweep import COMMAND, main
 from plumbline.operators.errors import REMEDIES, ConfigError
 from plumbline.pipelines.base import storage
-from plumbline.pipelines.sweeps.planning import plan_sweep
-from tests.bench_of import images, prompts, sweep_config, write_benchmark, write_rows
+from tests.bench_of import images, plan_bench, prompts, words_of, write_benchmark, write_rows
+from tests.commands import newest, run
 from tests.operators.broken_images import ARITHMETIC, BMPS, in_three_scans, tiff_of_kind, without_intervals
 from tests.operators.tiny import encoded, picture
 from tests.s3 import S3Server
@@ -319,30 +316,15 @@ def sweep(tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server) -> Swee
     write_rows(folder / "prompts.parquet", all_prompts())
     write_bad_rows(folder)
     write_bad_shards(folder)
-    overrides = [
-        "sweep=shapes",
-        "metric=[vqascore,clipscore]",
-        "benchmark.name=bad",
-        f"benchmark.prompts={folder}/prompts.parquet",
-        f"benchmark.images={folder}/images",
-        "benchmark.uri_roots=[s3://private]",
-        "benchmark.require_every_prompt=false",
-        "limits.max_bytes=2000000",
-        f"store={folder}/store",
-        "shard_rows=32",
-        "cluster=here",
-    ]
-    printed = io.StringIO()
-    with pytest.MonkeyPatch.context() as environment, contextlib.redirect_stdout(printed):
+    options = ("benchmark.uri_roots=[s3://private]", "benchmark.require_every_prompt=false", "limits.max_bytes=2000000")
+    with pytest.MonkeyPatch.context() as environment:
         for name, value in {**s3_server.environment(), "AWS_SECRET_ACCESS_KEY": "wrong"}.items():
             environment.setenv(name, value)
-        exit_code = run_job(COMMAND, main, overrides)
+        ended = run("sweep", *words_of(folder, folder / "store", *options, "shard_rows=32"))
     storage._s3.cache_clear()
-    runs = folder / "store" / "runs"
-    assert (runs / "latest").exists(), printed.getvalue()
-    run = runs / (runs / "latest").read_text().strip()
-    scores, errors = (pq.read_table(run / f"{name}.parquet").to_pylist() for name in ("scores", "errors"))
-    return Sweep(scores, errors, printed.getvalue(), exit_code, folder)
+    made = newest(folder / "store")
+    scores, errors = (pq.read_table(made / f"{name}.parquet").to_pylist() for name in ("scores", "errors"))
+    return Sweep(scores, errors, ended.out, ended.code, folder)
 
 
 @pytest.mark.parametrize("kind", BAD, ids=lambda kind: kind.name)
@@ -415,7 +397,7 @@ def test_bad_prompts_refuse_the_plan(tmp_path: Path, name: str, content: bytes, 
     folder = write_benchmark(tmp_path, ["atlas"])
     (folder / "prompts.parquet").write_bytes(content)
     with pytest.raises(ConfigError, match=rf"prompts\.parquet.*{problem}"):
-        plan_sweep(sweep_config(folder, tmp_path / "store"))
+        plan_bench(folder, tmp_path / "store")
     assert f"| {name} |" in DOCS
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.pipelines.base.storage import StorageConfig, WriteError
+from plumbline.pipelines.base.storage import WriteError
 from plumbline.pipelines.cells.runs import run_ids
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.sweeps.planning import plan_sweep
-from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
-from tests.bench_of import images, prompts, sweep_config, write_rows
+from plumbline.pipelines.sweeps.sweep import FinishedSweep
+from tests.bench_of import images, plan_bench, prompts, run_bench, run_plan, write_rows
+from tests.commands import store_at
 from tests.faults import driving
 from tests.faults.driving import PATIENCE_SECONDS, Driver, small_sweep, until
 from tests.faults.hook import BAIT, ROOM, Bait
@@ -72,11 +72,11 @@ def undisturbed(bench: Path, tmp_path_factory: pytest.TempPathFactory) -> Finish
 @pytest.fixture(params=[pytest.param("folder", marks=pytest.mark.slow), "s3"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     url = str(tmp_path / "store") if request.param == "folder" else request.getfixturevalue("bucket")
-    return Store(StorageConfig().locate(url))
+    return store_at(url)
 
 
 def run(bench: Path, store: str, *overrides: str) -> FinishedSweep:
-    return run_sweep(plan_sweep(sweep_config(bench, store, *OVERRIDES, *overrides)), lambda progress: None)
+    return run_bench(bench, store, *OVERRIDES, *overrides)
 
 
 def etags(store: Store) -> Etags:
@@ -115,7 +115,7 @@ def test_failing_every_fifth_call_changes_no_score(
     assert (done.computed, done.exit_code) == (CELLS, 0)
     assert sum(proxy.counts.values()) - proxy.counts["none"] > CELLS / 2
     assert_same_tables(done.folder, undisturbed.folder)
-    assert len(etags(Store(StorageConfig().locate(bucket)))) == CELLS
+    assert len(etags(store_at(bucket))) == CELLS
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -139,7 +139,7 @@ def test_a_killed_driver_loses_no_committed_cell(
 
 @pytest.mark.slow
 def test_the_local_ray_of_a_killed_driver_ends_by_itself(bench: Path, tmp_path: Path) -> None:
-    store = Store(StorageConfig().locate(str(tmp_path / "store")))
+    store = store_at(tmp_path / "store")
     with driver(bench, store) as started:
         assert until(lambda: len(etags(store)) > 0 or started.ended())
         started.kill()
@@ -164,7 +164,7 @@ def test_a_killed_worker_costs_nothing(seed: int, tmp_path: Path, undisturbed: F
 
 @pytest.mark.slow
 def test_two_sweeps_at_once_on_one_store_end_alike(bench: Path, bucket: str, undisturbed: FinishedSweep) -> None:
-    store = Store(StorageConfig().locate(bucket))
+    store = store_at(bucket)
     with driver(bench, store) as one, driver(bench, store) as other:
         codes = [started.process.wait(PATIENCE_SECONDS) for started in (one, other)]
         assert codes == [0, 0], one.printed.read_text() + other.printed.read_text()
@@ -176,9 +176,9 @@ def test_two_sweeps_at_once_on_one_store_end_alike(bench: Path, bucket: str, und
 def test_a_sweep_that_loses_every_race_leaves_the_winners_cells(
     bench: Path, store: Store, cluster: str, undisturbed: FinishedSweep
 ) -> None:
-    planned = [plan_sweep(sweep_config(bench, store.place.url, *OVERRIDES, cluster)) for _ in range(2)]
-    first, won = run_sweep(planned[0], lambda progress: None), etags(store)
-    second = run_sweep(planned[1], lambda progress: None)
+    planned = [plan_bench(bench, store.place.url, *OVERRIDES, cluster) for _ in range(2)]
+    first, won = run_plan(planned[0]), etags(store)
+    second = run_plan(planned[1])
     assert (first.computed, second.computed) == (CELLS, CELLS)
     assert etags(store) == won
     assert_same_tables(second.folder, undisturbed.folder)
@@ -210,7 +210,7 @@ def test_a_sweep_on_a_disk_that_fills_up_goes_on_when_there_is_room(
         with suppress(WriteError):  # of the run's tables, if there is no room for them either
             assert run(bench, str(disk), cluster).exit_code == 1
         assert leftovers(disk) == []
-        committed = etags(Store(StorageConfig().locate(str(disk))))
+        committed = etags(store_at(disk))
         assert 0 < len(committed) < CELLS
         subprocess.run(["mount", "-o", "remount,size=64m", disk], check=True)
         again = run(bench, str(disk))

@@ -13,12 +13,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.runs import newest_run
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.sweeps.planning import plan_sweep
-from plumbline.pipelines.sweeps.sweep import run_sweep
-from tests.bench_of import images, prompts, sweep_config, write_rows
+from tests.bench_of import images, prompts, run_bench, write_rows
+from tests.commands import store_at
 from tests.faults.driving import Cluster, Driver, actors, until, working
 from tests.faults.outcomes import scores
 from tests.pipelines.ingest.test_ingest import source_rows, write_csv, write_files
@@ -57,8 +55,8 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def undisturbed(bench: Path, tmp_path: Path) -> pd.DataFrame:
     """The scores of a run in this process."""
     store = str(tmp_path / "undisturbed")
-    run_sweep(plan_sweep(sweep_config(bench, store, *OVERRIDES)), lambda progress: None)
-    return newest_scores(Store(StorageConfig().locate(store)))
+    run_bench(bench, store, *OVERRIDES)
+    return newest_scores(store_at(store))
 
 
 def newest_scores(store: Store) -> pd.DataFrame:
@@ -80,7 +78,7 @@ def test_machines_that_come_late_are_waited_for_and_one_that_is_lost_costs_nothi
     cluster: Cluster, bench: Path, bucket: str, s3_server: S3Server, undisturbed: pd.DataFrame
 ) -> None:
     """Also no credential that the driver hands on to them is in any log of theirs."""
-    store = Store(StorageConfig().locate(bucket))
+    store = store_at(bucket)
     with sweep(cluster, bench, bucket, *PLACED) as job, ExitStack() as stack:
         assert until(lambda: "for machines to join: stage image_statistics" in job.printed.read_text() or job.ended())
         nodes = [stack.enter_context(cluster.node(WORKER)) for _ in range(2)]
@@ -153,7 +151,7 @@ def test_a_run_whose_workers_have_no_room_any_more_goes_on_where_a_machine_joins
     cluster: Cluster, bench: Path, bucket: str, undisturbed: pd.DataFrame
 ) -> None:
     """So it does where the progress log's process is killed."""
-    store = Store(StorageConfig().locate(bucket))
+    store = store_at(bucket)
     with cluster.node(WORKER) as lost, sweep(cluster, bench, bucket, *PLACED) as job:
         assert until(lambda: committed(store) > 2 or job.ended())
         (log,) = actors(cluster.head.node, "ProgressLog")

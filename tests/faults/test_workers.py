@@ -7,9 +7,18 @@ from typing import Any
 import pytest
 
 from plumbline.pipelines.running.errors import RunnerError
-from plumbline.pipelines.sweeps.planning import plan_sweep
-from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
-from tests.bench_of import PACK, images, sweep_config, write_benchmark, write_rows
+from plumbline.pipelines.sweeps.sweep import FinishedSweep
+from tests.bench_of import (
+    PACK,
+    images,
+    plan_bench,
+    run_bench,
+    run_config,
+    run_plan,
+    sweep_config,
+    write_benchmark,
+    write_rows,
+)
 from tests.faults.hook import BAIT, DEADLY, HANGING, HANGING_CALL
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
@@ -23,7 +32,7 @@ def sweep_with(marks: dict[int, bytes], tmp_path: Path, *overrides: str) -> tupl
         rows[row]["image"] += mark
     write_rows(folder / "images/atlas/00000.parquet", rows)
     config = sweep_config(folder, tmp_path / "store", *overrides, "cluster=local")
-    return run_sweep(plan_sweep(config), lambda progress: None), rows
+    return run_config(config), rows
 
 
 def failed_ids(done: FinishedSweep) -> set[str]:
@@ -53,9 +62,7 @@ def test_a_model_call_that_hangs_is_ended_by_the_deadline_and_its_row_left_out(t
     rows[1]["image_id"] = HANGING_CALL
     write_rows(folder / "images/atlas/00000.parquet", rows)
     overrides = ("metric=[clipscore]", "cluster.pools.similarities.deadline=5")
-    done = run_sweep(
-        plan_sweep(sweep_config(folder, tmp_path / "store", *overrides, "cluster=local")), lambda progress: None
-    )
+    done = run_bench(folder, tmp_path / "store", *overrides, "cluster=local")
     assert failed_ids(done) == {HANGING_CALL}
     (error,) = done.results.errors.to_pylist()
     assert (error["kind"], error["retryable"]) == ("killed_worker", True)
@@ -69,7 +76,7 @@ def test_a_shard_that_goes_on_killing_workers_fails_alone_and_is_tried_again_by_
     assert {e["message"] for e in done.results.errors.to_pylist()} == {"the worker died 2 times on this shard"}
     assert (done.exit_code, len(done.results.read_scores())) == (1, 12)
 
-    left = plan_sweep(sweep_config(tmp_path / "bench", tmp_path / "store", "cluster=local", *overrides)).plan.missing
+    left = plan_bench(tmp_path / "bench", tmp_path / "store", "cluster=local", *overrides).plan.missing
     assert {cell.recipe.stage for cell in left} == {"image_statistics", "scores"} and len(left) == 2
 
 
@@ -80,7 +87,7 @@ def test_a_shard_that_was_given_up_is_tried_by_a_sweep_that_retries_what_failed(
     assert failed_ids(done) == {row["image_id"] for row in rows[4:8]}
     write_rows(tmp_path / "bench/images/flint/00000.parquet", images("flint", 12))
     config = sweep_config(tmp_path / "bench", tmp_path / "store", "cluster=local", *overrides, "retry_failed=true")
-    again = run_sweep(plan_sweep(config), lambda progress: None)
+    again = run_config(config)
     assert (again.computed, again.retried) == (2, (4, 4))
     assert {error["kind"] for error in again.results.errors.to_pylist()} == {"not_computed"}
     assert {error["generator"] for error in again.results.errors.to_pylist()} == {"flint"}
@@ -90,7 +97,7 @@ def test_a_model_that_does_not_load_stops_the_run_with_its_reason(tmp_path: Path
     folder = write_benchmark(tmp_path / "bench", ["atlas"])
     weights = shutil.copytree(PACK.parent / "clip-shapes", tmp_path / "clip")
     overrides = ("metric=[clipscore]", f"models.clip.checkpoint={weights}")
-    planned = plan_sweep(sweep_config(folder, tmp_path / "store", *overrides, "cluster=local"))
+    planned = plan_bench(folder, tmp_path / "store", *overrides, "cluster=local")
     (weights / "model.safetensors").write_bytes(b"gone bad after the plan was made")
     with pytest.raises(RunnerError, match=r"stage similarities:clip: .*[Hh]eader"):
-        run_sweep(planned, lambda progress: None)
+        run_plan(planned)

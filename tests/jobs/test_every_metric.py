@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from plumbline.pipelines.sweeps.planning import plan_sweep
-from plumbline.pipelines.sweeps.sweep import run_sweep
-from tests.bench_of import sweep_config, write_benchmark
+from tests.bench_of import run_bench, write_benchmark
 from tests.environment import ROOT
 from tests.operators.tiny.roles import tiny_models
 from tests.question_packs import write_pack
@@ -46,7 +44,7 @@ def scores(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Rows]:
         given = [f"metric=[{','.join(name for name in NAMES if PACKS.get(name) == pack)}]", *models]
         questions = f"benchmark.questions={write_pack(pack, folder)}" if pack else ""
         given += [f"benchmark.question_pack={pack}", questions] if pack else FORM
-        finished = run_sweep(plan_sweep(sweep_config(bench, folder / "store", *given)), lambda progress: None)
+        finished = run_bench(bench, folder / "store", *given)
         rows = defaultdict(list)
         for row in finished.results.read_scores().to_pylist():
             rows[row["metric"]].append(row)

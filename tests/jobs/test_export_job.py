@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.jobs.command import run_job
-from plumbline.jobs.export import COMMAND, main
 from plumbline.pipelines.exports.formats import FORMATS
+from tests.commands import printed, refusal
 from tests.operators.report.made import make_run
 
 ROOT = Path(__file__).parent.parent.parent
@@ -21,26 +20,21 @@ def test_every_format_is_an_extra_and_has_its_command_in_the_document() -> None:
 
 
 @pytest.mark.parametrize("line", LINES, ids=FORMATS)
-def test_the_documents_command_says_what_it_wrote_and_where(
-    line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_documents_command_says_what_it_wrote_and_where(line: str, tmp_path: Path) -> None:
     run = make_run(tmp_path)
     given = [option for option in shlex.split(line)[3:] if not option.startswith("output=")]
     options = [*given, f"store={run.store.place.url}", f"output={tmp_path}/lake"]
-    assert run_job(COMMAND, main, options) == 0
-    said = capsys.readouterr().out
+    said = printed("export", *options)
     assert f"run {run.run_id}: 72 of 72 rows written" in said and f"table: {tmp_path}/lake" in said
-    assert run_job(COMMAND, main, options) == 0
-    assert f"run {run.run_id}: 0 of 72 rows written" in capsys.readouterr().out
+    assert f"run {run.run_id}: 0 of 72 rows written" in printed("export", *options)
 
 
 def test_a_format_whose_library_is_not_there_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make_run(tmp_path)
     monkeypatch.delitem(FORMATS.loaded, "lance", raising=False)
     monkeypatch.delitem(__import__("sys").modules, "plumbline.pipelines.exports.formats.lance", raising=False)
     monkeypatch.setitem(__import__("sys").modules, "lance", None)
-    assert run_job(COMMAND, main, ["format=lance", f"store={run.store.place.url}", f"output={tmp_path}/lake"]) == 1
-    said = capsys.readouterr().err
+    said = refusal("export", "format=lance", f"store={run.store.place.url}", f"output={tmp_path}/lake", code=1)
     assert "'lance'" in said and "install the extra 'lance' of plumbline-t2i" in said

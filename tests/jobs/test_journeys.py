@@ -12,11 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from plumbline.jobs import ingest, score, sweep
-from plumbline.jobs.command import Command, run_job
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.maintenance.gc_config import KeepRuns
 from plumbline.pipelines.maintenance.retention import drop_runs
 from plumbline.pipelines.plans.sweep_config import read_config
@@ -24,18 +21,12 @@ from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.sources import open_sources
 from tests.bench_of import images, prompts
+from tests.commands import Ended, newest, run, store_at
 from tests.files import as_tar, put
 
-pytestmark = pytest.mark.usefixtures("no_report")
 TEXTS = [row["text"] for row in prompts(3)]
 PNGS = [row["image"] for row in images("atlas", 3)]
 BOTH = {(name, text): 1 for name in ("flux", "sdxl") for text in TEXTS}
-
-
-@pytest.fixture
-def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The report is made elsewhere."""
-    monkeypatch.setattr(sweep, "_report", lambda *_: None)
 
 
 def parquet(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
@@ -48,21 +39,13 @@ def lines(rows: Sequence[Mapping[str, Any]]) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
-def run(job: Any, *arguments: str) -> int:
-    command: Command = job.COMMAND
-    return run_job(command, job.main, arguments)
-
-
-def score_them(tmp_path: Path, *arguments: str, job: Any = score) -> int:
+def score_them(tmp_path: Path, *words: str, job: str = "score") -> Ended:
     """By what no model is asked for."""
-    return run(job, f"store={tmp_path}/store", "metric=[entropy]", "models=shapes", "cluster=here", *arguments)
+    return run(job, f"store={tmp_path}/store", "metric=[entropy]", "models=shapes", "cluster=here", *words)
 
 
 def manifest(tmp_path: Path) -> dict[str, Any]:
-    runs = tmp_path / "store/runs"
-    read = json.loads((runs / (runs / "latest").read_text().strip() / "manifest.json").read_text())
-    assert isinstance(read, dict)
-    return read
+    return dict(json.loads((newest(tmp_path / "store") / "manifest.json").read_text()))
 
 
 def scored(tmp_path: Path) -> Counter[tuple[str, str]]:
@@ -71,7 +54,7 @@ def scored(tmp_path: Path) -> Counter[tuple[str, str]]:
     benchmark = read_config(of_run["config"]["benchmark"], BenchmarkConfig)
     known = open_sources(benchmark, StorageConfig(), shard_rows=256).prompts.to_pylist()
     texts = {row["prompt_id"]: row["text"] for row in known}
-    rows = pq.read_table(tmp_path / "store/runs" / of_run["run_id"] / "scores.parquet").to_pylist()
+    rows = pq.read_table(newest(tmp_path / "store") / "scores.parquet").to_pylist()
     return Counter((row["generator"], texts[row["prompt_id"]]) for row in rows if row["score"] is not None)
 
 
@@ -215,14 +198,12 @@ TOLD: dict[str, list[str]] = {
 
 
 @pytest.mark.parametrize("name", JOURNEYS)
-def test_images_as_they_lie_are_scored_by_one_command_that_says_how_it_reads_them(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_images_as_they_lie_are_scored_by_one_command_that_says_how_it_reads_them(name: str, tmp_path: Path) -> None:
     write, expected = JOURNEYS[name]
     folder = write(tmp_path / "mine")
     for again in ([], ["dry_run=true"])[: 1 + (name in TOLD)]:
-        assert score_them(tmp_path, f"images={folder}", *again) == 0
-        printed = capsys.readouterr().out
+        code, printed, _ = score_them(tmp_path, f"images={folder}", *again)
+        assert code == 0
         assert all(line.format(mine=folder) in printed for line in TOLD.get(name, [])), printed
         assert printed.count("prompts: ") == printed.count("generators: ") == 1
     assert scored(tmp_path) == expected
@@ -230,85 +211,77 @@ def test_images_as_they_lie_are_scored_by_one_command_that_says_how_it_reads_the
 
 def test_another_way_to_tell_prompts_is_taken_by_the_next_command(tmp_path: Path) -> None:
     folder = a_table_beside(tmp_path / "mine")
-    assert score_them(tmp_path, f"images={folder}", "prompts_from=names") == 0
+    assert score_them(tmp_path, f"images={folder}", "prompts_from=names").code == 0
     assert scored(tmp_path) == {("img", "flux dev"): 3, ("img", "sdxl dev"): 3}
-    assert score_them(tmp_path, f"images={folder}") == 0
+    assert score_them(tmp_path, f"images={folder}").code == 0
     assert scored(tmp_path) == BOTH
-    assert score_them(tmp_path, f"images={folder}", "benchmark.columns.generator=prompt") == 0
+    assert score_them(tmp_path, f"images={folder}", "benchmark.columns.generator=prompt").code == 0
     assert scored(tmp_path) == {(text, text): 2 for text in TEXTS}
 
 
-def test_what_was_said_of_images_that_were_taken_in_is_said_by_a_sweep_of_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert take_in(tmp_path, "flux") == 0 and take_in(tmp_path, "sdxl") == 0
-    printed = capsys.readouterr().out
+def test_what_was_said_of_images_that_were_taken_in_is_said_by_a_sweep_of_them(tmp_path: Path) -> None:
+    printed = take_in(tmp_path, "flux").out + take_in(tmp_path, "sdxl").out
     assert f"from the column 'prompt' of {tmp_path}/renders/flux.csv, such as " in printed
     assert "generators: 1, from generator=flux: flux (3 images)" in printed
-    assert sweep_them(tmp_path, None, "dry_run=true") == 0
-    printed = capsys.readouterr().out
+    printed = sweep_them(tmp_path, None, "dry_run=true").out
     assert "prompts: 3, from the column 'prompt' of " in printed and "renders/sdxl.csv" in printed
     assert "generators: 2, from generator=flux and generator=sdxl: flux (3 images), sdxl (3 images)" in printed
 
 
-def test_a_sweep_of_image_files_is_refused_with_the_jobs_that_take_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sweep_of_image_files_is_refused_with_the_jobs_that_take_them(tmp_path: Path) -> None:
     for folder in (prompt_list(tmp_path / "both"), names_alone(tmp_path / "flat")):
         where = [f"benchmark.prompts={tmp_path}/both/prompts.txt", f"benchmark.images={folder}"]
-        assert score_them(tmp_path, "sweep=own_images", *where, job=sweep) == 1
-        complaint = capsys.readouterr().err
+        code, _, complaint = score_them(tmp_path, "sweep=own_images", *where, job="sweep")
         kinds = "6 .png, 1 .txt" if folder.name == "both" else "3 .png"
         assert f"expected one folder per generator, or Parquet files, found {kinds}; " in complaint
-        assert f"python -m jobs.score images={folder}" in complaint and "python -m jobs.ingest" in complaint
+        assert (
+            code == 1 and f"python -m jobs.score images={folder}" in complaint and "python -m jobs.ingest" in complaint
+        )
     assert not (tmp_path / "store/runs").exists()
 
 
 def test_a_text_file_of_prompts_is_a_benchmarks(tmp_path: Path) -> None:
-    assert take_in(tmp_path, "flux") == 0
+    assert take_in(tmp_path, "flux").code == 0
     listed = put(tmp_path, {"prompts.txt": "\n".join(["", *TEXTS[1:], TEXTS[1], ""])}) / "prompts.txt"
-    assert sweep_them(tmp_path, listed, "benchmark.require_every_image=false") == 0
+    assert sweep_them(tmp_path, listed, "benchmark.require_every_image=false").code == 0
     assert scored(tmp_path) == {("flux", text): 1 for text in TEXTS[1:]}
 
 
-def test_a_sweep_takes_no_rows_of_several_generators_for_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sweep_takes_no_rows_of_several_generators_for_one(tmp_path: Path) -> None:
     known = put(tmp_path, {"prompts.csv": "\n".join(["prompt_id,text", *(f'{n},"{t}"' for n, t in enumerate(TEXTS))])})
     rows = [{"image": png, "prompt_id": str(n), "model": name}
             for n, png in enumerate(PNGS) for name in ("sdxl", "flux")]  # fmt: skip
     parquet(tmp_path / "mine/0.parquet", rows)
     where = ["sweep=own_images", f"benchmark.prompts={known}/prompts.csv"]
-    assert score_them(tmp_path, *where, f"benchmark.images={tmp_path}/mine", job=sweep) == 1
-    complaint = capsys.readouterr().err
-    assert "the column 'model' names several generators ('flux' to 'sdxl')" in complaint
+    code, _, complaint = score_them(tmp_path, *where, f"benchmark.images={tmp_path}/mine", job="sweep")
+    assert code == 1 and "the column 'model' names several generators ('flux' to 'sdxl')" in complaint
     assert "benchmark.generators={mine: PATH}" in complaint
     one = [f"benchmark.generators={{mine: {tmp_path}/mine}}", "benchmark.images=null"]
-    assert score_them(tmp_path, *where, *one, job=sweep) == 0
+    assert score_them(tmp_path, *where, *one, job="sweep").code == 0
     assert scored(tmp_path) == {("mine", text): 2 for text in TEXTS}
     parquet(tmp_path / "mine/0.parquet", [row for row in rows if row["model"] == "flux"])
-    assert score_them(tmp_path, *where, f"benchmark.images={tmp_path}/mine", job=sweep) == 0
+    assert score_them(tmp_path, *where, f"benchmark.images={tmp_path}/mine", job="sweep").code == 0
 
 
 def test_every_folder_is_a_benchmark_of_its_own(tmp_path: Path) -> None:
     for name in ("first", "second"):
-        assert score_them(tmp_path, f"images={names_alone(tmp_path / name)}") == 0
+        assert score_them(tmp_path, f"images={names_alone(tmp_path / name)}").code == 0
         assert manifest(tmp_path)["benchmark"] == name
-    store = Store(StorageConfig().locate(f"{tmp_path}/store"))
+    store = store_at(f"{tmp_path}/store")
     assert not drop_runs(store, KeepRuns(last=1)), "the newest run of either folder stays"
     with pytest.raises(ConfigError, match=r"cannot be compared with it \(it is of the benchmark 'first'"):
         write_report(store, compare="previous")
-    assert score_them(tmp_path, f"images={tmp_path}/first", "name=renders") == 0
+    assert score_them(tmp_path, f"images={tmp_path}/first", "name=renders").code == 0
     assert manifest(tmp_path)["benchmark"] == "renders"
 
 
 def test_the_first_images_alone(tmp_path: Path) -> None:
     folder = prompt_list(tmp_path / "mine")
-    assert score_them(tmp_path, f"images={folder}", "limit=2") == 0
+    assert score_them(tmp_path, f"images={folder}", "limit=2").code == 0
     first = pq.read_table(next((tmp_path / "store/ingested").glob("*/prompts.parquet"))).column("text").to_pylist()[:2]
     assert scored(tmp_path) == {(name, text): 1 for name in ("flux", "sdxl") for text in first}
     assert manifest(tmp_path)["limited"] == {"prompts": 2, "of_prompts": 3, "images": 4, "of_images": 6}
-    assert score_them(tmp_path, f"images={folder}") == 0
+    assert score_them(tmp_path, f"images={folder}").code == 0
     assert scored(tmp_path) == BOTH and manifest(tmp_path)["counts"]["rows_kept"] == 4
 
 
@@ -319,40 +292,40 @@ def table_of(folder: Path, generator: str, pngs: Sequence[bytes] = PNGS, texts: 
     return put(folder, {f"{generator}.csv": "\n".join(["file,prompt,skills", *rows])}) / f"{generator}.csv"
 
 
-def take_in(tmp_path: Path, generator: str, *arguments: str, **written: Any) -> int:
+def take_in(tmp_path: Path, generator: str, *arguments: str, **written: Any) -> Ended:
     table = table_of(tmp_path / "renders", generator, **written)
-    return run(ingest, f"table={table}", f"generator={generator}", f"output={tmp_path}/own", *arguments)
+    return run("ingest", f"table={table}", f"generator={generator}", f"output={tmp_path}/own", *arguments)
 
 
-def sweep_them(tmp_path: Path, prompt_file: Path | None = None, *arguments: str) -> int:
+def sweep_them(tmp_path: Path, prompt_file: Path | None = None, *arguments: str) -> Ended:
     where = [f"benchmark.prompts={prompt_file or tmp_path / 'own/prompts.parquet'}", f"benchmark.images={tmp_path}/own"]
-    return score_them(tmp_path, "sweep=own_images", *where, *arguments, job=sweep)
+    return score_them(tmp_path, "sweep=own_images", *where, *arguments, job="sweep")
 
 
 def test_a_table_with_absolute_paths_keeps_its_skills(tmp_path: Path) -> None:
-    assert take_in(tmp_path, "flux") == 0 and sweep_them(tmp_path) == 0
+    assert take_in(tmp_path, "flux").code == 0 and sweep_them(tmp_path).code == 0
     assert scored(tmp_path) == {("flux", text): 1 for text in TEXTS}
     summary = pq.read_table(tmp_path / "store/runs" / manifest(tmp_path)["run_id"] / "summary.parquet").to_pylist()
     assert {row["skill"]: row["n"] for row in summary} == {"overall": 3, "counting": 3, "colour": 3}
 
 
 def test_a_generator_is_added_to_what_was_taken_in_and_another_refreshed(tmp_path: Path) -> None:
-    assert take_in(tmp_path, "flux") == 0 and sweep_them(tmp_path) == 0
-    assert take_in(tmp_path, "sdxl") == 0 and sweep_them(tmp_path) == 0
+    assert take_in(tmp_path, "flux").code == 0 and sweep_them(tmp_path).code == 0
+    assert take_in(tmp_path, "sdxl").code == 0 and sweep_them(tmp_path).code == 0
     counts = manifest(tmp_path)["counts"]
     assert scored(tmp_path) == BOTH and (counts["cells_computed"], counts["cells_cached"]) == (2, 2)
     others = [PNGS[0], PNGS[1], images("flint", 3)[2]["image"]]
-    assert take_in(tmp_path, "flux", "on_change=replace", pngs=others) == 0 and sweep_them(tmp_path) == 0
+    assert take_in(tmp_path, "flux", "on_change=replace", pngs=others).code == 0 and sweep_them(tmp_path).code == 0
     counts = manifest(tmp_path)["counts"]
     assert scored(tmp_path) == BOTH and (counts["cells_computed"], counts["cells_cached"]) == (2, 2)
     assert counts["rows_kept"] == 2, "of three images one is another"
 
 
-def test_a_subset_of_the_prompts_is_a_benchmark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert take_in(tmp_path, "flux") == 0
+def test_a_subset_of_the_prompts_is_a_benchmark(tmp_path: Path) -> None:
+    assert take_in(tmp_path, "flux").code == 0
     known = pq.read_table(tmp_path / "own/prompts.parquet").to_pylist()[:1]
     few = put(tmp_path, {"few.csv": f'prompt_id,text\n{known[0]["prompt_id"]},"{known[0]["text"]}"\n'}) / "few.csv"
-    assert sweep_them(tmp_path, few, "dry_run=true") == 0
-    assert "2 of 3 images are of prompts that benchmark.prompts does not have" in capsys.readouterr().out
-    assert sweep_them(tmp_path, few, "benchmark.require_every_image=false") == 0
+    said = sweep_them(tmp_path, few, "dry_run=true").out
+    assert "2 of 3 images are of prompts that benchmark.prompts does not have" in said
+    assert sweep_them(tmp_path, few, "benchmark.require_every_image=false").code == 0
     assert scored(tmp_path) == {("flux", known[0]["text"]): 1}

@@ -7,9 +7,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from plumbline.jobs.command import run_job
-from plumbline.jobs.sweep import COMMAND, main
-from tests.bench_of import write_benchmark
+from tests.bench_of import words_of, write_benchmark
+from tests.commands import newest, printed, run
 from tests.operators import tiny
 from tests.operators.tiny.roles import tiny_models
 
@@ -33,14 +32,8 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     write_benchmark(folder / "bench", ["atlas"], count=4)
     tiny.save_causal_lm(folder / "babbler", max_position_embeddings=4096)
     (folder / "models").mkdir()
-    return [
-        "sweep=shapes",
-        f"benchmark.prompts={folder}/bench/prompts.parquet",
-        f"benchmark.images={folder}/bench/images",
-        "max_failed=0.2",
-        *tiny_models(folder / "models"),
-        f"+models.babbler={{family: causal_lm, checkpoint: {folder}/babbler}}",
-    ]
+    babbler = f"+models.babbler={{family: causal_lm, checkpoint: {folder}/babbler}}"
+    return words_of(folder / "bench", folder / "store", "max_failed=0.2", *tiny_models(folder / "models"), babbler)
 
 
 @pytest.fixture(scope="module", params=["here", pytest.param("local", marks=pytest.mark.slow)])
@@ -49,19 +42,15 @@ def store(request: pytest.FixtureRequest, given: list[str], tmp_path_factory: py
     store = tmp_path_factory.mktemp(request.param)
     metrics = f"metric=[{','.join([*EXPECTED, *MATCHING])}]"
     babble = f"+metrics.{UNREADABLE}={{kind: llmscore, judge: babbler, replies: text, max_tokens: 8}}"
-    assert run_job(COMMAND, main, [*given, f"store={store}", metrics, babble, f"cluster={request.param}"]) == 2
+    assert run("sweep", *given, f"store={store}", metrics, babble, f"cluster={request.param}").code == 2
     return store
 
 
 @pytest.fixture(scope="module")
 def scores(store: Path) -> Mapping[str, list[dict[str, Any]]]:
     """The rows of the run, by metric."""
-    table = pq.read_table(run_folder(store) / "scores.parquet").to_pylist()
+    table = pq.read_table(newest(store) / "scores.parquet").to_pylist()
     return {metric: [row for row in table if row["metric"] == metric] for metric in (*EXPECTED, *MATCHING, UNREADABLE)}
-
-
-def run_folder(store: Path) -> Path:
-    return store / "runs" / (store / "runs/latest").read_text().strip()
 
 
 @pytest.mark.parametrize("metric", EXPECTED)
@@ -92,18 +81,10 @@ def test_captions_regions_and_descriptions_are_made_once(store: Path) -> None:
 
 
 def test_the_report_shows_what_the_judge_says(store: Path) -> None:
-    html = (run_folder(store) / "report.html").read_text()
+    html = (newest(store) / "report.html").read_text()
     assert "<bdi>semantic consistency</bdi> <b>8</b>" in html
     assert "&lt;b&gt;plausible&lt;/b&gt; &lt;b&gt;plausible&lt;/b&gt;" in html and "<b>plausible" not in html
 
 
-def test_the_same_again_computes_nothing(given: list[str], store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_job(COMMAND, main, [*given, "metric=[viescore]", f"store={store}", "dry_run=true"]) == 0
-    assert "0 cells to compute" in capsys.readouterr().out
-
-
-def test_a_role_that_nothing_fills_is_one_clear_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_job(COMMAND, main, ["sweep=shapes", "metric=[llmscore]"]) == 64
-    refused = capsys.readouterr().err
-    assert refused.count("\n") == 1
-    assert "metrics.llmscore.captioner: no model has the role 'captioner'; the sweep's roles are" in refused
+def test_the_same_again_computes_nothing(given: list[str], store: Path) -> None:
+    assert "0 cells to compute" in printed("sweep", *given, "metric=[viescore]", f"store={store}", "dry_run=true")

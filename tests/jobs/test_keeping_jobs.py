@@ -1,6 +1,5 @@
 """What docs/keeping.md tells an operator to run does what it says, and running sweeps are seen from elsewhere."""
 
-import importlib
 import io
 import re
 import shlex
@@ -11,49 +10,42 @@ import pytest
 from rich.console import Console
 
 from plumbline.jobs import status
-from plumbline.jobs.command import Terminated, run_job
+from plumbline.jobs.command import Terminated
 from plumbline.jobs.display.store_contents import watch
-from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.maintenance.working_sweeps import RunningSweep, StageState, SweepSign, running_sweeps
 from plumbline.pipelines.running.events import CellsExpected, ShardFinished, ShardStarted
 from plumbline.pipelines.sweeps.computing import registered_sweep
-from plumbline.pipelines.sweeps.planning import plan_sweep
-from tests.bench_of import SMALL, sweep_config, write_benchmark
+from tests.bench_of import SMALL, plan_bench, write_benchmark
+from tests.commands import printed, refusal, run, store_at
 
 DOCS = (Path(__file__).parent.parent.parent / "docs" / "keeping.md").read_text()
 COMMANDS = re.findall(r"^    python -m jobs\.(\w+) (.*)$", DOCS, flags=re.MULTILINE)
 
 
-def test_the_commands_of_the_page_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
     bench, store = write_benchmark(tmp_path / "bench", ["atlas"]), tmp_path / "store"
     ours = [f"benchmark.prompts={bench}/prompts.parquet", f"benchmark.images={bench}/images", "benchmark.name=small"]
     ours += ["metric=[edge_density]", *SMALL]
-    sweep = importlib.import_module("plumbline.jobs.sweep")
-    assert run_job(sweep.COMMAND, sweep.main, ["sweep=shapes", f"store={store}", *ours]) == 0
+    printed("sweep", "sweep=shapes", f"store={store}", *ours)
     (run_folder,) = store.glob("runs/*/")
     cell = next(store.glob("scores/*/*/*.parquet"))
+    output = ""
     for name, arguments in COMMANDS:
-        job = importlib.import_module(f"plumbline.jobs.{name}")
         given = shlex.split(arguments.replace("STORE", str(store)))
-        assert run_job(job.COMMAND, job.main, [*given, *(ours if name == "sweep" else ())]) == 0, arguments
-    output = capsys.readouterr().out
+        output += printed(name, *given, *(ours if name == "sweep" else ()))
     assert "retry_failed: 0 failed rows of 0 cells" in output and "no sweep is running" in output
     assert "nothing may go" in output and "image_statistics" in output
     assert run_folder.exists() and cell.exists() and len(COMMANDS) == 9
 
 
-def test_a_list_names_what_may_go_and_how_to_remove_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    gc = importlib.import_module("plumbline.jobs.gc")
+def test_a_list_names_what_may_go_and_how_to_remove_it(tmp_path: Path) -> None:
     (tmp_path / "store.json").write_text("{}")
     (tmp_path / "markers").mkdir()
     (tmp_path / "markers/dead").write_text("x" * 2048)
-    assert run_job(gc.COMMAND, gc.main, [f"store={tmp_path}", "grace_days=0"]) == 0
-    assert "1 files, 2.0 kB, may go; add delete=true to remove them" in capsys.readouterr().out
-    assert run_job(gc.COMMAND, gc.main, [f"store={tmp_path}", "grace_days=0", "delete=true"]) == 0
-    assert "1 files, 2.0 kB, removed" in capsys.readouterr().out and not (tmp_path / "markers/dead").exists()
-    assert run_job(gc.COMMAND, gc.main, [f"store={tmp_path}", "prune=[scores]"]) == 64
-    assert "prune: expected some of answers" in capsys.readouterr().err
+    old = ("gc", f"store={tmp_path}", "grace_days=0")
+    assert "1 files, 2.0 kB, may go; add delete=true to remove them" in printed(*old)
+    assert "1 files, 2.0 kB, removed" in printed(*old, "delete=true") and not (tmp_path / "markers/dead").exists()
+    assert "prune: expected some of answers" in refusal("gc", f"store={tmp_path}", "prune=[scores]", code=64)
 
 
 RUNNING = SweepSign(
@@ -102,13 +94,13 @@ def test_ctrl_c_ends_the_view_cleanly(
         raise stop
 
     monkeypatch.setattr(status, "watch", stopped)
-    Store(StorageConfig().locate(str(tmp_path))).check()  # which makes one
-    assert run_job(status.COMMAND, status.main, [f"store={tmp_path}", "--watch"]) == code
+    store_at(tmp_path).check()  # which makes one
+    assert run("status", f"store={tmp_path}", "--watch").code == code
 
 
 def test_a_sweep_says_what_it_has_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = write_benchmark(tmp_path / "bench", ["atlas"])
-    planned = plan_sweep(sweep_config(bench, tmp_path / "store", "metric=[edge_density]"))
+    planned = plan_bench(bench, tmp_path / "store", "metric=[edge_density]")
     seen: list[object] = []
     monkeypatch.setattr("plumbline.pipelines.maintenance.working_sweeps.RENEW_INTERVAL", 0.01)
     with registered_sweep(planned, seen.append, run="mine") as (_, watch):

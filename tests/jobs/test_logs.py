@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.jobs.command import run_job
 from plumbline.jobs.logs import logged
-from plumbline.jobs.sweep import COMMAND, main
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.logs import Forwarder, LogConfig, about, line_of, relay, wanted_level
+from tests.commands import refusal
 
 SECRET = "hush-hush-hush"
 LOG = logging.getLogger("plumbline.pipelines.somewhere")
@@ -91,11 +90,11 @@ def test_the_lines_of_workers_are_written_with_their_own_time_and_the_run_of_the
                     "exception": "ValueError"}  # fmt: skip
 
 
-def test_what_ends_a_job_is_its_last_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_ends_a_job_is_its_last_line(tmp_path: Path) -> None:
     log = ["log.format=json", f"log.file={tmp_path}/log"]
-    assert run_job(COMMAND, main, ["sweep=shapes", f"store={tmp_path}/store", "benchmark.prompts=/nowhere", *log]) == 1
+    line = refusal("sweep", "sweep=shapes", f"store={tmp_path}/store", "benchmark.prompts=/nowhere", *log, code=1)
     last = written(tmp_path / "log")[-1]
-    assert last["exception"] == "ConfigError" and last["message"] in capsys.readouterr().err
+    assert last["exception"] == "ConfigError" and last["message"] in line
 
 
 def test_a_log_that_cannot_be_written_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -14,19 +14,15 @@ from typing import Any
 import pytest
 
 from plumbline.jobs import nightly
-from plumbline.jobs.command import run_job
-from plumbline.jobs.nightly import COMMAND, LEASE, main
-from plumbline.jobs.sweep import COMMAND as SWEEP
-from plumbline.jobs.sweep import main as sweep_main
+from plumbline.jobs.nightly import LEASE
 from plumbline.pipelines.base.exit_codes import COMPLETE, HELD, LATE, LOST, OVER_BUDGET, REGRESSION, WITHIN_BUDGET
-from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.lease import Clock, Lease, LeaseHeld, standing, take
 from plumbline.pipelines.cells.runs import commit_run, name_newest, newest_run, run_ids
 from plumbline.pipelines.cells.store import LATEST, Store
 from plumbline.pipelines.nightly import regressions
 from plumbline.pipelines.nightly.deadline import Stopped
-from tests.bench_of import SMALL, images, sweep_config, write_benchmark, write_rows
-from tests.made_scores import write_scores
+from tests.bench_of import Bench, images, save_scores
+from tests.commands import Ended, printed, refusal
 
 ROOT = Path(__file__).parent.parent.parent
 METRIC = "metric=[clipscore]"
@@ -69,19 +65,17 @@ class Patient(Clock):
         threading.Event().wait(0.2)
 
 
-class Nights:
+class Nights(Bench):
     """Nights over two generators; the scores are made up, and no model is loaded."""
 
     def __init__(self, folder: Path, url: str) -> None:
-        self.bench = write_benchmark(folder / "bench", count=PROMPTS)
-        self.store = Store(StorageConfig().locate(url))
+        super().__init__(folder, "sweep=own_images", "models=shapes", METRIC, store=url, count=PROMPTS)
         self.quality = {"atlas": 0.8, "flint": 0.5}
         self.seconds = 1_800_000_000
 
     def add(self, generator: str, quality: float) -> None:
         """A generator whose images are new or have changed."""
-        path = self.bench / "images" / generator / "00000.parquet"
-        write_rows(path, images("atlas", PROMPTS))
+        path = self.write(generator, images("atlas", PROMPTS))
         self.seconds += 1  # a file's time is its etag
         os.utime(path, (self.seconds, self.seconds))
         self.quality[generator] = quality
@@ -92,21 +86,11 @@ class Nights:
         def score(generator: str, image: Mapping[str, Any]) -> float:
             return self.quality[generator] + sum(image["prompt_id"].encode()) % 17 / 100
 
-        write_scores(sweep_config(self.bench, self.store.place.url, METRIC), score)
+        save_scores(self.plan(), score)
 
-    def arguments(self, *overrides: str) -> list[str]:
-        given = [
-            f"store={self.store.place.url}",
-            f"benchmark.prompts={self.bench}/prompts.parquet",
-            "sweep=own_images",
-            *SMALL,
-        ]
-        given += [f"benchmark.images={self.bench}/images", "benchmark.name=small", "models=shapes", METRIC]
-        return [*given, *overrides]
-
-    def run(self, *overrides: str) -> int:
+    def run(self, *words: str, job: str = "nightly") -> Ended:
         self.score()
-        return run_job(COMMAND, main, self.arguments(*overrides))
+        return super().run(*words, job=job)
 
     def outcome(self, run_id: str | None = None) -> dict[str, Any] | None:
         return self.store.read_json(f"runs/{run_id or newest_run(self.store)}/nightly.json")
@@ -123,7 +107,7 @@ class Nights:
         """A night in another process, which stands still where its run is published and not told of."""
         self.score()
         process = subprocess.Popen(
-            [sys.executable, "-c", HOLDER, *self.arguments("nightly.webhook=http://127.0.0.1:9/x", "nightly.lease=10")],
+            [sys.executable, "-c", HOLDER, *self.line("nightly.webhook=http://127.0.0.1:9/x", "nightly.lease=10")],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -156,27 +140,24 @@ def use(clock: type[Clock], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Clock, "time", 0.0, raising=False)
 
 
-def test_a_first_night_a_night_without_news_and_one_with_a_new_and_a_worse_generator(
-    nights_anywhere: Nights, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_first_night_a_night_without_news_and_one_with_a_new_and_a_worse_generator(nights_anywhere: Nights) -> None:
     nights = nights_anywhere
-    assert nights.run() == 0
+    assert nights.run().code == 0
     (first,) = run_ids(nights.store)
     outcome = nights.outcome()
     assert outcome is not None and outcome["compared_with"] is None
     assert outcome["not_compared"] == "it is the first run of this store"
     assert nights.latest_report() == nights.store.read_text(f"runs/{first}/report.html") != ""
 
-    capsys.readouterr()
-    assert nights.run("nightly.json=true") == 0
-    shown = capsys.readouterr()
-    assert run_ids(nights.store) == [first]
+    shown = nights.run("nightly.json=true")
+    assert shown.code == 0 and run_ids(nights.store) == [first]
     assert f"nothing new since run {first}: {nights.store.place.url}/runs/{first}/report.html" in shown.err
     assert json.loads(shown.out) == outcome | {"new": False, "exit_code": 0, "dropped": []}
 
     nights.add("golem", 0.9)
     nights.add("flint", 0.4)
-    assert nights.run() == 3
+    ended = nights.run()
+    assert ended.code == 3
     second = newest_run(nights.store)
     outcome = nights.outcome()
     assert outcome is not None and run_ids(nights.store) == [first, second]
@@ -186,7 +167,7 @@ def test_a_first_night_a_night_without_news_and_one_with_a_new_and_a_worse_gener
     assert (worst["metric"], worst["skill"], worst["prompts"]) == ("clipscore", "overall", PROMPTS)
     assert worst["difference"] == pytest.approx(-0.1) and worst["p_value"] < worst["p_holm"] < 0.05
     assert "Only in this run: generator golem." in outcome["sentences"]
-    printed = " ".join(capsys.readouterr().out.split())
+    printed = ended.words
     moved = f"{worst['before']:.3f} to {worst['after']:.3f} (-0.100 on {PROMPTS} prompts, p < 0.001)"
     assert f"worse flint by clipscore: {moved}" in printed
     assert f"since {first}" in printed and "exit code 3" in printed
@@ -195,14 +176,14 @@ def test_a_first_night_a_night_without_news_and_one_with_a_new_and_a_worse_gener
     assert f"latest report: {url}/latest/report.html" in printed
     assert outcome["trends"] == f"{url}/trends/small/trends.html" and f"trends: {outcome['trends']}" in printed
     assert nights.in_trends() == {first, second} and nights.store.exists("trends/small/trends.html")
-    assert nights.run() == 0, "it has been told"
+    assert nights.run().code == 0, "it has been told"
     assert standing(nights.store) == {}
 
 
 def test_a_change_that_is_small_enough_is_no_regression(nights: Nights) -> None:
     nights.run()
     nights.add("flint", 0.49)
-    assert nights.run("nightly.smallest_change=0.05") == 0
+    assert nights.run("nightly.smallest_change=0.05").code == 0
     outcome = nights.outcome()
     assert outcome is not None and outcome["regressions"] == [] and "flint is worse" in " ".join(outcome["sentences"])
 
@@ -211,10 +192,9 @@ def test_what_another_sweep_published_between_two_nights_is_told_all_the_same(ni
     nights.run()
     first = newest_run(nights.store)
     nights.add("flint", 0.4)
-    nights.score()
-    assert run_job(SWEEP, sweep_main, nights.arguments()) == 0
+    assert nights.run(job="sweep").code == 0
     nights.add("golem", 0.9)
-    assert nights.run() == 3
+    assert nights.run().code == 3
     outcome = nights.outcome()
     assert outcome is not None and outcome["compared_with"] == first
 
@@ -222,45 +202,44 @@ def test_what_another_sweep_published_between_two_nights_is_told_all_the_same(ni
 def test_a_sweeps_run_that_no_night_has_told_of_is_told_of_though_nothing_is_new(nights: Nights) -> None:
     nights.run()
     nights.add("flint", 0.4)
-    nights.score()
-    assert run_job(SWEEP, sweep_main, nights.arguments()) == 0
+    assert nights.run(job="sweep").code == 0
     swept = newest_run(nights.store)
-    assert nights.run() == 3
+    assert nights.run().code == 3
     assert newest_run(nights.store) == swept and nights.outcome() is not None
-    assert nights.run() == 0
+    assert nights.run().code == 0
 
 
 @pytest.mark.slow
 def test_nights_of_two_benchmarks_share_a_store_and_are_compared_with_their_own(nights: Nights) -> None:
     nights.run()
     first = newest_run(nights.store)
-    assert nights.run("benchmark.name=other") == 0
+    assert nights.run("benchmark.name=other").code == 0
     other = nights.outcome()
     assert other is not None
     assert other["not_compared"] == f"{first} cannot be compared with it (it is of the benchmark 'small')"
-    assert nights.run() == 0 and nights.run("benchmark.name=other") == 0
+    assert nights.run().code == 0 and nights.run("benchmark.name=other").code == 0
     assert len(run_ids(nights.store)) == 2, "each finds its own run, and nothing new"
     nights.add("flint", 0.4)
-    assert nights.run() == 3
+    assert nights.run().code == 3
 
 
 def test_a_run_may_be_compared_with_one_that_is_named(nights: Nights) -> None:
     nights.run()
     first = newest_run(nights.store)
     nights.add("flint", 0.6)
-    assert nights.run() == 0
+    assert nights.run().code == 0
     nights.add("flint", 0.5)
-    assert nights.run(f"nightly.compare={first}") == 0
+    assert nights.run(f"nightly.compare={first}").code == 0
 
 
 def test_a_night_whose_scores_are_mostly_missing_ends_as_a_sweep_does_and_is_no_measure(nights: Nights) -> None:
     nights.run()
     first = newest_run(nights.store)
     nights.add("flint", 0.4)
-    (nights.bench / "images/atlas/00000.parquet").write_bytes(b"PAR1")
-    assert nights.run() == 1
+    (nights.folder / "images/atlas/00000.parquet").write_bytes(b"PAR1")
+    assert nights.run().code == 1
     nights.add("atlas", 0.8)
-    assert nights.run() == 3
+    assert nights.run().code == 3
     outcome = nights.outcome()
     assert outcome is not None and outcome["compared_with"] == first
 
@@ -292,26 +271,26 @@ class Rival:
     ids=["manifest", "after manifest", "report", "name", "after name", "trends", "outcome"],
 )
 def test_a_night_that_lost_its_lease_publishes_nothing_over_the_other_one(
-    at: int, published: bool, nights: Nights, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    at: int, published: bool, nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nights.run()
     first = newest_run(nights.store)
     nights.add("flint", 0.4)
     rival = Rival(nights, at)
     monkeypatch.setattr(Lease, "renew", lambda lease: rival.look(lease))
-    assert nights.run() == 5
+    ended = nights.run()
+    assert ended.code == 5 and "was not heard of for too long, and rival on" in ended.out
     ours = set(run_ids(nights.store)) - {first, Rival.ID}
     assert len(ours) == published and newest_run(nights.store) == Rival.ID
     assert all(nights.outcome(run_id) is None for run_id in ours)
     assert nights.latest_report() == "the rival's"
     if at < 7:
         assert nights.in_trends() == {first}
-    assert "was not heard of for too long, and rival on" in capsys.readouterr().out
     assert standing(nights.store)[LEASE].holder is not None, "the rival's lease stands"
 
 
 def test_two_at_once_one_killed_and_the_next_tells_what_it_left(
-    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nights = Nights(tmp_path, f"{bucket}/store")
     nights.run()
@@ -319,15 +298,16 @@ def test_two_at_once_one_killed_and_the_next_tells_what_it_left(
     nights.add("flint", 0.4)
     with nights.process() as process:
         use(Patient, monkeypatch)
-        assert nights.run() == 4
-        assert f"process {process.pid})" in capsys.readouterr().out
+        ended = nights.run()
+        assert ended.code == 4 and f"process {process.pid})" in ended.out
     assert process.returncode == -signal.SIGKILL
     killed = newest_run(nights.store)
     assert killed != first and nights.outcome() is None
     use(Hasty, monkeypatch)
-    assert nights.run() == 3, "nothing is new, but of that run nothing was told"
+    ended = nights.run()
+    assert ended.code == 3, "nothing is new, but of that run nothing was told"
     assert newest_run(nights.store) == killed and nights.outcome() is not None
-    assert "for a sign of life" in capsys.readouterr().out
+    assert "for a sign of life" in ended.out
 
 
 @pytest.mark.slow
@@ -339,7 +319,7 @@ def test_a_stopped_night_that_goes_on_leaves_the_other_ones_work_alone(
     with nights.process() as process:
         os.kill(process.pid, signal.SIGSTOP)
         use(Hasty, monkeypatch)
-        assert nights.run("nightly.smallest_change=1") == 0
+        assert nights.run("nightly.smallest_change=1").code == 0
         outcome = nights.outcome()
         os.kill(process.pid, signal.SIGCONT)
         printed, _ = process.communicate("\n")
@@ -362,9 +342,9 @@ def test_a_night_that_ended_between_its_manifest_and_its_report_is_told_of_and_n
     write_text = Store.write_text
     with monkeypatch.context() as patch:
         patch.setattr(Store, "write_text", write)
-        assert nights.run() == 130
+        assert nights.run().code == 130
     (left,) = {*run_ids(nights.store)} - {first}
-    assert nights.run() == 3, "nothing is new, but of that run nothing was told"
+    assert nights.run().code == 3, "nothing is new, but of that run nothing was told"
     outcome = nights.outcome(left)
     assert run_ids(nights.store) == [first, left] and newest_run(nights.store) == left
     assert outcome is not None and outcome["compared_with"] == first
@@ -372,7 +352,7 @@ def test_a_night_that_ended_between_its_manifest_and_its_report_is_told_of_and_n
 
 
 def test_a_webhook_that_fails_is_a_warning_and_never_shows_its_address(
-    nights: Nights, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[Mapping[str, Any]] = []
 
@@ -382,25 +362,25 @@ def test_a_webhook_that_fails_is_a_warning_and_never_shows_its_address(
 
     monkeypatch.setattr(regressions, "send", send)
     monkeypatch.setenv("HOOK", "https://hooks.example/hush-hush")
-    assert nights.run("nightly.webhook=${oc.env:HOOK}") == 0
+    failed = nights.run("nightly.webhook=${oc.env:HOOK}")
     outcome = nights.outcome()
     assert outcome is not None and outcome["webhook"] == "hooks.example: HTTP 503"
-    assert "warning nightly.webhook: hooks.example: HTTP 503; the outcome is in" in capsys.readouterr().out
+    assert failed.code == 0 and "warning nightly.webhook: hooks.example: HTTP 503; the outcome is in" in failed.out
     nights.add("flint", 0.4)
-    assert nights.run("nightly.webhook=https://hooks.example/hush-hush") == 3
+    ended = nights.run("nightly.webhook=https://hooks.example/hush-hush")
+    assert ended.code == 3
     outcome = nights.outcome()
     assert outcome is not None and outcome["webhook"] == "delivered"
     assert sent[1] == {**outcome, "webhook": None}
     kept = [path for path in Path(nights.store.place.url).rglob("*") if path.is_file() and b"hush" in path.read_bytes()]
-    assert not kept and "hush" not in capsys.readouterr().out
-    assert run_job(COMMAND, main, [*nights.arguments("nightly.webhook=hush-hush")]) == 64
-    assert run_job(COMMAND, main, [*nights.arguments("nightly.webhook=http://x/hush-hush"), "--config"]) == 0
-    shown = capsys.readouterr()
-    assert "hush" not in shown.out + shown.err and "webhook: '***'" in shown.out
+    assert not kept and "hush" not in failed.out + ended.out
+    assert "hush" not in refusal("nightly", *nights.line("nightly.webhook=hush-hush"), code=64)
+    shown = printed("nightly", *nights.line("nightly.webhook=http://x/hush-hush"), "--config")
+    assert "hush" not in shown and "webhook: '***'" in shown
 
 
 def test_runs_that_are_not_kept_any_more_go_once_the_night_has_told(
-    nights: Nights, capsys: pytest.CaptureFixture[str]
+    nights: Nights,
 ) -> None:
     nights.run()
     first = newest_run(nights.store)
@@ -409,11 +389,10 @@ def test_runs_that_are_not_kept_any_more_go_once_the_night_has_told(
         old = manifest | {"began": f"2020-01-0{day}T02:00:00+00:00", "benchmark": benchmark}
         nights.store.write_json(f"runs/2020-01-0{day}/manifest.json", old)
     nights.add("flint", 0.4)
-    capsys.readouterr()
-    assert nights.run("nightly.keep_runs.last=1", "nightly.json=true") == 3
-    shown = capsys.readouterr()
+    shown = nights.run("nightly.keep_runs.last=1", "nightly.json=true")
     outcome = json.loads(shown.out)
-    assert outcome["compared_with"] == first and outcome["dropped"] == ["2020-01-01", "2020-01-02"]
+    assert shown.code == 3 and outcome["compared_with"] == first
+    assert outcome["dropped"] == ["2020-01-01", "2020-01-02"]
     assert "runs dropped by nightly.keep_runs: 2020-01-01, 2020-01-02" in shown.err
     assert run_ids(nights.store) == ["2020-01-03", first, outcome["run_id"]], "with what it was compared with"
     assert standing(nights.store) == {}
@@ -421,19 +400,19 @@ def test_runs_that_are_not_kept_any_more_go_once_the_night_has_told(
 
 @pytest.mark.parametrize("error", [LeaseHeld("gc is at work"), Stopped("the deadline is over", LATE)])
 def test_that_runs_cannot_be_dropped_changes_neither_the_run_nor_how_the_night_ends(
-    error: BaseException, nights: Nights, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    error: BaseException, nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise error
 
     monkeypatch.setattr(nightly, "retain", refuse)
-    assert nights.run("nightly.keep_runs.daily=1") == 0 and nights.outcome() is not None
-    printed = capsys.readouterr().out
+    code, printed, _ = nights.run("nightly.keep_runs.daily=1")
+    assert code == 0 and nights.outcome() is not None
     assert f"warning nightly.keep_runs: {error}; what is left" in printed and "exit code 0" in printed
 
 
 def test_a_night_past_its_deadline_ends_with_its_own_code_and_the_next_goes_on(
-    nights: Nights, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def never(*_: Any) -> None:
         assert 0 < signal.getitimer(signal.ITIMER_REAL)[0] <= 3600
@@ -441,11 +420,11 @@ def test_a_night_past_its_deadline_ends_with_its_own_code_and_the_next_goes_on(
         signal.pause()
 
     monkeypatch.setattr(regressions, "_outcome", never)
-    assert nights.run("nightly.deadline=3600") == 6
-    assert "nightly.deadline: 3600 seconds are over; what was computed is kept" in capsys.readouterr().out
+    ended = nights.run("nightly.deadline=3600")
+    assert ended.code == 6 and "nightly.deadline: 3600 seconds are over; what was computed is kept" in ended.out
     assert standing(nights.store) == {}
     monkeypatch.undo()
-    assert nights.run() == 0 and len(run_ids(nights.store)) == 1 and nights.outcome() is not None
+    assert nights.run().code == 0 and len(run_ids(nights.store)) == 1 and nights.outcome() is not None
 
 
 def test_every_way_to_end_stands_in_the_documents() -> None:
@@ -466,9 +445,6 @@ def test_every_way_to_end_stands_in_the_documents() -> None:
         ("nightly.weight=1", "did you mean nightly.wait"),
     ],
 )
-def test_an_option_that_cannot_be_is_refused_by_name(
-    override: str, remedy: str, nights: Nights, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run_job(COMMAND, main, nights.arguments(override)) == 64
-    (line,) = capsys.readouterr().err.splitlines()
+def test_an_option_that_cannot_be_is_refused_by_name(override: str, remedy: str, nights: Nights) -> None:
+    line = refusal("nightly", *nights.line(override), code=64)
     assert override.partition("=")[0] in line and remedy in line

@@ -1,22 +1,19 @@
 """What a sweep tells while it goes on: a line of its log for every cell, and counters at Ray's Prometheus endpoint."""
 
-import io
 import json
 import re
 import threading
 import urllib.request
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
 import pytest
 
-from plumbline.jobs.command import run_job
-from plumbline.jobs.sweep import COMMAND, main
 from tests.bench_of import SMALL, images, write_benchmark, write_rows
+from tests.commands import newest, printed
 
 PATIENCE = 240
 """Half seconds that Ray's agent may take to hand out what it was given."""
@@ -84,15 +81,14 @@ def observe(folder: Path, *overrides: str) -> Observed:
                  f"benchmark.prompts={folder}/bench/prompts.parquet", f"benchmark.images={folder}/bench/images",
                  f"store={folder}/store", "log.format=json", f"log.file={log}", *SMALL,
                  "cluster=local", *overrides]  # fmt: skip
-    with redirect_stdout(io.StringIO()) as printed:
-        assert run_job(COMMAND, main, arguments) == 2
-    run = folder / "store" / "runs" / (folder / "store" / "runs" / "latest").read_text().strip()
+    said = printed("sweep", *arguments, code=2)
+    folder_of_run = newest(folder / "store")
     observed = Observed(
-        json.loads((run / "manifest.json").read_text()),
-        pq.read_table(run / "cells.parquet").to_pylist(),
+        json.loads((folder_of_run / "manifest.json").read_text()),
+        pq.read_table(folder_of_run / "cells.parquet").to_pylist(),
         [json.loads(line) for line in log.read_text().splitlines()],
         before,
-        printed.getvalue(),
+        said,
     )
     observed.wait()
     return observed._replace(text=scrape())

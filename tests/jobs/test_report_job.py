@@ -4,33 +4,24 @@ import re
 from pathlib import Path
 
 import numpy as np
-import pytest
 
-from plumbline.jobs.command import run_job
-from plumbline.jobs.report import COMMAND, main
+from tests.commands import printed
 from tests.operators.report.made import make_run, plain_prompts
 
 
-def test_the_decision_is_in_the_terminal_with_the_place_of_the_page(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_decision_is_in_the_terminal_with_the_place_of_the_page(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     make_run(tmp_path, run_id="20260101-000000-000000")
-    code = run_job(COMMAND, main, [f"store={tmp_path}/store", f"run={run.run_id}", "compare=20260101-000000-000000"])
-    said = capsys.readouterr().out
-    assert code == 0
+    said = printed("report", f"store={tmp_path}/store", f"run={run.run_id}", "compare=20260101-000000-000000")
     assert re.search(r"│ atlas +│ +1\.0 │ +0\.\d{3} a │ +0\.\d{3} a │", said)
     assert "\natlas is the best generator — by both metrics.\n" in said
     assert f"report: {run.folder}/report.html (" in said
     assert "since run 20260101-000000-000000:\n  Nothing changed." in said
 
 
-def test_a_metric_whose_lower_scores_are_better_says_so_in_the_terminal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_metric_whose_lower_scores_are_better_says_so_in_the_terminal(tmp_path: Path) -> None:
     make_run(tmp_path, lower_is_better=["gecko"])
-    assert run_job(COMMAND, main, [f"store={tmp_path}/store"]) == 0
-    said = capsys.readouterr().out
+    said = printed("report", f"store={tmp_path}/store")
     assert re.search(r"┃ mean rank ┃ gecko \(lower is better\) ┃ +clipscore ┃", said)
     assert re.search(r"│ atlas +│ +2\.0 │ +0\.\d{3} c │ +0\.\d{3} a │", said)
     assert "\nThe metrics disagree on the best generator:" in said
@@ -42,9 +33,7 @@ def many_noisy(generator: str, metric: str, prompt: int) -> float:
     return float(np.clip((0.9 if generator == "g07" else 0.55) + noise, 0, 1))
 
 
-def test_of_too_few_prompts_no_report_says_that_there_is_no_difference(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_of_too_few_prompts_no_report_says_that_there_is_no_difference(tmp_path: Path) -> None:
     """Where no outcome could have told them apart, and where more prompts would."""
     names = [f"g{number:02d}" for number in range(30)]
     for prompts, headline, wanted in (
@@ -53,18 +42,14 @@ def test_of_too_few_prompts_no_report_says_that_there_is_no_difference(
     ):
         folder = tmp_path / str(prompts)
         run = make_run(folder, prompts=plain_prompts(prompts), generators=names, metrics=["m"], score=many_noisy)
-        assert run_job(COMMAND, main, [f"store={folder}/store", "images=0"]) == 0
-        said = capsys.readouterr().out
+        said = printed("report", f"store={folder}/store", "images=0")
         assert f"\n{headline}" in said and wanted in said and "all tied" not in run.html
         assert wanted in run.html and "Too few prompts at every skill to tell from g" in said
 
 
-def test_a_baseline_is_compared_with_every_other_generator_and_these_with_nobody(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_baseline_is_compared_with_every_other_generator_and_these_with_nobody(tmp_path: Path) -> None:
     run = make_run(tmp_path)
-    assert run_job(COMMAND, main, [f"store={tmp_path}/store", "baseline=borealis"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
+    said = " ".join(printed("report", f"store={tmp_path}/store", "baseline=borealis").split())
     assert "means; better or worse: clearly so than borealis; tied: not told from it (signed-rank test, Holm)" in said
     assert "Clearly better than borealis: atlas by 2, of 2 metrics. Clearly worse: cobalt by 2, of 2 metrics." in said
     assert (
@@ -76,36 +61,15 @@ def test_a_baseline_is_compared_with_every_other_generator_and_these_with_nobody
     assert "atlas</bdi> against <bdi>borealis" in run.html and "atlas</bdi> against <bdi>cobalt" not in run.html
 
 
-def test_names_are_not_taken_for_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_are_not_taken_for_markup(tmp_path: Path) -> None:
     make_run(tmp_path, generators=("[red]atlas[/]", "cobalt"))
-    assert run_job(COMMAND, main, [f"store={tmp_path}/store"]) == 0
-    assert "[red]atlas[/]" in capsys.readouterr().out
+    assert "[red]atlas[/]" in printed("report", f"store={tmp_path}/store")
 
 
-@pytest.mark.parametrize(
-    "option, complaint",
-    [
-        ("baseline=sdxl", "baseline: expected a generator of the run, atlas or borealis or cobalt, got 'sdxl'"),
-        ("run=yesterday", "run=yesterday: no such run in "),
-        ("compare=nope", "compare=nope: no such run in "),
-    ],
-)
-def test_what_the_store_has_not_is_one_line_about_its_key(
-    option: str, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    make_run(tmp_path)
-    assert run_job(COMMAND, main, [f"store={tmp_path}/store", option]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"error: {complaint}")
-
-
-def test_what_came_and_went_between_two_runs_is_in_the_terminal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_came_and_went_between_two_runs_is_in_the_terminal(tmp_path: Path) -> None:
     make_run(tmp_path, generators=("atlas", "cobalt"), run_id="20260101-000000-000000")
     run = make_run(tmp_path, generators=("atlas", "borealis"))
-    assert run_job(COMMAND, main, [f"store={tmp_path}/store", "compare=previous"]) == 0
-    said = capsys.readouterr().out
+    said = printed("report", f"store={tmp_path}/store", "compare=previous")
     for lead, rest in (
         ("Nothing changed in what both runs scored.", ""),
         ("Only in this run:", " generator borealis."),
@@ -115,10 +79,9 @@ def test_what_came_and_went_between_two_runs_is_in_the_terminal(
     assert "Nothing changed.\n" not in said
 
 
-def test_why_nothing_was_scored_stands_where_it_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_why_nothing_was_scored_stands_where_it_is_said(tmp_path: Path) -> None:
     make_run(tmp_path, score=lambda *at: None)
-    assert run_job(COMMAND, main, [f"store={tmp_path}/store"]) == 0
-    said = capsys.readouterr().out
+    said = printed("report", f"store={tmp_path}/store")
     assert "\nNothing could be scored. Failed rows: 72 corrupt_image. For instance atlas, gecko, image " in said
     assert "bytes <b>unreadable</b>" in said
     assert "below" not in said

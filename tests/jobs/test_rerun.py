@@ -8,50 +8,28 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from plumbline.jobs.command import run_job
-from plumbline.jobs.sweep import COMMAND, main
-from plumbline.pipelines.base.storage import Place, StorageConfig
+from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.cells import store
 from plumbline.pipelines.cells.runs import by_time, find_run, newest_run, run_ids
 from plumbline.pipelines.cells.store import Store, StoreError
 from plumbline.pipelines.report.report import write_report
-from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
-from tests.bench_of import PACK, SMALL, prompts, sweep_config, write_benchmark, write_rows
-from tests.made_scores import write_scores
+from tests.bench_of import PACK, Bench, prompts, save_scores, write_rows
 
 METRIC = "metric=[clipscore]"
 
 
-class Sweep:
+class Sweep(Bench):
     """A sweep whose cells all stand in the store."""
 
-    def __init__(self, folder: Path, *overrides: str) -> None:
-        self.bench = write_benchmark(folder / "bench")
-        self.store = Store(StorageConfig().locate(str(folder / "store")))
-        self.overrides = (METRIC, *overrides)
-        self.score()
-
-    def score(self) -> None:
-        write_scores(sweep_config(self.bench, self.store.place.url, *self.overrides))
-
-    def arguments(self, *overrides: str) -> list[str]:
-        given = [
-            f"store={self.store.place.url}",
-            f"benchmark.prompts={self.bench}/prompts.parquet",
-            "sweep=shapes",
-            *SMALL,
-        ]
-        given += [f"benchmark.images={self.bench}/images", "benchmark.name=small"]
-        return [*given, *self.overrides, *overrides]
-
-    def run(self, *overrides: str) -> int:
-        return run_job(COMMAND, main, self.arguments(*overrides))
+    def __init__(self, folder: Path, *words: str) -> None:
+        super().__init__(folder, METRIC, *words)
+        save_scores(self.plan())
 
     def change(self, skill: str) -> None:
         """Labels the prompts otherwise, so that the next sweep makes another run."""
-        write_rows(self.bench / "prompts.parquet", [{**prompt, "skills": [skill]} for prompt in prompts(8)])
-        self.score()
+        write_rows(self.folder / "prompts.parquet", [{**prompt, "skills": [skill]} for prompt in prompts(8)])
+        save_scores(self.plan())
 
     def files(self) -> dict[str, int]:
         return {str(path): path.stat().st_mtime_ns for path in Path(self.store.place.url).rglob("*") if path.is_file()}
@@ -68,16 +46,12 @@ def sweep(tmp_path: Path) -> Sweep:
     return Sweep(tmp_path)
 
 
-def test_an_unchanged_sweep_writes_nothing_and_names_the_run_that_stands(
-    sweep: Sweep, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert sweep.run() == 0
+def test_an_unchanged_sweep_writes_nothing_and_names_the_run_that_stands(sweep: Sweep) -> None:
+    assert sweep.run().code == 0
     (run_id,) = run_ids(sweep.store)
     before = sweep.files()
-    capsys.readouterr()
-    assert sweep.run() == 0
-    assert sweep.files() == before and newest_run(sweep.store) == run_id
-    printed = capsys.readouterr().out
+    code, printed, _ = sweep.run()
+    assert code == 0 and sweep.files() == before and newest_run(sweep.store) == run_id
     report = f"{sweep.store.place.url}/runs/{run_id}/report.html"
     assert f"nothing changed since run {run_id}: {report}" in printed and f"run {run_id}, exit code 0" in printed
     assert "clipscore: overall" not in printed
@@ -90,21 +64,21 @@ def test_a_run_of_which_something_was_deleted_is_made_anew(file: str, sweep: Swe
     """One that was damaged: tests/pipelines/cells/test_run_files.py."""
     sweep.run()
     (first,) = run_ids(sweep.store)
-    path = Path(sweep.store.place.url) / "runs" / first / file
+    path = sweep.runs / first / file
     shutil.rmtree(path) if path.is_dir() else path.unlink()
-    assert sweep.run() == 0
+    assert sweep.run().code == 0
     newest = newest_run(sweep.store)
     assert newest not in (None, first)
-    names = {file.name for file in (Path(sweep.store.place.url) / f"runs/{newest}").iterdir()}
+    names = {file.name for file in (sweep.runs / str(newest)).iterdir()}
     assert names >= {"report.html", "summary.csv", "summary.md", "manifest.json", "scores.parquet"}
 
 
 def test_a_report_that_is_not_there_is_written_for_the_run_that_stands(sweep: Sweep) -> None:
     sweep.run()
     (first,) = run_ids(sweep.store)
-    report = Path(sweep.store.place.url) / "runs" / first / "report.html"
+    report = sweep.runs / first / "report.html"
     report.unlink()
-    assert sweep.run() == 0
+    assert sweep.run().code == 0
     assert run_ids(sweep.store) == [first] and report.read_text().startswith("<!doctype html>")
 
 
@@ -121,10 +95,10 @@ def test_a_run_whose_cells_could_not_be_read_when_it_was_gathered_does_not_stand
     read = store._content
     with monkeypatch.context() as patch:
         patch.setattr(store, "_content", unanswered)
-        assert sweep.run() == 1
+        assert sweep.run().code == 1
     first = newest_run(sweep.store)
-    assert sweep.run() == 0 and newest_run(sweep.store) != first
-    assert sweep.run() == 0 and len(run_ids(sweep.store)) == 2
+    assert sweep.run().code == 0 and newest_run(sweep.store) != first
+    assert sweep.run().code == 0 and len(run_ids(sweep.store)) == 2
 
 
 def test_skills_and_files_that_no_cell_holds_make_another_run(sweep: Sweep) -> None:
@@ -134,31 +108,24 @@ def test_skills_and_files_that_no_cell_holds_make_another_run(sweep: Sweep) -> N
     newest = newest_run(sweep.store)
     summary = pq.read_table(f"{sweep.store.place.url}/runs/{newest}/summary.parquet")
     assert "relabelled" in summary.column("skill").to_pylist()
-    (sweep.bench / "images/golem").mkdir()
+    (sweep.folder / "images/golem").mkdir()
     sweep.run()
     assert len(run_ids(sweep.store)) == 3
 
 
-def test_what_a_sweep_names_is_the_newest_run_whatever_clock_the_last_one_had(
-    sweep: Sweep, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = sweep_config(sweep.bench, sweep.store.place.url, *sweep.overrides)
-    ahead = run_sweep(
-        plan_sweep(config),
-        lambda progress: None,
-        name=lambda store, began: by_time(store, began + timedelta(minutes=10)),
-    )
+def test_what_a_sweep_names_is_the_newest_run_whatever_clock_the_last_one_had(sweep: Sweep) -> None:
+    later = lambda store, began: by_time(store, began + timedelta(minutes=10))  # noqa: E731
+    ahead = run_sweep(sweep.plan(), lambda progress: None, name=later)
     write_report(sweep.store, ahead.run_id)
     assert newest_run(sweep.store) == ahead.run_id
     sweep.change("relabelled")
     for wanted in ("", "nothing changed since run "):
-        assert sweep.run() == 0
+        code, printed, _ = sweep.run()
         (second,) = set(run_ids(sweep.store)) - {ahead.run_id}
-        assert f"{wanted}{second}" in capsys.readouterr().out and find_run(sweep.store, "latest") == second
-    assert sweep.run("benchmark.name=other") == 0
+        assert code == 0 and f"{wanted}{second}" in printed and find_run(sweep.store, "latest") == second
+    assert sweep.run("benchmark.name=other").code == 0
     assert find_run(sweep.store, "latest") == run_ids(sweep.store)[-1] not in (ahead.run_id, second)
-    assert sweep.run() == 0
-    assert f"nothing changed since run {second}" in capsys.readouterr().out
+    assert f"nothing changed since run {second}" in sweep.run().out
     report = sweep.store.read_text(f"runs/{second}/report.html")
     assert find_run(sweep.store, "latest") == second and sweep.store.read_text("latest/report.html") == report
 
@@ -168,17 +135,15 @@ def test_agreement_with_people_that_could_not_be_told_is_told_by_the_next_sweep(
     sweep = Sweep(tmp_path, f"protocol.path={ratings}")
     sweep.run()
     shutil.copytree(PACK, ratings, ignore=shutil.ignore_patterns("images"))
-    assert sweep.run() == 0
+    assert sweep.run().code == 0
     (run_id,) = run_ids(sweep.store)
-    assert (Path(sweep.store.place.url) / f"runs/{run_id}/metaeval/judgements.md").exists()
+    assert (sweep.runs / run_id / "metaeval/judgements.md").exists()
 
 
-def test_images_that_are_all_unreadable_are_not_said_to_be_in_the_store(
-    sweep: Sweep, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_images_that_are_all_unreadable_are_not_said_to_be_in_the_store(sweep: Sweep) -> None:
     for generator in ("atlas", "flint"):
-        (sweep.bench / f"images/{generator}/00000.parquet").write_bytes(b"PAR1")
-    assert sweep.run() == 1
-    printed = capsys.readouterr().out
+        (sweep.folder / f"images/{generator}/00000.parquet").write_bytes(b"PAR1")
+    code, printed, _ = sweep.run()
+    assert code == 1
     assert "0 cells to compute: there is no image that can be read" in printed
     assert "everything is in the store" not in printed

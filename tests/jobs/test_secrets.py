@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.jobs.command import command_of, load_values, run_job
-from plumbline.jobs.sweep import COMMAND, main
+from plumbline.jobs.command import command_of, load_values
 from plumbline.operators.decoding import ImageLimits
 from plumbline.operators.errors import ConfigError, without_secrets
 from plumbline.operators.images import RowError, decode_picture
 from plumbline.pipelines.base.storage import StorageConfig, readable_errors
 from plumbline.pipelines.plans.sweep_config import SweepConfig, read_config
 from plumbline.pipelines.sweeps.writing import public_config
+from tests.commands import config_of, refusal, run
 
 SECRET = "hush-hush"
 ALONE = "only storage.key, storage.secret and nightly.webhook take ${oc.env:...}"
@@ -24,11 +24,10 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_SECRET", SECRET)
 
 
-def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+def shown(*arguments: str) -> tuple[int, str]:
     """The exit code, and all that a person or a log sees."""
-    code = run_job(COMMAND, main, ["sweep=shapes", *arguments])
-    shown = capsys.readouterr()
-    return code, shown.out + shown.err
+    code, out, err = run("sweep", "sweep=shapes", *arguments)
+    return code, out + err
 
 
 @pytest.mark.parametrize(
@@ -44,11 +43,9 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
     ],
     ids=lambda arguments: arguments[0],
 )
-def test_the_printed_configuration_shows_no_secret(
-    arguments: Sequence[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, shown = printed(capsys, *arguments, "--config")
-    assert code == 0 and SECRET not in shown and "***" in shown
+def test_the_printed_configuration_shows_no_secret(arguments: Sequence[str]) -> None:
+    code, said = shown(*arguments, "--config")
+    assert code == 0 and SECRET not in said and "***" in said
 
 
 def test_secrets_from_the_environment_reach_the_storage() -> None:
@@ -69,31 +66,25 @@ def test_secrets_from_the_environment_reach_the_storage() -> None:
     ],
 )
 @pytest.mark.parametrize("flag", [["--config"], []])
-def test_no_other_value_takes_anything_from_the_environment(
-    override: str, flag: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, shown = printed(capsys, override, "+benchmark.suffix=env", "dry_run=true", *flag)
-    assert code != 0 and SECRET not in shown
-    assert shown.startswith("error: config key") and ALONE in shown and shown.count("\n") == 1
+def test_no_other_value_takes_anything_from_the_environment(override: str, flag: list[str]) -> None:
+    line = refusal("sweep", "sweep=shapes", override, "+benchmark.suffix=env", "dry_run=true", *flag)
+    assert SECRET not in line and line.startswith("error: config key") and ALONE in line
 
 
 @pytest.mark.parametrize("reference", ["${storage.secret}", "${storage}", "${oc.select:storage.secret,nothing}"])
-def test_no_other_value_can_name_a_secret(reference: str, capsys: pytest.CaptureFixture[str]) -> None:
-    _, shown = printed(capsys, "storage.secret=hush-hush", f"benchmark.name='{reference}'", "--config")
-    assert SECRET not in shown
+def test_no_other_value_can_name_a_secret(reference: str) -> None:
+    assert SECRET not in shown("storage.secret=hush-hush", f"benchmark.name='{reference}'", "--config")[1]
 
 
 @pytest.mark.parametrize("value", ["{hush-hush", "hush-hush,b", "[hush-hush", "'hush-hush"])
-def test_a_command_line_that_cannot_be_read_is_repeated_without_its_secret(
-    value: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, shown = printed(capsys, f"storage.secret={value}")
-    assert code != 0 and shown.startswith("error: ") and SECRET not in shown
+def test_a_command_line_that_cannot_be_read_is_repeated_without_its_secret(value: str) -> None:
+    code, said = shown(f"storage.secret={value}")
+    assert code != 0 and said.startswith("error: ") and SECRET not in said
 
 
 def test_a_manifest_holds_no_secret() -> None:
     overrides = ["sweep=shapes", "storage.key=${oc.env:A_SECRET}", "storage.secret=hush-hush"]
-    config = read_config(load_values(command_of("sweep"), overrides), SweepConfig)
+    config = config_of("sweep", *overrides)
     stored = public_config(config)
     assert SECRET not in json.dumps(stored) and not {"key", "secret"} & stored["storage"].keys()
 

@@ -1,13 +1,11 @@
 """What status shows fits the terminal; a job that reads a store says where there is none."""
 
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 from rich.text import Text
 
-from plumbline.jobs.command import run_job
-from plumbline.jobs.status import COMMAND, main
+from tests.commands import printed, run
 from tests.operators.report.made import make_run
 
 READERS = {
@@ -26,14 +24,13 @@ READERS = {
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_status_is_readable_on_a_terminal_of_any_width(
-    width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in {"TTY_COMPATIBLE": "1", "TERM": "xterm", "COLUMNS": str(width)}.items():
         monkeypatch.setenv(name, value)  # a terminal, as Rich sees it
     run_id, metrics = "20261124-030405-000006", ("gecko", "clipscore", "vqascore", "tifa")
     made = make_run(tmp_path, metrics=metrics, run_id=run_id, benchmark="partiprompts", errors={"rate_limited": 12})
-    assert run_job(COMMAND, main, [f"store={made.store.place.url}"]) == 0
-    lines = Text.from_ansi(capsys.readouterr().out).plain.splitlines()
+    lines = Text.from_ansi(printed("status", f"store={made.store.place.url}")).plain.splitlines()
     assert all(len(line) <= width for line in lines)
     words = " ".join(" ".join(lines).split())
     for whole in (f"{run_id} (latest)", "partiprompts", "exit 0", *metrics, "12 rate_limited", "coverage"):
@@ -41,14 +38,10 @@ def test_status_is_readable_on_a_terminal_of_any_width(
 
 
 @pytest.mark.parametrize("job", READERS)
-def test_a_job_that_reads_a_store_says_that_there_is_none(
-    job: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    module, nowhere = import_module(f"plumbline.jobs.{job}"), tmp_path / "sotre"
+def test_a_job_that_reads_a_store_says_that_there_is_none(job: str, tmp_path: Path) -> None:
+    nowhere = tmp_path / "sotre"
     given = [text.replace("OUT", str(tmp_path / "out")) for text in READERS[job]]
-    assert run_job(module.COMMAND, module.main, [f"store={nowhere}", *given]) == 1
-    printed = capsys.readouterr()
-    assert not printed.out
-    (line,) = printed.err.splitlines()
-    assert f"store {nowhere}: there is no store here; correct the address" in line
+    ended = run(job, f"store={nowhere}", *given)
+    assert ended.code == 1 and not ended.out
+    assert f"store {nowhere}: there is no store here; correct the address" in ended.line
     assert not list(tmp_path.iterdir())

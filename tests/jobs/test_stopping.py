@@ -13,12 +13,10 @@ from random import Random
 import pytest
 
 from plumbline.jobs.command import run_job
-from plumbline.jobs.report import COMMAND as REPORT
-from plumbline.jobs.report import main as report
 from plumbline.jobs.sweep import COMMAND as SWEEP
-from plumbline.jobs.sweep import main as sweep_main
 from plumbline.pipelines.cells.runs import find_run, newest_run, run_ids
 from tests.bench_of import write_benchmark
+from tests.commands import run
 from tests.jobs.test_rerun import Sweep
 
 ROOT = Path(__file__).parent.parent.parent
@@ -62,20 +60,20 @@ def test_sigterm_ends_a_sweep_cleanly_and_the_next_run_goes_on(tmp_path: Path) -
     assert processes_of(process.pid) == []
 
     kept = {path: path.stat().st_mtime_ns for path in store.glob("*/*/*/*.parquet")}
-    assert run_job(SWEEP, sweep_main, given) == 0
+    assert run("sweep", *given).code == 0
     assert all(path.stat().st_mtime_ns == written for path, written in kept.items())
 
 
 def test_a_sweep_that_is_ended_before_its_report_stands_leaves_the_newest_run_as_it_was_and_is_not_repeated(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
 ) -> None:
     sweep, waiting = Sweep(tmp_path), threading.Event()
-    assert sweep.run() == 0
+    assert sweep.run().code == 0
     first = newest_run(sweep.store)
     sweep.change("relabelled")
     with (tmp_path / "log").open("w") as log:
-        process = subprocess.Popen([*MODULE, *sweep.arguments()], cwd=ROOT, stdout=log, stderr=log)
-    while len(list(Path(sweep.store.place.url).glob("runs/*/manifest.json"))) < 2:
+        process = subprocess.Popen([*MODULE, *sweep.line()], cwd=ROOT, stdout=log, stderr=log)
+    while len(list(sweep.runs.glob("*/manifest.json"))) < 2:
         assert process.poll() is None, (tmp_path / "log").read_text()
         waiting.wait(0.01)
     process.send_signal(signal.SIGTERM)
@@ -83,16 +81,16 @@ def test_a_sweep_that_is_ended_before_its_report_stands_leaves_the_newest_run_as
     (left,) = set(run_ids(sweep.store)) - {first}
     assert not sweep.store.exists(f"runs/{left}/report.html"), "it was ended in time"
     assert find_run(sweep.store, "latest") == first == (sweep.store.read_text("runs/latest") or "").strip()
-    capsys.readouterr()
-    assert sweep.run() == 0 and f"nothing changed since run {left}" in capsys.readouterr().out
+    code, printed, _ = sweep.run()
+    assert code == 0 and f"nothing changed since run {left}" in printed
     assert find_run(sweep.store, "latest") == left and sweep.store.exists(f"runs/{left}/report.html")
 
 
 def test_a_sweep_whose_report_cannot_be_written_fails_says_so_and_leaves_the_newest_run_as_it_was(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
 ) -> None:
     sweep = Sweep(tmp_path)
-    assert sweep.run() == 0
+    assert sweep.run().code == 0
     first = newest_run(sweep.store)
     sweep.change("relabelled")
 
@@ -100,13 +98,13 @@ def test_a_sweep_whose_report_cannot_be_written_fails_says_so_and_leaves_the_new
         """What is larger than a report's tables cannot be written, as where a disk or a quota is used up."""
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
 
-    done = subprocess.run([*MODULE, *sweep.arguments()], cwd=ROOT, capture_output=True, text=True, preexec_fn=limit)
+    done = subprocess.run([*MODULE, *sweep.line()], cwd=ROOT, capture_output=True, text=True, preexec_fn=limit)
     (left,) = set(run_ids(sweep.store)) - {first}
     printed = " ".join(done.stdout.split())
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
     assert "no report: " in printed and f"python -m jobs.report run={left}" in printed and "exit code 1" in printed
     assert newest_run(sweep.store) == first
-    assert run_job(REPORT, report, [f"store={sweep.store.place.url}", f"run={left}"]) == 0
+    assert run("report", f"store={sweep.store.place.url}", f"run={left}").code == 0
     assert newest_run(sweep.store) == left
 
 

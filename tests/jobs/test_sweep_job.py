@@ -7,17 +7,13 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from plumbline.jobs import status, sweep
-from plumbline.jobs.command import run_job
-from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.cells.store import Store
+from tests.commands import newest, printed, store_at
 from tests.environment import ROOT
 
 PACK = ROOT / "assets" / "shapes"
@@ -41,15 +37,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def printed(capsys: pytest.CaptureFixture[str], job: ModuleType, *arguments: str) -> str:
-    """What a job prints that ends well."""
-    assert run_job(job.COMMAND, job.main, arguments) == 0, capsys.readouterr().err
-    return capsys.readouterr().out
-
-
 @pytest.fixture(scope="module")
 def run(store: Path) -> Path:
-    return store / "runs" / (store / "runs/latest").read_text().strip()
+    return newest(store)
 
 
 def known() -> pd.DataFrame:
@@ -172,28 +162,22 @@ def test_a_second_run_computes_nothing_and_never_imports_ray(store: Path) -> Non
     assert "imported []" in done.stdout
 
 
-def test_judgements_that_cannot_be_read_cost_neither_the_run_nor_its_report(
-    store: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    said = printed(capsys, sweep, *GIVEN, f"store={store}", "protocol.path=nowhere")
+def test_judgements_that_cannot_be_read_cost_neither_the_run_nor_its_report(store: Path) -> None:
+    said = printed("sweep", *GIVEN, f"store={store}", "protocol.path=nowhere")
     assert re.search(r"warning no agreement with people: .*nowhere.*python -m jobs.metaeval scores=", said)
     assert re.search(r"atlas .*(leads|the lead) by", said) and re.search(r"report: .*/report\.html", said)
 
 
-def test_a_dry_run_shows_what_a_change_would_cost_and_writes_nothing(
-    store: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_shows_what_a_change_would_cost_and_writes_nothing(store: Path) -> None:
     before = sorted(store.rglob("*"))
-    said = printed(capsys, sweep, *GIVEN, f"store={store}", "models.vqa.revision=v2", "dry_run=true")
+    said = printed("sweep", *GIVEN, f"store={store}", "models.vqa.revision=v2", "dry_run=true")
     assert re.search(r"answers:vqa\s+│\s+28 │\s+0 │\s+28 │\s+896 │\s+1\d{4}", said)
     assert re.search(r"similarities:clip\s+│\s+7 │\s+7 │\s+0 │\s+0 │\s+0", said)
     assert sorted(store.rglob("*")) == before
 
 
-def test_status_shows_the_runs_and_is_friendly_to_an_empty_store(
-    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    said = printed(capsys, status, f"store={store}")
+def test_status_shows_the_runs_and_is_friendly_to_an_empty_store(store: Path, tmp_path: Path) -> None:
+    said = printed("status", f"store={store}")
     assert "(latest): shapes" in said and "coverage 100.0%" in said and "7 generators by vqascore, " in said
-    Store(StorageConfig().locate(str(tmp_path / "empty"))).check()
-    assert "no runs yet; start one with" in printed(capsys, status, f"store={tmp_path}/empty")
+    store_at(tmp_path / "empty").check()
+    assert "no runs yet; start one with" in printed("status", f"store={tmp_path}/empty")

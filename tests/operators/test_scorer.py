@@ -19,9 +19,7 @@ from plumbline.jobs.scorer import open_scorer
 from plumbline.operators import schemas
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.scorer import Scorer
-from plumbline.pipelines.sweeps.planning import plan_sweep
-from plumbline.pipelines.sweeps.sweep import run_sweep
-from tests.bench_of import sweep_config, write_benchmark
+from tests.bench_of import plan_bench, run_plan, write_benchmark
 from tests.operators.tiny import encoded, picture
 
 ROOT = Path(__file__).parent.parent.parent
@@ -59,8 +57,8 @@ def scores_of(table: pa.Table, metric: str) -> list[float | None]:
 def test_scores_and_elements_are_those_of_a_sweep(
     scorer: Scorer, benchmark: Path, images: list[bytes], prompts: list[str], tmp_path: Path
 ) -> None:
-    planned = plan_sweep(sweep_config(benchmark, tmp_path / "store", METRICS))
-    run_sweep(planned, lambda progress: None)
+    planned = plan_bench(benchmark, tmp_path / "store", METRICS)
+    run_plan(planned)
     scored = scorer.score(images, prompts)
     assert scored.schema == schemas.ELEMENT_SCORES and len(scored) == 16
     for metric, cells in planned.plan.scores.items():

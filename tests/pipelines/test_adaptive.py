@@ -26,8 +26,8 @@ from plumbline.pipelines.running.stages import StageContext
 from plumbline.pipelines.sources import rounds
 from plumbline.pipelines.sweeps.adaptive import run_adaptive
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
-from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
-from tests.bench_of import images, prompts, sweep_config, write_benchmark, write_rows
+from plumbline.pipelines.sweeps.sweep import FinishedSweep
+from tests.bench_of import images, plan_bench, prompts, run_plan, sweep_config, write_benchmark, write_rows
 
 PROMPTS = 64
 OPTIONS = ("metric=[clipscore]", "adaptive=betting", "adaptive.range=[-1,1]", "adaptive.growth=1")
@@ -87,7 +87,7 @@ class Stopped(NamedTuple):
 @pytest.fixture(scope="module")
 def stopped(folder: Path, small_rounds: None) -> Stopped:
     told: list[SeenPrompts] = []
-    planned = plan_sweep(sweep_config(folder, folder.parent / "stopped", *ALIKE))
+    planned = plan_bench(folder, folder.parent / "stopped", *ALIKE)
     planned = replace(planned, executor=TwoSecondsARound(planned.executor))
     return Stopped(*run_adaptive(planned, watch, told.append), told)
 
@@ -146,8 +146,8 @@ def test_killed_after_a_round_it_goes_on_and_decides_the_same(folder: Path, stop
 
 def test_a_full_sweep_afterwards_asks_its_models_for_the_rest(folder: Path, stopped: Stopped, tmp_path: Path) -> None:
     shutil.copytree(stopped.now.store.place.url, tmp_path / "store")
-    planned = plan_sweep(sweep_config(folder, tmp_path / "store", "metric=[clipscore]"))
-    full = run_sweep(planned, lambda progress: None)
+    planned = plan_bench(folder, tmp_path / "store", "metric=[clipscore]")
+    full = run_plan(planned)
     assert full.results.rows == 2 * PROMPTS
     manifest = planned.store.read_text(f"runs/{full.run_id}/manifest.json") or ""
     kept = 2 * seen_of(stopped.now).prompts
@@ -182,7 +182,7 @@ def test_rows_that_hold_their_own_prompts_come_in_rounds_too(tmp_path: Path) -> 
 
 
 def test_every_round_has_its_own_rows_and_all_together_have_each_once(folder: Path, tmp_path: Path) -> None:
-    planned = plan_sweep(sweep_config(folder, tmp_path, *ALIKE))
+    planned = plan_bench(folder, tmp_path, *ALIKE)
     assert planned.rounds is not None
     sizes = [len(planned.rounds.up_to(round).prompts) for round in range(len(planned.rounds.ends))]
     assert sizes == sorted(set(sizes)) and sizes[0] == 16 and sizes[-1] == PROMPTS

@@ -7,15 +7,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from plumbline.assets.making.tables import clip_tables
-from plumbline.jobs.command import command_of, load_values
 from plumbline.jobs.scorer import open_scorer
 from plumbline.operators.decoding import ImageLimits, decode_each
 from plumbline.operators.errors import ConfigError, RowError
 from plumbline.operators.videos import Clips
-from plumbline.pipelines.plans.sweep_config import SweepConfig, read_config
+from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.sweeps.planning import plan_sweep
-from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
-from tests.bench_of import write_rows
+from plumbline.pipelines.sweeps.sweep import FinishedSweep
+from tests.bench_of import run_config, write_rows
+from tests.commands import config_of
 
 CLIPS = Path(__file__).parents[2] / "assets" / "shapes_video"
 METRIC = "metric=[clipscore]"
@@ -23,12 +23,12 @@ PROMPTS = 10
 """Of 32."""
 
 
-def config_of(store: Path, *words: str) -> SweepConfig:
-    return read_config(load_values(command_of("sweep"), ["sweep=shapes_video", f"store={store}", *words]), SweepConfig)
+def clips_config(store: Path, *words: str) -> SweepConfig:
+    return config_of("sweep", "sweep=shapes_video", f"store={store}", *words)
 
 
 def run(store: Path, *words: str) -> FinishedSweep:
-    return run_sweep(plan_sweep(config_of(store, *words)), lambda progress: None)
+    return run_config(clips_config(store, *words))
 
 
 def clips_of(generator: str) -> list[dict[str, Any]]:
@@ -68,7 +68,7 @@ def test_a_score_is_the_mean_over_frames_that_are_spread_evenly(finished: Finish
 
 def test_how_clips_are_looked_at_is_in_the_keys_and_the_usual_way_is_not(tmp_path: Path) -> None:
     def paths(*words: str) -> set[str]:
-        return {cell.path for cell in plan_sweep(config_of(tmp_path, "dry_run=true", METRIC, *words)).plan.cells}
+        return {cell.path for cell in plan_sweep(clips_config(tmp_path, "dry_run=true", METRIC, *words)).plan.cells}
 
     usual = paths()
     assert paths("clips.frames=4", "clips.shown=each") == usual
@@ -117,4 +117,4 @@ def test_the_committed_clips_are_what_the_code_makes() -> None:
 
 def test_a_model_of_images_is_refused_a_video_before_anything_is_computed(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"clips\.shown: video wants a model that takes videos .*the role 'vqa'"):
-        plan_sweep(config_of(tmp_path, "clips.shown=video", "metric=[vqascore]"))
+        plan_sweep(clips_config(tmp_path, "clips.shown=video", "metric=[vqascore]"))

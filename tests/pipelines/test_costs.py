@@ -8,19 +8,16 @@ from typing import Any
 
 import pytest
 
-from plumbline.jobs.command import command_of, load_values
 from plumbline.jobs.display.console import make_console
 from plumbline.jobs.display.leaderboards import show_usage
 from plumbline.jobs.display.plan_table import show_plan
 from plumbline.operators.errors import ModelError
 from plumbline.operators.report.health import cost_note
 from plumbline.pipelines.plans.costs import Cost, costs_of, estimates, try_services
-from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.serving import serving
-from plumbline.pipelines.serving.serve_config import ServeConfig
-from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
-from plumbline.pipelines.sweeps.sweep import run_sweep
-from tests.bench_of import sweep_config, write_benchmark
+from plumbline.pipelines.sweeps.planning import PlannedSweep
+from tests.bench_of import plan_bench, run_plan, write_benchmark
+from tests.commands import config_of
 from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, failed, told
 
 PRICES = "models.vqa.prices={read: 2, written: 10}"
@@ -46,7 +43,7 @@ def planned_sweep(server: Server, folder: Path, *overrides: str, count: int = 4)
     model = ("model@models.vqa=api", "models.vqa.checkpoint=m", f"models.vqa.key_variable={VARIABLE}")
     metric = () if any(one.startswith("metric=") for one in overrides) else ("metric=[vqascore]",)
     where = (f"models.vqa.endpoint={server.url}", "models.vqa.max_retries=0")
-    return plan_sweep(sweep_config(bench, folder / "store", *metric, *model, *where, *overrides))
+    return plan_bench(bench, folder / "store", *metric, *model, *where, *overrides)
 
 
 def ask(planned: PlannedSweep) -> None:
@@ -67,7 +64,7 @@ def test_a_sweep_tells_its_cost_before_and_after(
     assert before.cost.amount == pytest.approx(before.calls * (1000 * 2 + 250 * 10) / 1e6)
     assert f"answers:vqa: about {before.cost} for {before.calls} calls of a service" in shown(planned, capsys)
     assert not server.bodies
-    finished = run_sweep(planned, lambda progress: None)
+    finished = run_plan(planned)
     assert finished.costs == {"answers:vqa": Cost(8.0, "USD")}  # 4 calls of 1 + 1
     show_usage(make_console(), finished.usage, finished.costs)
     assert "400000 written, 8.00 USD" in capsys.readouterr().out
@@ -79,7 +76,7 @@ def test_a_sweep_tells_its_cost_before_and_after(
 def test_what_calls_took_in_a_run_is_what_the_next_ones_will_take(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    finished = run_sweep(planned_sweep(server, tmp_path, PRICES), lambda progress: None)
+    finished = run_plan(planned_sweep(server, tmp_path, PRICES))
     planned = planned_sweep(server, tmp_path, PRICES, "clips.shown=grid", count=8)
     (told_by_run,) = estimates(planned.plan, planned.store)
     assert (told_by_run.run_id, told_by_run.read, told_by_run.written) == (finished.run_id, 500_000, 100_000)
@@ -101,10 +98,10 @@ def test_a_service_that_refuses_the_key_is_told_before_ray_is_imported(
     monkeypatch.setitem(sys.modules, "plumbline.pipelines.running.runner", None)  # who imports it fails
     server.script = lambda number, body: failed(401, "no such key")
     with pytest.raises(ModelError, match="answered 401 to the key"):
-        run_sweep(planned_sweep(server, tmp_path), lambda progress: None)
+        run_plan(planned_sweep(server, tmp_path))
     monkeypatch.delenv(VARIABLE)
     with pytest.raises(ModelError, match=f"{VARIABLE} is not set"):
-        run_sweep(planned_sweep(server, tmp_path), lambda progress: None)
+        run_plan(planned_sweep(server, tmp_path))
     assert len(server.bodies) == 1
 
 
@@ -114,7 +111,7 @@ def test_so_is_it_where_metrics_are_served(server: Server, monkeypatch: pytest.M
     model = ("model@models.vqa=api", "models.vqa.checkpoint=m", f"models.vqa.key_variable={VARIABLE}")
     given = ["metric=[vqascore]", "models=shapes", *model, f"models.vqa.endpoint={server.url}", "port=0"]
     with pytest.raises(ModelError, match="answered 401 to the key"):
-        serving.serve(read_config(load_values(command_of("serve"), given), ServeConfig), lambda address: None)
+        serving.serve(config_of("serve", *given), lambda address: None)
 
 
 def test_only_services_that_are_wanted_are_asked_and_each_once(server: Server, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.storage import StorageConfig, WriteError
 from plumbline.pipelines.cells.store import Store, StoreError
+from tests.commands import store_at
 from tests.faults.proxy import FaultProxy, faulty
 from tests.s3 import S3Server
 
@@ -84,7 +85,7 @@ def test_a_process_that_says_when_its_credentials_end_is_asked_again_in_time(
         answer.write_text(json.dumps({"Version": 1, **keys}))
 
     give(0, 1)  # within the time that botocore asks again
-    store = Store(StorageConfig().locate(bucket))
+    store = store_at(bucket)
     store.write_text("note", "first")
     proxy.valid = s3_server.other(1).key
     give(1, 60)

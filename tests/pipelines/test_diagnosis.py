@@ -9,12 +9,12 @@ from plumbline.jobs.command import command_of, load_values
 from plumbline.jobs.diagnose import main
 from plumbline.operators.diagnosis.diagnosis import Diagnosis
 from plumbline.operators.errors import ConfigError, SourceError
-from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.report.finished_run import read_diagnosis
 from plumbline.pipelines.sweeps.diagnosis import DiagnoseConfig, WordRatings, plan_diagnosis
 from tests.bench_of import SMALL, write_benchmark
+from tests.commands import store_at
 
 PROMPTS = 6
 DENIED = {"shuffled_images", "blank_images", "shuffled_words"}
@@ -45,7 +45,7 @@ def store(folder: Path) -> Store:
     rated = WordRatings(path=str(folder.parent / "words.csv"), word="Word", rating="Conc.M")
     config = replace(config, diagnosis=replace(config.diagnosis, word_ratings={"concreteness": rated}))
     assert main(config) == 0
-    return Store(StorageConfig().locate(config.store))
+    return store_at(config.store)
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,9 @@ from plumbline.pipelines.judging.protocols import MetaevalConfig
 from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.sweeps.agreement import judge_metrics
-from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
-from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
-from tests.bench_of import prompts, sweep_config, write_benchmark
+from plumbline.pipelines.sweeps.planning import PlannedSweep
+from plumbline.pipelines.sweeps.sweep import FinishedSweep
+from tests.bench_of import plan_bench, prompts, run_config, run_plan, write_benchmark
 
 METRICS = ("metric=[gecko]", "+metrics.nll={kind: gecko, writer: llm, model: vqa, nli: nli, likelihood: nll}")
 GENERATORS = ["atlas", "drift"]
@@ -29,12 +29,12 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> PlannedSweep:
     rated = [(prompt, generator, 5 - 4 * at) for prompt in asked for at, generator in enumerate(GENERATORS)]
     pd.DataFrame(rated, columns=["prompt_id", "generator", "rating"]).to_csv(folder / "ratings.csv", index=False)
     protocol = ["protocol=long", f"protocol.path={folder / 'ratings.csv'}", "protocol.match=prompt_and_generator"]
-    return plan_sweep(sweep_config(folder, folder / "store", *METRICS, *protocol))
+    return plan_bench(folder, folder / "store", *METRICS, *protocol)
 
 
 @pytest.fixture(scope="module")
 def finished(planned: PlannedSweep) -> FinishedSweep:
-    return run_sweep(planned, lambda progress: None)
+    return run_plan(planned)
 
 
 def test_a_sweep_states_it_and_its_summary_has_the_lowest_mean_first(finished: FinishedSweep) -> None:
@@ -56,7 +56,7 @@ def page(planned: PlannedSweep, finished: FinishedSweep) -> Page:
 
 @pytest.mark.usefixtures("page")
 def test_the_newest_run_is_read_in_the_same_order(planned: PlannedSweep, finished: FinishedSweep) -> None:
-    again = run_sweep(plan_sweep(planned.config), lambda progress: None)
+    again = run_config(planned.config)
     assert again.unchanged and again.falling == {"nll"}
     assert again.results.summary.equals(finished.results.summary)
 

@@ -20,8 +20,18 @@ from plumbline.pipelines.report.trends import write_trends
 from plumbline.pipelines.rewards.rewards import export_rewards
 from plumbline.pipelines.rewards.rewards_config import RewardsConfig
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
-from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
-from tests.bench_of import captioned, images, prompts, score_config, sweep_config, write_benchmark, write_rows
+from plumbline.pipelines.sweeps.sweep import FinishedSweep
+from tests.bench_of import (
+    captioned,
+    images,
+    plan_bench,
+    prompts,
+    run_plan,
+    score_config,
+    sweep_config,
+    write_benchmark,
+    write_rows,
+)
 
 CLIP = "metric=[clipscore]"
 PIXELS = "metric=[entropy]"
@@ -35,7 +45,7 @@ def folder(tmp_path: Path) -> Path:
 
 def run(config: SweepConfig) -> tuple[FinishedSweep, PlannedSweep, dict[str, Any]]:
     planned = plan_sweep(config)
-    finished = run_sweep(planned, lambda progress: None)
+    finished = run_plan(planned)
     return finished, planned, json.loads(planned.store.read_text(f"runs/{finished.run_id}/manifest.json") or "")
 
 
@@ -75,8 +85,8 @@ def test_the_whole_sweep_later_asks_its_models_for_the_rest_alone(folder: Path, 
 
 
 def test_a_limit_beyond_the_prompts_is_the_whole_benchmark(folder: Path, tmp_path: Path) -> None:
-    planned = plan_sweep(sweep_config(folder, tmp_path / "s", PIXELS, "benchmark.limit=12"))
-    whole = plan_sweep(sweep_config(folder, tmp_path / "s", PIXELS))
+    planned = plan_bench(folder, tmp_path / "s", PIXELS, "benchmark.limit=12")
+    whole = plan_bench(folder, tmp_path / "s", PIXELS)
     assert planned.sources.whole is None
     assert {cell.key for cell in planned.plan.cells} == {cell.key for cell in whole.plan.cells}
 
@@ -92,7 +102,7 @@ def test_rows_that_hold_their_own_prompts_are_limited_too(tmp_path: Path) -> Non
 
 def test_an_adaptive_sweep_may_have_a_limit(folder: Path, tmp_path: Path) -> None:
     options = ("adaptive=betting", "adaptive.range=[-1,1]", "benchmark.limit=6")
-    planned = plan_sweep(sweep_config(folder, tmp_path / "s", CLIP, *options))
+    planned = plan_bench(folder, tmp_path / "s", CLIP, *options)
     assert planned.rounds is not None and len(planned.sources.prompts) == 6
     rows = {
         (shard.group, shard.row_in_file(row)) for shard in planned.sources.image_shards for row in range(shard.rows)

@@ -9,8 +9,7 @@ import pytest
 from plumbline.operators import rows, schemas
 from plumbline.operators.stages.scores import WrittenIndex
 from plumbline.pipelines.sweeps.planning import plan_sweep
-from plumbline.pipelines.sweeps.sweep import run_sweep
-from tests.bench_of import sweep_config, write_benchmark
+from tests.bench_of import run_plan, sweep_config, write_benchmark
 
 NAME = "vqascore_normalised"
 
@@ -35,7 +34,7 @@ def test_a_score_without_the_prior_is_that_with_it_less_what_is_said_of_a_grey_i
     answers = [cell for cell in planned.plan.cells if cell.recipe.node == "answers:vqa"]
     assert len(priors) == len(planned.plan.prompts.of_shard) == 2
     assert len(answers) == len([cell for cell in alone.cells if cell.recipe.stage == "answers"]), "they are shared"
-    done = run_sweep(planned, lambda progress: None)
+    done = run_plan(planned)
     assert done.exit_code == 0, done.results.errors.to_pylist()
     scores: dict[str, dict[str, float]] = {name: {} for name in variants}
     for row in done.results.read_scores().to_pylist():

@@ -9,11 +9,11 @@ import pytest
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.report.report import write_report
-from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
+from plumbline.pipelines.sweeps.planning import PlannedSweep
 from plumbline.pipelines.sweeps.question_kinds import pool_kinds
 from plumbline.pipelines.sweeps.questions import plan_questions, write_questions
-from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
-from tests.bench_of import sweep_config, write_benchmark
+from plumbline.pipelines.sweeps.sweep import FinishedSweep
+from tests.bench_of import plan_bench, run_plan, write_benchmark
 from tests.operators.tiny.judges import save_seeing_judge
 from tests.question_packs import (
     ANNOTATIONS,
@@ -34,11 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def planned(folder: Path, store: Path, pack: str, questions: Path, *overrides: str) -> PlannedSweep:
     given = [f"benchmark={pack}", "benchmark.name=packed", f"benchmark.questions={questions}", f"metric=[{pack}]"]
-    return plan_sweep(sweep_config(folder, store, *given, "benchmark.prompts=${benchmark.questions}", *overrides))
-
-
-def run(plan: PlannedSweep) -> FinishedSweep:
-    return run_sweep(plan, lambda progress: None)
+    return plan_bench(folder, store, *given, "benchmark.prompts=${benchmark.questions}", *overrides)
 
 
 class Swept(NamedTuple):
@@ -55,7 +51,7 @@ def swept(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Swept:
     home = tmp_path_factory.mktemp("swept")
     questions = write_propositions(home / "dsg.csv")
     plan = planned(folder, home / "store", "dsg_1k", questions)
-    return Swept(plan, run(plan), home / "store", questions)
+    return Swept(plan, run_plan(plan), home / "store", questions)
 
 
 def rows_of(plan: PlannedSweep, stage: str) -> list[dict[str, Any]]:
@@ -82,7 +78,7 @@ def test_a_released_file_is_all_that_a_sweep_asks_by(swept: Swept) -> None:
 def test_replies_are_matched_with_the_released_choices(folder: Path, tmp_path: Path) -> None:
     """A score is the share of the choices that are the released answer, as tifa_score.py has it."""
     plan = planned(folder, tmp_path / "store", "tifa_v1", write_tifa_v1(tmp_path / "tifa.json"))
-    finished = run(plan)
+    finished = run_plan(plan)
     scores = {row["prompt_id"]: row["score"] for row in finished.results.read_scores().to_pylist()}
     right = {row["question_id"]: row["answer"] for row in rows_of(plan, "questions")}
     chosen = {row["prompt_id"]: row["answers"] for row in rows_of(plan, "answers")}
@@ -113,7 +109,7 @@ def test_what_does_not_fit_is_told_by_file_and_row_and_costs_nothing_else(folder
     refused, strange = plan.sources.pack_problems
     assert refused.startswith(f"{questions}, row 3: expected the answer '?'")
     assert strange.startswith(f"{questions}, row 4: prompt_id 'elsewhere' is not among the benchmark's prompts")
-    scores = run(plan).results.read_scores().to_pylist()
+    scores = run_plan(plan).results.read_scores().to_pylist()
     assert [row["error"] and row["error"]["kind"] for row in scores] == [None, None, None, "no_questions"]
     assert scores[3]["score"] is None and known[3]["prompt_id"] in scores[3]["error"]["message"]
 
@@ -124,7 +120,7 @@ def test_prompts_with_ids_of_their_own_are_found_by_their_texts(folder: Path, tm
     prompts = f"benchmark.prompts={folder}/prompts.parquet"
     plan = planned(folder, tmp_path / "store", "dsg_1k", write_csv(tmp_path / "q.csv", ANNOTATIONS, rows), prompts)
     assert plan.sources.pack_problems == ()
-    assert run(plan).exit_code == 0
+    assert run_plan(plan).exit_code == 0
 
 
 def test_other_questions_are_other_cells_and_the_same_in_another_file_are_not(
@@ -141,7 +137,7 @@ def test_other_questions_are_other_cells_and_the_same_in_another_file_are_not(
 
 
 def planned_and_run(plan: PlannedSweep) -> PlannedSweep:
-    run(plan)
+    run_plan(plan)
     return plan
 
 
@@ -160,7 +156,7 @@ def test_a_report_of_such_a_run_needs_its_questions_no_more(folder: Path, tmp_pa
     questions = write_propositions(tmp_path / "q.csv")
     prompts = f"benchmark.prompts={folder}/prompts.parquet"
     plan = planned(folder, tmp_path / "store", "dsg_1k", questions, prompts)
-    finished = run(plan)
+    finished = run_plan(plan)
     questions.unlink()
     written = write_report(plan.store, finished.run_id)
     assert written.page.warnings == []
@@ -170,7 +166,7 @@ def test_a_file_that_changes_after_the_plan_fails_its_cells(folder: Path, tmp_pa
     questions = write_propositions(tmp_path / "q.csv")
     plan = planned(folder, tmp_path / "store", "dsg_1k", questions)
     write_propositions(questions, count=3)
-    errors = run(plan).results.errors.to_pylist()
+    errors = run_plan(plan).results.errors.to_pylist()
     assert len(errors) == 4 and all("have changed since the run was planned" in row["message"] for row in errors)
 
 
@@ -181,7 +177,7 @@ def test_a_judge_scores_by_what_the_benchmark_says(pack: str, expected: float, f
     questions = write_pack(pack, tmp_path)
     given = [f"benchmark.prompts={folder}/prompts.parquet", f"+models.vlm={{family: captioner, checkpoint: '{judge}'}}"]
     plan = planned(folder, tmp_path / "store", pack, questions, *given)
-    scores = run(plan).results.read_scores().to_pylist()
+    scores = run_plan(plan).results.read_scores().to_pylist()
     assert [row["score"] for row in scores] == [expected] * 4
     kinds = {row.kind: (row.mean, row.n) for row in pool_kinds(plan.store, "latest", pack) if row.level == 1}
     checkpoints = {"Style": (1.0, 4), "Attribute": (0.0, 4)}

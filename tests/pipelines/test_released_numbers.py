@@ -9,15 +9,12 @@ from typing import Any, NamedTuple
 import pytest
 from scipy.stats import gmean
 
-from plumbline.jobs.command import run_job
-from plumbline.jobs.kinds import COMMAND, main
 from plumbline.operators.errors import ConfigError
-from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
+from plumbline.pipelines.sweeps.planning import PlannedSweep
 from plumbline.pipelines.sweeps.question_kinds import pool_kinds
-from plumbline.pipelines.sweeps.sweep import run_sweep
-from tests.bench_of import images, prompts, sweep_config, write_rows
+from tests.bench_of import images, plan_bench, prompts, run_plan, write_rows
+from tests.commands import printed, store_at
 from tests.question_packs import ANNOTATIONS, proposition, write_csv, write_geneval2, write_oneig
 
 ASKED = [
@@ -54,12 +51,12 @@ class Ran(NamedTuple):
 
 
 def run(folder: Path, store: Path, *overrides: str) -> Ran:
-    planned = plan_sweep(sweep_config(folder, store, *overrides, "benchmark.name=packed"))
-    finished = run_sweep(planned, lambda progress: None)
+    planned = plan_bench(folder, store, *overrides, "benchmark.name=packed")
+    finished = run_plan(planned)
     scores: dict[str, dict[str, float | None]] = defaultdict(dict)
     for row in finished.results.read_scores().to_pylist():
         scores[row["metric"]][row["prompt_id"]] = row["score"]
-    opened = Store(StorageConfig().locate(planned.store.place.url))
+    opened = store_at(planned.store.place.url)
     return Ran(scores, answers_of(planned, opened), opened, finished.run_id)
 
 
@@ -185,9 +182,8 @@ def test_the_fixture_tells_the_ways_of_zeroing_apart(zeroing: str, fixed: Ran, f
     assert other.scores["dpg_bench"] != pytest.approx(dict(fixed.scores["dpg_bench"]))
 
 
-def test_the_levels_are_shown_with_their_numbers(fixed: Ran, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_job(COMMAND, main, [f"store={fixed.store.place.url}", f"run={fixed.run_id}", "of=dpg_bench_levels"]) == 0
-    said = capsys.readouterr().out
+def test_the_levels_are_shown_with_their_numbers(fixed: Ran) -> None:
+    said = printed("kinds", f"store={fixed.store.place.url}", f"run={fixed.run_id}", "of=dpg_bench_levels")
     assert "dpg_bench_levels by kind" in said and "attribute - shape" in said
     assert f"{levels_of(fixed, 1)['entity']:.4f} (8)" in said
 

@@ -23,7 +23,7 @@ from plumbline.pipelines.sweeps import computing
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.pipelines.sweeps.questions import plan_questions, write_questions
 from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
-from tests.bench_of import sweep_config, write_benchmark
+from tests.bench_of import plan_bench, run_bench, run_config, run_plan, sweep_config, write_benchmark
 
 METRICS = "metric=[clipscore,gecko]"
 
@@ -32,7 +32,7 @@ METRICS = "metric=[clipscore,gecko]"
 def whole(tmp_path_factory: pytest.TempPathFactory) -> FinishedSweep:
     """A sweep's run, whose store the tests copy."""
     folder = write_benchmark(tmp_path_factory.mktemp("whole") / "bench", ["atlas"])
-    done = run_sweep(plan_sweep(sweep_config(folder, folder.parent / "store", METRICS)), lambda progress: None)
+    done = run_bench(folder, folder.parent / "store", METRICS)
     assert done.exit_code == 0
     return done
 
@@ -46,7 +46,7 @@ def folder(whole: FinishedSweep, tmp_path: Path) -> Path:
 
 
 def planned(folder: Path, tmp_path: Path) -> PlannedSweep:
-    return plan_sweep(sweep_config(folder, tmp_path / "store", METRICS))
+    return plan_bench(folder, tmp_path / "store", METRICS)
 
 
 def cells(plan: PlannedSweep, stage: str) -> list[Cell]:
@@ -63,10 +63,6 @@ def flip(store: Store, path: str) -> None:
 def forget(store: Store, *paths: str) -> None:
     for path in paths:
         Path((store.place / path).path).unlink()
-
-
-def rerun(folder: Path, tmp_path: Path) -> FinishedSweep:
-    return run_sweep(planned(folder, tmp_path), lambda progress: None)
 
 
 def scores_of(done: FinishedSweep) -> dict[tuple[str, str], float]:
@@ -137,7 +133,7 @@ def test_all_that_stands_on_questions_that_were_written_anew_is_computed_anew(
     assert prompt_id in rewritten.column("prompt_id").to_pylist(), "the prompt has another question"
     forget(plan.store, asked.path)
     plan.store.save(plan.plan.to_compute(asked), rewritten)
-    done = rerun(folder, tmp_path)
+    done = run_plan(planned(folder, tmp_path))
     assert (done.exit_code, done.results.n_null) == (0, 0)
     [scored] = [cell for cell in cells(plan, "scores") if asked in plan.plan.read_by(cell).get("questions", ())]
     elements = {row["prompt_id"]: row["elements"] for row in plan.store.read(scored.path).to_pylist()}
@@ -171,7 +167,7 @@ def test_damage_that_comes_back_is_told_and_loses_no_row(
         return damaged
 
     monkeypatch.setattr(Store, "read", failing(Store.read))
-    done = rerun(folder, tmp_path)
+    done = run_plan(planned(folder, tmp_path))
     kinds = {row["kind"] for row in done.results.errors.to_pylist()}
     assert kinds == {"cell_unreadable"} and done.results.n_null == 4 and done.results.rows == 16
 
@@ -196,7 +192,7 @@ def test_a_cell_that_is_renewed_with_a_row_that_may_pass_later_is_a_draft_that_t
 
     monkeypatch.setattr(AnswersStage, "_call", call_but_one)
     monkeypatch.setattr(computing, "MAX_ROUNDS", 3)  # in which one damage, the other, and nothing more is found
-    done = run_sweep(plan_sweep(config), lambda progress: None)
+    done = run_config(config)
     errors = done.results.errors.to_pylist()
     assert [(row["image_id"], row["metric"], row["kind"]) for row in errors] == [(failing, "gecko", "model_failed")]
     assert done.results.n_null == 1

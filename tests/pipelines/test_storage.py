@@ -12,8 +12,8 @@ import pytest
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
-from tests.bench_of import sweep_config, write_benchmark
+from plumbline.pipelines.sweeps.planning import PlannedSweep
+from tests.bench_of import plan_bench, write_benchmark
 from tests.faults.proxy import FaultProxy, faulty
 from tests.s3 import S3Server
 
@@ -41,10 +41,10 @@ def test_a_plan_whose_downloads_are_garbled_once_is_the_plan(tmp_path: Path, buc
     place = StorageConfig().locate(bucket)
     for file in ("prompts.parquet", "images/atlas/00000.parquet", "images/flint/00000.parquet"):
         (place / file).write((tmp_path / file).read_bytes())
-    expected = planned_cells(plan_sweep(sweep_config(bucket, f"{bucket}/store")))
+    expected = planned_cells(plan_bench(bucket, f"{bucket}/store"))
     proxy = FaultProxy(s3_server, 0, share=1.0, faults=["garbled"], once=True)
     with faulty(proxy) as endpoint:
-        planned = plan_sweep(sweep_config(bucket, f"{bucket}/store", f"storage.endpoint_url={endpoint}"))
+        planned = plan_bench(bucket, f"{bucket}/store", f"storage.endpoint_url={endpoint}")
     assert planned_cells(planned) == expected
     assert not planned.sources.broken and sum(".parquet" in request for request in proxy.requests) > 6
 
@@ -76,7 +76,7 @@ def test_a_bucket_that_ignores_conditions_is_refused_before_anything_is_planned(
     write_benchmark(tmp_path)
     server = (f"storage.endpoint_url={forgetful}", "storage.key=a", "storage.secret=b")
     with pytest.raises(ConfigError, match=r"s3://bucket/store: the S3 server ignores If-None-Match, .* SeaweedFS"):
-        plan_sweep(sweep_config(tmp_path, "s3://bucket/store", *server))
+        plan_bench(tmp_path, "s3://bucket/store", *server)
 
 
 def test_a_bucket_that_heeds_them_is_marked_once_and_checked_by_one_call(bucket: str, s3_server: S3Server) -> None:

@@ -9,13 +9,8 @@ import pytest
 from plumbline.operators import schemas
 from plumbline.pipelines.cells.runs import list_runs
 from plumbline.pipelines.running.events import Totals
-from plumbline.pipelines.sweeps.planning import plan_sweep
-from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
-from tests.bench_of import images, sweep_config, write_benchmark, write_rows
-
-
-def run(folder: str | Path, store: str | Path, *overrides: str) -> FinishedSweep:
-    return run_sweep(plan_sweep(sweep_config(folder, store, *overrides)), lambda progress: None)
+from plumbline.pipelines.sweeps.sweep import run_sweep
+from tests.bench_of import images, plan_bench, run_bench, write_benchmark, write_rows
 
 
 @pytest.fixture(params=[pytest.param("folder", marks=pytest.mark.slow), "s3"])
@@ -35,7 +30,7 @@ def test_a_sweep_computes_all_a_second_nothing_and_a_new_revision_only_what_stan
     places: tuple[str, str],
 ) -> None:
     seen = Totals()
-    planned = plan_sweep(sweep_config(*places))
+    planned = plan_bench(*places)
     first = run_sweep(planned, seen.add)
     assert (first.computed, first.exit_code) == (18, 0)
     assert {name: (state.cells, state.rows, state.failed_rows) for name, state in seen.nodes.items()} == {
@@ -47,10 +42,10 @@ def test_a_sweep_computes_all_a_second_nothing_and_a_new_revision_only_what_stan
     scores = first.results.read_scores()
     assert scores.schema == schemas.SCORES and len(scores) == 2 * 2 * 8
     assert scores.column("score").null_count == 0
-    again = run(*places)
+    again = run_bench(*places)
     assert again.computed == 0 and again.unchanged
     assert again.results.read_scores().sort_by("image_id") == scores.sort_by("image_id")
-    assert run(*places, "models.vqa.revision=v2").computed == 8
+    assert run_bench(*places, "models.vqa.revision=v2").computed == 8
     store = planned.store
     manifest = json.loads(store.read_text(f"runs/{first.run_id}/manifest.json") or "")
     assert manifest["counts"]["cells_computed"] == 18 and manifest["exit_code"] == 0
@@ -66,7 +61,7 @@ def test_a_prompt_without_an_image_is_a_null_that_the_summary_counts(tmp_path: P
     folder = write_benchmark(tmp_path / "bench", ["atlas", "borealis", "cobalt"])
     write_rows(folder / "images/borealis/00000.parquet", images("borealis", 6))
     (folder / "images/cobalt/00000.parquet").write_bytes(b"PAR1")
-    done = run(folder, tmp_path / "store", "metric=[clipscore]", "max_failed=0.6")
+    done = run_bench(folder, tmp_path / "store", "metric=[clipscore]", "max_failed=0.6")
     errors = [(row["generator"], row["kind"]) for row in done.results.errors.to_pylist()]
     assert sorted(errors) == [("borealis", "missing_image")] * 2 + [("cobalt", "broken_file")] * 8
     overall = {
@@ -75,7 +70,7 @@ def test_a_prompt_without_an_image_is_a_null_that_the_summary_counts(tmp_path: P
         if row["skill"] == "overall"
     }
     assert overall == {"atlas": (8, 0), "borealis": (6, 2), "cobalt": (0, 8)}
-    again = run(folder, tmp_path / "store", "metric=[clipscore]", "max_failed=0.1")
+    again = run_bench(folder, tmp_path / "store", "metric=[clipscore]", "max_failed=0.1")
     assert (done.exit_code, again.exit_code) == (2, 1)
 
 
@@ -83,9 +78,9 @@ def test_a_prompt_without_an_image_is_a_null_that_the_summary_counts(tmp_path: P
 @pytest.mark.usefixtures("ray_cluster")
 def test_stages_whose_pools_cannot_stand_together_run_in_waves_with_the_same_scores(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", ["atlas"])
-    together = run(folder, tmp_path / "one", "cluster=local")
+    together = run_bench(folder, tmp_path / "one", "cluster=local")
     big = ["cluster=local"] + [f"cluster.pools.{stage}.num_cpus=3" for stage in ("answers", "similarities", "scores")]
-    waves = run(folder, tmp_path / "two", *big)
+    waves = run_bench(folder, tmp_path / "two", *big)
     assert waves.computed == together.computed
     assert waves.results.read_scores().sort_by("image_id") == together.results.read_scores().sort_by("image_id")
 
@@ -93,7 +88,7 @@ def test_stages_whose_pools_cannot_stand_together_run_in_waves_with_the_same_sco
 def test_metrics_that_share_a_model_share_its_pass_and_differ_by_their_reduction(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", ["atlas"])
     products = "+metrics.product={kind: vqascore, model: vqa, reduction: product}"
-    done = run(folder, tmp_path / "store", products, "metric=[vqascore]")
+    done = run_bench(folder, tmp_path / "store", products, "metric=[vqascore]")
     scores = {(row["metric"], row["image_id"]): row["score"] for row in done.results.read_scores().to_pylist()}
     assert done.computed == 2 + 2 + 4
     for (metric, image), value in scores.items():

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from plumbline.pipelines.sweeps.planning import plan_sweep
-from plumbline.pipelines.sweeps.sweep import run_sweep
-from tests.bench_of import images, prompts, sweep_config, write_rows
+from tests.bench_of import images, prompts, run_config, sweep_config, write_rows
 
 
 def test_videos_are_scored_by_the_mean_of_their_frames_and_kept_like_images(tmp_path: Path) -> None:
@@ -20,7 +19,7 @@ def test_videos_are_scored_by_the_mean_of_their_frames_and_kept_like_images(tmp_
     write_rows(folder / "images" / "frames" / "00000.parquet", alone)
     write_rows(folder / "images" / "videos" / "00000.parquet", [video, broken])
     config = sweep_config(folder, tmp_path / "store", "metric=[vqascore,clipscore,gecko]")
-    done = run_sweep(plan_sweep(config), lambda progress: None)
+    done = run_config(config)
     scores = {(row["metric"], row["image_id"]): row["score"] for row in done.results.read_scores().to_pylist()}
     for metric in ("vqascore", "clipscore", "gecko"):
         of_frames = [scores[metric, f"frame-{number}"] for number in range(3)]

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from plumbline.jobs.command import command_of, load_values
 from plumbline.jobs.help import choices_of
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics.clipscore import ClipScoreConfig
@@ -22,15 +21,13 @@ from plumbline.operators.metrics.vpeval import VpevalConfig
 from plumbline.operators.metrics.vq2 import Vq2Config
 from plumbline.operators.metrics.vqascore import VqaScoreConfig
 from plumbline.operators.stages.graph import check_chain
-from plumbline.pipelines.plans.sweep_config import SweepConfig, read_config
+from tests.commands import config_of
 from tests.operators.metrics.scripted import run
 
 Options = dict[str, Any]
 EVERY_METRIC = f"metric=[{','.join(choices_of('metric', None))}]"
 ASKED = ("benchmark.questions=questions.csv", "benchmark.question_pack=dsg_1k")
-NAMED = read_config(
-    load_values(command_of("sweep"), ["sweep=shapes", "models=released", EVERY_METRIC, *ASKED]), SweepConfig
-).metrics
+NAMED = config_of("sweep", "sweep=shapes", "models=released", EVERY_METRIC, *ASKED).metrics
 """All that have a file in conf/metric."""
 WRITERS: list[type[Any]] = [GeckoConfig, TifaConfig, DsgConfig, Vq2Config]
 

@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from plumbline.operators import rows, schemas
-from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.cells import Cell
 from plumbline.pipelines.cells.runs import CELLS
 from plumbline.pipelines.cells.store import LATEST, Store
+from tests.commands import store_at
 from tests.operators.tallied import summarise
 
 HOSTILE = (
@@ -96,7 +96,7 @@ def make_run(
     texts = list(prompts) or plain_prompts(12)
     ids = [f"p{number:04d}" for number in range(len(texts))]
     _write_sources(folder / "bench", texts, ids, generators, skills, picture)
-    store = Store(StorageConfig().locate(str(folder / "store")))
+    store = store_at(folder / "store")
     store.check()
     cells, tables = [], []
     for number, metric in enumerate(metrics):

@@ -220,72 +220,63 @@ def test_the_table_has_exactly_the_answers_schema() -> None:
     }
 
 
-def test_failed_images_keep_their_places_with_their_own_errors() -> None:
-    contents = [b"broken", PICTURES[0], None, PICTURES[1]]
-    answered = answer_one(ScriptedModel(certain), image_table(contents, ["p0", "p1", "p2", None]), vqascore_questions())
-    assert [row["image_id"] for row in answered] == ["i0", "i1", "i2", "i3"]
-    assert error_kinds(answered) == ["corrupt_image", None, "missing_image", "missing_prompt_id"]
-    assert [row["answers"] is None for row in answered] == [True, False, True, True]
+def wrong_about(*texts: str, number: float = float("nan")) -> Answer:
+    """No number of questions that hold one of these texts."""
+    return lambda question: (
+        [[-0.5, number if any(text in question.text for text in texts) else -0.25]] * len(question.choices)
+    )
 
 
-def test_a_shard_of_failed_images_asks_the_model_nothing() -> None:
-    def never(question: Question) -> list[list[float]]:
-        raise AssertionError("asked")
-
-    answered = answer_one(ScriptedModel(never), image_table([b"a", None], ["p0", "p1"]), vqascore_questions())
-    assert error_kinds(answered) == ["corrupt_image", "missing_image"]
-
-
-def test_an_image_of_an_unknown_prompt_says_which() -> None:
-    answered = answer_one(ScriptedModel(certain), image_table(PICTURES[:2], ["p0", "p99"]), vqascore_questions())
-    assert error_kinds(answered) == [None, "unknown_prompt"]
-    assert "'p99'" in answered[1]["error"]["message"]
-
-
-def test_a_failed_question_passes_its_error_on_to_its_images_alone() -> None:
-    prompts = rows.table([{"prompt_id": "p0", "text": "a"}, {"prompt_id": "p1", "text": " "}], schemas.PROMPTS)
-    questions = QuestionIndex(ask(prompts, tiny.vqascore()), tiny.vqascore())
-    answered = answer_one(ScriptedModel(certain), image_table(PICTURES[:3], ["p1", "p0", "p1"]), questions)
-    assert error_kinds(answered) == ["empty_prompt", None, "empty_prompt"]
-
-
-def test_where_image_and_question_both_failed_the_image_is_named() -> None:
-    answered = answer_one(ScriptedModel(certain), image_table([b"broken"], ["p99"]), vqascore_questions())
-    assert error_kinds(answered) == ["corrupt_image"]
-
-
-@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
-def test_a_log_probability_that_is_no_number_is_an_error_and_never_stored(number: float) -> None:
-    def script(question: Question) -> list[list[float]]:
-        return [[-0.5, number]] if "star" in question.text else certain(question)
-
-    answered = answer_one(ScriptedModel(script), image_table(PICTURES, PROMPT_IDS), vqascore_questions())
-    expected = ["not_finite" if "star" in PROMPTS[prompt_id] else None for prompt_id in PROMPT_IDS]
-    assert expected.count("not_finite") == 3
-    assert error_kinds(answered) == expected
-    assert [row["answers"] is None for row in answered] == [kind is not None for kind in expected]
-
-
-def test_a_question_the_model_fails_on_costs_only_its_image_and_may_be_retried() -> None:
-    def script(question: Question) -> list[list[float]]:
-        if "the circle" in question.text:
+def out_of_memory_about(text: str) -> Answer:
+    def answer(question: Question) -> list[list[float]]:
+        if text in question.text:
             raise RuntimeError("CUDA out of memory")
         return certain(question)
 
-    answered = answer_one(ScriptedModel(script), image_table(PICTURES, PROMPT_IDS), vqascore_questions())
-    assert error_kinds(answered) == [None, None, None, "model_failed", None, None, None, "model_failed"]
-    assert answered[3]["error"]["retryable"]
+    return answer
 
 
-def test_an_image_with_one_failed_question_of_two_has_no_answers_at_all() -> None:
-    def script(question: Question) -> list[list[float]]:
-        return [[float("nan")]] * 2 if question.text == "second" else [[-0.5], [-1.0]]
+def never(question: Question) -> list[list[float]]:
+    raise AssertionError("asked")
 
-    answered = answer_one(
-        ScriptedModel(script), image_table(PICTURES[:1], ["p0"]), several_questions("first", "second", "third")
-    )
-    assert error_kinds(answered) == ["not_finite"]
-    assert answered[0]["answers"] is None
+
+ONE_FAILED = rows.table([{"prompt_id": "p0", "text": "a"}, {"prompt_id": "p1", "text": " "}], schemas.PROMPTS)
+STARS = ["not_finite" if "star" in PROMPTS[prompt_id] else None for prompt_id in PROMPT_IDS]
+
+
+@pytest.mark.parametrize(
+    ("contents", "prompt_ids", "script", "questions", "kinds"),
+    [
+        ([b"broken", PICTURES[0], None, PICTURES[1]], ["p0", "p1", "p2", None], certain, vqascore_questions(),
+         ["corrupt_image", None, "missing_image", "missing_prompt_id"]),
+        ([b"a", None], ["p0", "p1"], never, vqascore_questions(), ["corrupt_image", "missing_image"]),
+        (PICTURES[:2], ["p0", "p99"], certain, vqascore_questions(), [None, "unknown_prompt"]),
+        (PICTURES[:3], ["p1", "p0", "p1"], certain, QuestionIndex(ask(ONE_FAILED, tiny.vqascore()), tiny.vqascore()),
+         ["empty_prompt", None, "empty_prompt"]),
+        ([b"broken"], ["p99"], certain, vqascore_questions(), ["corrupt_image"]),
+        *((PICTURES, PROMPT_IDS, wrong_about("star", number=number), vqascore_questions(), STARS)
+          for number in (float("nan"), float("inf"), float("-inf"))),
+        (PICTURES, PROMPT_IDS, out_of_memory_about("the circle"), vqascore_questions(),
+         [None, None, None, "model_failed", None, None, None, "model_failed"]),
+        (PICTURES[:1], ["p0"], wrong_about("second"), several_questions("first", "second", "third"), ["not_finite"]),
+    ],
+    ids=["images", "nothing is asked about failed ones", "unknown prompt", "failed question", "image before question",
+         "NaN", "infinite", "minus infinite", "model", "one of several questions"],
+)  # fmt: skip
+def test_what_fails_keeps_its_place_with_its_own_error_and_has_no_answers(
+    contents: list[bytes | None],
+    prompt_ids: list[str | None],
+    script: Answer,
+    questions: QuestionIndex,
+    kinds: list[Any],
+) -> None:
+    answered = answer_one(ScriptedModel(script), image_table(contents, prompt_ids), questions)
+    assert [row["image_id"] for row in answered] == [f"i{number}" for number in range(len(contents))]
+    assert error_kinds(answered) == kinds
+    assert [row["answers"] is None for row in answered] == [kind is not None for kind in kinds]
+    errors = [row["error"] for row in answered if row["error"]]
+    assert all(error["retryable"] == (error["kind"] == "model_failed") for error in errors)
+    assert all("'p99'" in error["message"] for error in errors if error["kind"] == "unknown_prompt")
 
 
 def test_a_metric_that_fails_leaves_the_others_alone() -> None:

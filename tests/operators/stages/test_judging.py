@@ -23,7 +23,6 @@ from tests.operators.stages.test_writing import ScriptedModel
 PROMPTS = {"p0": "a red car", "p1": "two sheep", "p2": "a vase", "empty": " "}
 UNSURE = RowError("model_unavailable", "try later", retryable=True)
 RATED = '{"rating": 70, "rationale": "It fits."}'
-Images = Sequence[bytes | None]
 
 
 class Seer:
@@ -65,10 +64,6 @@ class Embedder:
         counts = torch.tensor([[text.count(vowel) + 1.0 for vowel in "aeiou"] for text in texts])
         counts[[text == "nowhere near" for text in texts]] = float("nan")
         return TextFeatures(torch.nn.functional.normalize(counts, dim=-1), [len(text) > 30 for text in texts])
-
-
-def source(images: Images, prompt_ids: Sequence[str | None]) -> pa.Table:
-    return tiny.image_table(images, prompt_ids)
 
 
 def pictures(count: int) -> list[bytes]:
@@ -129,7 +124,7 @@ def kinds(records: Sequence[dict[str, Any]]) -> list[str | None]:
 def test_an_image_becomes_a_caption_and_regions_a_description_a_verdict_and_a_score() -> None:
     describer = ScriptedModel(lambda request: f"Described, {describer.calls}.")
     judge = ScriptedModel(lambda request: RATED)
-    chain = llmscore(source(pictures(2), ["p0", "p1"]), describer=describer, judge=judge).run(image_batch=1)
+    chain = llmscore(tiny.image_table(pictures(2), ["p0", "p1"]), describer=describer, judge=judge).run(image_batch=1)
     (caption, _) = chain.rows("llmscore", "captions")
     assert caption["captions"] == [{"text": f"It is {colour(0)}.", "width": 48, "height": 48}]
     (region, _) = chain.rows("llmscore", "regions")
@@ -146,7 +141,7 @@ def test_an_image_becomes_a_caption_and_regions_a_description_a_verdict_and_a_sc
 
 def test_a_verdict_that_cannot_be_read_is_a_null_with_its_reason_after_one_more_try() -> None:
     judge = ScriptedModel(lambda request: "Nice." if "a red car" in request.messages[0].text else RATED)
-    first, second = llmscore(source(pictures(2), ["p0", "p1"]), judge=judge).run().rows("llmscore")
+    first, second = llmscore(tiny.image_table(pictures(2), ["p0", "p1"]), judge=judge).run().rows("llmscore")
     assert (first["score"], first["ratings"], first["rationale"]) == (None, None, None)
     assert first["error"]["kind"] == "unreadable_reply" and "expected a JSON object" in first["error"]["message"]
     assert second["score"] == 0.7 and len(judge.asked) == 3
@@ -155,7 +150,7 @@ def test_a_verdict_that_cannot_be_read_is_a_null_with_its_reason_after_one_more_
 def test_what_fails_costs_only_itself_and_is_passed_on() -> None:
     captioner = Seer(lambda image, request: UNSURE if image == colour(1) else "" if image == colour(2) else "a car")
     given = [*pictures(4), b"no image", *pictures(2)[:1], pictures(1)[0]]
-    images = source(given, ["p0", "p0", "p0", "p1", "p0", "nowhere", "empty"])
+    images = tiny.image_table(given, ["p0", "p0", "p0", "p1", "p0", "nowhere", "empty"])
     chain = llmscore(images, captioner=captioner).run()
     expected = [None, "model_unavailable", "unreadable_reply", None, "corrupt_image", "unknown_prompt", "empty_prompt"]
     assert kinds(chain.rows("llmscore")) == expected
@@ -163,13 +158,14 @@ def test_what_fails_costs_only_itself_and_is_passed_on() -> None:
     assert [row["score"] is None for row in chain.rows("llmscore")] == [kind is not None for kind in expected]
 
 
-def test_a_call_that_breaks_is_halved_until_the_image_stands_alone() -> None:
-    def reply(image: str, request: Request) -> str:
-        if image == colour(2):
-            raise ValueError("no such picture")
-        return "a car"
+def breaking(image: str, request: Request) -> str:
+    if image == colour(2):
+        raise ValueError("no such picture")
+    return "a car"
 
-    chain = llmscore(source(pictures(5), ["p0"] * 5), captioner=Seer(reply)).run()
+
+def test_a_call_that_breaks_is_halved_until_the_image_stands_alone() -> None:
+    chain = llmscore(tiny.image_table(pictures(5), ["p0"] * 5), captioner=Seer(breaking)).run()
     assert kinds(chain.rows("llmscore")) == [None, None, "model_failed", None, None]
     assert rows.count_errors(chain.tables["llmscore", "captions"], retryable_only=True) == 1
 
@@ -179,14 +175,14 @@ def test_a_model_that_no_request_can_reach_ends_the_shard() -> None:
         raise ModelError("answered 401")
 
     with pytest.raises(ModelError, match="401"):
-        llmscore(source(pictures(2), ["p0"] * 2), captioner=Seer(refuse)).run()
+        llmscore(tiny.image_table(pictures(2), ["p0"] * 2), captioner=Seer(refuse)).run()
 
 
 def test_a_judge_that_fails_as_a_whole_leaves_rows_that_may_be_tried_again() -> None:
     def fail(request: Request) -> str:
         raise RuntimeError("the engine is gone")
 
-    chain = llmscore(source(pictures(2), ["p0", "p1"]), judge=ScriptedModel(fail)).run()
+    chain = llmscore(tiny.image_table(pictures(2), ["p0", "p1"]), judge=ScriptedModel(fail)).run()
     assert rows.count_errors(chain.tables["llmscore", "scores"], retryable_only=True) == 2
 
 
@@ -202,8 +198,8 @@ def test_each_image_of_a_row_is_judged_and_the_score_is_the_mean_of_theirs() -> 
 
 
 def test_rows_of_earlier_cells_stand_where_nothing_that_they_stand_on_has_changed() -> None:
-    before = llmscore(source(pictures(3), ["p0", "p0", "p1"])).run()
-    replaced = source([*pictures(2), tiny.encoded(tiny.picture(7))], ["p0", "p0", "p1"])
+    before = llmscore(tiny.image_table(pictures(3), ["p0", "p0", "p1"])).run()
+    replaced = tiny.image_table([*pictures(2), tiny.encoded(tiny.picture(7))], ["p0", "p0", "p1"])
     after = llmscore(replaced)
     after.run(before)
     assert after.models["captioner"].encoded == [colour(7)] and after.models["grounder"].encoded == [colour(7)]
@@ -213,7 +209,7 @@ def test_rows_of_earlier_cells_stand_where_nothing_that_they_stand_on_has_change
 
 
 def test_another_text_of_a_prompt_costs_verdicts_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    images = source(pictures(2), ["p0", "p1"])
+    images = tiny.image_table(pictures(2), ["p0", "p1"])
     before = llmscore(images).run()
     monkeypatch.setitem(PROMPTS, "p1", "three sheep")
     after = llmscore(images)
@@ -223,7 +219,7 @@ def test_another_text_of_a_prompt_costs_verdicts_alone(monkeypatch: pytest.Monke
 
 
 def test_a_row_that_failed_is_tried_again_beside_those_that_stand() -> None:
-    images = source(pictures(2), ["p0", "p1"])
+    images = tiny.image_table(pictures(2), ["p0", "p1"])
     before = llmscore(images, captioner=Seer(lambda image, request: UNSURE if image == colour(0) else "a car")).run()
     after = llmscore(images, captioner=Seer(lambda image, request: "a car"))
     after.run(before)
@@ -232,8 +228,8 @@ def test_a_row_that_failed_is_tried_again_beside_those_that_stand() -> None:
 
 
 def test_captions_and_regions_of_different_images_are_never_joined() -> None:
-    chain = llmscore(source(pictures(2), ["p0", "p1"])).run()
-    other = llmscore(source([pictures(1)[0], tiny.encoded(tiny.picture(9))], ["p0", "p1"])).run()
+    chain = llmscore(tiny.image_table(pictures(2), ["p0", "p1"])).run()
+    other = llmscore(tiny.image_table([pictures(1)[0], tiny.encoded(tiny.picture(9))], ["p0", "p1"])).run()
     stage = STAGES["descriptions"](chain.metrics, {"describer": chain.models["describer"]}, options())
     read = {"captions": upstream(chain.tables["llmscore", "captions"])}
     read |= {"regions": upstream(other.tables["llmscore", "regions"])}
@@ -245,7 +241,7 @@ def test_metrics_that_look_with_one_model_encode_an_image_once() -> None:
     scales = '{"rating": 35, "semantic_consistency": 8, "naturalness": 9, "artifacts": 2, "rationale": "So."}'
     judge = Seer(lambda image, request: scales)
     metrics = {"viescore": VieScoreConfig(), "gpt4v_eval": Gpt4vEvalConfig()}
-    chain = Chain(metrics, source([*pictures(2), b"no image"], ["p0", "nowhere", "p0"]), judge=judge).run()
+    chain = Chain(metrics, tiny.image_table([*pictures(2), b"no image"], ["p0", "nowhere", "p0"]), judge=judge).run()
     assert judge.encoded == [colour(0), colour(1)] and judge.calls == 1
     assert [row["score"] for row in chain.rows("viescore")] == [4.0, None, None]
     assert [row["score"] for row in chain.rows("gpt4v_eval")] == [35.0, None, None]
@@ -260,7 +256,7 @@ def test_prompts_are_compared_with_captions_and_descriptions() -> None:
     }
     captioner = Seer(lambda image, request: "a red car")
     describer = ScriptedModel(lambda request: "u" * 40)
-    images = source([*pictures(2), b"no image"], ["p0", "empty", "p0"])
+    images = tiny.image_table([*pictures(2), b"no image"], ["p0", "empty", "p0"])
     chain = Chain(metrics, images, captioner=captioner, grounder=Seer(), describer=describer, embedder=Embedder()).run()
     same, empty, broken = chain.rows("capclip")
     assert same["score"] == pytest.approx(1) and kinds([empty, broken]) == ["empty_prompt", "corrupt_image"]
@@ -271,7 +267,7 @@ def test_prompts_are_compared_with_captions_and_descriptions() -> None:
 def test_a_similarity_that_is_no_number_is_a_null() -> None:
     captioner = Seer(lambda image, request: "nowhere near" if image == colour(0) else "a red car")
     metrics: dict[str, Metric] = {"capclip": SentenceMatchingConfig()}
-    chain = Chain(metrics, source(pictures(2), ["p0", "p0"]), captioner=captioner, embedder=Embedder()).run()
+    chain = Chain(metrics, tiny.image_table(pictures(2), ["p0", "p0"]), captioner=captioner, embedder=Embedder()).run()
     assert kinds(chain.rows("capclip")) == ["not_finite", None]
 
 

@@ -131,19 +131,14 @@ def test_the_score_is_the_share_of_statements_that_hold_with_what_was_seen_for_e
     assert released["score"] == pytest.approx(2 / 3), "the same looks, read the other way round"
 
 
-def test_a_model_that_cannot_see_an_image_costs_its_row_alone() -> None:
-    seen = look(images("p1", "p1", "p0"), models(reader=ScriptedModels(blind_to=17)))["vpeval"]
-    first, second, third = scored(seen)
-    assert (first["error"], third["error"]) == (None, None)
-    assert second["score"] is None
-    assert (second["error"]["kind"], second["error"]["retryable"]) == ("model_failed", True)
-    assert "cannot see 17" in second["error"]["message"]
-
-
-def test_an_image_that_does_not_decode_and_one_of_no_known_prompt_keep_their_places() -> None:
-    table = image_table([b"no image", encoded(picture(0)), encoded(picture(1))], ["p0", "p9", "p0"])
-    seen = look(table, models())["vpeval"].to_pylist()
-    assert [row["error"] and row["error"]["kind"] for row in seen] == ["corrupt_image", "unknown_prompt", None]
+def test_what_fails_costs_its_row_alone() -> None:
+    shown = [encoded(picture(0, width=width)) for width in (16, 17, 18, 19)]
+    table = image_table([*shown, b"no image"], ["p1", "p1", "p0", "p9", "p0"])
+    rows_scored = scored(look(table, models(reader=ScriptedModels(blind_to=17)))["vpeval"])
+    kinds = [row["error"] and row["error"]["kind"] for row in rows_scored]
+    assert kinds == [None, "model_failed", None, "unknown_prompt", "corrupt_image"]
+    assert [row["score"] is None for row in rows_scored] == [kind is not None for kind in kinds]
+    assert rows_scored[1]["error"]["retryable"] and "cannot see 17" in rows_scored[1]["error"]["message"]
 
 
 def test_a_row_of_several_images_is_the_mean_of_what_is_seen_in_each() -> None:

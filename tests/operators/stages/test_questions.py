@@ -46,16 +46,12 @@ def test_a_prompt_without_text_is_an_error_row(text: str | None) -> None:
     assert (question["prompt_id"], question["question_id"]) == ("p0", None)
 
 
-def test_there_is_one_row_per_prompt_in_order_and_a_bad_one_costs_only_itself() -> None:
-    questions = ask(prompt_table(["one", "", "three", "one"]), METRIC)
+@pytest.mark.parametrize("texts", [["one", "", "three", "one"], []])
+def test_there_is_one_row_per_prompt_in_order_and_a_bad_one_costs_only_itself(texts: list[str]) -> None:
+    questions = ask(prompt_table(texts), METRIC)
     assert questions.schema == schemas.QUESTIONS
-    assert questions["prompt_id"].to_pylist() == ["p0", "p1", "p2", "p3"]
-    assert [error is None for error in questions["error"].to_pylist()] == [True, False, True, True]
-
-
-def test_no_prompts_give_an_empty_table_of_the_same_schema() -> None:
-    questions = ask(prompt_table([]), METRIC)
-    assert (questions.num_rows, questions.schema) == (0, schemas.QUESTIONS)
+    assert questions["prompt_id"].to_pylist() == [f"p{number}" for number in range(len(texts))]
+    assert [error is None for error in questions["error"].to_pylist()] == [text != "" for text in texts]
 
 
 def test_the_template_and_the_answer_are_the_metrics() -> None:

@@ -13,7 +13,6 @@ from plumbline.operators.metrics.dsg import DsgConfig
 from plumbline.operators.metrics.gecko import GeckoConfig
 from plumbline.operators.metrics.tifa import TifaConfig
 from plumbline.operators.metrics.vq2 import Vq2Config
-from plumbline.operators.metrics.writer import WriterConfig
 from plumbline.operators.metrics.writing import WrittenQuestion, identified
 from plumbline.operators.models.vqa_profiles import Reduction
 from plumbline.operators.stages.scores import WrittenIndex
@@ -150,17 +149,6 @@ def test_a_question_that_the_prompt_does_not_entail_stays_without_a_score() -> N
     assert [element["score"] is None for element in row["elements"]] == [False, True]
 
 
-def test_where_no_question_is_left_the_score_is_null() -> None:
-    row = only_row(score(two_answers(), "gecko", GeckoConfig(threshold=0.95), written_index(0.01)))
-    assert (row["score"], row["error"]["kind"]) == (None, "no_questions")
-
-
-def test_an_entailment_that_failed_leaves_its_prompts_images_without_a_score() -> None:
-    failed = rows.error_value(RowError("model_failed", "no memory", retryable=True))
-    row = only_row(score(two_answers(), "gecko", GeckoConfig(), written_index(error=failed)))
-    assert (row["score"], row["error"]) == (None, failed)
-
-
 def colour_question(colour: str, *, keep: bool | None = None) -> WrittenQuestion:
     choices = ("red", "blue", "green")
     return WrittenQuestion("1", f"is the dog {colour}?", choices, colour, keep=keep)
@@ -181,50 +169,55 @@ def answers_to(*questions: WrittenQuestion) -> pa.Table:
     return rows.table([{**IDS, "answers": given}], schemas.ANSWERS)
 
 
-def test_answers_to_one_writing_of_the_questions_are_never_taken_for_answers_to_another() -> None:
-    answers, rewritten = answers_to(colour_question("red")), index_of(colour_question("blue"))
-    row = only_row(score(answers, "gecko", GeckoConfig(nli=None), rewritten))
-    assert (row["score"], row["elements"]) == (None, None)
-    assert (row["error"]["kind"], row["error"]["retryable"]) == ("incomplete_cell", True)
-    assert "is the dog blue?" in row["error"]["message"]
+def failed_questions(kind: str) -> WrittenIndex:
+    error = rows.error_value(RowError(kind, "no form"))
+    return WrittenIndex(rows.table([{"prompt_id": "p", "error": error}], schemas.QUESTIONS), None)
 
 
-@pytest.mark.parametrize("metric", [GeckoConfig(nli=None), DsgConfig(), TifaConfig(), Vq2Config()])
-def test_a_missing_answer_is_an_error_and_never_a_no(metric: WriterConfig) -> None:
-    asked = [WrittenQuestion(str(n), f"{n}?", ("yes", "no"), "yes") for n in range(2)]
-    row = only_row(score(answers_to(asked[0]), "m", metric, index_of(*asked)))
-    assert (row["score"], row["error"]["kind"], row["error"]["retryable"]) == (None, "incomplete_cell", True)
+def entailed_elsewhere(question: WrittenQuestion) -> WrittenIndex:
+    """The question, with an entailment of another one."""
+    (one,) = identified([question])
+    found = [{"prompt_id": "p", "question_id": "another", "p_entail": 0.9}]
+    asked = rows.table([{"prompt_id": "p", **one._asdict()}], schemas.QUESTIONS)
+    return WrittenIndex(asked, rows.table(found, schemas.ENTAILMENTS))
 
 
-def test_an_image_without_its_one_answer_is_an_error_of_its_own_row() -> None:
-    row = only_row(score(answers_table(), "vqascore", tiny.vqascore()))
-    assert (row["score"], row["error"]["kind"], row["error"]["retryable"]) == (None, "incomplete_cell", True)
+RED, BLUE = colour_question("red"), colour_question("blue")
+ASKED = [WrittenQuestion(str(n), f"{n}?", ("yes", "no"), "yes") for n in range(2)]
+NO_MEMORY = rows.error_value(RowError("model_failed", "no memory", retryable=True))
+
+
+@pytest.mark.parametrize(
+    ("answers", "metric", "written", "kind"),
+    [
+        (two_answers(), GeckoConfig(threshold=0.95), written_index(0.01), "no_questions"),
+        (two_answers(), GeckoConfig(), written_index(error=NO_MEMORY), "model_failed"),
+        (two_answers(), DsgConfig(), failed_questions("unreadable_reply"), "unreadable_reply"),
+        (two_answers(), DsgConfig(), WrittenIndex(schemas.QUESTIONS.empty_table(), None), "incomplete_cell"),
+        (answers_to(RED), GeckoConfig(nli=None), index_of(BLUE), "incomplete_cell"),
+        (answers_to(RED), GeckoConfig(), entailed_elsewhere(RED), "incomplete_cell"),
+        (answers_table(), tiny.vqascore(), None, "incomplete_cell"),
+        *((answers_to(ASKED[0]), metric, index_of(*ASKED), "incomplete_cell")
+          for metric in (GeckoConfig(nli=None), DsgConfig(), TifaConfig(), Vq2Config())),
+    ],
+    ids=["no question left", "entailment failed", "questions failed", "no questions", "answers to another writing",
+         "no entailment", "no answer", "gecko lacks one", "dsg lacks one", "tifa lacks one", "vq2 lacks one"],
+)  # fmt: skip
+def test_what_lacks_something_is_null_with_its_reason_and_never_a_no(
+    answers: pa.Table, metric: Any, written: WrittenIndex | None, kind: str
+) -> None:
+    row = only_row(score(answers, "m", metric, written))
+    assert (row["score"], row["error"]["kind"]) == (None, kind)
+    assert row["error"]["retryable"] == (kind in ("incomplete_cell", "model_failed"))
 
 
 def test_answers_to_questions_that_are_asked_no_more_do_not_matter() -> None:
-    answers = answers_to(colour_question("red"), colour_question("blue")._replace(question_id="2"))
-    row = only_row(score(answers, "gecko", GeckoConfig(nli=None), index_of(colour_question("red"))))
+    answers = answers_to(RED, BLUE._replace(question_id="2"))
+    row = only_row(score(answers, "gecko", GeckoConfig(nli=None), index_of(RED)))
     assert (row["score"], row["n_questions"], row["error"]) == (pytest.approx(0.8, rel=1e-6), 1, None)
 
 
 def test_a_question_that_the_filter_dropped_needs_no_answer() -> None:
-    written = index_of(colour_question("red"), colour_question("blue", keep=False)._replace(question_id="2"))
-    row = only_row(score(answers_to(colour_question("red")), "tifa", TifaConfig(), written))
+    written = index_of(RED, colour_question("blue", keep=False)._replace(question_id="2"))
+    row = only_row(score(answers_to(RED), "tifa", TifaConfig(), written))
     assert (row["score"], row["n_questions"], row["error"]) == (1.0, 1, None)
-
-
-def test_an_image_whose_prompt_has_no_questions_has_their_error() -> None:
-    failed = rows.error_value(RowError("unreadable_reply", "no form"))
-    written = WrittenIndex(rows.table([{"prompt_id": "p", "error": failed}], schemas.QUESTIONS), None)
-    assert only_row(score(two_answers(), "m", DsgConfig(), written))["error"] == failed
-    nothing = WrittenIndex(schemas.QUESTIONS.empty_table(), None)
-    assert only_row(score(two_answers(), "m", DsgConfig(), nothing))["error"]["kind"] == "incomplete_cell"
-
-
-def test_a_question_without_its_entailment_is_not_scored_as_if_the_prompt_entailed_it() -> None:
-    one = index_of(colour_question("red")).questions["p"][0]
-    table = rows.table([{"prompt_id": "p", **one._asdict()}], schemas.QUESTIONS)
-    other = rows.table([{"prompt_id": "p", "question_id": "another", "p_entail": 0.9}], schemas.ENTAILMENTS)
-    written = WrittenIndex(table, other)
-    row = only_row(score(answers_to(colour_question("red")), "gecko", GeckoConfig(), written))
-    assert (row["score"], row["error"]["kind"]) == (None, "incomplete_cell")

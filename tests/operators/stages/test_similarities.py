@@ -185,33 +185,21 @@ def test_a_text_that_failed_is_tried_again_with_the_next_shard(similarity: ClipS
     assert error_kinds(compare(operator, images)["clipscore"]) == [None, None]
 
 
-@pytest.mark.parametrize("text", ["", " \n"])
-def test_an_empty_prompt_is_an_error_for_every_variant_even_one_with_a_prefix(text: str) -> None:
-    metrics = {variant: ClipScoreConfig(variant=variant) for variant in ("cosine", "original")}
-    tables = compare(
-        operator_of(ScriptedModel([1.0, 0.0])), image_table(PICTURES[:2], ["p", "q"]), {"p": text, "q": "a"}, metrics
-    )
-    for table in tables.values():
-        assert error_kinds(table) == ["empty_prompt", None]
-        assert table["similarity"].to_pylist() == [None, 1.0]
-
-
-def test_an_unknown_prompt_says_which() -> None:
-    table = compare(operator_of(ScriptedModel([1.0, 0.0])), image_table(PICTURES[:2], ["p99", "p0"]))["clipscore"]
-    assert error_kinds(table) == ["unknown_prompt", None]
-    assert "'p99'" in table["error"][0]["message"].as_py()
-
-
 @pytest.mark.parametrize("image_batch", [1, 2, 100])
 def test_bad_images_cost_only_themselves_and_keep_their_places(image_batch: int) -> None:
     wide = [encoded(picture(0, width=width)) for width in (10, 13, 11)]
-    images = image_table([b"broken", wide[0], None, wide[1], wide[2], wide[2]], ["p0"] * 5 + [None])
-    table = compare(operator_of(ScriptedModel([0.6, 0.8]), image_batch=image_batch), images)["clipscore"]
-    assert table["image_id"].to_pylist() == [f"i{number}" for number in range(6)]
-    assert error_kinds(table) == ["corrupt_image", None, "missing_image", "model_failed", None, "missing_prompt_id"]
-    assert [number and round(number, 6) for number in table["similarity"].to_pylist()] == [
-        None, 0.6, None, None, 0.6, None,
-    ]  # fmt: skip
+    images = image_table(
+        [b"broken", wide[0], None, wide[1], wide[2], *[wide[2]] * 4], ["p0"] * 5 + [None, "p99", "none", "blank"]
+    )
+    metrics = {variant: ClipScoreConfig(variant=variant) for variant in ("cosine", "original")}
+    operator = operator_of(ScriptedModel([0.6, 0.8]), image_batch=image_batch)
+    expected = ["corrupt_image", None, "missing_image", "model_failed", None, "missing_prompt_id", "unknown_prompt"]
+    expected += ["empty_prompt"] * 2  # even for the variant with a prefix
+    for table in compare(operator, images, {**PROMPTS, "none": "", "blank": " \n"}, metrics).values():
+        assert table["image_id"].to_pylist() == [f"i{number}" for number in range(9)]
+        assert error_kinds(table) == expected and "'p99'" in table["error"][6]["message"].as_py()
+        similarities = [number and round(number, 6) for number in table["similarity"].to_pylist()]
+        assert similarities == [None if kind else 0.6 for kind in expected]
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])

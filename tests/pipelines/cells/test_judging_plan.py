@@ -6,8 +6,7 @@ import pytest
 
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.plans.plan import Plan
-from plumbline.pipelines.sweeps.planning import plan_sweep
-from tests.bench_of import sweep_config, write_benchmark
+from tests.bench_of import plan_bench, sweep_config, write_benchmark
 from tests.operators.tiny import captioners, judges
 
 
@@ -33,7 +32,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def plan_of(bench: Path, folder: Path, *words: str) -> Plan:
-    return plan_sweep(sweep_config(bench, folder / "store", *words)).plan
+    return plan_bench(bench, folder / "store", *words).plan
 
 
 def counts(plan: Plan) -> dict[str, int]:

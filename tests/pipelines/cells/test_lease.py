@@ -14,9 +14,10 @@ from queue import Queue
 import pytest
 
 from plumbline.operators.errors import PlumblineError
-from plumbline.pipelines.base.storage import StorageConfig, WriteError
+from plumbline.pipelines.base.storage import WriteError
 from plumbline.pipelines.cells.lease import Clock, Lease, LeaseHeld, LeaseLost, living, see, standing, take
 from plumbline.pipelines.cells.store import Store
+from tests.commands import store_at
 
 ROOT = Path(__file__).parent.parent.parent.parent
 SECONDS = 60.0
@@ -53,12 +54,6 @@ class Script(Clock):
     def pause(self, seconds: float) -> None:
         self.time += seconds
         self.meanwhile()
-
-
-@pytest.fixture(params=["folder", "s3"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    url = str(tmp_path / "store") if request.param == "folder" else request.getfixturevalue("bucket") + "/some/prefix"
-    return Store(StorageConfig().locate(url))
 
 
 def taken(store: Store, clock: Clock, wait: float = 0.0, job: str = "nightly") -> Lease:
@@ -160,7 +155,7 @@ def test_a_number_that_was_tidied_away_is_not_taken_twice(store: Store) -> None:
 def test_a_holder_whose_store_is_out_of_reach_for_a_while_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = Store(StorageConfig().locate(str(tmp_path / "store")))
+    store = store_at(tmp_path / "store")
     lease = taken(store, Script())
     (tmp_path / "store").rename(tmp_path / "away")
     (tmp_path / "store").write_text("in the way")
@@ -203,7 +198,7 @@ class Late(Script):
 
 
 def test_a_late_holder_whose_disk_is_full_keeps_trying_and_is_told_once_another_took_its_place(tmp_path: Path) -> None:
-    store = Store(StorageConfig().locate(str(tmp_path / "store")))
+    store = store_at(tmp_path / "store")
     clock, told = Late(), Queue[LeaseLost]()
     with take(store, "night", "nightly", seconds=0.3, clock=clock) as lease:
         lease.when_lost = told.put

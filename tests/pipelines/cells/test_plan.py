@@ -17,7 +17,7 @@ from plumbline.operators.metrics.writing import is_asked
 from plumbline.pipelines.plans.plan import Plan
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.writing import public_config
-from tests.bench_of import PACK, images, prompts, sweep_config, write_benchmark, write_rows
+from tests.bench_of import PACK, images, plan_bench, prompts, sweep_config, write_benchmark, write_rows
 from tests.operators import tiny
 
 
@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def planned(folder: Path, *overrides: str) -> Plan:
-    return plan_sweep(sweep_config(folder, folder.parent / "store", *overrides)).plan
+    return plan_bench(folder, folder.parent / "store", *overrides).plan
 
 
 def paths(plan: Plan, stage: str | None = None) -> set[str]:
@@ -109,12 +109,12 @@ def test_what_vqascore_leaves_open_is_as_its_model_is_asked_in_the_keys_and_in_t
     folder: Path, tmp_path: Path
 ) -> None:
     store, chat = tmp_path / "store", str(tiny.save_qwen2_vl(tmp_path / "qwen"))
-    released = plan_sweep(sweep_config(folder, store))
+    released = plan_bench(folder, store)
     template, answer, reduction = RELEASED
     said = [f"metrics.vqascore.template='{template}'", f"metrics.vqascore.answer='{answer}'"]
-    spelled = plan_sweep(sweep_config(folder, store, *said, f"metrics.vqascore.reduction={reduction}"))
+    spelled = plan_bench(folder, store, *said, f"metrics.vqascore.reduction={reduction}")
     assert paths(spelled.plan) == paths(released.plan) and spelled.config == released.config, "a default is its value"
-    other = plan_sweep(sweep_config(folder, store, "models.vqa.family=vlm", f"models.vqa.checkpoint={chat}"))
+    other = plan_bench(folder, store, "models.vqa.family=vlm", f"models.vqa.checkpoint={chat}")
     recorded = public_config(other.config)["metrics"]["vqascore"]
     assert recorded["template"] == 'Does this figure show "{}"? Please answer Yes or No.'
     assert recorded["reduction"] == "first"
@@ -128,7 +128,7 @@ def test_a_released_penalty_is_in_the_keys_and_told_with_what_is_asked(
     tiny.write_json(chat / "generation_config.json", {"repetition_penalty": 1.05})
     model = ("metric=[vqascore]", "models.vqa.family=vlm", f"models.vqa.checkpoint={chat}")
     ignored, released = (
-        plan_sweep(sweep_config(folder, tmp_path / "store", *model, *said))
+        plan_bench(folder, tmp_path / "store", *model, *said)
         for said in ((), ("+models.vqa.repetition_penalty=released",))
     )
     assert changed(ignored.plan, released.plan) == {"answers:vqa": 4, "scores": 4}
@@ -258,13 +258,11 @@ def test_a_link_is_known_by_its_own_name_and_its_file_by_where_it_lies(folder: P
     ):
         place.rename(tmp_path / f"blob-{name.split('.')[0]}")
         (tmp_path / name).symlink_to(tmp_path / f"blob-{name.split('.')[0]}")
-    sources = plan_sweep(
-        sweep_config(
-            folder,
-            tmp_path / "store",
-            f"benchmark.prompts={tmp_path}/prompts.parquet",
-            f"benchmark.images={tmp_path}/sdxl.parquet",
-        )
+    sources = plan_bench(
+        folder,
+        tmp_path / "store",
+        f"benchmark.prompts={tmp_path}/prompts.parquet",
+        f"benchmark.images={tmp_path}/sdxl.parquet",
     ).sources
     assert sources.generators == ["sdxl"] and len(sources.prompts) == 8
     assert {shard.source()["url"] for shard in sources.image_shards} == {str(tmp_path / "blob-sdxl")}
@@ -291,19 +289,6 @@ def test_a_benchmark_that_grows_touches_nothing_that_was_there(folder: Path) -> 
     write_rows(folder / "images/atlas/1.parquet", images("atlas", 12)[8:])
     added = {"questions": 1, "answers:vqa": 1, "similarities:clip": 1, "scores": 2}
     assert changed(before, planned(folder, both)) == added
-
-
-def test_what_stands_at_an_address_is_in_the_keys(folder: Path) -> None:
-    image, place = images("atlas", 1)[0], folder / "images/atlas/0.png"
-    place.write_bytes(image["image"])
-    write_rows(folder / "images/atlas/00000.parquet", [{"prompt_id": image["prompt_id"], "uri": str(place)}])
-    before = planned(folder)
-    assert paths(planned(folder)) == paths(before)
-    place.write_bytes(images("flint", 1)[0]["image"])
-    replaced = planned(folder)
-    assert changed(before, replaced) == {"answers:vqa": 1, "similarities:clip": 1, "scores": 2}
-    place.unlink()
-    assert changed(replaced, planned(folder)) == {"answers:vqa": 1, "similarities:clip": 1, "scores": 2}
 
 
 def test_an_address_beside_an_images_own_bytes_is_not_looked_at(folder: Path) -> None:

@@ -12,20 +12,15 @@ from plumbline.operators import rows, schemas
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.sources.shards import read_shard
 from plumbline.pipelines.sweeps import results
-from plumbline.pipelines.sweeps.planning import plan_sweep
-from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
-from tests.bench_of import images, prompts, sweep_config, write_benchmark, write_rows
-from tests.jobs.test_rerun import METRIC, write_scores
-
-TABLES = ("scores", "summary", "errors")
+from plumbline.pipelines.sweeps.sweep import FinishedSweep
+from tests.bench_of import Bench, images, prompts, run_plan, run_tables, save_scores, write_rows
 
 
-class Nights:
+class Nights(Bench):
     """A benchmark whose cells are scored as they come, with a sweep after each change."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.bench = write_benchmark(folder / "bench")
-        self.store = folder / "store"
+        super().__init__(folder, "metric=[clipscore]")
         self.read: list[str] = []
         """The cells that the last sweep read."""
         read = Store.read
@@ -36,14 +31,14 @@ class Nights:
 
         monkeypatch.setattr(Store, "read", noting)
 
-    def run(self, store: Path | None = None) -> FinishedSweep:
-        config = sweep_config(self.bench, store or self.store, METRIC)
-        write_scores(config)
+    def sweep(self, *words: str) -> FinishedSweep:
+        planned = self.plan(*words)
+        save_scores(planned)
         self.read.clear()
-        return run_sweep(plan_sweep(config), lambda progress: None)
+        return run_plan(self.plan(*words))
 
     def add(self, generator: str, count: int = 8, file: str = "00000") -> None:
-        write_rows(self.bench / f"images/{generator}/{file}.parquet", images(generator, count))
+        self.write(generator, images(generator, count), file)
 
     def generators_read(self) -> set[str]:
         return {path.split("/")[2] for path in self.read}
@@ -54,24 +49,20 @@ def nights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nights:
     return Nights(tmp_path, monkeypatch)
 
 
-def tables(done: FinishedSweep) -> dict[str, pd.DataFrame]:
-    return {name: pd.read_parquet(f"{done.folder}/{name}.parquet") for name in TABLES}
-
-
 def assert_as_if_nothing_stood(nights: Nights, done: FinishedSweep, folder: Path) -> None:
     """The tables are those of a sweep over the same cells that knows no run."""
-    shutil.copytree(nights.store, folder, ignore=shutil.ignore_patterns("runs"), copy_function=shutil.copy2)
-    fresh = nights.run(folder)
+    shutil.copytree(nights.store.place.url, folder, ignore=shutil.ignore_patterns("runs"), copy_function=shutil.copy2)
+    fresh = nights.sweep(f"store={folder}")
     assert nights.read, "every cell is read"
-    for name, table in tables(fresh).items():
-        pd.testing.assert_frame_equal(tables(done)[name], table)
+    for name, table in run_tables(fresh).items():
+        pd.testing.assert_frame_equal(run_tables(done)[name], table)
 
 
 def test_a_night_with_one_new_generator_reads_its_cells_alone(nights: Nights, tmp_path: Path) -> None:
-    first = nights.run()
+    first = nights.sweep()
     assert nights.generators_read() == {"atlas", "flint"}
     nights.add("cobalt", count=6)
-    second = nights.run()
+    second = nights.sweep()
     assert nights.generators_read() == {"cobalt"} and len(nights.read) == 2
     assert (second.results.rows, second.results.n_null) == (first.results.rows + 8, 2)
     assert_as_if_nothing_stood(nights, second, tmp_path / "fresh")
@@ -83,9 +74,9 @@ def test_a_generator_that_grows_changes_its_last_part_alone(
 ) -> None:
     monkeypatch.setattr(results, "MAX_PART_ROWS", rows_of_a_part)
     nights.add("atlas", 4, file="00001")
-    nights.run()
+    nights.sweep()
     nights.add("atlas", 4, file="00002")
-    grown = nights.run()
+    grown = nights.sweep()
     assert len(nights.read) == changed and nights.generators_read() == {"atlas"}
     assert_as_if_nothing_stood(nights, grown, tmp_path / "fresh")
 
@@ -93,15 +84,15 @@ def test_a_generator_that_grows_changes_its_last_part_alone(
 def test_rows_without_a_score_that_are_taken_over_keep_their_error_and_their_place(
     nights: Nights, tmp_path: Path
 ) -> None:
-    planned = plan_sweep(sweep_config(nights.bench, nights.store, METRIC))
+    planned = nights.plan()
     cell = planned.plan.scores["clipscore"][-1]
     ids = read_shard(cell.shard, ("image_id", "prompt_id")).to_pylist()
     error = {"kind": "corrupt_image", "message": "it does not decode", "retryable": False}
     failed = [{**row, "generator": "flint", "metric": "clipscore", "error": error} for row in ids]
     planned.store.save(planned.plan.to_compute(cell), rows.table(failed, schemas.ELEMENT_SCORES))
-    nights.run()
+    nights.sweep()
     nights.add("cobalt")
-    done = nights.run()
+    done = nights.sweep()
     errors = done.results.errors.to_pylist()
     assert nights.generators_read() == {"cobalt"} and done.results.n_null == 4
     assert [(row["file"], row["row"]) for row in errors] == [(cell.shard.url, row) for row in range(4, 8)]
@@ -111,8 +102,8 @@ def test_rows_without_a_score_that_are_taken_over_keep_their_error_and_their_pla
 @pytest.mark.parametrize("harm", ["damage", "delete", "forget what was counted"])
 def test_a_part_that_cannot_be_taken_over_is_made_of_its_cells_again(harm: str, nights: Nights, tmp_path: Path) -> None:
     """As are those of runs that were written before parts held their tallies."""
-    nights.run()
-    for path in nights.store.glob("runs/*/scores.parquet/00000-*.parquet"):
+    nights.sweep()
+    for path in nights.runs.glob("*/scores.parquet/00000-*.parquet"):
         if harm == "delete":
             path.unlink()
         elif harm != "damage":
@@ -120,22 +111,20 @@ def test_a_part_that_cannot_be_taken_over_is_made_of_its_cells_again(harm: str, 
         else:
             path.write_bytes(path.read_bytes()[:-9] + b"otherwise")
     nights.add("cobalt")
-    done = nights.run()
+    done = nights.sweep()
     assert "atlas" in nights.generators_read()
     assert_as_if_nothing_stood(nights, done, tmp_path / "fresh")
 
 
 def test_a_cell_that_is_written_anew_is_read_again(nights: Nights, tmp_path: Path) -> None:
-    nights.run()
-    config = sweep_config(nights.bench, nights.store, METRIC)
-    planned = plan_sweep(config)
+    nights.sweep()
+    planned = nights.plan()
     cell = planned.plan.scores["clipscore"][0]
     table = planned.store.read(cell.path)
-    path = nights.store / cell.path
-    path.unlink()
+    planned.store.remove(cell.path)
     planned.store.save(planned.plan.to_compute(cell), table.set_column(4, "score", pa.array([0.75] * len(table))))
     nights.add("cobalt")
-    done = nights.run()
+    done = nights.sweep()
     assert 0.75 in done.results.read_scores().column("score").to_pylist()
     assert_as_if_nothing_stood(nights, done, tmp_path / "fresh")
 
@@ -143,12 +132,12 @@ def test_a_cell_that_is_written_anew_is_read_again(nights: Nights, tmp_path: Pat
 def test_prompts_that_are_labelled_otherwise_are_counted_anew_and_an_added_prompt_changes_no_part(
     nights: Nights, tmp_path: Path
 ) -> None:
-    nights.run()
+    nights.sweep()
     asked = prompts(9)
-    write_rows(nights.bench / "prompts.parquet", asked, row_group=8)
-    nights.run()
+    write_rows(nights.folder / "prompts.parquet", asked, row_group=8)
+    nights.sweep()
     assert not nights.read
-    write_rows(nights.bench / "prompts.parquet", [{**asked[0], "skills": ["other"]}, *asked[1:]], row_group=8)
-    done = nights.run()
+    write_rows(nights.folder / "prompts.parquet", [{**asked[0], "skills": ["other"]}, *asked[1:]], row_group=8)
+    done = nights.sweep()
     assert len(nights.read) == 4 and "other" in done.results.summary.column("skill").to_pylist()
     assert_as_if_nothing_stood(nights, done, tmp_path / "fresh")

@@ -14,9 +14,9 @@ from plumbline.operators import decoding as module
 from plumbline.operators.errors import RowError
 from plumbline.pipelines.cells.cells import PlannedCell
 from plumbline.pipelines.cells.runs import read_manifest
-from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
-from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
-from tests.bench_of import images, sweep_config, write_benchmark, write_rows
+from plumbline.pipelines.sweeps.planning import PlannedSweep
+from plumbline.pipelines.sweeps.sweep import FinishedSweep
+from tests.bench_of import images, plan_bench, run_plan, write_benchmark, write_rows
 
 METRIC = "metric=[edge_density]"
 SLOW = RowError("image_too_slow", "decoding takes too long", retryable=True)
@@ -48,12 +48,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 def planned(folder: Path, *overrides: str) -> PlannedSweep:
-    return plan_sweep(sweep_config(folder, folder.parent / "store", METRIC, *overrides))
+    return plan_bench(folder, folder.parent / "store", METRIC, *overrides)
 
 
 def run(folder: Path, *overrides: str) -> FinishedSweep:
     """A sweep's run, with the page that a run is whole with."""
-    done = run_sweep(planned(folder, *overrides), lambda progress: None)
+    done = run_plan(planned(folder, *overrides))
     (Path(done.folder) / "report.html").touch()
     return done
 
@@ -80,7 +80,7 @@ def test_only_rows_that_failed_are_tried_again_and_new_images_wait(
     assert of(retry.plan.missing) == [("image_statistics", "atlas"), ("scores", "atlas")]
     assert of(retry.plan.left) == [("image_statistics", "cobalt")] * 2 + [("scores", "cobalt")] * 2
     show_plan(make_console(), retry)
-    done = run_sweep(retry, lambda progress: None)
+    done = run_plan(retry)
     show_leaderboards(make_console(), done)
     output = capsys.readouterr().out
     assert "retry_failed: 2 failed rows of 1 cells are tried again" in output

@@ -9,8 +9,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from plumbline.jobs.command import run_job
-from plumbline.jobs.sweep import COMMAND, main
 from plumbline.operators.errors import RowError
 from plumbline.operators.models.calls import Generation, Request
 from plumbline.operators.models.families.clip import ClipSimilarity
@@ -20,8 +18,9 @@ from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.cells.runs import newest_run
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
-from tests.bench_of import compute, images, prompts, sweep_config, write_benchmark, write_rows
+from plumbline.pipelines.sweeps.planning import PlannedSweep
+from tests.bench_of import compute, images, plan_bench, prompts, write_benchmark, write_rows
+from tests.commands import run
 
 BOTH = "metric=[vqascore,clipscore]"
 """Metrics whose cells are compared by their rows."""
@@ -34,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def plan(folder: Path) -> Callable[..., PlannedSweep]:
-    return lambda *overrides: plan_sweep(sweep_config(folder, folder.parent / "store", *overrides))
+    return lambda *overrides: plan_bench(folder, folder.parent / "store", *overrides)
 
 
 @pytest.fixture
@@ -95,7 +94,7 @@ def scores_by_command(folder: Path, store: str) -> list[dict[str, Any]]:
     """The newest run's scores after a sweep without Ray."""
     given = ["sweep=shapes", BOTH, f"benchmark.prompts={folder}/prompts.parquet", f"benchmark.images={folder}/images"]
     place = StorageConfig().locate(str(folder.parent / store))
-    assert run_job(COMMAND, main, [*given, f"store={place}", "cluster=here", "shard_rows=4"]) == 0
+    assert run("sweep", *given, f"store={place}", "cluster=here", "shard_rows=4").code == 0
     table = Store(place).read_table(f"runs/{newest_run(Store(place))}/scores.parquet")
     return [dict(row) for row in table.sort_by([("metric", "ascending"), ("prompt_id", "ascending")]).to_pylist()]
 
@@ -124,12 +123,12 @@ def test_a_benchmark_that_grows_has_only_its_new_prompts_written_about_and_its_n
     folder = write_benchmark(tmp_path / "bench", ["atlas"], count=6)
     asked = asked_texts(monkeypatch)
     store = tmp_path / "store"
-    first = plan_sweep(sweep_config(folder, store, "metric=[gecko]"))
+    first = plan_bench(folder, store, "metric=[gecko]")
     compute(first)
     known = {prompt["text"] for prompt in prompts(6)}
     before = len(asked)
     write_benchmark(folder, ["atlas"], count=8)
-    grown = plan_sweep(sweep_config(folder, store, "metric=[gecko]"))
+    grown = plan_bench(folder, store, "metric=[gecko]")
     compute(grown)
     assert not any(text in request for text in known for request in asked[before:])
     old = {row["prompt_id"]: row["question_id"] for row in rows_of(first, "questions", {})}

@@ -4,54 +4,44 @@ import json
 import random
 import shutil
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from plumbline.jobs.command import run_job
-from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.lease import Holder, see, take
 from plumbline.pipelines.cells.runs import read_manifest
 from plumbline.pipelines.cells.store import Store, StoreError
 from plumbline.pipelines.maintenance.working_sweeps import present, signs
 from plumbline.pipelines.nightly.outcome import NightOutcome, outcome_path, read_outcome
-from plumbline.pipelines.sweeps.planning import plan_sweep
-from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
-from tests.bench_of import images, prompts, sweep_config, write_benchmark, write_rows
-from tests.jobs.test_rerun import METRIC
-from tests.made_scores import write_scores
+from plumbline.pipelines.sweeps.sweep import FinishedSweep
+from tests.bench_of import Bench, images, prompts, run_plan, run_tables, save_scores, write_rows
+from tests.commands import run, store_at
 
-TABLES = ("scores", "summary", "errors")
 FILES = ("manifest.json", "cells.parquet", "summary.parquet", "errors.parquet", "scores.parquet/00000-*.parquet")
 
 
-class Standing:
+class Standing(Bench):
     """A store with a run in which some rows have no score."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.bench = write_benchmark(folder / "bench", generators=("flint", "atlas"), count=9)
+        super().__init__(folder, "metric=[clipscore]", "max_failed=0.5", generators=("flint", "atlas"), count=9)
         shuffled = random.Random(1).sample(prompts(9), 9)
-        write_rows(self.bench / "prompts.parquet", shuffled, row_group=5)
+        write_rows(self.folder / "prompts.parquet", shuffled, row_group=5)
         drawn = random.Random(2).sample(images("atlas", 9), 7)
-        write_rows(self.bench / "images/atlas/00000.parquet", drawn, row_group=3)
-        self.store = folder / "store"
-        self.first = self.run()
-        self.tables = tables(self.first)
-        shutil.copytree(self.store, folder / "kept", copy_function=shutil.copy2)
+        write_rows(self.folder / "images/atlas/00000.parquet", drawn, row_group=3)
+        self.first = self.sweep()
+        self.tables = run_tables(self.first)
+        self.kept = shutil.copytree(self.store.place.url, folder / "kept", copy_function=shutil.copy2)
 
-    def run(self) -> FinishedSweep:
-        config = sweep_config(self.bench, self.store, METRIC, "max_failed=0.5")
-        write_scores(config)
-        return run_sweep(plan_sweep(config), lambda progress: None)
+    def sweep(self) -> FinishedSweep:
+        save_scores(self.plan())
+        return run_plan(self.plan())
 
     def restored(self) -> Path:
         """The store, as the first run left it: a run stands in no other place."""
-        shutil.rmtree(self.store)
-        shutil.copytree(self.folder / "kept", self.store, copy_function=shutil.copy2)
-        return self.store
+        shutil.rmtree(self.store.place.url)
+        return Path(shutil.copytree(self.kept, self.store.place.url, copy_function=shutil.copy2))
 
 
 @pytest.fixture(scope="module")
@@ -68,13 +58,9 @@ def turn_a_bit(path: Path, seed: int) -> None:
     path.write_bytes(data)
 
 
-def tables(run: FinishedSweep) -> dict[str, pd.DataFrame]:
-    return {name: pd.read_parquet(f"{run.folder}/{name}.parquet") for name in TABLES}
-
-
 def assert_like_the_first(standing: Standing, run: FinishedSweep) -> None:
     assert run.exit_code == standing.first.exit_code == 2 and not run.computed
-    for name, table in tables(run).items():
+    for name, table in run_tables(run).items():
         pd.testing.assert_frame_equal(table, standing.tables[name])
 
 
@@ -84,7 +70,7 @@ def test_a_run_with_a_turned_bit_is_made_anew_of_its_cells(file: str, seed: int,
     store = standing.restored()
     (path,) = (store / "runs" / standing.first.run_id).glob(file)
     turn_a_bit(path, seed)
-    again = standing.run()
+    again = standing.sweep()
     assert not again.unchanged and again.run_id != standing.first.run_id
     assert_like_the_first(standing, again)
 
@@ -96,14 +82,14 @@ def test_a_run_whose_parts_are_exchanged_is_made_anew_of_its_cells(standing: Sta
     for path, exchanged in ((other, content[0]), (one, content[1])):
         path.unlink()
         path.write_bytes(exchanged)
-    again = standing.run()
-    assert not again.unchanged and standing.run().unchanged
+    again = standing.sweep()
+    assert not again.unchanged and standing.sweep().unchanged
     assert_like_the_first(standing, again)
 
 
 def test_a_run_that_was_written_before_files_held_digests_is_read_as_it_is(standing: Standing) -> None:
     """As pandas and DuckDB write a table, and as jq writes a manifest."""
-    store = Store(StorageConfig().locate(str(standing.restored())))
+    store = store_at(standing.restored())
     folder = Path(store.place.url) / "runs" / standing.first.run_id
     pd.read_parquet(folder / "summary.parquet").to_parquet(folder / "summary.parquet")
     manifest = read_manifest(store, standing.first.run_id)
@@ -127,18 +113,16 @@ COMMANDS = {
 
 @pytest.mark.parametrize("job, file", [(job, file) for job, (_, files) in COMMANDS.items() for file in files])
 def test_a_damaged_file_is_named_in_one_line_by_whoever_reads_it(
-    job: str, file: str, standing: Standing, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    job: str, file: str, standing: Standing, tmp_path: Path
 ) -> None:
     store = standing.restored()
     (path,) = (store / "runs" / standing.first.run_id).glob(file)
     turn_a_bit(path, 7)
-    module = import_module(f"plumbline.jobs.{job}")
     given = [text.replace("OUT", str(tmp_path / "out")).replace("RUN", str(path.parent)) for text in COMMANDS[job][0]]
     given = [text.replace("/scores.parquet", "") for text in given] if job == "metaeval" else given
     store_key = [] if job == "metaeval" else [f"store={store}"]
-    code = run_job(module.COMMAND, module.main, [*store_key, *given])
-    printed = capsys.readouterr()
-    assert code == (0 if job == "status" else 1)
+    printed = run(job, *store_key, *given)
+    assert printed.code == (0 if job == "status" else 1)
     (line,) = [line for line in (printed.out + printed.err).splitlines() if str(path) in line]
     assert "damaged" in line and ("run the sweep again" in line or "collect again" in line)
 
@@ -159,7 +143,7 @@ def every_turned_bit(store: Store, path: str, read: Callable[[], object], expect
 
 
 def test_a_damaged_digest_of_weights_is_computed_anew(tmp_path: Path) -> None:
-    store = Store(StorageConfig().locate(str(tmp_path / "store")))
+    store = store_at(tmp_path / "store")
     weights, others = tmp_path / "weights", tmp_path / "others"
     weights.write_bytes(b"one")
     others.write_bytes(b"two")
@@ -179,7 +163,7 @@ def test_a_damaged_digest_of_weights_is_computed_anew(tmp_path: Path) -> None:
 
 
 def test_a_damaged_lease_sign_or_outcome_is_taken_for_none(tmp_path: Path) -> None:
-    store = Store(StorageConfig().locate(str(tmp_path / "store")))
+    store = store_at(tmp_path / "store")
     lease = take(store, "nightly", "nightly")
     assert isinstance(see(store, "nightly").holder, Holder) and lease.number == 1
     (path,) = store.files("leases/nightly")
@@ -197,7 +181,7 @@ def test_a_damaged_lease_sign_or_outcome_is_taken_for_none(tmp_path: Path) -> No
 
 
 def test_no_turned_bit_of_a_runs_table_is_read_as_another_value(standing: Standing) -> None:
-    store = Store(StorageConfig().locate(str(standing.restored())))
+    store = store_at(standing.restored())
     path = f"runs/{standing.first.run_id}/summary.parquet"
     whole = store.read_table(path)
 

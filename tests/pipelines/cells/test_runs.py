@@ -6,10 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.jobs.command import run_job
-from plumbline.jobs.status import COMMAND, main
 from plumbline.operators.errors import ConfigError
-from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.lease import LeaseLost
 from plumbline.pipelines.cells.runs import (
     by_date,
@@ -27,6 +24,7 @@ from plumbline.pipelines.cells.runs import (
 from plumbline.pipelines.cells.store import LATEST, Store
 from plumbline.pipelines.maintenance.retention import remove_run
 from plumbline.pipelines.report.report import write_report
+from tests.commands import printed, store_at
 from tests.operators.report.made import make_run
 
 OLD, NEW = "20260101-000000-000000", "20260102-000000-000000"
@@ -40,13 +38,9 @@ def store(tmp_path: Path) -> Store:
     return make_run(tmp_path, run_id=NEW).store
 
 
-@pytest.mark.parametrize("place", ["folder", "s3"])
 @pytest.mark.parametrize("name", ["plain", "seeds[12]", "a*", "what?", "runs", "a b%20c"])
-def test_runs_are_listed_in_a_store_of_any_name_and_no_other_stores_are(
-    name: str, place: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
-    root = str(tmp_path) if place == "folder" else request.getfixturevalue("bucket")
-    store = Store(StorageConfig().locate(f"{root}/{name}"))
+def test_runs_are_listed_in_a_store_of_any_name_and_no_other_stores_are(name: str, place: str) -> None:
+    store = store_at(f"{place}/{name}")
     assert run_ids(store) == [] and newest_run(store) is None
     for run_id in ("b", "a"):
         store.write_text(f"runs/{run_id}/manifest.json", "{}")
@@ -54,7 +48,7 @@ def test_runs_are_listed_in_a_store_of_any_name_and_no_other_stores_are(
     store.write_text("runs/a/metaeval/manifest.json", "")
     store.write_text(LATEST, "a\n")
     for other in ("seeds1", "ab", "whats"):
-        Store(StorageConfig().locate(f"{root}/{other}")).write_text("runs/c/manifest.json", "{}")
+        store_at(f"{place}/{other}").write_text("runs/c/manifest.json", "{}")
     assert run_ids(store) == ["b", "a"] and newest_run(store) == "a"
 
 
@@ -93,21 +87,17 @@ def test_a_damaged_manifest_is_one_line_and_the_other_runs_are_shown(
 
 
 @pytest.mark.parametrize("kept", [(), ("benchmark", "generators"), ("counts", "errors", "exit_code", "metrics")])
-def test_an_old_manifest_is_listed_with_what_it_has(
-    kept: tuple[str, ...], store: Store, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_old_manifest_is_listed_with_what_it_has(kept: tuple[str, ...], store: Store) -> None:
     content = {key: value for key, value in read_manifest(store, NEW).items() if key in kept}
     store.write_text(f"runs/{NEW}/manifest.json", json.dumps(content))
-    assert run_job(COMMAND, main, [f"store={store.place.url}"]) == 0
-    assert f"{NEW} (latest)" in capsys.readouterr().out
+    assert f"{NEW} (latest)" in printed("status", f"store={store.place.url}")
 
 
-def test_status_shows_a_damaged_run_with_what_is_wrong(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_shows_a_damaged_run_with_what_is_wrong(store: Store) -> None:
     store.write_text(f"runs/{NEW}/manifest.json", "[]")
-    assert run_job(COMMAND, main, [f"store={store.place.url}"]) == 0
-    printed = capsys.readouterr().out
-    assert OLD in printed and f"{NEW} (latest): damaged" in printed
-    assert f"warning {store.place.url}/runs/{NEW}/manifest.json: not a manifest" in printed
+    said = printed("status", f"store={store.place.url}")
+    assert OLD in said and f"{NEW} (latest): damaged" in said
+    assert f"warning {store.place.url}/runs/{NEW}/manifest.json: not a manifest" in said
 
 
 def test_a_run_without_an_earlier_one_that_can_be_read_has_nothing_to_be_compared_with(store: Store) -> None:
@@ -138,8 +128,8 @@ def test_runs_named_by_date_and_by_time_stand_in_the_order_in_which_they_began(s
 class Runs:
     """Runs of a store, whatever clock they are called by."""
 
-    def __init__(self, url: str) -> None:
-        self.store = Store(StorageConfig().locate(url))
+    def __init__(self, store: Store) -> None:
+        self.store = store
 
     def write(self, run_id: str) -> None:
         commit_run(self.store, run_id, {"run_id": run_id})
@@ -160,9 +150,9 @@ class Runs:
         return {newest_run(store), find_run(store, "latest"), (latest or "").strip(), (page or "")[3:], last}
 
 
-@pytest.fixture(params=["folder", "s3"])
-def runs(request: pytest.FixtureRequest, tmp_path: Path) -> Runs:
-    return Runs(str(tmp_path / "store") if request.param == "folder" else request.getfixturevalue("bucket") + "/store")
+@pytest.fixture
+def runs(place: str) -> Runs:
+    return Runs(store_at(place))
 
 
 AHEAD, BEHIND = "20260102-001000-000000", "20260102-000000-000000"

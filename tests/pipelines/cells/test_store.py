@@ -21,25 +21,19 @@ from plumbline.pipelines.cells.checksums import DamagedError
 from plumbline.pipelines.cells.store import (
     BrokenCell,
     Store,
-    StoreError,
     decode_cell,
     draft_path,
     encode_cell,
     open_store,
 )
 from plumbline.pipelines.maintenance.gc_config import GcConfig
+from tests.commands import store_at
 from tests.faults.hook import ROOM, scarce
 from tests.faults.proxy import FaultProxy, faulty
 from tests.s3 import S3Server
 
 FOLDER = "scores/12345678"
 CELL = Cell(node="n", stage="scores", metric="m", key="k" * 64, path=f"{FOLDER}/atlas/0-kkkkkkkk.parquet", inputs={})
-
-
-@pytest.fixture(params=["folder", "s3"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    url = str(tmp_path / "store") if request.param == "folder" else request.getfixturevalue("bucket") + "/some/prefix"
-    return Store(StorageConfig().locate(url))
 
 
 def forget_connections() -> None:
@@ -88,7 +82,7 @@ def test_a_full_disk_is_named_with_the_remedy_and_nothing_half_written_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(storage, "write_new", scarce(storage.write_new))
-    store = Store(StorageConfig().locate(str(tmp_path)))
+    store = store_at(tmp_path)
     (tmp_path / ROOM).write_text("0")
     with pytest.raises(WriteError, match=r"0-kkkkkkkk\.parquet: cannot be written .*the disk is full: free some space"):
         store.save(CELL, scores(0.5))
@@ -127,7 +121,7 @@ def test_a_damaged_cell_and_one_of_another_key_are_refused_by_name(store: Store)
 
 
 def test_a_cell_opens_in_any_parquet_reader_with_its_provenance(tmp_path: Path) -> None:
-    store = Store(StorageConfig().locate(str(tmp_path)))
+    store = store_at(tmp_path)
     store.save(CELL, scores(0.5))
     assert pq.read_table(tmp_path / CELL.path).to_pandas()["score"].tolist() == [0.5]
     assert CELL.key in pq.read_metadata(tmp_path / CELL.path).metadata[b"plumbline"].decode()
@@ -147,7 +141,7 @@ def test_a_file_digest_is_remembered_and_follows_the_file(store: Store, tmp_path
 def test_a_store_that_cannot_be_written_is_refused_with_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(ConfigError, match=r"store .*file/store: cannot be reached"):
-        Store(StorageConfig().locate(str(tmp_path / "file" / "store"))).check()
+        store_at(tmp_path / "file" / "store").check()
 
 
 @pytest.mark.parametrize("url", ["", " ", "s3://", "s3:///prefix", "s3:/bucket", "file://", "~nobody-here/x", "a\0b"])
@@ -184,13 +178,13 @@ def test_settings_that_the_s3_client_refuses_are_one_line(
 def test_a_circle_of_links_is_named(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     with pytest.raises(ConfigError, match=r"loop/store: its symbolic links lead in a circle"):
-        Store(StorageConfig().locate(f"{tmp_path}/loop/store")).check()
+        store_at(f"{tmp_path}/loop/store").check()
 
 
 def test_s3_refusals_name_the_remedy(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     forget_connections()
     with pytest.raises(ConfigError, match="no credentials found; set AWS_ACCESS_KEY_ID"):
-        Store(StorageConfig().locate("s3://anywhere/x")).check()
+        store_at("s3://anywhere/x").check()
     for name, value in s3_server.environment().items():
         monkeypatch.setenv(name, value)
     wrong = StorageConfig(key="testkey", secret="wrong", endpoint_url=s3_server.endpoint)
@@ -198,13 +192,13 @@ def test_s3_refusals_name_the_remedy(s3_server: S3Server, monkeypatch: pytest.Mo
         Store(wrong.locate("s3://anywhere/x")).check()
     assert "wrong" not in str(refusal.value) and "wrong" not in repr(wrong)
     with pytest.raises(ConfigError, match=r"no-such-bucket/x: not found"):
-        Store(StorageConfig().locate("s3://no-such-bucket/x")).check()
+        store_at("s3://no-such-bucket/x").check()
     monkeypatch.setattr(storage, "S3_RETRIES", 1)
     nobody = StorageConfig(endpoint_url="http://127.0.0.1:9", key="a", secret="b")
     with pytest.raises(ConfigError, match=r"cannot be reached.*check AWS_ENDPOINT_URL or storage\.endpoint_url"):
         Store(nobody.locate("s3://anywhere/x")).check()
     with pytest.raises(ConfigError, match="expected a local path or an s3:// URL, got gs://"):
-        Store(StorageConfig().locate("gs://bucket")).check()
+        store_at("gs://bucket").check()
 
 
 def test_a_table_may_be_a_folder_of_parts(store: Store) -> None:
@@ -289,16 +283,3 @@ def test_a_cell_to_renew_takes_the_place_of_what_stands(store: Store) -> None:
     store.save(CELL, scores(0.5))
     store.save(replace(CELL, renew=True), scores(0.9))
     assert store.read(CELL.path, key=CELL.key).column("score").to_pylist() == [0.9]
-
-
-def test_a_runs_table_that_is_damaged_is_refused_by_name(tmp_path: Path) -> None:
-    store = Store(StorageConfig().locate(str(tmp_path)))
-    store.write_table("runs/r/scores.parquet", scores(*[0.5] * 100))
-    path = tmp_path / "runs/r/scores.parquet"
-    content = bytearray(path.read_bytes())
-    content[30] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(
-        StoreError, match=r"runs/r/scores\.parquet: the table is damaged .*; delete it and run the sweep again"
-    ):
-        store.read_table("runs/r/scores.parquet")

@@ -9,7 +9,6 @@ import pytest
 
 from plumbline.operators import rows, schemas
 from plumbline.operators.errors import ConfigError
-from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.exports import exports
 from plumbline.pipelines.exports.exported_rows import KEY
@@ -17,6 +16,7 @@ from plumbline.pipelines.exports.exports import ExportConfig, ExportedScores, ex
 from plumbline.pipelines.exports.formats import FORMATS
 from plumbline.pipelines.exports.score_table import ExportError
 from plumbline.pipelines.plans.sweep_config import read_config
+from tests.commands import store_at
 from tests.operators.report.made import MadeRun, make_run, noisy
 from tests.s3 import S3Server
 
@@ -212,7 +212,7 @@ def test_a_table_on_s3_needs_no_more_than_the_aws_variables(
 ) -> None:
     run = make_run(tmp_path, score=some_failed)
     s3_server.filesystem().put(run.store.place.url, f"{bucket}/store", recursive=True)
-    store = Store(StorageConfig().locate(f"{bucket}/store"))
+    store = store_at(f"{bucket}/store")
     catalog = {"catalog": f"sqlite:///{tmp_path}/catalog.db"} if form == "iceberg" else {}
     for written in (72, 0):
         assert export(store, form, f"{bucket}/lake", **catalog).written == written

@@ -8,12 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from plumbline.jobs.command import command_of, load_values
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.ingest.ingest import Ingested, ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.score_input import take_in
-from plumbline.pipelines.plans.sweep_config import SweepConfig, read_config
+from tests.commands import config_of
 
 PIXELS = b"\x89PNG, as far as anybody looks here"
 CAT, DOG = "three cats", "a red dog"
@@ -145,5 +144,5 @@ def test_tables_that_sweeps_read_are_left_alone(tmp_path: Path) -> None:
     for name in ("flux", "sdxl"):
         write_parquet(tmp_path / f"in/{name}/0.parquet", [{"image": PIXELS, "prompt": CAT, "generator": name}])
     given = [f"benchmark.images={tmp_path}/in", "models=shapes", f"store={tmp_path}/store"]
-    config = read_config(load_values(command_of("score"), given), SweepConfig)
+    config = config_of("score", *given)
     assert take_in(config, lambda record: None) == (config, None)

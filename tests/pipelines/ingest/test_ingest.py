@@ -29,8 +29,7 @@ from plumbline.pipelines.ingest.ingest_config import IngestConfig, IngestLimits
 from plumbline.pipelines.ingest.ingest_output import Records
 from plumbline.pipelines.ingest.input_rows import InputColumnsConfig
 from plumbline.pipelines.ingest.shards import ShardRecord
-from plumbline.pipelines.sweeps.planning import plan_sweep
-from tests.bench_of import images, prompts, sweep_config
+from tests.bench_of import images, plan_bench, prompts
 from tests.files import as_tar
 
 ROOT = Path(__file__).parents[3]
@@ -117,12 +116,6 @@ def manifest_of(output: str | Path) -> dict[str, Any]:
     return values
 
 
-@pytest.fixture(params=["folder", "s3"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty folder, or a bucket."""
-    return str(tmp_path / "place") if request.param == "folder" else request.getfixturevalue("bucket")
-
-
 def put(folder: Path, place: str) -> None:
     filesystem(place).put(f"{folder}/", f"{place}/in/", recursive=True)
 
@@ -190,8 +183,8 @@ def test_what_is_ingested_can_be_swept(tmp_path: Path) -> None:
     rows = [*source_rows(6), *source_rows(6, "flint")]
     table = write_csv(tmp_path / "table.csv", write_files(tmp_path, rows))
     run(tmp_path / "out", table=str(table), shard_rows=4, row_group_rows=2)
-    planned = plan_sweep(sweep_config(tmp_path, tmp_path / "store", f"benchmark.prompts={tmp_path}/out/prompts.parquet",
-                                      f"benchmark.images={tmp_path}/out"))  # fmt: skip
+    ours = (f"benchmark.prompts={tmp_path}/out/prompts.parquet", f"benchmark.images={tmp_path}/out")
+    planned = plan_bench(tmp_path, tmp_path / "store", *ours)
     assert planned.sources.generators == ["atlas", "flint"] and planned.sources.broken == []
     assert len(planned.sources.prompts) == 6
     assert [shard.rows for shard in planned.sources.image_shards] == [4, 2, 4, 2]

@@ -19,7 +19,6 @@ from tests.pipelines.ingest.test_ingest import (
     kinds,
     members_of,
     messy_input,
-    place,
     run,
     source_rows,
     write_csv,
@@ -27,7 +26,6 @@ from tests.pipelines.ingest.test_ingest import (
     write_tar,
 )
 
-assert place  # the fixture
 ROOT = Path(__file__).parents[3]
 ONE, TWO = WorkersConfig(num_cpus=1), WorkersConfig(num_cpus=2)
 

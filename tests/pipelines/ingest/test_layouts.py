@@ -8,10 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from plumbline.operators.errors import ConfigError
-from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.ingest.ingest import Ingested, ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
+from tests.commands import store_at
 from tests.files import put
 
 PIXELS = b"\x89PNG, as far as anybody looks here"
@@ -229,7 +228,7 @@ def test_every_file_of_a_folder_is_written_rejected_or_told_of(tmp_path: Path) -
 
 def test_a_store_among_the_images_is_passed_over(tmp_path: Path) -> None:
     folder = put(tmp_path / "in", {"three cats.png": PIXELS, "a red dog.png": PIXELS})
-    Store(StorageConfig().locate(str(folder / "store"))).check()
+    store_at(folder / "store").check()
     put(folder / "store", {"latest/two small birds.png": PIXELS})
     assert sorted(told(take(folder))) == ["a red dog.png", "three cats.png"]
 

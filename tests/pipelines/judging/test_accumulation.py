@@ -6,13 +6,12 @@ from pathlib import Path
 import pytest
 
 from plumbline.jobs.accumulate import main
-from plumbline.jobs.command import command_of, load_values
 from plumbline.operators import schemas
 from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.accumulation import AccumulateConfig, accumulate, accumulated
 from plumbline.pipelines.judging.releases.scores import read_scores
-from plumbline.pipelines.plans.sweep_config import read_config
+from tests.commands import config_of
 from tests.pipelines.judging.releases.files import TS2_METADATA, as_csv, put
 
 CHAIN = {"1": [], "2": ["1"], "3": ["2"], "4": ["9"]}
@@ -49,7 +48,7 @@ def config(folder: Path, content: str, *overrides: str) -> AccumulateConfig:
     names = {"image_id": "image", "prompt_id": "prompt", "generator": "model", "question_id": "q", "parents": "above"}
     given = [f"answers={folder}/answers.csv", f"output={folder}/scores.parquet", "given=[blip,mplug]", "separator='-'",
              "no_parent='-1'", *(f"columns.{ours}={theirs}" for ours, theirs in names.items())]  # fmt: skip
-    return read_config(load_values(command_of("accumulate"), [*given, *overrides]), AccumulateConfig)
+    return config_of("accumulate", *given, *overrides)
 
 
 def test_answers_are_compared_with_the_right_ones_and_written_for_metaeval(tmp_path: Path) -> None:
@@ -138,7 +137,7 @@ def released(folder: Path, files: dict[str, str]) -> Path:
 
 def of_format(name: str, answers: Path, *overrides: str) -> AccumulateConfig:
     given = [f"answers={answers}", f"format={name}", f"output={answers}.parquet", *overrides]
-    return read_config(load_values(command_of("accumulate"), given), AccumulateConfig)
+    return config_of("accumulate", *given)
 
 
 def found_scores(config: AccumulateConfig) -> dict[tuple[str, str], float | None]:

@@ -6,14 +6,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from plumbline.jobs.command import command_of, load_values, run_job
-from plumbline.jobs.labels import COMMAND, main
+from plumbline.jobs.command import command_of, load_values
+from plumbline.jobs.labels import main
 from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.statistics.prediction_powered import FEWEST_LABELS
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.labelling import LabelsConfig, coverage_table, plan_labels, shown_labels
 from plumbline.pipelines.judging.metaeval import open_release
 from plumbline.pipelines.plans.sweep_config import read_config
+from tests.commands import config_of, printed, run
 from tests.pipelines.judging.releases.files import REFERENCE, ROOT, needs_reference
 
 MEANS = {"best": 4.0, "close": 2.1, "last": 2.0}
@@ -39,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
 
 def config(folder: Path, *overrides: str) -> LabelsConfig:
     given = ("protocol=long", f"protocol.path={folder}/ratings.csv", f"output={folder}/next.csv")
-    return read_config(load_values(command_of("labels"), [*given, *overrides]), LabelsConfig)
+    return config_of("labels", *given, *overrides)
 
 
 def test_a_clear_pair_is_decided_and_a_close_one_is_told_what_it_wants(folder: Path) -> None:
@@ -69,17 +70,14 @@ def test_of_too_few_ratings_nothing_is_said_but_how_many_are_wanted(folder: Path
     assert len(plan.next_prompts) == 2 * (FEWEST_LABELS - 5)
 
 
-def test_of_ratings_that_are_mostly_equal_nothing_is_said_but_how_many_are_wanted(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_of_ratings_that_are_mostly_equal_nothing_is_said_but_how_many_are_wanted(folder: Path) -> None:
     """Of 20 rated prompts people see a difference on one."""
     ratings = pd.read_csv(folder / "ratings.csv")
     alike = ratings[ratings["prompt_id"] < "p020"].assign(rating=3.0)
     alike.loc[(alike["prompt_id"] == "p007") & (alike["generator"] == "last"), "rating"] = 1.0
     alike.sample(frac=1, random_state=0).to_csv(folder / "ratings.csv", index=False)
     given = ["protocol=long", f"protocol.path={folder}/ratings.csv", f"scores={folder}/scores.csv"]
-    assert run_job(COMMAND, main, [*given, "generators=[best,last]", f"output={folder}/next.csv"]) == 2
-    shown = capsys.readouterr().out
+    shown = printed("labels", *given, "generators=[best,last]", f"output={folder}/next.csv", code=2)
     assert "not told: 19 of 20 rated alike" in " ".join(shown.replace("│", " ").split())
     assert len(pd.read_csv(folder / "next.csv")) == 2 * 20, "as many again, of both generators"
 
@@ -90,12 +88,12 @@ def test_an_exit_code_of_two_says_which_pairs_are_undecided_and_which_nobody_rat
     ratings = pd.read_csv(folder / "ratings.csv")
     ratings[ratings["generator"] != "close"].sample(frac=1, random_state=1).to_csv(folder / "ratings.csv", index=False)
     given = ["protocol=long", f"protocol.path={folder}/ratings.csv", f"scores={folder}/scores.csv"]
-    assert run_job(COMMAND, main, [*given, f"output={folder}/next.csv"]) == 2
-    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    ended = run("labels", *given, f"output={folder}/next.csv")
+    shown = ended.words
+    assert ended.code == 2
     assert "exit code 2: 2 of 3 pairs are undecided (of 2 nobody has rated both generators on one prompt)" in shown
     assert f"have people rate the images of {folder}/next.csv" in shown and shown.count("nobody rated both") == 2
-    assert run_job(COMMAND, main, [*given, "generators=[best,last]", f"output={folder}/next.csv"]) == 0
-    assert "exit code" not in capsys.readouterr().out
+    assert "exit code" not in printed("labels", *given, "generators=[best,last]", f"output={folder}/next.csv")
 
 
 def test_where_everything_is_rated_people_alone_are_heard(folder: Path) -> None:

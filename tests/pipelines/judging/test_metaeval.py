@@ -3,26 +3,25 @@
 import json
 import os
 import shutil
-from dataclasses import replace
 from pathlib import Path
+from zlib import crc32
 
 import pandas as pd
 import pytest
 from rich.console import Console
 
-from plumbline.jobs.command import command_of, load_values, run_job
+from plumbline.jobs.command import command_of, load_values
 from plumbline.jobs.display.findings import show_agreement
-from plumbline.jobs.metaeval import COMMAND, main
-from plumbline.operators import rows, schemas
+from plumbline.operators import schemas
 from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.judging.judgement import Judgement
-from plumbline.operators.statistics.options import Sampling
-from plumbline.pipelines.judging.metaeval import Findings, judge, run_metaeval
-from plumbline.pipelines.judging.protocols import MetaevalConfig, ProtocolConfig
+from plumbline.pipelines.judging.metaeval import Findings, run_metaeval
+from plumbline.pipelines.judging.protocols import MetaevalConfig
 from plumbline.pipelines.judging.releases.release import Release
 from plumbline.pipelines.judging.reproduction import ReproductionConfig, reproduce, reproduction_text
 from plumbline.pipelines.plans.sweep_config import read_config
-from tests.pipelines.judging.releases.files import LAYOUTS
+from tests.commands import config_of, refusal
+from tests.pipelines.judging.releases.files import LAYOUTS, reading
 
 REFERENCE = os.environ.get("REFERENCE_DATA")
 needs_reference = pytest.mark.skipif(REFERENCE is None, reason="REFERENCE_DATA names no folder of published ratings")
@@ -30,7 +29,7 @@ needs_reference = pytest.mark.skipif(REFERENCE is None, reason="REFERENCE_DATA n
 
 def config(folder: Path, *overrides: str) -> MetaevalConfig:
     few = ["sampling.resamples=20", "sampling.permutations=99", f"output={folder / 'out'}"]
-    found: MetaevalConfig = read_config(load_values(command_of("metaeval"), [*few, *overrides]), MetaevalConfig)
+    found: MetaevalConfig = config_of("metaeval", *few, *overrides)
     return found
 
 
@@ -108,9 +107,7 @@ def test_ratings_of_other_names_are_read_where_they_are_named(other_names: Path)
     assert not any("not read" in note for note in found.notes)
 
 
-def test_ratings_of_other_names_are_refused_by_what_is_there_and_what_to_name(
-    other_names: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ratings_of_other_names_are_refused_by_what_is_there_and_what_to_name(other_names: Path) -> None:
     folder = other_names.parent
     given = ["protocol=long", f"protocol.path={other_names}", f"scores={folder}/scores.csv", f"output={folder}/out"]
     for named, message in (
@@ -118,8 +115,7 @@ def test_ratings_of_other_names_are_refused_by_what_is_there_and_what_to_name(
         (["protocol.columns.rating=stars"], "expected column(s) prompt_id, generator, found caption id, model, who"),
         (["protocol.columns.rating=stars", "protocol.columns.image_id=file"], "expected column(s) file, found caption"),
     ):
-        assert run_job(COMMAND, main, [*given, *named]) == 1
-        assert message in capsys.readouterr().err
+        assert message in refusal("metaeval", *given, *named, code=1)
 
 
 def test_columns_are_of_ratings_of_ones_own(tmp_path: Path) -> None:
@@ -325,70 +321,41 @@ def test_people_are_ordered_by_the_prompts_that_the_metric_scored(tmp_path: Path
     assert {value(found, metric, "model_ordering").value for metric in ("all", "few")} == {1.0}
 
 
-EVERY_TASK = ["protocol.tasks=[ratings,orders]", "protocol.statistics=[pearson,kendall_b,pairwise_accuracy,auroc]"]
-
-
-def test_a_foreign_metric_that_the_protocol_calls_falling_is_judged_as_its_scores_turned_round(tmp_path: Path) -> None:
-    two = [(f"p{n}", generator) for n in range(40) for generator in "gh"]
-    columns: dict[str, list[object]] = {
-        "prompt_id": [prompt for prompt, _ in two],
-        "generator": [generator for _, generator in two],
+def scores_of_all(release: Release) -> dict[str, list[object]]:
+    """Scores of every image that somebody judged: by `hits`, and by `errors`, which are hits turned round."""
+    tables = (release.ratings, release.pairings, release.graph_nodes, release.preferences)
+    rows = [row for table in tables for row in table.to_pylist()]
+    pairs = [{**row, "image_id": row[name]} for row in rows if "image_a" in row for name in ("image_a", "image_b")]
+    judged = [row for row in (*pairs, *rows) if row.get("image_id")]
+    with_generator = {
+        (row["image_id"], row["prompt_id"]): row.get("generator") for row in judged if row.get("prompt_id")
     }
-    right = [0.4 * (generator == "h") + int(prompt[1:]) / 100 for prompt, generator in two]
-    ratings = written(tmp_path / "r.csv", {**columns, "rating": [int(value > 0.3) for value in right]})
-    scores = written(tmp_path / "s.csv", {**columns, "hits": [*right], "errors": [-value for value in right]})
-    asked = ["protocol=long", f"protocol.path={ratings}", f"scores={scores}", *EVERY_TASK]
-    found = run_metaeval(config(tmp_path, *asked, "protocol.falling=[errors]"))
-    statistics = ("pearson", "kendall_b", "pairwise_accuracy", "epsilon", "auroc", "model_ordering")
-    for statistic in statistics:
-        assert value(found, "errors", statistic).value == pytest.approx(value(found, "hits", statistic).value)
-    assert value(found, "errors", "auroc").value > 0.5 and value(found, "errors", "model_ordering").value == 1.0
-    orders = {order.judge: (order.better, order.difference) for order in found.orders}
-    assert orders["hits"] == ("h", pytest.approx(-0.4)) and orders["errors"] == ("h", pytest.approx(0.4))
-    assert "errors: a lower score is better, so that its scores count with their signs turned" in found.notes
-    unsaid = run_metaeval(config(tmp_path, *asked))
-    assert value(unsaid, "errors", "pearson").value == pytest.approx(-value(found, "errors", "pearson").value)
-    assert not [note for note in unsaid.notes if "lower" in note]
+    named = {image for image, _ in with_generator}
+    bare = {(row["image_id"], ""): "" for row in judged if row.get("image_id") and row["image_id"] not in named}
+    images = [(image, prompt, generator or "") for (image, prompt), generator in (with_generator | bare).items()]
+    hits = [crc32("".join(one).encode()) / 2**32 for one in images]
+    columns = zip(("image_id", "prompt_id", "generator"), map(list, zip(*images, strict=True)), strict=True)
+    return {**dict(columns), "hits": hits, "errors": [-hit for hit in hits]}
 
 
-def test_preferences_pairings_and_graphs_turn_a_falling_metric_round_too(tmp_path: Path) -> None:
-    protocol = ProtocolConfig(
-        name="p", reader="long", path="p", tasks=("preferences", "pairings", "graphs"), falling=("errors",),
-        conventions=("published", "paper", "current"),
-    )  # fmt: skip
-    images = [f"i{number}" for number in range(3)]
-    preferences = [{"prompt_id": "p", "image_a": "i0", "image_b": "i2", "rater": "r", "preferred": "a"}]
-    pairings = [
-        {"sample_id": "s", "caption": caption, "image": image, "image_id": f"i{image}", "prompt_id": f"c{caption}"}
-        for caption in (0, 1) for image in (0, 1)
-    ]  # fmt: skip
-    nodes = [
-        {"graph_id": "g", "subset": "synth", "image_id": image, "node": str(level), "level": level}
-        for level, image in enumerate(images)
-    ]
-    release = Release(
-        preferences=rows.table(preferences, schemas.PREFERENCES),
-        pairings=rows.table(pairings, schemas.PAIRINGS),
-        graph_nodes=rows.table(nodes, schemas.GRAPH_NODES),
+@pytest.mark.parametrize("name", {layout.reader: name for name, layout in LAYOUTS.items()}.values())
+def test_a_metric_that_the_protocol_calls_falling_is_judged_as_its_scores_turned_round(
+    name: str, tmp_path: Path
+) -> None:
+    layout = LAYOUTS[name]
+    path = layout.write(tmp_path / "release")
+    scores = written(tmp_path / "s.csv", scores_of_all(reading(layout.reader, path)))
+    asked = [f"protocol={layout.reader}", f"protocol.path={path}", f"scores={scores}", "protocol.falling=[errors]"]
+    found = run_metaeval(config(tmp_path, *asked))
+    hits, errors = (
+        {(one.template, one.statistic, one.subset): one.value for one in found.judgements if one.metric == metric}
+        for metric in ("hits", "errors")
     )
-    ladder = [{"image_id": image, "metric": "errors", "score": float(at)} for at, image in enumerate(images)]
-    matched = [
-        {"image_id": f"i{image}", "prompt_id": f"c{caption}", "metric": "errors", "score": float(image != caption)}
-        for caption in (0, 1) for image in (0, 1)
-    ]  # fmt: skip
-    sampling = Sampling(resamples=5, permutations=9)
-    found = [
-        judged
-        for scores, tasks in ((ladder, ("preferences", "graphs")), (matched, ("pairings",)))
-        for judged in judge(
-            replace(protocol, tasks=tasks), release, rows.table(scores, schemas.SCORES), sampling
-        ).judgements
-    ]
-    values = {judged.statistic: judged.value for judged in found if judged.subset == "overall"}
-    assert values["binary_accuracy"] == 1.0 and values["group"] == 1.0
-    for convention in protocol.conventions:
-        assert values[f"ordering_{convention}"] == pytest.approx(1.0)
-        assert values[f"delta_{convention}"] >= 1.0
+    assert hits and errors == pytest.approx(hits, nan_ok=True)
+    orders = {order.judge: (order.better, order.difference) for order in found.orders}
+    if "hits" in orders:
+        assert orders["errors"] == (orders["hits"][0], pytest.approx(-orders["hits"][1]))
+    assert "errors: a lower score is better, so that its scores count with their signs turned" in found.notes
 
 
 def test_every_statistic_shows_the_number_of_rows_that_it_stands_on(tmp_path: Path) -> None:
@@ -483,7 +450,7 @@ def test_every_published_number_is_met_or_its_difference_explained() -> None:
 def test_without_published_files_reproducing_says_where_to_put_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("REFERENCE_DATA", raising=False)
     with pytest.raises(ConfigError, match="set REFERENCE_DATA, or reference=PATH"):
-        read_config(load_values(command_of("reproduce"), []), ReproductionConfig)
+        config_of("reproduce")
 
 
 @needs_reference

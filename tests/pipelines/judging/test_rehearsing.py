@@ -8,16 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from plumbline.jobs.command import command_of, load_values, run_job
-from plumbline.jobs.rehearse import COMMAND, main
+from plumbline.jobs.rehearse import main
 from plumbline.operators.errors import ConfigError
-from plumbline.pipelines.judging.rehearsing import RehearseConfig, rehearse_all
-from plumbline.pipelines.plans.sweep_config import read_config
+from plumbline.pipelines.judging.rehearsing import rehearse_all
+from tests.commands import config_of, printed
 from tests.pipelines.judging.releases.files import REFERENCE, ROOT, needs_reference
-
-
-def config(*overrides: str) -> RehearseConfig:
-    return read_config(load_values(command_of("rehearse"), overrides), RehearseConfig)
 
 
 @pytest.fixture
@@ -37,7 +32,9 @@ def scores(tmp_path: Path) -> Path:
 
 
 def test_a_table_of_ones_own_tells_how_many_prompts_would_have_done(scores: Path, tmp_path: Path) -> None:
-    wanted = config(f"scores={scores}", "orders=20", "adaptive.indifference=0.3", f"page={tmp_path}/page.md")
+    wanted = config_of(
+        "rehearse", f"scores={scores}", "orders=20", "adaptive.indifference=0.3", f"page={tmp_path}/page.md"
+    )
     false, cost, by_pair = rehearse_all(wanted).tables
     assert {row[0] for row in (*false.rows, *cost.rows)} == {"scores.csv"} and "scores.csv gecko" in by_pair.title
     assert [row[1:5] for row in false.rows] == [("gecko", way, "3", "64") for way in ("betting", "asymptotic")]
@@ -71,11 +68,8 @@ def test_a_table_of_ones_own_tells_how_many_prompts_would_have_done(scores: Path
     ],
     ids=("indifferent", "exact"),
 )
-def test_the_question_is_answered_in_a_sentence(
-    overrides: list[str], answer: str, scores: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run_job(COMMAND, main, [f"scores={scores}", "orders=20", "spreads=[]", *overrides]) == 0
-    last = capsys.readouterr().out.splitlines()[-1]
+def test_the_question_is_answered_in_a_sentence(overrides: list[str], answer: str, scores: Path) -> None:
+    last = printed("rehearse", f"scores={scores}", "orders=20", "spreads=[]", *overrides).splitlines()[-1]
     whole = rf"scores.csv, gecko: {answer} \(betting\). In 0.0% of 20 orders a decision was false."
     assert re.fullmatch(whole, last), last
 
@@ -83,31 +77,31 @@ def test_the_question_is_answered_in_a_sentence(
 def test_scores_too_alike_for_any_decision_are_said_to_be(tmp_path: Path) -> None:
     frame = [{"prompt_id": f"p{n}", "generator": name, "m": n % 7 / 10} for n in range(40) for name in "ab"]
     pd.DataFrame(frame).to_csv(tmp_path / "s.csv", index=False)
-    (answer,) = rehearse_all(config(f"scores={tmp_path}/s.csv", "orders=5", "spreads=[]")).answers
+    (answer,) = rehearse_all(config_of("rehearse", f"scores={tmp_path}/s.csv", "orders=5", "spreads=[]")).answers
     assert answer.startswith("s.csv, m: it takes all 40 prompts or more to tell a and b apart (betting). In 0.0%")
 
 
 def test_scores_beyond_the_range_are_looked_at_by_the_asymptotic_sequence_alone(scores: Path) -> None:
-    false, *_ = rehearse_all(config(f"scores={scores}", "orders=2", "adaptive.range=[0.5,1]")).tables
+    false, *_ = rehearse_all(config_of("rehearse", f"scores={scores}", "orders=2", "adaptive.range=[0.5,1]")).tables
     assert [row[2] for row in false.rows] == ["asymptotic"]
 
 
 def test_without_anything_to_look_at_it_is_said_what_to_give() -> None:
     with pytest.raises(ConfigError, match="scores: expected a run's folder or a table of scores, got none; set scores"):
-        config()
+        config_of("rehearse")
 
 
 def test_generators_without_prompts_in_common_are_refused(tmp_path: Path) -> None:
     pd.DataFrame({"prompt_id": ["p", "q"], "generator": ["a", "b"], "gecko": [0.1, 0.2]}).to_csv(tmp_path / "s.csv")
     with pytest.raises(ConfigError, match="no two generators have scores of 30 prompts in common"):
-        rehearse_all(config(f"scores={tmp_path}/s.csv"))
+        rehearse_all(config_of("rehearse", f"scores={tmp_path}/s.csv"))
 
 
 @needs_reference
 def test_people_who_rated_genai_bench_are_told_apart_with_fewer_images_than_were_wanted() -> None:
     path = REFERENCE / "genai_bench/genai_bench_527_image_ratings.json"
     false, _, by_pair = rehearse_all(
-        config("protocol=genai_bench", f"protocol.path={path}", "orders=40", "spreads=[]")
+        config_of("rehearse", "protocol=genai_bench", f"protocol.path={path}", "orders=40", "spreads=[]")
     ).tables
     assert [row[5] for row in false.rows] == ["0.0%", "0.0%"]
     thirteen = by_pair.rows[12]

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from plumbline.jobs.command import command_of, load_values
 from plumbline.jobs.score import main
-from plumbline.pipelines.plans.sweep_config import SweepConfig, read_config
+from tests.commands import config_of
 from tests.pipelines.judging.releases.files import ROOT, as_parquet, put
 
 PACK = ROOT / "assets/shapes"
@@ -34,7 +33,7 @@ def test_vnli_is_judged_by_seetrues_labels(tmp_path: Path) -> None:
     given = [f"benchmark.images={file}", "metric=[vnli]", "models=shapes", "cluster=here", f"store={tmp_path}/store",
              "protocol=seetrue", f"protocol.path={file}",
              *(f"benchmark.columns.{ours}={theirs}" for ours, theirs in names.items())]  # fmt: skip
-    assert main(read_config(load_values(command_of("score"), given), SweepConfig)) == 0
+    assert main(config_of("score", *given)) == 0
     (judged,) = (tmp_path / "store/runs").glob("*/metaeval/judgements.parquet")
     found = pd.read_parquet(judged).set_index(["metric", "statistic", "subset"])
     area = found.loc[("vnli", "auroc", "overall")]

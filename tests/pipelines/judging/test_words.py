@@ -5,11 +5,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from plumbline.jobs.command import command_of, load_values
 from plumbline.operators.errors import ConfigError, PlumblineError, SourceError
 from plumbline.pipelines.judging.metaeval import Findings, run_metaeval
-from plumbline.pipelines.judging.protocols import MetaevalConfig
-from plumbline.pipelines.plans.sweep_config import read_config
+from tests.commands import config_of
 from tests.operators.report.made import MadeRun, make_run, plain_prompts
 from tests.pipelines.judging.releases.files import ROOT, put, reading
 
@@ -50,7 +48,7 @@ def rated(folder: Path, red_of_atlas: str = "Aligned", beside: str = "Aligned") 
 def judged(folder: Path, scores: str, *overrides: str) -> Findings:
     given = ["protocol=gecko", f"protocol.path={folder}", "protocol.tasks=[words]", f"scores={scores}",
              "sampling.resamples=20", f"output={folder}/out", *overrides]  # fmt: skip
-    return run_metaeval(read_config(load_values(command_of("metaeval"), given), MetaevalConfig))
+    return run_metaeval(config_of("metaeval", *given))
 
 
 def values(findings: Findings, subset: str = "overall") -> dict[str, float]:

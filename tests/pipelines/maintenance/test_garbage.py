@@ -26,8 +26,9 @@ from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.sweeps.computing import registered_sweep
 from plumbline.pipelines.sweeps.planning import plan_sweep
-from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
-from tests.bench_of import images, sweep_config, write_benchmark
+from plumbline.pipelines.sweeps.sweep import run_sweep
+from tests.bench_of import images, run_config, run_plan, sweep_config, write_benchmark
+from tests.commands import store_at
 
 GENERATORS = ("atlas", "flint", "cobalt")
 METRICS = ("edge_density", "entropy")
@@ -70,10 +71,6 @@ class Night(NamedTuple):
         return replace(config_of(bench, *self), store=str(store))
 
 
-def run(config: SweepConfig) -> FinishedSweep:
-    return run_sweep(plan_sweep(config), lambda progress: None)
-
-
 def collect(store: Path, **options: object) -> Collected:
     """Without grace for what was written before, however coarse the clock of the disk is."""
     newest = max((path.stat().st_mtime for path in store.rglob("*") if path.is_file()), default=0.0)
@@ -112,8 +109,8 @@ def test_after_a_collection_every_kept_run_is_whole_and_its_sweep_computes_nothi
     bench: Path, tmp_path_factory: pytest.TempPathFactory, nights: list[Night], keep: int, breaks_off: int
 ) -> None:
     folder = tmp_path_factory.mktemp("nights")
-    store = Store(StorageConfig().locate(str(folder)))
-    made = {run(night.config(bench, folder)).run_id: night for night in nights}
+    store = store_at(folder)
+    made = {run_config(night.config(bench, folder)).run_id: night for night in nights}
     read_before = {run_id: tables(store, run_id) for run_id in made}
     rules = KeepRuns(last=keep)
     break_off_after(breaks_off, lambda: collect(folder, keep_runs=rules))
@@ -158,10 +155,10 @@ def break_off_after(count: int, collecting: Callable[[], object]) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 6])
 def test_a_run_whose_removal_was_broken_off_is_no_run(bench: Path, store: Path, count: int) -> None:
-    run(ALL.config(bench, store))
-    last = run(OTHER.config(bench, store))
+    run_config(ALL.config(bench, store))
+    last = run_config(OTHER.config(bench, store))
     break_off_after(count, lambda: collect(store, keep_runs=KeepRuns(last=1)))
-    assert run_ids(Store(StorageConfig().locate(str(store)))) == [last.run_id]
+    assert run_ids(store_at(store)) == [last.run_id]
     assert len(list(store.glob("runs/*/*.parquet"))) > 4
     assert collect(store).free["runs", DIED].files > 0
     assert [path.name for path in store.glob("runs/*/")] == [last.run_id]
@@ -181,8 +178,8 @@ def cells_of(store: Path) -> set[str]:
 
 
 def test_a_list_removes_nothing_and_says_why_each_kind_may_go(bench: Path, store: Path) -> None:
-    first = run(ALL.config(bench, store))
-    run(OTHER.config(bench, store))
+    first = run_config(ALL.config(bench, store))
+    run_config(OTHER.config(bench, store))
     before = cells_of(store)
     (store / "markers").mkdir(exist_ok=True)
     (store / "markers" / "dead").write_text("left behind")
@@ -212,25 +209,25 @@ def test_a_list_removes_nothing_and_says_why_each_kind_may_go(bench: Path, store
 
 def test_what_was_written_lately_stays(bench: Path, store: Path) -> None:
     """A sweep that was broken off is gone on with."""
-    run(ALL.config(bench, store))
+    run_config(ALL.config(bench, store))
     shutil.rmtree(store / "runs")
     assert not collect(store, grace_days=7.0).free
     assert collect(store).free["scores", UNREFERENCED].files == 12
 
 
 def test_a_run_whose_folder_somebody_deleted_leaves_no_place_in_the_order(bench: Path, store: Path) -> None:
-    first, second = run(ALL.config(bench, store)), run(OTHER.config(bench, store))
+    first, second = run_config(ALL.config(bench, store)), run_config(OTHER.config(bench, store))
     shutil.rmtree(store / "runs" / first.run_id)
     assert collect(store).free["order", "its run is gone"].files == 1
     assert [run_of_position(path.name) for path in (store / "order").iterdir()] == [second.run_id]
 
 
 def test_a_draft_stays_while_a_kept_run_reads_it(bench: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = run(ALL.config(bench, store))
+    first = run_config(ALL.config(bench, store))
     drafts = {path for path in cells_of(store) if ".draft." in path}
     assert len(drafts) == 3
     monkeypatch.setattr(module, "decode_bytes", module._decode)
-    second = run(ALL.config(bench, store))
+    second = run_config(ALL.config(bench, store))
     assert (second.computed, second.exit_code) == (3, 0)
     assert not collect(store).free
     kept = KeepRuns(last=1)
@@ -241,29 +238,29 @@ def test_a_draft_stays_while_a_kept_run_reads_it(bench: Path, store: Path, monke
 
 
 def test_cells_of_a_stage_that_is_pruned_go_where_the_scores_are_there(bench: Path, store: Path) -> None:
-    done = run(ALL.config(bench, store))
+    done = run_config(ALL.config(bench, store))
     collected = collect(store, grace_days=7.0, prune=("image_statistics",))
     pruned = collected.free["image_statistics", "pruned: the scores that stand on it are there"]
     assert pruned.files == 5, "and one of the six stands under scores that are still to be computed"
     again = plan_sweep(ALL.config(bench, store)).plan
     assert {cell.shard.group for cell in again.missing} == {"flint"} and len(again.missing) == 3
-    assert tables(Store(StorageConfig().locate(str(store))), done.run_id)["scores"].num_rows == 36
+    assert tables(store_at(store), done.run_id)["scores"].num_rows == 36
     with pytest.raises(ConfigError, match=r"prune: expected some of .*, got 'questions'"):
         GcConfig(store="x", prune=("questions",))
 
 
 def test_a_report_can_be_made_again(bench: Path, store: Path) -> None:
-    kept = run(ALL.config(bench, store))
-    run(OTHER.config(bench, store))
+    kept = run_config(ALL.config(bench, store))
+    run_config(OTHER.config(bench, store))
     collect(store, keep_runs=KeepRuns(daily=1, named=(kept.run_id,)))
     config = ALL.config(bench, store)
-    written = write_report(Store(StorageConfig().locate(str(store))), kept.run_id, sources=plan_sweep(config).sources)
+    written = write_report(store_at(store), kept.run_id, sources=plan_sweep(config).sources)
     assert Path(f"{kept.folder}/report.html").stat().st_size > 10_000, written
 
 
 def test_a_sweep_at_work_keeps_its_cells_and_says_how_far_it_is(bench: Path, store: Path) -> None:
-    run(ALL.config(bench, store))
-    run(OTHER.config(bench, store))
+    run_config(ALL.config(bench, store))
+    run_config(OTHER.config(bench, store))
     cells = cells_of(store)
     first = KeepRuns(last=1)
     planned = plan_sweep(ALL.config(bench, store))
@@ -281,7 +278,7 @@ def test_a_sweep_at_work_keeps_its_cells_and_says_how_far_it_is(bench: Path, sto
 
 
 def test_the_claim_of_a_night_that_died_goes_when_it_cannot_be_stalled_any_more(store: Path) -> None:
-    within = Store(StorageConfig().locate(str(store)))
+    within = store_at(store)
     within.check()
     within.write_text("runs/2020-01-01/claim.json", "{}")
     with present(within, run="2020-01-01"):
@@ -293,7 +290,7 @@ def test_the_claim_of_a_night_that_died_goes_when_it_cannot_be_stalled_any_more(
 def test_the_sign_of_a_sweep_that_died_keeps_nothing_for_ever(
     bench: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run(ALL.config(bench, store))
+    run_config(ALL.config(bench, store))
     shutil.rmtree(store / "runs")
     (store / SWEEPS).mkdir(exist_ok=True)
     (store / SWEEPS / "0.json").write_text("half a si")
@@ -304,19 +301,19 @@ def test_the_sign_of_a_sweep_that_died_keeps_nothing_for_ever(
 
 
 def test_a_sweep_that_was_planned_before_cells_were_deleted_is_planned_again(bench: Path, store: Path) -> None:
-    run(ALL.config(bench, store))
+    run_config(ALL.config(bench, store))
     planned = plan_sweep(ALL._replace(generators=("atlas",)).config(bench, store))
     assert not planned.plan.missing
     shutil.rmtree(store / "runs")
     assert collect(store).free
-    done = run_sweep(planned, lambda progress: None)
+    done = run_plan(planned)
     assert (done.computed, done.exit_code) == (6, 0)
 
 
 def test_a_sweep_waits_while_somebody_deletes_says_so_and_is_planned_again(
     bench: Path, store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(ALL.config(bench, store))
+    run_config(ALL.config(bench, store))
     planned = plan_sweep(ALL.config(bench, store))
     with ThreadPoolExecutor(1) as pool:
         with take(planned.store, DELETING, "gc", seconds=60):
@@ -333,7 +330,7 @@ def test_a_sweep_waits_while_somebody_deletes_says_so_and_is_planned_again(
 def test_nothing_is_removed_where_a_kept_run_cannot_tell_what_it_needs(
     bench: Path, store: Path, tmp_path: Path
 ) -> None:
-    done = run(ALL.config(bench, store))
+    done = run_config(ALL.config(bench, store))
     cells = cells_of(store)
     Path(f"{done.folder}/cells.parquet").write_bytes(b"harmed")
     with pytest.raises(ConfigError, match=f"cells.parquet: the table is damaged.*runs/{done.run_id}"):
@@ -355,7 +352,7 @@ def test_on_s3_many_go_with_one_call_and_names_are_no_patterns(bench: Path, buck
     assert sorted(place.list()) == ["ab", "ac"]
     store = f"{bucket}/store"
     config = replace(config_of(bench, ("atlas",), ("entropy",), 64), store=store)
-    first, second = run(config), run(replace(config, limits=replace(config.limits, max_scans=65)))
+    first, second = run_config(config), run_config(replace(config, limits=replace(config.limits, max_scans=65)))
     standing = plan_sweep(config).store
     newest = max(file.written for folder in standing.folders("") for file in standing.entries(folder))
     standing.write_text("probe", "")

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from plumbline.operators.errors import ConfigError
-from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.lease import Clock, LeaseHeld, LeaseLost, see, take
 from plumbline.pipelines.cells.runs import Run, run_ids
-from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.maintenance.gc_config import KeepRuns
 from plumbline.pipelines.maintenance.retention import kept_runs, retain
 from plumbline.pipelines.maintenance.working_sweeps import DELETING, present
+from tests.commands import store_at
 
 FIRST = datetime(2026, 1, 1, 2, tzinfo=UTC)
 
@@ -77,7 +76,7 @@ class Standing:
     """A store in which runs of two benchmarks stand."""
 
     def __init__(self, url: str) -> None:
-        self.store = Store(StorageConfig().locate(url))
+        self.store = store_at(url)
         for run in [*runs_of(3, a_day=1), *runs_of(2, a_day=1, benchmark="other")]:
             self.store.write_text(f"runs/{run.run_id}/manifest.json", json.dumps(run.manifest))
             self.store.write_text(f"runs/{run.run_id}/errors.parquet", "")

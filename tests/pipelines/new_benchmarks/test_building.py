@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from plumbline.jobs.build_benchmark import COMMAND, main
-from plumbline.jobs.command import CONF, command_of, load_values, run_job
+from plumbline.jobs.build_benchmark import main
+from plumbline.jobs.command import CONF, command_of, load_values
 from plumbline.operators.errors import RowError
 from plumbline.operators.models import calls
 from plumbline.operators.models.calls import Usage
@@ -177,47 +177,6 @@ def test_a_bucket_is_as_good_as_a_folder(bucket: str, tmp_path: Path, server: Se
     assert (made(config).prompts, made(config).exit_code) == (2, 0)
     with fsspec.open(f"{bucket}/mine/prompts.parquet") as stream:
         assert pq.read_table(stream).column("skills").to_pylist() == [["count"], ["object", "animal"]]
-
-
-@pytest.mark.parametrize(
-    ("overrides", "problem"),
-    [
-        ([], "prompts: expected a file of prompts, or generation=llm to have some written"),
-        (
-            ["generation=llm", "tagging=llm"],
-            "prompts: tagging and drawing are of prompts that are read; name their file",
-        ),
-        (
-            ["prompts=p.csv", "near_duplicates=0"],
-            "near_duplicates: expected a share above 0 and at most 1 or null, got 0",
-        ),
-        (
-            ["prompts=p.csv", "drawing=balanced", "drawing.count=1"],
-            "p.csv: drawing balances skills, and none of 1 prompts has one as skills; set prompt_columns.skills",
-        ),
-        (["prompts=p.csv", "drawing=balanced"], "config key 'drawing.count' is required"),
-        (["prompts=p.csv", "drawing=balanced", "drawing.count=0"], "drawing.count: expected at least 1, got 0"),
-        (["prompts=p.csv", "taxonomy=geko"], "taxonomy=geko: no such choice; did you mean gecko"),
-        (["generation=llm", "generation.controls={Words: [1]}"], "write +generation.controls.NAME=VALUE"),
-        (["generation=llm", "generation.sub_skills=[att/colr]"], "'att/colr' has no template in the taxonomy gecko"),
-        (["generation=llm", "+generation.controls.Wrods=[1]"], "generation.controls: no template has 'Wrods'"),
-        (["prompts=p.csv", "tagging=llm", "tagging.writer=judge"], "no model has the role 'judge'"),
-        (["prompts=none.csv"], "none.csv: not found; check the path"),
-    ],
-)
-def test_what_cannot_be_is_one_line_with_the_remedy(
-    overrides: list[str],
-    problem: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("REFERENCE_DATA", "")
-    (tmp_path / "p.csv").write_text("prompt_id,text\na,two cats\n")
-    assert run_job(COMMAND, main, ["output=out", "models=shapes", *overrides]) in (1, 64)
-    said = capsys.readouterr().err
-    assert problem in said and said.count("\n") == 1
 
 
 @pytest.mark.parametrize("name", sorted(file.stem for file in (CONF / "taxonomy").glob("*.yaml")))

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from plumbline.operators.errors import ConfigError
-from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.nightly import regressions
 from plumbline.pipelines.nightly.nightly_config import NightConfig
 from plumbline.pipelines.nightly.outcome import NightOutcome, outcome_path, read_outcome
 from plumbline.pipelines.nightly.regressions import conclude, find_baseline
+from tests.commands import store_at
 from tests.operators.report.made import make_run, noisy, plain_prompts
 
 METRICS = {"gecko": {"kind": "gecko", "model": "vqa"}, "clipscore": {"kind": "clipscore", "model": "clip"}}
@@ -30,7 +30,7 @@ BEFORE = ("2026-11-20", "2026-11-21", "2026-11-22")
 
 @pytest.fixture
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return Store(StorageConfig().locate(str(tmp_path_factory.mktemp("store"))))
+    return store_at(tmp_path_factory.mktemp("store"))
 
 
 def publish(store: Store, run_id: str, *, is_told: bool = True, **manifest: Any) -> None:

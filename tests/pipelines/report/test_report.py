@@ -13,10 +13,10 @@ from plumbline.operators.judging.judgement import Comparison, Judgement
 from plumbline.operators.statistics.bootstrap import UNDEFINED, Interval
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.cells import Shard
-from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.judging.metaeval import Findings, write_findings
 from plumbline.pipelines.report.report import ReportConfig, write_report
 from plumbline.pipelines.report.shown_images import read_row
+from tests.commands import store_at
 from tests.operators.report.made import MadeRun, make_run, noisy, png
 
 
@@ -217,7 +217,7 @@ def test_a_run_on_s3_is_reported_there(tmp_path: Path, bucket: str) -> None:
     fs = StorageConfig().locate(bucket).fs
     for name in ("store", "bench"):
         fs.put(f"{tmp_path}/{name}/", f"{bucket}/{name}/", recursive=True)
-    remote = Store(StorageConfig().locate(f"{bucket}/store"))
+    remote = store_at(f"{bucket}/store")
     manifest = remote.read_json(f"runs/{run.run_id}/manifest.json") or {}
     manifest["config"]["benchmark"] |= {
         "prompts": f"{bucket}/bench/prompts.parquet",

@@ -5,10 +5,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from plumbline.jobs.command import run_job
-from plumbline.jobs.trends import COMMAND, main
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.report.trends import write_trends
+from tests.commands import printed, refusal
 from tests.operators.report.made import MadeRun, make_run, noisy
 
 
@@ -58,14 +57,14 @@ def test_the_newest_runs_benchmark_is_taken_and_its_name_is_no_path(tmp_path: Pa
     assert write_trends(store).url == f"{tmp_path}/store/trends/.._.._<b>/trends.html".replace("<b>", "_b_")
 
 
-def test_the_command_says_where_the_page_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_where_the_page_is(tmp_path: Path) -> None:
     store = night(tmp_path, 1).store
-    assert run_job(COMMAND, main, [f"store={store.place.url}"]) == 0
-    assert f"trends of 1 run of made: {store.place.url}/trends/made/trends.html" in capsys.readouterr().out
+    assert f"trends of 1 run of made: {store.place.url}/trends/made/trends.html" in printed(
+        "trends", f"store={store.place.url}"
+    )
     for given, complaint in (
         ("checkpoints='('", "checkpoints: expected a regular expression, got '('"),
         ("checkpoints='(?P<step>.)'", "checkpoints: expected groups (?P<family>...) and"),
         ("runs=0", "runs: expected at least 1, got 0"),
     ):
-        assert run_job(COMMAND, main, [given, f"store={store.place.url}"]) == 64
-        assert complaint in capsys.readouterr().err
+        assert complaint in refusal("trends", given, f"store={store.place.url}", code=64)

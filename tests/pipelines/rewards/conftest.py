@@ -10,9 +10,8 @@ import pytest
 from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.rewards.rewards import Exported, export_rewards
 from plumbline.pipelines.rewards.rewards_config import RewardsConfig
-from plumbline.pipelines.sweeps.planning import plan_sweep
-from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
-from tests.bench_of import images, prompts, sweep_config, write_rows
+from plumbline.pipelines.sweeps.sweep import FinishedSweep
+from tests.bench_of import images, prompts, run_bench, write_rows
 
 GENERATORS = ("atlas", "drift", "garnet")
 COUNT = 12
@@ -37,7 +36,7 @@ class Scored(NamedTuple):
 
 
 def run_benchmark(folder: Path, store: Path, *overrides: str) -> Scored:
-    finished = run_sweep(plan_sweep(sweep_config(folder, store, *overrides)), lambda progress: None)
+    finished = run_bench(folder, store, *overrides)
     return Scored(folder, store, finished, finished.results.read_scores().to_pandas())
 
 

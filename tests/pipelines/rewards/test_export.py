@@ -17,9 +17,7 @@ from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.rewards.output import ExportedShardRecord
 from plumbline.pipelines.rewards.rewards import Exported, export_rewards
 from plumbline.pipelines.rewards.rewards_config import RewardsConfig
-from plumbline.pipelines.sweeps.planning import plan_sweep
-from plumbline.pipelines.sweeps.sweep import run_sweep
-from tests.bench_of import CAPTIONED, captioned, images, prompts, score_config, write_rows
+from tests.bench_of import CAPTIONED, captioned, images, prompts, run_config, score_config, write_rows
 from tests.pipelines.rewards.conftest import COUNT, GENERATORS, Export, Scored, config, files, run_benchmark
 
 EVERY = tuple(FORMATS)
@@ -237,7 +235,7 @@ def test_images_whose_rows_hold_their_own_prompts_make_pairs(tmp_path: Path, mon
     for generator in GENERATORS[::2]:
         write_rows(tmp_path / "images" / generator / "00000.parquet", captioned(generator, 6))
     asked = score_config(tmp_path / "images", tmp_path / "store", "metric=[clipscore]", *CAPTIONED)
-    finished = run_sweep(plan_sweep(asked), lambda progress: None)
+    finished = run_config(asked)
     values = {"store": str(tmp_path / "store"), "output": str(tmp_path / "out"), "format": "pairs", "held_out": 0.0}
     values["selection"] = {"margin": 0.0}
     ended = export_rewards(read_config(values, RewardsConfig), lambda record: None)

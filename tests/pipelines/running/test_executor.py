@@ -17,8 +17,7 @@ from plumbline.pipelines.running.events import (
     to_all,
 )
 from plumbline.pipelines.running.executor import SMALL_CALLS, Here, OnRay, choose_executor
-from plumbline.pipelines.sweeps.planning import plan_sweep
-from tests.bench_of import sweep_config, write_benchmark
+from tests.bench_of import plan_bench, write_benchmark
 
 AUTO = ClusterConfig(executor="auto", pools={})
 
@@ -26,7 +25,7 @@ AUTO = ClusterConfig(executor="auto", pools={})
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
     folder = tmp_path_factory.mktemp("bench")
-    return plan_sweep(sweep_config(write_benchmark(folder, count=4), folder / "store")).plan
+    return plan_bench(write_benchmark(folder, count=4), folder / "store").plan
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from plumbline.jobs import sweep
-from plumbline.jobs.command import run_job
 from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.running.errors import RunnerError
 from plumbline.pipelines.running.session import ray_session
 from tests.bench_of import images, prompts, write_rows
+from tests.commands import printed, run
 from tests.environment import ROOT
 
 
@@ -31,15 +30,13 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     ]  # fmt: skip
 
 
-def test_it_computes_what_a_sweep_on_ray_finds_whole(
-    given: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], ray_cluster: None
-) -> None:
-    store = f"store={tmp_path}/store"
-    assert run_job(sweep.COMMAND, sweep.main, [*given, store, "cluster=here"]) == 2
-    assert "answers:vqa: 3/3 cells" in capsys.readouterr().out
-    assert run_job(sweep.COMMAND, sweep.main, [*given, store, "cluster=local"]) == 2
-    assert "computed 0 cells" in capsys.readouterr().out
-    assert run_job(sweep.COMMAND, sweep.main, [*given, f"store={tmp_path}/other", "cluster=local"]) == 2
+@pytest.mark.parametrize("metrics", ["clipscore", pytest.param("clipscore,gecko", marks=pytest.mark.slow)])
+@pytest.mark.usefixtures("ray_cluster")
+def test_it_computes_what_a_sweep_on_ray_finds_whole(metrics: str, given: list[str], tmp_path: Path) -> None:
+    words = [*given, f"metric=[{metrics}]", f"store={tmp_path}/store"]
+    assert "similarities:clip: 3/3 cells" in printed("sweep", *words, "cluster=here", code=2)
+    assert "computed 0 cells" in printed("sweep", *words, "cluster=local", code=2)
+    assert run("sweep", *words, f"store={tmp_path}/other", "cluster=local").code == 2
     ours, rays = (
         pd.read_parquet(next((tmp_path / name / "runs").glob("*/scores.parquet"))).sort_values(
             ["metric", "image_id"], ignore_index=True
@@ -47,29 +44,26 @@ def test_it_computes_what_a_sweep_on_ray_finds_whole(
         for name in ("store", "other")
     )
     pd.testing.assert_frame_equal(ours, rays, rtol=1e-5)
-    assert ours["score"].isna().sum() == 2
+    assert ours["score"].isna().sum() == len(metrics.split(","))
 
 
 def test_a_run_tells_how_long_its_models_waited_for_images_and_which_key_turns_it(
-    given: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    given: list[str], tmp_path: Path
 ) -> None:
-    assert run_job(sweep.COMMAND, sweep.main, [*given, f"store={tmp_path}", "cluster=here"]) == 2
-    (run,) = (tmp_path / "runs").glob("2*")
-    manifest = json.loads((run / "manifest.json").read_text())
+    assert run("sweep", *given, f"store={tmp_path}", "cluster=here").code == 2
+    (folder,) = (tmp_path / "runs").glob("2*")
+    manifest = json.loads((folder / "manifest.json").read_text())
     models = {"questions:llm", "entailment:nli", "answers:vqa", "similarities:clip"}
     assert manifest["worked"].keys() == manifest["waited"].keys() == models
     assert all(manifest["worked"][node] + manifest["waited"][node] <= manifest["seconds"][node] + 1 for node in models)
-    report = (run / "report.html").read_text()
+    report = (folder / "report.html").read_text()
     assert "models waited" in report and "cluster.pools.STAGE.decoders" in report
 
 
-def test_a_plan_for_gpus_tells_what_their_workers_are_given(
-    given: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plan_for_gpus_tells_what_their_workers_are_given(given: list[str], tmp_path: Path) -> None:
     options = [f"store={tmp_path}", "dry_run=true", "cluster=gpu8", "cluster.pools.similarities.decoders=20"]
     options += ["cluster.pools.questions.max_size=1"]
-    assert run_job(sweep.COMMAND, sweep.main, [*given, *options]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = printed("sweep", *given, *options).splitlines()
     cores = "a decoder for each core of its GPU"
     assert "questions:llm: 1 worker with 1 GPU" in lines, "it sees no image"
     assert f"answers:vqa: 1 to 7 workers, each with 1 GPU and {cores}" in lines

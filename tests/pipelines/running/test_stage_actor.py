@@ -29,8 +29,8 @@ from plumbline.pipelines.running.progress import ProgressLog
 from plumbline.pipelines.running.stages import StageContext
 from plumbline.pipelines.running.surroundings import Surroundings
 from plumbline.pipelines.sources.uris import Uris
-from plumbline.pipelines.sweeps.planning import plan_sweep
-from tests.bench_of import compute, sweep_config, write_benchmark
+from tests.bench_of import compute, plan_bench, write_benchmark
+from tests.commands import store_at
 
 PATIENCE = 20
 NOWHERE = Uris(roots=(), storage=StorageConfig(), max_bytes=0)
@@ -68,7 +68,7 @@ def actor(ray_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(actor_module, "NodeStage", OverlappingStage)
     progress = ray.remote(ProgressLog).options(num_cpus=0).remote()
-    store = Store(StorageConfig().locate(str(tmp_path)))
+    store = store_at(tmp_path)
     given = Surroundings(variables={}, landmarks=())
     context = StageContext(store=store, limits=ImageLimits(), clips=Clips(), uris=NOWHERE, prompt_shards=())
     node = Node(name="questions", stage="questions", models={}, metrics={})
@@ -225,7 +225,7 @@ def test_calls_are_sent_now_and_then_and_none_is_lost() -> None:
 
 def test_the_calls_of_a_stage_are_those_that_its_plan_expects(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", count=4)
-    planned = plan_sweep(sweep_config(folder, tmp_path / "store", "metric=[clipscore]"))
+    planned = plan_bench(folder, tmp_path / "store", "metric=[clipscore]")
     calls: list[int] = []
     with telling_calls(calls.append):
         compute(planned)

@@ -5,14 +5,13 @@ from pathlib import Path
 from plumbline.operators.errors import RowError
 from plumbline.pipelines.running.stages import NodeStage
 from plumbline.pipelines.sweeps.computing import stage_context
-from plumbline.pipelines.sweeps.planning import plan_sweep
-from tests.bench_of import sweep_config, write_benchmark
+from tests.bench_of import plan_bench, write_benchmark
 
 
 def test_images_are_shown_to_a_dual_encoder_by_the_rule_of_every_metric_that_shares_it(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", generators=("atlas",), count=4)
     original = "+metrics.original={kind: clipscore, variant: original}"
-    planned = plan_sweep(sweep_config(folder, tmp_path / "store", "metric=[clipscore]", original))
+    planned = plan_bench(folder, tmp_path / "store", "metric=[clipscore]", original)
     (node,) = [item.node for item in planned.plan.nodes if item.node.stage == "similarities"]
     (work,) = planned.plan.work(planned.plan.images)
     cells = [cell for cell in work.cells if cell.node == node.name]
@@ -26,7 +25,7 @@ def test_images_are_shown_to_a_dual_encoder_by_the_rule_of_every_metric_that_sha
 
 def test_prompts_can_be_asked_about_one_by_one_and_one_that_kills_its_worker_left_out(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", generators=("atlas",), count=4)
-    planned = plan_sweep(sweep_config(folder, tmp_path / "store", "metric=[gecko]"))
+    planned = plan_bench(folder, tmp_path / "store", "metric=[gecko]")
     (node,) = [item.node for item in planned.plan.nodes if item.node.stage == "questions"]
     (work,) = planned.plan.work(planned.plan.prompts)
     cells = [cell for cell in work.cells if cell.node == node.name]

@@ -5,13 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plumbline.jobs.command import command_of, load_values
 from plumbline.operators.errors import ConfigError
-from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.serving.sentinel import Sentinel
-from plumbline.pipelines.serving.serve_config import ServeConfig
 from plumbline.pipelines.serving.serving import find_nodes, find_served, sentinel_of
 from tests.bench_of import write_benchmark
+from tests.commands import config_of
 from tests.pipelines.rewards.conftest import Scored, run_benchmark
 
 COUNT = 21
@@ -26,7 +24,7 @@ def scored(tmp_path_factory: pytest.TempPathFactory) -> Scored:
 
 def sentinel(store: Path, *words: str) -> Sentinel | None:
     given = ["reward=edge_density", "sentinel=[saturation]", f"store={store}", *words]
-    config = read_config(load_values(command_of("serve"), [*METRICS, *given]), ServeConfig)
+    config = config_of("serve", *METRICS, *given)
     return sentinel_of(config, find_served(config, find_nodes(config)))
 
 

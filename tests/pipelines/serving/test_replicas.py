@@ -7,14 +7,12 @@ from pathlib import Path
 import pytest
 from ray import serve as ray_serve
 
-from plumbline.jobs.command import command_of, load_values
 from plumbline.jobs.scorer import open_scorer
 from plumbline.operators.wires.wire import ScoreRequest
-from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.serving.app import Counts
-from plumbline.pipelines.serving.serve_config import ServeConfig
 from plumbline.pipelines.serving.service import ImageAnswers, Service
 from plumbline.pipelines.serving.serving import find_nodes, find_served, replica_call, run_replicas
+from tests.commands import config_of
 from tests.faults.hook import BAIT
 from tests.serving import Pair, pack_pairs
 
@@ -38,7 +36,7 @@ def test_a_replica_that_hangs_is_ended_and_its_batch_is_scored_by_the_next(tmp_p
     """The first process that sees the third image never comes back of it; the second one goes on."""
     note, pairs = tmp_path / "note", pack_pairs(6)
     baited = [*pairs[:2], pairs[2]._replace(image=pairs[2].image + BAIT + str(note).encode()), *pairs[3:]]
-    config, counts = read_config(load_values(command_of("serve"), WORDS), ServeConfig), Counts()
+    config, counts = config_of("serve", *WORDS), Counts()
     with run_replicas(config) as handle:
         answers = ask(Service(replica_call(handle), find_served(config, find_nodes(config)), config, counts), baited)
     table = open_scorer("metric=[clipscore]", "models=shapes").score(

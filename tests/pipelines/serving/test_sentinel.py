@@ -5,16 +5,14 @@ import logging
 import numpy as np
 import pytest
 
-from plumbline.jobs.command import command_of, load_values
 from plumbline.operators.errors import ConfigError, RowError
 from plumbline.operators.metrics.clipscore import ClipScoreConfig
 from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.wires.wire import Answer, Served
-from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.serving.sentinel import FALSE_ALARMS, Sentinel
-from plumbline.pipelines.serving.serve_config import ServeConfig
 from plumbline.pipelines.serving.serving import sentinel_of
+from tests.commands import config_of
 
 METRICS: dict[str, Metric] = {
     "reward": ClipScoreConfig(),
@@ -100,16 +98,14 @@ def test_an_image_without_one_of_the_scores_is_left_out() -> None:
 
 def test_it_is_asked_for_by_served_metrics_beside_the_reward() -> None:
     words = ["metric=[clipscore,edge_density]", "models=shapes"]
-    config = read_config(
-        load_values(command_of("serve"), [*words, "reward=clipscore", "sentinel=[edge_density]"]), ServeConfig
-    )
+    config = config_of("serve", *words, "reward=clipscore", "sentinel=[edge_density]")
     sentinel = sentinel_of(config, SERVED)
     assert sentinel is not None
     assert sentinel.wanted(["clipscore"]) == ("clipscore", "edge_density")
     assert sentinel.wanted(["edge_density"]) == ("edge_density",)
-    assert sentinel_of(read_config(load_values(command_of("serve"), words), ServeConfig), SERVED) is None
+    assert sentinel_of(config_of("serve", *words), SERVED) is None
     with pytest.raises(ConfigError, match="baseline: 'latest' is what sentinel= compares with"):
-        read_config(load_values(command_of("serve"), [*words, "baseline=latest"]), ServeConfig)
+        config_of("serve", *words, "baseline=latest")
     for more in (["sentinel=[edge_density]"], ["reward=clipscore", "sentinel=[clipscore]"], ["sentinel=[entropy]"]):
         with pytest.raises(ConfigError, match="sentinel: expected"):
-            read_config(load_values(command_of("serve"), [*words, *more]), ServeConfig)
+            config_of("serve", *words, *more)

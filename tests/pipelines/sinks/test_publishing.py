@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.jobs.command import run_job
-from plumbline.jobs.publish import COMMAND, main
 from plumbline.pipelines.sinks import SINKS
 from plumbline.pipelines.sinks.publishing import PublishConfig, publish_run
 from plumbline.pipelines.sinks.run_story import RunStory
+from tests.commands import refusal
 from tests.operators.report.made import MadeRun, make_run, noisy
 
 ROOT = Path(__file__).parent.parent.parent.parent
@@ -54,7 +53,7 @@ def test_a_sink_is_told_means_with_intervals_digests_and_the_report(
 
 
 def test_a_sink_that_fails_is_one_line_and_leaves_the_store_as_it_was(
-    run: MadeRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: MadeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(story: RunStory) -> str:
         raise RuntimeError("the server is away\nsince noon")
@@ -64,22 +63,22 @@ def test_a_sink_that_fails_is_one_line_and_leaves_the_store_as_it_was(
 
     tell(monkeypatch, refuse)
     before = content()
-    assert run_job(COMMAND, main, ["sink=wandb", f"store={run.store.place.url}"]) == 1
-    assert capsys.readouterr().err == (
-        "error: sink=wandb: RuntimeError: the server is away; the run stands as it was\n"
+    assert refusal("publish", "sink=wandb", f"store={run.store.place.url}", code=1) == (
+        "error: sink=wandb: RuntimeError: the server is away; the run stands as it was"
     )
     assert content() == before
 
 
 @pytest.mark.parametrize("name", SINKS)
 def test_a_sink_is_an_extra_and_says_how_to_install_it(
-    name: str, run: MadeRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, run: MadeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(SINKS.loaded, name, raising=False)
     monkeypatch.delitem(sys.modules, f"plumbline.pipelines.sinks.{name}", raising=False)
     monkeypatch.setitem(sys.modules, name, None)
-    assert run_job(COMMAND, main, [f"sink={name}", f"store={run.store.place.url}"]) == 1
-    assert f"install the extra '{name}' of plumbline-t2i" in capsys.readouterr().err
+    assert f"install the extra '{name}' of plumbline-t2i" in refusal(
+        "publish", f"sink={name}", f"store={run.store.place.url}", code=1
+    )
     assert f"\n{name} = [" in (ROOT / "pyproject.toml").read_text()
 
 

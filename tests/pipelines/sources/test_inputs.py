@@ -14,18 +14,20 @@ from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.image_rows import identify
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.plans.plan import Plan
-from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS, ColumnsConfig
 from plumbline.pipelines.sources.prompts import read_prompts
 from plumbline.pipelines.sources.shards import read_extra, read_shard
 from plumbline.pipelines.sources.sources import open_sources
-from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
-from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
+from plumbline.pipelines.sweeps.planning import plan_sweep
 from tests.bench_of import (
     CAPTIONED,
     captioned,
     images,
+    plan_bench,
     prompts,
+    run_bench,
+    run_config,
+    run_plan,
     score_config,
     sweep_config,
     write_benchmark,
@@ -34,14 +36,6 @@ from tests.bench_of import (
 
 STORAGE = StorageConfig()
 CLIP = "metric=[clipscore]"
-
-
-def planned(config: SweepConfig) -> PlannedSweep:
-    return plan_sweep(config)
-
-
-def run(config: SweepConfig) -> FinishedSweep:
-    return run_sweep(plan_sweep(config), lambda progress: None)
 
 
 def renamed(rows: list[dict[str, Any]], **names: str) -> list[dict[str, Any]]:
@@ -57,13 +51,13 @@ def by_stage(plan: Plan) -> Counter[str]:
 
 def test_columns_of_any_name_are_read_as_ours_and_are_part_of_the_keys(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", ["atlas"], count=4)
-    ours = planned(sweep_config(folder, tmp_path / "store"))
+    ours = plan_bench(folder, tmp_path / "store")
     (table,) = (read_shard(shard, IMAGE_COLUMNS) for shard in ours.sources.image_shards)
     write_rows(folder / "prompts.parquet", renamed(prompts(4), prompt_id="key", text="caption", skills="tags"))
     write_rows(folder / "images/atlas/00000.parquet", renamed(images("atlas", 4), prompt_id="key", image="jpg"))
     names = [f"benchmark.prompt_columns.{name}" for name in ("prompt_id=key", "text=caption", "skills=tags")]
     names += ["benchmark.columns.prompt_id=key", "benchmark.columns.image=jpg"]
-    theirs = planned(sweep_config(folder, tmp_path / "store", *names))
+    theirs = plan_bench(folder, tmp_path / "store", *names)
     (shard,) = theirs.sources.image_shards
     assert read_shard(shard, IMAGE_COLUMNS) == table
     assert theirs.sources.prompts == ours.sources.prompts
@@ -78,7 +72,7 @@ def test_the_structs_of_hugging_face_and_addresses_may_have_other_names_too(tmp_
     write_rows(folder / "images/atlas/00000.parquet", rows)
     names = ["prompt_id=id", "image=img", "uri=link"]
     config = sweep_config(folder, tmp_path / "store", *(f"benchmark.columns.{name}" for name in names))
-    (shard,) = planned(config).sources.image_shards
+    (shard,) = plan_sweep(config).sources.image_shards
     assert read_shard(shard, IMAGE_COLUMNS).to_pylist() == [
         {"prompt_id": row["id"], "image": row["img"], "uri": row["link"]} for row in rows
     ]
@@ -95,17 +89,17 @@ def test_rows_of_several_images_are_lists_of_them_or_of_addresses(image: Any, tm
     rows = [{"prompt_id": prompt["prompt_id"], "image": image, "uri": list(map(str, files))} for prompt in prompts(4)]
     write_rows(folder / "images/atlas/00000.parquet", rows)
     config = sweep_config(folder, tmp_path / "store")
-    (shard,) = planned(config).sources.image_shards
+    (shard,) = plan_sweep(config).sources.image_shards
     assert read_shard(shard, IMAGE_COLUMNS).to_pylist() == rows
     files[1].write_bytes(b"another frame")
-    (replaced,) = planned(config).sources.image_shards
+    (replaced,) = plan_sweep(config).sources.image_shards
     assert replaced.source() != shard.source(), "a frame that is another makes another shard"
 
 
 def test_a_file_without_the_named_column_is_broken_and_named_with_the_key(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path)
     write_rows(folder / "images/flint/00000.parquet", renamed(images("flint", 4), image="jpg"))
-    sources = planned(sweep_config(folder, tmp_path / "store", "benchmark.columns.image=jpg")).sources
+    sources = plan_bench(folder, tmp_path / "store", "benchmark.columns.image=jpg").sources
     (broken,) = sources.broken
     assert broken.generator == "atlas" and str(folder / "images/atlas/00000.parquet") in broken.message
     assert "expected column(s) jpg, found image_id, prompt_id, image" in broken.message
@@ -118,7 +112,7 @@ def test_a_file_without_the_named_column_is_broken_and_named_with_the_key(tmp_pa
 def test_rows_with_their_own_prompts_need_no_ids_and_get_them_from_their_texts(tmp_path: Path) -> None:
     rows = captioned("atlas", 4)
     write_rows(tmp_path / "data/a.parquet", [*rows, *rows, {**rows[0], "caption": None}], row_group=100)
-    sources = planned(score_config(tmp_path / "data", tmp_path / "store", *CAPTIONED)).sources
+    sources = plan_sweep(score_config(tmp_path / "data", tmp_path / "store", *CAPTIONED)).sources
     (shard,) = sources.image_shards
     ids = read_shard(shard, ("prompt_id",)).column("prompt_id").to_pylist()
     assert ids[:4] == ids[4:8] and len(set(ids)) == 5
@@ -132,7 +126,7 @@ def test_given_ids_are_kept_and_an_absent_one_is_made(tmp_path: Path) -> None:
     write_rows(
         tmp_path / "a.parquet", [{"prompt_id": i, "prompt": t, "image": b"x"} for i, t in ((7, "a"), (None, "b"))]
     )
-    (shard,) = planned(score_config(tmp_path / "a.parquet", tmp_path / "store")).sources.image_shards
+    (shard,) = plan_sweep(score_config(tmp_path / "a.parquet", tmp_path / "store")).sources.image_shards
     given, made = read_shard(shard, IMAGE_COLUMNS).column("prompt_id").to_pylist()
     assert given == "7" and len(made) == 16
     record = read_shard(shard, ("image_id", "prompt_id")).to_pylist()[0]
@@ -147,8 +141,8 @@ def test_an_id_that_stands_for_two_texts_is_named(files: tuple[str, str], tmp_pa
             tmp_path / f"data/{file}.parquet", [row for row, its in zip(rows, files, strict=True) if its == file]
         )
     with pytest.raises(ConfigError, match=rf"{files[1]}\.parquet: prompt_id '7' stands for 'a dog', and for 'a cat'"):
-        planned(score_config(tmp_path / "data", tmp_path / "store"))
-    without = planned(score_config(tmp_path / "data", tmp_path / "store", "benchmark.columns.prompt_id=null"))
+        plan_sweep(score_config(tmp_path / "data", tmp_path / "store"))
+    without = plan_sweep(score_config(tmp_path / "data", tmp_path / "store", "benchmark.columns.prompt_id=null"))
     assert sorted(without.sources.prompts.column("text").to_pylist()) == ["a cat", "a dog"]
 
 
@@ -156,11 +150,11 @@ def test_generators_of_the_same_prompts_share_questions_and_a_new_file_adds_only
     for generator in ("atlas", "flint"):
         write_rows(tmp_path / f"data/{generator}/0.parquet", captioned(generator, 8))
     config = score_config(tmp_path / "data", tmp_path / "store", *CAPTIONED)
-    before = planned(config).plan
+    before = plan_sweep(config).plan
     assert by_stage(before) == {"questions": 2, "answers": 4, "similarities": 4, "scores": 8}
     write_rows(tmp_path / "data/flint/1.parquet", captioned("flint", 12)[8:])
     old = {cell.path for cell in before.cells}
-    new = Counter(cell.recipe.stage for cell in planned(config).plan.cells if cell.path not in old)
+    new = Counter(cell.recipe.stage for cell in plan_sweep(config).plan.cells if cell.path not in old)
     assert new == {"questions": 1, "answers": 1, "similarities": 1, "scores": 2}
 
 
@@ -179,9 +173,9 @@ def write_extra(path: Path) -> pa.Table:
 def test_further_columns_are_read_in_the_order_of_the_rows_and_touch_no_key(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path, ["atlas", "flint"])
     table = write_extra(folder / "images/atlas/00000.parquet")
-    plain = planned(sweep_config(folder, tmp_path / "store"))
-    some = planned(sweep_config(folder, tmp_path / "store", "benchmark.columns.extra=[seed]"))
-    every = planned(sweep_config(folder, tmp_path / "store", "benchmark.columns.extra=*"))
+    plain = plan_bench(folder, tmp_path / "store")
+    some = plan_bench(folder, tmp_path / "store", "benchmark.columns.extra=[seed]")
+    every = plan_bench(folder, tmp_path / "store", "benchmark.columns.extra=*")
     first, *others = ({cell.path for cell in each.plan.cells} for each in (plain, some, every))
     assert others == [first, first]
     assert some.sources.extra == pa.schema([("seed", pa.int16())])
@@ -196,7 +190,7 @@ def test_a_further_column_of_two_types_or_of_the_scores_own_is_refused(tmp_path:
     write_extra(folder / "images/atlas/00000.parquet")
     write_rows(folder / "images/flint/00000.parquet", [{**row, "seed": "1"} for row in images("flint", 4)])
     with pytest.raises(ConfigError, match=r"extra: 'seed' is int16 in one images table and string in another"):
-        planned(sweep_config(folder, tmp_path / "store", "benchmark.columns.extra=*"))
+        plan_bench(folder, tmp_path / "store", "benchmark.columns.extra=*")
     with pytest.raises(ConfigError, match=r"columns\.extra: scores have a column 'metric' of their own"):
         ColumnsConfig(extra=("metric",))
 
@@ -210,19 +204,19 @@ def test_a_generator_is_a_path(tmp_path: Path) -> None:
     paths = {"one": f"{folder}/images/atlas", "two": f"{tmp_path}/elsewhere/flint.parquet"}
     given = ", ".join(f"{name}: {path}" for name, path in paths.items())
     config = sweep_config(folder, tmp_path / "store", f"benchmark.generators={{{given}}}", "benchmark.images=null")
-    sources = planned(config).sources
+    sources = plan_sweep(config).sources
     assert sources.generators == ["one", "two"] and sources.broken == []
     assert Counter(shard.group for shard in sources.image_shards) == {"one": 2, "two": 2}
     wrong = sweep_config(folder, tmp_path / "store", "benchmark.generators={x: /nowhere}", "benchmark.images=null")
     with pytest.raises(ConfigError, match=r"benchmark\.generators\.x /nowhere: not found"):
-        planned(wrong)
+        plan_sweep(wrong)
 
 
 @pytest.mark.parametrize("below", ["", "/00000.parquet"])
 def test_one_file_or_a_folder_of_files_is_one_generator(below: str, tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", ["atlas"])
     config = sweep_config(folder, tmp_path / "store", f"benchmark.images={folder}/images/atlas{below}")
-    sources = planned(config).sources
+    sources = plan_sweep(config).sources
     assert sources.generators == ["00000" if below else "atlas"]
     assert sum(shard.rows for shard in sources.image_shards) == 8
 
@@ -243,7 +237,7 @@ def change(file: Path, how: str) -> None:
 @pytest.mark.parametrize("how", ["gone", "rewritten", "touched"])
 def test_a_file_that_changed_since_the_plan_is_not_read(how: str, tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", ["atlas"])
-    shard = planned(sweep_config(folder, tmp_path / "store")).sources.image_shards[0]
+    shard = plan_bench(folder, tmp_path / "store").sources.image_shards[0]
     change(folder / "images/atlas/00000.parquet", how)
     found = "is gone" if how == "gone" else "the file has changed since the run was planned"
     with pytest.raises(SourceError, match=rf"00000\.parquet: .*{found}.*run again: the plan is made anew"):
@@ -273,7 +267,7 @@ def test_files_without_rows_count_none_and_break_nothing(tmp_path: Path) -> None
     folder = write_benchmark(tmp_path / "bench", ["atlas"])
     file = folder / "images/atlas/empty.parquet"
     pq.write_table(pq.read_table(folder / "images/atlas/00000.parquet").slice(0, 0), file)
-    sources = planned(sweep_config(folder, tmp_path / "store")).sources
+    sources = plan_bench(folder, tmp_path / "store").sources
     assert sources.broken == [] and sum(shard.rows for shard in sources.image_shards) == 8
     assert all(shard.rows for shard in sources.image_shards)
 
@@ -281,14 +275,14 @@ def test_files_without_rows_count_none_and_break_nothing(tmp_path: Path) -> None
 def test_what_changes_between_plan_and_run_fails_alone_and_commits_nothing(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", ["atlas", "flint"], count=4)
     config = sweep_config(folder, tmp_path / "store", CLIP)
-    plan = planned(config)
+    plan = plan_sweep(config)
     change(folder / "images/flint/00000.parquet", "rewritten")
-    done = run_sweep(plan, lambda progress: None)
+    done = run_plan(plan)
     errors = done.results.errors.to_pylist()
     assert {(row["generator"], row["kind"]) for row in errors} == {("flint", "broken_file")} and len(errors) == 4
     assert all("run again: the plan is made anew" in row["message"] and row["retryable"] for row in errors)
     assert not list((tmp_path / "store").glob("*/*/flint/*"))
-    assert run(config).results.n_null == 4, "the rewritten file holds eight images, of which four have no prompt"
+    assert run_config(config).results.n_null == 4, "the rewritten file holds eight images, of which four have no prompt"
     assert len(list((tmp_path / "store").glob("scores/*/flint/*"))) == 2
 
 
@@ -296,8 +290,10 @@ def test_rows_with_prompts_are_scored_as_with_a_prompts_file_and_carry_their_col
     folder = write_benchmark(tmp_path / "bench", ["atlas"], count=6)
     rows = captioned("atlas", 6)
     write_rows(tmp_path / "rows/atlas.parquet", rows)
-    plain = run(sweep_config(folder, tmp_path / "one"))
-    done = run(score_config(tmp_path / "rows", tmp_path / "two", *CAPTIONED, "benchmark.columns.extra=[seed,caption]"))
+    plain = run_bench(folder, tmp_path / "one")
+    done = run_config(
+        score_config(tmp_path / "rows", tmp_path / "two", *CAPTIONED, "benchmark.columns.extra=[seed,caption]")
+    )
     for metric in ("vqascore", "clipscore"):
         expected = [row["score"] for row in plain.results.read_scores().to_pylist() if row["metric"] == metric]
         found = [row for row in done.results.read_scores().to_pylist() if row["metric"] == metric]
@@ -306,7 +302,7 @@ def test_rows_with_prompts_are_scored_as_with_a_prompts_file_and_carry_their_col
     assert pq.read_table(f"{done.folder}/scores.parquet").column_names[-2:] == ["seed", "caption"]
     manifest = json.loads(Path(done.folder, "manifest.json").read_text())
     assert manifest["config"]["benchmark"]["columns"]["extra"] == ["seed", "caption"]
-    again = run(score_config(tmp_path / "rows", tmp_path / "two", *CAPTIONED))
+    again = run_config(score_config(tmp_path / "rows", tmp_path / "two", *CAPTIONED))
     assert again.computed == 0 and again.results.read_scores().column_names[-1] == "error"
 
 
@@ -314,9 +310,9 @@ def test_a_broken_file_of_rows_with_prompts_loses_no_row(tmp_path: Path) -> None
     write_rows(tmp_path / "rows/a.parquet", captioned("atlas", 4))
     write_rows(tmp_path / "rows/b.parquet", captioned("flint", 4))
     config = score_config(tmp_path / "rows", tmp_path / "store", *CAPTIONED, CLIP, "benchmark.columns.extra=*")
-    plan = planned(config)
+    plan = plan_sweep(config)
     (tmp_path / "rows/b.parquet").unlink()
-    done = run_sweep(plan, lambda progress: None)
+    done = run_plan(plan)
     assert (len(done.results.read_scores()), done.results.n_null) == (8, 4)
     lost = [row for row in done.results.read_scores().to_pylist() if row["score"] is None]
     assert all(row["seed"] is None and "is gone" in row["error"]["message"] for row in lost)

@@ -22,9 +22,7 @@ from plumbline.pipelines.sources.rounds import cut_rounds
 from plumbline.pipelines.sources.shards import read_shard
 from plumbline.pipelines.sources.sources import Sources, open_sources
 from plumbline.pipelines.sources.uris import benchmark_uris
-from plumbline.pipelines.sweeps.planning import plan_sweep
-from plumbline.pipelines.sweeps.sweep import run_sweep
-from tests.bench_of import images, prompts, sweep_config, write_rows
+from tests.bench_of import images, prompts, run_config, sweep_config, write_rows
 
 STORAGE = StorageConfig()
 GENERATORS = ("atlas", "flint")
@@ -146,11 +144,11 @@ def test_a_prompt_behind_others_that_the_limit_leaves_out_is_scored_and_edited_a
         write_groups(tmp_path / f"images/{generator}/0.parquet", [of_prompt[n] for n in (0, 1, 9, 2)], [2])
     write_rows(tmp_path / "prompts.parquet", texts)
     config = sweep_config(tmp_path, tmp_path / "store", "metric=[clipscore]", "benchmark.limit=3", "shard_rows=2")
-    scored = run_sweep(plan_sweep(config), lambda progress: None)
+    scored = run_config(config)
     assert (scored.results.rows, scored.results.n_null) == (6, 0)
     texts[2] = {**texts[2], "text": "a green circle"}
     write_rows(tmp_path / "prompts.parquet", texts)
-    edited = run_sweep(plan_sweep(config), lambda progress: None)
+    edited = run_config(config)
     before, after = (dict(scores_by_image(run.results.read_scores())) for run in (scored, edited))
     changed = {image for image, score in after.items() if score != before[image]}
     assert changed == {image for image in after if image[1] == texts[2]["prompt_id"]}

@@ -9,16 +9,15 @@ from typing import IO
 
 import pytest
 
-from plumbline.jobs.command import command_of, load_values
 from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.cells import Shard
-from plumbline.pipelines.plans.sweep_config import SweepConfig, read_config
 from plumbline.pipelines.sources import shards
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.prompt_files import read_prompt_file
 from plumbline.pipelines.sources.sources import Sources, open_sources
 from tests.bench_of import images, write_rows
+from tests.commands import config_of
 
 ROOT = Path(__file__).parents[3]
 REFERENCE = Path(os.environ.get("REFERENCE_DATA", ROOT.parent / "shared" / "reference"))
@@ -38,7 +37,7 @@ def opened(benchmark: str, prompts: Path, folder: Path, *overrides: str) -> Sour
     """A ready-made benchmark with this prompts file and one generator's images."""
     write_rows(folder / "images/atlas/0.parquet", images("atlas", 1))
     given = [f"benchmark={benchmark}", f"benchmark.prompts={prompts}", f"benchmark.images={folder}/images"]
-    config = read_config(load_values(command_of("sweep"), ["sweep=own_images", *given, *overrides]), SweepConfig)
+    config = config_of("sweep", "sweep=own_images", *given, *overrides)
     return open_sources(config.benchmark, StorageConfig(), shard_rows=256)
 
 

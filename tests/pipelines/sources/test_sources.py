@@ -11,12 +11,12 @@ import pytest
 from plumbline.operators import rows, schemas
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig, ColumnsConfig
 from plumbline.pipelines.sources.shards import read_shard
 from plumbline.pipelines.sources.sources import Sources, open_sources
 from plumbline.pipelines.sweeps.planning import plan_sweep
-from tests.bench_of import images, prompts, sweep_config, write_benchmark, write_rows
+from tests.bench_of import images, plan_bench, prompts, sweep_config, write_benchmark, write_rows
+from tests.commands import store_at
 
 FAILED = {"kind": "model_failed", "message": "out of memory", "retryable": True}
 
@@ -74,24 +74,6 @@ def test_generators_are_the_folders_or_those_asked_for(tmp_path: Path) -> None:
     assert opened(folder, generators=("flint",)).generators == ["flint"]
     with pytest.raises(ConfigError, match=r"no folder 'golem' in .*; found atlas, flint"):
         opened(folder, generators=("golem",))
-
-
-def test_a_truncated_file_is_named_and_the_others_are_read(tmp_path: Path) -> None:
-    folder = write_benchmark(tmp_path)
-    file = folder / "images/flint/00000.parquet"
-    file.write_bytes(file.read_bytes()[:-100])
-    sources = opened(folder)
-    assert {shard.group for shard in sources.image_shards} == {"atlas"}
-    [broken] = sources.broken
-    assert broken.generator == "flint"
-    assert str(file) in broken.message and "truncated" in broken.message and "upload it again" in broken.message
-
-
-def test_a_wrong_schema_is_named_with_what_was_found(tmp_path: Path) -> None:
-    folder = write_benchmark(tmp_path)
-    write_rows(folder / "images/flint/00000.parquet", [{"prompt_id": "1", "picture": b""}])
-    [broken] = opened(folder).broken
-    assert "expected column(s) image or uri, found prompt_id, picture" in broken.message
 
 
 def test_an_empty_generator_is_named(tmp_path: Path) -> None:
@@ -175,7 +157,7 @@ def test_tables_without_images_may_lie_beside_the_folders_as_ingest_puts_them(tm
 @pytest.mark.parametrize("inside", ["store", "flint/store"])
 def test_a_store_among_the_images_is_no_generator(inside: str, tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path, ["flint"])
-    Store(StorageConfig().locate(str(folder / "images" / inside))).check()
+    store_at(folder / "images" / inside).check()
     write_images(folder / "images" / inside / "scores/01234567/flint/0-01234567.parquet")
     sources = opened(folder)
     assert sources.generators == ["flint"] and sum(shard.rows for shard in sources.image_shards) == 8
@@ -185,9 +167,9 @@ def test_a_store_among_the_images_is_no_generator(inside: str, tmp_path: Path) -
 def test_images_and_store_in_one_folder_are_refused(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path, ["flint"])
     with pytest.raises(ConfigError, match=r"store .*images: the images are there too; name a folder of its own"):
-        plan_sweep(sweep_config(folder, folder / "images", "metric=[clipscore]"))
+        plan_bench(folder, folder / "images", "metric=[clipscore]")
     assert not (folder / "images/store.json").exists()
-    Store(StorageConfig().locate(str(folder / "images"))).check()
+    store_at(folder / "images").check()
     with pytest.raises(ConfigError, match=r"benchmark\.images .*: is a store of scores"):
         opened(folder)
 

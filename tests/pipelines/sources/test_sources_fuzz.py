@@ -20,13 +20,13 @@ from plumbline.operators.errors import PlumblineError
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.runs import find_run, list_runs, read_manifest
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.plans.sweep_config import SweepConfig, read_config
 from plumbline.pipelines.report.report import open_run
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS, BenchmarkConfig, ColumnsConfig
 from plumbline.pipelines.sources.prompts import read_prompts
 from plumbline.pipelines.sources.shards import read_extra, read_shard
 from plumbline.pipelines.sources.sources import Sources, open_sources
 from tests.bench_of import images, write_rows
+from tests.commands import config_of
 from tests.damage import ODD, PIECES, Edit, bounded, changed, edits
 from tests.operators.report.made import make_run
 
@@ -254,4 +254,4 @@ VALUES = [
 )
 def test_odd_overrides(key: str, value: str, prefix: str) -> None:
     given = ["sweep=shapes", f"{prefix}{key}={value}"]
-    in_one_line(lambda: read_config(load_values(command_of("sweep"), given), SweepConfig))
+    in_one_line(lambda: config_of("sweep", *given))

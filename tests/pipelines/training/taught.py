@@ -12,10 +12,8 @@ import torch
 from plumbline.assets.making.questions import caption
 from plumbline.assets.making.scenes import draw_scene, random_scene, to_png
 from plumbline.assets.making.vqa_training import MIXTURES, training_questions
-from plumbline.jobs.command import command_of, load_values
-from plumbline.jobs.train import COMMAND
-from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.training.worker import Seat, Task, work
+from tests.commands import config_of
 
 VQA = Path(__file__).parents[3] / "assets/clip-flant5-shapes"
 
@@ -45,16 +43,16 @@ def write(folder: Path, taught: list[dict[str, Any]], files: int = 3) -> str:
     return str(folder)
 
 
-def config_of(*overrides: str) -> Any:
+def training_config(*overrides: str) -> Any:
     """A training's configuration, for tiny steps on one thread."""
     small = ("shard_rows=1", "mixed=2", "cluster.pools.training.threads=1")
-    return read_config(load_values(command_of("train"), [*small, *overrides]), COMMAND.schema)
+    return config_of("train", *small, *overrides)
 
 
 def stage_config(kind: str, data: str, output: Path, *overrides: str) -> Any:
     """Stage 1 or 2 on the embedded world's model: two steps of four images unless they say otherwise."""
     model = [f"model.checkpoint={VQA}", *(["begin=null"] if kind == "captions" else [])]
-    return config_of(
+    return training_config(
         f"training={kind}", f"data={data}", f"output={output}", *model, "pace.batch=4", "pace.steps=2", *overrides
     )
 

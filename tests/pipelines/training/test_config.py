@@ -6,23 +6,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from plumbline.jobs.command import command_of, load_values
-from plumbline.jobs.train import COMMAND, main
+from plumbline.jobs.train import main
 from plumbline.operators.errors import ConfigError, SourceError
-from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.training.training_config import FinetuneConfig, StageConfig
-
-
-def config_of(*overrides: str) -> object:
-    return read_config(load_values(command_of("train"), overrides), COMMAND.schema)
+from tests.commands import config_of
 
 
 def test_the_kind_of_training_is_chosen_by_name() -> None:
     with pytest.raises(ConfigError, match="'training' is required; choose one: training=captions, training=finetune"):
-        config_of()
-    stage = config_of("training=captions", "data=data", "output=out")
+        config_of("train")
+    stage = config_of("train", "training=captions", "data=data", "output=out")
     assert isinstance(stage, StageConfig) and stage.trained == ("mm_projector",) and stage.pace.rate == 1e-2
-    assert isinstance(config_of("training=finetune", "output=out"), FinetuneConfig)
+    assert isinstance(config_of("train", "training=finetune", "output=out"), FinetuneConfig)
 
 
 @pytest.mark.parametrize(
@@ -43,15 +38,15 @@ def test_the_kind_of_training_is_chosen_by_name() -> None:
 )
 def test_what_does_not_fit_is_refused_by_its_key(overrides: tuple[str, ...], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        config_of(*overrides)
+        config_of("train", *overrides)
 
 
 def test_tables_that_lack_a_column_are_refused_before_any_model_loads(tmp_path: Path) -> None:
     pq.write_table(pa.table({"image": [b""], "text": ["a circle"]}), tmp_path / "0.parquet")
-    stage = config_of("training=captions", f"data={tmp_path}", f"output={tmp_path}/out")
+    stage = config_of("train", "training=captions", f"data={tmp_path}", f"output={tmp_path}/out")
     with pytest.raises(SourceError, match=r"0\.parquet.*caption.*columns\.caption"):
         main(stage)  # type: ignore[arg-type]
     (tmp_path / "empty").mkdir()
-    empty = config_of("training=captions", f"data={tmp_path}/empty", f"output={tmp_path}/out")
+    empty = config_of("train", "training=captions", f"data={tmp_path}/empty", f"output={tmp_path}/out")
     with pytest.raises(ConfigError, match="expected Parquet files, found none"):
         main(empty)  # type: ignore[arg-type]

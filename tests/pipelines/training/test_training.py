@@ -142,7 +142,7 @@ def test_stage_1_begins_with_a_language_model_and_a_tower(tmp_path: Path, data: 
     )
     tower = taught.VQA.parent / "clip-shapes"
     parts = (f"begin.language_model={language}", f"begin.vision_tower={tower}")
-    config = taught.config_of(
+    config = taught.training_config(
         "training=captions", f"data={data}", f"output={tmp_path}/out", "pace.batch=4", "pace.steps=1", *parts
     )
     run(config)
@@ -173,7 +173,9 @@ def test_data_output_and_states_may_be_on_s3(tmp_path: Path, bucket: str, alone:
 def finetuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A few steps on the embedded world's raters."""
     output = tmp_path_factory.mktemp("finetuned") / "out"
-    planned = plan_training(taught.config_of("training=finetune", f"output={output}", "shard_rows=256", "pace.steps=8"))
+    planned = plan_training(
+        taught.training_config("training=finetune", f"output={output}", "shard_rows=256", "pace.steps=8")
+    )
     work(planned.task, Seat(0, 1, CPU), lambda line: None)
     return output
 
@@ -199,7 +201,7 @@ def test_a_finetuned_checkpoint_scores_in_production_as_it_did_in_training(finet
 def test_a_blend_lies_between_the_checkpoint_and_what_was_trained(tmp_path: Path) -> None:
     small = ("training=finetune", "shard_rows=256", "held_out=0.02", "pace.steps=2", "pace.batch=4", "pace.rate=0.01")
     for blend in ("0.5", "1"):
-        config = taught.config_of(*small, f"blend={blend}", f"output={tmp_path}/{blend}")
+        config = taught.training_config(*small, f"blend={blend}", f"output={tmp_path}/{blend}")
         work(plan_training(config).task, Seat(0, 1, CPU), lambda line: None)
     name = "encoder.block.0.layer.0.SelfAttention.q.weight"
     before = load_file(taught.VQA / "model.safetensors")[name].float()
@@ -209,7 +211,7 @@ def test_a_blend_lies_between_the_checkpoint_and_what_was_trained(tmp_path: Path
 
 
 def test_no_held_out_prompt_is_trained_on(finetuned: Path) -> None:
-    planned = plan_training(taught.config_of("training=finetune", f"output={finetuned}", "shard_rows=256"))
+    planned = plan_training(taught.training_config("training=finetune", f"output={finetuned}", "shard_rows=256"))
     assert planned.task.held_out is not None
     trained, held_out = (
         {image.prompt_id for shard in examples.shards for image in (shard.rated or {}).values()}

@@ -12,13 +12,13 @@ from PIL import Image
 
 from plumbline.operators import rows, schemas
 from plumbline.operators.errors import ConfigError
-from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.cells import Cell
 from plumbline.pipelines.cells.runs import CELLS
-from plumbline.pipelines.cells.store import LATEST, Store
+from plumbline.pipelines.cells.store import LATEST
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.viewing.browser import Browser
 from plumbline.pipelines.viewing.run_database import Database
+from tests.commands import store_at
 from tests.operators.report.made import HOSTILE, MadeRun, make_run, noisy, plain_prompts
 from tests.pipelines.viewing.asked import Asking, asking
 
@@ -338,7 +338,7 @@ def test_no_more_runs_are_kept_open_than_are_wanted(tmp_path: Path, monkeypatch:
 
 def test_a_store_without_runs_is_told_in_one_line(tmp_path: Path) -> None:
     database = Database(tmp_path, 100)
-    store = Store(StorageConfig().locate(str(tmp_path / "nothing")))
+    store = store_at(tmp_path / "nothing")
     store.check()
     with pytest.raises(ConfigError, match=r"has no runs yet; start one with: python -m jobs\.sweep"):
         Browser(store, database).check()
@@ -350,7 +350,7 @@ def test_a_damaged_file_is_named_in_one_line_and_the_other_pages_are_shown(file:
     make_run(tmp_path, run_id=EARLIER)
     path = make_run(tmp_path).folder / file
     path.write_bytes(path.read_bytes().replace(b"atlas", b"atlat").replace(b"scores", b"scorez"))
-    with asking(Store(StorageConfig().locate(str(tmp_path / "store"))), tmp_path / "rows") as ask:
+    with asking(store_at(tmp_path / "store"), tmp_path / "rows") as ask:
         answer = ask(RUN if file != "cells.parquet" else f"{RUN}/scores")
         assert f"{file}: the " in answer.text and "damaged" in answer.text and "run the sweep again" in answer.text
         assert ask("/").status_code == ask(f"/runs/{EARLIER}/scores").status_code == 200
@@ -367,7 +367,7 @@ def test_an_old_manifest_is_shown_with_what_it_has(tmp_path: Path) -> None:
 
 def test_a_store_on_s3_is_shown_like_one_on_disk(bucket: str, tmp_path: Path) -> None:
     run = make_run(tmp_path)
-    store = Store(StorageConfig().locate(f"{bucket}/store"))
+    store = store_at(f"{bucket}/store")
     place = store.place
     place.fs.put(str(tmp_path / "store"), place.path, recursive=True)
     with asking(store, tmp_path / "rows") as ask:

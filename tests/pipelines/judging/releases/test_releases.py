@@ -10,16 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from plumbline.jobs.command import command_of, load_values
 from plumbline.operators import schemas
 from plumbline.operators.errors import PlumblineError, SourceError
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.metaeval import open_release
-from plumbline.pipelines.judging.protocols import MetaevalConfig
 from plumbline.pipelines.judging.releases.readers import RELEASES
 from plumbline.pipelines.judging.releases.release import Release
 from plumbline.pipelines.judging.releases.word_ratings import masked_crc
-from plumbline.pipelines.plans.sweep_config import read_config
+from tests.commands import config_of
 from tests.pipelines.judging.releases.files import (
     DSG_LIKERT,
     EQBEN,
@@ -263,7 +261,7 @@ def test_checksums_are_tensorflows() -> None:
 def test_genai_bench_has_no_skills_without_their_file_and_its_videos_have_the_same_layout(tmp_path: Path) -> None:
     put(tmp_path / "genai_video.json", GENAI)
     given = ["protocol=genai_bench_video", f"protocol.path={tmp_path}/genai_video.json"]
-    protocol = read_config(load_values(command_of("metaeval"), given), MetaevalConfig).protocol
+    protocol = config_of("metaeval", *given).protocol
     release = open_release(protocol, StorageConfig())
     assert len(release.ratings) == 9 and protocol.name == "genai_bench_video" and release.skills == {}
 

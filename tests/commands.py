@@ -1,0 +1,75 @@
+"""Jobs as people run them, in the test's own process: the words that they type, and what they get to see."""
+
+import io
+import os
+from contextlib import redirect_stderr, redirect_stdout
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from plumbline.jobs.command import command_of, load_values, run_job
+from plumbline.pipelines.base.storage import StorageConfig
+from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.plans.sweep_config import read_config
+
+
+class Ended(NamedTuple):
+    """How a job ended, and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def line(self) -> str:
+        """The only line that it refused its words with."""
+        (line,) = self.err.splitlines()
+        return line
+
+    @property
+    def words(self) -> str:
+        """What it printed in one line, without the lines of its tables."""
+        return " ".join(self.out.replace("│", " ").split())
+
+
+def run(job: str, *words: str) -> Ended:
+    """Runs a job by its name and the words after it."""
+    module = import_module(f"plumbline.jobs.{job}")
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            code = run_job(module.COMMAND, module.main, words)
+        except SystemExit as ended:  # of --help and --version
+            code = ended.code
+    return Ended(int(code or 0), out.getvalue(), err.getvalue())
+
+
+def printed(job: str, *words: str, code: int = 0) -> str:
+    """What a job prints that ends with this code."""
+    ended = run(job, *words)
+    assert ended.code == code, ended
+    return ended.out
+
+
+def refusal(job: str, *words: str, code: int | None = None) -> str:
+    """The only line of a job that does not do what it is told, with this exit code or any."""
+    ended = run(job, *words)
+    assert ended.code == code if code is not None else ended.code in (1, os.EX_USAGE), ended
+    return ended.line
+
+
+def config_of(job: str, *words: str) -> Any:
+    """What a job is given by these words; raises ConfigError where they are wrong."""
+    command = command_of(job)
+    return read_config(load_values(command, words), command.schema)
+
+
+def store_at(place: str | Path) -> Store:
+    """The store of a folder or an s3:// address."""
+    return Store(StorageConfig().locate(str(place)))
+
+
+def newest(store: str | Path) -> Path:
+    """The folder of a store's newest run."""
+    runs = Path(store) / "runs"
+    return runs / (runs / "latest").read_text().strip()
