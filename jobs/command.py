@@ -33,8 +33,8 @@ from plumbline.jobs.help import (
     groups_of,
     listed,
 )
+from plumbline.jobs.overrides import as_override, chooses, in_full
 from plumbline.jobs.secrets import hide, masked, resolve
-from plumbline.jobs.words import as_override, chooses, in_full
 from plumbline.operators.errors import DISTRIBUTION, ConfigError, PlumblineError, suggest, without_secrets
 from plumbline.operators.models.families import families_with
 from plumbline.pipelines.plans.sweep_config import alternatives, read_config

@@ -11,7 +11,7 @@ from plumbline.jobs.display.console import make_console, say, show_table, warn
 from plumbline.jobs.display.plan_table import show_plan
 from plumbline.jobs.display.progress_lines import ProgressDisplay
 from plumbline.jobs.logs import logged
-from plumbline.jobs.words import OF_SWEEPS
+from plumbline.jobs.overrides import OF_SWEEPS
 from plumbline.operators.diagnosis.diagnosis import shown_tables
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET
 from plumbline.pipelines.cells.runs import name_newest

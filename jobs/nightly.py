@@ -13,10 +13,10 @@ from plumbline.jobs.display.leaderboards import show_leaderboards, show_note_kep
 from plumbline.jobs.display.plan_table import show_plan
 from plumbline.jobs.display.progress_lines import ProgressDisplay
 from plumbline.jobs.logs import logged
+from plumbline.jobs.overrides import OF_SWEEPS
 from plumbline.jobs.sweep import show_judged, show_renewed
-from plumbline.jobs.words import OF_SWEEPS
 from plumbline.operators.errors import PlumblineError
-from plumbline.operators.words import plural
+from plumbline.operators.sentences import plural
 from plumbline.pipelines.base.exit_codes import HELD, LOST
 from plumbline.pipelines.cells.lease import LeaseHeld, LeaseLost, LeaseSight, take
 from plumbline.pipelines.cells.runs import LATEST_REPORT, by_date, name_newest

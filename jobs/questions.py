@@ -8,7 +8,7 @@ from plumbline.jobs.display.leaderboards import show_questions
 from plumbline.jobs.display.plan_table import show_plan
 from plumbline.jobs.display.progress_lines import ProgressDisplay
 from plumbline.jobs.logs import logged
-from plumbline.jobs.words import OF_SWEEPS
+from plumbline.jobs.overrides import OF_SWEEPS
 from plumbline.pipelines.base.exit_codes import COMPLETE, OVER_BUDGET, WITHIN_BUDGET
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.sweeps.questions import plan_questions, write_questions

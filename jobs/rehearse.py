@@ -4,7 +4,7 @@ import sys
 
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say, show_table
-from plumbline.jobs.words import LISTS
+from plumbline.jobs.overrides import LISTS
 from plumbline.pipelines.judging.rehearsing import RehearseConfig, rehearse_all, write_page
 
 COMMAND = Command(

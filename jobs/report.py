@@ -8,7 +8,7 @@ from rich.markup import escape
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import EMPTY, make_console, say, show_tables, warn
 from plumbline.operators.report.page import Page
-from plumbline.operators.words import Sentence, number, plural
+from plumbline.operators.sentences import Sentence, number, plural
 from plumbline.pipelines.cells.store import open_existing_store
 from plumbline.pipelines.report.report import ReportConfig, WrittenReport, write_report
 

@@ -6,7 +6,7 @@ from plumbline.jobs import sweep
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say
 from plumbline.jobs.ingest import show_rejected
-from plumbline.jobs.words import OF_SWEEPS
+from plumbline.jobs.overrides import OF_SWEEPS
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.exit_codes import worse
 from plumbline.pipelines.ingest.score_input import take_in

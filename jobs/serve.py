@@ -5,8 +5,8 @@ import sys
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say
 from plumbline.operators.wires.table import WIRES
+from plumbline.pipelines.serving.run_service import serve
 from plumbline.pipelines.serving.serve_config import ServeConfig
-from plumbline.pipelines.serving.serving import serve
 
 COMMAND = Command(
     "serve",

@@ -12,7 +12,7 @@ from plumbline.jobs.display.leaderboards import show_leaderboards, show_note_kep
 from plumbline.jobs.display.plan_table import show_plan
 from plumbline.jobs.display.progress_lines import ProgressDisplay
 from plumbline.jobs.logs import logged
-from plumbline.jobs.words import OF_SWEEPS
+from plumbline.jobs.overrides import OF_SWEEPS
 from plumbline.operators.errors import PlumblineError
 from plumbline.pipelines.cells.runs import name_newest
 from plumbline.pipelines.plans.sweep_config import SweepConfig
@@ -76,7 +76,7 @@ def _is_reported(console: Console, planned: PlannedSweep, finished: FinishedSwee
 
 def _adaptive(console: Console, planned: PlannedSweep) -> tuple[PlannedSweep, FinishedSweep]:
     """Round after round until the generators are told apart; gives the sweep of the prompts that were enough."""
-    from plumbline.operators.judging.adaptive import surety  # imports scipy
+    from plumbline.operators.judging.decided_pairs import surety  # imports scipy
     from plumbline.pipelines.sweeps.adaptive import run_adaptive
 
     @contextmanager

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 from PIL import Image
 
-from plumbline.operators.decoding import ImageLimits, decode_each, too_large
 from plumbline.operators.errors import RowError
+from plumbline.operators.image_decoding import ImageLimits, decode_each, too_large
 from plumbline.operators.image_rows import (
     FetchUri,
     ImageRow,

@@ -15,8 +15,8 @@ import pyarrow as pa
 from PIL import Image
 
 from plumbline.operators import rows, schemas
-from plumbline.operators.decoding import ImageLimits
 from plumbline.operators.errors import ConfigError, suggest
+from plumbline.operators.image_decoding import ImageLimits
 from plumbline.operators.metrics.ablation import shown_instead
 from plumbline.operators.metrics.metric import Metric, PackedMetric
 from plumbline.operators.metrics.table import AnyMetric

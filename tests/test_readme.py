@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from plumbline.jobs.__main__ import JOBS
-from plumbline.operators.decoding import ImageLimits
+from plumbline.operators.image_decoding import ImageLimits
 from plumbline.operators.images import decode_picture
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS, BenchmarkConfig

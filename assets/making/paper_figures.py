@@ -23,8 +23,8 @@ from plumbline.operators.diagnosis.questions import QuestionCounts
 from plumbline.operators.diagnosis.texts import properties
 from plumbline.operators.report.rendering import diagnosis_markdown
 from plumbline.operators.run_scores import RunScores
+from plumbline.operators.sentences import count, number
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
-from plumbline.operators.words import count, number
 from plumbline.pipelines.base.markdown_sections import write_section
 from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.judging.releases import error_graphs, image_ratings

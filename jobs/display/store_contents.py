@@ -11,9 +11,9 @@ from rich.padding import Padding
 from rich.text import Text
 
 from plumbline.jobs.display.console import EMPTY, say, show_table, text_table, warn
+from plumbline.operators.sentences import plural
 from plumbline.operators.stages.table import STAGES
 from plumbline.operators.summary import part_of
-from plumbline.operators.words import plural
 from plumbline.pipelines.cells.runs import Run
 from plumbline.pipelines.maintenance.garbage import Collected
 from plumbline.pipelines.maintenance.working_sweeps import RunningSweep, StageState

@@ -12,7 +12,7 @@ from plumbline.operators import rows, schemas
 from plumbline.operators.diagnosis.ablations import AblationEffect
 from plumbline.operators.diagnosis.correlations import Correlation
 from plumbline.operators.diagnosis.questions import AnswerStatistics, QuestionKind, QuestionStatistics
-from plumbline.operators.words import count, number, signed
+from plumbline.operators.sentences import count, number, signed
 
 MOST_KINDS = 8
 """Kinds of questions that are shown of a metric."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from plumbline.operators.judging.judgement import OVERALL, PEOPLE, Judgement
-from plumbline.operators.words import latex
+from plumbline.operators.sentences import latex
 
 EMPTY = "-"
 

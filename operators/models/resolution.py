@@ -19,7 +19,7 @@ from plumbline.operators.models.checkpoints.parts import (
 from plumbline.operators.models.families import FAMILIES
 from plumbline.operators.models.family import Family, Files
 from plumbline.operators.models.model import LocalModel, ModelConfig, Precision, ResolvedModel
-from plumbline.operators.models.service import ServiceModel, check_endpoint
+from plumbline.operators.models.service_config import ServiceModel, check_endpoint
 from plumbline.operators.models.vqa_profiles import VqaProfile
 
 

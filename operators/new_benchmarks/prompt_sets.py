@@ -13,7 +13,7 @@ from datasketch import MinHash, MinHashLSH
 
 from plumbline.operators.diagnosis.diagnosis import ShownTable
 from plumbline.operators.diagnosis.texts import Property
-from plumbline.operators.words import number
+from plumbline.operators.sentences import number
 
 
 def drawn(

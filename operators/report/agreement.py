@@ -10,7 +10,7 @@ from plumbline.operators.comparison import SIGNIFICANT
 from plumbline.operators.diagnosis.diagnosis import ShownTable
 from plumbline.operators.judging.judgement import OVERALL, PEOPLE, Comparison, Judgement
 from plumbline.operators.judging.paper_tables import tables
-from plumbline.operators.words import Sentence, Shown, names, number, shown
+from plumbline.operators.sentences import Sentence, Shown, names, number, shown
 
 MOST_TABLES = 40
 KNOWN = "what is known"

@@ -10,11 +10,11 @@ from plumbline.operators.comparison import SIGNIFICANT, Duel, by_skill, compare_
 from plumbline.operators.metrics.metric import Metric, direction
 from plumbline.operators.metrics.table import falling_metrics, read_metrics
 from plumbline.operators.report.marked_words import cut
+from plumbline.operators.reward_hacking import Movement, alarm, suspicious
 from plumbline.operators.run_scores import RunScores
-from plumbline.operators.sentinel import Movement, alarm, suspicious
+from plumbline.operators.sentences import Sentence, Shown, names, plural, shown, signed
 from plumbline.operators.statistics.ordering import fewest_pairs, holm
 from plumbline.operators.summary import OVERALL, Skills
-from plumbline.operators.words import Sentence, Shown, names, plural, shown, signed
 
 MOST_SENTENCES = 6
 TEST = f"Wilcoxon's signed-rank test, Holm, p < {SIGNIFICANT:g}"

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from plumbline.operators.comparison import Board
 from plumbline.operators.run_scores import RunScores
-from plumbline.operators.words import number
+from plumbline.operators.sentences import number
 
 TEMPLATES = Path(__file__).parent / "templates"
 ROW_HEIGHT = 30

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from plumbline.operators.comparison import Board, Duel, generators_of
 from plumbline.operators.report.leaders import NOBODY, beside_baseline, metric_sentences, skill_sentences
+from plumbline.operators.sentences import Sentence, names, plural, signed
 from plumbline.operators.summary import OVERALL
-from plumbline.operators.words import Sentence, names, plural, signed
 
 MOST_PAIRS = 5
 

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
-from plumbline.operators.decoding import ImageLimits
 from plumbline.operators.errors import RowError
+from plumbline.operators.image_decoding import ImageLimits
 from plumbline.operators.image_rows import FetchUri
 from plumbline.operators.images import decode_picture
 from plumbline.operators.report.marked_words import (
@@ -21,7 +21,7 @@ from plumbline.operators.report.marked_words import (
     unreadable,
 )
 from plumbline.operators.report.picked_images import Pick
-from plumbline.operators.words import names
+from plumbline.operators.sentences import names
 
 THUMBNAIL_SIDE = 512
 THUMBNAIL_BYTES = 16_000

@@ -13,7 +13,7 @@ from plumbline.operators.errors import REMEDIES
 from plumbline.operators.report.findings import Boards
 from plumbline.operators.report.marked_words import cut
 from plumbline.operators.run_scores import RunScores
-from plumbline.operators.words import Shown, plural, shown
+from plumbline.operators.sentences import Shown, plural, shown
 
 MOST_KINDS = 30
 CELLS = {

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from plumbline.operators.comparison import Board, Standing, generators_of
+from plumbline.operators.sentences import MOST_NAMES, Sentence, names, number, plural
 from plumbline.operators.summary import OVERALL
-from plumbline.operators.words import MOST_NAMES, Sentence, names, number, plural
 
 MOST_CLOSE = 5
 """Generators that cannot be told from a leader, each with its metrics."""

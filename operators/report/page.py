@@ -23,7 +23,7 @@ from plumbline.operators.comparison import (
     standings,
 )
 from plumbline.operators.diagnosis.diagnosis import Diagnosis, ShownTable, shown_tables
-from plumbline.operators.judging.adaptive import decisions_table, in_words
+from plumbline.operators.judging.decided_pairs import decisions_table, in_words
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.metrics.table import falling_metrics, metric_story, read_metrics
 from plumbline.operators.report import charts, page_tables
@@ -35,8 +35,8 @@ from plumbline.operators.report.health import Health, health, reasons
 from plumbline.operators.report.picked_images import NOTHING_PICKED, ImageKey, Pick, Picked
 from plumbline.operators.report.side_by_side import SideBySide, put_side_by_side
 from plumbline.operators.run_scores import RunScores
+from plumbline.operators.sentences import Sentence, Shown, plural, shown
 from plumbline.operators.summary import OVERALL, Skills
-from plumbline.operators.words import Sentence, Shown, plural, shown
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from plumbline.operators.comparison import Board, Duel, Standing, generators_of
+from plumbline.operators.sentences import Shown, names, shown
 from plumbline.operators.summary import OVERALL
-from plumbline.operators.words import Shown, names, shown
 
 MOST_GENERATORS = 60
 MOST_SKILLS = 30

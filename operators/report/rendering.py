@@ -19,8 +19,8 @@ from plumbline.operators.diagnosis.diagnosis import ShownTable
 from plumbline.operators.report.page import Page
 from plumbline.operators.report.page_tables import p_text
 from plumbline.operators.report.trends import Trends
+from plumbline.operators.sentences import count, latex, number, plural, signed
 from plumbline.operators.summary import OVERALL
-from plumbline.operators.words import count, latex, number, plural, signed
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 FILE_POLICY = (

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from plumbline.operators.report.gallery import NO_DETAIL, ImageDetail
 from plumbline.operators.report.marked_words import MarkedQuestion, asked_question, cut, unreadable
 from plumbline.operators.report.picked_images import ImageKey, Pick
-from plumbline.operators.words import Shown, number, shown
+from plumbline.operators.sentences import Shown, number, shown
 
 MOST_QUESTIONS = 16
 MOST_CHARACTERS = 1000

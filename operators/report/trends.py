@@ -13,8 +13,8 @@ from plumbline.operators.metrics.table import falling_metrics
 from plumbline.operators.report.changes import recipe
 from plumbline.operators.report.charts import Chart, ChartLine, Point, trend_chart
 from plumbline.operators.report.marked_words import cut
+from plumbline.operators.sentences import Sentence, Shown, names, number, plural, shown
 from plumbline.operators.summary import OVERALL
-from plumbline.operators.words import Sentence, Shown, names, number, plural, shown
 
 COLOURS = 8
 """Lines of a chart; style sheets have as many colours, --s0 to --s7."""

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import pyarrow as pa
 
 from plumbline.operators import rows
-from plumbline.operators.decoding import ImageLimits
 from plumbline.operators.errors import EMPTY_PROMPT, PlumblineError, RowError, unknown_prompt
+from plumbline.operators.image_decoding import ImageLimits
 from plumbline.operators.image_rows import FetchUri
 from plumbline.operators.metrics.ablation import Ablation
 from plumbline.operators.metrics.metric import Metric

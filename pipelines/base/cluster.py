@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from plumbline.operators.bounds import Checked, NotNegative, Positive, Seconds
 from plumbline.operators.errors import ConfigError, suggest
-from plumbline.operators.words import plural
+from plumbline.operators.sentences import plural
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

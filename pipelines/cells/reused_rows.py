@@ -8,8 +8,8 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from plumbline.operators import rows
-from plumbline.operators.decoding import ImageLimits
 from plumbline.operators.errors import PlumblineError, RowError
+from plumbline.operators.image_decoding import ImageLimits
 from plumbline.operators.rows import count_errors
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.cells.cells import PIECE, Cell, Outcome, PlannedCell

@@ -18,6 +18,7 @@ from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.judging.matching import complete_ids
 from plumbline.operators.judging.ratings import mean_ratings
 from plumbline.operators.metrics.metric import direction
+from plumbline.operators.sentences import number, signed
 from plumbline.operators.statistics.prediction_powered import (
     FEWEST_DIFFERENT,
     FEWEST_LABELS,
@@ -28,7 +29,6 @@ from plumbline.operators.statistics.prediction_powered import (
     powered_mean,
 )
 from plumbline.operators.statistics.sequential import NOBODY, balanced_order
-from plumbline.operators.words import number, signed
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.metaeval import open_release
 from plumbline.pipelines.judging.protocols import ProtocolConfig

@@ -28,8 +28,8 @@ from plumbline.operators.judging.rehearsal import (
     tied,
 )
 from plumbline.operators.report.rendering import diagnosis_markdown
+from plumbline.operators.sentences import names, number, plural
 from plumbline.operators.statistics.options import Adaptive
-from plumbline.operators.words import names, number, plural
 from plumbline.pipelines.base.markdown_sections import write_section
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.labelling import coverage_table

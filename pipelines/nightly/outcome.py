@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 import httpx
 from pydantic import TypeAdapter, ValidationError
 
+from plumbline.operators.sentences import plural
 from plumbline.operators.summary import OVERALL
-from plumbline.operators.words import plural
 from plumbline.pipelines.cells.store import Store
 
 

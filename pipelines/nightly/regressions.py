@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from plumbline.operators.errors import PlumblineError
 from plumbline.operators.report.changes import Change
-from plumbline.operators.words import plural
+from plumbline.operators.sentences import plural
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET, REGRESSION
 from plumbline.pipelines.cells.runs import Run, earlier_runs, find_run, read_manifest
 from plumbline.pipelines.cells.store import Store

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from plumbline.operators.models.calls import Usage
 from plumbline.operators.models.loading import preflight
-from plumbline.operators.models.service import Prices, ServiceModel
+from plumbline.operators.models.service_config import Prices, ServiceModel
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.cells.runs import newest_first
 from plumbline.pipelines.cells.store import Store

@@ -11,8 +11,8 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from plumbline.operators.bounds import Checked, Positive, Share
-from plumbline.operators.decoding import ImageLimits
 from plumbline.operators.errors import ConfigError, suggest
+from plumbline.operators.image_decoding import ImageLimits
 from plumbline.operators.metrics.metric import PackedMetric
 from plumbline.operators.metrics.table import AnyMetric
 from plumbline.operators.models.families.any_model import AnyModel

@@ -6,8 +6,8 @@ from typing import Any
 
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.report.changes import comparable_metrics
+from plumbline.operators.sentences import names
 from plumbline.operators.summary import part_of
-from plumbline.operators.words import names
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET
 
 

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from plumbline.operators.decoding import ImageLimits
 from plumbline.operators.diagnosis.diagnosis import KEPT, Diagnosis, diagnosis_of, shown_tables
 from plumbline.operators.errors import PlumblineError
+from plumbline.operators.image_decoding import ImageLimits
 from plumbline.operators.judging.judgement import Comparison, Judgement
 from plumbline.operators.report.agreement import Agreement
 from plumbline.operators.report.rendering import diagnosis_markdown
@@ -18,9 +18,9 @@ from plumbline.pipelines.base.storage import StorageConfig, first_line, is_stora
 from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.sweep_config import read_config
+from plumbline.pipelines.sources.adaptive_rounds import cut_rounds
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.prompts import open_prompts
-from plumbline.pipelines.sources.rounds import cut_rounds
 from plumbline.pipelines.sources.sources import Sources, open_images, open_sources
 from plumbline.pipelines.sources.uris import Uris, benchmark_uris
 

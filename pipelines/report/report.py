@@ -28,7 +28,7 @@ from plumbline.pipelines.cells.runs import (
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.report.comparable_runs import obstacle_between
 from plumbline.pipelines.report.finished_run import Originals, find_originals, read_agreement, read_diagnosis
-from plumbline.pipelines.report.shown_images import read_details
+from plumbline.pipelines.report.image_details import read_details
 from plumbline.pipelines.sources.sources import Sources, skills_of
 
 MOST_IMAGES = 96

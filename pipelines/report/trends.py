@@ -13,8 +13,8 @@ from plumbline.operators.bounds import Checked, Positive
 from plumbline.operators.errors import ConfigError, PlumblineError
 from plumbline.operators.report.rendering import render_trends
 from plumbline.operators.report.trends import Checkpoints, TrendRun, Trends, build_trends, to_frame
+from plumbline.operators.sentences import plural
 from plumbline.operators.summary import part_of
-from plumbline.operators.words import plural
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.runs import READERS, Run, list_runs

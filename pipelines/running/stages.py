@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 
 from plumbline.operators import schemas
-from plumbline.operators.decoding import ImageLimits
 from plumbline.operators.errors import RowError
+from plumbline.operators.image_decoding import ImageLimits
 from plumbline.operators.metrics.ablation import shown_instead
 from plumbline.operators.stages.stage import Inputs, RowStage, StageOptions, StaleInput, Upstream
 from plumbline.operators.stages.table import STAGES

@@ -13,7 +13,7 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from plumbline.operators.errors import PlumblineError
-from plumbline.operators.models.service import ServiceModel
+from plumbline.operators.models.service_config import ServiceModel
 from plumbline.pipelines.base.storage import (
     Place,
     aws_variables,

@@ -126,8 +126,8 @@ def _inline(schema: dict[str, Any]) -> dict[str, Any]:
 
 LARGE = 500_000
 """Bytes of a body from which on it is read beside the loop that serves others."""
-BODY_SECONDS = 120.0
-"""That a body may take to arrive."""
+BODY_TIMEOUT = 120.0
+"""Seconds that a body may take to arrive."""
 SAFE = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 
 
@@ -207,12 +207,12 @@ class Gate:
             )
         chunks: list[bytes] = []
         try:
-            async with asyncio.timeout(BODY_SECONDS):
+            async with asyncio.timeout(BODY_TIMEOUT):
                 async for chunk in request.stream():
                     self._hold(len(chunk), call)
                     chunks.append(chunk)
         except TimeoutError as error:
-            raise RefusedRequest(408, f"expected a body within {BODY_SECONDS:g} seconds") from error
+            raise RefusedRequest(408, f"expected a body within {BODY_TIMEOUT:g} seconds") from error
         except ClientDisconnect as error:
             raise RefusedRequest(400, "the client left") from error
         return b"".join(chunks)

@@ -13,10 +13,10 @@ from scipy import stats
 
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics.metric import Metric
-from plumbline.operators.sentinel import Movement, alarm, suspicious
+from plumbline.operators.reward_hacking import Movement, alarm, suspicious
+from plumbline.operators.sentences import names
 from plumbline.operators.statistics.ordering import holm
 from plumbline.operators.wires.wire import Answer
-from plumbline.operators.words import names
 from plumbline.pipelines.cells.runs import find_run
 from plumbline.pipelines.cells.store import Store
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from plumbline.operators.bounds import Checked, Natural, NotNegative, Positive, Seconds, at_least
-from plumbline.operators.decoding import ImageLimits
 from plumbline.operators.errors import ConfigError
+from plumbline.operators.image_decoding import ImageLimits
 from plumbline.operators.metrics.table import AnyMetric
 from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.operators.scorer import ScorerConfig

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from plumbline.operators import rows
-from plumbline.operators.decoding import ImageLimits
 from plumbline.operators.errors import ConfigError, SourceError
+from plumbline.operators.image_decoding import ImageLimits
 from plumbline.operators.stages.question_pack import PackIndex
 from plumbline.operators.summary import Skills
 from plumbline.pipelines.base.storage import Entry, Place, StorageConfig, readable_errors

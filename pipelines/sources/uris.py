@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from plumbline.operators.decoding import ImageLimits
 from plumbline.operators.errors import PlumblineError, RefusedUri
+from plumbline.operators.image_decoding import ImageLimits
 from plumbline.operators.image_rows import image_records
 from plumbline.pipelines.base.storage import Entry, Place, StorageConfig, is_storage_error
 from plumbline.pipelines.cells.cells import digest

@@ -20,8 +20,8 @@ from plumbline.pipelines.sources.sources import Sources, open_sources, with_pack
 from plumbline.pipelines.sources.uris import Uris, benchmark_uris
 
 if TYPE_CHECKING:
-    from plumbline.operators.judging.adaptive import SeenPrompts
-    from plumbline.pipelines.sources.rounds import Rounds
+    from plumbline.operators.judging.decided_pairs import SeenPrompts
+    from plumbline.pipelines.sources.adaptive_rounds import Rounds
 
 LOG = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ def plan_sweep(config: SweepConfig, *, wanted: tuple[str, ...] = ("scores",)) ->
         check_pack(config, sources)
     rounds = None
     if config.adaptive is not None:
-        from plumbline.pipelines.sources.rounds import cut_rounds  # imports scipy, which takes a second
+        from plumbline.pipelines.sources.adaptive_rounds import cut_rounds  # imports scipy, which takes a second
 
         rounds = cut_rounds(sources, config.benchmark, uris_of(config), config.adaptive)
         sources = rounds.sources

@@ -13,8 +13,8 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
-from plumbline.operators.decoding import ImageLimits
 from plumbline.operators.errors import SourceError
+from plumbline.operators.image_decoding import ImageLimits
 from plumbline.operators.images import Preprocess, prepare_images
 from plumbline.operators.models.networks.loaded import LoadedImageModel
 from plumbline.operators.training.exercises import Exercise, ExerciseBatch, ask, make_batch, rate, split_caption

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 from plumbline.operators.bounds import AboveZero, Bound, Checked, NotNegative, Positive, Probability, Share, SomeShare
-from plumbline.operators.decoding import ImageLimits
 from plumbline.operators.errors import ConfigError
+from plumbline.operators.image_decoding import ImageLimits
 from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.operators.statistics.options import Sampling
 from plumbline.operators.training.loop import TrainingStage

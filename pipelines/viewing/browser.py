@@ -15,7 +15,7 @@ from plumbline.operators.schemas import PROMPTS
 from plumbline.pipelines.cells.runs import Run, ScoresCell, list_runs, read_manifest, run_ids
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.report.finished_run import Originals, find_originals
-from plumbline.pipelines.report.shown_images import read_elements, read_scores_cells, show_image
+from plumbline.pipelines.report.image_details import read_elements, read_scores_cells, show_image
 from plumbline.pipelines.viewing.run_database import Database, RunRows, Score
 
 MOST_OPEN = 8

@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from plumbline.operators.decoding import ImageLimits
+from plumbline.operators.image_decoding import ImageLimits
 from plumbline.operators.models.families import model_config
 from plumbline.operators.scorer import Scorer, ScorerConfig
 from tests.bench_of import PACK

@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from plumbline.operators.decoding import ImageLimits
+from plumbline.operators.image_decoding import ImageLimits
 from plumbline.operators.images import prepare_images
 from plumbline.operators.models.calls import Question
 from plumbline.operators.models.families import model_config

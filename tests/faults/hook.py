@@ -36,7 +36,7 @@ def install() -> None:
 
     batches.isolate = crowded(batches.isolate)  # before the stages and models take it by name
 
-    import plumbline.operators.decoding as module
+    import plumbline.operators.image_decoding as module
     from plumbline.operators.stages.similarities import SimilaritiesStage
     from plumbline.pipelines.base import storage
 

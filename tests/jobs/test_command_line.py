@@ -301,7 +301,7 @@ def test_output_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
 
 def test_too_little_memory_is_one_line(tmp_path: Path) -> None:
     def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_AS, (320_000_000, 320_000_000))
+        resource.setrlimit(resource.RLIMIT_AS, (360_000_000, 360_000_000))
 
     done = status(store=tmp_path, stdout=subprocess.DEVNULL, preexec_fn=limit, timeout=100)
     assert_in_one_line(done, "memory ran out: raise its limit (ulimit -v)")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from plumbline.jobs.command import command_of, load_values
-from plumbline.operators.decoding import ImageLimits
 from plumbline.operators.errors import ConfigError, without_secrets
+from plumbline.operators.image_decoding import ImageLimits
 from plumbline.operators.images import RowError, decode_picture
 from plumbline.pipelines.base.storage import StorageConfig, readable_errors
 from plumbline.pipelines.plans.sweep_config import SweepConfig, read_config

@@ -20,8 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from plumbline.operators.decoding import ImageLimits
 from plumbline.operators.errors import ConfigError, PlumblineError, RowError
+from plumbline.operators.image_decoding import ImageLimits
 from plumbline.operators.image_rows import identify
 from plumbline.operators.images import PreparedImages, decode_picture, prepare_images
 from plumbline.operators.models.families.clip import ClipSimilarity

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from plumbline.operators.decoding import ImageLimits, decode_each
 from plumbline.operators.errors import ConfigError, RowError
+from plumbline.operators.image_decoding import ImageLimits, decode_each
 from plumbline.operators.videos import Clips, grid
 
 SIZE = (64, 48)

@@ -14,7 +14,7 @@ import pytest
 
 from plumbline.jobs.sweep import main
 from plumbline.operators.errors import ConfigError
-from plumbline.operators.judging.adaptive import SeenPrompts
+from plumbline.operators.judging.decided_pairs import SeenPrompts
 from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.plans.plan import Plan
 from plumbline.pipelines.plans.sweep_config import SweepConfig
@@ -23,7 +23,7 @@ from plumbline.pipelines.rewards.scored_images import gather_scores
 from plumbline.pipelines.running.events import ShardFinished, ShardStarted, Watch
 from plumbline.pipelines.running.executor import Executor
 from plumbline.pipelines.running.stages import StageContext
-from plumbline.pipelines.sources import rounds
+from plumbline.pipelines.sources import adaptive_rounds
 from plumbline.pipelines.sweeps.adaptive import run_adaptive
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.pipelines.sweeps.sweep import FinishedSweep
@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module", autouse=True)
 def small_rounds() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rounds, "FIRST_PROMPTS", 16)
+        patch.setattr(adaptive_rounds, "FIRST_PROMPTS", 16)
         yield
 
 

@@ -14,7 +14,7 @@ from plumbline.jobs.display.plan_table import show_plan
 from plumbline.operators.errors import ModelError
 from plumbline.operators.report.health import cost_note
 from plumbline.pipelines.plans.costs import Cost, costs_of, estimates, try_services
-from plumbline.pipelines.serving import serving
+from plumbline.pipelines.serving import run_service
 from plumbline.pipelines.sweeps.planning import PlannedSweep
 from tests.bench_of import plan_bench, run_plan, write_benchmark
 from tests.commands import config_of
@@ -106,12 +106,12 @@ def test_a_service_that_refuses_the_key_is_told_before_ray_is_imported(
 
 
 def test_so_is_it_where_metrics_are_served(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "ray_session", None)  # who starts it fails
+    monkeypatch.setattr(run_service, "ray_session", None)  # who starts it fails
     server.script = lambda number, body: failed(401, "no such key")
     model = ("model@models.vqa=api", "models.vqa.checkpoint=m", f"models.vqa.key_variable={VARIABLE}")
     given = ["metric=[vqascore]", "models=shapes", *model, f"models.vqa.endpoint={server.url}", "port=0"]
     with pytest.raises(ModelError, match="answered 401 to the key"):
-        serving.serve(config_of("serve", *given), lambda address: None)
+        run_service.serve(config_of("serve", *given), lambda address: None)
 
 
 def test_only_services_that_are_wanted_are_asked_and_each_once(server: Server, tmp_path: Path) -> None:

@@ -293,7 +293,7 @@ def sampling(request: Request) -> Any:
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
-    from plumbline.operators.models.engines.schemas import spaced
+    from plumbline.operators.models.engines.reply_schemas import spaced
 
     return SamplingParams(
         temperature=request.temperature,

@@ -41,7 +41,9 @@ DEFAULTS: Mapping[str, Any] = {
     "mm_processor_cache_gb": 0,  # prompts about an image share a ReadyImage
     "disable_log_stats": True,
     "use_tqdm_on_load": False,
-    "structured_outputs_config": {"backend": "guidance"},  # as in transformers (operators/models/engines/schemas.py)
+    "structured_outputs_config": {
+        "backend": "guidance"
+    },  # as in transformers (operators/models/engines/reply_schemas.py)
     "seed": 0,
 }
 FIXED = ("model", "tokenizer", "dtype", "trust_remote_code")

@@ -33,7 +33,7 @@ from plumbline.operators.models.calls import (
 from plumbline.operators.models.engines.engine_options import thinking_in_key
 from plumbline.operators.models.engines.thinking import CUT, after_thought, unfinished
 from plumbline.operators.models.family import Family
-from plumbline.operators.models.service import ServiceModel
+from plumbline.operators.models.service_config import ServiceModel
 from plumbline.operators.models.vqa_profiles import FIRST_TOKEN, VqaProfile
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from plumbline.operators.models.networks.loaded import LoadedModel
 from plumbline.operators.models.processing import load_chat_tokenizer, load_pretrained
 
 if TYPE_CHECKING:
-    from plumbline.operators.models.engines.schemas import SchemaGrammars
+    from plumbline.operators.models.engines.reply_schemas import SchemaGrammars
 
 SPARE_TOKENS = 4
 """Tokens beyond a stop string's bytes that are looked at for it: some write nothing."""
@@ -137,13 +137,13 @@ class CausalLM(LoadedModel):
         schemas = [prompt.request.schema for prompt in prompts]
         if not any(schemas):
             return []
-        from plumbline.operators.models.engines.schemas import SchemaEnforcement
+        from plumbline.operators.models.engines.reply_schemas import SchemaEnforcement
 
         return [SchemaEnforcement(self._grammars, schemas, start=start)]
 
     @cached_property
     def _grammars(self) -> "SchemaGrammars":
-        from plumbline.operators.models.engines.schemas import SchemaGrammars
+        from plumbline.operators.models.engines.reply_schemas import SchemaGrammars
 
         width = self.model.get_output_embeddings().weight.shape[0]
         return SchemaGrammars(self.tokenizer, end_ids=sorted(self.end_ids), width=width)

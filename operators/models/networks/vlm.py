@@ -25,7 +25,7 @@ from plumbline.operators.models.networks.image_reader import ImageReader
 from plumbline.operators.models.networks.prefixes import Prefix, Tail
 
 if TYPE_CHECKING:
-    from plumbline.operators.models.engines.schemas import SchemaGrammars
+    from plumbline.operators.models.engines.reply_schemas import SchemaGrammars
 
 Result = TypeVar("Result")
 
@@ -225,13 +225,13 @@ class ChatVlm:
         schemas = [request.schema for request in requests]
         if not any(schemas):
             return lambda said, scores: scores
-        from plumbline.operators.models.engines.schemas import SchemaEnforcement
+        from plumbline.operators.models.engines.reply_schemas import SchemaEnforcement
 
         return SchemaEnforcement(self._grammars, schemas, start=0)
 
     @cached_property
     def _grammars(self) -> "SchemaGrammars":
-        from plumbline.operators.models.engines.schemas import SchemaGrammars
+        from plumbline.operators.models.engines.reply_schemas import SchemaGrammars
 
         return SchemaGrammars(self.prompts.tokenizer, end_ids=sorted(self.ends), width=self.reader.vocabulary)
 

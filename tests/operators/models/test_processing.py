@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from plumbline.operators.decoding import ImageLimits
+from plumbline.operators.image_decoding import ImageLimits
 from plumbline.operators.images import decode_picture
 from plumbline.operators.models.pixels import pixel_input
 from plumbline.operators.models.processing import (

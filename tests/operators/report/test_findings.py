@@ -16,8 +16,8 @@ from plumbline.operators.report.findings import (
     sureness_sentence,
 )
 from plumbline.operators.report.leaders import board_sentence, metric_sentences
+from plumbline.operators.sentences import names, number, shown, signed
 from plumbline.operators.summary import OVERALL
-from plumbline.operators.words import names, number, shown, signed
 
 
 def standing(

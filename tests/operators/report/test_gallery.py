@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 
 from plumbline.operators import rows, schemas
-from plumbline.operators.decoding import ImageLimits
 from plumbline.operators.errors import RowError
+from plumbline.operators.image_decoding import ImageLimits
 from plumbline.operators.report.gallery import NO_DETAIL, THUMBNAIL_BYTES, THUMBNAIL_SIDE, make_card, make_thumbnail
 from plumbline.operators.report.picked_images import Pick, pick_images
 from plumbline.operators.run_scores import RunScores

@@ -5,7 +5,7 @@ from typing import Any
 import pyarrow as pa
 
 from plumbline.operators import schemas
-from plumbline.operators.decoding import ImageLimits
+from plumbline.operators.image_decoding import ImageLimits
 from plumbline.operators.images import PreparedImages, prepare_images
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.stages.entailment import EntailmentStage

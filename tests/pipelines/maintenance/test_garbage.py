@@ -13,7 +13,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from plumbline.operators import decoding as module
+from plumbline.operators import image_decoding as module
 from plumbline.operators.errors import ConfigError, RowError
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.lease import take

@@ -14,8 +14,8 @@ from plumbline.operators.statistics.bootstrap import UNDEFINED, Interval
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.judging.metaeval import Findings, write_findings
+from plumbline.pipelines.report.image_details import read_row
 from plumbline.pipelines.report.report import ReportConfig, write_report
-from plumbline.pipelines.report.shown_images import read_row
 from tests.commands import store_at
 from tests.operators.report.made import MadeRun, make_run, noisy, png
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from plumbline.operators.batches import count_calls, telling_calls
-from plumbline.operators.decoding import ImageLimits
 from plumbline.operators.errors import ConfigError, RowError
+from plumbline.operators.image_decoding import ImageLimits
 from plumbline.operators.rows import table
 from plumbline.operators.schemas import QUESTIONS
 from plumbline.operators.videos import Clips

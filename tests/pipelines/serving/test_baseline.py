@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.serving.run_service import find_nodes, find_served, sentinel_of
 from plumbline.pipelines.serving.sentinel import Sentinel
-from plumbline.pipelines.serving.serving import find_nodes, find_served, sentinel_of
 from tests.bench_of import write_benchmark
 from tests.commands import config_of
 from tests.pipelines.rewards.conftest import Scored, run_benchmark

@@ -10,8 +10,8 @@ from ray import serve as ray_serve
 from plumbline.jobs.scorer import open_scorer
 from plumbline.operators.wires.wire import ScoreRequest
 from plumbline.pipelines.serving.app import Counts
+from plumbline.pipelines.serving.run_service import find_nodes, find_served, replica_call, run_replicas
 from plumbline.pipelines.serving.service import ImageAnswers, Service
-from plumbline.pipelines.serving.serving import find_nodes, find_served, replica_call, run_replicas
 from tests.commands import config_of
 from tests.faults.hook import BAIT
 from tests.serving import Pair, pack_pairs

@@ -10,8 +10,8 @@ from plumbline.operators.metrics.clipscore import ClipScoreConfig
 from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.wires.wire import Answer, Served
+from plumbline.pipelines.serving.run_service import sentinel_of
 from plumbline.pipelines.serving.sentinel import FALSE_ALARMS, Sentinel
-from plumbline.pipelines.serving.serving import sentinel_of
 from tests.commands import config_of
 
 METRICS: dict[str, Metric] = {

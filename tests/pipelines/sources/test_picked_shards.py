@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plumbline.operators.decoding import ImageLimits
+from plumbline.operators.image_decoding import ImageLimits
 from plumbline.operators.statistics.options import Adaptive
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.cells import digest
-from plumbline.pipelines.sources import rounds
+from plumbline.pipelines.sources import adaptive_rounds
+from plumbline.pipelines.sources.adaptive_rounds import cut_rounds
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig, ColumnsConfig
-from plumbline.pipelines.sources.rounds import cut_rounds
 from plumbline.pipelines.sources.shards import read_shard
 from plumbline.pipelines.sources.sources import Sources, open_sources
 from plumbline.pipelines.sources.uris import benchmark_uris
@@ -119,7 +119,7 @@ def test_shards_of_some_prompts_stand_on_the_prompts_of_their_own_rows(bench: di
 @given(bench=benches(), seed=st.integers(0, 1000))
 def test_so_do_the_shards_of_rounds(bench: dict[str, Any], seed: int) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rounds, "FIRST_PROMPTS", 4)
+        patch.setattr(adaptive_rounds, "FIRST_PROMPTS", 4)
         config, sources = opened(Path(folder), bench)
         cut = cut_rounds(
             sources,

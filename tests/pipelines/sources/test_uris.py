@@ -7,8 +7,8 @@ import fsspec
 import pyarrow as pa
 import pytest
 
-from plumbline.operators.decoding import ImageLimits
 from plumbline.operators.errors import ConfigError, RefusedUri
+from plumbline.operators.image_decoding import ImageLimits
 from plumbline.operators.images import RowError, decode_picture
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig

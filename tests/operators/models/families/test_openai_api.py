@@ -15,7 +15,7 @@ from plumbline.operators.models.families import model_config, openai
 from plumbline.operators.models.families.openai import Pace
 from plumbline.operators.models.loading import load, preflight
 from plumbline.operators.models.resolution import resolve_model
-from plumbline.operators.models.service import Prices
+from plumbline.operators.models.service_config import Prices
 from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, connect, failed, said, told
 
 

@@ -10,8 +10,8 @@ import torch
 from PIL import Image
 from transformers import AutoModelForImageTextToText
 
-from plumbline.operators.decoding import ImageLimits, decode_each
 from plumbline.operators.errors import ConfigError
+from plumbline.operators.image_decoding import ImageLimits, decode_each
 from plumbline.operators.metrics.llmscore import LlmScoreConfig
 from plumbline.operators.metrics.vqascore import VqaScoreConfig
 from plumbline.operators.models import loading

@@ -22,7 +22,7 @@ from plumbline.operators.metrics.writer import WriterConfig
 from plumbline.operators.metrics.writing import ReplySampling
 from plumbline.operators.models import loading
 from plumbline.operators.models.calls import Generation, Message, Request
-from plumbline.operators.models.engines.schemas import SchemaGrammars
+from plumbline.operators.models.engines.reply_schemas import SchemaGrammars
 from plumbline.operators.models.families import model_config
 from plumbline.operators.models.networks.causal_lm import CausalLM
 from plumbline.operators.models.resolution import resolve_model

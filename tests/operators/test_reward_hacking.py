@@ -18,7 +18,7 @@ from plumbline.operators.metrics.gecko import GeckoConfig
 from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.report.changes import compare
-from plumbline.operators.sentinel import Movement, suspicious
+from plumbline.operators.reward_hacking import Movement, suspicious
 from plumbline.operators.summary import Skills
 from tests.bench_of import images, prompts
 from tests.operators.tallied import of_table

@@ -13,6 +13,7 @@ from plumbline.operators.diagnosis.diagnosis import ShownTable
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.run_scores import RunScores
+from plumbline.operators.sentences import count, signed
 from plumbline.operators.statistics.options import Adaptive
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.operators.statistics.sequential import (
@@ -26,7 +27,6 @@ from plumbline.operators.statistics.sequential import (
     evidence,
     in_order,
 )
-from plumbline.operators.words import count, signed
 
 Floats = NDArray[np.float64]
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from plumbline.operators.metrics.metric import Metric
-from plumbline.operators.words import Sentence, names, number
+from plumbline.operators.sentences import Sentence, names, number
 
 MARGIN = 0.1
 """Share of its earlier mean by which an image statistic must have moved besides: of many prompts a test tells what no

@@ -111,7 +111,7 @@ def _run(
     listener: socket.socket,
     handle: Any,
 ) -> None:
-    from plumbline.pipelines.serving.app import BODY_SECONDS, Counts, Gate, make_app
+    from plumbline.pipelines.serving.app import BODY_TIMEOUT, Counts, Gate, make_app
 
     counts = Counts()
     service = Service(replica_call(handle), served, config, counts, sentinel)
@@ -123,7 +123,7 @@ def _run(
     counts.watch("cached_scores", "Scores that are remembered", lambda: len(service.cache))
     gate = Gate(service, token, counts, lambda: asyncio.to_thread(_ready, handle))
     app = make_app(gate, names_of(config.host, config.hosts))
-    run_app(app, listener, patience=BODY_SECONDS + config.deadline)
+    run_app(app, listener, patience=BODY_TIMEOUT + config.deadline)
 
 
 def sentinel_of(config: ServeConfig, served: Served) -> Sentinel | None:

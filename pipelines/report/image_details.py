@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from plumbline.operators.decoding import ImageLimits
 from plumbline.operators.errors import PlumblineError, RowError
+from plumbline.operators.image_decoding import ImageLimits
 from plumbline.operators.image_rows import FetchUri, identify
 from plumbline.operators.report.gallery import NO_DETAIL, ImageDetail, make_thumbnail
 from plumbline.operators.report.page import GatheredRun
