@@ -33,7 +33,7 @@ class PickledWire(Wire):
         "verl-omni's and flow_grpo's scorers: a pickle of plain values, one number per image, or an error for all."
     )
 
-    def parse(self, body: bytes) -> Any:
+    def parse(self, body: bytes, media: str) -> Any:
         return unpickle(body)
 
     def read(self, document: Any, served: Served) -> list[ScoreRequest]:

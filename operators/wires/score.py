@@ -1,4 +1,4 @@
-"""Our own wire: images and prompts in JSON, every metric's score or the reason why there is none."""
+"""Our own wire: images and prompts in JSON or parts, every metric's score or the reason why there is none."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,8 +24,8 @@ from plumbline.operators.wires.wire import (
 class ScoreForm:
     """Images and prompts of one length, and the metrics that are wanted; all that are served by default."""
 
-    images: list[str | list[str]]
-    """Each in base64, or as a list of a video's frames."""
+    images: list[str | bytes | list[str]]
+    """Each in base64, or as a list of a video's frames; as bytes in multipart parts of this name."""
     prompts: list[str]
     metrics: list[str] | None = None
 
@@ -50,6 +50,7 @@ class ScoreWire(JsonWire):
     name = "score"
     path = "/score"
     form = ScoreForm
+    parts = ("images",)
     reply_form = ScoreReply
     purpose = "Scores of images for the prompts beside them."
 
@@ -57,7 +58,7 @@ class ScoreWire(JsonWire):
         form = read_form(FORM, document)
         require_alike(len(form.images), len(form.prompts))
         metrics = served.wanted(form.metrics)
-        each = [[image] if isinstance(image, str) else image for image in form.images]
+        each = [image if isinstance(image, list) else [image] for image in form.images]
         return [
             ScoreRequest(tuple(decoded(frame, f"images.{place}") for frame in frames), prompt, metrics)
             for place, (frames, prompt) in enumerate(zip(each, form.prompts, strict=True))

@@ -11,8 +11,11 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from plumbline.operators.errors import PlumblineError, RowError, suggest
+from plumbline.operators.wires.multipart import MULTIPART, read_multipart
 
 JSON = "application/json"
+REQUEST_PART = "request"
+"""The part of a multipart body that is JSON."""
 
 
 class BadRequest(PlumblineError):
@@ -86,6 +89,8 @@ class Wire(ABC):
     path: ClassVar[str]
     form: ClassVar[type | None] = None
     """The dataclass of a JSON request; None for a body of another kind."""
+    parts: ClassVar[Sequence[str]] = ()
+    """Fields of the form that may be multipart parts instead, each a list of bytes."""
     reply_form: ClassVar[Any] = dict[str, Any]
     purpose: ClassVar[str]
     """For the OpenAPI page."""
@@ -95,8 +100,8 @@ class Wire(ABC):
         return True
 
     @abstractmethod
-    def parse(self, body: bytes) -> Any:
-        """The body as plain values; raises PlumblineError."""
+    def parse(self, body: bytes, media: str) -> Any:
+        """The body, of this Content-Type, as plain values; raises PlumblineError."""
 
     @abstractmethod
     def read(self, document: Any, served: Served) -> list[ScoreRequest]:
@@ -127,13 +132,25 @@ class Wire(ABC):
 
 
 class JsonWire(Wire):
-    """A wire whose bodies are JSON."""
+    """A wire whose bodies are JSON, or parts of which one is JSON and the others are bytes."""
 
-    def parse(self, body: bytes) -> Any:
-        try:
-            return from_json(body, allow_inf_nan=False)
-        except ValueError as error:
-            raise BadRequest(f"expected JSON, found something else ({str(error)[:100]})") from error
+    def parse(self, body: bytes, media: str) -> Any:
+        if not media.lower().startswith(MULTIPART):
+            return _from_json(body)
+        parts = read_multipart(body, media)
+        documents = [_from_json(part) for part in parts.pop(REQUEST_PART, [])]
+        if len(documents) != 1 or not isinstance(documents[0], dict) or not parts.keys().isdisjoint(documents[0]):
+            raise BadRequest(
+                f"expected one part called {REQUEST_PART}, a JSON object without the fields that are parts of their own"
+            )
+        return {**documents[0], **parts}
+
+
+def _from_json(text: bytes) -> Any:
+    try:
+        return from_json(text, allow_inf_nan=False)
+    except ValueError as error:
+        raise BadRequest(f"expected JSON, found something else ({str(error)[:100]})") from error
 
 
 def as_json(value: Any, status: int = 200) -> Reply:
@@ -151,10 +168,12 @@ def read_form(form: TypeAdapter[Any], document: Any) -> Any:
         raise BadRequest(f"{where}: {first['msg']}") from error
 
 
-def decoded(text: str, where: str) -> bytes:
-    """The bytes of a text in base64, the only form in which JSON may bring an image."""
+def decoded(encoded: str | bytes, where: str) -> bytes:
+    """The bytes of a part, or of a text in base64, the only form in which JSON may bring an image."""
+    if isinstance(encoded, bytes):
+        return encoded
     try:
-        return base64.b64decode(text, validate=True)
+        return base64.b64decode(encoded, validate=True)
     except (binascii.Error, ValueError) as error:
         raise BadRequest(f"{where}: expected the image's bytes in base64; paths and addresses are not read") from error
 

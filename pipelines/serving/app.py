@@ -14,8 +14,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from plumbline.operators.errors import PlumblineError
+from plumbline.operators.wires.multipart import MULTIPART
 from plumbline.operators.wires.table import WIRES, wires_of
-from plumbline.operators.wires.wire import JSON, Reply, ScoreRequest, Served, Wire, as_json
+from plumbline.operators.wires.wire import JSON, REQUEST_PART, Reply, ScoreRequest, Served, Wire, as_json
 from plumbline.pipelines.serving.http_guards import guards
 from plumbline.pipelines.serving.listening import has_token
 from plumbline.pipelines.serving.service import ImageAnswers, Service, Unanswered
@@ -90,11 +91,12 @@ def describe(served: Served) -> dict[str, Any]:
 
 def _posted(wires: Sequence[Wire]) -> dict[str, Any]:
     bodies = [_schema(wire.form) for wire in wires if wire.form is not None]
+    parts = [name for wire in wires for name in wire.parts]
     replies = [_schema(wire.reply_form) for wire in wires if wire.form is not None]
     refusals = {status: {"description": text} for status, text in REFUSALS.items()}
     return {
         "summary": " ".join(wire.purpose for wire in wires),
-        "requestBody": {"required": True, "content": _content(bodies)},
+        "requestBody": {"required": True, "content": {**_content(bodies), **_multipart(parts)}},
         "responses": {"200": {"description": "Scores", "content": _content(replies)}, **refusals},
     }
 
@@ -103,6 +105,14 @@ def _content(schemas: Sequence[dict[str, Any]]) -> dict[str, Any]:
     if not schemas:
         return {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
     return {JSON: {"schema": schemas[0] if len(schemas) == 1 else {"oneOf": list(schemas)}}}
+
+
+def _multipart(names: Sequence[str]) -> dict[str, Any]:
+    """A body with the rest of the form in one part of JSON, and bytes in parts of these names."""
+    files = {"type": "array", "items": {"type": "string", "format": "binary"}}
+    fields = {REQUEST_PART: {"type": "object"}, **dict.fromkeys(names, files)}
+    schema = {"type": "object", "properties": fields, "required": [REQUEST_PART]}
+    return {MULTIPART: {"schema": schema}} if names else {}
 
 
 def _schema(form: Any) -> dict[str, Any]:
@@ -181,11 +191,11 @@ class Gate:
 
     async def _answer(self, request: Request, wires: Sequence[Wire], call: _Call) -> Reply:
         self._require_token(request)
-        body = await self._body(request, call)
+        body, media = await self._body(request, call), request.headers.get("content-type", JSON)
         if len(body) >= LARGE:
-            asked = await asyncio.to_thread(self._read, wires, body, call)
+            asked = await asyncio.to_thread(self._read, wires, body, media, call)
         else:
-            asked = self._read(wires, body, call)
+            asked = self._read(wires, body, media, call)
         answers = await self.service.score(asked)
         return call.wire.answer(asked, answers, self.service.served)
 
@@ -230,9 +240,9 @@ class Gate:
     def _release(self, call: _Call) -> None:
         self.bodies -= call.held
 
-    def _read(self, wires: Sequence[Wire], body: bytes, call: _Call) -> list[ScoreRequest]:
+    def _read(self, wires: Sequence[Wire], body: bytes, media: str, call: _Call) -> list[ScoreRequest]:
         """What a body asks, by the wire that takes it."""
-        document = wires[0].parse(body)
+        document = wires[0].parse(body, media)
         call.wire = next(wire for wire in wires if wire.takes(document))
         asked = call.wire.read(document, self.service.served)
         images = sum(len(one.images) for one in asked)

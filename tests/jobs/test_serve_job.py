@@ -2,6 +2,7 @@
 
 import base64
 import io
+import json
 import math
 import os
 import pickle
@@ -91,6 +92,9 @@ def test_the_wires_of_other_trainers_give_the_same_number(
         sent = pickle.dumps({"images": [pair.image for pair in pairs], "prompts": prompts, "metadata": {}})
         answered = pickle.loads(requests.post(service.url, data=sent, timeout=120).content)
         assert answered["scores"] == expected and answered["outputs"] == expected
+    files = [("request", (None, json.dumps({"prompts": texts}))), *(("images", pair.image) for pair in pairs)]
+    parts = requests.post(f"{service.url}/score", files=files, timeout=60).json()
+    assert [scores["vqascore"] for scores in parts["scores"]] == expected
     history = [[{"text": pair.prompt, "image_b64": image}] for pair, image in zip(pairs, encoded, strict=True)]
     asked = [{"history": turns, "required_rewards": ["vqascore"], "metadata": None} for turns in history]
     body = requests.post(f"{service.url}/score", json={"requests": asked}, timeout=60).json()

@@ -19,7 +19,7 @@ from urllib3.util import Retry
 from plumbline.operators.errors import ConfigError, RowError
 from plumbline.operators.metrics.clipscore import ClipScoreConfig
 from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
-from plumbline.operators.wires.wire import Answer, ScoreRequest, Served
+from plumbline.operators.wires.wire import JSON, Answer, ScoreRequest, Served
 from plumbline.pipelines.serving.app import Counts, Gate, make_app
 from plumbline.pipelines.serving.listening import is_loopback, listening, names_of, take_token, url_of
 from plumbline.pipelines.serving.sentinel import Sentinel
@@ -93,6 +93,62 @@ def test_our_wire_takes_frames_and_some_of_the_metrics() -> None:
     assert Client().post("/score", form)["scores"] == [{"brightness": 3.0}]
     form["images"] = [[b64(b"a"), b64(b"corrupt")]]
     assert Client().post("/score", form)["scores"] == [{"brightness": None}]
+
+
+def parts(request: bytes, *images: bytes) -> list[tuple[str, Any]]:
+    """What `files=` of requests and httpx sends as multipart/form-data."""
+    return [
+        ("request", (None, request, JSON)),
+        *(("images", (f"{place}.png", image)) for place, image in enumerate(images)),
+    ]
+
+
+def test_our_wire_takes_images_as_parts_beside_the_json() -> None:
+    """Whatever their bytes are, such as ends of lines and dashes."""
+    seen: list[ScoreRequest] = []
+
+    async def remember(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
+        seen.extend(batch)
+        return await score(batch, metrics)
+
+    client, images = Client(), (b"a\r\n--b--\r\n\r\n", b"corrupt", b"\r\n")
+    client.service.score_batch = remember
+    form = json.dumps({"prompts": ["one", "two", "three"], "metrics": ["align"]}).encode()
+    reply = client("POST", "/score", files=parts(form, *images)).json()
+    assert reply["scores"] == [{"align": 3.0}, {"align": None}, {"align": 5.0}]
+    assert [one.images for one in seen] == [(image,) for image in images]
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (parts(b'{"prompts": ["p"]}'), "images: "),
+        (parts(b'{"prompts": ["p"]}', b"a", b"b"), "2 images and 1 prompts"),
+        ([*parts(b'{"prompts": ["p"]}', b"a"), ("sketches", b"b")], "sketches"),
+        (parts(b'{"prompts": ["p"], "images": []}', b"a"), "fields that are parts"),
+        (parts(b'["p"]', b"a"), "a JSON object"),
+        (parts(b"prompts=p", b"a"), "expected JSON"),
+        ([("images", b"a")], "one part called request"),
+        ([*parts(b"{}"), *parts(b"{}")], "one part called request"),
+    ],
+)
+def test_parts_that_are_not_of_the_form_are_refused_in_one_line(files: Any, message: str) -> None:
+    response = Client()("POST", "/score", files=files)
+    assert response.status_code == 400 and message in response.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"", "an end after the last"),
+        (b'--b\r\nContent-Disposition: form-data; name="request"\r\n\r\n{', "an end after the last"),
+        (b"--b\r\n\r\n{}\r\n--b--", "part 0: expected Content-Disposition"),
+        (b"\r\n--b" * 20_000 + b"--", "at most 10000 parts"),
+    ],
+)
+def test_a_broken_multipart_body_is_refused_in_one_line(body: bytes, message: str) -> None:
+    response = Client()("POST", "/score", content=body, headers={"Content-Type": "Multipart/form-data; boundary=b"})
+    assert response.status_code == 400 and message in response.json()["error"]
 
 
 @pytest.mark.parametrize(
