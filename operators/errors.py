@@ -117,11 +117,13 @@ REMEDIES: Mapping[str, str] = {
     "reply_refused": "look at the prompt, or use another model",
     "request_refused": "act on the endpoint's message; shorten the prompt, or use a model that takes it",
     "shard_failed": "run again; if it stays, act on the message",
+    "source_image": "send the result without its source, to score it alone",
     "too_many_images": "keep fewer images in the row, or raise limits.max_images",
     "unfinished_thought": "raise the model's thinking_tokens, or set its thinking=refused",
     "unknown_prompt": "add the prompt, correct the row's prompt_id, or set benchmark.require_every_image=false",
     "unreadable_reply": "use a more able model as writer or judge, or raise the metric's max_tokens",
     "unreadable_uri": "check the address, and that the credentials may read it",
-    "uri_refused": "move the image below the benchmark's folders, or add its folder to benchmark.uri_roots",
+    "uri_refused": "move the image below the benchmark's folders, or add its folder to benchmark.uri_roots; "
+    "for a service, to video_folders",
 }
 """What to do about each kind, in a line; docs/failures.md tells the whole of it."""

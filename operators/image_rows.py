@@ -39,7 +39,7 @@ def _encoded(row: Mapping[str, Any], fetch: FetchUri) -> bytes | RowError:
             f"expected encoded bytes in the `image` column, found {found}; put bytes there, or addresses in `uri`",
         )
     if not embedded and uri:
-        return _fetched(uri, fetch)
+        return fetch_image(uri, fetch)
     return embedded or _absent(row)
 
 
@@ -64,7 +64,7 @@ def _absent(row: Mapping[str, Any]) -> RowError:
     return RowError("missing_image", "the row has neither image bytes nor a uri; generate the image again")
 
 
-def _fetched(uri: Any, fetch: FetchUri) -> bytes | RowError:
+def fetch_image(uri: Any, fetch: FetchUri) -> bytes | RowError:
     """The bytes at an address, or why there are none; whatever a storage client raises costs this row alone."""
     if not isinstance(uri, str):
         return RowError("unreadable_uri", f"expected text in the `uri` column, found {uri!r}; write addresses as text")
@@ -72,8 +72,7 @@ def _fetched(uri: Any, fetch: FetchUri) -> bytes | RowError:
     try:
         encoded = fetch(uri)
     except RefusedUri as error:
-        remedy = "move the image there, or add its folder to benchmark.uri_roots"
-        return RowError("uri_refused", f"{shown!r} is not read: {error}; {remedy}", retryable=True)
+        return RowError("uri_refused", f"{shown!r} is not read: {error}", retryable=True)
     except FileNotFoundError:
         return RowError("missing_image", f"nothing at {shown!r}; generate the image again", retryable=True)
     except Exception as error:

@@ -1,7 +1,8 @@
 """Flow-Factory's wire: lists of prompts and of base64 images or frames, one reward each.
 
-Source: X-GenGroup/Flow-Factory, src/flow_factory/rewards/my_reward_remote.py. Its client raises for an `error` in a
-reply of 200, and asks three times where the status is another.
+Source: X-GenGroup/Flow-Factory 696af07, src/flow_factory/rewards/my_reward_remote.py. Its client raises for an `error`
+in a reply of 200, and asks three times where the status is another. It sends `condition_images` and
+`condition_videos`, which an edit starts from, only to a reward whose `required_fields` name them.
 """
 
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass as checked
 
 from plumbline.operators.wires.wire import (
+    SOURCE_IMAGE,
     Answers,
     BadRequest,
     JsonWire,
@@ -27,12 +29,14 @@ from plumbline.operators.wires.wire import (
 
 @checked(frozen=True)
 class ComputeForm:
-    """What an edit starts from, `condition_images` and `condition_videos`, is not looked at."""
+    """Prompts, and for each an image or a video. A sample with a condition gets SOURCE_IMAGE in place of a reward."""
 
     prompt: list[str]
     image: list[str] | None = None
     video: list[list[str]] | None = None
     """Frames."""
+    condition_images: list[Any] | None = None
+    condition_videos: list[Any] | None = None
 
 
 FORM = TypeAdapter(ComputeForm)
@@ -52,8 +56,9 @@ class FlowFactoryWire(JsonWire):
             raise BadRequest("expected either `image` or `video`, found both or neither")
         each = [[image] for image in form.image] if form.image else form.video or []
         require_alike(len(each), len(form.prompt))
+        error = SOURCE_IMAGE if any([*(form.condition_images or ()), *(form.condition_videos or ())]) else None
         return [
-            ScoreRequest(tuple(decoded(frame, f"image.{place}") for frame in frames), prompt, served.one())
+            ScoreRequest(tuple(decoded(frame, f"image.{place}") for frame in frames), prompt, served.one(), error)
             for place, (frames, prompt) in enumerate(zip(each, form.prompt, strict=True))
         ]
 

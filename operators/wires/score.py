@@ -1,4 +1,4 @@
-"""Our own wire: images and prompts in JSON or parts, every metric's score or the reason why there is none."""
+"""Our own wire: images or videos and prompts in JSON or parts, every metric's score or the reason for having none."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +25,8 @@ class ScoreForm:
     """Images and prompts of one length, and the metrics that are wanted; all that are served by default."""
 
     images: list[str | bytes | list[str]]
-    """Each in base64, or as a list of a video's frames; as bytes in multipart parts of this name."""
+    """Each in base64, as bytes in multipart parts of this name: an image, or a video's file (MP4, MOV, WebM, Matroska,
+    AVI); or as a list of a video's frames in base64."""
     prompts: list[str]
     metrics: list[str] | None = None
 
@@ -52,7 +53,7 @@ class ScoreWire(JsonWire):
     form = ScoreForm
     parts = ("images",)
     reply_form = ScoreReply
-    purpose = "Scores of images for the prompts beside them."
+    purpose = "Scores of images or videos for the prompts beside them."
 
     def read(self, document: Any, served: Served) -> list[ScoreRequest]:
         form = read_form(FORM, document)

@@ -1,7 +1,8 @@
-"""UniRL's wire: requests of histories with base64 images, each with the rewards that it wants.
+"""UniRL's wire: requests of histories with base64 images or videos, each with the rewards that it wants.
 
-Source: Tencent-Hunyuan/UniRL, unirl-reward-service/reward_service/schemas.py (the forms) and unirl/reward/remote.py
-(the client, which takes a reward that is named in `errors` as a failed sample).
+Source: Tencent-Hunyuan/UniRL 1a7b501, unirl-reward-service/reward_service/schemas.py (the forms) and
+unirl/reward/remote.py (the client, which sends a video as a whole MP4, an edit's source as a turn before the result,
+and takes a reward that is named in `errors` as a failed sample).
 """
 
 from collections.abc import Sequence
@@ -11,25 +12,45 @@ from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass as checked
 
 from plumbline.operators.errors import RowError
-from plumbline.operators.wires.wire import Answers, JsonWire, Reply, ScoreRequest, Served, as_json, decoded, read_form
+from plumbline.operators.wires.wire import (
+    SOURCE_IMAGE,
+    Answers,
+    BadRequest,
+    JsonWire,
+    Reply,
+    ScoreRequest,
+    Served,
+    as_json,
+    decoded,
+    read_form,
+)
 
 NO_IMAGE = RowError(
-    "missing_image",
-    "the last turn of the history has no image_b64; encoded videos and paths are not read: send an image",
+    "missing_image", "the history has no turn with image_b64, video_b64 or video_path; send an image or a video"
 )
 
 
 @checked(frozen=True)
 class Turn:
-    """A text and the image that was made of it; `video_b64` and `video_path` are not read."""
+    """A text and what was made of it, in one of three forms."""
 
     text: str
     image_b64: str | None = None
+    video_b64: str | None = None
+    """A video's file."""
+    video_path: str | None = None
+    """Where the service finds a video's file, below a folder of its `video_folders`."""
+
+    def media(self) -> list[str]:
+        """The forms that are there."""
+        return [name for name in ("image_b64", "video_b64", "video_path") if getattr(self, name) is not None]
 
 
 @checked(frozen=True)
 class RewardForm:
-    """One sample: the image of the last turn is scored for its text; those before are what an edit starts from."""
+    """One sample: the last turn's image or video, for its text. Media beside it are what an edit or an animation starts
+    from.
+    """
 
     history: list[Turn]
     required_rewards: list[str]
@@ -79,7 +100,14 @@ class UniRlWire(JsonWire):
 
 def _asked(request: RewardForm, served: Served, place: int) -> ScoreRequest:
     metrics = served.wanted(request.required_rewards)
-    if not request.history or request.history[-1].image_b64 is None:
+    media = [name for turn in request.history for name in turn.media()]
+    if not media or not (last := request.history[-1]).media():
         return ScoreRequest((), "", metrics, NO_IMAGE)
-    last = request.history[-1]
-    return ScoreRequest((decoded(last.image_b64 or "", f"requests.{place}"),), last.text, metrics)
+    if last.video_b64 is not None and last.video_path is not None:
+        raise BadRequest(f"requests.{place}: expected video_b64 or video_path, found both")
+    if len(media) > 1:
+        return ScoreRequest((), last.text, metrics, SOURCE_IMAGE)
+    if last.video_path is not None:
+        return ScoreRequest((), last.text, metrics, path=last.video_path)
+    encoded = last.image_b64 if last.video_b64 is None else last.video_b64
+    return ScoreRequest((decoded(encoded or "", f"requests.{place}"),), last.text, metrics)

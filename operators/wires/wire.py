@@ -26,11 +26,13 @@ class ScoreRequest(NamedTuple):
     """One image, or the frames of a video, and what is wanted of it."""
 
     images: tuple[bytes, ...]
-    """Encoded; a wire never reads a path or an address."""
+    """Encoded; an encoded video is one of them. A wire never reads a path or an address."""
     prompt: str
     metrics: tuple[str, ...]
     error: RowError | None = None
     """Why nothing can be asked of a model."""
+    path: str | None = None
+    """Of a video in place of `images`; the service reads it if it lies below one of its `video_folders`."""
 
 
 class Answer(NamedTuple):
@@ -168,8 +170,16 @@ def read_form(form: TypeAdapter[Any], document: Any) -> Any:
         raise BadRequest(f"{where}: {first['msg']}") from error
 
 
+SOURCE_IMAGE = RowError(
+    "source_image",
+    "the request has an image that was edited or animated beside the one to score, and no metric served here looks at "
+    "it; to score the result alone, leave the source out",
+)
+"""Scores of an edit that ignore what was edited would reward the wrong thing, so there are none."""
+
+
 def decoded(encoded: str | bytes, where: str) -> bytes:
-    """The bytes of a part, or of a text in base64, the only form in which JSON may bring an image."""
+    """The bytes of a part, or of a text in base64, the only form in which JSON may bring an image or a video."""
     if isinstance(encoded, bytes):
         return encoded
     try:

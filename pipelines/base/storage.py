@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from random import random
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, Annotated, Any, NamedTuple, cast
 
 import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
+from plumbline.operators.bounds import Bound
 from plumbline.operators.errors import ConfigError, PlumblineError, without_secrets
 
 CREDENTIALS = (
@@ -55,6 +56,14 @@ REMEDIES = {
 
 
 LOCAL = LocalFileSystem()
+
+
+def _may_be_root(address: str) -> bool:
+    return bool(address) and ("://" not in address or address.startswith(("s3://", "file://")))
+
+
+Roots = Annotated[tuple[str, ...], Bound("folders or s3:// prefixes", lambda roots: all(map(_may_be_root, roots)))]
+"""Below which files may be read that a table or a request names."""
 
 
 class WriteError(PlumblineError):

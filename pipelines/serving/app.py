@@ -13,7 +13,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from plumbline.operators.errors import PlumblineError
+from plumbline.operators.errors import PlumblineError, RowError
+from plumbline.operators.image_rows import FetchUri, fetch_image
 from plumbline.operators.wires.multipart import MULTIPART
 from plumbline.operators.wires.table import WIRES, wires_of
 from plumbline.operators.wires.wire import JSON, REQUEST_PART, Reply, ScoreRequest, Served, Wire, as_json
@@ -156,7 +157,7 @@ class _Call:
     wire: Wire
     """The one that it is on, as far as is known."""
     held: int = 0
-    """Bytes of its body."""
+    """Bytes of its body, and of the videos that it names."""
     unfinished: Collection["asyncio.Future[ImageAnswers]"] = ()
     """What it left in the queue."""
 
@@ -165,9 +166,16 @@ class Gate:
     """Handles requests: token, size, wire, scores, reply. Each refusal is in the words of the wire that was asked."""
 
     def __init__(
-        self, service: Service, token: str | None, counts: Counts, ready: Callable[[], Awaitable[int]]
+        self,
+        service: Service,
+        token: str | None,
+        counts: Counts,
+        ready: Callable[[], Awaitable[int]],
+        read_video: FetchUri,
     ) -> None:
+        """`read_video` gives the bytes at a path that a request names, or raises RefusedUri."""
         self.service, self.token, self.counts, self.ready = service, token, counts, ready
+        self.read_video = read_video
         self.load = service.load
         self.bodies = 0
         """Bytes of the requests that are not answered yet, or whose images still wait."""
@@ -196,8 +204,17 @@ class Gate:
             asked = await asyncio.to_thread(self._read, wires, body, media, call)
         else:
             asked = self._read(wires, body, media, call)
+        asked = [one if one.path is None else await self._fetched(one, one.path, call) for one in asked]
         answers = await self.service.score(asked)
         return call.wire.answer(asked, answers, self.service.served)
+
+    async def _fetched(self, asked: ScoreRequest, path: str, call: _Call) -> ScoreRequest:
+        """The request with the bytes of the video that it names, or why there are none."""
+        encoded = await asyncio.to_thread(fetch_image, path, self.read_video)
+        if isinstance(encoded, RowError):
+            return asked._replace(error=encoded)
+        self._hold(len(encoded), call)
+        return asked._replace(images=(encoded,), path=None)
 
     def _require_token(self, request: Request) -> None:
         """Raises Refused unless the request has the token, as a bearer or as the password of an address."""
@@ -232,7 +249,8 @@ class Gate:
         self.bodies += size
         if call.held > self.load.max_body:
             raise RefusedRequest(
-                413, f"expected a body of at most {self.load.max_body} bytes; send fewer images a request"
+                413,
+                f"expected at most {self.load.max_body} bytes with the videos that it names; send fewer a request",
             )
         if self.bodies > self.load.max_bodies:
             raise Unanswered(429, "too many requests are held; ask again later", self.service.pause())
@@ -245,7 +263,7 @@ class Gate:
         document = wires[0].parse(body, media)
         call.wire = next(wire for wire in wires if wire.takes(document))
         asked = call.wire.read(document, self.service.served)
-        images = sum(len(one.images) for one in asked)
+        images = sum(len(one.images) or 1 for one in asked)
         if images > self.load.max_request_images:
             raise RefusedRequest(
                 413, f"expected at most {self.load.max_request_images} images, found {images}; send fewer"

@@ -22,6 +22,7 @@ from plumbline.pipelines.serving.listening import listening, names_of, run_app, 
 from plumbline.pipelines.serving.sentinel import Floats, Sentinel, read_baseline
 from plumbline.pipelines.serving.serve_config import ServeConfig
 from plumbline.pipelines.serving.service import ReplicaDied, Service
+from plumbline.pipelines.sources.uris import Uris
 
 HEALTH_SECONDS = 1.0
 """Between two looks of Ray Serve at a replica: how soon a dead one is missed."""
@@ -121,9 +122,20 @@ def _run(
         )
     counts.watch("waiting_images", "Images that wait for a replica", service.queued)
     counts.watch("cached_scores", "Scores that are remembered", lambda: len(service.cache))
-    gate = Gate(service, token, counts, lambda: asyncio.to_thread(_ready, handle))
+    gate = Gate(service, token, counts, lambda: asyncio.to_thread(_ready, handle), video_files(config).read)
     app = make_app(gate, names_of(config.host, config.hosts))
     run_app(app, listener, patience=BODY_TIMEOUT + config.deadline)
+
+
+def video_files(config: ServeConfig) -> Uris:
+    """The videos that requests may name by path."""
+    return Uris(
+        roots=config.video_folders,
+        storage=config.storage,
+        max_bytes=config.limits.max_bytes,
+        whose="the folders that may be read",
+        option="video_folders",
+    )
 
 
 def sentinel_of(config: ServeConfig, served: Served) -> Sentinel | None:

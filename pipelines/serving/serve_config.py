@@ -12,7 +12,7 @@ from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.operators.scorer import ScorerConfig
 from plumbline.operators.videos import Clips
 from plumbline.pipelines.base.cluster import PoolConfig
-from plumbline.pipelines.base.storage import StorageConfig
+from plumbline.pipelines.base.storage import Roots, StorageConfig
 from plumbline.pipelines.serving.listening import check_address
 
 
@@ -39,7 +39,7 @@ class LoadConfig(Checked):
     max_request_images: Positive = 512
     """Images of one request, frames counted."""
     max_body: Positive = 64_000_000
-    """Bytes of one request."""
+    """Bytes of one request, with the videos that it names by path."""
     max_bodies: int = 512_000_000
     """Bytes of all requests that are not answered, or left images in the queue; a request beyond is answered by 429."""
     cached_scores: Natural = 200_000
@@ -65,6 +65,8 @@ class ServeConfig(LoadConfig):
     """The port that it listens on; 0 is any that is free."""
     token_variable: str = "PLUMBLINE_TOKEN"
     """The environment variable that holds the token; the token itself is never configured."""
+    video_folders: Roots = ()
+    """Folders and s3:// prefixes whose videos a request may name by path; links are followed first. None by default."""
     reward: str | None = None
     """The metric that answers wires which ask for one number; needed where several are served."""
     sentinel: tuple[str, ...] = ()

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 from plumbline.operators import schemas
 from plumbline.operators.bounds import Checked, Positive
 from plumbline.operators.errors import ConfigError, check_known
-from plumbline.pipelines.base.storage import StorageConfig
+from plumbline.pipelines.base.storage import Roots, StorageConfig
 from plumbline.pipelines.sources.question_packs import PACKS, PackFile
 from plumbline.pipelines.sources.question_packs.pack import Convention
 
@@ -80,7 +80,7 @@ class BenchmarkConfig(Checked):
     """What the images tables call their columns."""
     prompt_columns: PromptColumnsConfig = field(default_factory=PromptColumnsConfig)
     """What the prompts file calls its columns."""
-    uri_roots: tuple[str, ...] = ()
+    uri_roots: Roots = ()
     """Folders and s3:// prefixes that rows may name images below, besides the images' own."""
     prompts_from: PromptsFrom | None = None
     """How the folder of image files that jobs.score is given tells their prompts (docs/ingest.md); null looks for the
@@ -133,9 +133,6 @@ class BenchmarkConfig(Checked):
             )
         if self.question_pack is not None:
             check_known("benchmark.question_pack", self.question_pack, PACKS)
-        for root in self.uri_roots:
-            if not root or ("://" in root and not root.startswith(("s3://", "file://"))):
-                raise ConfigError(f"benchmark.uri_roots: expected folders or s3:// prefixes, got {root!r}")
         for name in self.generators or ():
             if not name or "/" in name:
                 raise ConfigError(f"benchmark.generators: expected names without '/', got {name!r}")

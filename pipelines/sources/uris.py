@@ -26,12 +26,17 @@ class Uris:
     storage: StorageConfig
     max_bytes: int
     """Of a larger file only this much is read, and one byte more."""
+    whose: str = "the benchmark's folders"
+    """What a refusal calls the roots."""
+    option: str = "benchmark.uri_roots"
+    """The setting that adds to them."""
 
     def locate(self, uri: str) -> Place:
         """The file that an address names; raises RefusedUri before touching one that lies outside of the roots."""
         address = _resolved(uri)
         if not any(_is_below(address, root) for root in _resolved_roots(self.roots)):
-            raise RefusedUri("it lies outside of the benchmark's folders")
+            remedy = f"move the image there, or add its folder to {self.option}"
+            raise RefusedUri(f"it lies outside of {self.whose}; {remedy}")
         return self.storage.locate(address)
 
     def read(self, uri: str) -> bytes:

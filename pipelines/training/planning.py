@@ -172,7 +172,13 @@ def _table_examples(config: StageConfig) -> Examples:
         kind=config.kind,
         shards=shards,
         texts=config.texts,
-        uris=Uris(roots=(folder, *config.uri_roots), storage=config.storage, max_bytes=config.limits.max_bytes),
+        uris=Uris(
+            roots=(folder, *config.uri_roots),
+            storage=config.storage,
+            max_bytes=config.limits.max_bytes,
+            whose="the data's folder",
+            option="uri_roots",
+        ),
         limits=config.limits,
         clips=config.clips,
     )

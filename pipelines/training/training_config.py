@@ -12,7 +12,7 @@ from plumbline.operators.statistics.options import Sampling
 from plumbline.operators.training.loop import TrainingStage
 from plumbline.operators.videos import Clips
 from plumbline.pipelines.base.cluster import ClusterConfig, PoolConfig
-from plumbline.pipelines.base.storage import StorageConfig
+from plumbline.pipelines.base.storage import Roots, StorageConfig
 from plumbline.pipelines.judging.protocols import ProtocolConfig
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 
@@ -141,7 +141,7 @@ class StageConfig(TrainingConfig):
     data: str
     """A Parquet file, or a folder of them: a row per image with its caption, or per image and question."""
     columns: TextColumnsConfig = field(default_factory=TextColumnsConfig)
-    uri_roots: tuple[str, ...] = ()
+    uri_roots: Roots = ()
     """Folders and s3:// prefixes that rows may name images below, besides the data's own."""
     begin: BeginConfig | None = None
     """What to begin with in place of the model's checkpoint: stage 1 does, with a fresh projector."""

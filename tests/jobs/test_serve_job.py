@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import requests
 import torch
@@ -24,9 +26,10 @@ from plumbline.jobs.scorer import open_scorer
 from tests.bench_of import write_benchmark
 from tests.commands import refusal
 from tests.pipelines.rewards.conftest import run_benchmark
-from tests.serving import TOKEN, Pair, Running, ask_score, pack_pairs, run_service
+from tests.serving import ROOT, TOKEN, Pair, Running, ask_score, pack_pairs, run_service
 
 METRICS = "metric=[vqascore,clipscore,saturation]"
+CLIPS = ROOT / "assets" / "shapes_video"
 WATCHED = 24
 """Images of a look of the sentinel, of as many prompts."""
 
@@ -35,6 +38,7 @@ WATCHED = 24
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """Its sentinel compares with a run of another generator's images."""
     folder = tmp_path_factory.mktemp("serve")
+    (folder / "videos").mkdir()
     run_benchmark(write_benchmark(folder / "bench", ("garnet",), WATCHED), folder / "store", METRICS)
     words = [
         "reward=vqascore",
@@ -42,6 +46,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         "baseline=latest",
         f"store={folder}/store",
         "hosts=[rewards.example.org]",
+        f"video_folders=[{folder}/videos]",
     ]
     with run_service(folder / "log", METRICS, "batch=8", f"sentinel_images={WATCHED}", *words) as running:
         yield running
@@ -99,6 +104,49 @@ def test_the_wires_of_other_trainers_give_the_same_number(
     asked = [{"history": turns, "required_rewards": ["vqascore"], "metadata": None} for turns in history]
     body = requests.post(f"{service.url}/score", json={"requests": asked}, timeout=60).json()
     assert [result["vqascore"]["score"] for result in body["results"]] == expected and body["errors"] == [{}] * 3
+
+
+def test_a_videos_reward_is_the_offline_score_of_its_file_or_the_reason_why_there_is_none(service: Running) -> None:
+    """MP4 and WebM as bytes and by path, and a list of frames, on the wires that take them; and what is cut."""
+    (reel, text), (orbit, other), (strip, another) = (clip(name) for name in ("reel", "orbit", "strip"))
+    scorer = open_scorer(METRICS, "models=shapes")
+
+    def offline_score(film: bytes | list[bytes], prompt: str) -> float:
+        (score,) = scorer.score([film], [prompt], "vqascore").column("score").to_pylist()
+        return float(score)
+
+    with requests.Session() as session:
+        for film, prompt in ((reel, text), (orbit, other)):
+            (scores,) = ask_score(session, service.url, [Pair(film, prompt)])
+            assert scores["vqascore"] == offline_score(film, prompt)
+    frames = [base64.b64encode(frame).decode() for frame in strip]
+    sent = {"prompt": [another], "image": None, "video": [frames]}
+    rewards = requests.post(f"{service.url}/compute", json=sent, timeout=60).json()
+    assert rewards == {"rewards": [offline_score(strip, another)]}
+
+    folder = service.log.parent / "videos"
+    (folder / "reel.mp4").write_bytes(reel)
+    (folder / "cut.mp4").write_bytes(reel[:-200])
+    turns = [
+        {"video_path": f"{folder}/reel.mp4"},
+        {"video_b64": base64.b64encode(reel).decode()},
+        {"video_path": f"{folder}/cut.mp4"},
+        {"video_b64": base64.b64encode(reel[:2000]).decode()},
+        {"video_path": str(service.log)},
+    ]
+    asked = [{"history": [{"text": text, **turn}], "required_rewards": ["vqascore"]} for turn in turns]
+    body = requests.post(f"{service.url}/score", json={"requests": asked}, timeout=60).json()
+    scored = {"vqascore": {"score": offline_score(reel, text)}}
+    assert body["results"] == [scored, scored, {}, {}, {}]
+    reasons = [errors["vqascore"].partition(":")[0] for errors in body["errors"][2:]]
+    assert reasons == ["corrupt_video", "corrupt_video", "uri_refused"]
+
+
+def clip(generator: str) -> tuple[Any, str]:
+    """A generator's first embedded clip, a file or a list of frames, and its prompt."""
+    (row,) = pq.read_table(CLIPS / "images" / generator / "00000.parquet").slice(0, 1).to_pylist()
+    texts = pq.read_table(CLIPS / "prompts.parquet").to_pylist()
+    return row["image"], next(prompt["text"] for prompt in texts if prompt["prompt_id"] == row["prompt_id"])
 
 
 @pytest.mark.elsewhere

@@ -5,6 +5,7 @@ import base64
 import json
 import pickle
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -22,8 +23,9 @@ from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
 from plumbline.operators.wires.wire import JSON, Answer, ScoreRequest, Served
 from plumbline.pipelines.serving.app import Counts, Gate, make_app
 from plumbline.pipelines.serving.listening import is_loopback, listening, names_of, take_token, url_of
+from plumbline.pipelines.serving.run_service import video_files
 from plumbline.pipelines.serving.sentinel import Sentinel
-from plumbline.pipelines.serving.serve_config import LoadConfig
+from plumbline.pipelines.serving.serve_config import LoadConfig, ServeConfig
 from plumbline.pipelines.serving.service import ImageAnswers, Service
 
 TOKEN = "correct horse battery staple"
@@ -51,6 +53,7 @@ class Client:
         ready: int = 1,
         sentinel: Sentinel | None = None,
         token: str | None = None,
+        videos: Path | None = None,
         **load: Any,
     ) -> None:
         async def replicas() -> int:
@@ -58,7 +61,10 @@ class Client:
 
         counts = Counts()
         self.service = Service(score, served, LoadConfig(**{"gather_seconds": 0, **load}), counts, sentinel)
-        self.app = make_app(Gate(self.service, token, counts, replicas), names_of("127.0.0.1", ("*.example.org",)))
+        metrics = {"brightness": ImageStatisticConfig(statistic="saturation")}
+        config = ServeConfig(models={}, metrics=metrics, video_folders=(str(videos),) if videos else ())
+        gate = Gate(self.service, token, counts, replicas, video_files(config).read)
+        self.app = make_app(gate, names_of("127.0.0.1", ("*.example.org",)))
 
     def __call__(self, method: str, path: str, **request: Any) -> httpx.Response:
         async def ask() -> httpx.Response:
@@ -197,6 +203,8 @@ def test_flow_factorys_clients_get_rewards_or_an_error_that_they_raise() -> None
     assert corrupt.json()["error"].startswith("image 1: corrupt_image")
     busy = Client()("POST", "/compute", json={**sent, "image": [b64(b"a"), b64(b"busy")]})
     assert busy.status_code == 503 and "rewards" not in busy.json() and int(busy.headers["retry-after"]) >= 1
+    edit = Client().post("/compute", {**sent, "condition_images": [[], [b64(b"source")]]})
+    assert set(edit) == {"error"} and "source_image" in edit["error"]
     neither = Client()("POST", "/compute", json={**sent, "image": None})
     assert neither.status_code == 400 and "error" in neither.json()
 
@@ -207,14 +215,23 @@ def unirl_request(image: bytes | None, **more: Any) -> dict[str, Any]:
 
 
 def test_unirls_clients_get_results_and_per_sample_errors() -> None:
-    requests_ = [unirl_request(b"a"), unirl_request(b"corrupt"), unirl_request(None, video_b64="AAAA")]
-    before = {"text": "before", "image_b64": b64(b"source")}
-    requests_.append({**unirl_request(b"b"), "history": [before, unirl_request(b"b")["history"][0]]})
+    requests_ = [unirl_request(b"a"), unirl_request(b"corrupt"), unirl_request(None)]
+    requests_.append(unirl_request(None, video_b64=b64(b"a film")))
     reply = Client().post("/score", {"requests": requests_})
     both = {"align": {"score": 5.0}, "brightness": {"score": 5.0}}
     assert reply["results"] == [both, {}, {}, both]
     assert [sorted(errors) for errors in reply["errors"]] == [[], ["align", "brightness"], ["align", "brightness"], []]
     assert reply["errors"][1]["align"].startswith("corrupt_image: ")
+    assert reply["errors"][2]["align"].startswith("missing_image: ")
+
+
+def test_unirls_clients_are_told_that_a_source_is_not_looked_at() -> None:
+    """Its client puts an edit's source on a turn before the result; of an animation it may share the turn."""
+    before = {"text": "before", "image_b64": b64(b"source")}
+    edit = {**unirl_request(b"b"), "history": [before, unirl_request(b"b")["history"][0]]}
+    reply = Client().post("/score", {"requests": [edit, unirl_request(b"source", video_b64=b64(b"a film"))]})
+    assert reply["results"] == [{}, {}]
+    assert all(errors["align"].startswith("source_image: ") for errors in reply["errors"])
 
 
 def test_unirls_clients_find_the_roster_and_are_told_of_a_name_that_is_none() -> None:
@@ -225,9 +242,40 @@ def test_unirls_clients_find_the_roster_and_are_told_of_a_name_that_is_none() ->
     assert unknown.status_code == 400 and "hpsv2" in unknown.json()["detail"]
 
 
-def test_a_video_path_is_not_read() -> None:
-    reply = Client().post("/score", {"requests": [unirl_request(None, video_path="/etc/passwd")]})
-    assert reply["results"] == [{}] and "not read" in reply["errors"][0]["align"]
+def test_a_video_path_is_read_below_the_allowed_folders_alone(tmp_path: Path) -> None:
+    """With links followed; by default no folder is allowed. What lies outside is not touched."""
+    allowed = tmp_path / "allowed"
+    (allowed / "deeper").mkdir(parents=True)
+    for file in (tmp_path / "secret.mp4", allowed / "a.mp4", allowed / "deeper" / "b.mp4"):
+        file.write_bytes(b"a film")
+    (allowed / "link.mp4").symlink_to(tmp_path / "secret.mp4")
+
+    def kinds(client: Client, *paths: str) -> list[str]:
+        asked = [unirl_request(None, video_path=path) for path in paths]
+        reply = client.post("/score", {"requests": asked})
+        assert [bool(result) for result in reply["results"]] == [not errors for errors in reply["errors"]]
+        return [errors["align"].partition(":")[0] if errors else "scored" for errors in reply["errors"]]
+
+    inside = [f"{allowed}/a.mp4", f"{allowed}/deeper/../deeper/b.mp4"]
+    outside = [f"{allowed}/link.mp4", f"{allowed}/../secret.mp4", f"{tmp_path}/secret.mp4", f"{tmp_path}/none", "\0"]
+    client = Client(videos=allowed)
+    assert kinds(client, *inside, f"{allowed}/none.mp4") == ["scored", "scored", "missing_image"]
+    assert kinds(client, *outside) == ["uri_refused"] * 4 + ["unreadable_uri"]
+    assert kinds(Client(), *inside) == ["uri_refused"] * 2
+    both = client("POST", "/score", json={"requests": [unirl_request(None, video_path=inside[0], video_b64="AAAA")]})
+    assert both.status_code == 400 and "found both" in both.json()["detail"]
+
+
+def test_a_video_that_is_named_counts_as_if_it_were_sent(tmp_path: Path) -> None:
+    (tmp_path / "long.mp4").write_bytes(b"x" * 6000)
+    asked = {"requests": [unirl_request(None, video_path=f"{tmp_path}/long.mp4")]}
+    client = Client(videos=tmp_path, max_body=8000, max_bodies=8000)
+    for _ in range(3):
+        assert client("POST", "/score", json=asked).status_code == 200
+    asked["requests"] *= 2
+    assert client("POST", "/score", json=asked).status_code == 413
+    three = {"requests": 3 * [unirl_request(None, video_path="none")]}
+    assert Client(max_request_images=2)("POST", "/score", json=three).status_code == 413
 
 
 def test_the_pickle_wire_gives_scores_and_outputs_or_an_error() -> None:
