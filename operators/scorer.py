@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from threading import Lock
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -63,6 +63,11 @@ class ScorerConfig:
         check_models(make_nodes(self.metrics), self.models)
 
 
+Part = Literal["decode", "model"]
+"""What a stage does of a call: its preparation, which decodes images, and its work, which calls its models."""
+Watch = Callable[[Part], AbstractContextManager[object]]
+
+
 class LoadedNode(NamedTuple):
     """A stage with its models, ready to compute."""
 
@@ -76,12 +81,10 @@ class Scorer:
     Several threads may call it: models work for one at a time, while images are decoded for the next.
     """
 
-    def __init__(
-        self, config: ScorerConfig, deadline: Callable[[], AbstractContextManager[None]] = nullcontext
-    ) -> None:
+    def __init__(self, config: ScorerConfig, watch: Watch = nullcontext) -> None:
         """Loads the models; raises ModelError where one cannot be found or does not load.
 
-        `deadline` is entered for what may hang: decoding, and a stage's work.
+        `watch` is entered for each part of a call, as by who ends what hangs; by the thread that calls `score`.
         """
         self.metrics: dict[str, Metric] = {
             name: metric.settled(lambda role: find_vqa_profile(config.models[role]))
@@ -91,7 +94,7 @@ class Scorer:
         check_clips(nodes, config.models, config.clips)
         self.nodes = [_loaded(node, config) for node in nodes]
         self.calls = count()
-        self.deadline = deadline
+        self.watch = watch
         self.computing = Lock()
 
     def score(
@@ -129,9 +132,9 @@ class Scorer:
             if node.stage.decodes:
                 shard_rows = shown_instead(shard_rows, node.metrics[names[0]].shown)
             prompt_texts = upstream("prompts", source["prompts"])
-            with self.deadline():
+            with self.watch("decode"):
                 prepared = stage.prepare(Inputs("", shard_rows, names, read, prompt_texts))
-            with nullcontext() if stage.side_by_side else self.computing, self.deadline():
+            with nullcontext() if stage.side_by_side else self.computing, self.watch("model"):
                 made = stage.compute(prepared)
             tables |= {(name, node.stage.name): table.replace_schema_metadata(None) for name, table in made.items()}
         return pa.concat_tables([schemas.ELEMENT_SCORES.empty_table(), *(tables[name, "scores"] for name in wanted)])

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,8 @@ from plumbline.pipelines.serving.http_guards import guards
 from plumbline.pipelines.serving.listening import has_token
 from plumbline.pipelines.serving.service import ImageAnswers, Service, Unanswered
 
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250)
+
 
 class Counts:
     """Counters of one service."""
@@ -33,14 +36,16 @@ class Counts:
             "answers", "Images by metric, and whether scored, cached or null", "metric", "outcome"
         )
         self.deaths = self._counter("replica_deaths", "Batches whose replica died before it answered")
-        self.seconds = Histogram(
-            "plumbline_request_seconds", "Seconds from a request to its reply", ["wire"], registry=self.registry
-        )
+        self.seconds = self._histogram("request_seconds", "Seconds from a request to its reply", SECONDS, "wire")
+        self.parts = self._histogram("part_seconds", "Seconds of each part of a request", SECONDS, "part")
         sizes = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-        self.batches = Histogram("plumbline_batch_images", "Images of a batch", buckets=sizes, registry=self.registry)
+        self.batches = self._histogram("batch_images", "Images of a batch", sizes)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"plumbline_{name}", text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
+        return Histogram(f"plumbline_{name}", text, labels, buckets=buckets, registry=self.registry)
 
     def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
         """A number that is looked up whenever it is asked for."""
@@ -54,6 +59,13 @@ class Counts:
 
     def died(self) -> None:
         self.deaths.inc()
+
+    def took(self, part: str, seconds: float) -> None:
+        self.parts.labels(part).observe(seconds)
+
+    def timing(self, part: str) -> AbstractContextManager[object]:
+        """Counts the seconds until it is left as this part's."""
+        return self.parts.labels(part).time()
 
     def page(self) -> bytes:
         """All of it as text."""
@@ -199,14 +211,18 @@ class Gate:
 
     async def _answer(self, request: Request, wires: Sequence[Wire], call: _Call) -> Reply:
         self._require_token(request)
-        body, media = await self._body(request, call), request.headers.get("content-type", JSON)
-        if len(body) >= LARGE:
-            asked = await asyncio.to_thread(self._read, wires, body, media, call)
-        else:
-            asked = self._read(wires, body, media, call)
-        asked = [one if one.path is None else await self._fetched(one, one.path, call) for one in asked]
+        media = request.headers.get("content-type", JSON)
+        with self.counts.timing("read"):
+            body = await self._body(request, call)
+        with self.counts.timing("parse"):
+            if len(body) >= LARGE:
+                asked = await asyncio.to_thread(self._read, wires, body, media, call)
+            else:
+                asked = self._read(wires, body, media, call)
+            asked = [one if one.path is None else await self._fetched(one, one.path, call) for one in asked]
         answers = await self.service.score(asked)
-        return call.wire.answer(asked, answers, self.service.served)
+        with self.counts.timing("reply"):
+            return call.wire.answer(asked, answers, self.service.served)
 
     async def _fetched(self, asked: ScoreRequest, path: str, call: _Call) -> ScoreRequest:
         """The request with the bytes of the video that it names, or why there are none."""

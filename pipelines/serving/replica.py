@@ -3,13 +3,17 @@
 import asyncio
 import math
 import os
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import NamedTuple
 
 from plumbline.operators.batches import device_lost
 from plumbline.operators.errors import RowError
-from plumbline.operators.scorer import Scorer, ScorerConfig
+from plumbline.operators.scorer import Part, Scorer, ScorerConfig
 from plumbline.operators.wires.wire import Answer, ScoreRequest
 from plumbline.pipelines.base.cluster import PoolConfig
 from plumbline.pipelines.running.machines import own_resources
@@ -20,6 +24,14 @@ BATCHES = 2
 NOT_FINITE = RowError("not_finite", "the score is no finite number; set the model's dtype=float32")
 
 
+class ScoredBatch(NamedTuple):
+    """A batch's answers, and the seconds that each part of it took."""
+
+    answers: list[dict[str, Answer]]
+    """About every image, by metric."""
+    seconds: Mapping[Part, float]
+
+
 class Replica:
     """Holds the models; Ray Serve starts another where it dies, hangs or loses its GPU."""
 
@@ -28,21 +40,32 @@ class Replica:
         tune_process(pool.threads)
         machine = own_resources()
         config = replace(config, decoders=pool.decoders_on(machine.cpus, machine.gpus))
-        self.scorer = Scorer(config, Deadline(pool.deadline))
+        self.deadline = Deadline(pool.deadline)
+        self.scorer = Scorer(config, self._watch)
         self.threads = ThreadPoolExecutor(BATCHES)
+        self.batch = threading.local()
+        """The seconds of the batch that a thread scores."""
 
-    async def score(self, asked: Sequence[ScoreRequest], metrics: Sequence[str]) -> list[dict[str, Answer]]:
-        """The answers about every image, by metric."""
+    async def score(self, asked: Sequence[ScoreRequest], metrics: Sequence[str]) -> ScoredBatch:
+        """The answers about every image."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self.threads, self._score, asked, metrics)
 
-    def _score(self, asked: Sequence[ScoreRequest], metrics: Sequence[str]) -> list[dict[str, Answer]]:
+    def _score(self, asked: Sequence[ScoreRequest], metrics: Sequence[str]) -> ScoredBatch:
+        self.batch.seconds = {"decode": 0.0, "model": 0.0}
         try:
-            return score_batch(self.scorer, asked, metrics)
+            return ScoredBatch(score_batch(self.scorer, asked, metrics), self.batch.seconds)
         except Exception as error:
             if device_lost(error):
                 os._exit(1)  # only a new process can load the models again
             raise
+
+    @contextmanager
+    def _watch(self, part: Part) -> Iterator[None]:
+        begun = time.perf_counter()
+        with self.deadline():
+            yield
+        self.batch.seconds[part] += time.perf_counter() - begun
 
 
 def score_batch(scorer: Scorer, asked: Sequence[ScoreRequest], metrics: Sequence[str]) -> list[dict[str, Answer]]:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import socket
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from plumbline.pipelines.running.session import ray_session
 from plumbline.pipelines.serving.listening import listening, names_of, run_app, take_token, url_of
 from plumbline.pipelines.serving.sentinel import Floats, Sentinel, read_baseline
 from plumbline.pipelines.serving.serve_config import ServeConfig
-from plumbline.pipelines.serving.service import ReplicaDied, Service
+from plumbline.pipelines.serving.service import Counters, ReplicaDied, Service
 from plumbline.pipelines.sources.uris import Uris
 
 HEALTH_SECONDS = 1.0
@@ -115,7 +116,7 @@ def _run(
     from plumbline.pipelines.serving.app import BODY_TIMEOUT, Counts, Gate, make_app
 
     counts = Counts()
-    service = Service(replica_call(handle), served, config, counts, sentinel)
+    service = Service(replica_call(handle, counts), served, config, counts, sentinel)
     if sentinel is not None:
         counts.watch(
             "sentinel", "Watched metrics that moved while the reward did not fall", lambda: len(sentinel.moved)
@@ -155,16 +156,20 @@ def _baseline(config: ServeConfig, served: Served, metrics: Sequence[str]) -> Fl
     return read_baseline(store, config.baseline, config.baseline_generator, recipes)
 
 
-def replica_call(handle: Any) -> Callable[[Sequence[ScoreRequest], Sequence[str]], Any]:
+def replica_call(handle: Any, watch: Counters) -> Callable[[Sequence[ScoreRequest], Sequence[str]], Any]:
     """Sends a batch to a replica that Ray Serve chooses; where none is alive, it waits for the next."""
     from ray.exceptions import RayActorError
 
     async def score(asked: Sequence[ScoreRequest], metrics: Sequence[str]) -> list[dict[str, Answer]]:
+        begun = time.perf_counter()
         try:
-            answers: list[dict[str, Answer]] = await handle.score.remote(list(asked), tuple(metrics))
+            answers, seconds = await handle.score.remote(list(asked), tuple(metrics))
         except RayActorError as error:
             raise ReplicaDied from error
-        return answers
+        watch.took("send", time.perf_counter() - begun - sum(seconds.values()))
+        for part, spent in seconds.items():
+            watch.took(part, spent)
+        return list(answers)
 
     return score
 

@@ -57,6 +57,9 @@ class Counters(Protocol):
     def died(self) -> None:
         """A replica died with a batch."""
 
+    def took(self, part: str, seconds: float) -> None:
+        """A part of a request took so long: of one of its images, `queue`, or of a batch, `send`, `decode`, `model`."""
+
 
 class ScoreCache:
     """The newest scores, by what they follow from; bounded. A null is never remembered: it may be a score next time."""
@@ -218,6 +221,8 @@ class Service:
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         self.watch.sent(len(batch))
         begun = loop.time()
+        for job in batch:
+            self.watch.took("queue", begun - job.since)
         try:
             answers = await self.score_batch([job.asked for job in batch], batch[0].metrics)
             for job, of_image in zip(batch, answers, strict=True):

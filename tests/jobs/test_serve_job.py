@@ -82,6 +82,8 @@ def test_clients_of_one_image_get_the_offline_scores(service: Running, offline: 
         next(line.split()[-1] for line in page.splitlines() if line.startswith("plumbline_batch_images_count"))
     )
     assert count < len(pairs), "images of several requests went together"
+    for part in ("read", "parse", "queue", "send", "decode", "model", "reply"):
+        assert f'plumbline_part_seconds_count{{part="{part}"}}' in page
 
 
 def test_the_wires_of_other_trainers_give_the_same_number(

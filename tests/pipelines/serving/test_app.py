@@ -453,6 +453,8 @@ def test_the_pages_for_machines_name_every_wire() -> None:
     page = client("GET", "/metrics").text
     assert 'plumbline_answers_total{metric="align",outcome="scored"} 1.0' in page
     assert 'plumbline_answers_total{metric="align",outcome="null"} 1.0' in page
+    for part, count in {"read": 1, "parse": 1, "queue": 2, "reply": 1}.items():
+        assert f'plumbline_part_seconds_count{{part="{part}"}} {count}.0' in page
     document = client("GET", "/openapi.json").json()
     assert document["openapi"].startswith("3.1")
     assert set(document["paths"]) == {"/score", "/compute", "/", "/health", "/rewards", "/metrics", "/openapi.json"}

@@ -38,7 +38,9 @@ def test_a_replica_that_hangs_is_ended_and_its_batch_is_scored_by_the_next(tmp_p
     baited = [*pairs[:2], pairs[2]._replace(image=pairs[2].image + BAIT + str(note).encode()), *pairs[3:]]
     config, counts = config_of("serve", *WORDS), Counts()
     with run_replicas(config) as handle:
-        answers = ask(Service(replica_call(handle), find_served(config, find_nodes(config)), config, counts), baited)
+        answers = ask(
+            Service(replica_call(handle, counts), find_served(config, find_nodes(config)), config, counts), baited
+        )
     table = open_scorer("metric=[clipscore]", "models=shapes").score(
         [p.image for p in pairs], [p.prompt for p in pairs]
     )
