@@ -3,8 +3,9 @@
 import sys
 
 from plumbline.jobs.command import Command, run_job
-from plumbline.jobs.display.console import make_console, say
+from plumbline.jobs.display.console import make_console, say, warn
 from plumbline.operators.wires.table import WIRES
+from plumbline.pipelines.serving.known_pair import KnownPair, explain_known_pair
 from plumbline.pipelines.serving.run_service import serve
 from plumbline.pipelines.serving.serve_config import ServeConfig
 
@@ -24,7 +25,10 @@ def main(config: ServeConfig) -> int:
     console = make_console()
     wires = ", ".join(f"{wire.name} POST {wire.path}" for wire in WIRES)
 
-    def ready(address: str) -> None:
+    def ready(address: str, known_pair: KnownPair) -> None:
+        for line in explain_known_pair(known_pair):
+            warn(console, line)
+        say(console, "known pair: " + ", ".join(f"{name} {scores}" for name, scores in known_pair.items()))
         say(console, f"serving {', '.join(config.metrics)} at {address} ({wires}; GET /health /metrics /openapi.json)")
 
     serve(config, ready)

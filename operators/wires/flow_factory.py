@@ -5,6 +5,7 @@ in a reply of 200, and asks three times where the status is another. It sends `c
 `condition_videos`, which an edit starts from, only to a reward whose `required_fields` name them.
 """
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,11 +20,13 @@ from plumbline.operators.wires.wire import (
     Reply,
     ScoreRequest,
     Served,
+    as_base64,
     as_json,
     decoded,
     numbers,
     read_form,
     require_alike,
+    told_rewards,
 )
 
 
@@ -64,3 +67,12 @@ class FlowFactoryWire(JsonWire):
 
     def answer(self, asked: Sequence[ScoreRequest], answers: Answers, served: Served) -> Reply:
         return self.refusal(answers) or as_json({"rewards": numbers(answers, served)})
+
+    def ask(self, asked: Sequence[ScoreRequest]) -> bytes:
+        frames = [[as_base64(image) for image in request.images] for request in asked]
+        alone = all(len(of_request) == 1 for of_request in frames)
+        shown = {"image": [image for (image,) in frames]} if alone else {"video": frames}
+        return json.dumps({"prompt": [request.prompt for request in asked], **shown}).encode()
+
+    def told(self, document: Any, asked: Sequence[ScoreRequest]) -> Answers:
+        return told_rewards(document["rewards"], asked)

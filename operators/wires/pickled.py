@@ -19,6 +19,8 @@ from plumbline.operators.wires.wire import (
     Wire,
     numbers,
     require_alike,
+    single_image,
+    told_rewards,
 )
 
 OCTETS = "application/octet-stream"
@@ -29,6 +31,7 @@ class PickledWire(Wire):
 
     name = "pickled"
     path = "/"
+    media = OCTETS
     purpose = (
         "verl-omni's and flow_grpo's scorers: a pickle of plain values, one number per image, or an error for all."
     )
@@ -53,6 +56,13 @@ class PickledWire(Wire):
             return failed
         scores = numbers(answers, served)
         return _pickled({"scores": scores, "outputs": scores}, 200)
+
+    def ask(self, asked: Sequence[ScoreRequest]) -> bytes:
+        images = [single_image(request, self.name) for request in asked]
+        return _pickled({"images": images, "prompts": [request.prompt for request in asked], "metadata": {}}, 200).body
+
+    def told(self, document: Any, asked: Sequence[ScoreRequest]) -> Answers:
+        return told_rewards(document["scores"] if "scores" in document else document["outputs"], asked)
 
     def refuse(self, status: int, message: str) -> Reply:
         return _pickled({"error": message}, status)

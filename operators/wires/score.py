@@ -1,5 +1,6 @@
 """Our own wire: images or videos and prompts in JSON or parts, every metric's score or the reason for having none."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -7,16 +8,20 @@ from typing import Any
 from pydantic import ConfigDict, TypeAdapter
 from pydantic.dataclasses import dataclass as checked
 
+from plumbline.operators.errors import RowError
 from plumbline.operators.wires.wire import (
+    Answer,
     Answers,
     JsonWire,
     Reply,
     ScoreRequest,
     Served,
+    as_base64,
     as_json,
     decoded,
     read_form,
     require_alike,
+    told_number,
 )
 
 
@@ -54,6 +59,8 @@ class ScoreWire(JsonWire):
     parts = ("images",)
     reply_form = ScoreReply
     purpose = "Scores of images or videos for the prompts beside them."
+    roster = "/rewards"
+    gives_rewards = False
 
     def read(self, document: Any, served: Served) -> list[ScoreRequest]:
         form = read_form(FORM, document)
@@ -76,3 +83,20 @@ class ScoreWire(JsonWire):
                 "recipes": {name: served.metrics[name] for name in wanted},
             }
         )
+
+    def ask(self, asked: Sequence[ScoreRequest]) -> bytes:
+        frames = [[as_base64(image) for image in request.images] for request in asked]
+        form = {
+            "images": [shown if len(shown) > 1 else shown[0] for shown in frames],
+            "prompts": [request.prompt for request in asked],
+            "metrics": list(dict.fromkeys(name for request in asked for name in request.metrics)),
+        }
+        return json.dumps(form).encode()
+
+    def told(self, document: Any, asked: Sequence[ScoreRequest]) -> Answers:
+        rows = zip(asked, document["scores"], document["errors"], strict=True)
+        return [{name: _told(scores[name], errors.get(name)) for name in one.metrics} for one, scores, errors in rows]
+
+
+def _told(score: Any, error: Any) -> Answer:
+    return Answer(None, RowError(**error)) if score is None else told_number(score)

@@ -5,7 +5,8 @@ unirl/reward/remote.py (the client, which sends a video as a whole MP4, an edit'
 and takes a reward that is named in `errors` as a failed sample).
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -14,15 +15,19 @@ from pydantic.dataclasses import dataclass as checked
 from plumbline.operators.errors import RowError
 from plumbline.operators.wires.wire import (
     SOURCE_IMAGE,
+    Answer,
     Answers,
     BadRequest,
     JsonWire,
     Reply,
     ScoreRequest,
     Served,
+    as_base64,
     as_json,
     decoded,
     read_form,
+    single_image,
+    told_number,
 )
 
 NO_IMAGE = RowError(
@@ -74,6 +79,7 @@ class UniRlWire(JsonWire):
     path = "/score"
     form = RequestsForm
     purpose = "UniRL's reward service: a body with `requests`."
+    roster = "/rewards"
 
     def takes(self, document: Any) -> bool:
         return isinstance(document, dict) and "requests" in document
@@ -94,6 +100,18 @@ class UniRlWire(JsonWire):
             }
         )
 
+    def ask(self, asked: Sequence[ScoreRequest]) -> bytes:
+        turns = [{"text": one.prompt, "image_b64": as_base64(single_image(one, self.name))} for one in asked]
+        forms = [
+            {"history": [turn], "required_rewards": list(one.metrics), "metadata": None}
+            for turn, one in zip(turns, asked, strict=True)
+        ]
+        return json.dumps({"requests": forms}).encode()
+
+    def told(self, document: Any, asked: Sequence[ScoreRequest]) -> Answers:
+        rows = zip(asked, document["results"], document["errors"] or [{}] * len(asked), strict=True)
+        return [{name: _told(name, results, errors) for name in one.metrics} for one, results, errors in rows]
+
     def refuse(self, status: int, message: str) -> Reply:
         return as_json({"detail": message}, status)
 
@@ -111,3 +129,12 @@ def _asked(request: RewardForm, served: Served, place: int) -> ScoreRequest:
         return ScoreRequest((), last.text, metrics, path=last.video_path)
     encoded = last.image_b64 if last.video_b64 is None else last.video_b64
     return ScoreRequest((decoded(encoded or "", f"requests.{place}"),), last.text, metrics)
+
+
+def _told(name: str, results: Mapping[str, Any], errors: Mapping[str, str]) -> Answer:
+    """A reward's `score`, or its only number under another name."""
+    if name not in results:
+        return Answer(None, RowError("refused", errors.get(name, "the reply has neither a result nor an error")))
+    parts = results[name]
+    (number,) = [parts["score"]] if "score" in parts else parts.values()
+    return told_number(number)

@@ -11,15 +11,22 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from plumbline.operators.errors import PlumblineError, RowError, suggest
+from plumbline.operators.metrics.metric import direction
 from plumbline.operators.wires.multipart import MULTIPART, read_multipart
 
 JSON = "application/json"
 REQUEST_PART = "request"
 """The part of a multipart body that is JSON."""
+ONE = "reward"
+"""What the number of a wire of one number is called."""
 
 
 class BadRequest(PlumblineError):
     """A request that is not of its wire's form, or asks for what is not served."""
+
+
+class BadReply(PlumblineError):
+    """A server's reply that is not of its wire's form."""
 
 
 class ScoreRequest(NamedTuple):
@@ -51,6 +58,12 @@ class Served(NamedTuple):
     """The metric that answers a wire which asks for one number; None where several are served and none was named."""
     falling: frozenset[str] = frozenset()
     """Metrics whose lower score is the better one."""
+    unranked: frozenset[str] = frozenset()
+    """Metrics of which neither a higher nor a lower score is better."""
+
+    def order_of(self, metric: str) -> int:
+        """1 where a higher score is better, -1 where a lower one is, 0 where neither is."""
+        return 0 if metric in self.unranked else direction(metric, self.falling)
 
     def reward_of(self, metric: str, score: float) -> float:
         """The score as a reward, which is better the higher it is: of a metric that falls, its negative."""
@@ -85,7 +98,10 @@ Answers = Sequence[Mapping[str, Answer]]
 
 
 class Wire(ABC):
-    """One way of asking: where, in what form, and how it is told that there is no score."""
+    """One way of asking: where, in what form, and how it is told that there is no score.
+
+    A service uses `parse`, `read` and `answer`; a client of any such service uses `ask` and `understand`.
+    """
 
     name: ClassVar[str]
     path: ClassVar[str]
@@ -94,8 +110,14 @@ class Wire(ABC):
     parts: ClassVar[Sequence[str]] = ()
     """Fields of the form that may be multipart parts instead, each a list of bytes."""
     reply_form: ClassVar[Any] = dict[str, Any]
+    media: ClassVar[str] = JSON
+    """The content type of requests."""
     purpose: ClassVar[str]
     """For the OpenAPI page."""
+    roster: ClassVar[str | None] = None
+    """The page that lists the rewards a request may name; None for a wire of one number."""
+    gives_rewards: ClassVar[bool] = True
+    """Whether higher numbers are always better; otherwise they are scores as metrics have them."""
 
     def takes(self, document: Any) -> bool:
         """Whether a body is of this wire, where several share a path."""
@@ -112,6 +134,36 @@ class Wire(ABC):
     @abstractmethod
     def answer(self, asked: Sequence[ScoreRequest], answers: Answers, served: Served) -> Reply:
         """The reply; a null in it is said as the wire's clients understand it, and never as a number."""
+
+    @abstractmethod
+    def ask(self, asked: Sequence[ScoreRequest]) -> bytes:
+        """The body of a request that `read` understands; raises BadRequest for what the wire has no place for."""
+
+    @abstractmethod
+    def told(self, document: Any, asked: Sequence[ScoreRequest]) -> Answers:
+        """What a reply of 200 says of every image; its exceptions mean that the reply is of another form."""
+
+    def understand(self, reply: Reply, asked: Sequence[ScoreRequest]) -> Answers:
+        """What a reply says of every image; a refused request is a null with its reason for each.
+
+        Raises BadReply for a reply of another form.
+        """
+        try:
+            document = self.parse(reply.body, reply.media)
+        except PlumblineError as error:
+            document = {"error": reply.body[:200].decode(errors="replace")}
+            if reply.status == 200:
+                raise BadReply(f"expected a reply of the wire {self.name}; {error}") from error
+        refusal = document.get("error", document.get("detail")) if isinstance(document, dict) else None
+        if reply.status != 200 or refusal is not None:
+            failure = RowError("refused", f"HTTP {reply.status}: {str(refusal)[:300]}", reply.status in (429, 503))
+            return [dict.fromkeys(request.metrics, Answer(None, failure)) for request in asked]
+        try:
+            return self.told(document, asked)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise BadReply(
+                f"expected a reply of the wire {self.name} for {len(asked)} images, got {str(document)[:200]}"
+            ) from error
 
     def refuse(self, status: int, message: str) -> Reply:
         """Why there is no reply at all."""
@@ -192,6 +244,30 @@ def require_alike(images: int, prompts: int) -> None:
     """Raises BadRequest where images and prompts are not as many."""
     if images != prompts:
         raise BadRequest(f"expected one prompt beside every image, got {images} images and {prompts} prompts")
+
+
+def as_base64(image: bytes) -> str:
+    """An image's bytes in base64."""
+    return base64.b64encode(image).decode()
+
+
+def told_number(value: Any) -> Answer:
+    """A number of a reply; raises TypeError for what is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"expected a number, got {type(value).__name__}")
+    return Answer(float(value))
+
+
+def told_rewards(rewards: Sequence[Any], asked: Sequence[ScoreRequest]) -> Answers:
+    """The one number of every image; raises ValueError where they are not as many as the images."""
+    return [{name: told_number(value) for name in one.metrics} for value, one in zip(rewards, asked, strict=True)]
+
+
+def single_image(request: ScoreRequest, wire: str) -> bytes:
+    """The image of a request on a wire without videos; raises BadRequest for several frames."""
+    if len(request.images) != 1:
+        raise BadRequest(f"the wire {wire} has no place for {len(request.images)} frames")
+    return request.images[0]
 
 
 def numbers(answers: Answers, served: Served) -> list[float]:

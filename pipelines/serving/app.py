@@ -20,6 +20,7 @@ from plumbline.operators.wires.multipart import MULTIPART
 from plumbline.operators.wires.table import WIRES, wires_of
 from plumbline.operators.wires.wire import JSON, REQUEST_PART, Reply, ScoreRequest, Served, Wire, as_json
 from plumbline.pipelines.serving.http_guards import guards
+from plumbline.pipelines.serving.known_pair import KnownPair
 from plumbline.pipelines.serving.listening import has_token
 from plumbline.pipelines.serving.service import ImageAnswers, Service, Unanswered
 
@@ -81,7 +82,7 @@ REFUSALS = {
 }
 PAGES = {
     "/health": "Whether a replica is ready.",
-    "/rewards": "The names of the metrics.",
+    "/rewards": "The names of the metrics; `orders`: 1 where higher is better, -1 where lower is, 0 where neither is.",
     "/metrics": "Counters for Prometheus.",
     "/openapi.json": "This document.",
 }
@@ -184,10 +185,12 @@ class Gate:
         counts: Counts,
         ready: Callable[[], Awaitable[int]],
         read_video: FetchUri,
+        known_pair: KnownPair,
     ) -> None:
         """`read_video` gives the bytes at a path that a request names, or raises RefusedUri."""
         self.service, self.token, self.counts, self.ready = service, token, counts, ready
         self.read_video = read_video
+        self.known_pair = known_pair
         self.load = service.load
         self.bodies = 0
         """Bytes of the requests that are not answered yet, or whose images still wait."""
@@ -293,13 +296,16 @@ class Gate:
         ready = await self.ready()
         rewards = {name: ["ready"] * ready for name in self.service.served.metrics}
         value: dict[str, object] = {"status": "ok" if ready else "starting", "replicas": ready, "rewards": rewards}
+        value["known_pair"] = {name: scores._asdict() for name, scores in self.known_pair.items()}
         if self.service.sentinel is not None:
             value["sentinel"] = self.service.sentinel.moved
         return _response(as_json(value, 200 if ready else 503), 1)
 
     async def rewards(self, request: Request) -> Response:
-        """The names of the metrics."""
-        return self._with_token(request, lambda: as_json({"rewards": list(self.service.served.metrics)}))
+        """The names of the metrics, and of each whether a higher score is better (1), a lower one (-1) or neither."""
+        served = self.service.served
+        orders = {name: served.order_of(name) for name in served.metrics}
+        return self._with_token(request, lambda: as_json({"rewards": list(orders), "orders": orders}))
 
     async def metrics(self, request: Request) -> Response:
         """The counters, for Prometheus."""

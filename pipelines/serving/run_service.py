@@ -19,6 +19,7 @@ from plumbline.pipelines.cells.store import open_store
 from plumbline.pipelines.plans.costs import try_services
 from plumbline.pipelines.plans.plan import Node, recipes_of
 from plumbline.pipelines.running.session import ray_session
+from plumbline.pipelines.serving.known_pair import KnownPair, score_known_pair
 from plumbline.pipelines.serving.listening import listening, names_of, run_app, take_token, url_of
 from plumbline.pipelines.serving.sentinel import Floats, Sentinel, read_baseline
 from plumbline.pipelines.serving.serve_config import ServeConfig
@@ -55,11 +56,12 @@ def find_served(config: ServeConfig, nodes: Sequence[Node]) -> Served:
     metrics = {name: settled[name] for name in config.metrics}
     digests = {name: recipes_of(name, metric, nodes, config.clips)["scores"].digest for name, metric in metrics.items()}
     falling = frozenset(name for name, metric in metrics.items() if metric.falling)
-    return Served(digests, config.one_reward(), falling)
+    unranked = frozenset(name for name, metric in metrics.items() if not metric.ranks)
+    return Served(digests, config.one_reward(), falling, unranked)
 
 
-def serve(config: ServeConfig, ready: Callable[[str], None]) -> None:
-    """Serves until the process is told to stop; `ready` is told the address.
+def serve(config: ServeConfig, ready: Callable[[str, KnownPair], None]) -> None:
+    """Serves until the process is told to stop; `ready` is told the address, and the scores of the known pair.
 
     Raises ConfigError and ModelError before anything starts, OSError where the port is taken.
     """
@@ -72,8 +74,7 @@ def serve(config: ServeConfig, ready: Callable[[str], None]) -> None:
         ray_session(ClusterConfig(address=config.address, pools={})),
         run_replicas(config) as handle,
     ):
-        ready(url_of(config.host, listener))
-        _run(config, token, served, sentinel, listener, handle)
+        _run(config, token, served, sentinel, listener, handle, ready)
 
 
 @contextmanager
@@ -112,9 +113,12 @@ def _run(
     sentinel: Sentinel | None,
     listener: socket.socket,
     handle: Any,
+    ready: Callable[[str, KnownPair], None],
 ) -> None:
     from plumbline.pipelines.serving.app import BODY_TIMEOUT, Counts, Gate, make_app
 
+    known_pair = asyncio.run(score_known_pair(replica_call(handle, Counts()), served))
+    ready(url_of(config.host, listener), known_pair)
     counts = Counts()
     service = Service(replica_call(handle, counts), served, config, counts, sentinel)
     if sentinel is not None:
@@ -123,7 +127,7 @@ def _run(
         )
     counts.watch("waiting_images", "Images that wait for a replica", service.queued)
     counts.watch("cached_scores", "Scores that are remembered", lambda: len(service.cache))
-    gate = Gate(service, token, counts, lambda: asyncio.to_thread(_ready, handle), video_files(config).read)
+    gate = Gate(service, token, counts, lambda: asyncio.to_thread(_ready, handle), video_files(config).read, known_pair)
     app = make_app(gate, names_of(config.host, config.hosts))
     run_app(app, listener, patience=BODY_TIMEOUT + config.deadline)
 

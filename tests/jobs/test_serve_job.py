@@ -23,8 +23,9 @@ from PIL import Image, ImageEnhance
 
 from plumbline.assets.making.scenes import COLOURS, SHAPES, Entity, Scene, draw_scene, to_png
 from plumbline.jobs.scorer import open_scorer
+from plumbline.operators.wires.table import WIRES
 from tests.bench_of import write_benchmark
-from tests.commands import refusal
+from tests.commands import printed, refusal
 from tests.pipelines.rewards.conftest import run_benchmark
 from tests.serving import ROOT, TOKEN, Pair, Running, ask_score, pack_pairs, run_service
 
@@ -149,6 +150,24 @@ def clip(generator: str) -> tuple[Any, str]:
     (row,) = pq.read_table(CLIPS / "images" / generator / "00000.parquet").slice(0, 1).to_pylist()
     texts = pq.read_table(CLIPS / "prompts.parquet").to_pylist()
     return row["image"], next(prompt["text"] for prompt in texts if prompt["prompt_id"] == row["prompt_id"])
+
+
+def test_a_known_pair_was_scored_before_the_service_was_ready(service: Running) -> None:
+    known_pair = requests.get(f"{service.url}/health", timeout=60).json()["known_pair"]
+    assert {name: scores["ordered"] for name, scores in known_pair.items()} == {
+        "vqascore": True,
+        "clipscore": True,
+        "saturation": None,
+    }
+    log = service.log.read_text()
+    assert log.index("known pair: vqascore 0.9998 where it fits, 0.00") < log.index("serving vqascore")
+
+
+@pytest.mark.parametrize("wire", [wire.name for wire in WIRES])
+def test_a_server_that_works_passes_every_check_on_every_wire(service: Running, wire: str) -> None:
+    """With the token from the address, as trainers bring it."""
+    words = printed("check_rewards", service.url, f"wire={wire}", "repeats=1")
+    assert "no check failed" in words and TOKEN not in words
 
 
 @pytest.mark.elsewhere

@@ -22,6 +22,7 @@ from plumbline.operators.metrics.clipscore import ClipScoreConfig
 from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
 from plumbline.operators.wires.wire import JSON, Answer, ScoreRequest, Served
 from plumbline.pipelines.serving.app import Counts, Gate, make_app
+from plumbline.pipelines.serving.known_pair import KnownPair, explain_known_pair, score_known_pair
 from plumbline.pipelines.serving.listening import is_loopback, listening, names_of, take_token, url_of
 from plumbline.pipelines.serving.run_service import video_files
 from plumbline.pipelines.serving.sentinel import Sentinel
@@ -54,6 +55,7 @@ class Client:
         sentinel: Sentinel | None = None,
         token: str | None = None,
         videos: Path | None = None,
+        known_pair: KnownPair | None = None,
         **load: Any,
     ) -> None:
         async def replicas() -> int:
@@ -63,7 +65,7 @@ class Client:
         self.service = Service(score, served, LoadConfig(**{"gather_seconds": 0, **load}), counts, sentinel)
         metrics = {"brightness": ImageStatisticConfig(statistic="saturation")}
         config = ServeConfig(models={}, metrics=metrics, video_folders=(str(videos),) if videos else ())
-        gate = Gate(self.service, token, counts, replicas, video_files(config).read)
+        gate = Gate(self.service, token, counts, replicas, video_files(config).read, known_pair or {})
         self.app = make_app(gate, names_of("127.0.0.1", ("*.example.org",)))
 
     def __call__(self, method: str, path: str, **request: Any) -> httpx.Response:
@@ -237,7 +239,11 @@ def test_unirls_clients_are_told_that_a_source_is_not_looked_at() -> None:
 def test_unirls_clients_find_the_roster_and_are_told_of_a_name_that_is_none() -> None:
     health = Client()("GET", "/health").json()
     assert health["status"] == "ok" and health["rewards"] == {"align": ["ready"], "brightness": ["ready"]}
-    assert Client()("GET", "/rewards").json() == {"rewards": ["align", "brightness"]}
+    unranked = SERVED._replace(unranked=frozenset({"brightness"}))
+    assert Client(unranked)("GET", "/rewards").json() == {
+        "rewards": ["align", "brightness"],
+        "orders": {"align": 1, "brightness": 0},
+    }
     unknown = Client()("POST", "/score", json={"requests": [{**unirl_request(b"a"), "required_rewards": ["hpsv2"]}]})
     assert unknown.status_code == 400 and "hpsv2" in unknown.json()["detail"]
 
@@ -346,6 +352,33 @@ def test_what_is_watched_is_computed_beside_the_reward_answered_to_nobody_and_to
     assert client.service.sentinel.baseline.tolist() == [[3.0, 3.0]]
     assert client("GET", "/health").json()["sentinel"] == []
     assert "sentinel" not in Client()("GET", "/health").json()
+
+
+@pytest.mark.parametrize(("order", "ordered"), [(1, True), (-1, False), (0, None)])
+def test_a_known_pair_is_scored_before_anybody_asks_and_told_by_health(order: int, ordered: bool | None) -> None:
+    """By the metric's own declaration of what is better; an order that is wrong is a line for the log."""
+    first: list[ScoreRequest] = []
+
+    async def prefer_the_first(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
+        first.extend(batch)
+        return [{name: Answer(float(len(batch) - place)) for name in metrics} for place in range(len(batch))]
+
+    falling, unranked = (frozenset({"align"} if order == wanted else ()) for wanted in (-1, 0))
+    served = Served({"align": "recipe"}, "align", falling, unranked)
+    known_pair = asyncio.run(score_known_pair(prefer_the_first, served))
+    told = Client(known_pair=known_pair)("GET", "/health").json()["known_pair"]
+    assert told == {"align": {"good": 2.0, "bad": 1.0, "ordered": ordered, "error": None}}
+    assert len(list(explain_known_pair(known_pair))) == (ordered is False)
+    assert len({one.images for one in first}) == 2 and len({one.prompt for one in first}) == 1
+
+
+def test_a_known_pair_that_cannot_be_scored_is_an_error_and_no_order() -> None:
+    async def fail(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
+        return [{name: Answer(None, BUSY) for name in metrics} for _ in batch]
+
+    known_pair = asyncio.run(score_known_pair(fail, SERVED))
+    assert known_pair["align"] == (None, None, None, "model_failed: out of memory")
+    assert not list(explain_known_pair(known_pair))
 
 
 def test_a_token_is_wanted_of_every_page_but_health() -> None:

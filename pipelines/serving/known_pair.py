@@ -1,0 +1,56 @@
+"""What a service's metrics say of a picture that fits its prompt and of one that does not, before anybody asks."""
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from plumbline.operators.wires.known_pictures import PROMPTS, picture_of
+from plumbline.operators.wires.wire import Answer, ScoreRequest, Served
+from plumbline.pipelines.serving.service import ScoreBatch
+
+
+class PairScores(NamedTuple):
+    """One metric's scores of the two pictures."""
+
+    good: float | None
+    bad: float | None
+    ordered: bool | None
+    """Whether the good one is the better one; None where the metric ranks nothing, or has no score."""
+    error: str | None = None
+
+    def __str__(self) -> str:
+        if self.error is not None:
+            return f"has no score ({self.error})"
+        return f"{self.good:.4g} where it fits, {self.bad:.4g} where not"
+
+
+KnownPair = Mapping[str, PairScores]
+"""By metric."""
+
+
+async def score_known_pair(score: ScoreBatch, served: Served) -> KnownPair:
+    """Both pictures for one prompt, by every metric. A failure is an error here, and the service starts anyway."""
+    prompt, other = PROMPTS[:2]
+    names = tuple(served.metrics)
+    asked = [ScoreRequest((picture_of(shown),), prompt, names) for shown in (prompt, other)]
+    try:
+        good, bad = await score(asked, names)
+    except Exception as error:
+        return dict.fromkeys(names, PairScores(None, None, None, f"{type(error).__name__}: {error}"))
+    return {name: _paired(good[name], bad[name], served.order_of(name)) for name in names}
+
+
+def _paired(good: Answer, bad: Answer, order: int) -> PairScores:
+    error = good.error or bad.error
+    if good.score is None or bad.score is None:
+        return PairScores(good.score, bad.score, None, f"{error.kind}: {error.message}" if error else None)
+    return PairScores(good.score, bad.score, order * (good.score - bad.score) > 0 if order else None)
+
+
+def explain_known_pair(known_pair: KnownPair) -> Iterator[str]:
+    """A line for each metric that does not prefer the picture that fits."""
+    for name, scores in known_pair.items():
+        if scores.ordered is False:
+            yield (
+                f"{name} does not prefer the picture that fits {PROMPTS[0]!r}: {scores}; check its model, weights and "
+                "options before you train on it"
+            )

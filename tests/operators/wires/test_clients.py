@@ -1,0 +1,67 @@
+"""A wire's two halves: what a client of it asks is what a service reads, and what is answered is what it is told."""
+
+from typing import Any
+
+import pytest
+
+from plumbline.operators.errors import RowError
+from plumbline.operators.wires.table import WIRES
+from plumbline.operators.wires.wire import Answer, BadReply, BadRequest, Reply, ScoreRequest, Served, Wire, as_json
+
+LOST = RowError("corrupt_image", "expected an image; generate it again")
+EVERY_WIRE = pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
+
+
+def served_of(wire: Wire) -> Served:
+    names = ("reward",) if wire.roster is None else ("first", "second")
+    return Served(dict.fromkeys(names, "recipe"), names[0], frozenset({names[0]}))
+
+
+def asked_of(wire: Wire) -> list[ScoreRequest]:
+    metrics = tuple(served_of(wire).metrics)
+    return [ScoreRequest((bytes([place]),), f"a prompt, {place}: é\u4e2d", metrics) for place in range(3)]
+
+
+@EVERY_WIRE
+def test_what_a_client_asks_is_what_the_service_reads(wire: Wire) -> None:
+    asked, served = asked_of(wire), served_of(wire)
+    assert wire.read(wire.parse(wire.ask(asked), wire.media), served) == asked
+    video = [asked[0]._replace(images=(b"first", b"second"))]
+    try:
+        body = wire.ask(video)
+    except BadRequest:
+        return
+    assert wire.read(wire.parse(body, wire.media), served) == video
+
+
+@EVERY_WIRE
+def test_what_the_service_answers_is_what_a_client_is_told(wire: Wire) -> None:
+    """Rewards where the wire has them; a null is a null with its reason, and never a number."""
+    asked, served = asked_of(wire), served_of(wire)
+    answers = [{name: Answer(0.25 + place) for name in one.metrics} for place, one in enumerate(asked)]
+    sign = -1 if wire.gives_rewards else 1
+    told = wire.understand(wire.answer(asked, answers, served), asked)
+    for of_image, answer in zip(told, answers, strict=True):
+        for name, expected in answer.items():
+            assert of_image[name] == Answer((sign if name in served.falling else 1) * (expected.score or 0.0))
+    answers[1] = dict.fromkeys(answers[1], Answer(None, LOST))
+    for answer in wire.understand(wire.answer(asked, answers, served), asked)[1].values():
+        assert answer.score is None and answer.error is not None and "corrupt_image" in str(answer.error)
+
+
+@EVERY_WIRE
+@pytest.mark.parametrize("status", [400, 401, 429, 500, 503])
+def test_a_refusal_is_a_null_for_every_image(wire: Wire, status: int) -> None:
+    asked = asked_of(wire)
+    for reply in (wire.refuse(status, "not now"), Reply(status, b"<html>a proxy's own page</html>")):
+        for answer in (answer for of_image in wire.understand(reply, asked) for answer in of_image.values()):
+            assert answer.score is None and answer.error is not None
+            assert f"HTTP {status}" in answer.error.message and answer.error.retryable == (status in (429, 503))
+
+
+@EVERY_WIRE
+@pytest.mark.parametrize("document", [None, 7, [], {}, {"rewards": [1.0]}, {"scores": ["1.0"] * 3, "errors": [{}] * 3}])
+def test_a_reply_of_another_form_is_said_to_be_one(wire: Wire, document: Any) -> None:
+    """Also where the numbers are not as many as the images, or are text."""
+    with pytest.raises(BadReply, match=f"wire {wire.name}"):
+        wire.understand(as_json(document), asked_of(wire))
