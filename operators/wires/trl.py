@@ -1,7 +1,8 @@
 """A reward function of TRL's signature: how well images fit the texts that a policy writes about them.
 
 Source: huggingface/trl, trl/trainer/grpo_trainer.py: it calls `reward_func(prompts=, completions=, completion_ids=,
-**columns, trainer_state=)`, names it by `__name__`, and takes None as NaN, which enters no mean.
+**columns, trainer_state=)`, names it by `__name__`, and takes None as NaN, which enters no mean. modelscope/ms-swift
+3602360, swift/rl_core/grpo_algorithm.py, does the same with the completions as the first argument.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +27,7 @@ def trl_reward(scorer: Scorer, metric: str, *, images: str = "image", texts: str
 
     falling = scorer.metrics[metric].falling
 
-    def reward(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:
+    def reward(completions: Sequence[Any], prompts: Sequence[Any] = (), **columns: Any) -> list[float | None]:
         written = {"prompts": prompts, "completions": completions, **columns}
         for name in (images, texts):
             if name not in written:
@@ -39,10 +40,12 @@ def trl_reward(scorer: Scorer, metric: str, *, images: str = "image", texts: str
     return reward
 
 
-def _shown(image: Any) -> Shown:
-    """A column's image: bytes, decoded, or the {bytes, path} of datasets."""
+def _shown(image: Any) -> Any:
+    """A column's image: bytes, decoded, the {bytes, path} of datasets, or a list of these."""
+    if isinstance(image, list):
+        return [_shown(each) for each in image]
     if isinstance(image, dict):
-        return image.get("bytes") or b""
+        return image.get("bytes") or image.get("path") or b""
     shown: Shown = b"" if image is None else image
     return shown
 

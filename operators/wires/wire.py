@@ -118,6 +118,8 @@ class Wire(ABC):
     """The page that lists the rewards a request may name; None for a wire of one number."""
     gives_rewards: ClassVar[bool] = True
     """Whether higher numbers are always better; otherwise they are scores as metrics have them."""
+    images_per_request: ClassVar[int | None] = None
+    """How many images a client asks about at once; None where a request may have any number."""
 
     def takes(self, document: Any) -> bool:
         """Whether a body is of this wire, where several share a path."""
@@ -182,7 +184,8 @@ class Wire(ABC):
         if not failed:
             return None
         place, error = min(failed, key=lambda one: (not one[1].retryable, one[0]))
-        return self.refuse(503 if error.retryable else 200, f"image {place}: {error.kind}: {error.message}")
+        others = f" ({len(failed)} of {len(answers)} images have no score)" if len(answers) > 1 else ""
+        return self.refuse(503 if error.retryable else 200, f"image {place}: {error.kind}: {error.message}{others}")
 
 
 class JsonWire(Wire):

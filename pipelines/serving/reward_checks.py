@@ -90,8 +90,11 @@ class RewardServer:
 
     def ask(self, asked: Sequence[ScoreRequest]) -> Answers:
         """Raises BadRequest for what the wire has no place for, BadReply or ServerError for what is no answer."""
-        body = self.wire.ask(asked)
-        return self.wire.understand(self._send("POST", self.wire.path, body), asked)
+        size = self.wire.images_per_request or len(asked)
+        return [answer for place in range(0, len(asked), size) for answer in self._ask(asked[place : place + size])]
+
+    def _ask(self, asked: Sequence[ScoreRequest]) -> Answers:
+        return self.wire.understand(self._send("POST", self.wire.path, self.wire.ask(asked)), asked)
 
     def roster(self) -> Mapping[str, int]:
         """The rewards that the server lists, with their orders, 1 where it says nothing; raises BadReply."""

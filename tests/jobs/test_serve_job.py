@@ -6,6 +6,7 @@ import json
 import math
 import os
 import pickle
+import re
 import signal
 import socket
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 import requests
 import torch
+from openai import OpenAI
 from PIL import Image, ImageEnhance
 
 from plumbline.assets.making.scenes import COLOURS, SHAPES, Entity, Scene, draw_scene, to_png
@@ -107,6 +109,21 @@ def test_the_wires_of_other_trainers_give_the_same_number(
     asked = [{"history": turns, "required_rewards": ["vqascore"], "metadata": None} for turns in history]
     body = requests.post(f"{service.url}/score", json={"requests": asked}, timeout=60).json()
     assert [result["vqascore"]["score"] for result in body["results"]] == expected and body["errors"] == [{}] * 3
+
+
+def test_flow_grpos_unifiedreward_gets_the_offline_score_as_a_rating(
+    service: Running, offline: dict[Pair, dict[str, float]]
+) -> None:
+    """unifiedreward_score_sglang, by OpenAI's own client: a rating of 1 to 5, of which it takes a fifth."""
+    client = OpenAI(base_url=f"http://127.0.0.1:{service.port}/v1", api_key=TOKEN)
+    for pair in list(offline)[:3]:
+        image = {"url": f"data:image;base64,{base64.b64encode(pair.image).decode()}"}
+        asked = f"<image>\nAssign a score from 1 to 5 after 'Final Score:'.\nText Caption: [{pair.prompt}]"
+        content = [{"type": "image_url", "image_url": image}, {"type": "text", "text": asked}]
+        messages = [{"role": "user", "content": content}]
+        reply = client.chat.completions.create(model="UnifiedReward-7b-v1.5", messages=messages, temperature=0)
+        found = re.search(r"Final Score:\s*([1-5](?:\.\d+)?)", reply.choices[0].message.content or "")
+        assert found and float(found[1]) / 5 == pytest.approx((1 + 4 * offline[pair]["vqascore"]) / 5, abs=1e-5)
 
 
 def test_a_videos_reward_is_the_offline_score_of_its_file_or_the_reason_why_there_is_none(service: Running) -> None:

@@ -14,12 +14,13 @@ EVERY_WIRE = pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
 
 def served_of(wire: Wire) -> Served:
     names = ("reward",) if wire.roster is None else ("first", "second")
-    return Served(dict.fromkeys(names, "recipe"), names[0], frozenset({names[0]}))
+    return Served(dict.fromkeys(names, "recipe"), names[0], frozenset({"first"}))
 
 
 def asked_of(wire: Wire) -> list[ScoreRequest]:
     metrics = tuple(served_of(wire).metrics)
-    return [ScoreRequest((bytes([place]),), f"a prompt, {place}: é\u4e2d", metrics) for place in range(3)]
+    count = wire.images_per_request or 3
+    return [ScoreRequest((bytes([place]),), f"a prompt, [{place}]: é\u4e2d", metrics) for place in range(count)]
 
 
 @EVERY_WIRE
@@ -38,14 +39,14 @@ def test_what_a_client_asks_is_what_the_service_reads(wire: Wire) -> None:
 def test_what_the_service_answers_is_what_a_client_is_told(wire: Wire) -> None:
     """Rewards where the wire has them; a null is a null with its reason, and never a number."""
     asked, served = asked_of(wire), served_of(wire)
-    answers = [{name: Answer(0.25 + place) for name in one.metrics} for place, one in enumerate(asked)]
+    answers = [{name: Answer(0.25 * place) for name in one.metrics} for place, one in enumerate(asked)]
     sign = -1 if wire.gives_rewards else 1
     told = wire.understand(wire.answer(asked, answers, served), asked)
     for of_image, answer in zip(told, answers, strict=True):
         for name, expected in answer.items():
             assert of_image[name] == Answer((sign if name in served.falling else 1) * (expected.score or 0.0))
-    answers[1] = dict.fromkeys(answers[1], Answer(None, LOST))
-    for answer in wire.understand(wire.answer(asked, answers, served), asked)[1].values():
+    answers[-1] = dict.fromkeys(answers[-1], Answer(None, LOST))
+    for answer in wire.understand(wire.answer(asked, answers, served), asked)[-1].values():
         assert answer.score is None and answer.error is not None and "corrupt_image" in str(answer.error)
 
 

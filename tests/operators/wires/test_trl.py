@@ -45,6 +45,18 @@ def test_completions_about_images_are_rewarded_by_the_scorers_own_score(scorer: 
     assert given == pytest.approx(expected)
 
 
+def test_ms_swift_calls_it_with_completions_first_and_lists_of_files(scorer: Scorer, tmp_path: Path) -> None:
+    """compute_rewards_per_func, modelscope/ms-swift swift/rl_core/grpo_algorithm.py 3602360."""
+    pairs = pack_pairs(2)
+    for place, pair in enumerate(pairs):
+        (tmp_path / f"{place}.png").write_bytes(pair.image)
+    columns = {"images": [[{"bytes": None, "path": str(tmp_path / f"{place}.png")}] for place in range(2)]}
+    texts = [pair.prompt for pair in pairs]
+    expected = scorer.score([pair.image for pair in pairs], texts, "vqascore").column("score").to_pylist()
+    reward = trl_reward(scorer, "vqascore", images="images")
+    assert reward(texts, trainer_state=object(), **columns) == pytest.approx(expected)
+
+
 def test_where_there_is_no_score_there_is_none(scorer: Scorer) -> None:
     (pair,) = pack_pairs(1)
     given = trl_reward(scorer, "clipscore")(

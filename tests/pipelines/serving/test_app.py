@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import pickle
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import pytest
 import requests
 from hypothesis import given
 from hypothesis import strategies as st
+from openai.types.chat import ChatCompletion
+from pydantic import ValidationError
 from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
@@ -203,6 +206,7 @@ def test_flow_factorys_clients_get_rewards_or_an_error_that_they_raise() -> None
     corrupt = Client()("POST", "/compute", json={**sent, "image": [b64(b"a"), b64(b"corrupt")]})
     assert corrupt.status_code == 200 and set(corrupt.json()) == {"error"}
     assert corrupt.json()["error"].startswith("image 1: corrupt_image")
+    assert corrupt.json()["error"].endswith("(1 of 2 images have no score)")
     busy = Client()("POST", "/compute", json={**sent, "image": [b64(b"a"), b64(b"busy")]})
     assert busy.status_code == 503 and "rewards" not in busy.json() and int(busy.headers["retry-after"]) >= 1
     edit = Client().post("/compute", {**sent, "condition_images": [[], [b64(b"source")]]})
@@ -297,6 +301,38 @@ def test_the_pickle_wire_gives_scores_and_outputs_or_an_error() -> None:
     assert status == 400 and "prompts" in reply["error"]
 
 
+def chat(image: bytes, caption: str, address: str = "data:image;base64,{}") -> dict[str, Any]:
+    """As UnifiedReward's clients ask: flow_grpo's with `Final Score:`, verl-omni's with three axes."""
+    url = {"type": "image_url", "image_url": {"url": address.format(b64(image))}}
+    text = {"type": "text", "text": f"<image>\nAssign a score after 'Final Score:'.\nText Caption: [{caption}]"}
+    return {"model": "UnifiedReward-7b-v1.5", "messages": [{"role": "user", "content": [url, text]}], "temperature": 0}
+
+
+def test_unifiedrewards_clients_find_a_rating_or_are_stopped() -> None:
+    """verl-omni's makes a ChatCompletion of any body; openai's raises for a status, and neither may find a number."""
+
+    async def tenths(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
+        answers = [answer["align"] for answer in await score(batch, metrics)]
+        return [{"align": answer._replace(score=answer.score and answer.score / 10)} for answer in answers]
+
+    client = Client()
+    client.service.score_batch = tenths
+    reply = ChatCompletion.model_validate(client.post("/v1/chat/completions", chat(b"a", "th[ree]")))
+    words = reply.choices[0].message.content or ""
+    assert re.findall(r"Final Score:\s*([1-5](?:\.\d+)?)", words) == ["3.8"]
+    axes = re.findall(r"(Alignment|Coherence|Style)\s+Score\s*(?:\(1-5\))?\s*:\s*([\d.]+)", words)
+    assert axes == [("Alignment", "3.8")]
+    assert reply.model == "align", "it is not the model that was asked for"
+    refused = {422: [chat(b"corrupt", "one"), chat(b"a", "longer than ten letters")], 503: [chat(b"busy", "one")]}
+    refused[400] = [chat(b"a", "one", "https://example.org/{}"), {"messages": [{"role": "user", "content": "Hello"}]}]
+    for status, forms in refused.items():
+        for form in forms:
+            response = client("POST", "/v1/chat/completions", json=form)
+            assert response.status_code == status and response.json()["error"]["message"]
+            with pytest.raises(ValidationError):
+                ChatCompletion.model_validate(response.json())
+
+
 def test_a_reward_is_better_the_higher_it_is_and_a_score_is_as_the_metric_has_it() -> None:
     client = Client(SERVED._replace(falling=frozenset({"align"})))
     assert client.post("/compute", {"prompt": ["one"], "image": [b64(b"a")]}) == {"rewards": [-3.0]}
@@ -336,7 +372,7 @@ bodies = st.one_of(st.binary(max_size=60), st.recursive(st.none() | st.booleans(
 )).map(lambda value: json.dumps(value).encode()))  # fmt: skip
 
 
-@given(st.sampled_from(["/score", "/compute", "/"]), bodies)
+@given(st.sampled_from(["/score", "/compute", "/", "/v1/chat/completions"]), bodies)
 def test_any_body_is_answered_and_none_is_a_server_error(path: str, body: bytes) -> None:
     response = Client()("POST", path, content=body)
     assert response.status_code in (200, 400)
@@ -490,7 +526,16 @@ def test_the_pages_for_machines_name_every_wire() -> None:
         assert f'plumbline_part_seconds_count{{part="{part}"}} {count}.0' in page
     document = client("GET", "/openapi.json").json()
     assert document["openapi"].startswith("3.1")
-    assert set(document["paths"]) == {"/score", "/compute", "/", "/health", "/rewards", "/metrics", "/openapi.json"}
+    assert set(document["paths"]) == {
+        "/score",
+        "/compute",
+        "/",
+        "/v1/chat/completions",
+        "/health",
+        "/rewards",
+        "/metrics",
+        "/openapi.json",
+    }
     assert "$ref" not in json.dumps(document)
 
 

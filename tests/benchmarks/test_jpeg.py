@@ -1,0 +1,49 @@
+"""What a client's own JPEG does to a score: the embedded world's images as PNG and as JPEG, by the same metrics."""
+
+import io
+from itertools import combinations
+
+import numpy as np
+from PIL import Image
+
+from plumbline.jobs.scorer import open_scorer
+from tests.benchmarks.size import sized, wanted
+from tests.serving import pack_pairs
+
+GENERATORS = ("atlas", "borealis", "cobalt", "drift", "ember", "flint", "garnet")
+METRICS = ("vqascore", "clipscore")
+QUALITIES = (75, 90, 95)
+"""75 is PIL's own, with which flow_grpo and LightRFT send."""
+PROMPTS = sized(256, 4)
+
+
+def as_jpeg(image: bytes, quality: int) -> bytes:
+    file = io.BytesIO()
+    Image.open(io.BytesIO(image)).convert("RGB").save(file, "JPEG", quality=quality)
+    return file.getvalue()
+
+
+def reversed_pairs(before: np.ndarray, after: np.ndarray) -> float:
+    """Of two images of one prompt, how often the other one is the better one; rows are generators."""
+    pairs = [(before[a] - before[b]) * (after[a] - after[b]) < 0 for a, b in combinations(range(len(before)), 2)]
+    return float(np.mean(pairs))
+
+
+def test_a_jpeg_of_high_quality_changes_a_score_little() -> None:
+    pairs, scorer = pack_pairs(PROMPTS, GENERATORS), open_scorer(f"metric=[{','.join(METRICS)}]", "models=shapes")
+
+    def scores(images: list[bytes]) -> dict[str, np.ndarray]:
+        table = scorer.score(images, [pair.prompt for pair in pairs])
+        each = table.column("score").to_numpy().reshape(len(METRICS), len(GENERATORS), -1)
+        return dict(zip(METRICS, each, strict=True))
+
+    png = scores([pair.image for pair in pairs])
+    for quality in QUALITIES:
+        jpeg = scores([as_jpeg(pair.image, quality) for pair in pairs])
+        for metric in METRICS:
+            apart, turned = np.abs(jpeg[metric] - png[metric]), reversed_pairs(png[metric], jpeg[metric])
+            print(
+                f"\n{metric}, JPEG {quality}: mean {apart.mean():.4f}, 99% below {np.quantile(apart, 0.99):.3f}, "
+                f"largest {apart.max():.3f}, {turned:.1%} of pairs reversed"
+            )
+            wanted(apart.mean() < 0.05)
