@@ -26,16 +26,16 @@ class Sentence(NamedTuple):
         return f"{self.lead} {self.rest}".strip()
 
 
-class Shown(NamedTuple, Generic[Row]):
+class FirstRows(NamedTuple, Generic[Row]):
     """The first rows of a table or list, and how many are left out."""
 
     rows: list[Row]
     left_out: int = 0
 
 
-def shown(rows: Sequence[Row], most: int) -> Shown[Row]:
+def shown(rows: Sequence[Row], most: int) -> FirstRows[Row]:
     """At most so many rows."""
-    return Shown(list(rows[:most]), max(len(rows) - most, 0))
+    return FirstRows(list(rows[:most]), max(len(rows) - most, 0))
 
 
 def number(value: float | None, digits: int = 3) -> str:

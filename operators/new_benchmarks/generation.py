@@ -70,7 +70,7 @@ def requests(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Generation(TextWriter):
+class PromptGeneration(TextWriter):
     """The prompt of each request: `kind` is its sub-skill. The texts that it writes about are requests."""
 
     kind: Literal["generation"] = "generation"

@@ -10,7 +10,7 @@ from plumbline.operators.comparison import SIGNIFICANT
 from plumbline.operators.diagnosis.diagnosis import ShownTable
 from plumbline.operators.judging.judgement import OVERALL, PEOPLE, Comparison, Judgement
 from plumbline.operators.judging.paper_tables import tables
-from plumbline.operators.sentences import Sentence, Shown, names, number, shown
+from plumbline.operators.sentences import FirstRows, Sentence, names, number, shown
 
 MOST_TABLES = 40
 KNOWN = "what is known"
@@ -34,7 +34,7 @@ class ShownAgreement(NamedTuple):
     """What the first statistic says of everything that people were asked."""
     tables: list[ShownTable]
     """Over all images, and of the raters themselves."""
-    by_skill: Shown[ShownTable]
+    by_skill: FirstRows[ShownTable]
     notes: Sequence[str]
 
 

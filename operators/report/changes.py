@@ -12,7 +12,7 @@ from plumbline.operators.metrics.table import falling_metrics, read_metrics
 from plumbline.operators.report.marked_words import cut
 from plumbline.operators.reward_hacking import Movement, alarm, suspicious
 from plumbline.operators.run_scores import RunScores
-from plumbline.operators.sentences import Sentence, Shown, names, plural, shown, signed
+from plumbline.operators.sentences import FirstRows, Sentence, names, plural, shown, signed
 from plumbline.operators.statistics.ordering import fewest_pairs, holm
 from plumbline.operators.summary import OVERALL, Skills
 
@@ -62,10 +62,10 @@ class Changes(NamedTuple):
     run_id: str
     sentences: list[Sentence]
     """What changed, what only one of the runs has, and which metrics are not the same."""
-    overall: Shown[Change]
-    by_skill: Shown[Change]
+    overall: FirstRows[Change]
+    by_skill: FirstRows[Change]
     """Only the clear ones."""
-    settings: Shown[Setting]
+    settings: FirstRows[Setting]
     clear: list[Change]
     """All clear ones, overall and by skill, none left out."""
     can_tell: bool

@@ -13,7 +13,7 @@ from plumbline.operators.errors import REMEDIES
 from plumbline.operators.report.findings import Boards
 from plumbline.operators.report.marked_words import cut
 from plumbline.operators.run_scores import RunScores
-from plumbline.operators.sentences import Shown, plural, shown
+from plumbline.operators.sentences import FirstRows, plural, shown
 
 MOST_KINDS = 30
 CELLS = {
@@ -57,9 +57,9 @@ class Health(NamedTuple):
 
     rows: int
     rows_null: int
-    uneven: Shown[Standing]
+    uneven: FirstRows[Standing]
     """The generators and metrics whose coverage is below 1, the lowest first."""
-    failures: Shown[Failure]
+    failures: FirstRows[Failure]
     truncated: list[tuple[str, int]]
     """By metric, how many rows were scored on a prompt that was cut."""
     models: dict[str, Named]
@@ -92,7 +92,7 @@ def health(manifest: Mapping[str, Any], scores: RunScores, errors: pa.Table, ove
     )
 
 
-def reasons(failures: Shown[Failure]) -> str:
+def reasons(failures: FirstRows[Failure]) -> str:
     """Why rows have no score: the kinds with their rows, and what the most frequent says of one row."""
     if not failures.rows:
         return ""
@@ -106,7 +106,7 @@ def _counted(column: pa.ChunkedArray) -> list[tuple[str, int]]:
     return [(count["values"], count["counts"]) for count in pc.value_counts(column).to_pylist()]
 
 
-def _failures(errors: pa.Table, rows: int) -> Shown[Failure]:
+def _failures(errors: pa.Table, rows: int) -> FirstRows[Failure]:
     """The kinds of failure, the most frequent first, each with one of its rows."""
     counts = shown(sorted(_counted(errors.column("kind")), key=lambda kind: -kind[1]), MOST_KINDS)
     failures = []
@@ -116,7 +116,7 @@ def _failures(errors: pa.Table, rows: int) -> Shown[Failure]:
         example = cut(f"{row['generator']}, {row['metric']}, {where}", 200)
         remedy = REMEDIES.get(kind, "act on the message")
         failures.append(Failure(kind, count, count / rows if rows else 0.0, example, cut(row["message"]), remedy))
-    return Shown(failures, counts.left_out)
+    return FirstRows(failures, counts.left_out)
 
 
 def _mapping(manifest: Mapping[str, Any], *path: str) -> Mapping[str, Any]:

@@ -35,7 +35,7 @@ from plumbline.operators.report.health import Health, health, reasons
 from plumbline.operators.report.picked_images import NOTHING_PICKED, ImageKey, Pick, Picked
 from plumbline.operators.report.side_by_side import SideBySide, put_side_by_side
 from plumbline.operators.run_scores import RunScores
-from plumbline.operators.sentences import Sentence, Shown, plural, shown
+from plumbline.operators.sentences import FirstRows, Sentence, plural, shown
 from plumbline.operators.summary import OVERALL, Skills
 
 
@@ -96,14 +96,14 @@ class Page(NamedTuple):
     facts: list[str]
     decision: Decision
     warnings: list[str]
-    generators: Shown[str]
+    generators: FirstRows[str]
     """By their mean rank over the metrics, best first."""
     ranks: Mapping[str, float | None]
     """Those mean ranks; None where a metric that scored others did not score it."""
     columns: list[page_tables.Column]
     """The leaderboard, a column for each metric."""
     skills: list[str]
-    best_at: Shown[page_tables.BestAt]
+    best_at: FirstRows[page_tables.BestAt]
     panels: list[MetricPanel]
     prompts: list[SideBySide]
     """Those on which generators differ most."""

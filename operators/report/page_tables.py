@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from plumbline.operators.comparison import Board, Duel, Standing, generators_of
-from plumbline.operators.sentences import Shown, names, shown
+from plumbline.operators.sentences import FirstRows, names, shown
 from plumbline.operators.summary import OVERALL
 
 MOST_GENERATORS = 60
@@ -43,17 +43,17 @@ class Column(NamedTuple):
 class HeatMap(NamedTuple):
     """One metric's means by generator and skill."""
 
-    skills: Shown[Column]
-    generators: Shown[str]
+    skills: FirstRows[Column]
+    generators: FirstRows[str]
 
 
 class Pairs(NamedTuple):
     """One metric's pairs, as a matrix and as a list."""
 
-    generators: Shown[str]
+    generators: FirstRows[str]
     seen: Mapping[tuple[str, str], Duel]
     """Every two of the generators, from the side of the first."""
-    duels: Shown[Duel]
+    duels: FirstRows[Duel]
 
 
 class Lead(NamedTuple):
@@ -99,11 +99,11 @@ def heat_map(by_place: Mapping[tuple[str, str], Board], metric: str) -> HeatMap 
     )
 
 
-def best_at(by_place: Mapping[tuple[str, str], Board], metrics: Sequence[str]) -> Shown[BestAt]:
+def best_at(by_place: Mapping[tuple[str, str], Board], metrics: Sequence[str]) -> FirstRows[BestAt]:
     """Every skill with who leads by each metric; none where no two generators are compared at a skill."""
     at_skills = {place: board for place, board in by_place.items() if board.skill != OVERALL}
     if not any(board.duels or len(board.scored()) == 1 for board in at_skills.values()):
-        return Shown([])
+        return FirstRows([])
     rows = []
     for skill in dict.fromkeys(skill for _, skill in at_skills):
         boards = [at_skills.get((metric, skill)) for metric in metrics]

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 from plumbline.operators.report.gallery import NO_DETAIL, ImageDetail
 from plumbline.operators.report.marked_words import MarkedQuestion, asked_question, cut, unreadable
 from plumbline.operators.report.picked_images import ImageKey, Pick
-from plumbline.operators.sentences import Shown, number, shown
+from plumbline.operators.sentences import FirstRows, number, shown
 
 MOST_QUESTIONS = 16
 MOST_CHARACTERS = 1000
 
 
-class Side(NamedTuple):
+class GeneratorImage(NamedTuple):
     """One generator's image."""
 
     generator: str
@@ -51,7 +51,7 @@ class Questions(NamedTuple):
     """The questions of one metric."""
 
     metric: str
-    rows: Shown[QuestionRow]
+    rows: FirstRows[QuestionRow]
     n_differ: int
     """Of those shown."""
 
@@ -62,7 +62,7 @@ class SideBySide(NamedTuple):
     prompt_id: str
     prompt: str
     skills: tuple[str, ...]
-    sides: list[Side]
+    sides: list[GeneratorImage]
     scores: list[ScoreRow]
     questions: list[Questions]
 
@@ -90,7 +90,7 @@ def put_side_by_side(
         prompt=cut(prompt if prompt is not None else unreadable(prompt_id), MOST_CHARACTERS),
         skills=tuple(skills),
         sides=[
-            Side(pick.key.generator, detail.thumbnail, cut(detail.missing))
+            GeneratorImage(pick.key.generator, detail.thumbnail, cut(detail.missing))
             for pick, detail in zip(picks, of_sides, strict=True)
         ],
         scores=[_score_row(metric, falls, picks) for metric, falls in metrics.items()],

@@ -13,7 +13,7 @@ from plumbline.operators.metrics.table import falling_metrics
 from plumbline.operators.report.changes import recipe
 from plumbline.operators.report.charts import Chart, ChartLine, Point, trend_chart
 from plumbline.operators.report.marked_words import cut
-from plumbline.operators.sentences import Sentence, Shown, names, number, plural, shown
+from plumbline.operators.sentences import FirstRows, Sentence, names, number, plural, shown
 from plumbline.operators.summary import OVERALL
 
 COLOURS = 8
@@ -86,10 +86,10 @@ class Trends(NamedTuple):
     benchmark: str
     facts: list[str]
     warnings: list[str]
-    generators: Shown[Series]
-    families: Shown[Series]
-    listed: Shown[Listed]
-    breaks: Shown[Sentence]
+    generators: FirstRows[Series]
+    families: FirstRows[Series]
+    listed: FirstRows[Listed]
+    breaks: FirstRows[Sentence]
     panels: list[SkillPanel]
     skills_left_out: int
 
@@ -219,7 +219,7 @@ def _by_rows(frame: pd.DataFrame) -> list[str]:
     return [str(skill) for skill in rows.sort_values(ascending=False, kind="stable").index]
 
 
-def _coloured(listed: Sequence[str]) -> Shown[Series]:
+def _coloured(listed: Sequence[str]) -> FirstRows[Series]:
     return shown([Series(name, _colour(place)) for place, name in enumerate(listed)], COLOURS)
 
 

@@ -13,7 +13,7 @@ from plumbline.operators.diagnosis.diagnosis import ShownTable
 from plumbline.operators.diagnosis.texts import Property, properties
 from plumbline.operators.errors import PlumblineError, SourceError
 from plumbline.operators.models.calls import Usage
-from plumbline.operators.new_benchmarks.generation import Generation, read_prompt_request, requests
+from plumbline.operators.new_benchmarks.generation import PromptGeneration, read_prompt_request, requests
 from plumbline.operators.new_benchmarks.prompt_sets import by_skill, drawn, near_duplicates, shown_statistics
 from plumbline.operators.new_benchmarks.tagging import Tagging
 from plumbline.operators.new_benchmarks.taxonomy import Tag
@@ -62,7 +62,7 @@ class PlannedBuild(NamedTuple):
     properties: Mapping[str, Property]
 
 
-class Written(NamedTuple):
+class WrittenTexts(NamedTuple):
     """What a model wrote of texts."""
 
     rows: list[dict[str, Any]]
@@ -110,7 +110,7 @@ def plan_build(config: BuildConfig) -> PlannedBuild:
         asked = config.generation
         templates = config.taxonomy.templates(asked.sub_skills)
         texts = [one.text() for one in requests(templates, asked.per_sub_skill, asked.controls, asked.seed)]
-        generation = Generation(options=asked)
+        generation = PromptGeneration(options=asked)
         writings[generation.kind] = _plan(config, generation, [(text_id(text), text) for text in texts])
     return PlannedBuild(config, read, writings, published, properties({}, parse))
 
@@ -126,7 +126,7 @@ def _require_skills(prompts: Sequence[GivenPrompt], config: BuildConfig) -> None
     )
 
 
-def _plan(config: BuildConfig, metric: Tagging | Generation, texts: Sequence[tuple[str, str]]) -> PlannedSweep:
+def _plan(config: BuildConfig, metric: Tagging | PromptGeneration, texts: Sequence[tuple[str, str]]) -> PlannedSweep:
     """What it takes to have a model write about the texts, which are kept as a table of prompts."""
     place = config.storage.locate(f"{config.output}/.build/{metric.kind}.parquet")
     records = [{"prompt_id": text_id, "text": text} for text_id, text in texts]
@@ -135,7 +135,7 @@ def _plan(config: BuildConfig, metric: Tagging | Generation, texts: Sequence[tup
     return plan_sweep(config.writing(metric, place.url), wanted=("questions",))
 
 
-def write(planned: PlannedSweep, watch: Watch) -> Written:
+def write(planned: PlannedSweep, watch: Watch) -> WrittenTexts:
     """Has the model write what is missing; raises PlumblineError where a shard could not be computed."""
     (kind,) = planned.config.metrics
     with registered_sweep(planned, watch) as (planned, watch):
@@ -144,7 +144,7 @@ def write(planned: PlannedSweep, watch: Watch) -> Written:
         raise PlumblineError(f"{kind}: {table}; what was written is kept, run again")
     usage = model_usage(planned.plan, outcomes)
     (node,) = (item.node.name for item in planned.plan.nodes)
-    return Written(table.to_pylist(), usage.get(node, Usage()), costs_of(planned.plan, usage).get(node))
+    return WrittenTexts(table.to_pylist(), usage.get(node, Usage()), costs_of(planned.plan, usage).get(node))
 
 
 def _look(kind: str, planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspection[pa.Table | str]:
@@ -154,7 +154,7 @@ def _look(kind: str, planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -> 
     return Inspection(failed if table is None else table, broken)
 
 
-def build(planned: PlannedBuild, written: Mapping[str, Written]) -> Built:
+def build(planned: PlannedBuild, written: Mapping[str, WrittenTexts]) -> Built:
     """Writes the benchmark of what was read and written."""
     config = planned.config
     tags = written["tagging"].rows if "tagging" in written else []

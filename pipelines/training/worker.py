@@ -143,7 +143,7 @@ def _train(task: Task, trainee: Trainee, seat: Seat, output: Place, report: Repo
             )
         last = course.step == task.stage.steps
         if seat.number == 0 and (last or course.step % task.save_every == 0):
-            save_state(output / STATES, State(course.state(), course.step, int(failed)))
+            save_state(output / STATES, TrainingState(course.state(), course.step, int(failed)))
 
     train(
         task.examples.kind,
@@ -232,7 +232,7 @@ def _write_checkpoint(task: Task, trainee: Trainee, output: Place) -> None:
 SUFFIX = ".safetensors"
 
 
-class State(NamedTuple):
+class TrainingState(NamedTuple):
     """A training after so many steps."""
 
     tensors: Mapping[str, torch.Tensor]
@@ -241,7 +241,7 @@ class State(NamedTuple):
     """Rows that were left out so far, by all workers."""
 
 
-def save_state(folder: Place, state: State) -> None:
+def save_state(folder: Place, state: TrainingState) -> None:
     """Writes a state, whole or not at all, and then removes the older ones."""
     older = _names(folder)
     name = f"step-{state.step:09d}{SUFFIX}"
@@ -251,7 +251,7 @@ def save_state(folder: Place, state: State) -> None:
     folder.remove_below([other for other in older if other != name])
 
 
-def newest_state(folder: Place) -> State | None:
+def newest_state(folder: Place) -> TrainingState | None:
     """The state after the most steps; None where there is none, SourceError where it cannot be read."""
     names = _names(folder)
     if not names:
@@ -265,7 +265,7 @@ def newest_state(folder: Place) -> State | None:
             with safe_open(local, framework="pt") as file:
                 facts = file.metadata()
                 tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-                return State(tensors, int(facts["step"]), int(facts["failed"]))
+                return TrainingState(tensors, int(facts["step"]), int(facts["failed"]))
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
             raise SourceError(f"{newest}: not a state of a training ({error}); remove it and run again") from error
 

@@ -1,6 +1,7 @@
 """In which size benchmarks run: in full, or tiny, where each begins and ends in a moment and measures nothing."""
 
 import io
+import json
 import os
 import runpy
 import subprocess
@@ -10,7 +11,7 @@ from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import redirect_stdout
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from unittest.mock import patch
 
 ROOT = Path(__file__).parent.parent.parent
@@ -37,24 +38,27 @@ def fresh_process() -> Executor:
     return ThreadPoolExecutor(1) if TINY else ProcessPoolExecutor(1, mp_context=get_context("spawn"))
 
 
-def run_python(*arguments: str) -> str:
-    """What `python -m MODULE ...` or `python -c CODE ...` prints, in a process of its own; in this one where TINY."""
+def run_module(module: str, *arguments: str) -> str:
+    """What `python -m MODULE ...` prints, in a process of its own; in this one where TINY."""
     if TINY:
-        return _printed_here(*arguments)
+        return _printed_here(module, *arguments)
     done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=ROOT, capture_output=True, text=True, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        [sys.executable, "-m", module, *arguments],
+        cwd=ROOT, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
+    assert done.returncode == 0, f"{module}: exit code {done.returncode}\n{done.stderr[-3000:]}"
     return done.stdout
 
 
-def _printed_here(kind: str, code: str, *arguments: str) -> str:
-    with redirect_stdout(io.StringIO()) as printed, patch.object(sys, "argv", [code, *arguments]):
+def said_by(benchmark: str, *arguments: str) -> Any:
+    """The JSON in the last line that a module of this folder prints."""
+    return json.loads(run_module(f"tests.benchmarks.{benchmark}", *arguments).splitlines()[-1])
+
+
+def _printed_here(module: str, *arguments: str) -> str:
+    with redirect_stdout(io.StringIO()) as printed, patch.object(sys, "argv", [module, *arguments]):
         try:
-            if kind == "-m":
-                runpy.run_module(code, run_name="__main__")
-            else:
-                exec(code, {"__name__": "__main__"})
+            runpy.run_module(module, run_name="__main__")
         except SystemExit as ended:
-            assert not ended.code, f"{code}: exit code {ended.code}\n{printed.getvalue()}"
+            assert not ended.code, f"{module}: exit code {ended.code}\n{printed.getvalue()}"
     return printed.getvalue()

@@ -1,13 +1,12 @@
 """Memory of scoring videos, as a ratio within one run: what a clip takes does not grow with its length."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import av
 import numpy as np
 
-from tests.benchmarks.size import run_python, sized, wanted
+from tests.benchmarks.size import said_by, sized, wanted
 
 WIDTH, HEIGHT = sized((640, 480), (64, 48))
 SHORT, LONG = 8, sized(1600, 16)
@@ -28,9 +27,7 @@ def film(path: Path, frames: int) -> Path:
 
 
 def scored(clip: Path) -> dict[str, Any]:
-    printed = run_python("-m", "tests.benchmarks.one_clip", str(clip))
-    measured: dict[str, Any] = json.loads(printed.splitlines()[-1])
-    return measured
+    return dict(said_by("one_clip", str(clip)))
 
 
 def test_a_video_of_two_hundred_times_the_frames_takes_no_more_memory(tmp_path: Path) -> None:

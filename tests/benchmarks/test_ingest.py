@@ -17,7 +17,7 @@ from PIL import Image
 from plumbline.pipelines.ingest import drafting
 from plumbline.pipelines.ingest.ingest import ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig, WorkersConfig
-from tests.benchmarks.size import RAY, run_python, sized, wanted
+from tests.benchmarks.size import RAY, said_by, sized, wanted
 
 IMAGES = sized(1200, 72)
 SIDE = sized(1024, 32)
@@ -117,25 +117,10 @@ def images_a_second(config: IngestConfig) -> float:
     return sum(rows for _, rows in stands[1:]) / (stands[-1][0] - stands[0][0])
 
 
-TAKEN = """
-import sys, time
-from pathlib import Path
-from plumbline.pipelines.ingest import ledger
-ledger.CACHE_KIB = 4 * 1024
-taken, count = ledger.Ledger(), int(sys.argv[1])
-began = time.perf_counter()
-for number in range(count):
-    prompt = number % 50_000
-    taken.take("sdxl", f"folder/image-{number:09d}.png", f"prompt-{prompt}", f"a text of some length {prompt}")
-seconds = time.perf_counter() - began
-print(int(Path('/proc/self/statm').read_text().split()[1]) * 4096, seconds / count * 1e6)
-"""
-
-
 def test_memory_is_bounded_however_many_ids_are_taken(capsys: pytest.CaptureFixture[str]) -> None:
     def taken(count: int) -> tuple[float, float]:
-        resident, microseconds = map(float, run_python("-c", TAKEN, str(count)).split())
-        return resident, microseconds
+        said = said_by("many_ids", str(count))
+        return said["resident"], said["microseconds"]
 
     (few, _), (half, _), (all_ids, microseconds) = map(taken, (1, IDS // 2, IDS))
     with capsys.disabled():

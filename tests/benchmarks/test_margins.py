@@ -13,7 +13,7 @@ from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.rewards.scored_images import ScoredRun, gather_scores
 from tests.bench_of import PACK
-from tests.benchmarks.size import HERE, run_python, sized, wanted
+from tests.benchmarks.size import HERE, run_module, sized, wanted
 
 METRICS = ("vqascore", "gecko", "clipscore")
 FEW = sized((), (*HERE, "limit=3", f"metric=[{','.join(METRICS)}]"))
@@ -51,7 +51,7 @@ def shares(store: Path) -> dict[str, dict[bool, Counter[int]]]:
 
 
 def test_pairs_within_the_default_margin_are_mostly_of_images_that_are_as_good(tmp_path: Path) -> None:
-    run_python("-m", "jobs.sweep", "sweep=shapes", f"store={tmp_path}/store", *FEW)
+    run_module("jobs.sweep", "sweep=shapes", f"store={tmp_path}/store", *FEW)
     for metric, sides in shares(tmp_path / "store").items():
         for near, counts in sides.items():
             total = max(counts.total(), 1)

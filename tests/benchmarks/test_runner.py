@@ -25,12 +25,12 @@ from plumbline.pipelines.running.events import Totals
 from plumbline.pipelines.sweeps.agreement import judge_metrics
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
-from tests.benchmarks.size import HERE, run_python, sized, wanted
+from tests.benchmarks.size import HERE, run_module, said_by, sized, wanted
 
 CELLS = sized(500, 20)
 FEW = sized((), (*HERE, "benchmark.limit=1"))
 ROUNDS = sized(3, 1)
-BARE = ("-m", "tests.benchmarks.bare_clip", *sized((), ("atlas",)))
+BARE = ("tests.benchmarks.bare_clip", *sized((), ("atlas",)))
 MOST_MS = 10.0
 """That the driver may take for a cell."""
 
@@ -118,7 +118,7 @@ def test_the_phases_of_a_small_sweep(
     """`metric=[clipscore]` on the embedded world, which is a few seconds of work."""
     phases: Phases = {}
     with phase(phases, "imports"):
-        run_python("-c", "import plumbline.jobs.sweep, plumbline.pipelines.running.runner")
+        run_module("tests.benchmarks.sweep_imports")
     values = load_values(
         command_of("sweep"), ["sweep=shapes", f"store={tmp_path}/store", "metric=[clipscore]", "cluster=local", *FEW]
     )
@@ -147,32 +147,22 @@ MOST_MORE_SECONDS = 5.0
 """Than a bare loop takes, for all that a sweep does besides: plan, cells, judging, report."""
 MOST_MODULES = 1_000
 """That a worker imports besides those of a bare loop over its model."""
-WORKER = """
-import json, sys
-import plumbline.pipelines.running.actor, plumbline.operators.stages.scores
-alone, torch = len(sys.modules), "torch" in sys.modules
-from plumbline.operators.models.families import model_config
-from plumbline.operators.models.loading import load
-from plumbline.operators.models.resolution import resolve_model
-load(resolve_model(model_config(family="clip", checkpoint="assets/clip-shapes"), on_gpu=False), "similarity")
-print(json.dumps({"alone": alone, "torch": torch, "with a model": len(sys.modules)}))
-"""
 
 
 def test_a_small_sweep_in_this_process_takes_little_more_than_a_bare_loop(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In turns, the fastest of each: both are mostly imports, and what else runs here disturbs either."""
-    sweep = ["-m", "jobs.sweep", "sweep=shapes", "metric=[clipscore]", "cluster=here", *FEW]
+    sweep = ["jobs.sweep", "sweep=shapes", "metric=[clipscore]", "cluster=here", *FEW]
     seconds: dict[str, list[float]] = {"bare": [], "sweep": []}
     for number in range(ROUNDS):
         for name, command in (("bare", BARE), ("sweep", [*sweep, f"store={tmp_path}/{number}"])):
             began = time.monotonic()
-            printed = run_python(*command)
+            printed = run_module(*command)
             seconds[name].append(time.monotonic() - began)
             if name == "bare":
                 bare_modules = json.loads(printed.splitlines()[-1])["modules"]
-    worker = json.loads(run_python("-c", WORKER).splitlines()[-1])
+    worker = said_by("worker_imports")
     bare, ours = (min(each) for each in seconds.values())
     with capsys.disabled():
         print(

@@ -23,7 +23,7 @@ from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.pipelines.sweeps.results import Results
 from plumbline.pipelines.sweeps.writing import write_run
 from tests.bench_of import images, prompts, write_rows
-from tests.benchmarks.size import HERE, ROOT, TINY, run_python, sized, wanted
+from tests.benchmarks.size import HERE, ROOT, TINY, run_module, sized, wanted
 
 GENERATORS = ("atlas", "flint")
 FILES, SHARDS = sized((250, 500), (10, 2))
@@ -105,7 +105,7 @@ def test_a_night_with_nothing_to_do_over_a_hundred_thousand_cells_takes_less_tha
     write_standing_run(sweep)
     before = os.times()
     began = time.perf_counter()
-    printed = run_python("-m", "jobs.nightly", *overrides)
+    printed = run_module("jobs.nightly", *overrides)
     elapsed, after = time.perf_counter() - began, os.times()
     seconds = after.children_user + after.children_system - before.children_user - before.children_system
     with capsys.disabled():
@@ -160,13 +160,15 @@ def peaks_of_a_sweep(folder: Path, copies: int) -> Peaks:
     records = images("atlas", ROWS)
     for copy in range(copies):
         write_rows(folder / f"bench/images/atlas/{copy}.parquet", records, row_group=ROWS)
-    command = ["-m", "jobs.sweep", "sweep=shapes", f"store={folder}/store", "metric=[clipscore]", *HERE]
+    command = ["jobs.sweep", "sweep=shapes", f"store={folder}/store", "metric=[clipscore]", *HERE]
     command += [f"benchmark.prompts={folder}/bench/prompts.parquet", f"benchmark.images={folder}/bench/images"]
     if TINY:
-        run_python(*command)
+        run_module(*command)
         return Peaks(peak_memory(os.getpid()), 0.0)
     with (folder / "log").open("w") as log:
-        process = subprocess.Popen([sys.executable, *command], cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
+        process = subprocess.Popen(
+            [sys.executable, "-m", *command], cwd=ROOT, stdout=log, stderr=log, start_new_session=True
+        )
     driver = worker = 0.0
     waiting = threading.Event()
     while process.poll() is None:

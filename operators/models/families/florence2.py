@@ -27,7 +27,7 @@ _LABELLED = re.compile(r"([^<>]+)((?:<loc_\d+>){4,})")
 _BOX = re.compile(r"<loc_(\d+)><loc_(\d+)><loc_(\d+)><loc_(\d+)>")
 
 
-class Reply(NamedTuple):
+class ReplyTokens(NamedTuple):
     """The tokens of one reply."""
 
     ids: list[int]
@@ -90,9 +90,9 @@ class Florence2(LoadedImageModel):
 
         return isolate(read, features)
 
-    def _replies(self, tasks: Sequence[tuple[Sized, str, int]]) -> list[Reply]:
+    def _replies(self, tasks: Sequence[tuple[Sized, str, int]]) -> list[ReplyTokens]:
         """Replies to (image, task, tokens); those of one task and length go together, so that nothing is padded."""
-        replies: dict[int, Reply] = {}
+        replies: dict[int, ReplyTokens] = {}
         for task, limit in sorted({(task, limit) for _, task, limit in tasks}):
             places = [place for place, one in enumerate(tasks) if one[1:] == (task, limit)]
             images = [tasks[place][0] for place in places]
@@ -101,7 +101,7 @@ class Florence2(LoadedImageModel):
             replies.update(zip(places, written, strict=True))
         return [replies[place] for place in range(len(tasks))]
 
-    def _tell(self, images: Sequence[Sized], task: str, limit: int) -> list[Reply]:
+    def _tell(self, images: Sequence[Sized], task: str, limit: int) -> list[ReplyTokens]:
         import torch
         from transformers.modeling_outputs import BaseModelOutput
 
@@ -123,11 +123,11 @@ class Florence2(LoadedImageModel):
         own = self.tokenizer(task, add_special_tokens=False).input_ids
         return [self.tokenizer.bos_token_id, *own, self.tokenizer.eos_token_id]
 
-    def _reply(self, ids: list[int]) -> Reply:
+    def _reply(self, ids: list[int]) -> ReplyTokens:
         end = self.tokenizer.eos_token_id
-        return Reply(ids[: ids.index(end)], True) if end in ids else Reply(ids, False)
+        return ReplyTokens(ids[: ids.index(end)], True) if end in ids else ReplyTokens(ids, False)
 
-    def _generation(self, reply: Reply) -> Generation:
+    def _generation(self, reply: ReplyTokens) -> Generation:
         text = str(self.tokenizer.decode(reply.ids, skip_special_tokens=True)).strip()
         return Generation(text, reply.ended, Usage(calls=1, new_tokens=len(reply.ids)))
 

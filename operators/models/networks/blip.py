@@ -16,7 +16,7 @@ from plumbline.operators.errors import HopelessRow, RowError
 from plumbline.operators.models.calls import LONGEST_REPLY
 from plumbline.operators.models.checkpoints.parts import QFORMER_TOKENIZER
 from plumbline.operators.models.model import ResolvedModel
-from plumbline.operators.models.networks.encoder_decoder import Encoded, EncoderDecoder, check_entries
+from plumbline.operators.models.networks.encoder_decoder import EncodedQuestions, EncoderDecoder, check_entries
 from plumbline.operators.models.networks.t5 import T5Answers
 from plumbline.operators.models.processing import ReleasedTransform, load_pretrained, load_tokenizer
 
@@ -83,7 +83,7 @@ class InstructBlipLikelihood(T5Answers):
         """Pixels, each (3, height, width), as the vision tower's states, each (patches + 1, width), on the device."""
         return list(self.model.vision_model(self.batch(pixels)).last_hidden_state)
 
-    def read(self, images: torch.Tensor, questions: Sequence[str], ids: torch.Tensor) -> Encoded:
+    def read(self, images: torch.Tensor, questions: Sequence[str], ids: torch.Tensor) -> EncodedQuestions:
         return super().read(self.model.language_projection(self._queried(images, questions)), questions, ids)
 
     def _queried(self, images: torch.Tensor, questions: Sequence[str]) -> torch.Tensor:
@@ -152,7 +152,7 @@ class BlipVqaLikelihood(EncoderDecoder):
         """The tokens of an answer and [SEP], which ends it; [DEC] before them is given."""
         return super().choice_ids(choice)[1:]
 
-    def read(self, images: torch.Tensor, questions: Sequence[str], ids: torch.Tensor) -> Encoded:
+    def read(self, images: torch.Tensor, questions: Sequence[str], ids: torch.Tensor) -> EncodedQuestions:
         _check_length(ids.shape[1], self.context)
         mask = (ids != self.pad_id).long()
         states = self.model.text_encoder(
@@ -161,13 +161,13 @@ class BlipVqaLikelihood(EncoderDecoder):
             encoder_hidden_states=images,
             encoder_attention_mask=torch.ones(images.shape[:2], dtype=torch.long, device=self.device),
         ).last_hidden_state
-        return Encoded(states, mask)
+        return EncodedQuestions(states, mask)
 
-    def predict(self, encoded: Encoded, choices: Sequence[Sequence[list[int]]]) -> torch.Tensor:
+    def predict(self, encoded: EncodedQuestions, choices: Sequence[Sequence[list[int]]]) -> torch.Tensor:
         owners = torch.tensor([row for row, own in enumerate(choices) for _ in own], device=self.device)
         flat = [choice for own in choices for choice in own]
         inputs = self.padded([[self.start_id, *choice[:-1]] for choice in flat])
-        of_choices = Encoded(encoded.states[owners], encoded.mask[owners])
+        of_choices = EncodedQuestions(encoded.states[owners], encoded.mask[owners])
         parts = [
             (
                 rows,
@@ -179,7 +179,7 @@ class BlipVqaLikelihood(EncoderDecoder):
         logits = torch.cat([logits for _, logits in parts])[order]
         return torch.cat([own[: len(choice)] for own, choice in zip(logits, flat, strict=True)])
 
-    def write(self, encoded: Encoded) -> torch.Tensor:
+    def write(self, encoded: EncodedQuestions) -> torch.Tensor:
         written: dict[int, list[int]] = {}
         for rows, states in _by_length(encoded):
             start = torch.full((len(rows), 1), self.start_id, device=self.device)
@@ -190,7 +190,7 @@ class BlipVqaLikelihood(EncoderDecoder):
         return self.padded([written[row] for row in range(len(written))])
 
 
-def _by_length(encoded: Encoded) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def _by_length(encoded: EncodedQuestions) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """The rows (m,) of one length and their states without padding: BLIP's decoder in transformers heeds no mask of the
     question (5.19: the mask of cross-attention is handed over under another name)."""
     lengths = encoded.mask.sum(1)

@@ -17,7 +17,7 @@ from transformers import T5ForConditionalGeneration as T5
 
 from plumbline.operators.errors import ModelError
 from plumbline.operators.models.model import ResolvedModel
-from plumbline.operators.models.networks.encoder_decoder import Encoded
+from plumbline.operators.models.networks.encoder_decoder import EncodedQuestions
 from plumbline.operators.models.networks.t5 import T5Answers, decode, encode_beside, fuse
 from plumbline.operators.models.processing import PixelTransform, device_of, load_pixel_transform
 from plumbline.operators.models.vqa_profiles import VICUNA_SYSTEM
@@ -52,11 +52,11 @@ class ClipFlanT5(nn.Module):
         projected: torch.Tensor = self.mm_projector(hidden[self.feature_layer][:, 1:])
         return projected
 
-    def encode_questions(self, features: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> Encoded:
+    def encode_questions(self, features: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> EncodedQuestions:
         """Image tokens (n, patches, d_model) between `before` (b) and right-padded `after` (n, a) token ids."""
         return encode_beside(self.language_model, features, before, after)
 
-    def decode(self, encoded: Encoded, labels: torch.Tensor) -> torch.Tensor:
+    def decode(self, encoded: EncodedQuestions, labels: torch.Tensor) -> torch.Tensor:
         """Teacher-forced logits (n, tokens, vocabulary) of the right-padded `labels` (n, tokens)."""
         return decode(self.language_model, encoded, labels)
 

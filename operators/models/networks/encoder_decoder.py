@@ -24,7 +24,7 @@ TokenizedQuestion = tuple[Question, list[int]]
 """A question with its tokens."""
 
 
-class Encoded(NamedTuple):
+class EncodedQuestions(NamedTuple):
     """The encoder's output for a batch of questions, each with its image."""
 
     states: torch.Tensor
@@ -64,15 +64,15 @@ class EncoderDecoder(LoadedImageModel, ABC):
         return question
 
     @abstractmethod
-    def read(self, images: torch.Tensor, questions: Sequence[str], ids: torch.Tensor) -> Encoded:
+    def read(self, images: torch.Tensor, questions: Sequence[str], ids: torch.Tensor) -> EncodedQuestions:
         """Image features (n, tokens, width) with their questions, as texts and as right-padded tokens (n, tokens)."""
 
     @abstractmethod
-    def predict(self, encoded: Encoded, choices: Sequence[Sequence[list[int]]]) -> torch.Tensor:
+    def predict(self, encoded: EncodedQuestions, choices: Sequence[Sequence[list[int]]]) -> torch.Tensor:
         """Teacher-forced logits (tokens, entries) of each question's choices, one token after the other."""
 
     @abstractmethod
-    def write(self, encoded: Encoded) -> torch.Tensor:
+    def write(self, encoded: EncodedQuestions) -> torch.Tensor:
         """The likeliest tokens (n, tokens) of each answer."""
 
     def choice_ids(self, choice: str) -> list[int]:
@@ -105,7 +105,7 @@ class EncoderDecoder(LoadedImageModel, ABC):
         tokens = self.write(self._encode(features, self._tokenized(questions)))
         return [text.strip() for text in self.tokenizer.batch_decode(tokens, skip_special_tokens=True)]
 
-    def _encode(self, features: Sequence[torch.Tensor], tokenized: Sequence[TokenizedQuestion]) -> Encoded:
+    def _encode(self, features: Sequence[torch.Tensor], tokenized: Sequence[TokenizedQuestion]) -> EncodedQuestions:
         images = torch.stack([features[question.image] for question, _ in tokenized])
         texts = [self.question_text(question.text) for question, _ in tokenized]
         return self.read(images, texts, self.padded([ids for _, ids in tokenized]))

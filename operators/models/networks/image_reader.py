@@ -289,7 +289,7 @@ FIRST_POSITION = 1
 
 
 @dataclass(kw_only=True, slots=True)
-class Seen(Prefix):
+class ImageFeatures(Prefix):
     """An image that is read with every question anew: nothing of it is kept but its features."""
 
     features: torch.Tensor
@@ -305,7 +305,7 @@ class PrefixLmReader(ImageReader):
         """Features of images of one shape."""
         features = self.model.get_image_features(**self.inputs(pixels)).pooler_output
         return [
-            Seen(
+            ImageFeatures(
                 ids=image.ids,
                 layers=[],
                 next_position=FIRST_POSITION,
@@ -318,7 +318,7 @@ class PrefixLmReader(ImageReader):
 
     def _inputs_of(self, ids: torch.Tensor, packs: Sequence[Sequence[Tail]] = ()) -> dict[str, torch.Tensor]:
         """As of any network, every image's features in the places of its tokens."""
-        features = [tail.prefix.features for pack in packs for tail in pack if isinstance(tail.prefix, Seen)]
+        features = [tail.prefix.features for pack in packs for tail in pack if isinstance(tail.prefix, ImageFeatures)]
         if not features:
             return super()._inputs_of(ids)
         shown = ids == self.image_id

@@ -31,7 +31,7 @@ class KeysAndValues(NamedTuple):
         return layer
 
 
-class State(NamedTuple):
+class LayerState(NamedTuple):
     """What a layer of linear attention keeps: a sum of all tokens that it has read, of one size however many."""
 
     convolved: torch.Tensor
@@ -40,7 +40,7 @@ class State(NamedTuple):
     """(heads, key width, value width)."""
 
     @staticmethod
-    def copied(memories: Sequence["State"], width: int) -> LinearAttentionLayer:
+    def copied(memories: Sequence["LayerState"], width: int) -> LinearAttentionLayer:
         """A layer of a cache with a copy of each, which has no padding."""
         layer = LinearAttentionLayer()
         layer.update_conv_state(torch.stack([memory.convolved for memory in memories]))
@@ -48,13 +48,13 @@ class State(NamedTuple):
         return layer
 
 
-Memory = KeysAndValues | State
+Memory = KeysAndValues | LayerState
 
 
 def memory_of(layer: Any, row: int, tokens: int) -> Memory:
     """What a layer of a cache keeps of the last `tokens` of one row of its batch."""
     if isinstance(layer, LinearAttentionLayer):
-        return State(layer.conv_states[0][row], layer.recurrent_states[0][row])
+        return LayerState(layer.conv_states[0][row], layer.recurrent_states[0][row])
     return KeysAndValues(layer.keys[row, :, -tokens:], layer.values[row, :, -tokens:])
 
 
@@ -97,7 +97,7 @@ class Tail(NamedTuple):
         return self.prefix.tokens + len(self.ids)
 
 
-class Copied(NamedTuple):
+class CopiedPrefixes(NamedTuple):
     """Copies of prefixes side by side, padded on the left."""
 
     cache: DynamicCache
@@ -107,7 +107,7 @@ class Copied(NamedTuple):
     """(n, tokens): how many tokens of its prefix stand before each."""
 
 
-def copied(prefixes: Sequence[Prefix], device: torch.device) -> Copied:
+def copied(prefixes: Sequence[Prefix], device: torch.device) -> CopiedPrefixes:
     """A copy of what the layers keep of each prefix, which a model may write behind."""
     width = max(prefix.tokens for prefix in prefixes)
     cache = DynamicCache()
@@ -116,7 +116,7 @@ def copied(prefixes: Sequence[Prefix], device: torch.device) -> Copied:
     ]
     padding = torch.tensor([[width - prefix.tokens] for prefix in prefixes], device=device)
     places = torch.arange(width, device=device) - padding
-    return Copied(cache, places >= 0, places)
+    return CopiedPrefixes(cache, places >= 0, places)
 
 
 def _pad_left(states: torch.Tensor, width: int) -> torch.Tensor:

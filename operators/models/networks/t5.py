@@ -19,7 +19,7 @@ from transformers.models.t5.modeling_t5 import T5LayerNorm
 
 from plumbline.operators.models.calls import LONGEST_REPLY
 from plumbline.operators.models.networks.attention import ALIGNED
-from plumbline.operators.models.networks.encoder_decoder import Encoded, EncoderDecoder
+from plumbline.operators.models.networks.encoder_decoder import EncodedQuestions, EncoderDecoder
 
 BUCKET = 64
 """What a compiled encoder reads is as long as a multiple of this, so that few lengths are compiled for."""
@@ -52,14 +52,14 @@ class T5Answers(EncoderDecoder):
     def rows(self) -> int:
         return int(self.t5.shared.num_embeddings)
 
-    def read(self, images: torch.Tensor, questions: Sequence[str], ids: torch.Tensor) -> Encoded:
+    def read(self, images: torch.Tensor, questions: Sequence[str], ids: torch.Tensor) -> EncodedQuestions:
         """Image tokens (n, tokens, d_model) between the tokens `before` every image and their questions, encoded."""
         return encode_beside(self.t5, images, self.before, ids, aligned=self.aligned)
 
-    def predict(self, encoded: Encoded, choices: Sequence[Sequence[list[int]]]) -> torch.Tensor:
+    def predict(self, encoded: EncodedQuestions, choices: Sequence[Sequence[list[int]]]) -> torch.Tensor:
         return choice_logits(self.t5, encoded, choices)[..., : self.entries]
 
-    def write(self, encoded: Encoded) -> torch.Tensor:
+    def write(self, encoded: EncodedQuestions) -> torch.Tensor:
         tokens: torch.Tensor = self.t5.generate(
             encoder_outputs=BaseModelOutput(last_hidden_state=encoded.states), attention_mask=encoded.mask
         )
@@ -79,7 +79,7 @@ class T5Answers(EncoderDecoder):
 
 def encode_beside(
     t5: T5, features: torch.Tensor, before: torch.Tensor, after: torch.Tensor, *, aligned: int = 1
-) -> Encoded:
+) -> EncodedQuestions:
     """Image tokens (n, tokens, d_model) between `before` (b) and right-padded `after` (n, a) token ids, encoded."""
     head = t5.shared(before).expand(len(features), -1, -1)
     inputs = torch.cat([head, features.to(head.dtype), t5.shared(after)], dim=1)
@@ -88,10 +88,10 @@ def encode_beside(
     return encode(t5, inputs, mask, aligned=aligned)
 
 
-def encode(t5: T5, inputs: torch.Tensor, mask: torch.Tensor, *, aligned: int = 1) -> Encoded:
+def encode(t5: T5, inputs: torch.Tensor, mask: torch.Tensor, *, aligned: int = 1) -> EncodedQuestions:
     """The encoder's output for inputs (n, tokens, d_model), padded on the right to a multiple of `aligned` tokens."""
     if t5.training:  # its dropout is transformers' own
-        return Encoded(t5.encoder(inputs_embeds=inputs, attention_mask=mask).last_hidden_state, mask)
+        return EncodedQuestions(t5.encoder(inputs_embeds=inputs, attention_mask=mask).last_hidden_state, mask)
     beyond = -inputs.shape[1] % aligned
     inputs, mask = pad(inputs, (0, 0, 0, beyond)), pad(mask, (0, beyond))
     length = inputs.shape[1]
@@ -103,10 +103,10 @@ def encode(t5: T5, inputs: torch.Tensor, mask: torch.Tensor, *, aligned: int = 1
     states = inputs
     for block in t5.encoder.block:
         states = block(states, None, bias)[0]
-    return Encoded(t5.encoder.final_layer_norm(states), mask)
+    return EncodedQuestions(t5.encoder.final_layer_norm(states), mask)
 
 
-def choice_logits(t5: T5, encoded: Encoded, choices: Sequence[Sequence[list[int]]]) -> torch.Tensor:
+def choice_logits(t5: T5, encoded: EncodedQuestions, choices: Sequence[Sequence[list[int]]]) -> torch.Tensor:
     """Teacher-forced logits (tokens of all choices, rows) of each question's choices, which do not see one another."""
     start, device = t5.config.decoder_start_token_id, encoded.states.device
     ids = _rows([[token for choice in row for token in [start, *choice[:-1]]] for row in choices], 0, device)
@@ -128,7 +128,7 @@ def choice_logits(t5: T5, encoded: Encoded, choices: Sequence[Sequence[list[int]
     return logits
 
 
-def decode(t5: T5, encoded: Encoded, labels: torch.Tensor) -> torch.Tensor:
+def decode(t5: T5, encoded: EncodedQuestions, labels: torch.Tensor) -> torch.Tensor:
     """Teacher-forced logits (n, tokens, rows) of the right-padded `labels` (n, tokens)."""
     start = torch.full_like(labels[:, :1], t5.config.decoder_start_token_id)
     output = t5(

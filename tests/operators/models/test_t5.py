@@ -10,7 +10,7 @@ from transformers import T5Config
 from transformers import T5ForConditionalGeneration as T5
 from transformers.modeling_outputs import BaseModelOutput
 
-from plumbline.operators.models.networks.encoder_decoder import Encoded
+from plumbline.operators.models.networks.encoder_decoder import EncodedQuestions
 from plumbline.operators.models.networks.t5 import choice_logits, encode, fuse
 
 LAYERS, WIDTH, LENGTHS = 3, 32, (21, 15, 19)
@@ -82,7 +82,7 @@ def test_the_choices_of_a_question_read_its_encoding_once(t5: T5) -> None:
 
     def operations(choices: list[list[int]]) -> int:
         with torch.inference_mode(), FlopCounterMode(display=False) as counter:
-            choice_logits(t5, Encoded(states, mask), [choices])
+            choice_logits(t5, EncodedQuestions(states, mask), [choices])
         return int(counter.get_total_flops())
 
     assert operations([[5, 1], [6, 1], [7, 1], [8, 1]]) < 1.2 * operations([[5, 1]])

@@ -9,7 +9,7 @@ from plumbline.operators.errors import ConfigError, RowError
 from plumbline.operators.metrics.reply_forms import Replies
 from plumbline.operators.models import calls
 from plumbline.operators.models.calls import Usage
-from plumbline.operators.new_benchmarks.generation import Generation, PromptRequest, read_prompt_request, requests
+from plumbline.operators.new_benchmarks.generation import PromptGeneration, PromptRequest, read_prompt_request, requests
 from plumbline.operators.new_benchmarks.taxonomy import Check, Tag, Template
 from plumbline.operators.new_benchmarks.writer import WriterOptions
 from plumbline.operators.stages import programs
@@ -37,7 +37,7 @@ def written(*replies: str, form: Replies = "text") -> tuple[str | RowError, list
         asked.extend(one.request for one in round_of)
         return [calls.Generation(next(said), True, Usage(1)) for _ in round_of]
 
-    program = Generation(options=WriterOptions(replies=form)).write(ASKED.text())
+    program = PromptGeneration(options=WriterOptions(replies=form)).write(ASKED.text())
     (result,) = programs.run_programs([program], answer).results  # type: ignore[arg-type]
     return result if isinstance(result, RowError) else result[0].text, asked
 

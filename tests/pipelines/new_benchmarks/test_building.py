@@ -13,7 +13,7 @@ from plumbline.jobs.command import CONF, command_of, load_values
 from plumbline.operators.errors import RowError
 from plumbline.operators.models import calls
 from plumbline.operators.models.calls import Usage
-from plumbline.operators.new_benchmarks.generation import Generation, PromptRequest, requests
+from plumbline.operators.new_benchmarks.generation import PromptGeneration, PromptRequest, requests
 from plumbline.operators.new_benchmarks.taxonomy import Taxonomy
 from plumbline.operators.new_benchmarks.writer import WriterOptions
 from plumbline.operators.stages import programs
@@ -193,6 +193,6 @@ def test_every_example_of_a_taxonomy_is_as_its_template_asks(name: str) -> None:
             def answer(round_of: list[programs.ProgramRequest], reply: str = reply) -> list[calls.Generation]:
                 return [calls.Generation(reply, True, Usage(1)) for _ in round_of]
 
-            program = Generation(options=WriterOptions()).write(asked.text())
+            program = PromptGeneration(options=WriterOptions()).write(asked.text())
             (result,) = programs.run_programs([program], answer).results  # type: ignore[arg-type]
             assert not isinstance(result, RowError), (tag, result)

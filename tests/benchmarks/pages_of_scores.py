@@ -1,0 +1,71 @@
+"""What the viewer's pages of a run take, beside reading and sorting its table with pandas, in a process of its own.
+
+python -m tests.benchmarks.pages_of_scores FOLDER MIDDLE
+"""
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from plumbline.pipelines.base.storage import StorageConfig
+from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.viewing.browser import Browser
+from plumbline.pipelines.viewing.run_database import Database, RunRows, WantedRows
+from tests.benchmarks.scripted_sweep import peak_megabytes
+
+
+def seconds(call: Callable[[], object]) -> float:
+    """Of a processor."""
+    began = time.process_time()
+    call()
+    return time.process_time() - began
+
+
+def pages(middle: int) -> dict[str, WantedRows]:
+    """By what each shows; `middle` is the number of a prompt from the middle of the run."""
+    wanted: dict[str, dict[str, Any]] = {
+        "first page": {},
+        "lowest": {"sort": "lowest"},
+        "a generator's lowest": {"generator": "cobalt", "sort": "lowest"},
+        "the middle of the highest": {"sort": "highest"},
+        "a range": {"low": 0.5, "high": 0.5 + 5 / middle},
+        "a skill's highest": {"skill": "negation", "sort": "highest"},
+        "words": {"words": f"TEAPOT {middle}"},
+        "an id": {"words": f"cobalt-{middle:07d}"},
+    }
+    return {name: WantedRows(**one) for name, one in wanted.items()}
+
+
+def read_page(rows: RunRows, name: str, wanted: WantedRows) -> None:
+    first = rows.count(wanted) // 2 // 50 * 50 if "middle" in name else 0
+    assert rows.find(wanted, first, 50)
+
+
+def read_with_pandas(folder: Path, run_id: str) -> None:
+    scores = pd.read_parquet(folder / "store/runs" / run_id / "scores.parquet")
+    texts = pd.read_parquet(folder / "prompts.parquet", columns=["prompt_id", "text"])
+    scores.merge(texts, on="prompt_id", how="left").sort_values("score").head(50)
+
+
+def measure(folder: Path, middle: int) -> dict[str, Any]:
+    run_id = (folder / "store/runs/latest").read_text().strip()
+    browser = Browser(Store(StorageConfig().locate(str(folder / "store"))), Database(Path(tempfile.mkdtemp()), 1000))
+    took = {"opening": seconds(lambda: browser.open(run_id).result())}
+    rows = browser.open(run_id).result().rows
+    for name, wanted in pages(middle).items():
+        took[name] = min(seconds(lambda name=name, wanted=wanted: read_page(rows, name, wanted)) for _ in range(3))
+    of_prompt = f"prompt-{middle:06d}"
+    took["a prompt with its ranks"] = min(seconds(lambda: rows.of_prompt(of_prompt, 600)) for _ in range(3))
+    peak = peak_megabytes()
+    browser.close()
+    return {"took": took, "whole": seconds(lambda: read_with_pandas(folder, run_id)), "peak": peak}
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(Path(sys.argv[1]), int(sys.argv[2]))))

@@ -1,0 +1,16 @@
+"""The peak of a process's memory in MB after it has written each of some stores' reports, as JSON.
+
+python -m tests.benchmarks.reports STORE...
+"""
+
+import json
+import sys
+
+from plumbline.pipelines.base.storage import StorageConfig
+from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.report.report import write_report
+from tests.benchmarks.scripted_sweep import peak_megabytes
+
+if __name__ == "__main__":
+    peaks = [peak_megabytes() for url in sys.argv[1:] if write_report(Store(StorageConfig().locate(url)))]
+    print(json.dumps(peaks))
