@@ -5,25 +5,33 @@ import io
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from pathlib import Path
 from threading import Lock
-from typing import Literal, NamedTuple
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from PIL import Image
 
 from plumbline.operators import rows, schemas
-from plumbline.operators.errors import ConfigError, suggest
+from plumbline.operators.bounds import Checked, Positive
+from plumbline.operators.errors import ConfigError, RowError, suggest
 from plumbline.operators.image_decoding import ImageLimits
+from plumbline.operators.kept_prompts import KEPT_PROMPTS, KeptPrompts
 from plumbline.operators.metrics.ablation import shown_instead
 from plumbline.operators.metrics.metric import Metric, PackedMetric
+from plumbline.operators.metrics.question_list import read_questions, require_asker
 from plumbline.operators.metrics.table import AnyMetric
 from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
 from plumbline.operators.stages.graph import GraphNode, check_clips, check_models, make_nodes
-from plumbline.operators.stages.stage import Inputs, Rows, Stage, StageOptions, Upstream
+from plumbline.operators.stages.question_pack import PackIndex
+from plumbline.operators.stages.questions import QuestionsStage, kept_questions
+from plumbline.operators.stages.stage import Inputs, Stage, StageOptions, Upstream
 from plumbline.operators.videos import Clips
 
 Picture = Image.Image | np.ndarray | bytes | str | Path
@@ -36,10 +44,25 @@ IN_TIFF = ("CMYK", "LAB", "F")
 """Modes of decoded images that these formats keep as they are; all others become RGB."""
 NO_IMAGE = b"\0"
 """In the place of an image whose pixels cannot be had: it fails as other bytes do that are no image."""
+NO_QUESTIONS = RowError(
+    "no_questions",
+    "no questions came with the prompt, and no pack here has some about its text; send its list of questions, or "
+    "correct the prompt",
+)
+
+
+class WrittenQuestions(Protocol):
+    """Where questions that a model wrote outlast the process."""
+
+    def unread(self, metric: str) -> Sequence[pa.Table]:
+        """The tables (schema QUESTIONS) that were added since the last call, by whomever."""
+
+    def add(self, metric: str, table: pa.Table) -> None:
+        """Adds the questions about some prompts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ScorerConfig:
+class ScorerConfig(Checked):
     """Which metrics, by which models."""
 
     models: Mapping[str, AnyModel]
@@ -52,14 +75,12 @@ class ScorerConfig:
     """Whether the models run on this machine's GPU."""
     decoders: int = 1
     """Images that are decoded at once."""
+    kept_prompts: Positive = KEPT_PROMPTS
+    """Prompts of each metric whose written questions are kept in memory, about 1.2 KB a question; beyond that the
+    oldest go."""
 
     def __post_init__(self) -> None:
-        packed = [name for name, metric in self.metrics.items() if isinstance(metric, PackedMetric)]
-        if packed:
-            raise ConfigError(
-                f"metrics.{packed[0]}: it scores by questions that a benchmark ships, and there is none here; run a "
-                "sweep"
-            )
+        Checked.__post_init__(self)
         check_models(make_nodes(self.metrics), self.models)
 
 
@@ -73,6 +94,29 @@ class LoadedNode(NamedTuple):
 
     node: GraphNode
     stage: Stage
+    kept: KeptPrompts
+    """What its model made of prompts, where it is a stage over them."""
+
+
+class AskedPrompt(NamedTuple):
+    """A prompt with the questions that came with it, under an id made of both."""
+
+    prompt_id: str
+    text: str
+    questions: Any = None
+    """As they came; None where none did."""
+
+
+class Call(NamedTuple):
+    """What one call of the scorer is about."""
+
+    prompts: Mapping[str, AskedPrompt]
+    """By prompt_id."""
+    prompt_rows: pa.Table
+    """Schema PROMPTS."""
+    image_rows: pa.Table
+    tables: dict[tuple[str, str], pa.Table]
+    """What was made, by metric and stage."""
 
 
 class Scorer:
@@ -81,10 +125,19 @@ class Scorer:
     Several threads may call it: models work for one at a time, while images are decoded for the next.
     """
 
-    def __init__(self, config: ScorerConfig, watch: Watch = nullcontext) -> None:
+    def __init__(
+        self,
+        config: ScorerConfig,
+        watch: Watch = nullcontext,
+        *,
+        pack: pa.Table | None = None,
+        written: WrittenQuestions | None = None,
+    ) -> None:
         """Loads the models; raises ModelError where one cannot be found or does not load.
 
-        `watch` is entered for each part of a call, as by who ends what hangs; by the thread that calls `score`.
+        `watch` is entered for each part of a call, as by who ends what hangs; by the thread that calls `score`. `pack`
+        has a benchmark's own questions (schema QUESTIONS), for prompts that come without any. `written` keeps the
+        questions that a model writes.
         """
         self.metrics: dict[str, Metric] = {
             name: metric.settled(lambda role: find_vqa_profile(config.models[role]))
@@ -93,7 +146,9 @@ class Scorer:
         nodes = make_nodes(self.metrics)
         check_clips(nodes, config.models, config.clips)
         self.nodes = [_loaded(node, config) for node in nodes]
-        self.calls = count()
+        self.pack = PackIndex(schemas.QUESTIONS.empty_table() if pack is None else pack)
+        self.written = written
+        self.states = count()
         self.watch = watch
         self.computing = Lock()
 
@@ -102,42 +157,123 @@ class Scorer:
         images: Picture | Sequence[Shown | None],
         prompts: str | Sequence[str | None],
         metrics: str | Collection[str] | None = None,
+        questions: Sequence[Any] | None = None,
     ) -> pa.Table:
         """Scores (schema ELEMENT_SCORES) of each image for the prompt beside it: one row for each image and metric, of
         `metrics` or of all.
 
-        One text that is in no list is the prompt of every image, one image or metric the only one. The rows of a metric
-        stand together, in the order of the images; `image_id` is an image's place in that order, and `prompt_id` is
-        made of the prompt's text. An image that cannot be scored has a null score and its error, and so has one without
-        a prompt. docs/python.md has the columns. Raises ConfigError for lists of other lengths, for what is no image
-        and no text, and for a metric that is not there.
+        One text that is in no list is the prompt of every image, one image or metric the only one. `questions` has a
+        list beside every image, or None: what metrics with a benchmark's own questions score it by
+        (operators/metrics/question_list.py has the forms). The rows of a metric stand together, in the order of the
+        images; `image_id` is an image's place in that order, and `prompt_id` is made of the prompt's text, and of its
+        questions. An image that cannot be scored has a null score and its error, and so has one without a prompt.
+        docs/python.md has the columns. Raises ConfigError for lists of other lengths, for what is no image and no text,
+        for a metric that is not there, and for questions that no metric asks.
         """
         wanted = self._wanted([metrics] if isinstance(metrics, str) else metrics)
-        source = _source_rows(images, prompts)
-        call = next(self.calls)
-        tables: dict[tuple[str, str], pa.Table] = {}
+        call = _call(images, prompts, questions)
+        if any(prompt.questions is not None for prompt in call.prompts.values()):
+            require_asker(wanted, [name for name in wanted if isinstance(self.metrics[name], PackedMetric)])
+        for loaded in self.nodes:
+            names = tuple(name for name in loaded.node.metrics if name in wanted)
+            if names:
+                made = self._tables_of(loaded, names, call)
+                call.tables.update({(name, loaded.node.stage.name): table for name, table in made.items()})
+        scores = [call.tables[name, "scores"] for name in wanted]
+        return pa.concat_tables([schemas.ELEMENT_SCORES.empty_table(), *scores])
+
+    def _tables_of(self, loaded: LoadedNode, names: Sequence[str], call: Call) -> Mapping[str, pa.Table]:
+        """The stage's tables, by metric; of what a model makes of prompts alone, those that it made before."""
+        stage, metrics = loaded.node.stage, loaded.node.metrics
+        if stage.over == "prompts" and loaded.node.roles:
+            return loaded.kept.of([*call.prompts], names, partial(self._make, loaded, names, call))
+        own_rows = call.image_rows if stage.over == "images" else call.prompt_rows
+        shown = shown_instead(own_rows, metrics[names[0]].shown) if stage.decodes else own_rows
+        return self._compute(loaded, names, shown, call.tables, call)
+
+    def _make(
+        self, loaded: LoadedNode, names: Sequence[str], call: Call, prompt_ids: Sequence[str]
+    ) -> Mapping[str, pa.Table]:
+        """The tables of a stage over prompts about some of the call's, by metric."""
+        metrics, stage = loaded.node.metrics, loaded.node.stage
+        places = [(name, other) for name in names for other in stage.reads(metrics[name])]
+        read = {place: _about(call.tables[place], prompt_ids) for place in places}
+        prompts, written = _about(call.prompt_rows, prompt_ids), self.written
+        if written is None or stage is not QuestionsStage:
+            return self._compute(loaded, names, prompts, read, call)
+        known = {name: self._recall(written, loaded, name, prompt_ids) for name in names}
+        earlier = {name: [_questions_table(of_metric)] for name, of_metric in known.items()}
+        made = self._compute(loaded, names, prompts, read, call, earlier)
+        for name, table in made.items():
+            new = _about(table, [prompt_id for prompt_id in prompt_ids if prompt_id not in known[name]])
+            if len(new):
+                written.add(name, new)
+        return made
+
+    def _recall(
+        self, written: WrittenQuestions, loaded: LoadedNode, name: str, prompt_ids: Sequence[str]
+    ) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """What was written about prompts by other processes, and before this one."""
+        about = kept_questions(written.unread(name))
+        loaded.kept.keep({name: {_id_of(text): _renamed(asked, _id_of(text), text) for text, asked in about.items()}})
+        return loaded.kept.known(name, prompt_ids)
+
+    def _compute(
+        self,
+        loaded: LoadedNode,
+        names: Sequence[str],
+        shard_rows: pa.Table,
+        tables: Mapping[tuple[str, str], pa.Table],
+        call: Call,
+        earlier: Mapping[str, Sequence[pa.Table]] = MappingProxyType({}),
+    ) -> Mapping[str, pa.Table]:
+        node, stage, state = loaded.node, loaded.stage, next(self.states)
 
         def upstream(name: str, table: pa.Table) -> Upstream:
-            return Upstream((name,), lambda: [table], table.schema, state=call)
+            return Upstream((name,), lambda: [table], table.schema, state=state)
 
-        for node, stage in self.nodes:
-            names = tuple(name for name in node.metrics if name in wanted)
-            if not names:
-                continue
-            read = {
-                name: {other: upstream(other, tables[name, other]) for other in node.stage.reads(node.metrics[name])}
+        inputs = Inputs(
+            group="",
+            rows=shard_rows if node.stage.reads_rows else pa.table({}),
+            metrics=tuple(names),
+            upstream={
+                name: {
+                    other: upstream(f"{name}/{other}", tables[name, other])
+                    for other in node.stage.reads(node.metrics[name])
+                }
                 for name in names
-            }
-            shard_rows = source[node.stage.over] if node.stage.reads_rows else pa.table({})
-            if node.stage.decodes:
-                shard_rows = shown_instead(shard_rows, node.metrics[names[0]].shown)
-            prompt_texts = upstream("prompts", source["prompts"])
-            with self.watch("decode"):
-                prepared = stage.prepare(Inputs("", shard_rows, names, read, prompt_texts))
-            with nullcontext() if stage.side_by_side else self.computing, self.watch("model"):
-                made = stage.compute(prepared)
-            tables |= {(name, node.stage.name): table.replace_schema_metadata(None) for name, table in made.items()}
-        return pa.concat_tables([schemas.ELEMENT_SCORES.empty_table(), *(tables[name, "scores"] for name in wanted)])
+            },
+            prompts=upstream("prompts", call.prompt_rows),
+            earlier=earlier,
+        )
+        if any(node.stage.reads_pack(node.metrics[name]) for name in names):
+            asked = [call.prompts[prompt_id] for prompt_id in shard_rows.column("prompt_id").to_pylist()]
+            inputs = inputs._replace(pack=upstream("pack", self._pack_of(asked)))
+        with self.watch("decode"):
+            prepared = stage.prepare(inputs)
+        with nullcontext() if stage.side_by_side else self.computing, self.watch("model"):
+            made = stage.compute(prepared)
+        return {name: table.replace_schema_metadata(None) for name, table in made.items()}
+
+    def _pack_of(self, asked: Sequence[AskedPrompt]) -> pa.Table:
+        """The questions (schema QUESTIONS) that came with prompts, or that the pack has about them."""
+        records = [
+            {"prompt": prompt.text, **row, "prompt_id": prompt.prompt_id}
+            for prompt in asked
+            for row in self._questions_about(prompt)
+        ]
+        return rows.table(records, schemas.QUESTIONS)
+
+    def _questions_about(self, prompt: AskedPrompt) -> Sequence[Mapping[str, Any]]:
+        if prompt.questions is None:
+            known = self.pack.id_of(prompt.prompt_id, prompt.text)
+            return (
+                [{"error": rows.error_value(NO_QUESTIONS)}] if isinstance(known, RowError) else self.pack.asked[known]
+            )
+        read = read_questions(prompt.questions)
+        if isinstance(read, RowError):
+            return [{"error": rows.error_value(read)}]
+        return [question._asdict() for question in read]
 
     def _wanted(self, metrics: Collection[str] | None) -> list[str]:
         """The metrics of these names, or all, in the scorer's order."""
@@ -155,35 +291,61 @@ def _loaded(node: GraphNode, config: ScorerConfig) -> LoadedNode:
     options = options._replace(clips=config.clips)
     for model in list(resolved.values())[:1]:
         options = options._replace(image_batch=model.config.image_batch)
-    return LoadedNode(node, node.stage(node.metrics, models, options))
+    return LoadedNode(
+        node, node.stage(node.metrics, models, options), KeptPrompts(node.stage.schema, config.kept_prompts)
+    )
 
 
-def _source_rows(
-    images: Picture | Sequence[Shown | None], prompts: str | Sequence[str | None]
-) -> Mapping[Rows, pa.Table]:
+def _call(
+    images: Picture | Sequence[Shown | None], prompts: str | Sequence[str | None], questions: Sequence[Any] | None
+) -> Call:
     """The rows that a sweep would read from its sources."""
     shown = [_pictures(image, f"images[{place}]") for place, image in enumerate(_listed(images))]
     texts = [prompts] * len(shown) if isinstance(prompts, str) else [*map(_text, prompts, count())]
+    lists = [None] * len(shown) if questions is None else questions
     if len(shown) != len(texts):
         raise ConfigError(
             f"expected one prompt beside every image, got {len(shown)} images and {len(texts)} prompts; one text that "
             "is in no list is the prompt of all"
         )
-    return {"prompts": _prompt_rows(texts), "images": _image_rows(shown, texts)}
+    if len(shown) != len(lists):
+        raise ConfigError(
+            f"questions: expected a list, or None, beside every image, got {len(shown)} images and {len(lists)} entries"
+        )
+    asked = [_asked(text, listed) for text, listed in zip(texts, lists, strict=True)]
+    each = {prompt.prompt_id: prompt for prompt in asked}
+    prompt_rows = [{"prompt_id": prompt.prompt_id, "text": prompt.text} for prompt in each.values()]
+    image_rows = _image_rows(shown, [prompt.prompt_id for prompt in asked])
+    return Call(each, rows.table(prompt_rows, schemas.PROMPTS), image_rows, {})
 
 
-def _prompt_rows(prompts: Sequence[str]) -> pa.Table:
-    return rows.table([{"prompt_id": _id_of(text), "text": text} for text in dict.fromkeys(prompts)], schemas.PROMPTS)
+def _asked(text: str, questions: Any) -> AskedPrompt:
+    of_questions = "" if questions is None else f"-{_id_of(repr(questions))}"
+    return AskedPrompt(_id_of(text) + of_questions, text, questions)
 
 
-def _image_rows(images: Sequence[Sequence[Picture | None]], prompts: Sequence[str]) -> pa.Table:
+def _image_rows(images: Sequence[Sequence[Picture | None]], prompt_ids: Sequence[str]) -> pa.Table:
     columns = {
         "image_id": [str(place) for place in range(len(images))],
-        "prompt_id": [_id_of(text) for text in prompts],
+        "prompt_id": prompt_ids,
         "image": pa.array([[_encoded(image) for image in shown] for shown in images], pa.list_(pa.large_binary())),
         "uri": pa.array([[_address(image) for image in shown] for shown in images], pa.list_(pa.string())),
     }
     return pa.table(columns)
+
+
+def _renamed(asked: Sequence[Mapping[str, Any]], prompt_id: str, text: str) -> Sequence[Mapping[str, Any]]:
+    """Rows about a prompt of this text under this id."""
+    return [{**row, "prompt_id": prompt_id, "prompt": text} for row in asked]
+
+
+def _questions_table(about: Mapping[str, Sequence[Mapping[str, Any]]]) -> pa.Table:
+    return rows.table([row for asked in about.values() for row in asked], schemas.QUESTIONS)
+
+
+def _about(table: pa.Table, prompt_ids: Sequence[str]) -> pa.Table:
+    """The rows about these prompts."""
+    return table.filter(pc.is_in(table.column("prompt_id"), pa.array(prompt_ids, pa.string())))
 
 
 def _listed(images: Picture | Sequence[Shown | None]) -> Sequence[Shown | None]:

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from plumbline.operators import rows, schemas
 from plumbline.operators.errors import EMPTY_PROMPT, RowError
+from plumbline.operators.metrics.metric import PackedMetric
 from plumbline.operators.metrics.parsing import one_line, shown
 
 
@@ -46,15 +47,23 @@ class PackIndex:
         return [{"error": rows.error_value(known)}] if isinstance(known, RowError) else self.asked[known]
 
 
-def taken(prompts: pa.Table, pack: PackIndex) -> pa.Table:
-    """Prompts (schema PROMPTS) to the questions that the benchmark ships about them (schema QUESTIONS)."""
+def taken(prompts: pa.Table, pack: PackIndex, metric: PackedMetric) -> pa.Table:
+    """Prompts (schema PROMPTS) to the questions about them that the metric scores by (schema QUESTIONS)."""
     ids, texts = (prompts.column(name).to_pylist() for name in ("prompt_id", "text"))
     records = [
         {**_placed(row, text or ""), "prompt_id": prompt_id, "prompt": text or ""}
         for prompt_id, text in zip(ids, texts, strict=True)
-        for row in pack.of(prompt_id, text or "")
+        for row in _fitting(pack.of(prompt_id, text or ""), metric)
     ]
     return rows.table(records, schemas.QUESTIONS)
+
+
+def _fitting(asked: Sequence[Mapping[str, Any]], metric: PackedMetric) -> Sequence[Mapping[str, Any]]:
+    """A prompt's rows, or the one that says why the metric cannot score by them."""
+    refusal = metric.refusal_of_pack({len(row["choices"]) for row in asked if row.get("error") is None})
+    if refusal is None:
+        return asked
+    return [{"error": rows.error_value(RowError("no_questions", f"by the questions about the prompt, {refusal}"))}]
 
 
 def _placed(row: Mapping[str, Any], text: str) -> dict[str, Any]:

@@ -100,7 +100,7 @@ class QuestionsStage(RowStage):
     def _table(self, name: str, prepared: PreparedPrompts) -> pa.Table:
         metric, written = self.metrics[name], prepared.written[name]
         if isinstance(metric, PackedMetric) and prepared.pack is not None:
-            return taken(prepared.prompts, prepared.pack)
+            return taken(prepared.prompts, prepared.pack, metric)
         return write(prepared.prompts, metric, self.model, written)
 
 

@@ -9,6 +9,7 @@ from pydantic import ConfigDict, TypeAdapter
 from pydantic.dataclasses import dataclass as checked
 
 from plumbline.operators.errors import RowError
+from plumbline.operators.metrics.question_list import require_asker
 from plumbline.operators.wires.wire import (
     Answer,
     Answers,
@@ -34,6 +35,8 @@ class ScoreForm:
     AVI); or as a list of a video's frames in base64."""
     prompts: list[str]
     metrics: list[str] | None = None
+    questions: list[Any] | None = None
+    """Beside every image the list of questions to score it by (operators/metrics/question_list.py), or null."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +70,15 @@ class ScoreWire(JsonWire):
         require_alike(len(form.images), len(form.prompts))
         metrics = served.wanted(form.metrics)
         each = [image if isinstance(image, list) else [image] for image in form.images]
+        questions = form.questions or [None] * len(form.images)
+        if form.questions is not None:
+            require_alike(len(form.images), len(form.questions), "entry of `questions`")
+            require_asker(metrics, served.packed.intersection(metrics))
         return [
-            ScoreRequest(tuple(decoded(frame, f"images.{place}") for frame in frames), prompt, metrics)
-            for place, (frames, prompt) in enumerate(zip(each, form.prompts, strict=True))
+            ScoreRequest(
+                tuple(decoded(frame, f"images.{place}") for frame in frames), prompt, metrics, questions=listed
+            )
+            for place, (frames, prompt, listed) in enumerate(zip(each, form.prompts, questions, strict=True))
         ]
 
     def answer(self, asked: Sequence[ScoreRequest], answers: Answers, served: Served) -> Reply:

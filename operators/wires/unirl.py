@@ -2,7 +2,10 @@
 
 Source: Tencent-Hunyuan/UniRL 1a7b501, unirl-reward-service/reward_service/schemas.py (the forms) and
 unirl/reward/remote.py (the client, which sends a video as a whole MP4, an edit's source as a turn before the result,
-and takes a reward that is named in `errors` as a failed sample).
+and takes a reward that is named in `errors` as a failed sample; of 0e713d6, with `require_identity_echo` it wants back
+what it knows each sample by); unirl-reward-service/reward_service/scorers/geneval2.py (`metadata.vqa_list`); of
+38572ad, benchmarks/core/score.py (the runner, which asks a question that is false of its picture, and refuses a server
+that answers above 0.5).
 """
 
 import json
@@ -51,6 +54,11 @@ class Turn:
         return [name for name in ("image_b64", "video_b64", "video_path") if getattr(self, name) is not None]
 
 
+SUB_METRICS = {"geneval2": "vqascore"}
+"""What a reward's number is called where UniRL's own server calls it otherwise, and its runner looks for that."""
+IDENTITY = ("request_id", "sample_id", "group_id", "source_rank", "policy_version", "idempotency_key")
+
+
 @checked(frozen=True)
 class RewardForm:
     """One sample: the last turn's image or video, for its text. Media beside it are what an edit or an animation starts
@@ -60,6 +68,13 @@ class RewardForm:
     history: list[Turn]
     required_rewards: list[str]
     metadata: dict[str, Any] | None = None
+    """The record of a data set. Rewards that score by questions read its `vqa_list`, others nothing."""
+    request_id: str | None = None
+    sample_id: str | None = None
+    group_id: str | None = None
+    source_rank: int | None = None
+    policy_version: int | None = None
+    idempotency_key: str | None = None
 
 
 @checked(frozen=True)
@@ -95,8 +110,12 @@ class UniRlWire(JsonWire):
         failed = [{name: answer.error for name, answer in one.items() if answer.error is not None} for one in answers]
         return as_json(
             {
-                "results": [{name: {"score": reward} for name, reward in one.items()} for one in scored],
+                "results": [
+                    {name: {SUB_METRICS.get(name, "score"): reward} for name, reward in one.items()} for one in scored
+                ],
                 "errors": [{name: f"{error.kind}: {error.message}" for name, error in one.items()} for one in failed],
+                "identities": [_identity(one, served) for one in asked],
+                "protocol_version": "1",
             }
         )
 
@@ -119,16 +138,26 @@ class UniRlWire(JsonWire):
 def _asked(request: RewardForm, served: Served, place: int) -> ScoreRequest:
     metrics = served.wanted(request.required_rewards)
     media = [name for turn in request.history for name in turn.media()]
-    if not media or not (last := request.history[-1]).media():
-        return ScoreRequest((), "", metrics, NO_IMAGE)
+    last = request.history[-1] if request.history else None
+    questions = (request.metadata or {}).get("vqa_list") if served.packed.intersection(metrics) else None
+    identity = {name: value for name in IDENTITY if (value := getattr(request, name)) is not None} or None
+    asked = ScoreRequest((), last.text if last else "", metrics, questions=questions, identity=identity)
+    if last is None or not last.media():
+        return asked._replace(error=NO_IMAGE)
     if last.video_b64 is not None and last.video_path is not None:
         raise BadRequest(f"requests.{place}: expected video_b64 or video_path, found both")
     if len(media) > 1:
-        return ScoreRequest((), last.text, metrics, SOURCE_IMAGE)
+        return asked._replace(error=SOURCE_IMAGE)
     if last.video_path is not None:
-        return ScoreRequest((), last.text, metrics, path=last.video_path)
+        return asked._replace(path=last.video_path)
     encoded = last.image_b64 if last.video_b64 is None else last.video_b64
-    return ScoreRequest((decoded(encoded or "", f"requests.{place}"),), last.text, metrics)
+    return asked._replace(images=(decoded(encoded or "", f"requests.{place}"),))
+
+
+def _identity(asked: ScoreRequest, served: Served) -> dict[str, Any]:
+    """What the client knows a sample by, and the recipe of its reward where it is one: `expected_scorer_version`."""
+    version = served.metrics[asked.metrics[0]] if len(asked.metrics) == 1 else None
+    return {**(asked.identity or {}), "scorer_version": version}
 
 
 def _told(name: str, results: Mapping[str, Any], errors: Mapping[str, str]) -> Answer:

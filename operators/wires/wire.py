@@ -40,6 +40,11 @@ class ScoreRequest(NamedTuple):
     """Why nothing can be asked of a model."""
     path: str | None = None
     """Of a video in place of `images`; the service reads it if it lies below one of its `video_folders`."""
+    questions: Any = None
+    """The list that came with the image, as it came: what metrics with a benchmark's own questions score it by. Its
+    forms: operators/metrics/question_list.py."""
+    identity: Mapping[str, Any] | None = None
+    """What the client knows the image by, for the reply; it decides no score."""
 
 
 class Answer(NamedTuple):
@@ -60,6 +65,8 @@ class Served(NamedTuple):
     """Metrics whose lower score is the better one."""
     unranked: frozenset[str] = frozenset()
     """Metrics of which neither a higher nor a lower score is better."""
+    packed: frozenset[str] = frozenset()
+    """Metrics that score by a benchmark's own questions, which may come with an image."""
 
     def order_of(self, metric: str) -> int:
         """1 where a higher score is better, -1 where a lower one is, 0 where neither is."""
@@ -243,10 +250,10 @@ def decoded(encoded: str | bytes, where: str) -> bytes:
         raise BadRequest(f"{where}: expected the image's bytes in base64; paths and addresses are not read") from error
 
 
-def require_alike(images: int, prompts: int) -> None:
-    """Raises BadRequest where images and prompts are not as many."""
-    if images != prompts:
-        raise BadRequest(f"expected one prompt beside every image, got {images} images and {prompts} prompts")
+def require_alike(images: int, others: int, what: str = "prompt") -> None:
+    """Raises BadRequest where images and prompts, or what else is beside every image, are not as many."""
+    if images != others:
+        raise BadRequest(f"expected one {what} beside every image, got {images} images and {others} {what}s")
 
 
 def as_base64(image: bytes) -> str:

@@ -11,9 +11,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
 
+import pyarrow as pa
+
 from plumbline.operators.batches import device_lost
 from plumbline.operators.errors import RowError
-from plumbline.operators.scorer import Part, Scorer, ScorerConfig
+from plumbline.operators.scorer import Part, Scorer, ScorerConfig, WrittenQuestions
 from plumbline.operators.wires.wire import Answer, ScoreRequest
 from plumbline.pipelines.base.cluster import PoolConfig
 from plumbline.pipelines.running.machines import own_resources
@@ -35,13 +37,19 @@ class ScoredBatch(NamedTuple):
 class Replica:
     """Holds the models; Ray Serve starts another where it dies, hangs or loses its GPU."""
 
-    def __init__(self, config: ScorerConfig, pool: PoolConfig) -> None:
-        """The pool's deadline is of one batch's decoding, and of its models' calls."""
+    def __init__(
+        self,
+        config: ScorerConfig,
+        pool: PoolConfig,
+        pack: pa.Table | None = None,
+        written: WrittenQuestions | None = None,
+    ) -> None:
+        """The pool's deadline is of one batch's decoding, and of its models' calls; the others are the Scorer's."""
         tune_process(pool.threads)
         machine = own_resources()
         config = replace(config, decoders=pool.decoders_on(machine.cpus, machine.gpus))
         self.deadline = Deadline(pool.deadline)
-        self.scorer = Scorer(config, self._watch)
+        self.scorer = Scorer(config, self._watch, pack=pack, written=written)
         self.threads = ThreadPoolExecutor(BATCHES)
         self.batch = threading.local()
         """The seconds of the batch that a thread scores."""
@@ -71,7 +79,8 @@ class Replica:
 def score_batch(scorer: Scorer, asked: Sequence[ScoreRequest], metrics: Sequence[str]) -> list[dict[str, Answer]]:
     """The answers about every image, by metric."""
     images = [one.images[0] if len(one.images) == 1 else one.images for one in asked]
-    table = scorer.score(images, [one.prompt for one in asked], metrics)
+    questions = [one.questions for one in asked] if any(one.questions is not None for one in asked) else None
+    table = scorer.score(images, [one.prompt for one in asked], metrics, questions)
     answers: list[dict[str, Answer]] = [{} for _ in asked]
     columns = (table.column(name).to_pylist() for name in ("image_id", "metric", "score", "error"))
     for place, metric, score, error in zip(*columns, strict=True):

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from plumbline.operators.errors import ConfigError, install
-from plumbline.operators.metrics.metric import Metric
+from plumbline.operators.errors import ConfigError, SourceError, install
+from plumbline.operators.metrics.metric import Metric, PackedMetric
 from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
 from plumbline.operators.stages.graph import check_clips, make_nodes
 from plumbline.operators.wires.wire import Answer, ScoreRequest, Served
@@ -21,10 +21,15 @@ from plumbline.pipelines.plans.plan import Node, recipes_of
 from plumbline.pipelines.running.session import ray_session
 from plumbline.pipelines.serving.known_pair import KnownPair, score_known_pair
 from plumbline.pipelines.serving.listening import listening, names_of, run_app, take_token, url_of
+from plumbline.pipelines.serving.question_store import QuestionStore
 from plumbline.pipelines.serving.sentinel import Floats, Sentinel, read_baseline
 from plumbline.pipelines.serving.serve_config import ServeConfig
 from plumbline.pipelines.serving.service import Counters, ReplicaDied, Service
+from plumbline.pipelines.sources.question_packs import check_choices, pack_digest, read_pack
+from plumbline.pipelines.sources.question_packs.pack import QuestionPack
 from plumbline.pipelines.sources.uris import Uris
+
+LOG = logging.getLogger(__name__)
 
 HEALTH_SECONDS = 1.0
 """Between two looks of Ray Serve at a replica: how soon a dead one is missed."""
@@ -50,14 +55,50 @@ def find_nodes(config: ServeConfig) -> list[Node]:
     ]
 
 
-def find_served(config: ServeConfig, nodes: Sequence[Node]) -> Served:
-    """The metrics with the digests that a sweep's scores cells of the same metrics and models have."""
+def find_served(config: ServeConfig, nodes: Sequence[Node], pack: QuestionPack | None = None) -> Served:
+    """The metrics with the digests that a sweep's scores cells of the same metrics, models and pack have."""
     settled = {name: metric for node in nodes for name, metric in node.metrics.items()}
     metrics = {name: settled[name] for name in config.metrics}
-    digests = {name: recipes_of(name, metric, nodes, config.clips)["scores"].digest for name, metric in metrics.items()}
+    asked = "" if pack is None else pack_digest(pack)
+    digests = {
+        name: recipes_of(name, metric, nodes, config.clips, asked)["scores"].digest for name, metric in metrics.items()
+    }
     falling = frozenset(name for name, metric in metrics.items() if metric.falling)
     unranked = frozenset(name for name, metric in metrics.items() if not metric.ranks)
-    return Served(digests, config.one_reward(), falling, unranked)
+    packed = frozenset(name for name, metric in metrics.items() if isinstance(metric, PackedMetric))
+    return Served(digests, config.one_reward(), falling, unranked, packed)
+
+
+def read_served_pack(config: ServeConfig) -> QuestionPack | None:
+    """The benchmark's own questions, where there are any; logs their problems, and raises ConfigError for a pack that
+    cannot be read, or that a metric cannot score by.
+    """
+    file = config.pack.packed(config.storage)
+    if file is None:
+        return None
+    try:
+        pack = read_pack(file, "served")
+    except SourceError as error:
+        raise ConfigError(f"{file.key}: {error}") from error
+    check_choices(config.metrics, pack.choices, file.place.url)
+    for problem in pack.problems:
+        LOG.warning("%s", problem)
+    return pack
+
+
+def question_store(config: ServeConfig, nodes: Sequence[Node]) -> QuestionStore | None:
+    """Where questions are kept that a language model writes; None where no metric has any written."""
+    recipes = {
+        name: recipes_of(name, metric, nodes, config.clips)["questions"]
+        for node in nodes
+        if node.stage == "questions" and node.models
+        for name, metric in node.metrics.items()
+    }
+    if not recipes:
+        return None
+    store = open_store(config)
+    store.check()
+    return QuestionStore(store, recipes)
 
 
 def serve(config: ServeConfig, ready: Callable[[str, KnownPair], None]) -> None:
@@ -66,19 +107,22 @@ def serve(config: ServeConfig, ready: Callable[[str, KnownPair], None]) -> None:
     Raises ConfigError and ModelError before anything starts, OSError where the port is taken.
     """
     token, nodes = take_token(config.host, config.token_variable), find_nodes(config)
-    served = find_served(config, nodes)
+    pack = read_served_pack(config)
+    served = find_served(config, nodes, pack)
     try_services(nodes)
     sentinel = sentinel_of(config, served)
     with (
         listening(config.host, config.port) as listener,
         ray_session(ClusterConfig(address=config.address, pools={})),
-        run_replicas(config) as handle,
+        run_replicas(config, pack, question_store(config, nodes)) as handle,
     ):
         _run(config, token, served, sentinel, listener, handle, ready)
 
 
 @contextmanager
-def run_replicas(config: ServeConfig) -> Iterator[Any]:
+def run_replicas(
+    config: ServeConfig, pack: QuestionPack | None = None, written: QuestionStore | None = None
+) -> Iterator[Any]:
     """Ray Serve's handle of replicas that have loaded their models; Serve itself has no HTTP here."""
     try:
         from ray import serve as ray_serve
@@ -99,7 +143,7 @@ def run_replicas(config: ServeConfig) -> Iterator[Any]:
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
     name = f"plumbline-{uuid.uuid4().hex[:8]}"
     ray_serve.start(proxy_location="Disabled", logging_config={"log_level": "ERROR"})
-    bound = deployment.bind(config.scorer(), config.pool())
+    bound = deployment.bind(config.scorer(), config.pool(), None if pack is None else pack.questions, written)
     try:
         yield ray_serve.run(bound, name=name, route_prefix=None)
     finally:

@@ -7,6 +7,7 @@ from typing import Annotated
 from plumbline.operators.bounds import Checked, Natural, NotNegative, Positive, Seconds, at_least
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.image_decoding import ImageLimits
+from plumbline.operators.kept_prompts import KEPT_PROMPTS
 from plumbline.operators.metrics.table import AnyMetric
 from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.operators.scorer import ScorerConfig
@@ -14,6 +15,7 @@ from plumbline.operators.videos import Clips
 from plumbline.pipelines.base.cluster import PoolConfig
 from plumbline.pipelines.base.storage import Roots, StorageConfig
 from plumbline.pipelines.serving.listening import check_address
+from plumbline.pipelines.sources.question_packs import PackConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +46,9 @@ class LoadConfig(Checked):
     """Bytes of all requests that are not answered, or left images in the queue; a request beyond is answered by 429."""
     cached_scores: Natural = 200_000
     """Scores that are remembered, about 0.3 KB each; 0 remembers none."""
+    kept_prompts: Positive = KEPT_PROMPTS
+    """Prompts of each metric whose written questions a replica keeps in memory, about 1.2 KB a question; beyond that
+    the oldest go."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,6 +61,8 @@ class ServeConfig(LoadConfig):
     """By name."""
     limits: ImageLimits = field(default_factory=ImageLimits)
     clips: Clips = field(default_factory=Clips)
+    pack: PackConfig = field(default_factory=PackConfig)
+    """A benchmark's own questions, for images that come without any."""
     host: str = "127.0.0.1"
     """Where it listens; a host that others reach needs a token."""
     hosts: tuple[str, ...] = ()
@@ -79,7 +86,7 @@ class ServeConfig(LoadConfig):
     baseline_generator: str | None = None
     """Whose images of that run; needed where it has several."""
     store: str = "store"
-    """Folder or s3:// prefix of the store with the baseline."""
+    """Folder or s3:// prefix of the store with the baseline; questions that a language model writes are kept there."""
     storage: StorageConfig = field(default_factory=StorageConfig)
     num_cpus: NotNegative = 1.0
     """CPUs that each replica reserves."""
@@ -128,6 +135,7 @@ class ServeConfig(LoadConfig):
             limits=self.limits,
             clips=self.clips,
             on_gpu=self.num_gpus > 0,
+            kept_prompts=self.kept_prompts,
         )
 
     def pool(self) -> PoolConfig:

@@ -263,6 +263,8 @@ class Service:
 
 
 def _digest(asked: ScoreRequest) -> bytes:
-    """Of the image's bytes, frame by frame, and its prompt."""
+    """Of the image's bytes, frame by frame, its prompt, and the questions that came with it."""
     frames = [hashlib.sha256(image).digest() for image in asked.images]
-    return hashlib.sha256(b"".join([*frames, len(frames).to_bytes(8, "big"), asked.prompt.encode()])).digest()
+    texts = [asked.prompt] if asked.questions is None else [asked.prompt, repr(asked.questions)]
+    about = [hashlib.sha256(text.encode()).digest() for text in texts]
+    return hashlib.sha256(b"".join([*frames, len(frames).to_bytes(8, "big"), *about])).digest()

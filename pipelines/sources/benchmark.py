@@ -5,11 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from plumbline.operators import schemas
-from plumbline.operators.bounds import Checked, Positive
-from plumbline.operators.errors import ConfigError, check_known
-from plumbline.pipelines.base.storage import Roots, StorageConfig
-from plumbline.pipelines.sources.question_packs import PACKS, PackFile
-from plumbline.pipelines.sources.question_packs.pack import Convention
+from plumbline.operators.bounds import Positive
+from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.base.storage import Roots
+from plumbline.pipelines.sources.question_packs import PackConfig
 
 IMAGE_COLUMNS = ("image_id", "prompt_id", "image", "uri")
 PROMPT_COLUMNS = ("prompt_id", "text", "skills")
@@ -63,10 +62,11 @@ class PromptColumnsConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BenchmarkConfig(Checked):
+class BenchmarkConfig(PackConfig):
     """The prompts, and the images that each generator made of them."""
 
     section: ClassVar[str] = "benchmark."
+    pack_key: ClassVar[str] = "benchmark.question_pack"
     name: str
     """The benchmark's name, such as genai_bench."""
     prompts: str | None
@@ -96,20 +96,9 @@ class BenchmarkConfig(Checked):
     questions: str | None = None
     """The released file or folder with the benchmark's own questions; where it is benchmark.prompts too, prompts are
     read of it."""
-    question_pack: str | None = None
-    """In which release's layout they are, as the ready-made benchmarks with questions name it (docs/questions.md)."""
-    convention: Convention = "released"
-    """Whether they are read as the release's code reads them, or without its slips, as they are meant
-    (docs/questions.md)."""
-
-    def packed(self, storage: StorageConfig) -> PackFile | None:
-        """Where its own questions are, if it has any."""
-        if self.questions is None or self.question_pack is None:
-            return None
-        return PackFile(pack=self.question_pack, place=storage.locate(self.questions), convention=self.convention)
 
     def __post_init__(self) -> None:
-        Checked.__post_init__(self)
+        PackConfig.__post_init__(self)
         if not self.name or "/" in self.name:
             raise ConfigError(f"benchmark.name: expected a name without '/', got {self.name!r}")
         if isinstance(self.generators, Mapping) == (self.images is not None):
@@ -126,13 +115,6 @@ class BenchmarkConfig(Checked):
                 f"benchmark.prompts_from: expected null beside benchmark.prompts={self.prompts}, "
                 f"got {self.prompts_from!r}; set one of them"
             )
-        if (self.questions is None) != (self.question_pack is None):
-            raise ConfigError(
-                "benchmark: expected questions and question_pack together, "
-                f"got questions={self.questions!r} and question_pack={self.question_pack!r}; set both, or none"
-            )
-        if self.question_pack is not None:
-            check_known("benchmark.question_pack", self.question_pack, PACKS)
         for name in self.generators or ():
             if not name or "/" in name:
                 raise ConfigError(f"benchmark.generators: expected names without '/', got {name!r}")

@@ -236,11 +236,10 @@ def with_pack(sources: Sources, packed: PackFile, suite: str) -> Sources:
             f"{pack.places[unknown[0]]}: prompt_id {unknown[0]!r} is not among the benchmark's prompts{others}; "
             "nothing is asked about it"
         )
-    choices = pack.questions.filter(pack.questions.column("error").is_null()).column("choices").to_pylist()
     return sources._replace(
         packed=replace(packed, digest=pack_digest(pack)),
         pack_problems=tuple(problems),
-        pack_choices=frozenset(map(len, choices)),
+        pack_choices=pack.choices,
     )
 
 

@@ -16,6 +16,7 @@ from plumbline.pipelines.maintenance.working_sweeps import deletions
 from plumbline.pipelines.plans.plan import Plan, make_plan
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.running.executor import Executor, choose_executor
+from plumbline.pipelines.sources.question_packs import check_choices
 from plumbline.pipelines.sources.sources import Sources, open_sources, with_pack
 from plumbline.pipelines.sources.uris import Uris, benchmark_uris
 
@@ -111,10 +112,7 @@ def uris_of(config: SweepConfig) -> Uris:
 
 def check_pack(config: SweepConfig, sources: Sources) -> None:
     """Raises ConfigError where a metric cannot score by the questions that the benchmark ships; logs their problems."""
-    for name, metric in config.metrics.items():
-        refusal = metric.refusal_of_pack(sources.pack_choices) if isinstance(metric, PackedMetric) else None
-        if refusal is not None:
-            raise ConfigError(f"metrics.{name}: with the questions of {config.benchmark.questions}, {refusal}")
+    check_choices(config.metrics, sources.pack_choices, str(config.benchmark.questions))
     for problem in sources.pack_problems:
         LOG.warning("%s", problem)
 

@@ -232,3 +232,28 @@ def test_options_are_the_words_of_their_names_and_models_load_without_false_alar
     printed, told = capfd.readouterr()
     assert "0,clipscore,True" in printed and "vqascore" in printed
     assert not any(word in told.lower() for word in ("warn", "error", "expected", "longer")), told
+
+
+def test_questions_beside_images_are_what_a_benchmarks_metric_asks(images: list[bytes], prompts: list[str]) -> None:
+    """Pairs, or objects with choices and parents: a child counts only where its parent holds."""
+    scorer = open_scorer("metric=[geneval2,dsg_1k]", "models=shapes")
+    yes_or_no = {"choices": ["yes", "no"], "answer": "yes"}
+    parent = {"text": "is there a circle?", **yes_or_no, "question_id": "1"}
+    child = {"text": "is it red?", **yes_or_no, "parents": ["1"]}
+    pairs = [["Are there any circles in the image?", "Yes"]]
+    table = scorer.score(images[:3], prompts[:3], questions=[pairs, [parent, child], None])
+    soft, *unfit = scores_of(table, "geneval2")
+    assert soft is not None and 0 < soft < 1 and unfit == [None, None]
+    by_objects = next(row for row in table.to_pylist() if row["metric"] == "dsg_1k" and row["image_id"] == "1")
+    first, second = by_objects["elements"]
+    assert [first["text"], second["text"]] == ["is there a circle?", "is it red?"]
+    assert second["score"] <= first["score"] and by_objects["score"] == (first["score"] + second["score"]) / 2
+    reasons = [row["error"]["message"] for row in table.to_pylist() if row["error"] is not None]
+    assert len(reasons) == 4 and any("share takes the likeliest of several choices" in reason for reason in reasons)
+    with pytest.raises(ConfigError, match="got 1 images and 2 entries"):
+        scorer.score(images[:1], prompts[:1], questions=[pairs, pairs])
+
+
+def test_questions_that_no_metric_asks_are_refused(scorer: Scorer, images: list[bytes], prompts: list[str]) -> None:
+    with pytest.raises(ConfigError, match="vqascore and clipscore would ignore them"):
+        scorer.score(images[:1], prompts[:1], ["vqascore", "clipscore"], questions=[[["Is it red?", "Yes"]]])

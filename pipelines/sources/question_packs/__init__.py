@@ -1,10 +1,14 @@
 """The question packs by name, each with the function that reads its released files."""
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
-from plumbline.operators.errors import SourceError
+from plumbline.operators.bounds import Checked
+from plumbline.operators.errors import ConfigError, SourceError, check_known
 from plumbline.operators.extensions import Extensions
-from plumbline.pipelines.base.storage import Place, readable_errors
+from plumbline.operators.metrics.metric import Metric, PackedMetric
+from plumbline.pipelines.base.storage import Place, StorageConfig, readable_errors
 from plumbline.pipelines.cells.cells import digest
 from plumbline.pipelines.sources.question_packs.pack import Convention, PackReader, QuestionPack, gather
 
@@ -21,6 +25,38 @@ PACKS = Extensions[PackReader](
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PackConfig(Checked):
+    """A benchmark's own questions, as a configuration names them."""
+
+    section: ClassVar[str] = "pack."
+    pack_key: ClassVar[str] = "pack.question_pack"
+    questions: str | None = None
+    """The released file or folder with the benchmark's own questions."""
+    question_pack: str | None = None
+    """In which release's layout they are, as the ready-made benchmarks with questions name it (docs/questions.md)."""
+    convention: Convention = "released"
+    """Whether they are read as the release's code reads them, or without its slips, as they are meant
+    (docs/questions.md)."""
+
+    def __post_init__(self) -> None:
+        Checked.__post_init__(self)
+        if (self.questions is None) != (self.question_pack is None):
+            raise ConfigError(
+                f"{self.section.rstrip('.')}: expected questions and question_pack together, "
+                f"got questions={self.questions!r} and question_pack={self.question_pack!r}; set both, or none"
+            )
+        if self.question_pack is not None:
+            check_known(self.pack_key, self.question_pack, PACKS)
+
+    def packed(self, storage: StorageConfig) -> "PackFile | None":
+        """Where the questions are, if there are any."""
+        if self.questions is None or self.question_pack is None:
+            return None
+        place, key = storage.locate(self.questions), self.key_of("questions")
+        return PackFile(pack=self.question_pack, place=place, convention=self.convention, key=key)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PackFile:
     """Where a benchmark's own questions are, and how they are read."""
 
@@ -28,6 +64,8 @@ class PackFile:
     """One of PACKS."""
     place: Place
     convention: Convention = "released"
+    key: str = "benchmark.questions"
+    """What names the file in a configuration."""
     digest: str = ""
     """Of what was read when the run was planned; empty where nothing has been read yet."""
 
@@ -37,13 +75,21 @@ def read_pack(file: PackFile, suite: str) -> QuestionPack:
 
     A row that cannot be read is one of the pack's `problems` and costs nothing else.
     """
-    with readable_errors(file.place, "benchmark.questions"):
+    with readable_errors(file.place, file.key):
         pack = gather(PACKS[file.pack](file.place, file.convention), suite)
     if file.digest and pack_digest(pack) != file.digest:
         raise SourceError(
             f"{file.place}: the questions have changed since the run was planned; run again: the plan is made anew"
         )
     return pack
+
+
+def check_choices(metrics: Mapping[str, Metric], choices: Collection[int], where: str) -> None:
+    """Raises ConfigError for a metric that cannot score by questions with these numbers of choices."""
+    for name, metric in metrics.items():
+        refusal = metric.refusal_of_pack(choices) if isinstance(metric, PackedMetric) else None
+        if refusal is not None:
+            raise ConfigError(f"metrics.{name}: with the questions of {where}, {refusal}")
 
 
 def pack_digest(pack: QuestionPack) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from plumbline.operators.metrics import parsing
+from plumbline.operators.metrics.question_list import BadQuestion, read_pair
 from plumbline.operators.metrics.writing import WrittenQuestion
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import Refused, parse_json
@@ -75,21 +76,17 @@ def _atoms(line: PackLine, prompt_id: str, text: str) -> Iterator[PackRow]:
     """A row for each question of a prompt; the prompt's skill is its number of atoms."""
     values = line.values
     skills = the_texts(values.get("skills"), "skills")
-    pairs = [_pair(pair) for pair in values.get("vqa_list") or ()]
+    pairs = listed if isinstance(listed := values.get("vqa_list"), list) else []
     if not pairs or len(pairs) != len(skills):
         raise Refused("no_questions", f"expected as many skills as questions, found {len(skills)} and {len(pairs)}")
     atoms = values.get("atom_count")
     own = (f"{atoms} atoms",) if isinstance(atoms, int) else ()
-    for number, ((question, answer), skill) in enumerate(zip(pairs, skills, strict=True)):
-        asked = WrittenQuestion(str(number), question, (answer,), answer, skill)
-        yield PackRow(line.where, prompt_id, text, asked, own)
-
-
-def _pair(pair: Any) -> tuple[str, str]:
-    question, answer = the_texts(pair, "vqa_list") if isinstance(pair, list) and len(pair) == 2 else ("", "")
-    if not (question.strip() and answer.strip()):
-        raise Refused("no_pair", f"expected [question, answer] in 'vqa_list', found {parsing.shown(str(pair))}")
-    return question, answer
+    try:
+        asked = [read_pair(pair, number, skill) for number, (pair, skill) in enumerate(zip(pairs, skills, strict=True))]
+    except BadQuestion as error:
+        raise Refused("no_pair", f"vqa_list: {error}") from error
+    for question in asked:
+        yield PackRow(line.where, prompt_id, text, question, own)
 
 
 PARTS = ("cultural_common_sense", "spatio-temporal_reasoning", "natural_science")

@@ -64,6 +64,12 @@ class QuestionPack(NamedTuple):
     places: dict[str, str]
     """By prompt_id, the file and the row in which it stands first."""
 
+    @property
+    def choices(self) -> frozenset[int]:
+        """How many choices its questions have."""
+        sound = self.questions.filter(self.questions.column("error").is_null())
+        return frozenset(map(len, sound.column("choices").to_pylist()))
+
 
 @dataclass(slots=True)
 class _Prompt:
