@@ -71,7 +71,7 @@ def decode_each(encoded: bytes, limits: ImageLimits, clips: Clips) -> Iterator[I
     if demuxer is None or len(encoded) > limits.max_bytes:
         yield decode_bytes(encoded, limits)
     else:
-        yield from _frames(encoded, demuxer, limits, clips.frames)
+        yield from _frames(encoded, demuxer, limits, clips)
 
 
 def decode_bytes(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
@@ -88,7 +88,7 @@ class _Refused(Exception):
         self.error = error
 
 
-def _frames(encoded: bytes, demuxer: str, limits: ImageLimits, count: int) -> Iterator[Image.Image | RowError]:
+def _frames(encoded: bytes, demuxer: str, limits: ImageLimits, clips: Clips) -> Iterator[Image.Image | RowError]:
     """Whatever FFmpeg raises is about these bytes, and so costs this row alone."""
 
     def check(width: int, height: int) -> None:
@@ -96,7 +96,7 @@ def _frames(encoded: bytes, demuxer: str, limits: ImageLimits, count: int) -> It
             raise _Refused(refusal)
 
     try:
-        yield from sample_frames(encoded, demuxer, count, seconds=limits.max_seconds, check=check)
+        yield from sample_frames(encoded, demuxer, clips, seconds=limits.max_seconds, check=check)
     except _Refused as refused:
         yield refused.error
     except CostlyImage:

@@ -106,6 +106,9 @@ MODULES = pa.schema(
 )
 """As ANSWERS, of questions that modules answer."""
 
+RATINGS_GIVEN = pa.list_(pa.struct([("name", pa.string()), ("value", pa.float64())]))
+"""The numbers of a judge's verdict, or of a reward, by what they rate."""
+
 SIMILARITIES = pa.schema(
     [
         *_IMAGE_COLUMNS,
@@ -114,11 +117,13 @@ SIMILARITIES = pa.schema(
         ("error", ERROR),
         *_STANDS_ON,
         ("images", pa.list_(pa.float32())),
+        ("ratings", RATINGS_GIVEN),
     ]
 )
 """`similarity` is as the model gives it, a cosine or a reward; `truncated` tells that the text was longer than the
 model's context. `images` is null for a row of one image; of a row of several it is the similarity of each, and
-`similarity` their mean."""
+`similarity` their mean. `ratings` is what the reward of a row of one image or video is made of, null where the model
+gives one number."""
 
 CAPTIONS = over_images(
     ("captions", pa.list_(pa.struct([("text", pa.string()), ("width", pa.int32()), ("height", pa.int32())])))
@@ -133,9 +138,6 @@ REGIONS = over_images(("regions", pa.list_(pa.list_(REGION))))
 
 DESCRIPTIONS = over_images(("descriptions", pa.list_(pa.string())))
 """What a language model makes of captions and regions: one for each image of the row."""
-
-RATINGS_GIVEN = pa.list_(pa.struct([("name", pa.string()), ("value", pa.float64())]))
-"""The numbers of a judge's verdict, by what they rate."""
 
 VERDICTS = over_images(("verdicts", pa.list_(pa.struct([("ratings", RATINGS_GIVEN), ("rationale", pa.string())]))))
 """How well a judge finds an image, or its description, to fit the prompt, and why: one for each image of the row."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from PIL import Image
 
-from plumbline.operators.bounds import Checked, Positive
+from plumbline.operators.bounds import AboveZero, Checked, Positive
 from plumbline.operators.image_completeness import BrokenImage, CostlyImage
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ FRAME_SECONDS = "frame_seconds"
 """Where `info` of a sampled frame keeps how long a part of its video it stands for."""
 BOX_HEADER = 8
 """Bytes of the size and the kind of a box of an MP4 or MOV."""
+RATED_FRAMES = 4, 768
+"""Fewest and most that are looked at of a video by its seconds: FPS_MIN_FRAMES and FPS_MAX_FRAMES of qwen-vl-utils."""
 SPARE_FRAMES = 1.5
 """By which a video's last frame may end before the video's declared duration."""
 
@@ -43,13 +45,12 @@ def demuxer_of(encoded: bytes) -> str | None:
 
 
 def sample_frames(
-    encoded: bytes, demuxer: str, count: int, *, seconds: float, check: Callable[[int, int], Any]
+    encoded: bytes, demuxer: str, clips: "Clips", *, seconds: float, check: Callable[[int, int], Any]
 ) -> Iterator[Image.Image]:
-    """`count` frames of a video as RGB, evenly from its first to its last; all of them where it has fewer.
+    """The frames of a video that are looked at, as RGB, evenly from its first to its last.
 
-    They are decoded one after the other, and none is held. The k-th is number floor(k (n - 1) / (count - 1)) of n, in
-    the order in which they are shown, as chat models for videos sample theirs. `check` is called with the width and
-    height of each before it becomes an image, and may raise. Each has its FRAME_SECONDS.
+    They are decoded one after the other, and none is held. `check` is called with the width and height of each before
+    it becomes an image, and may raise. Each has its FRAME_SECONDS.
 
     Raises BrokenImage where the video is damaged or ends early, CostlyImage after `seconds` of processor time.
     """
@@ -61,18 +62,22 @@ def sample_frames(
         raise BrokenImage("it ends before the size that it declares")
     try:
         times = _times(encoded, demuxer, stop)
-        sampled = min(count, len(times))
-        wanted = iter(times[place] for place in np.linspace(0, len(times) - 1, sampled, dtype=int))
-        target = next(wanted)
         with _opened(encoded, demuxer) as container:
             video = container.streams.video[0]
-            seconds_each = _length(times) * float(video.time_base or 0) / sampled
+            length = _length(times) * float(video.time_base or 0)
+            places = clips.places(len(times), float(len(times) / video.average_rate) if video.average_rate else length)
+            wanted = iter(times[place] for place in places)
+            target = next(wanted)
+            seconds_each = length / len(places)
             video.codec_context.thread_count = 1  # so that this thread's time is all that is spent
             video.codec_context.options = STRICT
             check(video.width, video.height)
             for frame in container.decode(video):
                 _require_time(stop)
-                if (frame.pts if frame.pts is not None else frame.dts) < target:
+                shown = frame.pts if frame.pts is not None else frame.dts
+                if shown is None:
+                    raise BrokenImage("it does not say when a frame is shown")
+                if shown < target:
                     continue
                 check(frame.width, frame.height)
                 image = Image.fromarray(frame.to_ndarray(format="rgb24"))
@@ -185,9 +190,25 @@ class Clips(Checked):
     section: ClassVar[str] = "clips."
     frames: Positive = 4
     """Of a video, sampled evenly from its first to its last; nearly as good as all of them by the paper."""
+    rate: AboveZero | None = None
+    """Frames of a video that are looked at for each of its seconds, in place of `frames`: an even number, at least 4
+    and at most 768, as Qwen-VL's own code takes them."""
     shown: Literal["each", "grid", "video"] = "each"
     """`each` by itself, the row's score being their mean; all as one picture, a `grid` read line by line; or as the one
     `video` that a model reads which takes videos."""
+
+    def places(self, frames: int, seconds: float) -> list[int]:
+        """Which of a video's `frames` are looked at, that last so many `seconds`; all where it has too few.
+
+        The k-th of c is number floor(k (n - 1) / (c - 1)) of n, as chat models for videos sample theirs. Where there is
+        a rate, c is what smart_nframes of qwen-vl-utils says, and numbers are rounded as by its _read_video_decord.
+        """
+        if self.rate is None:
+            return [int(place) for place in np.linspace(0, frames - 1, min(self.frames, frames), dtype=int)]
+        fewest, most = RATED_FRAMES
+        wanted = min(max(seconds * self.rate, fewest), min(most, frames) // 2 * 2)
+        count = min(max(2 * round(wanted / 2), 1), frames)
+        return [int(place) for place in np.linspace(0, frames - 1, count).round()]
 
     def semantic(self) -> dict[str, Any]:
         """What of it can change a result, for the cells' keys, which are older than it."""

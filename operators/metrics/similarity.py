@@ -7,7 +7,7 @@ ones are in conf/metric, their scales in docs/conventions.md.
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from plumbline.operators.metrics.answered import Scored
+from plumbline.operators.metrics.answered import Rating, Scored
 from plumbline.operators.metrics.metric import Evidence, Metric
 from plumbline.operators.models.calls import Measure, PixelRule
 
@@ -45,5 +45,7 @@ class SimilarityConfig(Metric):
         return {}
 
     def score(self, evidence: Evidence) -> Scored:
-        """The model's number."""
-        return Scored(evidence.row["similarity"], truncated=evidence.row["truncated"])
+        """The model's number, with what it is made of."""
+        parts = evidence.row.get("ratings")
+        ratings = None if parts is None else tuple(Rating(**part) for part in parts)
+        return Scored(evidence.row["similarity"], truncated=evidence.row["truncated"], ratings=ratings)

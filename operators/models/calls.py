@@ -1,7 +1,7 @@
 """The model calls that metrics are made of, as protocols a backend implements and an operator relies on."""
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from PIL import Image
@@ -252,6 +252,8 @@ class Compared(NamedTuple):
     """In the measure that was asked for."""
     truncated: bool
     """Whether the text was longer than the model's context, and cut."""
+    ratings: Mapping[str, float] | None = None
+    """What the number is made of, by name, where a model gives several."""
 
 
 class SimilarityModel(ImageModel, Protocol):

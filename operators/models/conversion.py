@@ -22,13 +22,15 @@ from plumbline.operators.errors import ModelError
 from plumbline.operators.models.checkpoints.parts import INSTRUCTION, SMALL_FILES, find_part
 from plumbline.operators.models.families.open_clip import CONFIG, WEIGHTS
 from plumbline.operators.models.networks.blip import VISION_EPSILON
-from plumbline.operators.models.networks.hpsv3 import PROMPT, REWARD_TOKEN, HpsV3
+from plumbline.operators.models.networks.hpsv3 import REWARD_TOKEN, HpsV3
 from plumbline.operators.models.networks.image_reward import ImageReward
 from plumbline.operators.models.networks.open_clip import clip_config, clip_weights, renamed
 from plumbline.operators.models.networks.pyramid_clip import LEFFS, PyramidClip
+from plumbline.operators.models.networks.reward_tokens import PROMPT
+from plumbline.operators.models.networks.videoalign import RATED, VideoReward
 from plumbline.operators.models.processing import clip_processor, load_tokenizer, readable_load
 
-Release = Literal["open_clip", "pyramid_clip", "imagereward", "hpsv3"]
+Release = Literal["open_clip", "pyramid_clip", "imagereward", "hpsv3", "videoalign"]
 Weights = dict[str, torch.Tensor]
 
 NESTED = ("state_dict", "model")
@@ -65,6 +67,18 @@ QWEN_NAMES = (
 """From the names of Qwen2-VL before transformers 4.52 to those since."""
 
 
+RELEASED_SETTINGS = "model_config.json"
+"""Of VideoAlign, in the folder above the one of its weights."""
+VIDEOALIGN: Mapping[str, Any] = {
+    "fps": 2,
+    "num_frames": None,
+    "eval_dim": ["VQ", "MQ", "TA"],
+    "sample_type": "uniform",
+    "prompt_template_type": "detailed_special",
+}
+"""How VideoAlign's release looks at a video and asks about it (KwaiVGI/VideoAlign 219ab9d, train.sh)."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConvertConfig:
     """What is made a checkpoint."""
@@ -78,7 +92,8 @@ class ConvertConfig:
     output: str
     """The folder to make; it must not be there."""
     instruction: str | None = None
-    """Of hpsv3: the release's file data_collator_qwen.py, which says what it was trained to read; it is not run."""
+    """The file of the release's source that says what the model was trained to read: of hpsv3 data_collator_qwen.py, of
+    videoalign prompt_template.py; it is not run."""
 
 
 class Made(NamedTuple):
@@ -232,34 +247,115 @@ def _is_unused(name: str) -> bool:
 
 def _hpsv3(config: ConvertConfig, tensors: Weights, base: Path, making: Path) -> Made:
     """A Qwen2-VL with a token more, its images at one size, and the instruction that it was trained to read."""
-    (making / INSTRUCTION).write_text(_read_instruction(config.instruction))
+    parts = ("INSTRUCTION", "prompt_with_special_token")
+    (making / INSTRUCTION).write_text(
+        _read_instruction(config.instruction, "data_collator_qwen.py", parts, (REWARD_TOKEN,))
+    )
     weights = {name: tensor for name, tensor in _renamed(tensors, QWEN_NAMES).items() if name != "lm_head.weight"}
-    fields, tokenizer = _base_config(base), load_tokenizer(base)
-    tokenizer.add_special_tokens({"additional_special_tokens": [REWARD_TOKEN]}, replace_extra_special_tokens=False)
-    fields.text_config.vocab_size = len(tokenizer)
-    fields.architectures = [HpsV3.__name__]
-    for file in base.glob("*chat_template*"):
-        shutil.copy(file, making)
+    fields = _token_reward(base, making, (REWARD_TOKEN,))
     images = json.loads((base / "preprocessor_config.json").read_text())
     size = {"shortest_edge": PIXELS, "longest_edge": PIXELS}
     images |= {"min_pixels": PIXELS, "max_pixels": PIXELS} | ({"size": size} if "size" in images else {})
     (making / "preprocessor_config.json").write_text(json.dumps(images, indent=1))
+    fields.architectures = [HpsV3.__name__]
     fields.save_pretrained(making)
-    tokenizer.save_pretrained(making)
     with torch.device("meta"):
         return Made(HpsV3(fields), weights, weights)
 
 
-def _read_instruction(file: str | None) -> str:
-    """The two texts that stand as constants in the release's source, which is parsed and not run."""
+def _videoalign(config: ConvertConfig, tensors: Weights, base: Path, making: Path) -> Made:
+    """A Qwen2-VL with three tokens more and its adapter merged, and how its release looks at videos and scores them."""
+    source = Path(config.weights).expanduser().absolute().parent.parent / RELEASED_SETTINGS
+    settings = _read_settings(source)
+    template = ("DETAILED_PROMPT_WITH_SPECIAL_TOKEN",)
+    (making / INSTRUCTION).write_text(
+        _read_instruction(config.instruction, "prompt_template.py", template, tuple(RATED.values()))
+    )
+    merged = {name: tensor for name, tensor in _merged(tensors, settings.scaling).items() if name != "lm_head.weight"}
+    weights = _renamed(merged, QWEN_NAMES)
+    fields = _token_reward(base, making, tuple(RATED.values()))
+    shutil.copy(base / "preprocessor_config.json", making)
+    fields.reward_heads = len(weights.get("rm_head.weight", ()))
+    if fields.reward_heads not in (1, len(RATED)):
+        raise ModelError(
+            f"{config.weights}: expected rm_head.weight of 1 row or {len(RATED)}, found {fields.reward_heads}"
+        )
+    fields.reward_means, fields.reward_stds = settings.means, settings.stds
+    fields.max_frame_pixels = settings.max_frame_pixels
+    fields.architectures = [VideoReward.__name__]
+    fields.save_pretrained(making)
+    with torch.device("meta"):
+        return Made(VideoReward(fields), weights, weights)
+
+
+class VideoAlignSettings(NamedTuple):
+    """What the release's model_config.json says."""
+
+    scaling: Callable[[int], float]
+    """By the adapter's rank, what it is multiplied with."""
+    max_frame_pixels: int
+    means: list[float]
+    stds: list[float]
+
+
+def _read_settings(file: Path) -> VideoAlignSettings:
+    """Raises ModelError for a model that looks at videos, or is asked, in another way than the release."""
+    if not file.is_file():
+        raise ModelError(f"{file}: no such file; keep the weights where the release has them, in a folder below it")
+    with readable_load(file.parent, file.name):
+        settings = json.loads(file.read_text())
+        data, adapter = settings["data_config"], settings["peft_lora_config"]
+        scores = settings.get("inference_config") or {}
+        alpha, root = float(adapter["lora_alpha"]), bool(adapter.get("use_rslora"))
+        found = {"fps": data["fps"], "num_frames": data.get("num_frames"), "eval_dim": data["eval_dim"]}
+        found |= {name: data[name] for name in ("sample_type", "prompt_template_type")}
+        means, stds = (
+            [float(scores.get(f"{dim}_{name}", empty)) for dim in VIDEOALIGN["eval_dim"]]
+            for name, empty in (("mean", 0), ("std", 1))
+        )
+        most = int(data["max_frame_pixels"])
+    other = [f"{name}={value!r}" for name, value in found.items() if value != VIDEOALIGN[name]]
+    if other:
+        raise ModelError(f"{file}: {', '.join(other)}, where the release has {VIDEOALIGN}; only the release is served")
+    return VideoAlignSettings(lambda rank: alpha / (rank**0.5 if root else rank), most, means, stds)
+
+
+def _merged(tensors: Weights, scaling: Callable[[int], float]) -> Weights:
+    """The weights of a network of peft's with its adapter in them, in float32, as a bfloat16 would round it away."""
+    named = {name.removeprefix("base_model.model."): tensor for name, tensor in tensors.items()}
+    merged = {name: tensor for name, tensor in named.items() if ".lora_" not in name and ".base_layer." not in name}
+    for name, tensor in named.items():
+        if ".base_layer." in name:
+            layer = name.partition(".base_layer.")[0]
+            weight = tensor.float()
+            if name.endswith(".weight"):
+                halves = [named.get(f"{layer}.lora_{half}.default.weight") for half in ("A", "B")]
+                if halves[0] is None or halves[1] is None:
+                    raise ModelError(f"{layer}: its adapter is missing; download the release again")
+                weight = weight + scaling(len(halves[0])) * (halves[1].float() @ halves[0].float())
+            merged[name.replace(".base_layer.", ".")] = weight
+    return merged
+
+
+def _token_reward(base: Path, making: Path, tokens: Sequence[str]) -> Any:
+    """The configuration of a Qwen2-VL whose tokenizer has `tokens` more; writes the tokenizer and its template."""
+    fields, tokenizer = _base_config(base), load_tokenizer(base)
+    tokenizer.add_special_tokens({"additional_special_tokens": [*tokens]}, replace_extra_special_tokens=False)
+    fields.text_config.vocab_size = len(tokenizer)
+    for file in base.glob("*chat_template*"):
+        shutil.copy(file, making)
+    tokenizer.save_pretrained(making)
+    return fields
+
+
+def _read_instruction(file: str | None, released: str, names: Sequence[str], tokens: Sequence[str]) -> str:
+    """The texts that stand under these names as constants in the release's source, which is parsed and not run."""
     if file is None or not Path(file).is_file():
-        raise ModelError("instruction: expected the release's file data_collator_qwen.py; set instruction=PATH")
+        raise ModelError(f"instruction: expected the release's file {released}; set instruction=PATH")
     try:
         statements = ast.parse(Path(file).read_text()).body
     except (SyntaxError, ValueError) as error:
-        raise ModelError(
-            f"{file}: not Python source ({error}); expected the release's data_collator_qwen.py"
-        ) from error
+        raise ModelError(f"{file}: not Python source ({error}); expected the release's {released}") from error
     texts = {
         target.id: statement.value.value
         for statement in statements
@@ -267,11 +363,9 @@ def _read_instruction(file: str | None) -> str:
         for target in statement.targets
         if isinstance(target, ast.Name)
     }
-    instruction = str(texts.get("INSTRUCTION", "")) + str(texts.get("prompt_with_special_token", ""))
-    if instruction.count(PROMPT) != 1 or instruction.count(REWARD_TOKEN) != 1:
-        raise ModelError(
-            f"{file}: expected INSTRUCTION with {PROMPT} and prompt_with_special_token with {REWARD_TOKEN}, each once"
-        )
+    instruction = "".join(str(texts.get(name, "")) for name in names)
+    if any(instruction.count(mark) != 1 for mark in (PROMPT, *tokens)):
+        raise ModelError(f"{file}: expected {' and '.join(names)} with {', '.join((PROMPT, *tokens))}, each once")
     return instruction
 
 
@@ -284,4 +378,5 @@ RELEASES: Mapping[Release, Callable[[ConvertConfig, Weights, Path, Path], Made]]
     "pyramid_clip": _pyramid_clip,
     "imagereward": _image_reward,
     "hpsv3": _hpsv3,
+    "videoalign": _videoalign,
 }

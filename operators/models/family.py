@@ -73,6 +73,8 @@ class Family(Generic[Config]):
     """Of a family that serves `similarity`, what its numbers can be."""
     pixels: tuple[PixelRule, ...] = ("processor",)
     """Of such a family, how images can be made its input."""
+    films: bool = False
+    """Whether it looks at videos as wholes and at nothing else."""
     precise: bool = False
     """Whether `dtype=auto` is float32 on a GPU too."""
     version: Callable[[Fields], int] = lambda fields: 1

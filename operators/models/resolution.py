@@ -75,7 +75,8 @@ def takes_videos(config: ModelConfig) -> bool:
     """Whether the model is shown the frames of a video as one; raises ModelError where its config.json cannot be
     read.
     """
-    return FAMILIES[config.family].profile is not None and find_vqa_profile(config).films
+    family = FAMILIES[config.family]
+    return family.films or (family.profile is not None and find_vqa_profile(config).films)
 
 
 def _read_config(part: Part, family: str) -> Fields:

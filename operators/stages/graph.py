@@ -53,14 +53,21 @@ def check_models(nodes: Sequence[GraphNode], models: Mapping[str, ModelConfig]) 
 
 
 def check_clips(nodes: Sequence[GraphNode], models: Mapping[str, ModelConfig], clips: Clips) -> None:
-    """Raises ConfigError where rows are to be shown as videos to a model that takes images alone."""
+    """Raises ConfigError where rows are to be shown as videos to a model that takes images alone, or as images to one
+    that takes videos alone.
+    """
     looking = [next(iter(node.roles.values())) for node in nodes if node.stage.decodes and node.roles]
-    for role in looking if clips.shown == "video" else []:
-        if not takes_videos(models[role]):
+    for role in looking:
+        if clips.shown != "video" and FAMILIES[models[role].family].films:
             raise ConfigError(
-                f"clips.shown: video wants a model that takes videos (a Qwen2-VL or Qwen2.5-VL of family vlm on "
-                f"engine=transformers), and the role {role!r} is {models[role].checkpoint}; set clips.shown=each or "
-                "clips.shown=grid, or another model"
+                f"clips.shown: the role {role!r} is a {models[role].family}, which looks at a video as a whole, and "
+                f"clips.shown={clips.shown}; set clips.shown=video and clips.rate=2"
+            )
+        if clips.shown == "video" and not takes_videos(models[role]):
+            raise ConfigError(
+                "clips.shown: video wants a model that takes videos (a Qwen2-VL or Qwen2.5-VL of family vlm on "
+                f"engine=transformers, or VideoAlign's), and the role {role!r} is {models[role].checkpoint}; set "
+                "clips.shown=each or clips.shown=grid, or another model"
             )
 
 

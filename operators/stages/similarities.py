@@ -84,6 +84,11 @@ class SimilaritiesStage(ImagesStage):
         """One image by every rule."""
         return {rule: self.model.preprocess(image, rule) for rule in self.rules}
 
+    def preprocess_video(self, frames: Sequence[Image.Image], seconds: float) -> Mapping[PixelRule, Any]:
+        """The frames of one video: models that take videos know one rule."""
+        video = super().preprocess_video(frames, seconds)
+        return dict.fromkeys(self.rules, video)
+
     def asked(self, inputs: Inputs) -> Mapping[str, PromptTexts]:
         prompts = self._texts(inputs.prompts)
         return {name: PromptTexts(prompts, self.metrics[name]) for name in inputs.metrics}
@@ -140,4 +145,11 @@ def _columns(results: Sequence[Compared | RowError]) -> dict[str, Any]:
     if errors:
         return {"error": rows.error_value(errors[0])}
     columns = {"similarity": fmean(similarities), "truncated": any(result.truncated for result in sound)}
-    return columns if len(sound) == 1 else {**columns, "images": similarities}
+    if len(sound) > 1:
+        return {**columns, "images": similarities}
+    ratings = sound[0].ratings
+    return (
+        columns
+        if ratings is None
+        else {**columns, "ratings": [{"name": name, "value": value} for name, value in ratings.items()]}
+    )

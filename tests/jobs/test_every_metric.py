@@ -27,30 +27,39 @@ PACKS = {
     "wise_verified": "wise_verified",
 }
 """Of metrics that score by a benchmark's own questions, whose these are."""
+VIDEOS = {"videoalign": "videos"}
+"""Of metrics that look at videos alone; an image is one that stands still."""
 SCORELESS = {"vq2_released"}
 """Whose phrases are drawn at a temperature of 1, where the embedded world's writer says nothing readable."""
+GROUPS = PACKS | VIDEOS
 Rows = Sequence[Mapping[str, Any]]
 
 
 @pytest.fixture(scope="module")
 def scores(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Rows]:
-    """A metric's rows, of one sweep by all metrics that need no pack of questions, or by all that need the same."""
+    """A metric's rows, of one sweep by all metrics that need no pack of questions, by all that need the same, or by all
+    for videos.
+    """
     models = tiny_models(tmp_path_factory.mktemp("models"))
     bench = write_benchmark(tmp_path_factory.mktemp("bench"), ["atlas"], count=4)
 
     @cache
-    def swept(pack: str | None) -> Mapping[str, Rows]:
-        folder = tmp_path_factory.mktemp(str(pack))
-        given = [f"metric=[{','.join(name for name in NAMES if PACKS.get(name) == pack)}]", *models]
-        questions = f"benchmark.questions={write_pack(pack, folder)}" if pack else ""
-        given += [f"benchmark.question_pack={pack}", questions] if pack else FORM
+    def swept(group: str | None) -> Mapping[str, Rows]:
+        folder = tmp_path_factory.mktemp(str(group))
+        given = [f"metric=[{','.join(name for name in NAMES if GROUPS.get(name) == group)}]", *models]
+        if group is None:
+            given += FORM
+        elif group in VIDEOS.values():
+            given += ["clips.shown=video", "clips.rate=2"]
+        else:
+            given += [f"benchmark.question_pack={group}", f"benchmark.questions={write_pack(group, folder)}"]
         finished = run_bench(bench, folder / "store", *given)
         rows = defaultdict(list)
         for row in finished.results.read_scores().to_pylist():
             rows[row["metric"]].append(row)
         return rows
 
-    return lambda name: swept(PACKS.get(name))[name]
+    return lambda name: swept(GROUPS.get(name))[name]
 
 
 @pytest.mark.parametrize("name", NAMES)

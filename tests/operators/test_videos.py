@@ -61,6 +61,19 @@ def test_frames_are_even_from_the_first_to_the_last(kind: str, count: int, place
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("rate", "places"), [(0.1, [0, 6, 13, 19]), (2, [0, 6, 13, 19]), (3, [0, 3, 5, 8, 11, 14, 16, 19])]
+)
+def test_frames_by_the_second_are_those_of_qwen_vl_utils(
+    kind: str, rate: float, places: list[int], tmp_path: Path
+) -> None:
+    """20 frames at 8 a second: 2.5 seconds, so 4 frames at least, 5 that are made even, and 7.5 that are."""
+    clip = film(tmp_path / "clip", kind)
+    assert shades_of(clip, Clips(rate=rate)) == pytest.approx(SHADES[places], abs=4)
+    assert shades_of(clip, Clips(rate=100)) == pytest.approx(SHADES, abs=4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("share", [0.05, 0.3, 0.6, 0.9, 0.97, 0.99])
 def test_a_clip_that_ends_early_is_refused(kind: str, share: float, tmp_path: Path) -> None:
     clip = film(tmp_path / "clip", kind)

@@ -20,6 +20,7 @@ NAMES = (
     "blip_itm",
     "imagereward",
     "hpsv3",
+    "videoalign",
     "captioner",
     "florence2",
     "causal_lm",

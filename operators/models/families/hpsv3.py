@@ -13,7 +13,7 @@ from plumbline.operators.models.model import LocalModel
 ARCHITECTURE = "HpsV3"
 
 
-def _check(config: LocalModel, parts: Mapping[str, Part], fields: Fields) -> None:
+def check_instruction(config: LocalModel, parts: Mapping[str, Part], fields: Fields) -> None:
     """Raises ModelError for an instruction without a place for the prompt."""
     file = parts["checkpoint"].file(INSTRUCTION)
     if file is not None and file.read_text().count("{text_prompt}") != 1:
@@ -30,7 +30,7 @@ FAMILY = Family(
         Files("checkpoint", ("preprocessor_config.json",), AGAIN),
         Files("checkpoint", (INSTRUCTION,), AGAIN),
     ),
-    check=_check,
+    check=check_instruction,
     measures=("reward",),
     version=lambda fields: 2,
 )

@@ -124,6 +124,52 @@ def test_hpsv3_scores_as_its_release_and_its_source_is_not_run(tmp_path: Path, m
     assert compared("hpsv3", made, "reward") == pytest.approx(expected, abs=1e-5)
 
 
+def released_videoalign(folder: Path, weights: Mapping[str, torch.Tensor], **settings: Any) -> Path:
+    """A VideoAlign's weights as its release has them: under peft's names, adapters apart, below its settings."""
+    older = ((r"^model\.visual\.", "visual."), (r"^model\.language_model\.", "model."))
+    named = under_released_names(weights, older) | {"lm_head.weight": torch.zeros(3, 2)}
+    for name in [name for name in named if name.endswith("proj.weight") and ".layers." in name]:
+        layer, whole = name.removesuffix(".weight"), named.pop(name)
+        down, up = torch.randn(2, whole.shape[1]), torch.randn(whole.shape[0], 2)
+        named |= {f"{layer}.lora_A.default.weight": down, f"{layer}.lora_B.default.weight": up}
+        named[f"{layer}.base_layer.weight"] = whole - 1.5 * up @ down
+        if (bias := named.pop(f"{layer}.bias", None)) is not None:
+            named[f"{layer}.base_layer.bias"] = bias
+    data = {"fps": 2.0, "num_frames": None, "eval_dim": ["VQ", "MQ", "TA"], "sample_type": "uniform"}
+    data |= {"prompt_template_type": "detailed_special", "max_frame_pixels": rewards.FRAME_PIXELS, **settings}
+    scores = {
+        f"{dim}_{name}": values[place]
+        for place, dim in enumerate(data["eval_dim"])
+        for name, values in (("mean", rewards.REWARD_MEANS), ("std", rewards.REWARD_STDS))
+    }
+    adapter = {"lora_alpha": 3, "lora_r": 2, "use_rslora": False}
+    (folder / "checkpoint-7").mkdir(parents=True)
+    tiny.write_json(
+        folder / "model_config.json", {"data_config": data, "peft_lora_config": adapter, "inference_config": scores}
+    )
+    released = {f"base_model.model.{name}": tensor for name, tensor in named.items()}
+    return save(folder / "checkpoint-7" / "model.pth", released)
+
+
+def test_videoalign_scores_as_its_release_with_the_adapter_merged(tmp_path: Path) -> None:
+    reference = rewards.save_videoalign(tmp_path / "reference")
+    weights = load_file(reference / "model.safetensors")
+    source = tmp_path / "prompt_template.py"
+    source.write_text(
+        f"raise SystemExit\nDETAILED_PROMPT_WITH_SPECIAL_TOKEN = {rewards.VIDEO_INSTRUCTION!r}\nSIMPLE_PROMPT = ''\n"
+    )
+    given = {"release": "videoalign", "base": tiny.save_qwen2_vl(tmp_path / "base"), "instruction": source}
+    made = converted(tmp_path / "made", weights=released_videoalign(tmp_path / "release", weights), **given)
+    assert (made / "instruction.txt").read_text() == rewards.VIDEO_INSTRUCTION
+    expected = compared("videoalign", reference, "reward")
+    assert compared("videoalign", made, "reward") == pytest.approx(expected, abs=1e-3)
+    other = released_videoalign(tmp_path / "other", weights, sample_type="multi_pts")
+    with pytest.raises(ModelError, match=r"model_config.json: sample_type='multi_pts', where the release has"):
+        converted(tmp_path / "again", weights=other, **given)
+    with pytest.raises(ModelError, match=r"model_config.json: no such file; keep the weights where the release has"):
+        converted(tmp_path / "again", weights=save(tmp_path / "model.pth", weights), **given)
+
+
 class Evil:
     """Touches a file where it is unpickled."""
 
@@ -190,9 +236,10 @@ def test_a_base_of_another_layout_and_a_source_without_its_texts_are_refused(tmp
             tmp_path / "made", release="open_clip", weights=file, base=rewards.save_pickscore(tmp_path / "pickscore")
         )
     (tmp_path / "source.py").write_text("INSTRUCTION = 'rate {text_prompt}'\n")
-    for source, message in ((tmp_path / "source.py", "expected INSTRUCTION with"), (tmp_path / "none.py", "set instr")):
+    for source, message in (("source.py", "expected INSTRUCTION and prompt_with"), ("none.py", "set instruction")):
+        given = {"release": "hpsv3", "base": tmp_path / "pickscore", "instruction": tmp_path / source}
         with pytest.raises(ModelError, match=message):
-            converted(tmp_path / "made", release="hpsv3", weights=file, base=tmp_path / "pickscore", instruction=source)
+            converted(tmp_path / "made", weights=file, **given)
 
 
 def test_the_job_names_the_files_it_made_and_touches_nothing_that_is_there(

@@ -218,7 +218,14 @@ def test_the_table_has_exactly_the_similarities_schema() -> None:
     expected: dict[str, Any] = {"image_id": "i0", "prompt_id": "p0", "generator": "gen", "similarity": 1.0}
     basis = full.column("basis").to_pylist()[0]
     digest = hashlib.sha256(PICTURES[0]).hexdigest()[:16]
-    expected |= {"truncated": False, "error": None, "image_digest": digest, "basis": basis, "images": None}
+    expected |= {
+        "truncated": False,
+        "error": None,
+        "image_digest": digest,
+        "basis": basis,
+        "images": None,
+        "ratings": None,
+    }
     assert full.to_pylist() == [expected]
     again, other = (compare(operator, image_table(PICTURES[:1], [one]))["clipscore"] for one in ("p0", "p1"))
     assert again.column("basis").to_pylist() == [basis] != other.column("basis").to_pylist()

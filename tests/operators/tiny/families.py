@@ -41,6 +41,8 @@ KINDS: Mapping[str, Kind] = {
     "blip2_itm": Kind("blip_itm", rewards.save_blip2_itm, "match"),
     "imagereward": Kind("imagereward", rewards.save_imagereward, "reward"),
     "hpsv3": Kind("hpsv3", rewards.save_hpsv3, "reward"),
+    "videoalign": Kind("videoalign", rewards.save_videoalign, "reward"),
+    "videoalign_three_heads": Kind("videoalign", partial(rewards.save_videoalign, heads=3), "reward"),
     "blip": Kind("captioner", captioners.save_blip),
     "git": Kind("captioner", captioners.save_git),
     "blip2_opt": Kind("captioner", captioners.save_blip2_opt),

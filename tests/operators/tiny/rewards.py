@@ -41,6 +41,7 @@ from transformers.models.siglip2.image_processing_pil_siglip2 import Siglip2Imag
 from plumbline.operators.models.conversion import ConvertConfig, convert
 from plumbline.operators.models.networks.hpsv3 import REWARD_TOKEN, HpsV3
 from plumbline.operators.models.networks.image_reward import ImageReward
+from plumbline.operators.models.networks.videoalign import RATED, VideoReward
 from tests.operators import tiny
 
 SIZE = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -434,12 +435,39 @@ INSTRUCTION = "Rate what the image shows.\nTextual prompt - {text_prompt}\n\nThe
 def save_hpsv3(folder: Path, *, seed: int = 0) -> Path:
     """An HPSv3 as it lies once its release is converted: a Qwen2-VL whose tokenizer has one more token."""
     tiny.save_qwen2_vl(folder, seed=seed)
+    _save_token_reward(folder, HpsV3, (REWARD_TOKEN,), INSTRUCTION, seed=seed)
+    return folder
+
+
+VIDEO_INSTRUCTION = (
+    "\nRate the video.\nIts pictures: <|VQ_reward|>\nEND\nIts motion: <|MQ_reward|>\nEND\n"
+    "Textual prompt - {text_prompt}\nIts fit: <|TA_reward|>\nEND\n"
+)
+REWARD_MEANS, REWARD_STDS = [3.5, -1.25, 2.75], [2.25, 1.5, 0.5]
+FRAME_PIXELS = 10_000
+"""At most of one frame of a video: fewer than 157 tokens of the tiny model."""
+
+
+def save_videoalign(folder: Path, *, seed: int = 0, heads: int = 1) -> Path:
+    """A VideoAlign as it lies once its release is converted: a Qwen2-VL whose tokenizer has three more tokens."""
+    tiny.save_qwen2_vl(folder, seed=seed)
+    scores = {"reward_heads": heads, "reward_means": REWARD_MEANS, "reward_stds": REWARD_STDS}
+    fields = {**scores, "max_frame_pixels": FRAME_PIXELS}
+    _save_token_reward(folder, VideoReward, tuple(RATED.values()), VIDEO_INSTRUCTION, seed=seed, **fields)
+    return folder
+
+
+def _save_token_reward(
+    folder: Path, architecture: Any, tokens: Sequence[str], instruction: str, *, seed: int, **fields: Any
+) -> None:
+    """Makes a Qwen2-VL's folder one of a reward at tokens of its own; `fields` go to its config."""
     tokenizer, config = AutoTokenizer.from_pretrained(folder), AutoConfig.from_pretrained(folder)
-    tokenizer.add_special_tokens({"additional_special_tokens": [REWARD_TOKEN]}, replace_extra_special_tokens=False)
+    tokenizer.add_special_tokens({"additional_special_tokens": [*tokens]}, replace_extra_special_tokens=False)
     config.text_config.vocab_size = len(tokenizer)
-    network = HpsV3(config)
+    for name, value in fields.items():
+        setattr(config, name, value)
+    network = architecture(config)
     coarse(network, seed=seed, deviation=0.3)
     network.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    (folder / "instruction.txt").write_text(INSTRUCTION)
-    return folder
+    (folder / "instruction.txt").write_text(instruction)

@@ -26,6 +26,7 @@ ROLES: Mapping[str, Role] = {
     "negclip": Role("open_clip", partial(rewards.save_open_clip, quick=True)),
     "imagereward": Role("imagereward", rewards.save_imagereward),
     "hpsv3": Role("hpsv3", rewards.save_hpsv3),
+    "videoalign": Role("videoalign", rewards.save_videoalign),
     "captioner": Role("captioner", captioners.save_blip),
     "grounder": Role("florence2", captioners.save_florence2),
     "judge": Role("causal_lm", judges.save_judge),

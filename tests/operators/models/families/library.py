@@ -2,8 +2,9 @@
 the code under test.
 """
 
+import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from itertools import chain
 from pathlib import Path
@@ -14,7 +15,7 @@ import torch
 import transformers
 from PIL import Image
 from safetensors.torch import load_file
-from torch.nn.functional import cosine_similarity, normalize
+from torch.nn.functional import cosine_similarity, interpolate, normalize
 from transformers import AutoImageProcessor, AutoTokenizer, CLIPImageProcessor, Florence2Processor, Qwen2Config
 
 from plumbline.operators.models.calls import Box, Call, Measure, Pair, Question, Region, Wanted
@@ -153,6 +154,52 @@ def hpsv3(folder: Path, pair: Pair, measure: Measure) -> Answer:
     for layer in (0, 3):
         state = (head[f"rm_head.{layer}.weight"] @ state + head[f"rm_head.{layer}.bias"]).relu()
     return Answer((), (float((head["rm_head.5.weight"] @ state + head["rm_head.5.bias"])[0]),))
+
+
+def videoalign(folder: Path, pair: Pair, measure: Measure) -> Answer:
+    """Of a picture, which stands still."""
+    return Answer((), (sum(videoalign_scores(folder, [PICTURES[pair.image]] * 2, pair.text)),))
+
+
+def videoalign_scores(folder: Path, frames: Sequence[Image.Image], text: str) -> list[float]:
+    """VideoAlign's standard scores of an even number of frames, one video at a time, as its trainer.py, inference.py
+    and vision_process.py compute them (KwaiVGI/VideoAlign 219ab9d): tokens are numbered as HPSv3's are; of three heads
+    each is read at its own token, of one head all.
+    """
+    model, words = network("Qwen2VLForConditionalGeneration", folder).model, tokenizer(folder)
+    patches, grid = video_patches(frames, least=128 * 64, most=rewards.FRAME_PIXELS)
+    read = rewards.VIDEO_INSTRUCTION.replace("{text_prompt}", text)
+    asked = f"<|im_start|>user\n<|vision_start|>{'<image>' * (int(grid.prod()) // 4)}<|vision_end|>{read}<|im_end|>\n"
+    ids = words(asked + "<|im_start|>assistant\n", return_tensors="pt").input_ids
+    embedded = model.get_input_embeddings()(ids)
+    embedded[ids == words.convert_tokens_to_ids("<image>")] = model.visual(patches, grid).pooler_output
+    states = plain_qwen2(folder)(inputs_embeds=embedded).last_hidden_state[0]
+    head = load_file(folder / "model.safetensors")["rm_head.weight"]
+    scores = []
+    for place, name in enumerate(("VQ", "MQ", "TA")):
+        state = states[ids[0] == words.convert_tokens_to_ids(f"<|{name}_reward|>")][0]
+        logit = float((head @ state)[place if len(head) == 3 else 0])
+        scores.append((logit - rewards.REWARD_MEANS[place]) / rewards.REWARD_STDS[place])
+    return scores
+
+
+def video_patches(frames: Sequence[Image.Image], *, least: int, most: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Frames resized to whole tokens of 8 pixels within `least` and `most`, as Qwen-VL's smart_resize and torchvision's
+    resize of bytes do, in patches of 2 x 4 x 4; and their grid.
+    """
+    width, height = frames[0].size
+    sides = [max(8, round(side / 8) * 8) for side in (height, width)]
+    if sides[0] * sides[1] > most:
+        sides = [math.floor(side / math.sqrt(height * width / most) / 8) * 8 for side in (height, width)]
+    elif sides[0] * sides[1] < least:
+        sides = [math.ceil(side * math.sqrt(least / (height * width)) / 8) * 8 for side in (height, width)]
+    video = torch.stack([torch.from_numpy(np.array(frame)) for frame in frames]).permute(0, 3, 1, 2).float()
+    video = interpolate(video, sides, mode="bicubic", antialias=True).clamp(0, 255).round()
+    mean, std = (torch.tensor(given)[:, None, None] for given in (tiny.IMAGE_MEAN, tiny.IMAGE_STD))
+    times, rows, columns = len(frames) // 2, sides[0] // 4, sides[1] // 4
+    cut = ((video / 255 - mean) / std).view(times, 2, 3, rows // 2, 2, 4, columns // 2, 2, 4)
+    patches = cut.permute(0, 3, 6, 4, 7, 2, 1, 5, 8).reshape(times * rows * columns, 96)
+    return patches, torch.tensor([[times, rows, columns]])
 
 
 @cache
@@ -418,6 +465,8 @@ SIMILARITY: Mapping[str, Reference] = {
     "blip2_itm": blip2_itm,
     "imagereward": imagereward,
     "hpsv3": hpsv3,
+    "videoalign": videoalign,
+    "videoalign_three_heads": videoalign,
 }
 REFERENCES: Mapping[tuple[str, Call], Reference] = {
     **{(name, "similarity"): reference for name, reference in SIMILARITY.items()},

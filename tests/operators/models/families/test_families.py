@@ -159,7 +159,7 @@ def padding_before_a_blind_model(model: Any, patch: pytest.MonkeyPatch) -> None:
 
 def padding_before_a_conversation(model: Any, patch: pytest.MonkeyPatch) -> None:
     before = partial(pad_sequence, padding_side="left", padding_value=1)
-    patch.setattr("plumbline.operators.models.networks.hpsv3.pad_sequence", before)
+    patch.setattr("plumbline.operators.models.networks.reward_tokens.pad_sequence", before)
 
 
 def a_caption_without_end(model: Any, patch: pytest.MonkeyPatch) -> None:
@@ -190,6 +190,7 @@ PLANTED: list[tuple[str, Call, Callable[[Any, pytest.MonkeyPatch], None]]] = [
     ("blip2_itm", "similarity", padding_read_as_words),
     ("imagereward", "similarity", padding_read_as_words),
     ("hpsv3", "similarity", padding_before_a_conversation),
+    ("videoalign", "similarity", padding_before_a_conversation),
     ("blip2", "likelihood", padding_encoded),
     ("instructblip", "likelihood", padding_encoded),
     ("instructblip", "likelihood", padding_in_a_qformer),

@@ -13,6 +13,7 @@ from transformers import AutoModelForImageTextToText
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.image_decoding import ImageLimits, decode_each
 from plumbline.operators.metrics.llmscore import LlmScoreConfig
+from plumbline.operators.metrics.similarity import SimilarityConfig
 from plumbline.operators.metrics.vqascore import VqaScoreConfig
 from plumbline.operators.models import loading
 from plumbline.operators.models.calls import Message, Question
@@ -25,8 +26,10 @@ from plumbline.operators.stages.captions import CaptionsStage
 from plumbline.operators.stages.stage import StageOptions
 from plumbline.operators.videos import FRAME_SECONDS, LISTED_SECONDS, Clips
 from tests.operators import tiny
+from tests.operators.models.families.library import videoalign_scores
 from tests.operators.stages.given import inputs, operate
 from tests.operators.test_videos import SIZE, film
+from tests.operators.tiny import rewards
 
 KINDS = ("qwen2_vl", "qwen2_5_vl")
 FACTOR = 8
@@ -174,6 +177,46 @@ def test_a_model_of_images_alone_is_refused_before_it_is_loaded(kind: str, engin
     folder = tiny.save_llava(tmp_path) if kind == "llava" else tiny.save_qwen2_vl(tmp_path, kind=kind)
     with pytest.raises(ConfigError, match=r"clips\.shown: video wants a model that takes videos.*clips\.shown=each"):
         scorer(folder, engine=engine, shown="video")
+
+
+def rated(folder: Path, **clips: Any) -> Scorer:
+    models = {"videoalign": model_config(family="videoalign", checkpoint=str(folder))}
+    metrics = {"videoalign": SimilarityConfig(model="videoalign", measure="reward")}
+    return Scorer(ScorerConfig(models=models, metrics=metrics, clips=Clips(**clips)))
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+def test_videoalign_gives_its_releases_ratings_of_a_list_of_frames_and_of_a_file(heads: int, tmp_path: Path) -> None:
+    """Frames of a file by the second; an odd number of frames ends with the last one twice."""
+    folder = rewards.save_videoalign(tmp_path / "videoalign", heads=heads)
+    shown, clip = frames(3), film(tmp_path / "clip", "mp4")
+    sampled = [image for image in decode_each(clip, ImageLimits(), Clips(rate=2)) if isinstance(image, Image.Image)]
+    assert len(sampled) == 4
+    rows = rated(folder, shown="video", rate=2).score([shown, clip, b"cut"], ["a red circle", "two stars", "a"])
+    listed, filed, broken = rows.to_pylist()
+    for row, film_frames, text in ((listed, [*shown, shown[-1]], "a red circle"), (filed, sampled, "two stars")):
+        with torch.inference_mode():
+            expected = videoalign_scores(folder, film_frames, text)
+        assert [rating["name"] for rating in row["ratings"]] == ["visual_quality", "motion_quality", "text_alignment"]
+        assert [rating["value"] for rating in row["ratings"]] == pytest.approx(expected, abs=1e-4)
+        assert row["score"] == pytest.approx(sum(expected), abs=1e-4)
+    assert broken["score"] is None and broken["ratings"] is None and broken["error"]["kind"] == "corrupt_image"
+
+
+@pytest.mark.parametrize("shown", ["each", "grid"])
+def test_videoalign_is_refused_where_frames_would_be_shown_apart(shown: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"clips\.shown={shown}; set clips\.shown=video and clips\.rate=2"):
+        rated(rewards.save_videoalign(tmp_path), shown=shown)
+
+
+def test_hpsv3_gives_a_video_the_mean_of_its_frames(tmp_path: Path) -> None:
+    folder, clip = rewards.save_hpsv3(tmp_path / "hpsv3"), film(tmp_path / "clip", "mp4")
+    models = {"hpsv3": model_config(family="hpsv3", checkpoint=str(folder))}
+    metrics = {"hpsv3": SimilarityConfig(model="hpsv3", measure="reward")}
+    hpsv3 = Scorer(ScorerConfig(models=models, metrics=metrics))
+    shown = [image for image in decode_each(clip, ImageLimits(), Clips()) if isinstance(image, Image.Image)]
+    each = hpsv3.score(shown, "a red circle")["score"].to_pylist()
+    assert len(each) == 4 and hpsv3.score([clip], "a red circle")["score"].to_pylist() == pytest.approx([np.mean(each)])
 
 
 def test_a_video_is_spoken_of_as_one(model: ChatVlm, tmp_path: Path) -> None:

@@ -1,0 +1,26 @@
+"""VideoAlign's VideoReward: how people would rate a video for its prompt, by a Qwen2-VL (Liu et al. 2025).
+
+Its release is a pickle of weights with an adapter, which `python -m jobs.convert` makes a folder of (docs/models.md).
+"""
+
+from plumbline.operators.models.checkpoints.parts import AGAIN, INSTRUCTION, architecture
+from plumbline.operators.models.families.hpsv3 import check_instruction
+from plumbline.operators.models.family import TOKENIZER, Family, Files, lazily
+from plumbline.operators.models.model import LocalModel
+
+ARCHITECTURE = "VideoReward"
+
+FAMILY = Family(
+    config=LocalModel,
+    loads={"similarity": lazily("networks.videoalign:VideoRewardSimilarity.load")},
+    form=f"{ARCHITECTURE}'s, as jobs.convert makes it",
+    suits=lambda fields: architecture(fields) == ARCHITECTURE,
+    files=(
+        TOKENIZER,
+        Files("checkpoint", ("preprocessor_config.json",), AGAIN),
+        Files("checkpoint", (INSTRUCTION,), AGAIN),
+    ),
+    check=check_instruction,
+    measures=("reward",),
+    films=True,
+)
