@@ -32,7 +32,7 @@ def in_full(word: str, short: Mapping[str, str], first: str | None) -> str:
     full = short.get(key, key)
     if key in OF_METRICS:
         if value.startswith("{"):
-            return f"metrics={value}"  # their options, or their weights
+            return f"metrics={value}"  # their options
         value = value if value.startswith("[") or value in ("", "null") else f"[{value}]"
     return f"{full}={value}" if separator or key == first else word
 

@@ -8,7 +8,6 @@ from rich.table import Table
 
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say
-from plumbline.jobs.overrides import LISTS
 from plumbline.pipelines.rewards.output import ExportedShardRecord
 from plumbline.pipelines.rewards.rewards import Exported, export_rewards
 from plumbline.pipelines.rewards.rewards_config import RewardsConfig
@@ -17,7 +16,6 @@ COMMAND = Command(
     "rewards",
     "Write training data of a run: pairs, rankings or rewards, as trainers read them.",
     RewardsConfig,
-    LISTS,
     first="run",
 )
 

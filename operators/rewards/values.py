@@ -1,6 +1,6 @@
-"""One reward an image: metrics oriented, combined, and put beside the other images of the same prompt."""
+"""How rewards stand among those of the same prompt: their noise, z-scores and ranks."""
 
-from collections.abc import Mapping
+import math
 from typing import Literal
 
 import numpy as np
@@ -9,34 +9,10 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int32]
 """The prompt of every image, as a number from 0."""
-Combine = Literal["normalise_then_sum", "sum_then_normalise"]
 Std = Literal["population", "sample"]
 
 TIE = 1e-9
 """Differences below this share of the noise are rounding, and so ties."""
-
-
-def combine_metrics(
-    scores: Mapping[str, Floats], weights: Mapping[str, float], prompts: Codes, how: Combine, std: Std, epsilon: float
-) -> Floats:
-    """The reward of every image, higher being better; nan where one of the metrics is.
-
-    Of one metric its own scores. `normalise_then_sum`: every metric's z-scores within the prompt, weighted and summed;
-    `sum_then_normalise`: every metric in units of its noise over the run, weighted and summed, so that only the
-    z-scores of the sum are taken within the prompt. Neither changes where a metric's scale or offset does.
-    """
-    if len(scores) == 1:
-        return next(iter(scores.values()))
-    whole = ~np.isnan(np.stack(list(scores.values()))).any(axis=0)
-    total = np.where(whole, 0.0, np.nan)
-    for name, values in scores.items():
-        known = np.where(whole, values, np.nan)
-        noise = within_prompt_noise(known, prompts)
-        if how == "normalise_then_sum":
-            total += weights[name] * z_scores(known, prompts, noise, std, epsilon)
-        elif noise > 0:
-            total += weights[name] * (known - np.nanmean(known)) / noise
-    return total
 
 
 def within_prompt_noise(values: Floats, prompts: Codes) -> float:
@@ -50,7 +26,7 @@ def within_prompt_noise(values: Floats, prompts: Codes) -> float:
     freedom = int(known.sum()) - len(np.unique(prompts[known]))
     if freedom <= 0:
         return 0.0
-    noise = float(np.sqrt(np.sum(deviations**2) / freedom))
+    noise = math.sqrt(math.fsum(deviations**2) / freedom)
     largest = float(np.max(np.abs(values[known])))
     return noise if noise > TIE * largest else 0.0  # rounding of values that are all alike
 

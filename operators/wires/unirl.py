@@ -155,8 +155,11 @@ def _asked(request: RewardForm, served: Served, place: int) -> ScoreRequest:
 
 
 def _identity(asked: ScoreRequest, served: Served) -> dict[str, Any]:
-    """What the client knows a sample by, and the recipe of its reward where it is one: `expected_scorer_version`."""
-    version = served.metrics[asked.metrics[0]] if len(asked.metrics) == 1 else None
+    """What the client knows a sample by, and the recipe of its reward where it is one, whose parts may be beside it:
+    `expected_scorer_version`.
+    """
+    first, others = asked.metrics[:1], set(asked.metrics[1:])
+    version = served.metrics[first[0]] if first and others <= set(served.measured(first)) else None
     return {**(asked.identity or {}), "scorer_version": version}
 
 

@@ -12,6 +12,7 @@ from pydantic_core import from_json
 
 from plumbline.operators.errors import PlumblineError, RowError, suggest
 from plumbline.operators.metrics.metric import direction
+from plumbline.operators.rewards.combination import REWARD, Reward
 from plumbline.operators.wires.multipart import MULTIPART, read_multipart
 
 JSON = "application/json"
@@ -60,13 +61,16 @@ class Served(NamedTuple):
     metrics: Mapping[str, str]
     """By name, the digest of all that decides the metric's score but for image and prompt."""
     reward: str | None
-    """The metric that answers a wire which asks for one number; None where several are served and none was named."""
+    """What answers a wire which asks for one number: a metric, or REWARD; None where several are served and none was
+    named."""
     falling: frozenset[str] = frozenset()
     """Metrics whose lower score is the better one."""
     unranked: frozenset[str] = frozenset()
     """Metrics of which neither a higher nor a lower score is better."""
     packed: frozenset[str] = frozenset()
-    """Metrics that score by a benchmark's own questions, which may come with an image."""
+    """Metrics that score by a benchmark's own questions, which may come with an image; REWARD, where one is a part."""
+    combination: Reward | None = None
+    """What makes REWARD of the metrics' scores, where that is served; `metrics` has its digest then."""
 
     def order_of(self, metric: str) -> int:
         """1 where a higher score is better, -1 where a lower one is, 0 where neither is."""
@@ -76,15 +80,36 @@ class Served(NamedTuple):
         """The score as a reward, which is better the higher it is: of a metric that falls, its negative."""
         return -score if metric in self.falling else score
 
+    def measured(self, wanted: Sequence[str]) -> tuple[str, ...]:
+        """The metrics that are measured for all that is wanted: for a combination its parts."""
+        parts = {REWARD: self.combination.parts} if self.combination is not None else {}
+        return tuple(dict.fromkeys(metric for name in wanted for metric in parts.get(name, (name,))))
+
+    def with_reward(self, answers: Mapping[str, Answer]) -> Mapping[str, Answer]:
+        """The answers about an image, and where they have all parts of the combination, its own: null where one of them
+        is, with the part's name and its reason.
+        """
+        if self.combination is None or not all(part in answers for part in self.combination.parts):
+            return answers
+        parts = {name: answers[name] for name in self.combination.parts}
+        failed = [(name, part.error) for name, part in parts.items() if part.error is not None]
+        if failed:
+            name, error = min(failed, key=lambda part: part[1].retryable)
+            return {**answers, REWARD: Answer(None, error._replace(message=f"{name}: {error.message}"))}
+        scores = [part.score for part in parts.values() if part.score is not None]
+        return {**answers, REWARD: Answer(self.combination(scores))}
+
     def wanted(self, names: Sequence[str] | None) -> tuple[str, ...]:
-        """The metrics of a request; all for None. Raises BadRequest for one that is not served."""
+        """The metrics of a request, and beside a combination its parts; all for None. Raises BadRequest for one that is
+        not served.
+        """
         for name in names or ():
             if name not in self.metrics:
                 raise BadRequest(f"metrics: nothing served is called {name[:100]!r}; {suggest(name, [*self.metrics])}")
-        return tuple(dict.fromkeys(names)) if names is not None else tuple(self.metrics)
+        return tuple(dict.fromkeys([*names, *self.measured(names)])) if names is not None else tuple(self.metrics)
 
     def one(self) -> tuple[str]:
-        """The metric of a wire that asks for one number."""
+        """What a wire that asks for one number is answered by."""
         if self.reward is None:
             raise BadRequest(
                 f"this wire asks for one number; start the service with reward=, of {', '.join(self.metrics)}"

@@ -10,12 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from plumbline.operators.errors import DISTRIBUTION, ConfigError, SourceError
+from plumbline.operators.rewards.combination import Reward, equal_parts, scales_of
 from plumbline.operators.rewards.formats import FORMATS
 from plumbline.operators.rewards.selection import HELD_OUT, RULE, TRAIN, Candidates, Example, select, split_of, spread
-from plumbline.operators.rewards.values import combine_metrics, rank_advantages, within_prompt_noise, z_scores
+from plumbline.operators.rewards.values import Codes, rank_advantages, within_prompt_noise, z_scores
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET, exit_code
 from plumbline.pipelines.cells.cells import digest
 from plumbline.pipelines.cells.store import Store, open_existing_store
+from plumbline.pipelines.rewards.baseline_scores import read_baseline
 from plumbline.pipelines.rewards.copied_images import Copier
 from plumbline.pipelines.rewards.exported_shard import NO_FAILURE, PlannedShard, Rewards, ShardMaker
 from plumbline.pipelines.rewards.output import OF_RUN, ExportedShardRecord, Output
@@ -46,8 +48,9 @@ def export_rewards(config: RewardsConfig, report: Callable[[ExportedShardRecord]
     """
     store = open_existing_store(config)
     run = gather_scores(store, config.run, _wanted(config))
-    rewards = _rewards(run, config)
-    scorer = _scorer(run, config)
+    reward = _reward(run, store, config)
+    rewards = _rewards(run, reward, config)
+    scorer = _scorer(run, reward)
     place = config.storage.locate(config.output.replace(OF_RUN, run.run_id))
     output = Output(place, _identity(run, config, scorer))
     planned = list(_plan(run, config, rewards))
@@ -109,22 +112,38 @@ def _write_shards(
 
 def _wanted(config: RewardsConfig) -> list[str] | None:
     """The metrics to read; None for all of the run's."""
-    if config.metrics is None:
+    if config.reward is None:
         return None
-    return list(dict.fromkeys([*config.weights(()), *config.selection.agree]))
+    return list(dict.fromkeys([*config.reward.weights, *config.selection.agree]))
 
 
-def _rewards(run: ScoredRun, config: RewardsConfig) -> Rewards:
+def _reward(run: ScoredRun, store: Store, config: RewardsConfig) -> Reward:
+    """The function from scores to the reward, with the units that the baseline gives."""
+    combination = config.reward or equal_parts([*run.metrics])
+    combination.check_parts(run.metrics)
+    falling = frozenset(name for name, metric in run.metrics.items() if metric.falling)
+    if config.baseline is not None:
+        recipes = run.recipes(combination.weights)
+        scales = read_baseline(store, config.baseline, config.baseline_generator, recipes).scales(combination.unit)
+    else:
+        scores = {name: run.scores[name] for name in combination.weights}
+        scales = scales_of(scores, _prompts(run), combination.unit, f"run {run.run_id}")
+    return Reward(combination, falling, scales)
+
+
+def _prompts(run: ScoredRun) -> Codes:
+    """The row of each image's prompt in the sources; one more than the last for an image of none."""
+    return np.where(run.prompts < 0, len(run.sources.prompts), run.prompts).astype(np.int32)
+
+
+def _rewards(run: ScoredRun, reward: Reward, config: RewardsConfig) -> Rewards:
     """Every image's reward and how it stands among those of its prompt; raises ConfigError where noise is missing."""
     absent = [name for name in config.selection.agree if name not in run.metrics]
     if absent:
         raise ConfigError(f"selection.agree: the run has no {absent[0]!r}; it has {', '.join(run.metrics)}")
     unknown = len(run.sources.prompts)
-    prompts = np.where(run.prompts < 0, unknown, run.prompts).astype(np.int32)
-    weights = config.weights(tuple(run.metrics))
-    oriented = {name: run.oriented(name) for name in weights}
-    values = combine_metrics(oriented, weights, prompts, config.combine, config.std, config.epsilon)
-    values = np.where(prompts == unknown, np.nan, values)
+    prompts = _prompts(run)
+    values = np.where(prompts == unknown, np.nan, reward.of_all(run.scores))
     noise = within_prompt_noise(values, prompts)
     return Rewards(
         prompts=prompts,
@@ -199,15 +218,16 @@ def _sources(run: ScoredRun) -> list[dict[str, Any]]:
     return list(files.values())
 
 
-def _scorer(run: ScoredRun, config: RewardsConfig) -> dict[str, Any]:
-    """The metrics with their options, and the models that they asked, as the run has them."""
+def _scorer(run: ScoredRun, reward: Reward) -> dict[str, Any]:
+    """The metrics with their options and how they are combined, and the models that they asked, as the run has them."""
     of_run, models = run.manifest.get("config", {}), run.manifest.get("models", {})
     roles = sorted({role for metric in run.metrics.values() for role in metric.roles.values()})
     return {
         "metrics": {
-            name: {"options": of_run["metrics"][name], "weight": weight, "lower_is_better": run.metrics[name].falling}
-            for name, weight in config.weights(tuple(run.metrics)).items()
+            name: {"options": of_run["metrics"][name], "lower_is_better": run.metrics[name].falling}
+            for name in reward.parts
         },
+        "reward": reward.described(),
         "models": {
             role: {
                 **{name: of_run.get("models", {}).get(role, {}).get(name) for name in ("checkpoint", "revision")},
@@ -262,7 +282,6 @@ def _manifest(
         "images_without_reward": int(np.count_nonzero(np.isnan(rewards.values))),
         "scorer": dict(scorer),
         "reward": {
-            "combine": config.combine if len(scorer["metrics"]) > 1 else "none: one metric's own score",
             "orientation": "higher is better; metrics whose lower score is better are negated",
             "noise": rewards.noise,
             "noise_is": "the pooled standard deviation of the reward within a prompt, over all generators",

@@ -1,17 +1,17 @@
 """What an export of rewards is asked for."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from plumbline.operators.bounds import Checked, NotNegative, Positive, Share
 from plumbline.operators.errors import ConfigError, check_known
+from plumbline.operators.rewards.combination import AnyReward
 from plumbline.operators.rewards.formats import FORMATS
 from plumbline.operators.rewards.selection import SelectionConfig
-from plumbline.operators.rewards.values import Combine, Std
+from plumbline.operators.rewards.values import Std
 from plumbline.pipelines.base.storage import StorageConfig
 
-VERSION = 2
+VERSION = 3
 """To be raised when the same run and options make other files."""
 
 
@@ -28,11 +28,15 @@ class RewardsConfig(Checked):
     command serves every night."""
     run: str = "latest"
     """A run's id (python -m jobs.status); `latest` is the newest."""
-    metrics: tuple[str, ...] | Mapping[str, float] | None = None
-    """The metrics that the reward is made of, [NAME, ...] or {NAME: WEIGHT, ...}; null takes all of the run's but image
-    statistics."""
-    combine: Combine = "normalise_then_sum"
-    """How several metrics become one reward (operators/rewards/values.py)."""
+    reward: AnyReward = None
+    """A metric's name, or several in one, as for jobs.serve: {vqascore: 1, hpsv3: 0.5}, or {weights: {NAME: WEIGHT,
+    ...}, unit: score, z_score or noise, join: sum, min or product, clip_parts: [LOW, HIGH], clip: [LOW, HIGH]}
+    (docs/rewards.md). null sums all metrics of the run but image statistics, in units of their noise."""
+    baseline: str | None = None
+    """A run of the store, by its id or `latest`, whose scores give the units of the reward; null takes the exported
+    run's own."""
+    baseline_generator: str | None = None
+    """Whose images of the baseline; null takes all of its generators."""
     std: Std = "population"
     """Of z-scores: `population` divides by n, `sample` by n - 1."""
     epsilon: NotNegative = 1e-4
@@ -49,19 +53,10 @@ class RewardsConfig(Checked):
     def __post_init__(self) -> None:
         Checked.__post_init__(self)
         check_known("format", self.format, FORMATS)
-        if self.metrics is not None and not self.metrics:
-            raise ConfigError("metrics: expected at least one, or null for all of the run's; got none")
-        for metric, weight in self.weights(()).items():
-            if not 0 < weight < float("inf"):
-                raise ConfigError(
-                    f"metrics.{metric}: expected a weight above 0, got {weight:g}; a metric's direction is known"
-                )
-
-    def weights(self, of_run: tuple[str, ...]) -> dict[str, float]:
-        """By metric its weight; raises ConfigError for one that the run does not have."""
-        if isinstance(self.metrics, Mapping):
-            return dict(self.metrics)
-        return dict.fromkeys(of_run if self.metrics is None else self.metrics, 1.0)
+        if self.baseline_generator is not None and self.baseline is None:
+            raise ConfigError(
+                f"baseline_generator: expected baseline=RUN beside {self.baseline_generator!r}, whose images are meant"
+            )
 
     def semantic(self) -> dict[str, Any]:
         """All that decides what stands in the output, but for the run."""

@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -71,6 +71,11 @@ class ScoredRun:
     def image_id(self, image: int) -> str:
         return str(self.image_ids[image].as_py())
 
+    def recipes(self, metrics: Collection[str]) -> dict[str, str]:
+        """The first eight characters of the digests of these metrics' recipes, as the run's cells have them."""
+        paths = {name: path for scored in self.shards for name, path in scored.cells.items()}
+        return {name: paths[name].split("/")[1] for name in metrics if name in paths}
+
     def oriented(self, metric: str) -> Floats:
         """The scores of a metric, higher being better."""
         scores = self.scores[metric]
@@ -114,12 +119,12 @@ def _metrics(config: Mapping[str, Any], wanted: Sequence[str] | None) -> dict[st
     of_run = config.get("metrics", {})
     absent = [name for name in wanted or () if name not in of_run]
     if absent:
-        raise ConfigError(f"metrics: the run has no {absent[0]!r}; it has {', '.join(of_run) or 'none'}")
+        raise ConfigError(f"reward: the run has no {absent[0]!r}; it has {', '.join(of_run) or 'none'}")
     chosen = {name: of_run[name] for name in wanted or of_run}
     metrics = dict(read_config({"metrics": chosen}, RunMetrics).metrics)
     unranked = [name for name, metric in metrics.items() if not metric.ranks]
     if wanted and unranked:
-        raise ConfigError(f"metrics: by {unranked[0]} no image is better than another; leave it out of the reward")
+        raise ConfigError(f"reward: by {unranked[0]} no image is better than another; leave it out of the reward")
     return {name: metric for name, metric in metrics.items() if metric.ranks}
 
 

@@ -28,12 +28,13 @@ KnownPair = Mapping[str, PairScores]
 
 
 async def score_known_pair(score: ScoreBatch, served: Served) -> KnownPair:
-    """Both pictures for one prompt, by every metric. A failure is an error here, and the service starts anyway."""
+    """Both pictures for one prompt, by all that is served. A failure is an error; the service starts anyway."""
     prompt, other = PROMPTS[:2]
     names = tuple(served.metrics)
-    asked = [ScoreRequest((picture_of(shown),), prompt, names) for shown in (prompt, other)]
+    metrics = served.measured(names)
+    asked = [ScoreRequest((picture_of(shown),), prompt, metrics) for shown in (prompt, other)]
     try:
-        good, bad = await score(asked, names)
+        good, bad = map(served.with_reward, await score(asked, metrics))
     except Exception as error:
         return dict.fromkeys(names, PairScores(None, None, None, f"{type(error).__name__}: {error}"))
     return {name: _paired(good[name], bad[name], served.order_of(name)) for name in names}

@@ -5,24 +5,27 @@ import logging
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from plumbline.operators.errors import ConfigError, SourceError, install
 from plumbline.operators.metrics.metric import Metric, PackedMetric
 from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
+from plumbline.operators.rewards.combination import REWARD, Combination, Reward
 from plumbline.operators.stages.graph import check_clips, make_nodes
 from plumbline.operators.wires.wire import Answer, ScoreRequest, Served
 from plumbline.pipelines.base.cluster import ClusterConfig
+from plumbline.pipelines.cells.cells import digest
 from plumbline.pipelines.cells.store import open_store
 from plumbline.pipelines.plans.costs import try_services
 from plumbline.pipelines.plans.plan import Node, recipes_of
+from plumbline.pipelines.rewards.baseline_scores import Baseline, read_baseline
 from plumbline.pipelines.running.session import ray_session
 from plumbline.pipelines.serving.known_pair import KnownPair, score_known_pair
 from plumbline.pipelines.serving.listening import listening, names_of, run_app, take_token, url_of
 from plumbline.pipelines.serving.question_store import QuestionStore
-from plumbline.pipelines.serving.sentinel import Floats, Sentinel, read_baseline
+from plumbline.pipelines.serving.sentinel import Sentinel
 from plumbline.pipelines.serving.serve_config import ServeConfig
 from plumbline.pipelines.serving.service import Counters, ReplicaDied, Service
 from plumbline.pipelines.sources.question_packs import check_choices, pack_digest, read_pack
@@ -56,7 +59,10 @@ def find_nodes(config: ServeConfig) -> list[Node]:
 
 
 def find_served(config: ServeConfig, nodes: Sequence[Node], pack: QuestionPack | None = None) -> Served:
-    """The metrics with the digests that a sweep's scores cells of the same metrics, models and pack have."""
+    """The reward, and the metrics with the digests that a sweep's scores cells of the same metrics and models have.
+
+    Raises ConfigError for a baseline of no use to it.
+    """
     settled = {name: metric for node in nodes for name, metric in node.metrics.items()}
     metrics = {name: settled[name] for name in config.metrics}
     asked = "" if pack is None else pack_digest(pack)
@@ -66,7 +72,21 @@ def find_served(config: ServeConfig, nodes: Sequence[Node], pack: QuestionPack |
     falling = frozenset(name for name, metric in metrics.items() if metric.falling)
     unranked = frozenset(name for name, metric in metrics.items() if not metric.ranks)
     packed = frozenset(name for name, metric in metrics.items() if isinstance(metric, PackedMetric))
-    return Served(digests, config.one_reward(), falling, unranked, packed)
+    if config.reward is None or config.reward.alone is not None:
+        return Served(digests, config.one_reward(), falling, unranked, packed)
+    recipes = {name: digests[name] for name in config.reward.weights}
+    reward = _combined(config, config.reward, falling, recipes)
+    digests |= {REWARD: digest({"parts": recipes, **reward.described()})}
+    packed |= {REWARD} if packed.intersection(recipes) else set()
+    return Served(digests, REWARD, falling, unranked, packed, reward)
+
+
+def _combined(
+    config: ServeConfig, combination: Combination, falling: frozenset[str], recipes: Mapping[str, str]
+) -> Reward:
+    """The combination with its units, which the baseline gives where they are not the metrics' own."""
+    baseline = _baseline(config, recipes, recipes) if combination.unit != "score" else None
+    return Reward(combination, falling, {} if baseline is None else baseline.scales(combination.unit))
 
 
 def read_served_pack(config: ServeConfig) -> QuestionPack | None:
@@ -192,16 +212,19 @@ def sentinel_of(config: ServeConfig, served: Served) -> Sentinel | None:
     reward = config.one_reward()
     if not config.sentinel or reward is None:
         return None
-    metrics = {name: config.metrics[name] for name in (reward, *config.sentinel)}
-    return Sentinel(reward, metrics, config.sentinel_images, _baseline(config, served, [*metrics]))
+    names = [reward, *config.sentinel]
+    metrics = {name: config.metrics[name] for name in names if name in config.metrics}
+    baseline = _baseline(config, served.measured(names), served.metrics)
+    means = None if baseline is None else baseline.with_reward(served.combination).prompt_means(names)
+    return Sentinel(reward, metrics, config.sentinel_images, means)
 
 
-def _baseline(config: ServeConfig, served: Served, metrics: Sequence[str]) -> Floats | None:
+def _baseline(config: ServeConfig, metrics: Collection[str], recipes: Mapping[str, str]) -> Baseline | None:
+    """The configured run's scores by these metrics."""
     if config.baseline is None:
         return None
-    store = open_store(config)
-    recipes = {name: served.metrics[name] for name in metrics}
-    return read_baseline(store, config.baseline, config.baseline_generator, recipes)
+    own = {name: recipes[name] for name in metrics}
+    return read_baseline(open_store(config), config.baseline, config.baseline_generator, own)
 
 
 def replica_call(handle: Any, watch: Counters) -> Callable[[Sequence[ScoreRequest], Sequence[str]], Any]:

@@ -10,6 +10,7 @@ from plumbline.operators.image_decoding import ImageLimits
 from plumbline.operators.kept_prompts import KEPT_PROMPTS
 from plumbline.operators.metrics.table import AnyMetric
 from plumbline.operators.models.families.any_model import AnyModel
+from plumbline.operators.rewards.combination import REWARD, AnyReward
 from plumbline.operators.scorer import ScorerConfig
 from plumbline.operators.videos import Clips
 from plumbline.pipelines.base.cluster import PoolConfig
@@ -74,17 +75,20 @@ class ServeConfig(LoadConfig):
     """The environment variable that holds the token; the token itself is never configured."""
     video_folders: Roots = ()
     """Folders and s3:// prefixes whose videos a request may name by path; links are followed first. None by default."""
-    reward: str | None = None
-    """The metric that answers wires which ask for one number; needed where several are served."""
+    reward: AnyReward = None
+    """What answers wires which ask for one number; needed where several metrics are served. NAME, or several in one:
+    {vqascore: 1, hpsv3: 0.5}, or {weights: {NAME: WEIGHT, ...}, unit: score, z_score or noise, join: sum, min or
+    product, clip_parts: [LOW, HIGH], clip: [LOW, HIGH]} (docs/rewards.md)."""
     sentinel: tuple[str, ...] = ()
     """Served metrics that are computed beside the reward, whoever asks for it, to see whether it is gamed: as
     [edge_density,entropy,saturation]."""
     sentinel_images: Positive = 1000
     """Images of each look, and of the baseline, which are the first where no run is."""
     baseline: str | None = None
-    """A run of the store, by its id or `latest`, whose scores the sentinel compares with."""
+    """A run of the store, by its id or `latest`: its scores give the units of a combined reward, and the sentinel
+    compares with them."""
     baseline_generator: str | None = None
-    """Whose images of that run; needed where it has several."""
+    """Whose images of that run; the sentinel needs it where the run has several generators."""
     store: str = "store"
     """Folder or s3:// prefix of the store with the baseline; questions that a language model writes are kept there."""
     storage: StorageConfig = field(default_factory=StorageConfig)
@@ -104,21 +108,31 @@ class ServeConfig(LoadConfig):
         Checked.__post_init__(self)
         if not self.metrics:
             raise ConfigError("metrics: expected at least one, got none; for example metric=[vqascore]")
-        if self.reward is not None and self.reward not in self.metrics:
-            raise ConfigError(f"reward: expected one of {', '.join(self.metrics)}, got {self.reward!r}")
+        self._check_reward()
         self._check_sentinel()
-        if self.baseline is not None and not self.sentinel:
-            raise ConfigError(
-                f"baseline: {self.baseline!r} is what sentinel= compares with; name the metrics it watches"
-            )
         check_address(self.port, self.hosts)
         if self.max_waiting < self.max_request_images or self.max_bodies < self.max_body:
             raise ConfigError("max_waiting, max_bodies: expected no less than max_request_images and max_body")
         self.scorer()
 
+    def _check_reward(self) -> None:
+        unit = "score" if self.reward is None else self.reward.unit
+        if self.reward is not None:
+            self.reward.check_parts(self.metrics)
+        if unit != "score" and self.baseline is None:
+            raise ConfigError(
+                f"reward.unit={unit}: expected baseline=RUN store=STORE beside it, whose scores give the unit, got none"
+            )
+        if unit == "score" and self.baseline is not None and not self.sentinel:
+            raise ConfigError(
+                f"baseline: {self.baseline!r} is what sentinel= compares with, and what gives reward= a unit; name the "
+                "metrics that the sentinel watches"
+            )
+
     def _check_sentinel(self) -> None:
         reward = self.one_reward()
-        others = [name for name in self.metrics if name != reward]
+        parts = (reward,) if self.reward is None else self.reward.weights
+        others = [name for name in self.metrics if name not in parts]
         if self.sentinel and reward is None:
             raise ConfigError(f"sentinel: expected reward= beside it, of {', '.join(self.metrics)}, got none")
         for name in self.sentinel:
@@ -149,5 +163,7 @@ class ServeConfig(LoadConfig):
         )
 
     def one_reward(self) -> str | None:
-        """The metric that answers wires which ask for one number."""
-        return next(iter(self.metrics)) if self.reward is None and len(self.metrics) == 1 else self.reward
+        """What answers wires that ask for one number: a metric, or REWARD for several in one."""
+        if self.reward is not None:
+            return self.reward.alone or REWARD
+        return next(iter(self.metrics)) if len(self.metrics) == 1 else None

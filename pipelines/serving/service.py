@@ -155,14 +155,15 @@ class Service:
             self.watch.answered(name, "cached")
         for name, answer in computed.items():
             self.watch.answered(name, "null" if answer.score is None else "scored")
-        return {name: known[name] if name in known else computed[name] for name in asked.metrics}
+        answers = self.served.with_reward({**known, **computed})
+        return {name: answers[name] for name in asked.metrics}
 
     def _job(self, asked: ScoreRequest) -> tuple[dict[str, Answer], _Job | None]:
         """What is known of an image, and who brings the rest."""
         if asked.error is not None:
             return {name: Answer(None, asked.error) for name in asked.metrics}, None
         digest = _digest(asked)
-        wanted = asked.metrics if self.sentinel is None else self.sentinel.wanted(asked.metrics)
+        wanted = self.served.measured(self.sentinel.wanted(asked.metrics) if self.sentinel else asked.metrics)
         cached = {name: self.cache.get(self._key(digest, name)) for name in wanted}
         known = {name: answer for name, answer in cached.items() if answer is not None}
         missing = tuple(name for name in wanted if name not in known)
@@ -257,7 +258,7 @@ class Service:
         for name, answer in answers.items():
             self.cache.put(self._key(job.digest, name), answer)
         if self.sentinel is not None:
-            self.sentinel.see(job.asked.prompt, answers)
+            self.sentinel.see(job.asked.prompt, self.served.with_reward(answers))
         self.pending.pop((job.digest, job.metrics), None)
         job.answers.set_result(answers)
 

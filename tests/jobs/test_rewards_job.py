@@ -36,7 +36,7 @@ def test_the_pages_command_makes_pairs_and_says_where_they_are(store: Path, tmp_
 
 def test_the_same_command_every_night_exports_each_run_to_a_folder_of_its_own(store: Path, tmp_path: Path) -> None:
     nights = shutil.copytree(store, tmp_path / "store")
-    options = ["run=latest", "format=rewards", "metrics=[clipscore]", f"store={nights}"]
+    options = ["run=latest", "format=rewards", "reward=clipscore", f"store={nights}"]
     first = newest_run(store_at(nights))
     for output in ("each/@run", "one"):
         assert run("rewards", *options, f"output={tmp_path}/{output}").code == 0
@@ -50,6 +50,6 @@ def test_the_same_command_every_night_exports_each_run_to_a_folder_of_its_own(st
 
 
 def test_weights_of_metrics_are_given_by_name(store: Path, tmp_path: Path) -> None:
-    options = ["format=rewards", "metrics={clipscore: 2}", f"store={store}", f"output={tmp_path}/out"]
+    options = ["format=rewards", "reward={clipscore: 2}", f"store={store}", f"output={tmp_path}/out"]
     assert run("rewards", *options).code == 0
     assert (tmp_path / "out" / "manifest.json").exists()

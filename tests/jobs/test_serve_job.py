@@ -9,13 +9,14 @@ import pickle
 import re
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import requests
@@ -26,7 +27,7 @@ from PIL import Image, ImageEnhance
 from plumbline.assets.making.scenes import COLOURS, SHAPES, Entity, Scene, draw_scene, to_png
 from plumbline.jobs.scorer import open_scorer
 from plumbline.operators.wires.table import WIRES
-from tests.bench_of import write_benchmark
+from tests.bench_of import images, write_benchmark
 from tests.commands import printed, refusal
 from tests.pipelines.rewards.conftest import run_benchmark
 from tests.serving import ROOT, TOKEN, Pair, Running, ask_score, pack_pairs, run_service
@@ -35,6 +36,8 @@ METRICS = "metric=[vqascore,clipscore,saturation]"
 CLIPS = ROOT / "assets" / "shapes_video"
 WATCHED = 24
 """Images of a look of the sentinel, of as many prompts."""
+REWARD = "reward={weights: {vqascore: 0.6, clipscore: 0.4}, clip_parts: [0, 1]}"
+"""Between 0 and 1, which a rating needs."""
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +47,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     (folder / "videos").mkdir()
     run_benchmark(write_benchmark(folder / "bench", ("garnet",), WATCHED), folder / "store", METRICS)
     words = [
-        "reward=vqascore",
+        REWARD,
         "sentinel=[saturation]",
         "baseline=latest",
         f"store={folder}/store",
@@ -65,7 +68,12 @@ def offline() -> dict[Pair, dict[str, float]]:
     scores: dict[Pair, dict[str, float]] = {pair: {} for pair in pairs}
     for row in table.select(["image_id", "metric", "score"]).to_pylist():
         scores[pairs[int(row["image_id"])]][row["metric"]] = row["score"]
-    return scores
+    return {pair: {**of_pair, "reward": combined(of_pair)} for pair, of_pair in scores.items()}
+
+
+def combined(scores: Mapping[str, float]) -> float:
+    """REWARD of an image's scores."""
+    return 0.6 * scores["vqascore"] + 0.4 * max(scores["clipscore"], 0)
 
 
 def ask_alone(service: Running, pair: Pair) -> dict[str, float | None]:
@@ -93,7 +101,7 @@ def test_the_wires_of_other_trainers_give_the_same_number(
     service: Running, offline: dict[Pair, dict[str, float]]
 ) -> None:
     pairs = list(offline)[:3]
-    expected = pytest.approx([offline[pair]["vqascore"] for pair in pairs], abs=1e-5)
+    expected = pytest.approx([offline[pair]["reward"] for pair in pairs], abs=1e-5)
     encoded, texts = [base64.b64encode(pair.image).decode() for pair in pairs], [pair.prompt for pair in pairs]
     assert requests.get(f"{service.url}/health", timeout=5).ok
     compute = requests.post(f"{service.url}/compute", json={"prompt": texts, "image": encoded}, timeout=60)
@@ -104,11 +112,33 @@ def test_the_wires_of_other_trainers_give_the_same_number(
         assert answered["scores"] == expected and answered["outputs"] == expected
     files = [("request", (None, json.dumps({"prompts": texts}))), *(("images", pair.image) for pair in pairs)]
     parts = requests.post(f"{service.url}/score", files=files, timeout=60).json()
-    assert [scores["vqascore"] for scores in parts["scores"]] == expected
+    assert [scores["reward"] for scores in parts["scores"]] == expected
     history = [[{"text": pair.prompt, "image_b64": image}] for pair, image in zip(pairs, encoded, strict=True)]
-    asked = [{"history": turns, "required_rewards": ["vqascore"], "metadata": None} for turns in history]
+    asked = [{"history": turns, "required_rewards": ["reward"], "metadata": None} for turns in history]
     body = requests.post(f"{service.url}/score", json={"requests": asked}, timeout=60).json()
-    assert [result["vqascore"]["score"] for result in body["results"]] == expected and body["errors"] == [{}] * 3
+    assert [result["reward"]["score"] for result in body["results"]] == expected and body["errors"] == [{}] * 3
+    assert {name for result in body["results"] for name in result} == {"reward", "vqascore", "clipscore"}
+
+
+def test_a_combined_reward_is_the_exports_to_the_last_digit(service: Running, tmp_path: Path) -> None:
+    """By the same expression, of the same images. What else is in a batch changes the last digits of some of the
+    models' own scores; where it does not, it changes none of the reward's.
+    """
+    store = service.log.parent / "store"
+    printed("rewards", f"store={store}", "format=rewards", REWARD, f"output={tmp_path}/out")
+    exported = pd.concat(pd.read_parquet(file) for file in (tmp_path / "out" / "data").glob("*.parquet"))
+    offline = exported.set_index("image_id").to_dict("index")
+    rows, same = images("garnet", WATCHED), 0
+    with requests.Session() as session:
+        for first in range(0, WATCHED, 4):  # the run's shards
+            own = [offline[row["image_id"]] for row in rows[first : first + 4]]
+            pairs = [Pair(row["image"], run["prompt"]) for row, run in zip(rows[first:], own, strict=False)]
+            for online, run in zip(ask_score(session, service.url, pairs), own, strict=True):
+                assert online["reward"] == pytest.approx(run["reward"], abs=1e-5)
+                if all(online[part["metric"]] == part["score"] for part in run["raw"]):
+                    assert online["reward"] == run["reward"]
+                    same += 1
+    assert same
 
 
 def test_flow_grpos_unifiedreward_gets_the_offline_score_as_a_rating(
@@ -123,7 +153,7 @@ def test_flow_grpos_unifiedreward_gets_the_offline_score_as_a_rating(
         messages = [{"role": "user", "content": content}]
         reply = client.chat.completions.create(model="UnifiedReward-7b-v1.5", messages=messages, temperature=0)
         found = re.search(r"Final Score:\s*([1-5](?:\.\d+)?)", reply.choices[0].message.content or "")
-        assert found and float(found[1]) / 5 == pytest.approx((1 + 4 * offline[pair]["vqascore"]) / 5, abs=1e-5)
+        assert found and float(found[1]) / 5 == pytest.approx((1 + 4 * offline[pair]["reward"]) / 5, abs=1e-5)
 
 
 def test_a_videos_reward_is_the_offline_score_of_its_file_or_the_reason_why_there_is_none(service: Running) -> None:
@@ -131,8 +161,8 @@ def test_a_videos_reward_is_the_offline_score_of_its_file_or_the_reason_why_ther
     (reel, text), (orbit, other), (strip, another) = (clip(name) for name in ("reel", "orbit", "strip"))
     scorer = open_scorer(METRICS, "models=shapes")
 
-    def offline_score(film: bytes | list[bytes], prompt: str) -> float:
-        (score,) = scorer.score([film], [prompt], "vqascore").column("score").to_pylist()
+    def offline_score(film: bytes | list[bytes], prompt: str, metric: str = "vqascore") -> float:
+        (score,) = scorer.score([film], [prompt], metric).column("score").to_pylist()
         return float(score)
 
     with requests.Session() as session:
@@ -142,7 +172,8 @@ def test_a_videos_reward_is_the_offline_score_of_its_file_or_the_reason_why_ther
     frames = [base64.b64encode(frame).decode() for frame in strip]
     sent = {"prompt": [another], "image": None, "video": [frames]}
     rewards = requests.post(f"{service.url}/compute", json=sent, timeout=60).json()
-    assert rewards == {"rewards": [offline_score(strip, another)]}
+    parts = {metric: offline_score(strip, another, metric) for metric in ("vqascore", "clipscore")}
+    assert rewards == {"rewards": [pytest.approx(combined(parts))]}
 
     folder = service.log.parent / "videos"
     (folder / "reel.mp4").write_bytes(reel)
@@ -175,6 +206,7 @@ def test_a_known_pair_was_scored_before_the_service_was_ready(service: Running) 
         "vqascore": True,
         "clipscore": True,
         "saturation": None,
+        "reward": True,
     }
     log = service.log.read_text()
     assert log.index("known pair: vqascore 0.9998 where it fits, 0.00") < log.index("serving vqascore")
@@ -199,7 +231,7 @@ def test_unirls_own_client_gets_rewards_and_marks_what_failed(
     pairs = list(offline)[:4]
     pictures = [np.asarray(Image.open(io.BytesIO(pair.image)).convert("RGB"), np.float32) / 255 for pair in pairs]
     pixels = torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2)
-    names = ("vqascore", "clipscore")
+    names = ("vqascore", "clipscore", "reward")
     spec = remote.RemoteRewardSpec(base_url=service.url, required_rewards=names, image_format="PNG", max_retries=1)
     client = remote.RemoteRewardBackend(config=spec, base_device="cpu")
     assert client.is_available()
@@ -244,7 +276,7 @@ def test_a_reward_that_is_gamed_is_told_by_health_and_the_log(service: Running) 
         ask_score(session, service.url, pairs)
     assert requests.get(f"{service.url}/health", timeout=60).json()["sentinel"] == ["saturation"]
     (line, *_) = (line for line in service.log.read_text().splitlines() if "may game" in line)
-    assert "The generator may game vqascore: while vqascore went from 0." in line and ", saturation fell from " in line
+    assert "The generator may game reward: while reward went from " in line and ", saturation fell from " in line
 
 
 def sampled(rng: Random, logits: np.ndarray) -> int:

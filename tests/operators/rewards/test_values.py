@@ -6,10 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plumbline.operators.rewards.values import (
-    Combine,
     Floats,
     Std,
-    combine_metrics,
     rank_advantages,
     within_prompt_noise,
     z_scores,
@@ -21,17 +19,12 @@ numbers = st.integers(-1000, 1000).map(lambda number: number / 100)
 
 
 @st.composite
-def scored(draw: st.DrawFn, metrics: int = 2) -> tuple[np.ndarray, list[Floats]]:
-    """Images of some prompts with their scores by several metrics, some of them missing."""
+def scored(draw: st.DrawFn, metrics: int = 1) -> tuple[np.ndarray, list[Floats]]:
+    """Images of some prompts with their scores by metrics, some of them missing."""
     n = draw(st.integers(2, 24))
     prompts = np.sort(np.array(draw(st.lists(st.integers(0, 5), min_size=n, max_size=n)), np.int32))
     each = st.lists(st.one_of(numbers, st.just(nan)), min_size=n, max_size=n)
     return prompts, [np.array(draw(each)) for _ in range(metrics)]
-
-
-def combined(prompts: np.ndarray, scores: list[Floats], how: Combine = "normalise_then_sum") -> Floats:
-    names = {f"m{number}": values for number, values in enumerate(scores)}
-    return combine_metrics(names, dict.fromkeys(names, 1.0), prompts, how, "population", 1e-4)
 
 
 def test_the_noise_is_the_pooled_standard_deviation_within_a_prompt() -> None:
@@ -55,19 +48,9 @@ def test_ranks_go_from_the_worst_to_the_best_and_ties_share_theirs() -> None:
     assert list(ranks[:3]) == [1.0, -0.5, -0.5] and np.isnan(ranks[3]) and list(ranks[4:]) == [0, 0]
 
 
-@given(scored(), st.sampled_from(["normalise_then_sum", "sum_then_normalise"]), st.integers(-8, 8), numbers)
-def test_a_metrics_scale_and_offset_change_no_reward(
-    given: tuple[np.ndarray, list[Floats]], how: Combine, power: int, offset: float
-) -> None:
-    prompts, (first, second) = given
-    before = combined(prompts, [first, second], how)
-    after = combined(prompts, [first * 2.0**power + offset, second], how)
-    np.testing.assert_allclose(after, before, atol=1e-6)
-
-
 @given(scored(), st.floats(1e-3, 1e3))
 def test_a_rewards_scale_changes_no_z_score_and_no_rank(given: tuple[np.ndarray, list[Floats]], scale: float) -> None:
-    prompts, (values, _) = given
+    prompts, (values,) = given
     for made in (z_scores, None):
         before, after = (
             z_scores(v, prompts, within_prompt_noise(v, prompts), "population", 1e-4)
@@ -76,18 +59,3 @@ def test_a_rewards_scale_changes_no_z_score_and_no_rank(given: tuple[np.ndarray,
             for v in (values, values * scale)
         )
         np.testing.assert_allclose(after, before, atol=1e-6)
-
-
-@given(scored())
-def test_an_image_without_a_score_has_no_reward_and_counts_for_no_other(given: tuple[np.ndarray, list[Floats]]) -> None:
-    prompts, scores = given
-    rewards = combined(prompts, scores)
-    whole = ~np.isnan(scores[0]) & ~np.isnan(scores[1])
-    assert (np.isnan(rewards) == ~whole).all()
-    alone = combined(prompts[whole], [values[whole] for values in scores])
-    np.testing.assert_allclose(alone, rewards[whole], atol=1e-6)
-
-
-def test_the_reward_of_one_metric_is_its_own_score() -> None:
-    values = np.array([1.0, 2.0, nan, 4.0, 5.0, 6.0])
-    np.testing.assert_array_equal(combined(PROMPTS, [values]), values)

@@ -43,7 +43,7 @@ def test_a_diffusion_dpo_step_learns_from_pairs(export: Export, scored: Scored, 
     """DiffusionDPO's loader and loss (Wallace et al. 2023, eq. 14), with a tiny random UNet and no text encoder."""
     from diffusers import DDPMScheduler, UNet2DConditionModel
 
-    export("pairs", metrics=("clipscore",))
+    export("pairs", reward="clipscore")
     pairs = loaded(tmp_path / "out", tmp_path / "cache").with_format("python")
     assert pairs.column_names == PAIRS_SCHEMA.names
     batch = pairs[:8]
@@ -88,7 +88,7 @@ def test_the_better_image_of_a_pair_is_that_of_the_better_score(
     metric: str, sign: int, export: Export, scored: Scored, tmp_path: Path
 ) -> None:
     """Also where a lower score is the better one."""
-    export("pairs", metrics=(metric,))
+    export("pairs", reward=metric)
     table = pd.concat(pd.read_parquet(path) for path in sorted((tmp_path / "out" / "data").glob("*.parquet")))
     assert len(table) > COUNT
     for row in table.itertuples():
@@ -104,7 +104,7 @@ def test_the_better_image_of_a_pair_is_that_of_the_better_score(
 
 def test_a_dpo_trainer_takes_the_first_image_of_a_tar_for_the_better_one(export: Export, tmp_path: Path) -> None:
     """diffusers' diffusion ORPO example: it compares a label, which it has as text, with the number 0."""
-    export("pairs_webdataset", metrics=("clipscore",))
+    export("pairs_webdataset", reward="clipscore")
     tars = [str(path) for path in sorted((tmp_path / "out" / "data").glob("train-*.tar"))]
     samples = list(
         webdataset.WebDataset(tars, shardshuffle=False)
@@ -124,7 +124,7 @@ def test_a_dpo_trainer_takes_the_first_image_of_a_tar_for_the_better_one(export:
 
 def test_a_row_of_verl_omni_never_has_the_loser_above_the_winner(export: Export, tmp_path: Path) -> None:
     """OfflineDPODataset, once its own model has added the latents and embeddings that it asks for."""
-    export("verl_omni", metrics=("gecko",), shard_rows=1000)
+    export("verl_omni", reward="gecko", shard_rows=1000)
     (data,) = (tmp_path / "out" / "data").glob("train-*.parquet")
     rows = pd.read_parquet(data)
     latents = {"img_win_latents", "img_lose_latents", "prompt_embeds", "prompt_embeds_mask", "pooled_prompt_embeds"}
@@ -140,7 +140,7 @@ def test_a_row_of_verl_omni_never_has_the_loser_above_the_winner(export: Export,
 
 def test_ms_swift_gets_as_many_images_as_tags_on_either_side(export: Export, tmp_path: Path) -> None:
     """RowPreprocessor and TemplateInputs: with rejected_messages, rejected_images must be there too."""
-    export("ms_swift", metrics=("clipscore",))
+    export("ms_swift", reward="clipscore")
     rows = load_dataset("json", data_files=str(tmp_path / "out" / "train.jsonl"), cache_dir=str(tmp_path / "c"))[
         "train"
     ]
@@ -154,7 +154,7 @@ def test_ms_swift_gets_as_many_images_as_tags_on_either_side(export: Export, tmp
 
 def test_imagereward_makes_pairs_of_a_ranking_lower_first(export: Export, scored: Scored, tmp_path: Path) -> None:
     """rank_pair_dataset: of every two images that of the lower rank is the better one, and no two have the same."""
-    export("imagereward", metrics=("clipscore",))
+    export("imagereward", reward="clipscore")
     items = json.loads((tmp_path / "out" / "train.json").read_text())
     by_digest = scores_by_content(scored, "clipscore")
     assert len(items) > 3
@@ -168,7 +168,7 @@ def test_imagereward_makes_pairs_of_a_ranking_lower_first(export: Export, scored
 
 def test_hpsv2_trains_on_pairs_and_is_tested_by_ranks(export: Export, scored: Scored, tmp_path: Path) -> None:
     """HPDDataset and RankingDataset: a table of what json.load gives, its images below a folder of their own."""
-    export("hpsv2", metrics=("clipscore",))
+    export("hpsv2", reward="clipscore")
     by_digest = scores_by_content(scored, "clipscore")
 
     def scores(names: list[str]) -> list[float]:
@@ -189,7 +189,7 @@ def test_hpsv2_trains_on_pairs_and_is_tested_by_ranks(export: Export, scored: Sc
 
 def test_hpdv3_prefers_the_first_path(export: Export, scored: Scored, tmp_path: Path) -> None:
     """HPDv3Handler: paths are below the folder of the JSON file."""
-    export("hpdv3", metrics=("clipscore",))
+    export("hpdv3", reward="clipscore")
     by_digest = scores_by_content(scored, "clipscore")
     for item in json.loads((tmp_path / "out" / "train.json").read_text()):
         better, worse = (by_digest[(tmp_path / "out" / item[name]).read_bytes()] for name in ("path1", "path2"))
@@ -200,7 +200,7 @@ def test_hpdv3_prefers_the_first_path(export: Export, scored: Scored, tmp_path: 
 
 def test_the_best_of_n_is_an_image_with_its_text(export: Export, scored: Scored, tmp_path: Path) -> None:
     """diffusers' text-to-image trainer: the columns image and text."""
-    export("best_of_n", metrics=("clipscore",))
+    export("best_of_n", reward="clipscore")
     best = loaded(tmp_path / "out", tmp_path / "cache")
     rows = scored.scores[scored.scores.metric == "clipscore"]
     for row in best:
@@ -211,7 +211,7 @@ def test_the_best_of_n_is_an_image_with_its_text(export: Export, scored: Scored,
 
 
 def test_every_image_has_its_row_of_rewards_and_none_is_made_up(export: Export, scored: Scored, tmp_path: Path) -> None:
-    export("rewards", metrics=("clipscore",))
+    export("rewards", reward="clipscore")
     rows = pd.concat(loaded(tmp_path / "out", tmp_path / "cache", split).to_pandas() for split in ("train", "test"))
     assert len(rows) == len(GENERATORS) * COUNT
     (bad,) = rows[rows.reward.isna()].to_dict("records")
@@ -226,7 +226,7 @@ def test_every_image_has_its_row_of_rewards_and_none_is_made_up(export: Export, 
 
 
 def test_dense_rewards_are_the_metrics_own_scores_of_questions_and_words(export: Export, tmp_path: Path) -> None:
-    export("dense", metrics=("gecko", "clipscore"))
+    export("dense", reward={"gecko": 1.0, "clipscore": 1.0})
     rows = [row for split in ("train", "test") for row in loaded(tmp_path / "out", tmp_path / "cache", split)]
     assert len(rows) == len(GENERATORS) * COUNT and {row["metric"] for row in rows} == {"gecko"}
     (bad,) = (row for row in rows if row["score"] is None)
@@ -248,7 +248,7 @@ def test_trl_shows_a_judge_both_images_and_has_it_choose(export: Export, tmp_pat
     from transformers import AutoModelForImageTextToText, AutoProcessor
     from trl import DPOConfig, DPOTrainer
 
-    export("trl_vision_dpo", metrics=("clipscore",))
+    export("trl_vision_dpo", reward="clipscore")
     rows = loaded(tmp_path / "out", tmp_path / "cache")
     folder = str(save_llava_siglip(tmp_path / "judge"))
     judge, processor = AutoModelForImageTextToText.from_pretrained(folder), AutoProcessor.from_pretrained(folder)

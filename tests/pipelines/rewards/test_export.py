@@ -45,7 +45,7 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
 def test_an_export_that_is_killed_at_any_write_goes_on_to_the_same_output(
     form: str, export: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = {"metrics": ("clipscore",), "shard_rows": 2, "selection": {"max_examples": 3}}
+    options = {"reward": "clipscore", "shard_rows": 2, "selection": {"max_examples": 3}}
     export(form, tmp_path / "whole", **options)
     whole = files(tmp_path / "whole")
     assert not [path for path in whole if "_export" in path or "unfinished" in path]
@@ -78,14 +78,14 @@ def test_a_row_group_of_the_sources_is_read_once_however_many_shards_want_of_it(
         return batches(file, *given, row_groups=row_groups, **options)
 
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", counted)
-    ended = export("pairs", metrics=("clipscore",), shard_rows=1)
+    ended = export("pairs", reward="clipscore", shard_rows=1)
     assert ended.written > 2 * len(GENERATORS) and ended.unverified == 0
     assert len(read) == len(GENERATORS) * COUNT // 4, "row groups of four"
 
 
 def test_what_stands_is_not_written_again(scored: Scored, tmp_path: Path) -> None:
     reported: list[ExportedShardRecord] = []
-    asked = config(scored, tmp_path / "out", "pairs", metrics=("clipscore",))
+    asked = config(scored, tmp_path / "out", "pairs", reward="clipscore")
     first = export_rewards(asked, reported.append)
     assert first.written == len(reported) > 2
     before = {path: (tmp_path / "out" / path).stat().st_mtime_ns for path in files(tmp_path / "out")}
@@ -97,12 +97,12 @@ def test_what_stands_is_not_written_again(scored: Scored, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     "other, named",
-    [({"metrics": ("gecko",)}, "metrics"), ({"held_out": 0.5}, "held_out"), ({"form": "hpdv3"}, "format")],
+    [({"reward": "gecko"}, "reward"), ({"held_out": 0.5}, "held_out"), ({"form": "hpdv3"}, "format")],
 )
 def test_an_output_holds_one_export(other: dict[str, object], named: str, export: Export) -> None:
-    export("pairs", metrics=("clipscore",))
+    export("pairs", reward="clipscore")
     with pytest.raises(ConfigError, match=rf"holds another export \(with another {named}\); choose another output"):
-        export(**{"form": "pairs", "metrics": ("clipscore",), **other})
+        export(**{"form": "pairs", "reward": "clipscore", **other})
 
 
 def test_a_folder_with_something_else_in_it_is_refused(export: Export, tmp_path: Path) -> None:
@@ -149,15 +149,22 @@ def test_an_image_without_a_score_is_in_no_example(form: str, export: Export, tm
 
 
 def test_the_manifest_says_where_everything_comes_from(export: Export, tmp_path: Path, scored: Scored) -> None:
-    export("pairs", metrics={"clipscore": 2.0, "gecko": 1.0}, selection={"margin": 0.5, "margin_unit": "noise"})
+    export(
+        "pairs",
+        reward={"weights": {"clipscore": 2.0, "gecko": 1.0}, "unit": "noise"},
+        selection={"margin": 0.5, "margin_unit": "noise"},
+    )
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["run_id"] == scored.finished.run_id
     metrics = manifest["scorer"]["metrics"]
     assert {name: metric["lower_is_better"] for name, metric in metrics.items()} == {"clipscore": False, "gecko": True}
-    assert metrics["clipscore"]["weight"] == 2.0 and metrics["gecko"]["options"]["likelihood"] == "nll"
+    assert metrics["gecko"]["options"]["likelihood"] == "nll"
+    combined = manifest["scorer"]["reward"]
+    assert combined["weights"] == {"clipscore": 2.0, "gecko": 1.0} and combined["unit"] == "noise"
+    assert combined["scales"]["gecko"]["spread"] == pytest.approx(manifest["reward"]["noise_of_metrics"]["gecko"])
     assert set(manifest["scorer"]["models"]) == {"clip", "llm", "vqa", "nli"}
     assert manifest["scorer"]["models"]["vqa"]["resolved"][0]["parts"]["checkpoint"]
-    assert manifest["reward"]["combine"] == "normalise_then_sum" and manifest["reward"]["noise"] > 0
+    assert manifest["reward"]["noise"] > 0
     assert manifest["selection"]["margin_unit"] == "noise" and manifest["split"]["held_out"] == 0.25
     assert len(manifest["sources"]) == 1 + len(GENERATORS) and all(source["etag"] for source in manifest["sources"])
     assert manifest["images"] == 3 * COUNT and manifest["images_without_reward"] == 1
@@ -170,8 +177,8 @@ def test_the_manifest_says_where_everything_comes_from(export: Export, tmp_path:
 def test_metrics_that_must_agree_leave_out_what_they_see_differently(
     export: Export, tmp_path: Path, scored: Scored
 ) -> None:
-    every = export("pairs", tmp_path / "every", metrics=("clipscore",))
-    agreed = export("pairs", tmp_path / "agreed", metrics=("clipscore",), selection={"agree": ("gecko",)})
+    every = export("pairs", tmp_path / "every", reward="clipscore")
+    agreed = export("pairs", tmp_path / "agreed", reward="clipscore", selection={"agree": ("gecko",)})
     assert 0 < _examples(agreed) < _examples(every)
     for path in (tmp_path / "agreed" / "data").glob("*.parquet"):
         for row in pd.read_parquet(path).itertuples():
@@ -277,14 +284,25 @@ def test_images_whose_cells_are_pruned_are_counted_as_unverified(own: Scored, tm
 @pytest.mark.parametrize(
     "options, complaint",
     [
-        ({"metrics": ("tifa",)}, "metrics: the run has no 'tifa'; it has clipscore, gecko"),
+        ({"reward": "tifa"}, "reward: the run has no 'tifa'; it has clipscore, gecko"),
         ({"selection": {"agree": ("tifa",)}}, "selection.agree: the run has no 'tifa'"),
-        ({"metrics": {"gecko": -1.0}}, "metrics.gecko: expected a weight above 0, got -1"),
-        ({"metrics": {}}, "metrics: expected at least one, or null for all of the run's; got none"),
+        ({"reward": {"gecko": -1.0}}, "reward.weights.gecko: expected a weight above 0 and at most 1e.06, got -1"),
+        ({"reward": {}}, "reward: expected at least one metric, got none"),
+        (
+            {"reward": {"weights": {"gecko": "much"}}},
+            "config key 'reward.weights.gecko': expected a number, got 'much'",
+        ),
+        (
+            {"reward": {"gecko": 1.0, "unit": "noise"}},
+            "config key 'reward.weights.unit': expected a number, got 'noise'",
+        ),
+        ({"reward": ["gecko"]}, "reward: expected a metric's name or weights by name, as {vqascore: 1, hpsv3: 0.5}"),
+        ({"baseline_generator": "atlas"}, "baseline_generator: expected baseline=RUN beside 'atlas'"),
+        ({"baseline": "yesterday"}, "baseline=yesterday: no such run"),
         ({"selection": {"margin": 1e6}}, "nothing to export; 35 of 36 images have a reward"),
         ({"selection": {"margin": -1.0}}, "selection.margin: expected 0 or more, got -1"),
         ({"run": "yesterday"}, "run=yesterday: no such run"),
-        ({"form": "dense", "metrics": ("clipscore",)}, "format=dense: expected a metric that asks several questions"),
+        ({"form": "dense", "reward": "clipscore"}, "format=dense: expected a metric that asks several questions"),
         ({"form": "pair"}, "format: expected one of pairs, .*, got 'pair'; did you mean pairs"),
     ],
     ids=str,
@@ -299,7 +317,7 @@ def test_what_cannot_be_exported_is_one_line_and_writes_nothing(
 
 @pytest.mark.parametrize("form", ["pairs", "ms_swift"])
 def test_an_export_to_s3_is_the_same(form: str, export: Export, scored: Scored, bucket: str, tmp_path: Path) -> None:
-    options = {"metrics": ("clipscore",)}
+    options = {"reward": "clipscore"}
     export(form, **options)
     for _ in range(2):
         export(form, f"{bucket}/out", **options)

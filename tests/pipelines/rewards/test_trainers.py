@@ -29,7 +29,7 @@ def brightness(image: Image.Image) -> torch.Tensor:
 def test_ms_swifts_own_preprocessor_and_inputs_take_the_rows(export: Export, tmp_path: Path) -> None:
     preprocessor = import_module("swift.dataset.preprocessor")
     template_inputs = import_module("swift.template.template_inputs")
-    export("ms_swift", metrics=("clipscore",))
+    export("ms_swift", reward="clipscore")
     rows = load_dataset("json", data_files=str(tmp_path / "out" / "train.jsonl"), cache_dir=str(tmp_path / "c"))[
         "train"
     ]
@@ -47,7 +47,7 @@ def test_ms_swifts_own_preprocessor_and_inputs_take_the_rows(export: Export, tmp
 def test_hpsv2s_own_datasets_take_pairs_and_rankings(export: Export, scored: Scored, tmp_path: Path) -> None:
     """Its classes pass over what they cannot read to the next one, so that every item is compared."""
     data = import_module("hpsv2.src.training.data")
-    export("hpsv2", metrics=("clipscore",))
+    export("hpsv2", reward="clipscore")
     folder = str(tmp_path / "out" / "images")
     pairs = data.HPDDataset(str(tmp_path / "out" / "train.json"), folder, brightness, str)
     rankings = data.RankingDataset(str(tmp_path / "out" / "test.json"), folder, brightness, str)
@@ -69,7 +69,7 @@ def test_the_dataset_class_of_imagereward_in_hpsv2_takes_rankings(
     export: Export, scored: Scored, tmp_path: Path
 ) -> None:
     data = import_module("hpsv2.src.training.data")
-    export("imagereward", metrics=("clipscore",))
+    export("imagereward", reward="clipscore")
     folder = tmp_path / "out" / "images"
     dataset = data.ImageRewardDataset(str(tmp_path / "out" / "train.json"), str(folder), brightness, str)
     by_content = scores_by_content(scored, "clipscore")
@@ -97,7 +97,7 @@ def test_hpsv3s_own_dataset_takes_pairs(
     assert spec is not None and spec.loader is not None
     dataset = module_from_spec(spec)
     spec.loader.exec_module(dataset)
-    export("hpdv3", metrics=("clipscore",))
+    export("hpdv3", reward="clipscore")
     monkeypatch.chdir(tmp_path / "out")
     by_content = scores_by_content(scored, "clipscore")
     for threshold in (None, 0.9):

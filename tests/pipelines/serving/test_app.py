@@ -23,6 +23,7 @@ from urllib3.util import Retry
 from plumbline.operators.errors import ConfigError, RowError
 from plumbline.operators.metrics.clipscore import ClipScoreConfig
 from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
+from plumbline.operators.rewards.combination import Combination, Reward
 from plumbline.operators.wires.wire import JSON, Answer, ScoreRequest, Served
 from plumbline.pipelines.serving.app import Counts, Gate, make_app
 from plumbline.pipelines.serving.known_pair import KnownPair, explain_known_pair, score_known_pair
@@ -342,6 +343,49 @@ def test_a_reward_is_better_the_higher_it_is_and_a_score_is_as_the_metric_has_it
     assert client.post("/score", {"images": [b64(b"a")], "prompts": ["one"]})["scores"][0]["align"] == 3.0
 
 
+COMBINED = Served(
+    {"align": "recipe-1", "brightness": "recipe-2", "reward": "recipe-3"},
+    "reward",
+    frozenset({"brightness"}),
+    combination=Reward(Combination(weights={"align": 1.0, "brightness": 0.5}), frozenset({"brightness"}), {}),
+)
+
+
+def test_a_combined_reward_has_its_parts_beside_it_where_there_is_room() -> None:
+    client = Client(COMBINED)
+    one = {"images": [b64(b"a")], "prompts": ["one"]}
+    everything = {"align": 3.0, "brightness": 3.0, "reward": 1.5}
+    for form in (one, {**one, "metrics": ["reward"]}):
+        reply = client.post("/score", form)
+        assert reply["scores"] == [everything] and reply["recipes"] == COMBINED.metrics
+    (results,) = client.post("/score", {"requests": [{**unirl_request(b"a"), "required_rewards": ["reward"]}]})[
+        "results"
+    ]
+    assert results == {"align": {"score": 5.0}, "brightness": {"score": -5.0}, "reward": {"score": 2.5}}
+    assert client.post("/compute", {"prompt": ["one"], "image": [b64(b"a")]}) == {"rewards": [1.5]}
+    assert client.pickled({"images": [b"a"], "prompts": ["one"]})[1]["scores"] == [1.5]
+    orders = {"align": 1, "brightness": -1, "reward": 1}
+    assert client("GET", "/rewards").json() == {"rewards": list(orders), "orders": orders}
+    assert "reward" in client("GET", "/health").json()["rewards"]
+
+
+@pytest.mark.parametrize(("failing", "status"), [(CORRUPT, 200), (BUSY, 503)])
+def test_a_reward_whose_part_is_null_is_null_and_names_the_part(failing: RowError, status: int) -> None:
+    async def half(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
+        return [{name: Answer(None, failing) if name == "align" else Answer(1.0) for name in metrics} for _ in batch]
+
+    client = Client(COMBINED)
+    client.service.score_batch = half
+    reply = client.post("/score", {"images": [b64(b"a")], "prompts": ["one"]})
+    assert reply["scores"] == [{"align": None, "brightness": 1.0, "reward": None}]
+    assert reply["errors"][0]["reward"] == {**failing._asdict(), "message": f"align: {failing.message}"}
+    (errors,) = client.post("/score", {"requests": [{**unirl_request(b"a"), "required_rewards": ["reward"]}]})["errors"]
+    assert errors["reward"] == f"{failing.kind}: align: {failing.message}"
+    refused = client("POST", "/compute", json={"prompt": ["one"], "image": [b64(b"a")]})
+    assert refused.status_code == status and f"{failing.kind}: align: " in refused.json()["error"]
+    assert client.pickled({"images": [b"a"], "prompts": ["one"]})[0] == status
+
+
 @pytest.mark.parametrize("path", ["/compute", "/"])
 def test_a_wire_of_one_number_needs_to_know_which(path: str) -> None:
     client = Client(SERVED._replace(reward=None))
@@ -412,9 +456,19 @@ def test_a_known_pair_that_cannot_be_scored_is_an_error_and_no_order() -> None:
     async def fail(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
         return [{name: Answer(None, BUSY) for name in metrics} for _ in batch]
 
-    known_pair = asyncio.run(score_known_pair(fail, SERVED))
+    known_pair = asyncio.run(score_known_pair(fail, COMBINED))
+    assert known_pair["reward"] == (None, None, None, "model_failed: align: out of memory")
     assert known_pair["align"] == (None, None, None, "model_failed: out of memory")
     assert not list(explain_known_pair(known_pair))
+
+
+def test_a_combined_reward_is_watched_as_one() -> None:
+    watched = {"brightness": ImageStatisticConfig(statistic="saturation")}
+    combination = Reward(Combination(weights={"align": 2.0}), frozenset(), {})
+    client = Client(COMBINED._replace(combination=combination), sentinel=Sentinel("reward", watched, 1))
+    assert client.pickled({"images": [b"a"], "prompts": ["one"], "metadata": {}})[1]["scores"] == [6.0]
+    assert client.service.sentinel is not None and client.service.sentinel.baseline is not None
+    assert client.service.sentinel.baseline.tolist() == [[6.0, 3.0]]
 
 
 def test_a_token_is_wanted_of_every_page_but_health() -> None:

@@ -1,0 +1,128 @@
+"""A combined reward is what its expression says, of one image as of many, and an image without a part has none."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.rewards.combination import Combination, Reward, Scale, Unit, scales_of
+from plumbline.operators.rewards.values import Floats, within_prompt_noise
+from tests.operators.rewards.test_values import PROMPTS, nan, numbers, scored
+
+WEIGHTS = {"up": 1.0, "down": 0.5}
+SCALES = {"up": Scale(1.0, 2.0), "down": Scale(10.0, 4.0)}
+
+
+@pytest.mark.parametrize(
+    ("options", "reward"),
+    [
+        ({}, 3 - 0.5 * 20),
+        ({"unit": "z_score"}, (3 - 1) / 2 - 0.5 * (20 - 10) / 4),
+        ({"unit": "z_score", "join": "min"}, -0.5 * (20 - 10) / 4),
+        ({"unit": "z_score", "clip_parts": (-2.0, 0.25)}, 0.25 - 0.5 * 2),
+        ({"unit": "z_score", "clip": (-0.125, 1.0)}, -0.125),
+        ({"join": "product", "clip_parts": (0.0, 2.0)}, 0.0),
+    ],
+    ids=str,
+)
+def test_a_reward_is_what_its_expression_says(options: dict[str, object], reward: float) -> None:
+    """Of 3 by a metric that rises and 20 by one that falls; parts are in the order of their names."""
+    combination = Combination(weights=WEIGHTS, **options)
+    made = Reward(combination, frozenset({"down"}), SCALES if combination.unit != "score" else {})
+    assert made.parts == ("down", "up") and made([20.0, 3.0]) == reward
+
+
+def test_the_weights_of_a_product_are_exponents() -> None:
+    product = Combination(weights={"a": 1, "b": 2}, join="product", clip_parts=(0, 10))
+    assert Reward(product, frozenset(), {})([3.0, 0.5]) == 0.75
+
+
+def combined(prompts: np.ndarray, scores: list[Floats], unit: Unit = "noise") -> Floats:
+    of = {f"m{number}": values for number, values in enumerate(scores)}
+    return Reward(
+        Combination(weights=dict.fromkeys(of, 1.0), unit=unit), frozenset(), scales_of(of, prompts, unit, "it")
+    ).of_all(of)
+
+
+@given(scored(2), st.sampled_from(["z_score", "noise"]), st.integers(-8, 8), numbers)
+def test_in_units_of_a_baseline_a_metrics_scale_and_offset_change_no_reward(
+    given: tuple[np.ndarray, list[Floats]], unit: Unit, power: int, offset: float
+) -> None:
+    prompts, (first, second) = given
+    try:
+        before = combined(prompts, [first, second], unit)
+    except ConfigError:
+        assume(False)
+    np.testing.assert_allclose(combined(prompts, [first * 2.0**power + offset, second], unit), before, atol=1e-6)
+
+
+@given(scored(2), st.sampled_from(["z_score", "noise"]), st.randoms())
+def test_the_order_of_a_baselines_images_changes_no_digit(
+    given: tuple[np.ndarray, list[Floats]], unit: Unit, random: np.random.Generator
+) -> None:
+    """Nor do the numbers of its prompts: a service reads the same run in another order than an export of it."""
+    prompts, scores = given
+    order = list(range(len(prompts)))
+    random.shuffle(order)
+    renamed = np.array([(5 - code) * 3 for code in prompts[order]], np.int32)
+    try:
+        before = scales_of({"a": scores[0], "b": scores[1]}, prompts, unit, "it")
+    except ConfigError:
+        assume(False)
+    assert scales_of({"a": scores[0][order], "b": scores[1][order]}, renamed, unit, "it") == before
+
+
+@given(scored(2))
+def test_an_image_without_a_score_has_no_reward_and_counts_for_no_other(given: tuple[np.ndarray, list[Floats]]) -> None:
+    prompts, scores = given
+    whole = ~np.isnan(scores[0]) & ~np.isnan(scores[1])
+    try:
+        rewards = combined(prompts, scores)
+    except ConfigError:
+        assume(False)
+    assert (np.isnan(rewards) == ~whole).all()
+    np.testing.assert_array_equal(combined(prompts[whole], [values[whole] for values in scores]), rewards[whole])
+
+
+def test_the_units_are_those_of_the_images_of_a_baseline() -> None:
+    values = np.array([1.0, 2.0, nan, 4.0, 5.0, 60.0])
+    known = values[~np.isnan(values)]
+    (z_score,) = scales_of({"a": values}, PROMPTS, "z_score", "it").values()
+    (noise,) = scales_of({"a": values}, PROMPTS, "noise", "it").values()
+    assert z_score == pytest.approx((known.mean(), known.std()))
+    assert noise == pytest.approx((known.mean(), within_prompt_noise(values, PROMPTS)))
+    with pytest.raises(ConfigError, match=r"it has no two images of a prompt that differ by a; .* or unit: z_score"):
+        scales_of({"a": np.array([1.0, nan, nan, 2.0, nan, 3.0])}, PROMPTS, "noise", "it")
+    with pytest.raises(ConfigError, match="it has no two images that differ by b"):
+        scales_of({"a": values, "b": np.full(6, 0.1)}, PROMPTS, "z_score", "it")
+
+
+def test_the_reward_of_one_metric_is_its_own_score_turned_so_that_higher_is_better() -> None:
+    alone = Combination(weights={"a": 1.0})
+    assert alone.alone == "a" and Combination(weights={"a": 2.0}).alone is None
+    values = np.array([0.1, 0.2, nan, 1e-17])
+    np.testing.assert_array_equal(Reward(alone, frozenset(), {}).of_all({"a": values}), values)
+    np.testing.assert_array_equal(Reward(alone, frozenset({"a"}), {}).of_all({"a": values}), -values)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"weights": {}}, "reward: expected at least one metric, got none"),
+        ({"weights": {"a": 0.0, "b": 0.0}}, "reward.weights.a: expected a weight above 0 and at most 1e.06, got 0"),
+        ({"weights": {"a": math.inf}}, "reward.weights.a: expected a weight above 0 and at most 1e.06, got inf"),
+        ({"weights": {"a": -1.0}}, "reward.weights.a: .* the direction of a metric is known"),
+        ({"clip": (1.0, 0.0)}, r"reward.clip: expected \[LOW, HIGH\], the low one first, got \[1.0, 0.0\]"),
+        ({"join": "product"}, "reward.join=product: expected clip_parts"),
+        ({"weights": {"a": 400.0}, "join": "product", "clip_parts": (0.0, 10.0)}, "expected no product above 1e.300"),
+        ({"join": "product", "clip_parts": (-1.0, 1.0)}, "two negative parts would make a good reward"),
+    ],
+    ids=str,
+)
+def test_an_expression_that_means_nothing_is_refused_in_one_line(options: dict[str, object], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint) as refused:
+        Combination(**{"weights": WEIGHTS, **options})
+    assert "\n" not in str(refused.value)
