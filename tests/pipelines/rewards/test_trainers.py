@@ -1,4 +1,4 @@
-"""Exports read by classes of trainers' own packages that do not install beside ours: docs/rewards.md has the commands.
+"""Exports read by classes of trainers' own packages that do not install beside ours, by `make trainers`.
 
 test_consumers.py does the steps of the same classes again, in every test run.
 """
