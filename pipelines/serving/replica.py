@@ -22,7 +22,7 @@ from plumbline.pipelines.running.machines import own_resources
 from plumbline.pipelines.running.process import Deadline, tune_process
 
 BATCHES = 2
-"""One is computed while the next is decoded."""
+"""One is computed while the next is decoded, or waits where there is but one core for both."""
 NOT_FINITE = RowError("not_finite", "the score is no finite number; set the model's dtype=float32")
 
 
@@ -50,7 +50,8 @@ class Replica:
         config = replace(config, decoders=pool.decoders_on(machine.cpus, machine.gpus))
         self.deadline = Deadline(pool.deadline)
         self.scorer = Scorer(config, self._watch, pack=pack, written=written)
-        self.threads = ThreadPoolExecutor(BATCHES)
+        beside_model = pool.num_gpus > 0 or config.decoders > 1
+        self.threads = ThreadPoolExecutor(BATCHES if beside_model else 1)  # two on one core wait for each other
         self.batch = threading.local()
         """The seconds of the batch that a thread scores."""
 

@@ -37,6 +37,9 @@ LOG = logging.getLogger(__name__)
 HEALTH_SECONDS = 1.0
 """Between two looks of Ray Serve at a replica: how soon a dead one is missed."""
 
+SAME_PRIORITY = {"RAY_worker_niceness": "0"}
+"""Ray's workers yield to all other processes (niceness 15), and so would a replica to the clients that wait for it."""
+
 
 def find_nodes(config: ServeConfig) -> list[Node]:
     """What computes the metrics, with its models; raises ModelError where one cannot be found."""
@@ -153,7 +156,11 @@ def run_replicas(
     deployment = ray_serve.deployment(Replica).options(
         name="replica",
         num_replicas=config.replicas,
-        ray_actor_options={"num_cpus": config.num_cpus, "num_gpus": config.num_gpus},
+        ray_actor_options={
+            "num_cpus": config.num_cpus,
+            "num_gpus": config.num_gpus,
+            "runtime_env": {"env_vars": SAME_PRIORITY},
+        },
         max_ongoing_requests=BATCHES,
         max_constructor_retry_count=2,
         health_check_period_s=HEALTH_SECONDS,
