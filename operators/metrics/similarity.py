@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from plumbline.operators.metrics.answered import Rating, Scored
+from plumbline.operators.metrics.judged import values
 from plumbline.operators.metrics.metric import Evidence, Metric
 from plumbline.operators.models.calls import Measure, PixelRule
 
@@ -27,6 +28,8 @@ class SimilarityConfig(Metric):
     pixels: PixelRule = "processor"
     """How images are made the model's input: `processor`, as its checkpoint says; `padded`, whole on a black square, as
     HPSv2's code does it; `released`, as CLIP's first code did."""
+    rating: str | None = None
+    """Which of the numbers that the model's number is made of is the score; null takes the whole."""
     about: str = ""
     """What the report tells a newcomer of it, in place of the kind's story; completes a sentence that begins with its
     name."""
@@ -41,11 +44,12 @@ class SimilarityConfig(Metric):
         return self.worded(prompt)
 
     def scoring(self) -> dict[str, str]:
-        """Nothing: the model's number is the score."""
-        return {}
+        """Nothing where the model's number is the score."""
+        return {} if self.rating is None else {"rating": self.rating}
 
     def score(self, evidence: Evidence) -> Scored:
-        """The model's number, with what it is made of."""
+        """The model's number, or one of those that it is made of, with all of them."""
         parts = evidence.row.get("ratings")
         ratings = None if parts is None else tuple(Rating(**part) for part in parts)
-        return Scored(evidence.row["similarity"], truncated=evidence.row["truncated"], ratings=ratings)
+        number = evidence.row["similarity"] if self.rating is None else values(ratings or ())[self.rating]
+        return Scored(number, truncated=evidence.row["truncated"], ratings=ratings)

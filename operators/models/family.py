@@ -73,6 +73,8 @@ class Family(Generic[Config]):
     """Of a family that serves `similarity`, what its numbers can be."""
     pixels: tuple[PixelRule, ...] = ("processor",)
     """Of such a family, how images can be made its input."""
+    ratings: tuple[str, ...] = ()
+    """Of such a family, the names of the numbers that its number is made of."""
     films: bool = False
     """Whether it looks at videos as wholes and at nothing else."""
     precise: bool = False

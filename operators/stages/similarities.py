@@ -52,6 +52,15 @@ class PromptTexts(NamedTuple):
         return rows.basis_of(text) if isinstance(text, str) else None
 
 
+class Comparison(NamedTuple):
+    """What the images of a shard are compared with, and how."""
+
+    texts: tuple[str | RowError, ...]
+    """Beside each image, its text, or why it has none."""
+    measure: Measure
+    pixels: PixelRule
+
+
 class SimilaritiesStage(ImagesStage):
     """Images and prompts to similarities (schema SIMILARITIES), every image encoded once for all metrics."""
 
@@ -70,6 +79,9 @@ class SimilaritiesStage(ImagesStage):
     def refusal(cls, metric: Any, family: Family[Any]) -> str | None:
         if metric.measure not in family.measures:
             return f"the measure {metric.measure!r} of a model that gives {' or '.join(family.measures)}"
+        rating = getattr(metric, "rating", None)  # only `similarity` takes one of a model's several numbers
+        if rating is not None and rating not in family.ratings:
+            return f"the rating {rating!r} of a model that gives {' or '.join(family.ratings) or 'none'}"
         if metric.pixels not in family.pixels:
             return f"pixels={metric.pixels} of a model that takes {' or '.join(family.pixels)}"
         return None
@@ -94,8 +106,18 @@ class SimilaritiesStage(ImagesStage):
         return {name: PromptTexts(prompts, self.metrics[name]) for name in inputs.metrics}
 
     def measure(self, images: PreparedImages, asked: Mapping[str, PromptTexts]) -> Mapping[str, pa.Table]:
+        """Metrics that compare the same have one table: the model is asked once."""
         features = {rule: self._encode(images, rule) for rule in {texts.metric.pixels for texts in asked.values()}}
-        return {name: self._table(images, features[texts.metric.pixels], texts) for name, texts in asked.items()}
+        tables: dict[Comparison, pa.Table] = {}
+        compared = {name: self._comparison(images, texts) for name, texts in asked.items()}
+        for comparison in compared.values():
+            if comparison not in tables:
+                tables[comparison] = self._table(images, features[comparison.pixels], comparison)
+        return {name: tables[comparison] for name, comparison in compared.items()}
+
+    def _comparison(self, images: PreparedImages, texts: PromptTexts) -> Comparison:
+        wanted = tuple(texts.text(row.prompt_id) for row in images.rows)
+        return Comparison(wanted, texts.metric.measure, texts.metric.pixels)
 
     def _encode(self, images: PreparedImages, rule: PixelRule) -> list[Any]:
         """What the model makes of every image, or why there is nothing."""
@@ -105,13 +127,12 @@ class SimilaritiesStage(ImagesStage):
             encoded += isolate(self.model.encode, [shown[rule] for shown in batch], self.image_batch)
         return encoded
 
-    def _table(self, images: PreparedImages, features: Sequence[Any], texts: PromptTexts) -> pa.Table:
-        wanted = [texts.text(row.prompt_id) for row in images.rows]
-        shown = [text for text, count in zip(wanted, images.counts, strict=True) for _ in range(count)]
-        compared = iter(self._compare(features, shown, texts.metric.measure))
+    def _table(self, images: PreparedImages, features: Sequence[Any], comparison: Comparison) -> pa.Table:
+        shown = [text for text, count in zip(comparison.texts, images.counts, strict=True) for _ in range(count)]
+        compared = iter(self._compare(features, shown, comparison.measure))
         records = []
         for row, digest, error, text, count in zip(
-            images.rows, images.digests, images.errors, wanted, images.counts, strict=True
+            images.rows, images.digests, images.errors, comparison.texts, images.counts, strict=True
         ):
             results = [error] if error is not None else [next(compared) for _ in range(count)]
             basis = rows.basis_of(text) if isinstance(text, str) else None

@@ -40,7 +40,7 @@ class LoadConfig(Checked):
     max_waiting: int = 2048
     """Images that wait; a request beyond is answered by 429."""
     max_request_images: Positive = 512
-    """Images of one request, frames counted."""
+    """Images of one request; of a list of frames each counts, a video's file is one."""
     max_body: Positive = 64_000_000
     """Bytes of one request, with the videos that it names by path."""
     max_bodies: int = 512_000_000

@@ -27,7 +27,7 @@ PACKS = {
     "wise_verified": "wise_verified",
 }
 """Of metrics that score by a benchmark's own questions, whose these are."""
-VIDEOS = {"videoalign": "videos"}
+VIDEOS = {name: "videos" for name in NAMES if name.startswith("videoalign")}
 """Of metrics that look at videos alone; an image is one that stands still."""
 SCORELESS = {"vq2_released"}
 """Whose phrases are drawn at a temperature of 1, where the embedded world's writer says nothing readable."""

@@ -245,6 +245,30 @@ def test_unirls_own_client_gets_rewards_and_marks_what_failed(
     assert answer.errors[:3] == [None] * 3 and "vqascore: " in answer.errors[3]
 
 
+@pytest.mark.elsewhere
+def test_unirls_own_client_gets_rewards_of_the_videos_that_it_encodes(service: Running) -> None:
+    """Its tensors become MP4 files of its own making, and the score is that of these files."""
+    from unirl.reward import remote
+    from unirl.types.primitives import Texts, Video, Videos
+    from unirl.types.reward import RewardRequest
+
+    strip, text = clip("strip")
+    shown = np.stack([np.asarray(Image.open(io.BytesIO(frame)).convert("RGB"), np.float32) / 255 for frame in strip])
+    frames = torch.from_numpy(shown).permute(0, 3, 1, 2)
+    spec = remote.RemoteRewardSpec(
+        base_url=service.url, required_rewards=("vqascore",), input_kind="video", max_retries=1
+    )
+    client = remote.RemoteRewardBackend(config=spec, base_device="cpu")
+    videos = Videos.from_list([Video(frames=frames), Video(frames=frames.flip(0))])
+    request = RewardRequest(generated={"video": videos}, generation_prompt=Texts(texts=[text, " "]))
+    answer = client.compute_rewards(request)
+    assert request.videos is not None
+    sent = base64.b64decode(remote._encode_video_b64(request.videos[0], fps=spec.video_fps))
+    (expected,) = open_scorer(METRICS, "models=shapes").score([sent], [text], "vqascore")["score"].to_pylist()
+    assert answer.successes == [True, False]
+    assert answer.component_rewards["vqascore"][0] == pytest.approx(expected, abs=1e-5)
+
+
 def test_the_token_is_wanted_and_shown_nowhere(service: Running) -> None:
     assert requests.get(f"http://127.0.0.1:{service.port}/metrics", timeout=60).status_code == 401
     assert TOKEN not in service.log.read_text()

@@ -22,5 +22,6 @@ FAMILY = Family(
     ),
     check=check_instruction,
     measures=("reward",),
+    ratings=("visual_quality", "motion_quality", "text_alignment"),
     films=True,
 )

@@ -179,9 +179,12 @@ def test_a_model_of_images_alone_is_refused_before_it_is_loaded(kind: str, engin
         scorer(folder, engine=engine, shown="video")
 
 
-def rated(folder: Path, **clips: Any) -> Scorer:
+def rated(folder: Path, *ratings: str | None, **clips: Any) -> Scorer:
+    """By the whole number, and by each of these ratings."""
     models = {"videoalign": model_config(family="videoalign", checkpoint=str(folder))}
-    metrics = {"videoalign": SimilarityConfig(model="videoalign", measure="reward")}
+    metrics = {
+        str(name): SimilarityConfig(model="videoalign", measure="reward", rating=name) for name in (None, *ratings)
+    }
     return Scorer(ScorerConfig(models=models, metrics=metrics, clips=Clips(**clips)))
 
 
@@ -201,6 +204,23 @@ def test_videoalign_gives_its_releases_ratings_of_a_list_of_frames_and_of_a_file
         assert [rating["value"] for rating in row["ratings"]] == pytest.approx(expected, abs=1e-4)
         assert row["score"] == pytest.approx(sum(expected), abs=1e-4)
     assert broken["score"] is None and broken["ratings"] is None and broken["error"]["kind"] == "corrupt_image"
+
+
+def test_each_of_videoaligns_ratings_is_a_metric_and_the_model_is_asked_once_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, names = rewards.save_videoalign(tmp_path / "videoalign"), ("motion_quality", "text_alignment")
+    scorer, calls = rated(folder, *names, shown="video"), []
+    model = scorer.nodes[0].stage.model  # type: ignore[attr-defined]
+    compare = model.compare
+    monkeypatch.setattr(model, "compare", lambda *asked: calls.append(asked) or compare(*asked))
+    rows = scorer.score([frames(4), frames(4, first=4)], ["a red circle", "two stars"]).to_pylist()
+    assert len(calls) == 1 and [row["metric"] for row in rows] == [name for name in ("None", *names) for _ in range(2)]
+    for place, row in enumerate(rows[2:]):
+        ratings = {rating["name"]: rating["value"] for rating in rows[place % 2]["ratings"]}
+        assert row["score"] == ratings[row["metric"]]
+    with pytest.raises(ConfigError, match=r"it wants the rating 'beauty' of a model that gives visual_quality or mot"):
+        rated(folder, "beauty", shown="video")
 
 
 @pytest.mark.parametrize("shown", ["each", "grid"])
