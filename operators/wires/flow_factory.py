@@ -82,8 +82,11 @@ class FlowFactoryWire(JsonWire):
     def ask(self, asked: Sequence[ScoreRequest]) -> bytes:
         frames = [[as_base64(image) for image in request.images] for request in asked]
         alone = all(len(of_request) == 1 for of_request in frames)
-        shown = {"image": [image for (image,) in frames]} if alone else {"video": frames}
-        return json.dumps({"prompt": [request.prompt for request in asked], **shown}).encode()
+        shown: dict[str, Any] = {"image": [image for (image,) in frames]} if alone else {"video": frames}
+        form = {"prompt": [request.prompt for request in asked], **shown}
+        if any(request.questions is not None for request in asked):
+            form["kwargs"] = {"vqa_list": [request.questions for request in asked]}
+        return json.dumps(form).encode()
 
     def told(self, document: Any, asked: Sequence[ScoreRequest]) -> Answers:
         return told_rewards(document["rewards"], asked)

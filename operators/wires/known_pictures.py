@@ -22,6 +22,11 @@ SHAPES: Mapping[str, tuple[str, int]] = {
 PROMPTS = tuple(SHAPES)
 
 
+def questions_about(prompt: str) -> list[list[str]]:
+    """The question whose answer is Yes of the picture of one of PROMPTS, as GenEval2's file has questions."""
+    return [[f"Is there {prompt}?", "Yes"]]
+
+
 def picture_of(prompt: str, copy: str = "") -> bytes:
     """The picture of one of PROMPTS as a PNG; copies have the same pixels and other bytes, which no cache knows."""
     note, file = PngInfo(), io.BytesIO()

@@ -27,9 +27,9 @@ from plumbline.operators.wires.wire import (
     as_base64,
     as_json,
     decoded,
+    image_alone,
     numbers,
     read_form,
-    single_image,
 )
 
 QUESTION = "Rate from 1 to 5, after 'Final Score:', how well the image fits its caption.\nText Caption: [{}]"
@@ -108,7 +108,7 @@ class OpenAiChatWire(JsonWire):
 
     def ask(self, asked: Sequence[ScoreRequest]) -> bytes:
         (request,) = asked
-        image = {"url": f"data:image/png;base64,{as_base64(single_image(request, self.name))}"}
+        image = {"url": f"data:image/png;base64,{as_base64(image_alone(request, self.name))}"}
         text = {"type": "text", "text": QUESTION.format(request.prompt)}
         content = [{"type": "image_url", "image_url": image}, text]
         return json.dumps({"model": "", "messages": [{"role": "user", "content": content}]}).encode()

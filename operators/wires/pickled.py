@@ -17,9 +17,9 @@ from plumbline.operators.wires.wire import (
     ScoreRequest,
     Served,
     Wire,
+    image_alone,
     numbers,
     require_alike,
-    single_image,
     told_rewards,
 )
 
@@ -58,7 +58,7 @@ class PickledWire(Wire):
         return _pickled({"scores": scores, "outputs": scores}, 200)
 
     def ask(self, asked: Sequence[ScoreRequest]) -> bytes:
-        images = [single_image(request, self.name) for request in asked]
+        images = [image_alone(request, self.name) for request in asked]
         return _pickled({"images": images, "prompts": [request.prompt for request in asked], "metadata": {}}, 200).body
 
     def told(self, document: Any, asked: Sequence[ScoreRequest]) -> Answers:

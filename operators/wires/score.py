@@ -95,11 +95,13 @@ class ScoreWire(JsonWire):
 
     def ask(self, asked: Sequence[ScoreRequest]) -> bytes:
         frames = [[as_base64(image) for image in request.images] for request in asked]
-        form = {
+        form: dict[str, Any] = {
             "images": [shown if len(shown) > 1 else shown[0] for shown in frames],
             "prompts": [request.prompt for request in asked],
             "metrics": list(dict.fromkeys(name for request in asked for name in request.metrics)),
         }
+        if any(request.questions is not None for request in asked):
+            form["questions"] = [request.questions for request in asked]
         return json.dumps(form).encode()
 
     def told(self, document: Any, asked: Sequence[ScoreRequest]) -> Answers:

@@ -122,7 +122,11 @@ class UniRlWire(JsonWire):
     def ask(self, asked: Sequence[ScoreRequest]) -> bytes:
         turns = [{"text": one.prompt, "image_b64": as_base64(single_image(one, self.name))} for one in asked]
         forms = [
-            {"history": [turn], "required_rewards": list(one.metrics), "metadata": None}
+            {
+                "history": [turn],
+                "required_rewards": list(one.metrics),
+                "metadata": one.questions and {"vqa_list": one.questions},
+            }
             for turn, one in zip(turns, asked, strict=True)
         ]
         return json.dumps({"requests": forms}).encode()

@@ -305,6 +305,13 @@ def single_image(request: ScoreRequest, wire: str) -> bytes:
     return request.images[0]
 
 
+def image_alone(request: ScoreRequest, wire: str) -> bytes:
+    """The image of a request on a wire without videos and questions; raises BadRequest for either."""
+    if request.questions is not None:
+        raise BadRequest(f"the wire {wire} has no place for questions")
+    return single_image(request, wire)
+
+
 def numbers(answers: Answers, served: Served) -> list[float]:
     """The one reward of every image, where none failed."""
     each = [(name, answer.score) for of_image in answers for name, answer in of_image.items()]

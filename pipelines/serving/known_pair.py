@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from plumbline.operators.wires.known_pictures import PROMPTS, picture_of
+from plumbline.operators.wires.known_pictures import PROMPTS, picture_of, questions_about
 from plumbline.operators.wires.wire import Answer, ScoreRequest, Served
 from plumbline.pipelines.serving.service import ScoreBatch
 
@@ -32,7 +32,8 @@ async def score_known_pair(score: ScoreBatch, served: Served) -> KnownPair:
     prompt, other = PROMPTS[:2]
     names = tuple(served.metrics)
     metrics = served.measured(names)
-    asked = [ScoreRequest((picture_of(shown),), prompt, metrics) for shown in (prompt, other)]
+    questions = questions_about(prompt) if served.packed else None
+    asked = [ScoreRequest((picture_of(shown),), prompt, metrics, questions=questions) for shown in (prompt, other)]
     try:
         good, bad = map(served.with_reward, await score(asked, metrics))
     except Exception as error:

@@ -16,7 +16,7 @@ import httpx
 
 from plumbline.operators.bounds import Checked, Positive, Seconds, Share, at_least
 from plumbline.operators.errors import ConfigError, PlumblineError, check_known, without_secrets
-from plumbline.operators.wires.known_pictures import PROMPTS, picture_of
+from plumbline.operators.wires.known_pictures import PROMPTS, picture_of, questions_about
 from plumbline.operators.wires.table import KINDS, WIRES
 from plumbline.operators.wires.wire import ONE, Answer, Answers, BadReply, BadRequest, Reply, ScoreRequest, Wire
 
@@ -27,7 +27,7 @@ NOTHING = "a plain picture has no score"
 ALL = "all"
 """In place of a reward's name, of checks that are about none of them."""
 Outcome = Literal["ok", "fails", "not told"]
-Extra = Literal["frames"]
+Extra = Literal["frames", "questions"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +44,9 @@ class CheckRewardsConfig(Checked):
     """By reward: 1 where higher is better, -1 where lower is, 0 where neither is. Our own servers say it themselves;
     of others it is 1. A wire of one number calls it `reward`."""
     must_use: tuple[Extra, ...] = ()
-    """What the server must not ignore: frames, where it scores videos."""
+    """What the server must not ignore: frames, where it scores videos; questions, where requests bring them."""
+    questions: bool = False
+    """Send a question with every picture, for rewards that have no score without."""
     batch: Annotated[int, at_least(3)] = 16
     """Images of a batch."""
     repeats: Positive = 5
@@ -167,7 +169,9 @@ class Trial:
 
     def request(self, prompt: str, *shown: str, metrics: tuple[str, ...] | None = None) -> ScoreRequest:
         """The pictures of some prompts for a prompt."""
-        return ScoreRequest(tuple(picture_of(one, next(self.copies)) for one in shown), prompt, metrics or self.names)
+        images = tuple(picture_of(one, next(self.copies)) for one in shown)
+        questions = questions_about(prompt) if self.config.questions else None
+        return ScoreRequest(images, prompt, metrics or self.names, questions=questions)
 
     @cached_property
     def known(self) -> Answers:
@@ -291,21 +295,32 @@ def _unknown(trial: Trial) -> Findings:
 def _frames(trial: Trial) -> Findings:
     """A video's second frame, which fits or does not."""
     prompt, other = PROMPTS[:2]
-    still, moving = ([trial.request(prompt, prompt, second)] for second in (prompt, other))
+    return _taken_up(trial, "frames", *(trial.request(prompt, prompt, second) for second in (prompt, other)))
+
+
+def _questions(trial: Trial) -> Findings:
+    """A question that came with the picture, whose answer is Yes or is not."""
+    request = trial.request(PROMPTS[0], PROMPTS[0])
+    return _taken_up(
+        trial, "questions", *(request._replace(questions=questions_about(prompt)) for prompt in PROMPTS[:2])
+    )
+
+
+def _taken_up(trial: Trial, extra: Extra, fits: ScoreRequest, differs: ScoreRequest) -> Findings:
+    """Whether numbers of two requests differ that differ in something which a server may ignore."""
     try:
-        (still_answer,), (moving_answer,) = trial.ask(still), trial.ask(moving)
+        (first,), (second,) = trial.ask([fits]), trial.ask([differs])
     except BadRequest as error:
         return {ALL: Finding("not told", str(error))}
-    needed = "frames" in trial.config.must_use
-    return {name: _used(still_answer[name], moving_answer[name], needed) for name in trial.names}
+    return {name: _used(first[name], second[name], extra in trial.config.must_use) for name in trial.names}
 
 
-def _used(without: Answer, with_it: Answer, needed: bool) -> Finding:
-    if without.score is None or with_it.score is None:
+def _used(fits: Answer, differs: Answer, needed: bool) -> Finding:
+    if fits.score is None or differs.score is None:
         return Finding("fails" if needed else "ok", "refused")
-    if without.score != with_it.score:
-        return Finding("ok", f"used: {without.score:.4g} becomes {with_it.score:.4g}")
-    return Finding("fails" if needed else "ok", f"ignored: {without.score:.4g} with it and without")
+    if fits.score != differs.score:
+        return Finding("ok", f"used: {fits.score:.4g} becomes {differs.score:.4g} with one that does not fit")
+    return Finding("fails" if needed else "ok", f"ignored: {fits.score:.4g} also with one that does not fit")
 
 
 CHECKS: Mapping[str, Callable[[Trial], Findings]] = {
@@ -316,6 +331,7 @@ CHECKS: Mapping[str, Callable[[Trial], Findings]] = {
     "latency": _latency,
     "unknown reward": _unknown,
     "second frame": _frames,
+    "questions": _questions,
 }
 
 

@@ -13,6 +13,7 @@ import requests
 from PIL import Image
 
 from tests.bench_of import images, write_benchmark
+from tests.commands import printed
 from tests.operators.models.endpoint import KEY, VARIABLE, Server, said
 from tests.pipelines.rewards.conftest import run_benchmark
 from tests.question_packs import write_geneval2
@@ -72,6 +73,17 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
         with run_service(folder / "log", *words, *model, f"store={folder}/store") as service:
             yield Asked(service, writer, pack_pairs(COUNT), swept)
     writer.close()
+
+
+@pytest.mark.parametrize("wire", ["score", "unirl", "flow_factory"])
+def test_a_reward_by_questions_passes_the_checks_with_a_question_and_does_not_ignore_it(
+    asked: Asked, wire: str
+) -> None:
+    words = [f"wire={wire}", "metrics=[geneval2]", "questions=true", "must_use=[questions]", "repeats=1"]
+    said = printed("check_rewards", asked.service.url, *words)
+    assert "no check failed" in said and "used: " in said
+    known_pair = requests.get(f"{asked.service.url}/health", timeout=60).json()["known_pair"]
+    assert known_pair["geneval2"]["ordered"]
 
 
 def test_questions_of_a_request_or_of_the_pack_give_the_sweeps_scores_to_the_last_digit(asked: Asked) -> None:

@@ -36,6 +36,18 @@ def test_what_a_client_asks_is_what_the_service_reads(wire: Wire) -> None:
 
 
 @EVERY_WIRE
+def test_questions_reach_the_service_or_are_refused_by_the_client(wire: Wire) -> None:
+    served = served_of(wire)._replace(packed=frozenset(served_of(wire).metrics))
+    asked = [one._replace(questions=[["Is there a cat?", "Yes"]]) for one in asked_of(wire)]
+    try:
+        body = wire.ask(asked)
+    except BadRequest:
+        return
+    read = wire.read(wire.parse(body, wire.media), served)
+    assert [one.questions for one in read] == [one.questions for one in asked]
+
+
+@EVERY_WIRE
 def test_what_the_service_answers_is_what_a_client_is_told(wire: Wire) -> None:
     """Rewards where the wire has them; a null is a null with its reason, and never a number."""
     asked, served = asked_of(wire), served_of(wire)

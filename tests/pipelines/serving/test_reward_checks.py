@@ -20,7 +20,7 @@ from tests.commands import Ended, refusal, run
 
 Score = Callable[[ScoreRequest, int], float | None]
 """A number for an image at a place of its batch; None for one that is broken."""
-SERVED = Served({"fit": "recipe", UNKNOWN: "recipe"}, "fit")
+SERVED = Served({"fit": "recipe", UNKNOWN: "recipe"}, "fit", packed=frozenset({"fit", UNKNOWN}))
 UNREADABLE = Answer(None, RowError("corrupt_image", "expected an image; generate it again"))
 
 
@@ -39,6 +39,15 @@ def fit(request: ScoreRequest, place: int) -> float | None:
         return sum(pixels(image) == pixels_of(request.prompt) for image in request.images) / len(request.images)
     except OSError:
         return None
+
+
+def by_questions(request: ScoreRequest, place: int) -> float | None:
+    """The share of the questions that are about what the picture shows; none without a question."""
+    if not request.questions:
+        return None
+    (question,) = request.questions
+    prompt = question[0].removeprefix("Is there ").removesuffix("?")
+    return fit(request._replace(prompt=prompt), place)
 
 
 def reversed_fit(request: ScoreRequest, place: int) -> float | None:
@@ -124,6 +133,8 @@ def check(url: str, *words: str) -> Ended:
         (by_place, "same in a batch", []),
         (of_the_first_frame, "", []),
         (of_the_first_frame, "second frame", ["must_use=[frames]"]),
+        (fit, "questions", ["must_use=[questions]"]),
+        (by_questions, "", ["must_use=[questions]", "questions=true"]),
     ],
 )
 def test_a_check_fails_for_its_own_fault_alone(score: Score, failing: str, words: list[str]) -> None:
