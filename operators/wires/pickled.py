@@ -2,7 +2,8 @@
 
 Sources: verl-project/verl-omni, docs/start/http_scorer.md and verl_omni/utils/reward_score/http_scorer_client.py, which
 raises for an `error` of a reply of 200 and asks again after 408, 429 and 5xx; yifan123/flow_grpo, flow_grpo/rewards.py,
-which reads `outputs` and asks again after 500, and after 429 and 503 with Retry-After.
+which reads `outputs` and asks again after 500, and after 429 and 503 with Retry-After; PKU-YuanGroup/Edit-R1 4217f25,
+flow_grpo/rewards.py, whose edits bring what they start from as `ref_images`.
 """
 
 import pickle
@@ -11,6 +12,7 @@ from typing import Any
 
 from plumbline.operators.wires.unpickle import unpickle
 from plumbline.operators.wires.wire import (
+    SOURCE_IMAGE,
     Answers,
     BadRequest,
     Reply,
@@ -48,7 +50,8 @@ class PickledWire(Wire):
         if not isinstance(prompts, (list, tuple)) or not all(isinstance(prompt, str) for prompt in prompts):
             raise BadRequest("prompts: expected a list of text; what is measured here is how images fit their prompts")
         require_alike(len(images), len(prompts))
-        return [ScoreRequest((image,), prompt, served.one()) for image, prompt in zip(images, prompts, strict=True)]
+        error, metrics = SOURCE_IMAGE if document.get("ref_images") else None, served.one()
+        return [ScoreRequest((image,), prompt, metrics, error) for image, prompt in zip(images, prompts, strict=True)]
 
     def answer(self, asked: Sequence[ScoreRequest], answers: Answers, served: Served) -> Reply:
         failed = self.refusal(answers)

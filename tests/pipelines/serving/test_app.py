@@ -296,6 +296,8 @@ def test_the_pickle_wire_gives_scores_and_outputs_or_an_error() -> None:
         assert Client().pickled(sent) == (200, {"scores": [3.0, 5.0], "outputs": [3.0, 5.0]})
     status, reply = Client().pickled({"images": [b"corrupt"], "prompts": ["one"], "metadata": {}})
     assert status == 200 and set(reply) == {"error"} and "corrupt_image" in reply["error"]
+    status, reply = Client().pickled({"images": [b"a"], "prompts": ["one"], "ref_images": [b"before"]})
+    assert status == 200 and "source_image" in reply["error"]
     status, reply = Client().pickled({"images": [b"a", b"busy"], "prompts": ["one", "two"]})
     assert status == 503 and set(reply) == {"error"}
     status, reply = Client().pickled({"images": [b"a"]})
