@@ -5,6 +5,8 @@ So what a report holds grows neither with the metrics of a run nor with the leng
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from plumbline.operators.rewards.combination import REWARD, Reward
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 
 IDS = ("image_id", "prompt_id", "generator")
@@ -106,6 +109,7 @@ class RunScores:
         self.n_null = 0
         """Rows without a score."""
         self._parts = parts
+        self._reward: Reward | None = None
         self._kept: dict[int, _Part] = {}
         self._first_rows = [0]
         self._counts: list[dict[int, int]] = []
@@ -126,8 +130,30 @@ class RunScores:
     def __len__(self) -> int:
         return self._first_rows[-1]
 
+    def with_reward(self, reward: Reward) -> "RunScores":
+        """The same scores and one metric more, REWARD: a row for each image that all its parts scored."""
+        combined = copy(self)
+        combined.metrics, combined._reward = [*self.metrics, REWARD], reward
+        return combined
+
+    def scored_by_all(self, metrics: Sequence[str]) -> tuple[ScoreColumns, dict[str, NDArray[np.float64]]]:
+        """The first metric's rows of the images that all of the metrics scored, and by each metric the scores of these.
+
+        Holds the rows of all of them at once.
+        """
+        columns = {metric: self.of(metric).scored() for metric in metrics}
+        images = reduce(np.intersect1d, [of_metric.image for of_metric in columns.values()])
+        chosen = {}
+        for metric, of_metric in columns.items():
+            order = np.argsort(of_metric.image, kind="stable")
+            chosen[metric] = of_metric.where(order[np.searchsorted(of_metric.image, images, sorter=order)])
+        return chosen[metrics[0]], {metric: of_metric.score for metric, of_metric in chosen.items()}
+
     def of(self, metric: str) -> ScoreColumns:
         """The rows of one metric, in their order."""
+        if self._reward is not None and metric == REWARD:
+            columns, scores = self.scored_by_all(self._reward.parts)
+            return columns._replace(score=self._reward.of_all(scores))
         code = self.metrics.index(metric) if metric in self.metrics else -1
         numbers = [number for number, counts in enumerate(self._counts) if code in counts]
         size = sum(self._counts[number][code] for number in numbers)

@@ -11,6 +11,7 @@ from plumbline.operators.metrics.metric import Metric, direction
 from plumbline.operators.metrics.table import falling_metrics, read_metrics
 from plumbline.operators.report.marked_words import cut
 from plumbline.operators.reward_hacking import Movement, alarm, suspicious
+from plumbline.operators.rewards.combination import REWARD, Combination, Reward, scales_of
 from plumbline.operators.run_scores import RunScores
 from plumbline.operators.sentences import FirstRows, Sentence, names, plural, shown, signed
 from plumbline.operators.statistics.ordering import fewest_pairs, holm
@@ -84,18 +85,21 @@ def compare(
     after: RunScores,
     skills: Skills,
     manifests: tuple[Mapping[str, Any], Mapping[str, Any]],
-    reward: str | None = None,
+    reward: Combination | None = None,
 ) -> Changes:
     """Scores of two runs, paired by generator, metric and prompt; `manifests` are (before, after).
 
-    A metric whose settings or models differ is another metric: its scores are not compared. `reward` is the metric that
-    the generators were trained on since, where they were: who seems to game it is said first.
+    A metric whose settings or models differ is another metric: its scores are not compared. `reward` is what the
+    generators were trained on since, where they were: who seems to game it is said first. Several metrics in one are
+    one change more, in the units of the earlier run.
     """
     metrics = read_metrics(manifests[1])
     settings = list(_settings(*manifests))
     altered = _altered(*manifests, settings)
     common = [metric for metric in before.metrics if metric in after.metrics and metric not in altered]
-    changes = _judged(_changes(before, after, common, skills, falling_metrics(manifests[1])), metrics)
+    falling = falling_metrics(manifests[1])
+    compared = _with_reward(before, after, common, reward, falling)
+    changes = _judged(_changes(*compared, skills, falling), metrics)
     overall = [change for change in changes if change.duel.skill == OVERALL]
     at_skills = [change for change in changes if change.duel.skill != OVERALL and change.is_clear]
     alone = [
@@ -116,6 +120,18 @@ def compare(
         clear=[change for change in changes if change.is_clear],
         can_tell=_can_tell(overall, len(changes)),
     )
+
+
+def _with_reward(
+    before: RunScores, after: RunScores, common: Sequence[str], reward: Combination | None, falling: frozenset[str]
+) -> tuple[RunScores, RunScores, Sequence[str]]:
+    """The scores and the metrics that are compared, with the combined reward where both runs have all its parts."""
+    if reward is None or reward.alone is not None or not all(part in common for part in reward.weights):
+        return before, after, common
+    columns, scores = before.scored_by_all([*reward.weights])
+    prompts = np.unique(columns.prompt, return_inverse=True)[1].astype(np.int32)
+    made = Reward(reward, falling, scales_of(scores, prompts, reward.unit, "the earlier run"))
+    return before.with_reward(made), after.with_reward(made), [*common, REWARD]
 
 
 def _altered(
@@ -226,12 +242,16 @@ def _changes(
     return sorted(changes, key=lambda change: after.generators.index(change.generator))
 
 
-def _alarms(overall: Sequence[Change], reward: str | None, metrics: Mapping[str, Metric]) -> list[Sentence]:
-    """Of each generator that seems to game the reward, in which way."""
-    sentences = []
+def _alarms(overall: Sequence[Change], reward: Combination | None, metrics: Mapping[str, Metric]) -> list[Sentence]:
+    """Of each generator that seems to game the reward, in which way; its parts are no metrics beside it."""
+    sentences: list[Sentence] = []
+    if reward is None:
+        return sentences
     for name in dict.fromkeys(change.generator for change in overall):
         moves = {change.duel.metric: change.movement for change in overall if change.generator == name}
-        if (trained := moves.pop(reward or "", None)) and (moved := suspicious(trained, [*moves.values()], metrics)):
+        trained = moves.pop(reward.name, None)
+        others = [move for metric, move in moves.items() if metric not in reward.weights]
+        if trained and (moved := suspicious(trained, others, metrics)):
             sentences.append(alarm(name, trained, moved, TEST))
     return sentences
 

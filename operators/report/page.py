@@ -34,6 +34,7 @@ from plumbline.operators.report.gallery import NO_DETAIL, Card, ImageDetail, mak
 from plumbline.operators.report.health import Health, health, reasons
 from plumbline.operators.report.picked_images import NOTHING_PICKED, ImageKey, Pick, Picked
 from plumbline.operators.report.side_by_side import SideBySide, put_side_by_side
+from plumbline.operators.rewards.combination import Combination
 from plumbline.operators.run_scores import RunScores
 from plumbline.operators.sentences import FirstRows, Sentence, plural, shown
 from plumbline.operators.summary import OVERALL, Skills
@@ -172,13 +173,13 @@ def build_page(
     picks: Picked = NOTHING_PICKED,
     details: Mapping[ImageKey, ImageDetail] = MappingProxyType({}),
     before: GatheredRun | None = None,
-    reward: str | None = None,
+    reward: Combination | None = None,
     rated: bool = False,
     baseline: str = "",
 ) -> Page:
     """The page of a run, of the images picked for it, and of the run it is compared to.
 
-    `reward` is the metric that generators were trained on since that run; `rated` adds Bradley-Terry ratings to the
+    `reward` is what generators were trained on since that run; `rated` adds Bradley-Terry ratings to the
     overall standings; with a `baseline` every other generator is compared with it alone.
     """
     compared = duels(run.scores, run.compared(), run.skills, falling_metrics(run.manifest), baseline)
@@ -291,6 +292,6 @@ def _panel(board: Board, at_skills: Mapping[tuple[str, str], Board], run: Gather
     )
 
 
-def _changes(before: GatheredRun, run: GatheredRun, reward: str | None) -> Changes:
+def _changes(before: GatheredRun, run: GatheredRun, reward: Combination | None) -> Changes:
     changes = compare(before.scores, run.scores, run.skills, (before.manifest, run.manifest), reward)
     return changes._replace(run_id=before.run_id)

@@ -76,6 +76,11 @@ class Combination(Checked):
         plain = self.unit == "score" and self.clip_parts is None and self.clip is None
         return metric if plain and not others and self.weights[metric] == 1 else None
 
+    @property
+    def name(self) -> str:
+        """What the reward is called: as its metric, or REWARD."""
+        return self.alone or REWARD
+
     def check_parts(self, metrics: Mapping[str, Metric]) -> None:
         """Raises ConfigError for a part that is none of the metrics, or by which no image is better than another."""
         for metric in self.weights:

@@ -13,6 +13,7 @@ from plumbline.operators.metrics.table import falling_metrics
 from plumbline.operators.report.page import GatheredRun, Page, build_page
 from plumbline.operators.report.picked_images import pick_images
 from plumbline.operators.report.rendering import render, to_csv, to_markdown
+from plumbline.operators.rewards.combination import AnyReward, Combination
 from plumbline.operators.run_scores import RunScores
 from plumbline.operators.summary import Skills
 from plumbline.pipelines.base.storage import StorageConfig
@@ -46,8 +47,9 @@ class ReportConfig:
     """A run's id (python -m jobs.status); `latest` is the newest."""
     compare: str | None = None
     """The id of an earlier run to compare it to; `previous` is the newest of its benchmark that can be compared."""
-    reward: str | None = None
-    """The metric that generators were trained on since the run it is compared to: who seems to game it is said."""
+    reward: AnyReward = None
+    """What generators were trained on since the run it is compared to, a metric or several in one as for jobs.serve
+    (docs/rewards.md): who seems to game it is said."""
     baseline: str | None = None
     """The generator with which every other one is compared, and with no other: of 30 generators 29 comparisons share
     the probability of error, and not 435. Name it before you see the scores."""
@@ -66,7 +68,7 @@ class ReportConfig:
         if not 0 <= self.images <= MOST_IMAGES:
             raise ConfigError(f"images: expected 0 to {MOST_IMAGES}, got {self.images}")
         if self.reward is not None and self.compare is None:
-            raise ConfigError(f"reward: {self.reward!r} is looked at beside an earlier run; set compare=previous")
+            raise ConfigError(f"reward: {self.reward.name!r} is looked at beside an earlier run; set compare=previous")
 
 
 class WrittenReport(NamedTuple):
@@ -91,7 +93,7 @@ def write_report(
     run: str = "latest",
     *,
     compare: str | None = None,
-    reward: str | None = None,
+    reward: Combination | None = None,
     baseline: str | None = None,
     images: int = MOST_IMAGES,
     bradley_terry: bool = False,
@@ -108,7 +110,7 @@ def write_report(
     run_id = find_run(store, run)
     opened = open_run(store, run_id, sources)
     before = _earlier(store, opened.gathered, compare)
-    _require_metric(opened.gathered, reward)
+    _require_metrics(opened.gathered, reward)
     _require_generator(opened.gathered, baseline)
     page = _make_page(store, opened, before, images, reward=reward, rated=bradley_terry, baseline=baseline or "")
     html = render(page)
@@ -125,12 +127,13 @@ def write_report(
     return WrittenReport(page, f"{store.place.url}/runs/{run_id}/report.html", len(html.encode()))
 
 
-def _require_metric(run: GatheredRun, reward: str | None) -> None:
+def _require_metrics(run: GatheredRun, reward: Combination | None) -> None:
     metrics = run.ranking()
-    if reward is not None and reward not in metrics:
-        raise ConfigError(
-            f"reward: expected a metric of the run, {' or '.join(metrics) or 'of which it has none'}, got {reward!r}"
-        )
+    for name in () if reward is None else reward.weights:
+        if name not in metrics:
+            raise ConfigError(
+                f"reward: expected a metric of the run, {' or '.join(metrics) or 'of which it has none'}, got {name!r}"
+            )
 
 
 def _require_generator(run: GatheredRun, baseline: str | None) -> None:
@@ -145,7 +148,7 @@ def _make_page(
     before: GatheredRun | None,
     images: int,
     *,
-    reward: str | None,
+    reward: Combination | None,
     rated: bool,
     baseline: str,
 ) -> Page:

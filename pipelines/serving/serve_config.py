@@ -10,7 +10,7 @@ from plumbline.operators.image_decoding import ImageLimits
 from plumbline.operators.kept_prompts import KEPT_PROMPTS
 from plumbline.operators.metrics.table import AnyMetric
 from plumbline.operators.models.families.any_model import AnyModel
-from plumbline.operators.rewards.combination import REWARD, AnyReward
+from plumbline.operators.rewards.combination import AnyReward
 from plumbline.operators.scorer import ScorerConfig
 from plumbline.operators.videos import Clips
 from plumbline.pipelines.base.cluster import PoolConfig
@@ -165,5 +165,5 @@ class ServeConfig(LoadConfig):
     def one_reward(self) -> str | None:
         """What answers wires that ask for one number: a metric, or REWARD for several in one."""
         if self.reward is not None:
-            return self.reward.alone or REWARD
+            return self.reward.name
         return next(iter(self.metrics)) if len(self.metrics) == 1 else None

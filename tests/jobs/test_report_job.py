@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.commands import printed
+from tests.commands import printed, refusal
 from tests.operators.report.made import make_run, plain_prompts
 
 
@@ -25,6 +25,19 @@ def test_a_metric_whose_lower_scores_are_better_says_so_in_the_terminal(tmp_path
     assert re.search(r"┃ mean rank ┃ gecko \(lower is better\) ┃ +clipscore ┃", said)
     assert re.search(r"│ atlas +│ +2\.0 │ +0\.\d{3} c │ +0\.\d{3} a │", said)
     assert "\nThe metrics disagree on the best generator:" in said
+
+
+def test_a_combined_reward_is_a_change_among_those_of_its_parts(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    make_run(tmp_path, run_id="20260101-000000-000000")
+    words = [f"store={tmp_path}/store", f"run={run.run_id}", "compare=20260101-000000-000000"]
+    printed("report", *words)
+    assert "<td><bdi>reward</bdi></td>" not in run.html
+    printed("report", *words, "reward={weights: {gecko: 1, clipscore: 0.5}, unit: z_score}")
+    assert run.html.count("<td><bdi>reward</bdi></td>") == 3, "of each generator"
+    said = refusal("report", *words, "reward={gecko: 1, tifa: 1}")
+    assert "reward: expected a metric of the run, gecko or clipscore, got 'tifa'" in said
+    assert "reward: 'reward' is looked at beside an earlier run" in refusal("report", *words[:2], "reward={gecko: 2}")
 
 
 def many_noisy(generator: str, metric: str, prompt: int) -> float:

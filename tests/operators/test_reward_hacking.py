@@ -19,6 +19,7 @@ from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.report.changes import compare
 from plumbline.operators.reward_hacking import Movement, suspicious
+from plumbline.operators.rewards.combination import Combination, Unit
 from plumbline.operators.summary import Skills
 from tests.bench_of import images, prompts
 from tests.operators.tallied import of_table
@@ -77,7 +78,10 @@ def run_of(scores: Mapping[str, Sequence[float]]) -> pa.Table:
     return rows.table(records, schemas.SCORES)
 
 
-def said(before: pa.Table, after: pa.Table, reward: str | None = "clipscore") -> list[str]:
+TRAINED = Combination(weights={"clipscore": 1.0})
+
+
+def said(before: pa.Table, after: pa.Table, reward: Combination | None = TRAINED) -> list[str]:
     runs = of_table(before), of_table(after)
     return [str(sentence) for sentence in compare(*runs, Skills(()), (MANIFEST, MANIFEST), reward).sentences]
 
@@ -116,6 +120,24 @@ def test_an_honest_improvement_raises_it_by_chance_only_at_the_stated_rate() -> 
         after["clipscore"] += 0.1
         alarms += "may game" in said(run_of(before), run_of(after))[0]
     assert alarms <= 0.05 * rounds + 3 * (rounds * 0.05 * 0.95) ** 0.5
+
+
+@pytest.mark.parametrize("unit", ["score", "z_score"])
+def test_a_combined_reward_is_looked_at_as_one_and_its_parts_are_nothing_beside_it(unit: Unit) -> None:
+    """One part falls and the other rises more; in z-scores of the earlier run the reward was 0 there."""
+    random = np.random.default_rng(1)
+    before = {name: random.normal(0.5, 0.1, 40) for name in ("clipscore", "itm", "saturation")}
+    after = {**before, "clipscore": before["clipscore"] - 0.1, "itm": before["itm"] + 0.3}
+    reward = Combination(weights={"clipscore": 1.0, "itm": 2.0}, unit=unit)
+    assert not any("game" in sentence for sentence in said(run_of(before), run_of(after), reward))
+    after["saturation"] = before["saturation"] - 0.2
+    first, *others = said(run_of(before), run_of(after), reward)
+    mean = float(np.mean(before["clipscore"] + 2 * before["itm"])) if unit == "score" else 0.0
+    assert f"toy may game reward: while reward went from {mean:.3f} to " in first.replace("−0.000", "0.000")
+    assert ", saturation fell from " in first and "clipscore fell" not in first
+    assert any("toy is better by itm" in sentence and "reward (" in sentence for sentence in others)
+    alone = {name: scores for name, scores in after.items() if name != "itm"}
+    assert not any("reward" in sentence for sentence in said(run_of(before), run_of(alone), reward))
 
 
 def movement(metric: str, before: float, after: float, towards: int) -> Movement:
