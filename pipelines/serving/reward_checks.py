@@ -340,7 +340,16 @@ def check_rewards(config: CheckRewardsConfig) -> list[Check]:
     with reach(config) as server:
         trial = Trial(server, config)
         trial.reach()
-        return [Check(name, reward, finding) for name in CHECKS for reward, finding in _found(name, trial).items()]
+        return [
+            Check(name, _printable(reward), finding._replace(seen=_printable(finding.seen)))
+            for name in CHECKS
+            for reward, finding in _found(name, trial).items()
+        ]
+
+
+def _printable(text: str) -> str:
+    """A server's words without what a terminal would obey."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def _found(name: str, trial: Trial) -> Findings:

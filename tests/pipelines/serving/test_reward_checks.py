@@ -84,7 +84,7 @@ def serving(score: Score, refused: str = UNKNOWN, order: int = 1) -> Iterator[st
         except PlumblineError as error:
             return wire.refuse(400, str(error))
         if refused in asked[0].metrics:
-            return wire.refuse(400, f"nothing is called {refused}")
+            return wire.refuse(400, f"nothing is called {refused}\x1b[2J")
         scores = [score(request, place) for place, request in enumerate(asked)]
         answers = [UNREADABLE if number is None else Answer(number) for number in scores]
         of_images = [dict.fromkeys(one.metrics, answer) for one, answer in zip(asked, answers, strict=True)]
@@ -153,6 +153,12 @@ def test_numbers_by_chance_are_neither_the_same_again_nor_in_a_batch() -> None:
 def test_a_reward_that_nobody_has_must_get_no_number() -> None:
     with serving(fit, refused="") as url:
         assert outcomes(check(url))["unknown reward"] == "fails"
+
+
+def test_a_servers_words_reach_no_terminal_as_they_are() -> None:
+    with serving(fit, refused="fit") as url:
+        ended = check(url)
+    assert "nothing is called fit" in ended.words and "\x1b" not in ended.out
 
 
 def test_what_is_better_is_said_by_the_server_or_the_caller() -> None:
