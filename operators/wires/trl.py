@@ -14,13 +14,16 @@ from plumbline.operators.scorer import Scorer, Shown
 TrlReward = Callable[..., list[float | None]]
 
 
-def trl_reward(scorer: Scorer, metric: str, *, images: str = "image", texts: str = "completions") -> TrlReward:
+def trl_reward(
+    scorer: Scorer, metric: str, *, images: str = "image", texts: str = "completions", questions: str | None = None
+) -> TrlReward:
     """A function for `reward_funcs` of TRL's trainers.
 
     `images` is the column with an image, or a list of them, beside every completion; `texts` is what they are held
-    against: `completions` for a policy that describes images, `prompts`, or another column. Where there is no score the
-    reward is None; of a metric whose lower score is the better one it is the negative. Raises ConfigError for a metric
-    that the scorer does not have.
+    against: `completions` for a policy that describes images, `prompts`, or another column. `questions` is the column
+    with the questions by which a metric with a benchmark's own scores. Where there is no score the reward is None; of a
+    metric whose lower score is the better one it is the negative. Raises ConfigError for a metric that the scorer does
+    not have.
     """
     if metric not in scorer.metrics:
         raise ConfigError(f"metric: the scorer has none called {metric!r}; {suggest(metric, [*scorer.metrics])}")
@@ -29,10 +32,12 @@ def trl_reward(scorer: Scorer, metric: str, *, images: str = "image", texts: str
 
     def reward(completions: Sequence[Any], prompts: Sequence[Any] = (), **columns: Any) -> list[float | None]:
         written = {"prompts": prompts, "completions": completions, **columns}
-        for name in (images, texts):
+        for name in filter(None, (images, texts, questions)):
             if name not in written:
                 raise ConfigError(f"no column is called {name!r}; the trainer gives {', '.join(written)}")
-        table = scorer.score([_shown(image) for image in written[images]], [_text(x) for x in written[texts]], [metric])
+        lists = written[questions] if questions is not None else None
+        shown, asked = [_shown(image) for image in written[images]], [_text(text) for text in written[texts]]
+        table = scorer.score(shown, asked, [metric], lists)
         scores: list[float | None] = table.column("score").to_pylist()
         return [-score if score is not None and falling else score for score in scores]
 

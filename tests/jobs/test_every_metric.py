@@ -3,14 +3,20 @@
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.bench_of import run_bench, write_benchmark
+from plumbline.operators.scorer import Scorer
+from plumbline.pipelines.base.storage import StorageConfig
+from plumbline.pipelines.sources.question_packs import PackFile, read_pack
+from tests.bench_of import images, run_bench, write_benchmark
+from tests.commands import config_of
 from tests.environment import ROOT
 from tests.operators.tiny.roles import tiny_models
 from tests.question_packs import write_pack
+from tests.serving import pack_pairs
 
 NAMES = sorted(file.stem for file in (ROOT / "conf/metric").glob("*.yaml"))
 FORM = ("metrics.vpeval.replies=json", "metrics.vpeval.max_tokens=512")
@@ -36,11 +42,15 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def scores(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Rows]:
+def models(tmp_path_factory: pytest.TempPathFactory) -> Sequence[str]:
+    return tiny_models(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="module")
+def scores(tmp_path_factory: pytest.TempPathFactory, models: Sequence[str]) -> Callable[[str], Rows]:
     """A metric's rows, of one sweep by all metrics that need no pack of questions, by all that need the same, or by all
     for videos.
     """
-    models = tiny_models(tmp_path_factory.mktemp("models"))
     bench = write_benchmark(tmp_path_factory.mktemp("bench"), ["atlas"], count=4)
 
     @cache
@@ -67,3 +77,19 @@ def test_a_metric_scores_images_with_a_checkpoint_of_its_family(name: str, score
     rows = scores(name)
     assert len(rows) == 4 and all((row["score"] is None) == (row["error"] is not None) for row in rows)
     assert any(row["score"] is not None for row in rows) != (name in SCORELESS), rows[0]["error"]
+
+
+@pytest.mark.parametrize("pack", sorted(set(PACKS.values())))
+def test_a_scorer_with_a_pack_gives_the_sweeps_scores(
+    pack: str, scores: Callable[[str], Rows], models: Sequence[str], tmp_path: Path
+) -> None:
+    names = [name for name in NAMES if PACKS.get(name) == pack]
+    file = PackFile(pack=pack, place=StorageConfig().locate(str(write_pack(pack, tmp_path))))
+    config = config_of("scorer", f"metric=[{','.join(names)}]", "models=shapes", *models)
+    scorer = Scorer(config, pack=read_pack(file, "suite").questions)
+    pairs, ids = pack_pairs(4), [row["image_id"] for row in images("atlas", 4)]
+    table = scorer.score([pair.image for pair in pairs], [pair.prompt for pair in pairs])
+    for name in names:
+        swept = {row["image_id"]: row["score"] for row in scores(name)}
+        ours = [row["score"] for row in table.to_pylist() if row["metric"] == name]
+        assert ours == [swept[image_id] for image_id in ids]

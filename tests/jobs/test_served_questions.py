@@ -23,6 +23,8 @@ COUNT = 8
 METRICS = ("geneval2", "geneval2_am")
 VQA_LIST = [["How many circles are in the image?", "one"], ["Are there any circles in the image?", "Yes"]]
 """What the pack asks about each of its prompts."""
+WRITTEN = 2
+"""Prompts about which a sweep had questions written into the service's store."""
 REPLY = "About circle (shape):\nQ: is there a circle?\nChoices: yes, no\nA: yes"
 
 
@@ -56,21 +58,18 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
     bench, half = write_benchmark(folder / "bench", ("atlas",), COUNT), folder / "half.jsonl"
     questions, pack = write_geneval2(folder / "all.jsonl", COUNT), "question_pack=geneval2"
     write_geneval2(half, COUNT // 2)
-    metrics = f"metric=[{','.join(METRICS)}]"
-    table = run_benchmark(bench, folder / "store", metrics, f"benchmark.questions={questions}", f"benchmark.{pack}")
-    order = [row["image_id"] for row in images("atlas", COUNT)]
-    swept = {name: rows.set_index("image_id").score[order].tolist() for name, rows in table.scores.groupby("metric")}
+    given = [f"metric=[{','.join(METRICS)}]", f"benchmark.questions={questions}", f"benchmark.{pack}"]
     llm = {"endpoint": writer.url, "checkpoint": "m", "key_variable": VARIABLE}
     model = ["model@models.llm=api", *(f"models.llm.{name}={value}" for name, value in llm.items())]
-    words = [
-        f"metric=[{','.join(METRICS)},gecko_baseline]",
-        "reward=geneval2",
-        f"pack.questions={half}",
-        f"pack.{pack}",
-    ]
+    metrics = f"metric=[{','.join(METRICS)},gecko_baseline]"
+    words = [metrics, "reward=geneval2", f"pack.questions={half}", f"pack.{pack}", f"store={folder}/store"]
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv(VARIABLE, KEY)
-        with run_service(folder / "log", *words, *model, f"store={folder}/store") as service:
+        scores = run_benchmark(bench, folder / "store", *given).scores
+        run_benchmark(bench, folder / "store", "metric=[gecko_baseline]", f"benchmark.limit={WRITTEN}", *model)
+        order = [row["image_id"] for row in images("atlas", COUNT)]
+        swept = {name: rows.set_index("image_id").score[order].tolist() for name, rows in scores.groupby("metric")}
+        with run_service(folder / "log", *words, *model) as service:
             yield Asked(service, writer, pack_pairs(COUNT), swept)
     writer.close()
 
@@ -175,7 +174,7 @@ def test_equal_images_with_other_questions_are_scored_apart(asked: Asked) -> Non
 
 
 def test_a_step_with_prompts_of_an_earlier_one_pays_for_answers_alone(asked: Asked) -> None:
-    """Questions are written once for each prompt, and a replica that starts anew finds them in the store."""
+    """Questions are written once for each prompt. A replica finds those of a sweep, and when it starts anew its own."""
 
     def step(generator: str) -> int:
         pairs = pack_pairs(COUNT, (generator,)) * 2
@@ -186,8 +185,8 @@ def test_a_step_with_prompts_of_an_earlier_one_pays_for_answers_alone(asked: Ask
         return len(asked.writer.bodies)
 
     before = len(asked.writer.bodies)
-    assert step("atlas") == step("flint") == before + COUNT
+    assert step("atlas") == step("flint") == before + COUNT - WRITTEN
     (replica,) = asked.service.replicas()
     os.kill(replica, signal.SIGKILL)
-    assert step("garnet") == before + COUNT
+    assert step("garnet") == before + COUNT - WRITTEN
     assert asked.service.replicas() != [replica]

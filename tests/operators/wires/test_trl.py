@@ -57,6 +57,15 @@ def test_ms_swift_calls_it_with_completions_first_and_lists_of_files(scorer: Sco
     assert reward(texts, trainer_state=object(), **columns) == pytest.approx(expected)
 
 
+def test_a_column_brings_the_questions_of_a_benchmarks_metric() -> None:
+    scorer, pairs = open_scorer("metric=[geneval2]", "models=shapes"), pack_pairs(2)
+    images, texts = [pair.image for pair in pairs], [pair.prompt for pair in pairs]
+    lists = [[["Are there any circles in the image?", "Yes"]], [["How many stars are in the image?", "one"]]]
+    expected = scorer.score(images, texts, questions=lists).column("score").to_pylist()
+    reward = trl_reward(scorer, "geneval2", questions="vqa_list")
+    assert reward(texts, image=images, vqa_list=lists) == expected and None not in expected
+
+
 def test_where_there_is_no_score_there_is_none(scorer: Scorer) -> None:
     (pair,) = pack_pairs(1)
     given = trl_reward(scorer, "clipscore")(
