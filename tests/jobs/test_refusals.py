@@ -39,7 +39,7 @@ REFUSED: dict[str, list[tuple[str, str]]] = {
     ],
     "rewards store={store} output={out}": [
         ("format=pair", "format: expected one of pairs, "),
-        ("format=pairs metrics=[tifa]", "metrics: the run has no 'tifa'; it has gecko, clipscore"),
+        ("format=pairs reward=tifa", "reward: the run has no 'tifa'; it has gecko, clipscore"),
         ("format=pairs run=yesterday", "run=yesterday: no such run"),
         ("format=pairs selection.margin=wide", "config key 'selection.margin': "),
         ("", "config key 'format' is required"),
