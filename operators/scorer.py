@@ -46,8 +46,8 @@ NO_IMAGE = b"\0"
 """In the place of an image whose pixels cannot be had: it fails as other bytes do that are no image."""
 NO_QUESTIONS = RowError(
     "no_questions",
-    "no questions came with the prompt, and no pack here has some about its text; send its list of questions, or "
-    "correct the prompt",
+    "no questions came with the prompt, and no pack here has some about its text, or has several prompts of it; send "
+    "its list of questions, or correct the prompt",
 )
 
 

@@ -1,15 +1,26 @@
-"""The tiny checkpoints, built once, and the models loaded from them through the production code."""
+"""The tiny checkpoints, built once, the models loaded from them through the production code, and a chat endpoint."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from plumbline.operators.models.families import model_config
+from tests.operators.models.endpoint import KEY, VARIABLE, Server
 
 if TYPE_CHECKING:
     from plumbline.operators.models.families.clip import ClipSimilarity
     from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5Likelihood
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """On the loopback, with its key in the environment."""
+    monkeypatch.setenv(VARIABLE, KEY)
+    started = Server()
+    yield started
+    started.close()
 
 
 @pytest.fixture(scope="session")

@@ -20,6 +20,7 @@ from plumbline.operators import schemas
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.scorer import Scorer
 from tests.bench_of import plan_bench, run_plan, write_benchmark
+from tests.operators.models.endpoint import VARIABLE, Server, failed, said
 from tests.operators.tiny import encoded, picture
 
 ROOT = Path(__file__).parent.parent.parent
@@ -257,3 +258,25 @@ def test_questions_beside_images_are_what_a_benchmarks_metric_asks(images: list[
 def test_questions_that_no_metric_asks_are_refused(scorer: Scorer, images: list[bytes], prompts: list[str]) -> None:
     with pytest.raises(ConfigError, match="vqascore and clipscore would ignore them"):
         scorer.score(images[:1], prompts[:1], ["vqascore", "clipscore"], questions=[[["Is it red?", "Yes"]]])
+
+
+def test_questions_are_written_once_for_a_prompt_whichever_threads_want_it(
+    server: Server, images: list[bytes], prompts: list[str]
+) -> None:
+    """Those that could not be written now are written by the next call; the oldest beyond kept_prompts again."""
+    llm = {"endpoint": server.url, "checkpoint": "m", "key_variable": VARIABLE, "max_retries": 0}
+    words = [f"models.llm.{name}={value}" for name, value in llm.items()]
+    scorer = open_scorer("metric=[gecko_baseline]", "models=shapes", "model@models.llm=api", *words, "kept_prompts=3")
+    server.script = lambda number, body: failed(503)
+    assert scores_of(scorer.score(images[:2], prompts[:2]), "gecko_baseline") == [None, None]
+    reply = said("About circle (shape):\nQ: is there a circle?\nChoices: yes, no\nA: yes")._replace(delay=0.2)
+    server.script, before = (lambda number, body: reply), len(server.bodies)
+    with ThreadPoolExecutor(3) as threads:
+        tables = list(threads.map(lambda _: scorer.score(images[:3], prompts[:3]), range(3)))
+    assert len(server.bodies) == before + 3
+    assert all(None not in scores_of(table, "gecko_baseline") for table in tables)
+    scorer.score(images[3], prompts[3])
+    scorer.score(images[1], prompts[1])
+    assert len(server.bodies) == before + 4
+    scorer.score(images[0], prompts[0])
+    assert len(server.bodies) == before + 5
