@@ -50,7 +50,8 @@ class Replica:
         config = replace(config, decoders=pool.decoders_on(machine.cpus, machine.gpus))
         self.deadline = Deadline(pool.deadline)
         self.scorer = Scorer(config, self._watch, pack=pack, written=written)
-        beside_model = pool.num_gpus > 0 or config.decoders > 1
+        asks_elsewhere = any(stage.side_by_side and node.roles for node, stage, _ in self.scorer.nodes)
+        beside_model = pool.num_gpus > 0 or config.decoders > 1 or asks_elsewhere
         self.threads = ThreadPoolExecutor(BATCHES if beside_model else 1)  # two on one core wait for each other
         self.batch = threading.local()
         """The seconds of the batch that a thread scores."""

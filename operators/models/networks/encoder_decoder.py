@@ -99,7 +99,9 @@ class EncoderDecoder(LoadedImageModel, ABC):
 
     def _tokenized(self, questions: Sequence[Question]) -> list[TokenizedQuestion]:
         texts = [self.question_text(question.text) for question in questions]
-        return list(zip(questions, self.question_ids(texts), strict=True)) if texts else []
+        distinct = list(dict.fromkeys(texts))  # images of one prompt are asked the same
+        ids = dict(zip(distinct, self.question_ids(distinct), strict=True)) if texts else {}
+        return [(question, ids[text]) for question, text in zip(questions, texts, strict=True)]
 
     def _reply(self, features: Sequence[torch.Tensor], questions: Sequence[Question]) -> list[str]:
         tokens = self.write(self._encode(features, self._tokenized(questions)))

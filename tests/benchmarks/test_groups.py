@@ -1,0 +1,43 @@
+"""What a group of images of one prompt costs, as GRPO asks for, against as many images of different prompts."""
+
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+import pytest
+
+from plumbline.jobs.scorer import open_scorer
+from tests.benchmarks.size import sized, wanted
+from tests.serving import pack_pairs
+
+ROUNDS = sized(3, 1)
+GROUPS = sized((8, 16), (2,))
+
+
+@pytest.fixture
+def fresh_prompts() -> Iterator[str]:
+    """Each comes once, so that nothing is remembered of it."""
+    return iter([pair.prompt for pair in pack_pairs(128)])
+
+
+@pytest.mark.parametrize(("metric", "share"), [("clipscore", 1.1), ("vqascore", 1.1), ("tifa", 0.8), ("gecko", 0.8)])
+def test_a_group_shares_what_follows_from_its_prompt(metric: str, share: float, fresh_prompts: Iterator[str]) -> None:
+    scorer = open_scorer(f"metric=[{metric}]", "models=shapes")
+
+    def seconds(images: Sequence[bytes], prompts: Sequence[str]) -> float:
+        begun = time.perf_counter()
+        table = scorer.score(images, prompts)
+        assert table.column("error").null_count == len(images)
+        return time.perf_counter() - begun
+
+    for size in GROUPS:
+        images = [pair.image for pair in pack_pairs(size)]
+        seconds(images, list(islice(fresh_prompts, size)))
+        group, different = [], []
+        for _ in range(ROUNDS):
+            group.append(seconds(images, [next(fresh_prompts)] * size))
+            different.append(seconds(images, list(islice(fresh_prompts, size))))
+        ours, theirs = (statistics.median(spent) * 1000 for spent in (group, different))
+        print(f"\n{metric}: {size} images of one prompt {ours:.0f} ms, of {size} prompts {theirs:.0f} ms")
+        wanted(ours < share * theirs)
