@@ -28,6 +28,7 @@ from .operators.stages.stage import StageOptions as StageOptions
 from .operators.stages.stage import texts_of as texts_of
 from .operators.wires.wire import Answers as Answers
 from .operators.wires.wire import JsonWire as JsonWire
+from .operators.wires.wire import MetricAnswer as MetricAnswer
 from .operators.wires.wire import Reply as Reply
 from .operators.wires.wire import ScoreRequest as ScoreRequest
 from .operators.wires.wire import Served as Served

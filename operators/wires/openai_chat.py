@@ -17,10 +17,10 @@ from pydantic.dataclasses import dataclass as checked
 
 from plumbline.operators.errors import RowError
 from plumbline.operators.wires.wire import (
-    Answer,
     Answers,
     BadRequest,
     JsonWire,
+    MetricAnswer,
     Reply,
     ScoreRequest,
     Served,
@@ -115,7 +115,7 @@ class OpenAiChatWire(JsonWire):
 
     def told(self, document: Any, asked: Sequence[ScoreRequest]) -> Answers:
         rating = RATING.search(document["choices"][0]["message"]["content"])
-        answer = Answer((float(rating[1]) - 1) / 4) if rating else Answer(None, UNREADABLE)
+        answer = MetricAnswer((float(rating[1]) - 1) / 4) if rating else MetricAnswer(None, UNREADABLE)
         return [dict.fromkeys(request.metrics, answer) for request in asked]
 
 

@@ -11,9 +11,9 @@ from pydantic.dataclasses import dataclass as checked
 from plumbline.operators.errors import RowError
 from plumbline.operators.metrics.question_list import require_asker
 from plumbline.operators.wires.wire import (
-    Answer,
     Answers,
     JsonWire,
+    MetricAnswer,
     Reply,
     ScoreRequest,
     Served,
@@ -109,5 +109,5 @@ class ScoreWire(JsonWire):
         return [{name: _told(scores[name], errors.get(name)) for name in one.metrics} for one, scores, errors in rows]
 
 
-def _told(score: Any, error: Any) -> Answer:
-    return Answer(None, RowError(**error)) if score is None else told_number(score)
+def _told(score: Any, error: Any) -> MetricAnswer:
+    return MetricAnswer(None, RowError(**error)) if score is None else told_number(score)

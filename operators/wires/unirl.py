@@ -18,10 +18,10 @@ from pydantic.dataclasses import dataclass as checked
 from plumbline.operators.errors import RowError
 from plumbline.operators.wires.wire import (
     SOURCE_IMAGE,
-    Answer,
     Answers,
     BadRequest,
     JsonWire,
+    MetricAnswer,
     Reply,
     ScoreRequest,
     Served,
@@ -167,10 +167,12 @@ def _identity(asked: ScoreRequest, served: Served) -> dict[str, Any]:
     return {**(asked.identity or {}), "scorer_version": version}
 
 
-def _told(name: str, results: Mapping[str, Any], errors: Mapping[str, str]) -> Answer:
+def _told(name: str, results: Mapping[str, Any], errors: Mapping[str, str]) -> MetricAnswer:
     """A reward's `score`, or its only number under another name."""
     if name not in results:
-        return Answer(None, RowError("refused", errors.get(name, "the reply has neither a result nor an error")))
+        return MetricAnswer(
+            None, RowError("request_refused", errors.get(name, "the reply has neither a result nor an error"))
+        )
     parts = results[name]
     (number,) = [parts["score"]] if "score" in parts else parts.values()
     return told_number(number)

@@ -48,7 +48,7 @@ class ScoreRequest(NamedTuple):
     """What the client knows the image by, for the reply; it decides no score."""
 
 
-class Answer(NamedTuple):
+class MetricAnswer(NamedTuple):
     """One metric's number about one image; `score` is null exactly where `error` is not."""
 
     score: float | None
@@ -85,7 +85,7 @@ class Served(NamedTuple):
         parts = {REWARD: self.combination.parts} if self.combination is not None else {}
         return tuple(dict.fromkeys(metric for name in wanted for metric in parts.get(name, (name,))))
 
-    def with_reward(self, answers: Mapping[str, Answer]) -> Mapping[str, Answer]:
+    def with_reward(self, answers: Mapping[str, MetricAnswer]) -> Mapping[str, MetricAnswer]:
         """The answers about an image, and where they have all parts of the combination, its own: null where one of them
         is, with the part's name and its reason.
         """
@@ -95,9 +95,9 @@ class Served(NamedTuple):
         failed = [(name, part.error) for name, part in parts.items() if part.error is not None]
         if failed:
             name, error = min(failed, key=lambda part: part[1].retryable)
-            return {**answers, REWARD: Answer(None, error._replace(message=f"{name}: {error.message}"))}
+            return {**answers, REWARD: MetricAnswer(None, error._replace(message=f"{name}: {error.message}"))}
         scores = [part.score for part in parts.values() if part.score is not None]
-        return {**answers, REWARD: Answer(self.combination(scores))}
+        return {**answers, REWARD: MetricAnswer(self.combination(scores))}
 
     def wanted(self, names: Sequence[str] | None) -> tuple[str, ...]:
         """The metrics of a request, and beside a combination its parts; all for None. Raises BadRequest for one that is
@@ -125,7 +125,7 @@ class Reply(NamedTuple):
     media: str = JSON
 
 
-Answers = Sequence[Mapping[str, Answer]]
+Answers = Sequence[Mapping[str, MetricAnswer]]
 """For every image that was asked about its answers by metric."""
 
 
@@ -190,8 +190,10 @@ class Wire(ABC):
                 raise BadReply(f"expected a reply of the wire {self.name}; {error}") from error
         refusal = document.get("error", document.get("detail")) if isinstance(document, dict) else None
         if reply.status != 200 or refusal is not None:
-            failure = RowError("refused", f"HTTP {reply.status}: {str(refusal)[:300]}", reply.status in (429, 503))
-            return [dict.fromkeys(request.metrics, Answer(None, failure)) for request in asked]
+            failure = RowError(
+                "request_refused", f"HTTP {reply.status}: {str(refusal)[:300]}", reply.status in (429, 503)
+            )
+            return [dict.fromkeys(request.metrics, MetricAnswer(None, failure)) for request in asked]
         try:
             return self.told(document, asked)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -286,11 +288,11 @@ def as_base64(image: bytes) -> str:
     return base64.b64encode(image).decode()
 
 
-def told_number(value: Any) -> Answer:
+def told_number(value: Any) -> MetricAnswer:
     """A number of a reply; raises TypeError for what is none."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"expected a number, got {type(value).__name__}")
-    return Answer(float(value))
+    return MetricAnswer(float(value))
 
 
 def told_rewards(rewards: Sequence[Any], asked: Sequence[ScoreRequest]) -> Answers:

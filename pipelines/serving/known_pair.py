@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from plumbline.operators.wires.known_pictures import PROMPTS, picture_of, questions_about
-from plumbline.operators.wires.wire import Answer, ScoreRequest, Served
+from plumbline.operators.wires.wire import MetricAnswer, ScoreRequest, Served
 from plumbline.pipelines.serving.service import ScoreBatch
 
 
@@ -41,7 +41,7 @@ async def score_known_pair(score: ScoreBatch, served: Served) -> KnownPair:
     return {name: _paired(good[name], bad[name], served.order_of(name)) for name in names}
 
 
-def _paired(good: Answer, bad: Answer, order: int) -> PairScores:
+def _paired(good: MetricAnswer, bad: MetricAnswer, order: int) -> PairScores:
     error = good.error or bad.error
     if good.score is None or bad.score is None:
         return PairScores(good.score, bad.score, None, f"{error.kind}: {error.message}" if error else None)

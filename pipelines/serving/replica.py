@@ -16,7 +16,7 @@ import pyarrow as pa
 from plumbline.operators.batches import device_lost
 from plumbline.operators.errors import RowError
 from plumbline.operators.scorer import Part, Scorer, ScorerConfig, WrittenQuestions
-from plumbline.operators.wires.wire import Answer, ScoreRequest
+from plumbline.operators.wires.wire import MetricAnswer, ScoreRequest
 from plumbline.pipelines.base.cluster import PoolConfig
 from plumbline.pipelines.running.machines import own_resources
 from plumbline.pipelines.running.process import Deadline, tune_process
@@ -29,7 +29,7 @@ NOT_FINITE = RowError("not_finite", "the score is no finite number; set the mode
 class ScoredBatch(NamedTuple):
     """A batch's answers, and the seconds that each part of it took."""
 
-    answers: list[dict[str, Answer]]
+    answers: list[dict[str, MetricAnswer]]
     """About every image, by metric."""
     seconds: Mapping[Part, float]
 
@@ -78,19 +78,19 @@ class Replica:
         self.batch.seconds[part] += time.perf_counter() - begun
 
 
-def score_batch(scorer: Scorer, asked: Sequence[ScoreRequest], metrics: Sequence[str]) -> list[dict[str, Answer]]:
+def score_batch(scorer: Scorer, asked: Sequence[ScoreRequest], metrics: Sequence[str]) -> list[dict[str, MetricAnswer]]:
     """The answers about every image, by metric."""
     images = [one.images[0] if len(one.images) == 1 else one.images for one in asked]
     questions = [one.questions for one in asked] if any(one.questions is not None for one in asked) else None
     table = scorer.score(images, [one.prompt for one in asked], metrics, questions)
-    answers: list[dict[str, Answer]] = [{} for _ in asked]
+    answers: list[dict[str, MetricAnswer]] = [{} for _ in asked]
     columns = (table.column(name).to_pylist() for name in ("image_id", "metric", "score", "error"))
     for place, metric, score, error in zip(*columns, strict=True):
         answers[int(place)][metric] = _answer(score, error)
     return answers
 
 
-def _answer(score: float | None, error: dict[str, object] | None) -> Answer:
+def _answer(score: float | None, error: dict[str, object] | None) -> MetricAnswer:
     if error is not None:
-        return Answer(None, RowError(str(error["kind"]), str(error["message"]), bool(error["retryable"])))
-    return Answer(score) if score is not None and math.isfinite(score) else Answer(None, NOT_FINITE)
+        return MetricAnswer(None, RowError(str(error["kind"]), str(error["message"]), bool(error["retryable"])))
+    return MetricAnswer(score) if score is not None and math.isfinite(score) else MetricAnswer(None, NOT_FINITE)

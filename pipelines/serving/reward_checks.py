@@ -18,7 +18,7 @@ from plumbline.operators.bounds import Checked, Positive, Seconds, Share, at_lea
 from plumbline.operators.errors import ConfigError, PlumblineError, check_known, without_secrets
 from plumbline.operators.wires.known_pictures import PROMPTS, picture_of, questions_about
 from plumbline.operators.wires.table import KINDS, WIRES
-from plumbline.operators.wires.wire import ONE, Answer, Answers, BadReply, BadRequest, Reply, ScoreRequest, Wire
+from plumbline.operators.wires.wire import ONE, Answers, BadReply, BadRequest, MetricAnswer, Reply, ScoreRequest, Wire
 
 MAX_REPLY = 16_000_000
 """Bytes of a reply."""
@@ -182,11 +182,11 @@ class Trial:
         """Asks once; raises PlumblineError for a server that cannot be asked at all."""
         self.ask([self.request(PROMPTS[0], PROMPTS[0])])
 
-    def same(self, answers: Sequence[Mapping[str, Answer]]) -> "Findings":
+    def same(self, answers: Sequence[Mapping[str, MetricAnswer]]) -> "Findings":
         """Whether answers about one picture are one number."""
         return {name: self._same(name, [answer[name] for answer in answers]) for name in self.names}
 
-    def _same(self, name: str, answers: Sequence[Answer]) -> Finding:
+    def _same(self, name: str, answers: Sequence[MetricAnswer]) -> Finding:
         scores, known = _scores(answers), _scores([answer[name] for answer in self.known])
         if isinstance(scores, Finding) or isinstance(known, Finding):
             return scores if isinstance(scores, Finding) else Finding("not told", NOTHING)
@@ -199,7 +199,7 @@ class Trial:
 Findings = Mapping[str, Finding]
 
 
-def _scores(answers: Sequence[Answer]) -> list[float] | Finding:
+def _scores(answers: Sequence[MetricAnswer]) -> list[float] | Finding:
     """The numbers, or what is wrong where there are none."""
     for answer in answers:
         if answer.score is None:
@@ -234,7 +234,7 @@ def _nulls(trial: Trial) -> Findings:
     """Broken images, alone and beside a good one."""
     plain = trial.request(PROMPTS[0], PROMPTS[0])
     broken = {"half a PNG": plain.images[0][: len(plain.images[0]) // 2], "text": b"no image", "no bytes": b""}
-    answers: dict[str, Mapping[str, Answer]] = {}
+    answers: dict[str, Mapping[str, MetricAnswer]] = {}
     for what, image in broken.items():
         request = plain._replace(images=(image,))
         (answers[what],) = trial.ask([request])
@@ -243,7 +243,7 @@ def _nulls(trial: Trial) -> Findings:
     return {name: _null(whole[name], {what: answer[name] for what, answer in answers.items()}) for name in trial.names}
 
 
-def _null(whole: Answer, answers: Mapping[str, Answer]) -> Finding:
+def _null(whole: MetricAnswer, answers: Mapping[str, MetricAnswer]) -> Finding:
     numbers = [f"{what} got {answer.score:g}" for what, answer in answers.items() if answer.score is not None]
     if whole.score is None:
         return Finding("not told", NOTHING)
@@ -315,7 +315,7 @@ def _taken_up(trial: Trial, extra: Extra, fits: ScoreRequest, differs: ScoreRequ
     return {name: _used(first[name], second[name], extra in trial.config.must_use) for name in trial.names}
 
 
-def _used(fits: Answer, differs: Answer, needed: bool) -> Finding:
+def _used(fits: MetricAnswer, differs: MetricAnswer, needed: bool) -> Finding:
     if fits.score is None or differs.score is None:
         return Finding("fails" if needed else "ok", "refused")
     if fits.score != differs.score:

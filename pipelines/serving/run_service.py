@@ -14,7 +14,7 @@ from plumbline.operators.metrics.metric import Metric, PackedMetric
 from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
 from plumbline.operators.rewards.combination import REWARD, Combination, Reward
 from plumbline.operators.stages.graph import check_clips, make_nodes
-from plumbline.operators.wires.wire import Answer, ScoreRequest, Served
+from plumbline.operators.wires.wire import MetricAnswer, ScoreRequest, Served
 from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.cells.cells import digest
 from plumbline.pipelines.cells.store import open_store
@@ -238,7 +238,7 @@ def replica_call(handle: Any, watch: Counters) -> Callable[[Sequence[ScoreReques
     """Sends a batch to a replica that Ray Serve chooses; where none is alive, it waits for the next."""
     from ray.exceptions import RayActorError
 
-    async def score(asked: Sequence[ScoreRequest], metrics: Sequence[str]) -> list[dict[str, Answer]]:
+    async def score(asked: Sequence[ScoreRequest], metrics: Sequence[str]) -> list[dict[str, MetricAnswer]]:
         begun = time.perf_counter()
         try:
             answers, seconds = await handle.score.remote(list(asked), tuple(metrics))

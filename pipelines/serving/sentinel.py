@@ -11,7 +11,7 @@ from scipy import stats
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.reward_hacking import Movement, alarm, suspicious
 from plumbline.operators.statistics.ordering import holm
-from plumbline.operators.wires.wire import Answer
+from plumbline.operators.wires.wire import MetricAnswer
 
 Floats = NDArray[np.float64]
 
@@ -42,7 +42,7 @@ class Sentinel:
         """The metrics of a request, and where the reward is one of them, those that are watched."""
         return tuple(dict.fromkeys([*asked, *self.names])) if self.reward in asked else tuple(asked)
 
-    def see(self, prompt: str, answers: Mapping[str, Answer]) -> None:
+    def see(self, prompt: str, answers: Mapping[str, MetricAnswer]) -> None:
         """Takes an image's scores; one that lacks any of them is left out."""
         scores = [answers[name].score if name in answers else None for name in self.names]
         if None in scores:

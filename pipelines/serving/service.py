@@ -10,11 +10,11 @@ from itertools import islice
 from typing import Protocol
 
 from plumbline.operators.errors import RowError
-from plumbline.operators.wires.wire import Answer, ScoreRequest, Served
+from plumbline.operators.wires.wire import MetricAnswer, ScoreRequest, Served
 from plumbline.pipelines.serving.sentinel import Sentinel
 from plumbline.pipelines.serving.serve_config import LoadConfig
 
-ImageAnswers = Mapping[str, Answer]
+ImageAnswers = Mapping[str, MetricAnswer]
 """An image's answers, by metric."""
 ScoreBatch = Callable[[Sequence[ScoreRequest], Sequence[str]], Awaitable[Sequence[ImageAnswers]]]
 """Scores images by some metrics on some replica; raises ReplicaDied where that ended before it answered."""
@@ -66,19 +66,19 @@ class ScoreCache:
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self.answers: OrderedDict[bytes, Answer] = OrderedDict()
+        self.answers: OrderedDict[bytes, MetricAnswer] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self.answers)
 
-    def get(self, key: bytes) -> Answer | None:
+    def get(self, key: bytes) -> MetricAnswer | None:
         """The answer, which thereby counts as new."""
         answer = self.answers.get(key)
         if answer is not None:
             self.answers.move_to_end(key)
         return answer
 
-    def put(self, key: bytes, answer: Answer) -> None:
+    def put(self, key: bytes, answer: MetricAnswer) -> None:
         """Remembers a score."""
         if answer.score is None:
             return
@@ -158,10 +158,10 @@ class Service:
         answers = self.served.with_reward({**known, **computed})
         return {name: answers[name] for name in asked.metrics}
 
-    def _job(self, asked: ScoreRequest) -> tuple[dict[str, Answer], _Job | None]:
+    def _job(self, asked: ScoreRequest) -> tuple[dict[str, MetricAnswer], _Job | None]:
         """What is known of an image, and who brings the rest."""
         if asked.error is not None:
-            return {name: Answer(None, asked.error) for name in asked.metrics}, None
+            return {name: MetricAnswer(None, asked.error) for name in asked.metrics}, None
         digest = _digest(asked)
         wanted = self.served.measured(self.sentinel.wanted(asked.metrics) if self.sentinel else asked.metrics)
         cached = {name: self.cache.get(self._key(digest, name)) for name in wanted}
@@ -234,7 +234,7 @@ class Service:
         except Exception as error:
             failure = RowError("model_failed", f"{type(error).__name__}: the batch failed; ask again", retryable=True)
             for job in batch:
-                self._finish(job, {name: Answer(None, failure) for name in job.metrics})
+                self._finish(job, {name: MetricAnswer(None, failure) for name in job.metrics})
         finally:
             self.running.discard(task) if task else None
             if batch[0] is self.tested:
@@ -247,7 +247,7 @@ class Service:
         for job in batch:
             job.deaths += 1
             if job.deaths >= self.load.max_deaths:
-                self._finish(job, {name: Answer(None, KILLED) for name in job.metrics})
+                self._finish(job, {name: MetricAnswer(None, KILLED) for name in job.metrics})
         left = [job for job in batch if not job.answers.done()]
         self.suspects.extend(job for job in left if job.deaths > 1)
         self.waiting.extendleft(job for job in reversed(left) if job.deaths <= 1)

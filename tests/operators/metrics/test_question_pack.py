@@ -6,12 +6,10 @@ from typing import Any
 
 import pytest
 
-from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics.answered import Answered
 from plumbline.operators.metrics.metric import Evidence
 from plumbline.operators.metrics.question_pack import QuestionPackConfig, holding_in_order, spellings
 from plumbline.operators.metrics.writing import WrittenQuestion
-from plumbline.operators.scorer import ScorerConfig
 
 YES_NO = ("yes", "no")
 LIKELY, UNLIKELY = (math.log(0.9),), (math.log(0.1),)
@@ -126,8 +124,3 @@ def test_a_pack_of_other_choices_is_refused() -> None:
     assert share.refusal_of_pack({2, 4}) is None and mean.refusal_of_pack({1}) is None
     assert "aggregate=share" in (mean.refusal_of_pack({1, 2}) or "")
     assert "likeliest of several" in (share.refusal_of_pack({1}) or "")
-
-
-def test_a_scorer_has_no_benchmark_to_ask_from() -> None:
-    with pytest.raises(ConfigError, match="run a sweep"):
-        ScorerConfig(models={}, metrics={"pack": QuestionPackConfig()})

@@ -6,7 +6,16 @@ import pytest
 
 from plumbline.operators.errors import RowError
 from plumbline.operators.wires.table import WIRES
-from plumbline.operators.wires.wire import Answer, BadReply, BadRequest, Reply, ScoreRequest, Served, Wire, as_json
+from plumbline.operators.wires.wire import (
+    BadReply,
+    BadRequest,
+    MetricAnswer,
+    Reply,
+    ScoreRequest,
+    Served,
+    Wire,
+    as_json,
+)
 
 LOST = RowError("corrupt_image", "expected an image; generate it again")
 EVERY_WIRE = pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
@@ -51,13 +60,13 @@ def test_questions_reach_the_service_or_are_refused_by_the_client(wire: Wire) ->
 def test_what_the_service_answers_is_what_a_client_is_told(wire: Wire) -> None:
     """Rewards where the wire has them; a null is a null with its reason, and never a number."""
     asked, served = asked_of(wire), served_of(wire)
-    answers = [{name: Answer(0.25 * place) for name in one.metrics} for place, one in enumerate(asked)]
+    answers = [{name: MetricAnswer(0.25 * place) for name in one.metrics} for place, one in enumerate(asked)]
     sign = -1 if wire.gives_rewards else 1
     told = wire.understand(wire.answer(asked, answers, served), asked)
     for of_image, answer in zip(told, answers, strict=True):
         for name, expected in answer.items():
-            assert of_image[name] == Answer((sign if name in served.falling else 1) * (expected.score or 0.0))
-    answers[-1] = dict.fromkeys(answers[-1], Answer(None, LOST))
+            assert of_image[name] == MetricAnswer((sign if name in served.falling else 1) * (expected.score or 0.0))
+    answers[-1] = dict.fromkeys(answers[-1], MetricAnswer(None, LOST))
     for answer in wire.understand(wire.answer(asked, answers, served), asked)[-1].values():
         assert answer.score is None and answer.error is not None and "corrupt_image" in str(answer.error)
 

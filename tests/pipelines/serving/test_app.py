@@ -24,7 +24,7 @@ from plumbline.operators.errors import ConfigError, RowError
 from plumbline.operators.metrics.clipscore import ClipScoreConfig
 from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
 from plumbline.operators.rewards.combination import Combination, Reward
-from plumbline.operators.wires.wire import JSON, Answer, ScoreRequest, Served
+from plumbline.operators.wires.wire import JSON, MetricAnswer, ScoreRequest, Served
 from plumbline.pipelines.serving.app import Counts, Gate, make_app
 from plumbline.pipelines.serving.known_pair import KnownPair, explain_known_pair, score_known_pair
 from plumbline.pipelines.serving.listening import is_loopback, listening, names_of, take_token, url_of
@@ -44,7 +44,7 @@ async def score(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequen
     errors = {b"corrupt": CORRUPT, b"busy": BUSY}
     found = [(one, next((errors[image] for image in one.images if image in errors), None)) for one in batch]
     return [
-        {name: Answer(None, error) if error else Answer(float(len(one.prompt))) for name in metrics}
+        {name: MetricAnswer(None, error) if error else MetricAnswer(float(len(one.prompt))) for name in metrics}
         for one, error in found
     ]
 
@@ -374,7 +374,10 @@ def test_a_combined_reward_has_its_parts_beside_it_where_there_is_room() -> None
 @pytest.mark.parametrize(("failing", "status"), [(CORRUPT, 200), (BUSY, 503)])
 def test_a_reward_whose_part_is_null_is_null_and_names_the_part(failing: RowError, status: int) -> None:
     async def half(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
-        return [{name: Answer(None, failing) if name == "align" else Answer(1.0) for name in metrics} for _ in batch]
+        return [
+            {name: MetricAnswer(None, failing) if name == "align" else MetricAnswer(1.0) for name in metrics}
+            for _ in batch
+        ]
 
     client = Client(COMBINED)
     client.service.score_batch = half
@@ -443,7 +446,7 @@ def test_a_known_pair_is_scored_before_anybody_asks_and_told_by_health(order: in
 
     async def prefer_the_first(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
         first.extend(batch)
-        return [{name: Answer(float(len(batch) - place)) for name in metrics} for place in range(len(batch))]
+        return [{name: MetricAnswer(float(len(batch) - place)) for name in metrics} for place in range(len(batch))]
 
     falling, unranked = (frozenset({"align"} if order == wanted else ()) for wanted in (-1, 0))
     served = Served({"align": "recipe"}, "align", falling, unranked)
@@ -456,7 +459,7 @@ def test_a_known_pair_is_scored_before_anybody_asks_and_told_by_health(order: in
 
 def test_a_known_pair_that_cannot_be_scored_is_an_error_and_no_order() -> None:
     async def fail(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
-        return [{name: Answer(None, BUSY) for name in metrics} for _ in batch]
+        return [{name: MetricAnswer(None, BUSY) for name in metrics} for _ in batch]
 
     known_pair = asyncio.run(score_known_pair(fail, COMBINED))
     assert known_pair["reward"] == (None, None, None, "model_failed: align: out of memory")

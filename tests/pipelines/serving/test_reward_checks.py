@@ -14,14 +14,14 @@ from PIL import Image
 from plumbline.operators.errors import PlumblineError, RowError
 from plumbline.operators.wires.known_pictures import picture_of
 from plumbline.operators.wires.score import ScoreWire
-from plumbline.operators.wires.wire import Answer, Reply, ScoreRequest, Served, as_json
+from plumbline.operators.wires.wire import MetricAnswer, Reply, ScoreRequest, Served, as_json
 from plumbline.pipelines.serving.reward_checks import CHECKS, UNKNOWN
 from tests.commands import Ended, refusal, run
 
 Score = Callable[[ScoreRequest, int], float | None]
 """A number for an image at a place of its batch; None for one that is broken."""
 SERVED = Served({"fit": "recipe", UNKNOWN: "recipe"}, "fit", packed=frozenset({"fit", UNKNOWN}))
-UNREADABLE = Answer(None, RowError("corrupt_image", "expected an image; generate it again"))
+UNREADABLE = MetricAnswer(None, RowError("corrupt_image", "expected an image; generate it again"))
 
 
 @cache
@@ -86,7 +86,7 @@ def serving(score: Score, refused: str = UNKNOWN, order: int = 1) -> Iterator[st
         if refused in asked[0].metrics:
             return wire.refuse(400, f"nothing is called {refused}\x1b[2J")
         scores = [score(request, place) for place, request in enumerate(asked)]
-        answers = [UNREADABLE if number is None else Answer(number) for number in scores]
+        answers = [UNREADABLE if number is None else MetricAnswer(number) for number in scores]
         of_images = [dict.fromkeys(one.metrics, answer) for one, answer in zip(asked, answers, strict=True)]
         return wire.answer(asked, of_images, SERVED)
 

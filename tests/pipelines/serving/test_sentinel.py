@@ -9,7 +9,7 @@ from plumbline.operators.errors import ConfigError, RowError
 from plumbline.operators.metrics.clipscore import ClipScoreConfig
 from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
 from plumbline.operators.metrics.metric import Metric
-from plumbline.operators.wires.wire import Answer, Served
+from plumbline.operators.wires.wire import MetricAnswer, Served
 from plumbline.pipelines.serving.run_service import sentinel_of
 from plumbline.pipelines.serving.sentinel import FALSE_ALARMS, Sentinel
 from tests.commands import config_of
@@ -30,7 +30,7 @@ def ask(sentinel: Sentinel, random: np.random.Generator, reward: float, edges: f
         prompt, of_prompt = str(random.integers(2**62)), random.normal(0, 1, 3)
         for _ in range(GROUP):
             levels = np.array([reward, held_out, edges]) * (1 + 0.2 * of_prompt + random.normal(0, 0.05, 3))
-            sentinel.see(prompt, {name: Answer(level) for name, level in zip(METRICS, levels, strict=True)})
+            sentinel.see(prompt, {name: MetricAnswer(level) for name, level in zip(METRICS, levels, strict=True)})
 
 
 def watching() -> Sentinel:
@@ -90,9 +90,9 @@ def test_a_stored_baseline_is_compared_with_from_the_first_look_on() -> None:
 
 
 def test_an_image_without_one_of_the_scores_is_left_out() -> None:
-    sentinel, null = watching(), Answer(None, RowError("corrupt_image", "no"))
-    sentinel.see("a", {"reward": Answer(0.5), "held_out": null, "edge_density": Answer(0.1)})
-    sentinel.see("a", {"reward": Answer(0.5)})
+    sentinel, null = watching(), MetricAnswer(None, RowError("corrupt_image", "no"))
+    sentinel.see("a", {"reward": MetricAnswer(0.5), "held_out": null, "edge_density": MetricAnswer(0.1)})
+    sentinel.see("a", {"reward": MetricAnswer(0.5)})
     assert sentinel.count == 0
 
 

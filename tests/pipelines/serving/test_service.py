@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import pytest
 
 from plumbline.operators.errors import RowError
-from plumbline.operators.wires.wire import Answer, ScoreRequest, Served
+from plumbline.operators.wires.wire import MetricAnswer, ScoreRequest, Served
 from plumbline.pipelines.serving.app import Counts
 from plumbline.pipelines.serving.serve_config import LoadConfig
 from plumbline.pipelines.serving.service import ImageAnswers, ReplicaDied, Service, Unanswered
@@ -35,7 +35,7 @@ class Replicas:
         await asyncio.sleep(0)
         if self.befalls is not None:
             await self.befalls(prompts)
-        return [{name: Answer(float(len(prompt))) for name in metrics} for prompt in prompts]
+        return [{name: MetricAnswer(float(len(prompt))) for name in metrics} for prompt in prompts]
 
 
 def service(replicas: Replicas, **load: Any) -> Service:
@@ -171,7 +171,7 @@ def test_a_null_is_never_remembered() -> None:
 
     async def score(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
         error = RowError("model_failed", "out of memory", retryable=True)
-        return [{"length": Answer(None, error) if failing.pop() else Answer(1.0)} for _ in batch]
+        return [{"length": MetricAnswer(None, error) if failing.pop() else MetricAnswer(1.0)} for _ in batch]
 
     async def main() -> list[float | None]:
         serving = Service(score, SERVED, LoadConfig(), Counts())
