@@ -26,6 +26,7 @@ KINDS = Extensions[type[Metric]](
         "viescore": "plumbline.operators.metrics.viescore:VieScoreConfig",
         "gpt4v_eval": "plumbline.operators.metrics.gpt4v_eval:Gpt4vEvalConfig",
         "vpeval": "plumbline.operators.metrics.vpeval:VpevalConfig",
+        "rendered_text": "plumbline.operators.metrics.rendered_text:RenderedTextConfig",
         "image_statistic": "plumbline.operators.metrics.image_statistic:ImageStatisticConfig",
         "question_pack": "plumbline.operators.metrics.question_pack:QuestionPackConfig",
         "rubric": "plumbline.operators.metrics.rubric:RubricConfig",

@@ -65,7 +65,7 @@ class ImagesStage(RowStage):
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         self.metrics = metrics
-        self.model: Any = models[next(iter(self.calls))]
+        self.model: Any = models[next(key for key in self.calls if key in models)]
         self.options = options
         self.image_batch = BatchSize(options.image_batch)
 

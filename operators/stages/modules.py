@@ -12,7 +12,7 @@ from plumbline.operators.batches import isolate
 from plumbline.operators.errors import RowError
 from plumbline.operators.images import PreparedImages
 from plumbline.operators.metrics.modules import Look, LookResult
-from plumbline.operators.models.calls import DetectionModel, LikelihoodModel, Question, ReadingModel, Wanted
+from plumbline.operators.models.calls import DetectionModel, LikelihoodModel, Question, ReadingModel, Usage, Wanted
 from plumbline.operators.stages.answers import AskingMetric, QuestionedImagesStage, QuestionIndex, ShardAnswers
 from plumbline.operators.stages.stage import StageOptions
 
@@ -48,6 +48,7 @@ class ModulesStage(QuestionedImagesStage):
     schema = schemas.MODULES
     needs = LookingMetric
     calls: ClassVar = {"model": "likelihood", "detector": "detect", "reader": "ocr"}
+    optional = frozenset(calls)
 
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
@@ -62,13 +63,14 @@ class ModulesStage(QuestionedImagesStage):
         return image
 
     def measure(self, images: PreparedImages, asked: Mapping[str, QuestionIndex]) -> Mapping[str, pa.Table]:
-        before = self.models["model"].usage
+        model = self.models.get("model")
+        before = model.usage if model is not None else Usage()
         answers = {name: ShardAnswers(images, index, schemas.MODULES) for name, index in asked.items()}
         shown = [row for row, count in enumerate(images.counts) for _ in range(count)]
         for first in range(0, len(shown), self.options.image_batch):
             window = range(first, min(first + self.options.image_batch, len(shown)))
             self._look_at({image: shown[image] for image in window}, images.pixels, answers)
-        usage = self.models["model"].usage.minus(before)
+        usage = model.usage.minus(before) if model is not None else Usage()
         return {name: rows.with_usage(answered.table(), usage) for name, answered in answers.items()}
 
     def _look_at(
@@ -82,7 +84,7 @@ class ModulesStage(QuestionedImagesStage):
             for question in answered.questions(row)
         ]
         seen: dict[tuple[int, Look], LookResult | RowError] = {}
-        for model in self.calls:
+        for model in self.models:
             wanted = dict.fromkeys((one.image, look) for one in asked for look in one.looks if look.model == model)
             seen |= self._take(model, list(wanted), pictures)
         for one in asked:

@@ -32,10 +32,10 @@ class QuestioningMetric(Protocol):
 class WritingMetric(QuestioningMetric, Protocol):
     """A metric that has questions written."""
 
-    def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
+    def write(self, prompt: str) -> Writing[list[WrittenQuestion]] | Writing[list[WrittenQuestion] | RowError]:
         """The program that has the questions about a prompt written; one that requests nothing needs no model.
 
-        It raises UnreadableReply where there are none.
+        It raises UnreadableReply where there are none, or returns why the prompt can have none.
         """
 
 
@@ -147,8 +147,10 @@ def _writing(text: str, metric: WritingMetric) -> Writing[Sequence[WrittenQuesti
     """The metric's program, and why there are no questions where there are none."""
     if not text.strip():
         return EMPTY_PROMPT
-    written = identified((yield from metric.write(text)))
-    return written or RowError("unreadable_reply", "the model wrote no question about the prompt")
+    written = yield from metric.write(text)
+    if isinstance(written, RowError):
+        return written
+    return identified(written) or RowError("unreadable_reply", "the model wrote no question about the prompt")
 
 
 def _rows(written: Sequence[WrittenQuestion] | RowError) -> list[dict[str, Any]]:

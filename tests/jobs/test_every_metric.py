@@ -35,8 +35,9 @@ PACKS = {
 """Of metrics that score by a benchmark's own questions, whose these are."""
 VIDEOS = {name: "videos" for name in NAMES if name.startswith("videoalign")}
 """Of metrics that look at videos alone; an image is one that stands still."""
-SCORELESS = {"vq2_released"}
-"""Whose phrases are drawn at a temperature of 1, where the embedded world's writer says nothing readable."""
+SCORELESS = {"vq2_released", "text"}
+"""Whose phrases are drawn at a temperature of 1, where the embedded world's writer says nothing readable; whose words
+are quoted, which the embedded world's prompts do not."""
 GROUPS = PACKS | VIDEOS
 Rows = Sequence[Mapping[str, Any]]
 
