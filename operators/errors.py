@@ -100,6 +100,7 @@ REMEDIES: Mapping[str, str] = {
     "image_not_embedded": "embed the images' bytes, or put their addresses in `uri`",
     "image_too_large": "check the image, or raise limits.max_pixels, limits.max_bytes or limits.max_scans; "
     "for a service, set the model's image_format=jpeg",
+    "image_too_small": "use a larger image",
     "image_too_slow": "save the image anew as PNG or JPEG, or raise limits.max_seconds",
     "incomplete_cell": "run again; if it stays, delete the folder that the message names",
     "killed_worker": "look at the image, or give the stage more memory or time (cluster.pools)",

@@ -13,6 +13,8 @@ from plumbline.operators.errors import RefusedUri, RowError, without_secrets
 LONGEST_ADDRESS = 1000
 """Characters of one that a message shows; S3 allows as many."""
 FetchUri = Callable[[str], bytes]
+SOURCES = ("source", "source_uri")
+"""The columns that hold the image that a row's image was edited from, as `image` and `uri` hold the image itself."""
 
 
 def _each_image(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -113,6 +115,20 @@ def each_encoded(record: Mapping[str, Any], most: int, fetch: FetchUri) -> list[
             return of_image(content, number, len(each))
         encoded.append(content)
     return encoded
+
+
+def source_bytes(record: Mapping[str, Any], most: int, fetch: FetchUri) -> list[bytes] | RowError:
+    """The bytes of each source of a row's image, or why one has none."""
+    source, uri = (record.get(name) for name in SOURCES)
+    if not any(any(_listed(value)) if isinstance(value, list) else value for value in (source, uri)):
+        return RowError("missing_image", "the row has no source, from which its image was edited; fill it in")
+    encoded = each_encoded({"image": source, "uri": uri}, most, fetch)
+    return of_source(encoded) if isinstance(encoded, RowError) else encoded
+
+
+def of_source(error: RowError) -> RowError:
+    """The error of a source, which it names as one."""
+    return error._replace(message=f"the source of the edit: {error.message}")
 
 
 def of_image(error: RowError, number: int, count: int) -> RowError:

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from statistics import fmean
 from threading import BoundedSemaphore
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from PIL import Image
@@ -21,7 +21,9 @@ from plumbline.operators.image_rows import (
     image_records,
     is_embedded,
     of_image,
+    of_source,
     row_bytes,
+    source_bytes,
 )
 from plumbline.operators.videos import FRAME_SECONDS, LISTED_SECONDS, STANDARD, Clips, grid
 
@@ -45,11 +47,14 @@ def decode_picture(row: Mapping[str, Any], limits: ImageLimits, fetch: FetchUri)
 Preprocess = Callable[[Image.Image], Any]
 PreprocessVideo = Callable[[Sequence[Image.Image], float], Any]
 """Of a video's frames, each standing for so many seconds."""
-IsKnown = Callable[[int, ImageRow, str], bool]
-"""Whether the result for a row of a table is known already, by its place, its ids and the digest of its image."""
+Compare = Callable[[Image.Image, Sequence[Image.Image]], Any]
+"""Of an image and its sources: the images that it was edited from."""
+IsKnown = Callable[[int, ImageRow, str, str | None], bool]
+"""Whether the result for a row of a table is known already, by its place, its ids and the digests of its image and, if
+sources are looked at, of its sources."""
 
 
-def nothing_known(place: int, row: ImageRow, digest: str) -> bool:
+def nothing_known(place: int, row: ImageRow, digest: str, sources: str | None) -> bool:
     """No result is known: every row is to be computed."""
     return False
 
@@ -71,8 +76,17 @@ class PreparedImages:
     counts: list[int] = field(default_factory=list)
     """Beside each row, how many of the `pixels` are of it: 0 where it has an error, and 1 but for rows of several and
     videos."""
+    sources: list[str | None] = field(default_factory=list)
+    """Beside each row, the digest of its sources; None where there are none, or none are looked at."""
 
-    def add(self, place: int, row: ImageRow, digest: str | None, pixels: Sequence[Any] | RowError) -> None:
+    def add(
+        self,
+        place: int,
+        row: ImageRow,
+        digest: str | None,
+        pixels: Sequence[Any] | RowError,
+        sources: str | None = None,
+    ) -> None:
         """Adds a row with the pixels of its images, or with the RowError in their place."""
         error = pixels if isinstance(pixels, RowError) else None
         of_row = [] if isinstance(pixels, RowError) else pixels
@@ -82,6 +96,16 @@ class PreparedImages:
         self.pixels.extend(of_row)
         self.places.append(place)
         self.counts.append(len(of_row))
+        self.sources.append(sources)
+
+
+class _Prepared(NamedTuple):
+    """What became of one row."""
+
+    row: ImageRow
+    digest: str | None
+    pixels: list[Any] | RowError
+    sources: str | None = None
 
 
 def prepare_images(
@@ -93,29 +117,39 @@ def prepare_images(
     fetch: FetchUri,
     clips: Clips = STANDARD,
     preprocess_video: PreprocessVideo | None = None,
+    compare: Compare | None = None,
     is_known: IsKnown = nothing_known,
     decoders: int = 1,
 ) -> PreparedImages:
     """Decodes and preprocesses a shard; a row that cannot be is kept with its error, one that `is_known` left out.
 
     `preprocess_video` is called for rows of several images that are shown as a video; without it these are each shown
-    by itself. `decoders` images are decoded at once, each in a thread, which Pillow's and numpy's loops leave to one
+    by itself. `compare`, if given, is called in place of both, with each image and all sources of its row. `decoders`
+    images are decoded at once, each in a thread, which Pillow's and numpy's loops leave to one
     another; what is to be called is called from these.
     """
     records, decoding = image_records(images), BoundedSemaphore(decoders)
 
-    def prepare(place: int, record: Mapping[str, Any]) -> tuple[ImageRow, str | None, list[Any] | RowError] | None:
+    def prepare(place: int, record: Mapping[str, Any]) -> _Prepared | None:
         row = identify(record, generator)
         encoded = row_bytes(row, record, limits.max_images, fetch)
-        digest = None if isinstance(encoded, RowError) else digest_of(encoded)
-        if digest is not None and is_known(place, row, digest):
-            return None
         if isinstance(encoded, RowError):
-            return row, digest, encoded
+            return _Prepared(row, None, encoded)
+        sources = [] if compare is None else source_bytes(record, limits.max_images, fetch)
+        digest = digest_of(encoded)
+        if isinstance(sources, RowError):
+            return _Prepared(row, digest, sources)
+        sources_digest = digest_of(sources) if sources else None
+        if is_known(place, row, digest, sources_digest):
+            return None
         with decoding:
-            return row, digest, _row_pixels(encoded, preprocess, preprocess_video, limits, clips)
+            if compare is None:
+                pixels = _row_pixels(encoded, preprocess, preprocess_video, limits, clips)
+            else:
+                pixels = _compared(encoded, sources, compare, limits, clips)
+        return _Prepared(row, digest, pixels, sources_digest)
 
-    fetches = FETCHES if any(not is_embedded(record) for record in records) else 0
+    fetches = FETCHES if any(not is_embedded(record) or record.get("source_uri") for record in records) else 0
     threads = min(decoders + fetches, len(records))
     prepared = PreparedImages()
     with ThreadPoolExecutor(max(threads, 1)) as pool:
@@ -146,6 +180,16 @@ def _row_pixels(
             return made
         pixels.append(made)
     return pixels
+
+
+def _compared(
+    encoded: Sequence[bytes], sources: Sequence[bytes], compare: Compare, limits: ImageLimits, clips: Clips
+) -> list[Any] | RowError:
+    """What comparing makes of each of a row's images beside all of its sources."""
+    before = _all_within(_images(sources, limits, STANDARD), limits, "source")
+    if isinstance(before, RowError):
+        return of_source(before)
+    return _row_pixels(encoded, lambda image: compare(image, before), None, limits, clips)
 
 
 def _video_pixels(

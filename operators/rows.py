@@ -35,8 +35,8 @@ def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def per_image(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """A row of ANSWERS, SIMILARITIES, VERDICTS or IMAGE_STATISTICS as one row for each of its images."""
-    for column in ("verdicts", "statistics"):
+    """A row of a table over images, such as ANSWERS or SIMILARITIES, as one row for each of its images."""
+    for column in ("verdicts", "statistics", "comparisons"):
         if column in row:
             return [{**row, **of_image} for of_image in row[column]]
     images = row.get("images")

@@ -21,6 +21,7 @@ from plumbline.operators import rows, schemas
 from plumbline.operators.bounds import Checked, Positive
 from plumbline.operators.errors import ConfigError, RowError, suggest
 from plumbline.operators.image_decoding import ImageLimits
+from plumbline.operators.image_rows import SOURCES
 from plumbline.operators.kept_prompts import KEPT_PROMPTS, KeptPrompts
 from plumbline.operators.metrics.ablation import shown_instead
 from plumbline.operators.metrics.metric import Metric, PackedMetric
@@ -28,7 +29,7 @@ from plumbline.operators.metrics.question_list import read_questions, require_as
 from plumbline.operators.metrics.table import AnyMetric
 from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
-from plumbline.operators.stages.graph import GraphNode, check_clips, check_models, make_nodes
+from plumbline.operators.stages.graph import GraphNode, check_clips, check_models, make_nodes, need_sources
 from plumbline.operators.stages.question_pack import PackIndex
 from plumbline.operators.stages.questions import QuestionsStage, kept_questions
 from plumbline.operators.stages.stage import Inputs, Stage, StageOptions, Upstream
@@ -158,20 +159,24 @@ class Scorer:
         prompts: str | Sequence[str | None],
         metrics: str | Collection[str] | None = None,
         questions: Sequence[Any] | None = None,
+        sources: Picture | Sequence[Shown | None] | None = None,
     ) -> pa.Table:
         """Scores (schema ELEMENT_SCORES) of each image for the prompt beside it: one row for each image and metric, of
         `metrics` or of all.
 
         One text that is in no list is the prompt of every image, one image or metric the only one. `questions` has a
         list beside every image, or None: what metrics with a benchmark's own questions score it by
-        (operators/metrics/question_list.py has the forms). The rows of a metric stand together, in the order of the
-        images; `image_id` is an image's place in that order, and `prompt_id` is made of the prompt's text, and of its
+        (operators/metrics/question_list.py has the forms). `sources` has beside every image the one that it was edited
+        from, or a list of several; one alone is the source of all. The rows of a metric stand together, in the order of
+        the images; `image_id` is an image's place in that order, and `prompt_id` is made of the prompt's text and
         questions. An image that cannot be scored has a null score and its error, and so has one without a prompt.
         docs/python.md has the columns. Raises ConfigError for lists of other lengths, for what is no image and no text,
-        for a metric that is not there, and for questions that no metric asks.
+        for a metric that is not there, for questions that no metric asks, and for sources that are missing, or that no
+        metric looks at.
         """
         wanted = self._wanted([metrics] if isinstance(metrics, str) else metrics)
-        call = _call(images, prompts, questions)
+        self._check_sources(wanted, given=sources is not None)
+        call = _call(images, prompts, questions, sources)
         if any(prompt.questions is not None for prompt in call.prompts.values()):
             require_asker(wanted, [name for name in wanted if isinstance(self.metrics[name], PackedMetric)])
         for loaded in self.nodes:
@@ -181,6 +186,20 @@ class Scorer:
                 call.tables.update({(name, loaded.node.stage.name): table for name, table in made.items()})
         scores = [call.tables[name, "scores"] for name in wanted]
         return pa.concat_tables([schemas.ELEMENT_SCORES.empty_table(), *scores])
+
+    def _check_sources(self, wanted: Sequence[str], *, given: bool) -> None:
+        """Raises ConfigError where a metric needs sources and none are given, and where none needs those given."""
+        comparing = need_sources({name: self.metrics[name] for name in wanted})
+        if comparing and not given:
+            raise ConfigError(
+                f"sources: {' and '.join(comparing)} compares edited images with their sources; give the image "
+                "that each was edited from"
+            )
+        if given and not comparing:
+            raise ConfigError(
+                f"sources: {' and '.join(wanted)} would ignore them; leave them out, or use a metric that "
+                "looks at them, such as source_ssim (docs/edits.md)"
+            )
 
     def _tables_of(self, loaded: LoadedNode, names: Sequence[str], call: Call) -> Mapping[str, pa.Table]:
         """The stage's tables, by metric; of what a model makes of prompts alone, those that it made before."""
@@ -297,7 +316,10 @@ def _loaded(node: GraphNode, config: ScorerConfig) -> LoadedNode:
 
 
 def _call(
-    images: Picture | Sequence[Shown | None], prompts: str | Sequence[str | None], questions: Sequence[Any] | None
+    images: Picture | Sequence[Shown | None],
+    prompts: str | Sequence[str | None],
+    questions: Sequence[Any] | None,
+    sources: Picture | Sequence[Shown | None] | None,
 ) -> Call:
     """The rows that a sweep would read from its sources."""
     shown = [_pictures(image, f"images[{place}]") for place, image in enumerate(_listed(images))]
@@ -316,6 +338,8 @@ def _call(
     each = {prompt.prompt_id: prompt for prompt in asked}
     prompt_rows = [{"prompt_id": prompt.prompt_id, "text": prompt.text} for prompt in each.values()]
     image_rows = _image_rows(shown, [prompt.prompt_id for prompt in asked])
+    if sources is not None:
+        image_rows = _with_sources(image_rows, sources)
     return Call(each, rows.table(prompt_rows, schemas.PROMPTS), image_rows, {})
 
 
@@ -325,13 +349,31 @@ def _asked(text: str, questions: Any) -> AskedPrompt:
 
 
 def _image_rows(images: Sequence[Sequence[Picture | None]], prompt_ids: Sequence[str]) -> pa.Table:
-    columns = {
-        "image_id": [str(place) for place in range(len(images))],
-        "prompt_id": prompt_ids,
-        "image": pa.array([[_encoded(image) for image in shown] for shown in images], pa.list_(pa.large_binary())),
-        "uri": pa.array([[_address(image) for image in shown] for shown in images], pa.list_(pa.string())),
+    ids = {"image_id": [str(place) for place in range(len(images))], "prompt_id": prompt_ids}
+    return pa.table({**ids, **_picture_columns(images, "image", "uri")})
+
+
+def _with_sources(image_rows: pa.Table, sources: Picture | Sequence[Shown | None]) -> pa.Table:
+    """The rows with the sources beside their images; raises ConfigError for another number of sources."""
+    alone = isinstance(sources, Picture) and not (isinstance(sources, np.ndarray) and sources.ndim > 3)
+    each = list(_listed(sources)) * len(image_rows) if alone else _listed(sources)
+    if len(each) != len(image_rows):
+        raise ConfigError(
+            f"sources: expected one, or a list or None, beside every image, got {len(image_rows)} images and "
+            f"{len(each)} sources"
+        )
+    shown = [_pictures(source, f"sources[{place}]") for place, source in enumerate(each)]
+    for name, column in _picture_columns(shown, *SOURCES).items():
+        image_rows = image_rows.append_column(name, column)
+    return image_rows
+
+
+def _picture_columns(pictures: Sequence[Sequence[Picture | None]], image: str, uri: str) -> dict[str, pa.Array]:
+    """The columns of these names with what is encoded, and with the addresses of files."""
+    return {
+        image: pa.array([[_encoded(one) for one in shown] for shown in pictures], pa.list_(pa.large_binary())),
+        uri: pa.array([[_address(one) for one in shown] for shown in pictures], pa.list_(pa.string())),
     }
-    return pa.table(columns)
 
 
 def _renamed(asked: Sequence[Mapping[str, Any]], prompt_id: str, text: str) -> Sequence[Mapping[str, Any]]:

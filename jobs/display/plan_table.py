@@ -10,6 +10,7 @@ from plumbline.jobs.display.console import say, show_table, warn
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.models.families.vlm import ChatModel
 from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.stages.graph import need_sources
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.plans.costs import estimates, unpriced
 from plumbline.pipelines.plans.plan import NodePlan, Plan
@@ -62,6 +63,11 @@ def show_plan(console: Console, planned: PlannedSweep) -> None:
             f"{unknown} are of prompts that benchmark.prompts does not have, such as {example}, and fail by "
             "every metric that reads it; benchmark.require_every_image=false leaves them out",
         )
+    comparing = need_sources(planned.config.metrics)
+    if planned.config.benchmark.columns.sources and (
+        blind := [one for one in planned.config.metrics if one not in comparing]
+    ):
+        warn(console, f"{', '.join(blind)}: scores edited images without looking at their sources")
     for problem in sources.pack_problems[:MAX_PROBLEMS]:
         warn(console, problem)
     if len(sources.pack_problems) > MAX_PROBLEMS:

@@ -28,6 +28,7 @@ KINDS = Extensions[type[Metric]](
         "vpeval": "plumbline.operators.metrics.vpeval:VpevalConfig",
         "rendered_text": "plumbline.operators.metrics.rendered_text:RenderedTextConfig",
         "image_statistic": "plumbline.operators.metrics.image_statistic:ImageStatisticConfig",
+        "source_comparison": "plumbline.operators.metrics.source_comparison:SourceComparisonConfig",
         "question_pack": "plumbline.operators.metrics.question_pack:QuestionPackConfig",
         "rubric": "plumbline.operators.metrics.rubric:RubricConfig",
     },

@@ -52,6 +52,11 @@ def check_models(nodes: Sequence[GraphNode], models: Mapping[str, ModelConfig]) 
         _check_wanted(node, models)
 
 
+def need_sources(metrics: Mapping[str, Metric]) -> list[str]:
+    """The names of those metrics that compare edited images with their sources."""
+    return [name for name, metric in metrics.items() if any(STAGES[stage].compares for stage in metric.chain)]
+
+
 def check_clips(nodes: Sequence[GraphNode], models: Mapping[str, ModelConfig], clips: Clips) -> None:
     """Raises ConfigError where rows are to be shown as videos to a model that takes images alone, or as images to one
     that takes videos alone.

@@ -33,6 +33,11 @@ class AnyPrompt(NamedTuple):
         return basis_of()
 
 
+def basis_beside(basis: str | None, sources: str | None) -> str | None:
+    """What a row stands on, with the digest of its sources where the stage looks at them."""
+    return basis if sources is None or basis is None else basis_of(basis, sources)
+
+
 class KeptRows(NamedTuple):
     """Rows of earlier cells, by what they stand on."""
 
@@ -81,6 +86,10 @@ class ImagesStage(RowStage):
         """One image made ready for the model."""
         return self.model.preprocess(image)
 
+    def compare(self, image: Image.Image, sources: Sequence[Image.Image]) -> Any:
+        """One image beside those that it was edited from, made ready; of a stage that `compares`."""
+        raise NotImplementedError
+
     def preprocess_video(self, frames: Sequence[Image.Image], seconds: float) -> Any:
         """The frames of one video made ready for the model, each standing for so many seconds of it."""
         return self.model.preprocess_video(frames, seconds)
@@ -92,9 +101,9 @@ class ImagesStage(RowStage):
         places: dict[str, dict[int, int]] = {name: {} for name in kept}
         ids: dict[int, ImageRow] = {}
 
-        def is_kept(place: int, row: ImageRow, image_digest: str) -> bool:
+        def is_kept(place: int, row: ImageRow, image_digest: str, sources: str | None) -> bool:
             for name, rows_of_metric in kept.items():
-                key = (row.prompt_id, image_digest, asked[name].basis(row.prompt_id) or "")
+                key = (row.prompt_id, image_digest, basis_beside(asked[name].basis(row.prompt_id), sources) or "")
                 if key in rows_of_metric.places:
                     places[name][place], ids[place] = rows_of_metric.places[key], row
             return len(kept) == len(asked) and all(place in of_metric for of_metric in places.values())
@@ -106,6 +115,7 @@ class ImagesStage(RowStage):
             limits=self.options.limits,
             clips=self.options.clips,
             preprocess_video=self.preprocess_video if self.calls else None,
+            compare=self.compare if self.compares else None,
             fetch=self.options.fetch,
             is_known=is_kept,
             decoders=self.options.decoders,

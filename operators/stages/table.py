@@ -21,6 +21,7 @@ KNOWN = Extensions[type[Stage]](
         "verdicts": "plumbline.operators.stages.verdicts:VerdictsStage",
         "inspections": "plumbline.operators.stages.verdicts:InspectionsStage",
         "image_statistics": "plumbline.operators.stages.image_statistics:ImageStatisticsStage",
+        "source_comparisons": "plumbline.operators.stages.source_comparisons:SourceComparisonsStage",
         "scores": "plumbline.operators.stages.scores:ScoresStage",
     },
     Stage,

@@ -55,6 +55,11 @@ def take_in(config: SweepConfig, report: ShardReport) -> Own:
             replace(config, benchmark=replace(benchmark, columns=_with_found_columns(benchmark.columns, inspection))),
             None,
         )
+    if benchmark.columns.sources:
+        raise ConfigError(
+            f"benchmark.columns.source: {place.url} is taken in without the sources of edits; write one Parquet table "
+            "a generator, with the sources in a column (docs/edits.md)"
+        )
     asked = _ingest_config(config, place, given)
     ingested = ingest(asked, report)
     taken = replace(

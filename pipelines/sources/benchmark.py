@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 from plumbline.operators import schemas
 from plumbline.operators.bounds import Positive
 from plumbline.operators.errors import ConfigError
+from plumbline.operators.image_rows import SOURCES
 from plumbline.pipelines.base.storage import Roots
 from plumbline.pipelines.sources.question_packs import PackConfig
 
@@ -30,6 +31,11 @@ class ColumnsConfig:
     """Encoded bytes, or the {bytes, path} of Hugging Face datasets."""
     uri: str = "uri"
     """A path or s3:// address, where `image` is absent or null."""
+    source: str | None = None
+    """Of edited images, the encoded bytes of the image that each was edited from, as in `image`; null where there are
+    none."""
+    source_uri: str | None = None
+    """The path or s3:// address of that image, as in `uri`."""
     prompt: str = "prompt"
     """The text of the row's own prompt; read only where benchmark.prompts is null."""
     generator: str | None = None
@@ -41,8 +47,15 @@ class ColumnsConfig:
         check_extra([name for name in self.extra if self.extra != "*"])
 
     def renamed(self, *, prompts: bool) -> tuple[tuple[str, str], ...]:
-        """Our names with the files' own, where they differ; `prompt` always, where the rows hold their `prompts`."""
-        return (*_renamed(self, IMAGE_COLUMNS), *([("prompt", self.prompt)] if prompts else []))
+        """Our names with the files' own, where they differ; `prompt` always, where the rows hold their `prompts`, and
+        those of sources, where there are any."""
+        sources = [(name, getattr(self, name)) for name in SOURCES if getattr(self, name)]
+        return (*_renamed(self, IMAGE_COLUMNS), *sources, *([("prompt", self.prompt)] if prompts else []))
+
+    @property
+    def sources(self) -> list[str]:
+        """The files' own names of the columns with sources, where they have any."""
+        return [getattr(self, name) for name in SOURCES if getattr(self, name)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -36,7 +36,7 @@ from plumbline.pipelines.sources.shards import (
     require_columns,
     where,
 )
-from plumbline.pipelines.sources.uris import LocateImage, StoredObjects
+from plumbline.pipelines.sources.uris import ADDRESSES, LocateImage, StoredObjects
 
 FILES_AT_ONCE = 2 * FILE_READERS
 """Whose ids, or prompts, are in memory at a time."""
@@ -137,7 +137,7 @@ def match_prompts(images: Sequence[Shard], prompts: PromptTables, locate_image: 
     broken: list[BrokenFile] = []
     unknown = UnknownPrompts()
     objects = StoredObjects(locate_image)
-    for shard, table in read_files(images, ("prompt_id", "uri")):
+    for shard, table in read_files(images, ("prompt_id", *ADDRESSES)):
         if isinstance(table, SourceError):
             broken.append(BrokenFile(shard.group, str(table), shard.rows))
             continue
@@ -209,7 +209,7 @@ def gather_prompts(images: Sequence[Shard], name: str, locate_image: LocateImage
     asked: dict[str, Shard] = {}
     broken: list[BrokenFile] = []
     objects = StoredObjects(locate_image)
-    for shard, table in read_files(images, ("prompt_id", "prompt", "uri")):
+    for shard, table in read_files(images, ("prompt_id", "prompt", *ADDRESSES)):
         if isinstance(table, SourceError):
             broken.append(BrokenFile(shard.group, str(table), shard.rows))
             continue

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from plumbline.operators import rows
 from plumbline.operators.errors import SourceError
-from plumbline.operators.image_rows import id_text
+from plumbline.operators.image_rows import SOURCES, id_text
 from plumbline.operators.rows import require_once
 from plumbline.pipelines.base.storage import (
     Place,
@@ -207,12 +207,16 @@ def read_shard(shard: Shard, columns: Sequence[str]) -> pa.Table:
 
 def _named(file: pq.ParquetFile, shard: Shard, columns: Sequence[str]) -> pa.Table:
     """The shard's rows of an open file, by our names."""
-    names = dict(shard.columns)
     if not (shard.holds_prompts and "prompt_id" in columns):
-        return _row_groups(file, shard, {name: names.get(name, name) for name in columns})
-    wanted = {name: names.get(name, name) for name in (*columns, "prompt")}
-    table = _with_prompt_ids(_row_groups(file, shard, wanted), shard)
+        return _row_groups(file, shard, _own_names(shard, columns))
+    table = _with_prompt_ids(_row_groups(file, shard, _own_names(shard, (*columns, "prompt"))), shard)
     return table.select([name for name in columns if name in table.column_names])
+
+
+def _own_names(shard: Shard, columns: Sequence[str]) -> dict[str, str]:
+    """The file's names of our columns; a column of sources is one only where it is named."""
+    names = dict(shard.columns)
+    return {name: names.get(name, name) for name in columns if name in names or name not in SOURCES}
 
 
 def read_each(shards: Sequence[Shard], columns: Sequence[str]) -> list[pa.Table | SourceError]:

@@ -52,6 +52,8 @@ class Uris:
             raise OSError(str(error)) from error
 
 
+ADDRESSES = ("uri", "source_uri")
+"""The columns with addresses of images."""
 LocateImage = Callable[[str], Place]
 
 
@@ -66,10 +68,11 @@ class StoredObjects:
 
     def digest(self, images: pa.Table) -> str:
         """The digest of what the rows' addresses name now; empty where the table has none."""
-        if "uri" not in images.column_names:
+        columns = [name for name in ADDRESSES if name in images.column_names]
+        if not columns:
             return ""
-        uris = [record["uri"] for record in image_records(images.select(["uri"]))]
-        return digest([self._identity(uri) for uri in uris])
+        named = [[record[name] for name in columns] for record in image_records(images.select(columns))]
+        return digest([self._identity(uris if len(columns) > 1 else uris[0]) for uris in named])
 
     def _identity(self, uri: Any) -> str | list[Any]:
         """An object's ETag, or a file's size and time; empty where nothing stands, or cannot be looked at.

@@ -38,7 +38,9 @@ VIDEOS = {name: "videos" for name in NAMES if name.startswith("videoalign")}
 SCORELESS = {"vq2_released", "text"}
 """Whose phrases are drawn at a temperature of 1, where the embedded world's writer says nothing readable; whose words
 are quoted, which the embedded world's prompts do not."""
-GROUPS = PACKS | VIDEOS
+EDITS = {"source_l1": "edits", "source_ssim": "edits"}
+"""Of metrics that compare images with their sources; here every image is its own."""
+GROUPS = PACKS | VIDEOS | EDITS
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -49,8 +51,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Sequence[str]:
 
 @pytest.fixture(scope="module")
 def scores(tmp_path_factory: pytest.TempPathFactory, models: Sequence[str]) -> Callable[[str], Rows]:
-    """A metric's rows, of one sweep by all metrics that need no pack of questions, by all that need the same, or by all
-    for videos.
+    """A metric's rows, of one sweep by all metrics that need no pack of questions, by all that need the same, by all
+    for videos, or by all for edits.
     """
     bench = write_benchmark(tmp_path_factory.mktemp("bench"), ["atlas"], count=4)
 
@@ -62,6 +64,8 @@ def scores(tmp_path_factory: pytest.TempPathFactory, models: Sequence[str]) -> C
             given += FORM
         elif group in VIDEOS.values():
             given += ["clips.shown=video", "clips.rate=2"]
+        elif group in EDITS.values():
+            given += ["benchmark.columns.source=image"]
         else:
             given += [f"benchmark.question_pack={group}", f"benchmark.questions={write_pack(group, folder)}"]
         finished = run_bench(bench, folder / "store", *given)

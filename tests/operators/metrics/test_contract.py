@@ -26,7 +26,11 @@ from tests.operators.metrics.scripted import run
 
 Options = dict[str, Any]
 EVERY_METRIC = f"metric=[{','.join(choices_of('metric', None))}]"
-ASKED = ("benchmark.questions=questions.csv", "benchmark.question_pack=dsg_1k")
+ASKED = (
+    "benchmark.questions=questions.csv",
+    "benchmark.question_pack=dsg_1k",
+    "benchmark.columns.source=source",
+)
 NAMED = config_of("sweep", "sweep=shapes", "models=released", EVERY_METRIC, *ASKED).metrics
 """All that have a file in conf/metric."""
 WRITERS: list[type[Any]] = [GeckoConfig, TifaConfig, DsgConfig, Vq2Config]

@@ -1,0 +1,35 @@
+"""Source comparisons: how much of its source an edited image keeps, pixel by pixel. None of them ranks editors.
+
+An editor that changes nothing keeps everything, so that these numbers say something only beside a metric of whether
+the instruction was followed.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from plumbline.operators.metrics.answered import Scored
+from plumbline.operators.metrics.metric import Evidence, Metric
+
+Comparison = Literal["l1", "ssim"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceComparisonConfig(Metric):
+    """Which comparison."""
+
+    kind: Literal["source_comparison"] = "source_comparison"
+    story: ClassVar[str] = "compares an edited image with its source, whatever the instruction"
+    chain: ClassVar[tuple[str, ...]] = ("source_comparisons", "scores")
+    role_keys: ClassVar[tuple[str, ...]] = ()
+    ranks: ClassVar[bool] = False
+    comparison: Comparison
+    """`l1`, the mean absolute difference of the pixels, 0 where nothing was changed; `ssim`, their structural
+    similarity, 1 where nothing was (operators/stages/source_comparisons.py)."""
+
+    def scoring(self) -> dict[str, str]:
+        """Which of the numbers is taken."""
+        return {"comparison": self.comparison}
+
+    def score(self, evidence: Evidence) -> Scored:
+        """The comparison of the image."""
+        return Scored(evidence.row[self.comparison])
