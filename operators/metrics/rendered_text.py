@@ -42,7 +42,7 @@ class RenderedTextConfig(Metric):
     )
     chain: ClassVar[tuple[str, ...]] = ("questions", "modules", "scores")
     role_keys: ClassVar[tuple[str, ...]] = ("reader",)
-    reader: str = "reader"
+    reader: str = "ocr"
     """The role of the model that reads text in images."""
     measure: Measure = "longtext_bench"
     """`longtext_bench`: the share of wanted words that were read, of Chinese text the share of its characters; `oneig`:

@@ -90,7 +90,7 @@ class Family(Generic[Config]):
 
     @property
     def local(self) -> bool:
-        """Whether its weights run on a machine of ours; a model that a service runs is taken at its name."""
+        """Whether its weights are found, checked and put on a GPU here; a model of a service or a package is not."""
         return issubclass(self.config, LocalModel)
 
     @property

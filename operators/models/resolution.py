@@ -26,13 +26,14 @@ from plumbline.operators.models.vqa_profiles import VqaProfile
 def resolve_model(config: ModelConfig, *, on_gpu: bool, digest: FileDigest = digest_file) -> ResolvedModel:
     """Pins a model to its exact files, having checked that they are what its family needs.
 
-    A model at an endpoint is taken at its name: nothing is asked of the network. Raises ModelError naming the
-    checkpoint, what it lacks and the remedy.
+    A model at an endpoint, or one that a package ships, is taken at its name: nothing is asked of the network. Raises
+    ModelError naming the checkpoint, what it lacks and the remedy.
     """
     family = FAMILIES[config.family]
     if isinstance(config, ServiceModel):
         return _resolve_service(config, family)
-    assert isinstance(config, LocalModel), "a model runs here, or at a service"
+    if not isinstance(config, LocalModel):
+        return ResolvedModel(config=config, options=family.options_in_key(config, None))
     part = find_part(config.checkpoint, config.revision, digest)
     checkpoint = Checkpoint(part, _read_config(part, config.family), check_weights(part, family.weights_file))
     _check_head(checkpoint)

@@ -31,6 +31,7 @@ NAMES = (
     "grounding_dino",
     "owlv2",
     "got_ocr2",
+    "rapidocr",
     "nli",
     "sentences",
     "openai",

@@ -1,0 +1,76 @@
+"""RapidOCR: PP-OCRv6, which its package ships, reads Latin and Chinese text on a CPU (PaddleOCR's models on ONNX)."""
+
+import os
+from collections.abc import Sequence
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plumbline.operators.batches import isolate
+from plumbline.operators.errors import ModelError, RowError, install
+from plumbline.operators.models.family import Family
+from plumbline.operators.models.model import ModelConfig, ResolvedModel
+from plumbline.operators.models.vqa_profiles import VqaProfile
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+PACKAGES = ("rapidocr", "onnxruntime")
+SHIPPED = "PP-OCRv6_small"
+"""The models for detection and recognition that the package ships; it would download others."""
+
+
+class RapidOcr:
+    """The `ocr` call. A text line is found, cut out and read by itself, so that no batch can change it."""
+
+    side_by_side = False
+
+    def __init__(self) -> None:
+        from rapidocr import RapidOCR
+
+        threads = int(os.environ.get("OMP_NUM_THREADS", "-1"))  # Ray gives a worker's share of the CPUs there
+        options = {"Global.log_level": "critical", "EngineConfig.onnxruntime.intra_op_num_threads": threads}
+        self.reader = RapidOCR(params=options)
+
+    @classmethod
+    def load(cls, model: ResolvedModel[Any]) -> "RapidOcr":
+        """The model; raises ModelError where the package is not installed."""
+        package_versions()
+        return cls()
+
+    def preprocess(self, image: "Image.Image") -> NDArray[np.uint8]:
+        """The pixels, (height, width, 3), blue first as the package takes them."""
+        return np.ascontiguousarray(np.asarray(image)[:, :, ::-1])
+
+    def encode(self, pixels: Sequence[NDArray[np.uint8]]) -> Sequence[NDArray[np.uint8]]:
+        """The pixels themselves."""
+        return pixels
+
+    def ocr(self, features: Sequence[NDArray[np.uint8]]) -> list[str | RowError]:
+        """The text in each image, a line for each line that was found, from above; empty where there is none."""
+        return isolate(lambda batch: [self._read(pixels) for pixels in batch], list(features))
+
+    def _read(self, pixels: NDArray[np.uint8]) -> str:
+        return "\n".join(getattr(self.reader(pixels), "txts", None) or ())
+
+
+def package_versions() -> dict[str, str]:
+    """The versions that are installed, which stand for the weights; raises ModelError where one is not."""
+    try:
+        return {name: metadata.version(name) for name in PACKAGES}
+    except metadata.PackageNotFoundError as error:
+        raise ModelError(f"family rapidocr needs the package {error.name}; {install('ocr')}") from error
+
+
+def _options_in_key(config: ModelConfig, profile: VqaProfile | None) -> dict[str, Any]:
+    if config.checkpoint != SHIPPED:
+        raise ModelError(
+            f"model {config.checkpoint!r}: family rapidocr has {SHIPPED}, which its package ships; set "
+            f"checkpoint={SHIPPED}, or choose another family that serves ocr"
+        )
+    return {"package": package_versions()["rapidocr"]}
+
+
+FAMILY = Family(config=ModelConfig, loads={"ocr": RapidOcr.load}, options_in_key=_options_in_key)
