@@ -230,7 +230,7 @@ def _decision(at_skills: Mapping[tuple[str, str], Board], overall: Boards, ranki
     decision = decide({place: board for place, board in at_skills.items() if place[0] in ranking}, ranking, failed)
     if ranking or not overall:
         return decision
-    return decision._replace(headline=Sentence("Nothing is ranked:", "the run has image statistics alone."))
+    return decision._replace(headline=Sentence("Nothing is ranked:", "no metric of the run ranks images."))
 
 
 def _card(pick: Pick, details: Mapping[ImageKey, ImageDetail], run: GatheredRun) -> Card:

@@ -94,7 +94,7 @@ class SweepConfig(Checked):
                 "adaptive: a sweep that stops early tries failed rows again anyway; set retry_failed=false"
             )
         if not any(metric.ranks for metric in self.metrics.values()):
-            raise ConfigError("adaptive: expected a metric that ranks generators, got image statistics alone; add one")
+            raise ConfigError("adaptive: expected a metric that ranks generators, got none that does; add one")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
