@@ -41,6 +41,7 @@ from plumbline.assets.making.networks import (
     save_model,
     save_vqa,
 )
+from plumbline.assets.making.signs import SIGNS_SUITE, write_signs
 from plumbline.assets.making.tables import CLIPS_SUITE, Benchmark, make_benchmark, write_benchmark, write_clips
 from plumbline.assets.making.text_training import (
     HYPOTHESIS_WORDS,
@@ -103,8 +104,8 @@ class WorldConfig:
     """Folder the embedded world is written to."""
     seed: int = 0
     """Seed of the benchmark, of the networks' first weights and of what they are trained on."""
-    steps: tuple[str, ...] = ("data", "video", "clip", "vqa", "writer", "nli", "accuracy")
-    """Which parts to make: `data`, `video`, `clip`, `vqa`, `writer`, `nli`, `accuracy`; the last measures the
+    steps: tuple[str, ...] = ("data", "video", "signs", "clip", "vqa", "writer", "nli", "accuracy")
+    """Which parts to make: `data`, `video`, `signs`, `clip`, `vqa`, `writer`, `nli`, `accuracy`; the last measures the
     checkpoints that are there."""
     shorten: int = 1
     """Divides the optimiser steps of every training, to try a change out."""
@@ -152,6 +153,11 @@ def make_data(config: WorldConfig, report: Report) -> None:
 def make_video(config: WorldConfig, report: Report) -> None:
     """The benchmark of clips."""
     write_clips(config.seed, Path(config.output) / CLIPS_SUITE)
+
+
+def make_signs(config: WorldConfig, report: Report) -> None:
+    """The benchmark of signs."""
+    write_signs(config.seed, Path(config.output) / SIGNS_SUITE)
 
 
 def make_clip(config: WorldConfig, report: Report) -> None:
@@ -241,6 +247,7 @@ def _text_models(config: WorldConfig, benchmark: Benchmark) -> dict[str, Any]:
 MAKERS: Mapping[str, Callable[[WorldConfig, Report], None]] = {
     "data": make_data,
     "video": make_video,
+    "signs": make_signs,
     "clip": make_clip,
     "vqa": make_vqa,
     "writer": make_writer,

@@ -1,0 +1,97 @@
+"""The benchmark shapes_text: signs by four simulated generators, each of which misspells known numbers of words."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from PIL import Image, ImageDraw, ImageFont
+
+from plumbline.assets.making.prompts import content_id
+from plumbline.assets.making.scenes import to_png
+from plumbline.operators.rows import table
+from plumbline.operators.schemas import PROMPTS
+
+SIGNS_SUITE = "shapes_text"
+SIDE = 256
+"""Of a sign, in pixels."""
+TEXTS = (
+    "GRAND OPENING",
+    "FRESH COFFEE",
+    "GARDEN MARKET",
+    "WINTER SALE",
+    "CITY LIBRARY",
+    "NIGHT TRAIN",
+    "BAKERY HOUSE",
+    "RIVER BRIDGE",
+)
+MISSPELT: Mapping[str, int] = {"quill": 0, "stencil": 3, "marker": 7, "smudge": 13}
+"""By generator, how many of its 16 words it misspells: a letter in the middle of each is another."""
+IDS = [("image_id", pa.string()), ("prompt_id", pa.string()), ("generator", pa.string())]
+IMAGES = pa.schema([*IDS, ("image", pa.binary())])
+TRUTH = pa.schema([*IDS, ("text", pa.string()), ("wrong", pa.int32())])
+"""What a sign says, and how many of its words are misspelt."""
+
+
+class Sign(NamedTuple):
+    """What a generator makes of a prompt."""
+
+    wanted: str
+    text: str
+
+    @property
+    def wrong(self) -> int:
+        """How many words are misspelt."""
+        return sum(word != other for word, other in zip(self.wanted.split(), self.text.split(), strict=True))
+
+
+def make_signs(generator: str, seed: int) -> list[Sign]:
+    """The generator's sign for each text; the misspelt words are drawn."""
+    words = [word for text in TEXTS for word in text.split()]
+    rng = Random(f"signs/{seed}/{generator}")
+    for place in rng.sample(range(len(words)), MISSPELT[generator]):
+        words[place] = misspell(words[place], rng)
+    pairs = [" ".join(words[place : place + 2]) for place in range(0, len(words), 2)]
+    return [Sign(wanted, text) for wanted, text in zip(TEXTS, pairs, strict=True)]
+
+
+def misspell(word: str, rng: Random) -> str:
+    """The word with another letter in its middle, of those that are hard to mistake."""
+    place = len(word) // 2
+    return word[:place] + rng.choice([letter for letter in "KXZ" if letter != word[place]]) + word[place + 1 :]
+
+
+def draw_sign(text: str) -> bytes:
+    """A PNG of the text, a line for each word."""
+    image = Image.new("RGB", (SIDE, SIDE), (244, 240, 228))
+    draw = ImageDraw.Draw(image)
+    for line, word in enumerate(text.split()):
+        draw.text((SIDE / 2, 92 + 72 * line), word, fill=(32, 40, 72), font=ImageFont.load_default(40), anchor="mm")
+    return to_png(np.asarray(image))
+
+
+def sign_tables(seed: int) -> dict[str, pa.Table]:
+    """Every table of the benchmark by its path in the benchmark's folder."""
+    prompts = [{"text": f'a sign that says "{text}"', "skills": ["text"], "suite": SIGNS_SUITE} for text in TEXTS]
+    prompts = [prompt | {"prompt_id": content_id(str(prompt["text"]).encode())} for prompt in prompts]
+    tables, truth = {"prompts.parquet": table(prompts, PROMPTS)}, []
+    for generator in MISSPELT:
+        images = []
+        for prompt, sign in zip(prompts, make_signs(generator, seed), strict=True):
+            png = draw_sign(sign.text)
+            image_id = content_id(generator.encode(), str(prompt["prompt_id"]).encode(), png)
+            ids = {"image_id": image_id, "prompt_id": prompt["prompt_id"], "generator": generator}
+            images.append(ids | {"image": png})
+            truth.append(ids | {"text": sign.text, "wrong": sign.wrong})
+        tables[f"images/{generator}/00000.parquet"] = table(images, IMAGES)
+    return tables | {"truth.parquet": table(truth, TRUTH)}
+
+
+def write_signs(seed: int, folder: Path) -> None:
+    """Writes every table of the benchmark under the folder."""
+    for name, written in sign_tables(seed).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(written, folder / name, compression="zstd")

@@ -1,0 +1,35 @@
+"""The embedded signs, read by the real PP-OCRv6: as many words are wrong as were misspelt, in the true order."""
+
+from pathlib import Path
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from plumbline.assets.making.signs import MISSPELT, TEXTS, sign_tables
+from tests.bench_of import run_config
+from tests.commands import config_of
+from tests.environment import ROOT
+
+SIGNS = ROOT / "assets/shapes_text"
+
+
+def test_each_generator_has_as_many_wrong_words_as_it_misspells(tmp_path: Path) -> None:
+    finished = run_config(config_of("sweep", "sweep=shapes_text", f"store={tmp_path}", "cluster=here"))
+    scores = finished.results.read_scores().to_pandas()
+    assert finished.exit_code == 0 and len(scores) == len(TEXTS) * len(MISSPELT) and scores["score"].notna().all()
+    truth = pq.read_table(SIGNS / "truth.parquet").to_pandas()
+    both = pd.merge(scores, truth, on=["image_id", "generator"])
+    assert both["score"].tolist() == pytest.approx((1 - both["wrong"] / 2).tolist())
+    wrong = (2 * (1 - both["score"])).groupby(both["generator"]).sum()
+    assert wrong.to_dict() == MISSPELT
+    assert scores.groupby("generator")["score"].mean().sort_values(ascending=False).index.tolist() == list(MISSPELT)
+
+
+def test_the_tables_are_those_that_the_seed_makes() -> None:
+    made = sign_tables(0)
+    assert {str(file.relative_to(SIGNS)) for file in SIGNS.rglob("*.parquet")} == set(made)
+    for name in ("prompts.parquet", "truth.parquet"):
+        kept = pq.read_table(SIGNS / name)
+        columns = [column for column in kept.column_names if column != "image_id"]  # PNGs differ by Pillow's version
+        assert kept.select(columns).equals(made[name].select(columns))
