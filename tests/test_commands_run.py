@@ -28,6 +28,7 @@ NOT_HERE = {
     r"^convert |seetrue|DSG": "a release that has to be fetched",
     r"tagging=llm|generation=llm|build/smollm2|data/mine": "a language model that follows instructions (make vllm)",
     r"^publish ": "a tracking service",
+    r"^check_rewards ": "a reward server that runs",
 }
 RELEASED = re.compile(r"REFERENCE_DATA|tifa160_human")
 """What is read of the published files."""
@@ -101,7 +102,9 @@ def run(command: str, folder: Path, environment: Mapping[str, str]) -> str:
     if LASTING.search(command):
         return last(called, folder, environment)
     ended = subprocess.run(called, cwd=folder, env=dict(environment), capture_output=True, text=True)
-    undecided = ended.returncode == 2 and "undecided" in ended.stderr  # an answer too, on a reader's few ratings
+    undecided = (
+        ended.returncode == 2 and "undecided" in ended.stdout + ended.stderr
+    )  # an answer too, on a reader's few ratings
     return (
         "" if ended.returncode == 0 or undecided else f"{ended.returncode}\n{ended.stdout[-500:]}{ended.stderr[-1500:]}"
     )
