@@ -99,7 +99,8 @@ def test_models_are_chosen_together_or_one_by_one() -> None:
     given = ["sweep=own_images", *OWN]
     tiny = load_values(command_of("sweep"), [*given, "models=shapes"])["models"]
     assert [Path(model["checkpoint"]).name for model in tiny.values()] == [
-        "clip-flant5-shapes", "clip-shapes", "question-writer-shapes", "nli-shapes", "clip-shapes"
+        "clip-flant5-shapes", "clip-shapes", "question-writer-shapes", "nli-shapes", "clip-shapes",
+        "PP-OCRv6_small",
     ]  # fmt: skip
     one = load_values(command_of("sweep"), [*given, "model@models.vqa=clip_flant5_xxl"])["models"]
     assert [one[role]["checkpoint"] for role in ROLES] == [
