@@ -51,7 +51,9 @@ class KeptPrompts:
         with self.changed:
             for name, of_prompts in made.items():
                 kept = self.kept[name]
-                kept.update({prompt: about for prompt, about in of_prompts.items() if not any(map(_may_pass, about))})
+                for prompt, about in of_prompts.items():
+                    if not any(map(rows.may_pass, about)):
+                        kept[prompt] = about
                 while len(kept) > self.most:
                     kept.popitem(last=False)
 
@@ -83,7 +85,3 @@ def by_prompt(records: Rows, prompts: Sequence[str]) -> Mapping[str, Rows]:
     for record in records:
         about[record["prompt_id"]].append(record)
     return about
-
-
-def _may_pass(row: Mapping[str, Any]) -> bool:
-    return row["error"] is not None and bool(row["error"]["retryable"])

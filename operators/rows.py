@@ -56,6 +56,11 @@ def error_value(error: RowError | None) -> dict[str, Any] | None:
     return error._asdict() if error is not None else None
 
 
+def may_pass(row: Mapping[str, Any]) -> bool:
+    """Whether a row has an error that another try may not have."""
+    return row["error"] is not None and bool(row["error"]["retryable"])
+
+
 def row_error(value: Mapping[str, Any] | None) -> RowError | None:
     """The error stored in a row's `error` column, or None where all went well."""
     return RowError(**value) if value is not None else None

@@ -1,13 +1,11 @@
 """The benchmark shapes_text: signs by four simulated generators, each of which misspells known numbers of words."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from PIL import Image, ImageDraw, ImageFont
 
 from plumbline.assets.making.prompts import content_id
@@ -88,10 +86,3 @@ def sign_tables(seed: int) -> dict[str, pa.Table]:
             truth.append(ids | {"text": sign.text, "wrong": sign.wrong})
         tables[f"images/{generator}/00000.parquet"] = table(images, IMAGES)
     return tables | {"truth.parquet": table(truth, TRUTH)}
-
-
-def write_signs(seed: int, folder: Path) -> None:
-    """Writes every table of the benchmark under the folder."""
-    for name, written in sign_tables(seed).items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(written, folder / name, compression="zstd")

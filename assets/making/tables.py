@@ -223,9 +223,9 @@ def benchmark_tables(benchmark: Benchmark) -> dict[str, pa.Table]:
     return tables
 
 
-def write_benchmark(benchmark: Benchmark, folder: Path) -> None:
-    """Writes every table of the benchmark under the folder."""
-    for name, written in benchmark_tables(benchmark).items():
+def write_tables(tables: Mapping[str, pa.Table], folder: Path) -> None:
+    """Writes every table of a benchmark under the folder."""
+    for name, written in tables.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(written, folder / name, compression="zstd")
 
@@ -354,10 +354,3 @@ def clip_tables(seed: int) -> dict[str, pa.Table]:
         schema = pa.schema([*_COLUMNS, ("image", filming.column)])
         tables[f"images/{filming.name}/00000.parquet"] = table(images, schema)
     return tables | {"truth.parquet": table(truth, CLIP_TRUTH)}
-
-
-def write_clips(seed: int, folder: Path) -> None:
-    """Writes every table of the benchmark under the folder."""
-    for name, written in clip_tables(seed).items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(written, folder / name, compression="zstd")

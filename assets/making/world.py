@@ -41,8 +41,15 @@ from plumbline.assets.making.networks import (
     save_model,
     save_vqa,
 )
-from plumbline.assets.making.signs import SIGNS_SUITE, write_signs
-from plumbline.assets.making.tables import CLIPS_SUITE, Benchmark, make_benchmark, write_benchmark, write_clips
+from plumbline.assets.making.signs import SIGNS_SUITE, sign_tables
+from plumbline.assets.making.tables import (
+    CLIPS_SUITE,
+    Benchmark,
+    benchmark_tables,
+    clip_tables,
+    make_benchmark,
+    write_tables,
+)
 from plumbline.assets.making.text_training import (
     HYPOTHESIS_WORDS,
     lesson_batches,
@@ -145,19 +152,19 @@ def make_world(config: WorldConfig, report: Report) -> None:
 def make_data(config: WorldConfig, report: Report) -> None:
     """The benchmark's tables."""
     benchmark = make_benchmark(config.seed)
-    write_benchmark(benchmark, Path(config.output) / SUITE_FOLDER)
+    write_tables(benchmark_tables(benchmark), Path(config.output) / SUITE_FOLDER)
     for name, mean in benchmark.true_means.items():
         report(f"data: {name} meets its prompt in {mean:.1%} of its images")
 
 
 def make_video(config: WorldConfig, report: Report) -> None:
     """The benchmark of clips."""
-    write_clips(config.seed, Path(config.output) / CLIPS_SUITE)
+    write_tables(clip_tables(config.seed), Path(config.output) / CLIPS_SUITE)
 
 
 def make_signs(config: WorldConfig, report: Report) -> None:
     """The benchmark of signs."""
-    write_signs(config.seed, Path(config.output) / SIGNS_SUITE)
+    write_tables(sign_tables(config.seed), Path(config.output) / SIGNS_SUITE)
 
 
 def make_clip(config: WorldConfig, report: Report) -> None:

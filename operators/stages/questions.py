@@ -136,11 +136,7 @@ def _by_text(records: Sequence[Mapping[str, Any]]) -> dict[str, Sequence[Mapping
     for record in records:
         asked[record["prompt"] or ""][record["prompt_id"]].append(record)
     first = {text: next(iter(of_prompts.values())) for text, of_prompts in asked.items()}
-    return {text: of_text for text, of_text in first.items() if not any(map(_may_pass, of_text))}
-
-
-def _may_pass(row: Mapping[str, Any]) -> bool:
-    return row["error"] is not None and bool(row["error"]["retryable"])
+    return {text: of_text for text, of_text in first.items() if not any(map(rows.may_pass, of_text))}
 
 
 def _writing(text: str, metric: WritingMetric) -> Writing[Sequence[WrittenQuestion] | RowError]:

@@ -78,9 +78,6 @@ class SourceComparisonsStage(ImagesStage):
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         self.options = options
 
-    def preprocess(self, image: Image.Image) -> Any:
-        raise NotImplementedError("images are looked at beside their sources")
-
     def compare(self, image: Image.Image, sources: Sequence[Image.Image]) -> SourceComparison | RowError:
         if len(sources) > 1:
             found = f"{len(sources)} sources in the row, where the metric compares with one"

@@ -18,8 +18,6 @@ from plumbline.operators.wires.multipart import MULTIPART, read_multipart
 JSON = "application/json"
 REQUEST_PART = "request"
 """The part of a multipart body that is JSON."""
-ONE = "reward"
-"""What the number of a wire of one number is called."""
 
 
 class BadRequest(PlumblineError):

@@ -16,9 +16,10 @@ import httpx
 
 from plumbline.operators.bounds import Checked, Positive, Seconds, Share, at_least
 from plumbline.operators.errors import ConfigError, PlumblineError, check_known, without_secrets
+from plumbline.operators.rewards.combination import REWARD
 from plumbline.operators.wires.known_pictures import PROMPTS, picture_of, questions_about
 from plumbline.operators.wires.table import KINDS, WIRES
-from plumbline.operators.wires.wire import ONE, Answers, BadReply, BadRequest, MetricAnswer, Reply, ScoreRequest, Wire
+from plumbline.operators.wires.wire import Answers, BadReply, BadRequest, MetricAnswer, Reply, ScoreRequest, Wire
 
 MAX_REPLY = 16_000_000
 """Bytes of a reply."""
@@ -154,7 +155,7 @@ class Trial:
         """Of the rewards that are asked for; on a wire that gives rewards higher is better also where scores fall."""
         wire, wanted = self.server.wire, self.config.metrics
         if wire.roster is None:
-            listed: Mapping[str, int] = {ONE: 1}
+            listed: Mapping[str, int] = {REWARD: 1}
         else:
             listed = self.server.roster() if wanted is None else {**dict.fromkeys(wanted, 1), **self._told(wanted)}
         turned = {name: abs(order) if wire.gives_rewards else order for name, order in listed.items()}

@@ -20,16 +20,19 @@ def check_instruction(config: LocalModel, parts: Mapping[str, Part], fields: Fie
         raise ModelError(f"{file}: expected one {{text_prompt}}, where the prompt stands; {AGAIN}")
 
 
+FILES = (
+    TOKENIZER,
+    Files("checkpoint", ("preprocessor_config.json",), AGAIN),
+    Files("checkpoint", (INSTRUCTION,), AGAIN),
+)
+"""Of a Qwen2-VL that rates at tokens of its instruction."""
+
 FAMILY = Family(
     config=LocalModel,
     loads={"similarity": lazily("networks.hpsv3:HpsV3Similarity.load")},
     form=f"{ARCHITECTURE}'s, as jobs.convert makes it",
     suits=lambda fields: architecture(fields) == ARCHITECTURE,
-    files=(
-        TOKENIZER,
-        Files("checkpoint", ("preprocessor_config.json",), AGAIN),
-        Files("checkpoint", (INSTRUCTION,), AGAIN),
-    ),
+    files=FILES,
     check=check_instruction,
     measures=("reward",),
     version=lambda fields: 2,

@@ -3,9 +3,9 @@
 Its release is a pickle of weights with an adapter, which `python -m jobs.convert` makes a folder of (docs/models.md).
 """
 
-from plumbline.operators.models.checkpoints.parts import AGAIN, INSTRUCTION, architecture
-from plumbline.operators.models.families.hpsv3 import check_instruction
-from plumbline.operators.models.family import TOKENIZER, Family, Files, lazily
+from plumbline.operators.models.checkpoints.parts import architecture
+from plumbline.operators.models.families.hpsv3 import FILES, check_instruction
+from plumbline.operators.models.family import Family, lazily
 from plumbline.operators.models.model import LocalModel
 
 ARCHITECTURE = "VideoReward"
@@ -15,11 +15,7 @@ FAMILY = Family(
     loads={"similarity": lazily("networks.videoalign:VideoRewardSimilarity.load")},
     form=f"{ARCHITECTURE}'s, as jobs.convert makes it",
     suits=lambda fields: architecture(fields) == ARCHITECTURE,
-    files=(
-        TOKENIZER,
-        Files("checkpoint", ("preprocessor_config.json",), AGAIN),
-        Files("checkpoint", (INSTRUCTION,), AGAIN),
-    ),
+    files=FILES,
     check=check_instruction,
     measures=("reward",),
     ratings=("visual_quality", "motion_quality", "text_alignment"),
