@@ -26,6 +26,7 @@ from plumbline.assets.making.accuracy import (
     vqa_accuracy,
     write_sheets,
 )
+from plumbline.assets.making.edits import EDITS_SUITE, write_edits
 from plumbline.assets.making.lessons import METRICS, PLANTED_COLOUR
 from plumbline.assets.making.networks import (
     CLIP_FOLDER,
@@ -111,9 +112,9 @@ class WorldConfig:
     """Folder the embedded world is written to."""
     seed: int = 0
     """Seed of the benchmark, of the networks' first weights and of what they are trained on."""
-    steps: tuple[str, ...] = ("data", "video", "signs", "clip", "vqa", "writer", "nli", "accuracy")
-    """Which parts to make: `data`, `video`, `signs`, `clip`, `vqa`, `writer`, `nli`, `accuracy`; the last measures the
-    checkpoints that are there."""
+    steps: tuple[str, ...] = ("data", "video", "signs", "edits", "clip", "vqa", "writer", "nli", "accuracy")
+    """Which parts to make: `data`, `video`, `signs`, `edits`, `clip`, `vqa`, `writer`, `nli`, `accuracy`; the last
+    measures the checkpoints that are there."""
     shorten: int = 1
     """Divides the optimiser steps of every training, to try a change out."""
     questions_each: int = 400
@@ -165,6 +166,11 @@ def make_video(config: WorldConfig, report: Report) -> None:
 def make_signs(config: WorldConfig, report: Report) -> None:
     """The benchmark of signs."""
     write_tables(sign_tables(config.seed), Path(config.output) / SIGNS_SUITE)
+
+
+def make_edit_world(config: WorldConfig, report: Report) -> None:
+    """The benchmark of edits."""
+    write_edits(config.seed, Path(config.output) / EDITS_SUITE)
 
 
 def make_clip(config: WorldConfig, report: Report) -> None:
@@ -255,6 +261,7 @@ MAKERS: Mapping[str, Callable[[WorldConfig, Report], None]] = {
     "data": make_data,
     "video": make_video,
     "signs": make_signs,
+    "edits": make_edit_world,
     "clip": make_clip,
     "vqa": make_vqa,
     "writer": make_writer,

@@ -50,7 +50,10 @@ def test_a_job_that_there_is_not_is_answered_with_the_nearest(capsys: pytest.Cap
     "typed, offered",
     [
         ("plumbline sco", {"score"}),
-        ("plumbline sweep sweep=sha", {"sweep=shapes", "sweep=shapes_text", "sweep=shapes_video"}),
+        (
+            "plumbline sweep sweep=sha",
+            {"sweep=shapes", *(f"sweep=shapes_{name}" for name in ("edits", "text", "video"))},
+        ),
         ("plumbline ingest col", {"columns="} | {f"columns.{role}=" for role in InputColumnsConfig.__slots__}),
         ("plumbline gc sto", {"store=", "storage="} | {f"storage.{name}=" for name in StorageConfig.__slots__}),
         ("plumbline score benchmark.columns.pro", {"benchmark.columns.prompt=", "benchmark.columns.prompt_id="}),

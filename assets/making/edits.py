@@ -1,0 +1,225 @@
+"""The benchmark shapes_edits: instructions about scenes of shapes, carried out by four simulated editors."""
+
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from plumbline.assets.making.claims import IS_RELATED, RELATIONS, Claim, Description, Exists, Lacks, Relates
+from plumbline.assets.making.prompts import content_id, join_list
+from plumbline.assets.making.scenes import CELLS, COLOURS, SHAPES, SIZES, Entity, Scene, draw_scene, to_png
+from plumbline.assets.making.tables import write_tables
+from plumbline.operators.rows import table
+from plumbline.operators.schemas import PROMPTS
+
+EDITS_SUITE = "shapes_edits"
+EACH = 8
+"""Instructions of each kind."""
+MISSES = 2
+"""Of these, how many scissors carries out on the wrong thing."""
+THINGS = 4
+"""In a source, of different shapes and colours."""
+EDIT_PROMPTS = pa.schema([*PROMPTS, ("source_caption", pa.string()), ("target_caption", pa.string())])
+_IDS = [("image_id", pa.string()), ("prompt_id", pa.string()), ("generator", pa.string())]
+IMAGES = pa.schema([*_IDS, ("image", pa.binary()), ("source", pa.binary())])
+TRUTH = pa.schema([*_IDS, ("correct", pa.list_(pa.bool_())), ("score", pa.float64())])
+"""Of each question about the prompt whether the right answer is yes, and the share of them; 0 where the instruction
+was not followed."""
+
+
+class Done(NamedTuple):
+    """An instruction, and what carrying it out makes of the source."""
+
+    text: str
+    scene: Scene
+    shown: tuple[Claim, ...]
+    """What is true then; the first was false before."""
+
+
+def described(entity: Entity) -> Description:
+    """Its colour and shape."""
+    return Description(shape=entity.shape, colour=entity.colour)
+
+
+def _recolour(source: Scene, thing: Entity, spare: Entity) -> Done:
+    old, new = described(thing), replace(thing, colour=spare.colour)
+    shown = (Exists(described(new)), Lacks(old))
+    return Done(f"make the {old.noun} {new.colour}", source.changed({thing: new}), shown)
+
+
+def _remove(source: Scene, thing: Entity, spare: Entity) -> Done:
+    rest = tuple(entity for entity in source.entities if entity is not thing)
+    return Done(f"remove the {described(thing).noun}", Scene(entities=rest), (Lacks(described(thing)),))
+
+
+def _add(source: Scene, thing: Entity, spare: Entity) -> Done:
+    new = described(spare)
+    return Done(f"add {new.indefinite}", Scene(entities=(*source.entities, spare)), (Exists(new),))
+
+
+def _move(source: Scene, thing: Entity, spare: Entity) -> Done:
+    """To the other side of the second thing, whose colour the instruction does not name."""
+    moved, other = replace(thing, cell=spare.cell), source.entities[1]
+    new_relations = [name for name in RELATIONS if IS_RELATED[name](moved, other) > IS_RELATED[name](thing, other)]
+    claim = Relates(described(thing), Description(shape=other.shape), next(iter(new_relations), RELATIONS[0]))
+    text = f"move the {claim.first.noun} {claim.relation} the {claim.second.noun}"
+    return Done(text, source.changed({thing: moved}), (claim,))
+
+
+def _replace(source: Scene, thing: Entity, spare: Entity) -> Done:
+    old, new = described(thing), described(spare)
+    scene = source.changed({thing: replace(spare, cell=thing.cell)})
+    return Done(f"replace the {old.noun} with {new.indefinite}", scene, (Exists(new), Lacks(old)))
+
+
+KINDS: Mapping[str, Callable[[Scene, Entity, Entity], Done]] = {
+    "recolour": _recolour,
+    "remove": _remove,
+    "add": _add,
+    "move": _move,
+    "replace": _replace,
+}
+"""Carries out an edit of each kind on one thing of a scene; the spare thing is what is added, or its colour and cell
+are those that the one thing gets."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Edit:
+    """A source, its instruction, and how well this can be carried out."""
+
+    kind: str
+    source: Scene
+    done: Done
+    missed: Scene
+    """As it was carried out on another thing, with another colour."""
+    kept: tuple[Entity, ...]
+    """What the instruction does not touch."""
+
+    @property
+    def prompt_id(self) -> str:
+        return content_id(self.done.text.encode())
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """What is asked about: what the instruction wants, and what it does not touch."""
+        return (*self.done.shown, *(Exists(described(thing)) for thing in self.kept))
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether following the instruction is seen by its first claim alone."""
+        first = self.done.shown[0]
+        return not (first.holds(self.source) or first.holds(self.missed)) and all(
+            claim.holds(self.done.scene) for claim in self.claims
+        )
+
+
+def sample_edit(rng: Random, kind: str) -> Edit:
+    """An instruction of this kind about a random source, whose last thing is edited."""
+    *colours, other_colour = rng.sample(COLOURS, THINGS + 2)
+    shapes, cells = rng.sample(SHAPES, THINGS + 1), rng.sample(CELLS, THINGS + 1)
+    *things, spare = (
+        Entity(shape=shape, colour=colour, size=rng.choice(SIZES), part=None, cell=cell)
+        for shape, colour, cell in zip(shapes, colours, cells, strict=True)
+    )
+    source = Scene(entities=tuple(things))
+    carry_out = KINDS[kind]
+    return Edit(
+        kind=kind,
+        source=source,
+        done=carry_out(source, things[-1], spare),
+        missed=carry_out(source, things[0], replace(spare, colour=other_colour)).scene,
+        kept=tuple(things if kind == "add" else things[:-1]),
+    )
+
+
+def make_edits(seed: int) -> list[Edit]:
+    """`EACH` sound edits of every kind in turn, with different instructions."""
+    rng = Random(f"edits/{seed}")
+    edits: dict[str, Edit] = {}
+    for kind in [*KINDS] * EACH:
+        edit = sample_edit(rng, kind)
+        while not edit.is_sound or edit.done.text in edits:
+            edit = sample_edit(rng, kind)
+        edits[edit.done.text] = edit
+    return list(edits.values())
+
+
+def _repaint(edit: Edit) -> Scene:
+    """What was wanted, and all that it does not touch in other colours."""
+    return edit.done.scene.changed({
+        thing: replace(thing, colour=COLOURS[COLOURS.index(thing.colour) - 1]) for thing in edit.kept
+    })  # fmt: skip
+
+
+EDITORS: Mapping[str, Callable[[Edit, int], Scene]] = {
+    "tweezers": lambda edit, number: edit.done.scene,
+    "scissors": lambda edit, number: edit.missed if number < MISSES else edit.done.scene,
+    "roller": lambda edit, number: _repaint(edit),
+    "glass": lambda edit, number: edit.source,
+}
+"""What each editor makes of an edit and its number among those of its kind: all right, some of them wrong, each done
+but the rest changed too, and nothing."""
+
+
+def draw(edit: Edit, scene: Scene) -> bytes:
+    """A PNG; what the scene has in common with the source is drawn alike to the pixel."""
+    return to_png(draw_scene(scene, edit.prompt_id))
+
+
+def _caption(scene: Scene) -> str:
+    return join_list([described(entity).indefinite for entity in scene.entities])
+
+
+def _prompt_row(edit: Edit) -> dict[str, Any]:
+    return {
+        "prompt_id": edit.prompt_id,
+        "text": edit.done.text,
+        "skills": [edit.kind],
+        "suite": EDITS_SUITE,
+        "source_caption": _caption(edit.source),
+        "target_caption": _caption(edit.done.scene),
+    }
+
+
+def edit_tables(seed: int) -> dict[str, pa.Table]:
+    """Every table of the benchmark by its path in the benchmark's folder."""
+    edits = make_edits(seed)
+    tables = {"prompts.parquet": table([_prompt_row(edit) for edit in edits], EDIT_PROMPTS)}
+    truth = []
+    for editor, carry_out in EDITORS.items():
+        images = []
+        for number, edit in enumerate(edits):
+            scene = carry_out(edit, number // len(KINDS))
+            png = draw(edit, scene)
+            image_id = content_id(editor.encode(), edit.prompt_id.encode(), png)
+            ids = {"image_id": image_id, "prompt_id": edit.prompt_id, "generator": editor}
+            images.append(ids | {"image": png, "source": draw(edit, edit.source)})
+            correct = [claim.holds(scene) for claim in edit.claims]
+            truth.append(ids | {"correct": correct, "score": correct[0] * sum(correct) / len(correct)})
+        tables[f"images/{editor}/00000.parquet"] = table(images, IMAGES)
+    return tables | {"truth.parquet": table(truth, TRUTH)}
+
+
+def questions_csv(edits: Sequence[Edit]) -> str:
+    """The questions in DSG-1k's layout: none counts unless the first says that the instruction was followed."""
+    columns = ("item_id", "text", "proposition_id", "dependency", "tuple", "question_natural_language")
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(columns)
+    for edit in edits:
+        for number, claim in enumerate(edit.claims, 1):
+            kind = "followed" if claim in edit.done.shown else "kept"
+            row = (edit.prompt_id, edit.done.text, number, int(number > 1), f"{kind} ({claim.text})", claim.question)
+            writer.writerow(row)
+    return file.getvalue()
+
+
+def write_edits(seed: int, folder: Path) -> None:
+    """Writes the benchmark's tables and its questions."""
+    write_tables(edit_tables(seed), folder)
+    (folder / "questions.csv").write_text(questions_csv(make_edits(seed)))

@@ -1,0 +1,56 @@
+"""The embedded edits: four editors come out in their known order, and who changes nothing is last, yet keeps most."""
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from plumbline.assets.making.edits import EACH, EDITORS, KINDS, MISSES, edit_tables, make_edits, questions_csv
+from tests.commands import newest, printed
+from tests.environment import ROOT
+
+EDITS = ROOT / "assets/shapes_edits"
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, pd.DataFrame]:
+    """What the command prints, and its scores beside the truth."""
+    store = tmp_path_factory.mktemp("edits")
+    shown = printed("sweep", "sweep=shapes_edits", f"store={store}", "cluster=here")
+    scores = pd.read_parquet(newest(store) / "scores.parquet")
+    truth = pd.read_parquet(EDITS / "truth.parquet").rename(columns={"score": "true"})
+    return shown, pd.merge(scores, truth, on=["image_id", "prompt_id", "generator"])
+
+
+def test_editors_come_out_in_the_known_order_and_every_comparison_is_clear(swept: tuple[str, pd.DataFrame]) -> None:
+    shown, scores = swept
+    assert len(scores) == 3 * len(KINDS) * EACH * len(EDITORS) and scores["score"].notna().all()
+    means = scores.groupby(["metric", "generator"])["score"].mean().unstack()
+    assert means.loc["dsg_1k"].sort_values(ascending=False).index.tolist() == list(EDITORS)
+    assert "6 of 6 comparisons of two generators by one metric are clear" in " ".join(shown.split())
+
+
+def test_the_questions_see_nearly_what_is_true(swept: tuple[str, pd.DataFrame]) -> None:
+    asked = swept[1][swept[1]["metric"] == "dsg_1k"]
+    assert (asked["score"] - asked["true"]).abs().lt(1e-6).mean() > 0.95
+    means = asked.groupby("generator")[["score", "true"]].mean()
+    assert means["true"].to_dict() == pytest.approx(
+        {"tweezers": 1, "scissors": 1 - MISSES / EACH, "roller": 0.3, "glass": 0}
+    )
+    assert means["score"].to_numpy() == pytest.approx(means["true"].to_numpy(), abs=0.05)
+
+
+def test_the_editor_that_changes_nothing_keeps_everything(swept: tuple[str, pd.DataFrame]) -> None:
+    means = swept[1].groupby(["metric", "generator"])["score"].mean().unstack()
+    assert means.loc["source_l1", "glass"] == 0 and means.loc["source_ssim", "glass"] == 1
+    assert means.loc["source_l1"].idxmax() == means.loc["source_ssim"].idxmin() == "roller"
+    assert means.loc["source_l1"].drop("glass").min() > 0.01
+
+
+def test_the_tables_are_those_that_the_seed_makes() -> None:
+    made = edit_tables(0)
+    assert {str(file.relative_to(EDITS)) for file in EDITS.rglob("*.parquet")} == set(made)
+    for name in ("prompts.parquet", "truth.parquet"):
+        kept = pq.read_table(EDITS / name)
+        columns = [column for column in kept.column_names if column != "image_id"]  # PNGs differ by Pillow's version
+        assert kept.select(columns).equals(made[name].select(columns))
+    assert (EDITS / "questions.csv").read_text() == questions_csv(make_edits(0))
