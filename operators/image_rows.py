@@ -15,6 +15,12 @@ LONGEST_ADDRESS = 1000
 FetchUri = Callable[[str], bytes]
 SOURCES = ("source", "source_uri")
 """The columns that hold the image that a row's image was edited from, as `image` and `uri` hold the image itself."""
+MASKS = ("mask", "mask_uri")
+"""Those that hold a picture of where it was to be edited: white there, and black where it was not."""
+BESIDE = (*SOURCES, *MASKS)
+"""Columns that a table has only where they are named."""
+ADDRESSES = ("uri", "source_uri", "mask_uri")
+"""The columns with addresses of pictures."""
 
 
 def _each_image(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -119,16 +125,39 @@ def each_encoded(record: Mapping[str, Any], most: int, fetch: FetchUri) -> list[
 
 def source_bytes(record: Mapping[str, Any], most: int, fetch: FetchUri) -> list[bytes] | RowError:
     """The bytes of each source of a row's image, or why one has none."""
-    source, uri = (record.get(name) for name in SOURCES)
-    if not any(any(_listed(value)) if isinstance(value, list) else value for value in (source, uri)):
-        return RowError("missing_image", "the row has no source, from which its image was edited; fill it in")
-    encoded = each_encoded({"image": source, "uri": uri}, most, fetch)
-    return of_source(encoded) if isinstance(encoded, RowError) else encoded
+    return _beside(record, SOURCES, "the row has no source, from which its image was edited; fill it in", most, fetch)
 
 
-def of_source(error: RowError) -> RowError:
-    """The error of a source, which it names as one."""
-    return error._replace(message=f"the source of the edit: {error.message}")
+def mask_bytes(record: Mapping[str, Any], most: int, fetch: FetchUri) -> bytes | RowError | None:
+    """The bytes of the row's mask, or why it has none; None where the table has no masks."""
+    if not any(name in record for name in MASKS):
+        return None
+    missing = "the row has no mask; fill it in, or give a black one where all pixels count"
+    masks = _beside(record, MASKS, missing, most, fetch)
+    if isinstance(masks, RowError):
+        return masks
+    return masks[0] if len(masks) == 1 else mask_error(f"{len(masks)} in the row; keep one")
+
+
+def _beside(
+    record: Mapping[str, Any], names: tuple[str, str], missing: str, most: int, fetch: FetchUri
+) -> list[bytes] | RowError:
+    """The bytes of each picture in two columns, one with bytes and one with addresses, or why one has none."""
+    embedded, uri = (record.get(name) for name in names)
+    if not any(any(_listed(value)) if isinstance(value, list) else value for value in (embedded, uri)):
+        return RowError("missing_image", missing)
+    encoded = each_encoded({"image": embedded, "uri": uri}, most, fetch)
+    return of_edit(encoded, names[0]) if isinstance(encoded, RowError) else encoded
+
+
+def of_edit(error: RowError, what: str) -> RowError:
+    """The error of a `source` or a `mask`, which it names as one."""
+    return error._replace(message=f"the {what} of the edit: {error.message}")
+
+
+def mask_error(found: str) -> RowError:
+    """Why a picture is no mask of the row's edit."""
+    return of_edit(RowError("unusable_mask", found), "mask")
 
 
 def of_image(error: RowError, number: int, count: int) -> RowError:

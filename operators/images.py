@@ -11,8 +11,9 @@ import pyarrow as pa
 from PIL import Image
 
 from plumbline.operators.errors import RowError
-from plumbline.operators.image_decoding import ImageLimits, decode_each, too_large
+from plumbline.operators.image_decoding import ImageLimits, decode_bytes, decode_each, too_large
 from plumbline.operators.image_rows import (
+    ADDRESSES,
     FetchUri,
     ImageRow,
     digest_of,
@@ -20,11 +21,13 @@ from plumbline.operators.image_rows import (
     identify,
     image_records,
     is_embedded,
+    mask_bytes,
+    of_edit,
     of_image,
-    of_source,
     row_bytes,
     source_bytes,
 )
+from plumbline.operators.rows import basis_of
 from plumbline.operators.videos import FRAME_SECONDS, LISTED_SECONDS, STANDARD, Clips, grid
 
 FETCHES = 8
@@ -47,8 +50,8 @@ def decode_picture(row: Mapping[str, Any], limits: ImageLimits, fetch: FetchUri)
 Preprocess = Callable[[Image.Image], Any]
 PreprocessVideo = Callable[[Sequence[Image.Image], float], Any]
 """Of a video's frames, each standing for so many seconds."""
-Compare = Callable[[Image.Image, Sequence[Image.Image]], Any]
-"""Of an image and its sources: the images that it was edited from."""
+Compare = Callable[[Image.Image, Sequence[Image.Image], Image.Image | None], Any]
+"""Of an image, its sources (the images that it was edited from), and the mask of its edit, where there is one."""
 IsKnown = Callable[[int, ImageRow, str, str | None], bool]
 """Whether the result for a row of a table is known already, by its place, its ids and the digests of its image and, if
 sources are looked at, of its sources."""
@@ -77,7 +80,7 @@ class PreparedImages:
     """Beside each row, how many of the `pixels` are of it: 0 where it has an error, and 1 but for rows of several and
     videos."""
     sources: list[str | None] = field(default_factory=list)
-    """Beside each row, the digest of its sources; None where there are none, or none are looked at."""
+    """Beside each row, the digest of its sources and mask; None where there are none, or none are looked at."""
 
     def add(
         self,
@@ -118,15 +121,16 @@ def prepare_images(
     clips: Clips = STANDARD,
     preprocess_video: PreprocessVideo | None = None,
     compare: Compare | None = None,
+    masked: bool = False,
     is_known: IsKnown = nothing_known,
     decoders: int = 1,
 ) -> PreparedImages:
     """Decodes and preprocesses a shard; a row that cannot be is kept with its error, one that `is_known` left out.
 
     `preprocess_video` is called for rows of several images that are shown as a video; without it these are each shown
-    by itself. `compare`, if given, is called in place of both, with each image and all sources of its row. `decoders`
-    images are decoded at once, each in a thread, which Pillow's and numpy's loops leave to one
-    another; what is to be called is called from these.
+    by itself. `compare`, if given, is called in place of both, with each image and all sources of its row, and if
+    `masked` with the row's mask. `decoders` images are decoded at once, each in a thread, which Pillow's and numpy's
+    loops leave to one another; what is to be called is called from these.
     """
     records, decoding = image_records(images), BoundedSemaphore(decoders)
 
@@ -136,20 +140,25 @@ def prepare_images(
         if isinstance(encoded, RowError):
             return _Prepared(row, None, encoded)
         sources = [] if compare is None else source_bytes(record, limits.max_images, fetch)
+        mask = mask_bytes(record, limits.max_images, fetch) if masked else None
         digest = digest_of(encoded)
         if isinstance(sources, RowError):
             return _Prepared(row, digest, sources)
-        sources_digest = digest_of(sources) if sources else None
+        if isinstance(mask, RowError):
+            return _Prepared(row, digest, mask)
+        sources_digest = _digest_beside(sources, mask)
         if is_known(place, row, digest, sources_digest):
             return None
         with decoding:
             if compare is None:
                 pixels = _row_pixels(encoded, preprocess, preprocess_video, limits, clips)
             else:
-                pixels = _compared(encoded, sources, compare, limits, clips)
+                pixels = _compared(encoded, sources, mask, compare, limits, clips)
         return _Prepared(row, digest, pixels, sources_digest)
 
-    fetches = FETCHES if any(not is_embedded(record) or record.get("source_uri") for record in records) else 0
+    fetches = (
+        FETCHES if any(not is_embedded(record) or any(map(record.get, ADDRESSES[1:])) for record in records) else 0
+    )
     threads = min(decoders + fetches, len(records))
     prepared = PreparedImages()
     with ThreadPoolExecutor(max(threads, 1)) as pool:
@@ -182,14 +191,28 @@ def _row_pixels(
     return pixels
 
 
+def _digest_beside(sources: Sequence[bytes], mask: bytes | None) -> str | None:
+    """The digest of a row's sources and mask."""
+    digest = digest_of(sources) if sources else None
+    return digest if mask is None else basis_of(digest or "", digest_of([mask]))
+
+
 def _compared(
-    encoded: Sequence[bytes], sources: Sequence[bytes], compare: Compare, limits: ImageLimits, clips: Clips
+    encoded: Sequence[bytes],
+    sources: Sequence[bytes],
+    mask: bytes | None,
+    compare: Compare,
+    limits: ImageLimits,
+    clips: Clips,
 ) -> list[Any] | RowError:
     """What comparing makes of each of a row's images beside all of its sources."""
     before = _all_within(_images(sources, limits, STANDARD), limits, "source")
+    where = None if mask is None else decode_bytes(mask, limits)
     if isinstance(before, RowError):
-        return of_source(before)
-    return _row_pixels(encoded, lambda image: compare(image, before), None, limits, clips)
+        return of_edit(before, "source")
+    if isinstance(where, RowError):
+        return of_edit(where, "mask")
+    return _row_pixels(encoded, lambda image: compare(image, before, where), None, limits, clips)
 
 
 def _video_pixels(

@@ -148,7 +148,7 @@ IMAGE_STATISTICS = over_images(
 """What an image is like whatever its prompt (operators/stages/image_statistics.py): one for each image of the row."""
 
 SOURCE_COMPARISONS = over_images(
-    ("comparisons", pa.list_(pa.struct([(name, pa.float32()) for name in ("l1", "ssim")])))
+    ("comparisons", pa.list_(pa.struct([(name, pa.float32()) for name in ("l1", "l2", "ssim")])))
 )
 """How like its source an edited image is (operators/stages/source_comparisons.py): one for each image of the row."""
 

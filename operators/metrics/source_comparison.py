@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 from plumbline.operators.metrics.answered import Scored
 from plumbline.operators.metrics.metric import Evidence, Metric
 
-Comparison = Literal["l1", "ssim"]
+Comparison = Literal["l1", "l2", "ssim"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,8 +23,8 @@ class SourceComparisonConfig(Metric):
     role_keys: ClassVar[tuple[str, ...]] = ()
     ranks: ClassVar[bool] = False
     comparison: Comparison
-    """`l1`, the mean absolute difference of the pixels, 0 where nothing was changed; `ssim`, their structural
-    similarity, 1 where nothing was (operators/stages/source_comparisons.py)."""
+    """`l1`, the mean absolute difference of the pixels, and `l2`, the mean of its square, 0 where nothing was changed;
+    `ssim`, their structural similarity, 1 where nothing was (operators/stages/source_comparisons.py)."""
 
     def scoring(self) -> dict[str, str]:
         """Which of the numbers is taken."""

@@ -34,7 +34,7 @@ class AnyPrompt(NamedTuple):
 
 
 def basis_beside(basis: str | None, sources: str | None) -> str | None:
-    """What a row stands on, with the digest of its sources where the stage looks at them."""
+    """What a row stands on, with the digest of its sources and mask where the stage looks at them."""
     return basis if sources is None or basis is None else basis_of(basis, sources)
 
 
@@ -86,7 +86,7 @@ class ImagesStage(RowStage):
         """One image made ready for the model."""
         return self.model.preprocess(image)
 
-    def compare(self, image: Image.Image, sources: Sequence[Image.Image]) -> Any:
+    def compare(self, image: Image.Image, sources: Sequence[Image.Image], mask: Image.Image | None) -> Any:
         """One image beside those that it was edited from, made ready; of a stage that `compares`."""
         raise NotImplementedError
 
@@ -116,6 +116,7 @@ class ImagesStage(RowStage):
             clips=self.options.clips,
             preprocess_video=self.preprocess_video if self.calls else None,
             compare=self.compare if self.compares else None,
+            masked=self.masks,
             fetch=self.options.fetch,
             is_known=is_kept,
             decoders=self.options.decoders,

@@ -10,6 +10,7 @@ from PIL import Image
 
 from plumbline.operators import rows, schemas
 from plumbline.operators.errors import RowError
+from plumbline.operators.image_rows import mask_error
 from plumbline.operators.images import PreparedImages
 from plumbline.operators.metrics.source_comparison import SourceComparisonConfig
 from plumbline.operators.stages.images import AnyPrompt, ImagesStage, basis_beside
@@ -21,6 +22,10 @@ RADIUS, SIGMA = 5, 1.5
 """Pixels of SSIM's window, Gaussian and 11 x 11."""
 SMALLEST_SIDE = 2 * RADIUS + 1
 C1, C2 = (0.01 * 255) ** 2, (0.03 * 255) ** 2
+WHITE = 128
+"""Brightness from which a pixel of a mask is white."""
+CLEAR, MOST_GREY = 64, 0.1
+"""A mask's pixels are within so much of black or white, but for a share of them on edges that were scaled."""
 
 
 class SourceComparison(NamedTuple):
@@ -29,60 +34,99 @@ class SourceComparison(NamedTuple):
     l1: float
     """Mean absolute difference of RGB values, in [0, 1]; the edited image is made as large as the source first, as
     MagicBrush does (OSU-NLP-Group/MagicBrush, evaluation/image_eval.py, `eval_distance`)."""
+    l2: float
+    """Mean squared difference of RGB values, in [0, 1]; so does MagicBrush."""
     ssim: float
     """Mean structural similarity of brightness (Rec. 601's luma), in [-1, 1] (Wang et al. 2004, Image Quality
     Assessment, eq. 13, with its window and constants)."""
 
 
-def compare_with_source(image: Image.Image, source: Image.Image) -> SourceComparison | RowError:
-    """The comparison of two RGB images; a RowError where the source is smaller than SSIM's window."""
+def compare_with_source(
+    image: Image.Image, source: Image.Image, mask: Image.Image | None = None
+) -> SourceComparison | RowError:
+    """The comparison of two RGB images by the pixels outside of a mask, or by all.
+
+    A RowError where the source is smaller than SSIM's window, or where the mask is none of it.
+    """
     scale = min(LONGEST_SIDE / max(source.size), 1)
     width, height = (max(round(side * scale), 1) for side in source.size)
     if min(width, height) < SMALLEST_SIDE:
         found = f"a source of {source.width}x{source.height} pixels, where the comparison needs {SMALLEST_SIDE} a side"
         return RowError("image_too_small", f"{found}; use a larger one")
+    kept = np.ones((height, width), bool) if mask is None else _outside(mask, source, (width, height))
+    if isinstance(kept, RowError):
+        return kept
     both = [one if one.size == (width, height) else one.resize((width, height)) for one in (image, source)]
-    difference = np.asarray(both[0], np.int16) - np.asarray(both[1], np.int16)
-    lumas = [np.asarray(one.convert("L"), np.float64) for one in both]
-    return SourceComparison(l1=float(np.abs(difference).mean()) / 255, ssim=_ssim(*lumas))
+    difference = (np.asarray(both[0], np.float32) - np.asarray(both[1], np.float32))[kept] / 255
+    x, y = (np.asarray(one.convert("L"), np.float64) for one in both)
+    return SourceComparison(
+        l1=float(np.abs(difference).mean(dtype=np.float64)),
+        l2=float(np.square(difference).mean(dtype=np.float64)),
+        ssim=_ssim(x, y, kept),
+    )
 
 
-def _ssim(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
-    """Of brightness (height, width), 0 to 255; over the windows that lie wholly inside."""
-    mean_x, mean_y = _weighted(x), _weighted(y)
-    variances = _weighted(x * x) - mean_x**2 + _weighted(y * y) - mean_y**2
-    covariance = _weighted(x * y) - mean_x * mean_y
+def _outside(mask: Image.Image, source: Image.Image, size: tuple[int, int]) -> NDArray[np.bool_] | RowError:
+    """Which pixels (height, width) of the compared images the mask leaves, at this width and height."""
+    if mask.size != source.size:
+        found, expected = (f"{one.width}x{one.height}" for one in (mask, source))
+        return mask_error(f"it has {found} pixels, and the source {expected}; make it as large as the source")
+    luma = np.asarray(mask.convert("L"))
+    if np.mean((luma >= CLEAR) & (luma < 256 - CLEAR)) > MOST_GREY:
+        return mask_error("expected black and white, found other shades; draw it white where the edit is, else black")
+    kept = np.asarray(mask.convert("L").resize(size, Image.Resampling.NEAREST)) < WHITE
+    if not kept[RADIUS:-RADIUS, RADIUS:-RADIUS].any():
+        return mask_error("it is white all over, which leaves no pixel to compare; leave the row out, or correct it")
+    return kept
+
+
+def _ssim(x: NDArray[np.float64], y: NDArray[np.float64], kept: NDArray[np.bool_]) -> float:
+    """Of brightness (height, width), 0 to 255; over the windows that lie wholly inside the image and whose middle is
+    `kept`, each by its kept pixels.
+    """
+    middles = kept[RADIUS:-RADIUS, RADIUS:-RADIUS]
+    weights = _windows(kept.astype(np.float64))[middles]
+
+    def weighted(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return _windows(values * kept)[middles] / weights
+
+    mean_x, mean_y = weighted(x), weighted(y)
+    variances = weighted(x * x) - mean_x**2 + weighted(y * y) - mean_y**2
+    covariance = weighted(x * y) - mean_x * mean_y
     luminance = (2 * mean_x * mean_y + C1) / (mean_x**2 + mean_y**2 + C1)
     return float(np.mean(luminance * (2 * covariance + C2) / (variances + C2)))
 
 
-def _weighted(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The Gaussian-weighted mean of each window."""
+def _windows(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The Gaussian-weighted sum of each window."""
     from scipy.ndimage import gaussian_filter  # takes a tenth of a second to import
 
-    means: NDArray[np.float64] = gaussian_filter(values, SIGMA, radius=RADIUS)
-    return means[RADIUS:-RADIUS, RADIUS:-RADIUS]
+    sums: NDArray[np.float64] = gaussian_filter(values, SIGMA, radius=RADIUS)
+    return sums[RADIUS:-RADIUS, RADIUS:-RADIUS]
 
 
 class SourceComparisonsStage(ImagesStage):
     """Edited images and their sources to comparisons (schema SOURCE_COMPARISONS), for all metrics of this kind."""
 
     name = "source_comparisons"
-    version = 1
+    version = 2
     schema = schemas.SOURCE_COMPARISONS
     counted = "none"
     needs = SourceComparisonConfig
     encodes = False
     compares = True
+    masks = True
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         self.options = options
 
-    def compare(self, image: Image.Image, sources: Sequence[Image.Image]) -> SourceComparison | RowError:
+    def compare(
+        self, image: Image.Image, sources: Sequence[Image.Image], mask: Image.Image | None
+    ) -> SourceComparison | RowError:
         if len(sources) > 1:
             found = f"{len(sources)} sources in the row, where the metric compares with one"
             return RowError("too_many_images", f"{found}; keep one")
-        return compare_with_source(image, sources[0])
+        return compare_with_source(image, sources[0], mask)
 
     def measure(self, images: PreparedImages, asked: Mapping[str, AnyPrompt]) -> Mapping[str, pa.Table]:
         measured = iter(images.pixels)

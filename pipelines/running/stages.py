@@ -9,7 +9,7 @@ import pyarrow as pa
 from plumbline.operators import schemas
 from plumbline.operators.errors import RowError
 from plumbline.operators.image_decoding import ImageLimits
-from plumbline.operators.image_rows import SOURCES
+from plumbline.operators.image_rows import BESIDE
 from plumbline.operators.metrics.ablation import shown_instead
 from plumbline.operators.stages.stage import Inputs, RowStage, StageOptions, StaleInput, Upstream
 from plumbline.operators.stages.table import STAGES
@@ -110,7 +110,7 @@ class NodeStage:
             return pa.table({})
         if self.stage.over == "prompts":
             return read_prompts(shard)
-        columns = (*IMAGE_COLUMNS, *SOURCES) if self.stage.compares else IMAGE_COLUMNS
+        columns = (*IMAGE_COLUMNS, *BESIDE) if self.stage.compares else IMAGE_COLUMNS
         return self._shown(read_shard(shard, columns))
 
     def _shown(self, images: pa.Table) -> pa.Table:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 from plumbline.operators import schemas
 from plumbline.operators.bounds import Positive
 from plumbline.operators.errors import ConfigError
-from plumbline.operators.image_rows import SOURCES
+from plumbline.operators.image_rows import BESIDE, MASKS, SOURCES
 from plumbline.pipelines.base.storage import Roots
 from plumbline.pipelines.sources.question_packs import PackConfig
 
@@ -36,6 +36,11 @@ class ColumnsConfig:
     none."""
     source_uri: str | None = None
     """The path or s3:// address of that image, as in `uri`."""
+    mask: str | None = None
+    """Of edited images, the encoded bytes of a black-and-white picture as large as the source, white where the edit
+    is: metrics that compare pixels count those outside (docs/edits.md); null where there are none."""
+    mask_uri: str | None = None
+    """The path or s3:// address of that picture."""
     prompt: str = "prompt"
     """The text of the row's own prompt; read only where benchmark.prompts is null."""
     generator: str | None = None
@@ -45,17 +50,27 @@ class ColumnsConfig:
 
     def __post_init__(self) -> None:
         check_extra([name for name in self.extra if self.extra != "*"])
+        if any(getattr(self, name) for name in MASKS) and not self.sources:
+            raise ConfigError(
+                "benchmark.columns.mask: it says where the source was edited; name the sources by "
+                "benchmark.columns.source or benchmark.columns.source_uri"
+            )
 
     def renamed(self, *, prompts: bool) -> tuple[tuple[str, str], ...]:
         """Our names with the files' own, where they differ; `prompt` always, where the rows hold their `prompts`, and
-        those of sources, where there are any."""
-        sources = [(name, getattr(self, name)) for name in SOURCES if getattr(self, name)]
-        return (*_renamed(self, IMAGE_COLUMNS), *sources, *([("prompt", self.prompt)] if prompts else []))
+        those of sources and masks, where there are any."""
+        beside = [(name, getattr(self, name)) for name in BESIDE if getattr(self, name)]
+        return (*_renamed(self, IMAGE_COLUMNS), *beside, *([("prompt", self.prompt)] if prompts else []))
 
     @property
     def sources(self) -> list[str]:
         """The files' own names of the columns with sources, where they have any."""
         return [getattr(self, name) for name in SOURCES if getattr(self, name)]
+
+    @property
+    def beside(self) -> list[str]:
+        """The files' own names of those and of the columns with masks."""
+        return [getattr(self, name) for name in BESIDE if getattr(self, name)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from plumbline.operators import rows, schemas
 from plumbline.operators.errors import ConfigError, SourceError
-from plumbline.operators.image_rows import id_text, image_records
+from plumbline.operators.image_rows import ADDRESSES, id_text, image_records
 from plumbline.pipelines.base.storage import StorageConfig, readable_errors
 from plumbline.pipelines.cells.cells import Shard, digest
 from plumbline.pipelines.sources import prompt_files
@@ -36,7 +36,7 @@ from plumbline.pipelines.sources.shards import (
     require_columns,
     where,
 )
-from plumbline.pipelines.sources.uris import ADDRESSES, LocateImage, StoredObjects
+from plumbline.pipelines.sources.uris import LocateImage, StoredObjects
 
 FILES_AT_ONCE = 2 * FILE_READERS
 """Whose ids, or prompts, are in memory at a time."""

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from plumbline.operators import rows
 from plumbline.operators.errors import SourceError
-from plumbline.operators.image_rows import SOURCES, id_text
+from plumbline.operators.image_rows import BESIDE, id_text
 from plumbline.operators.rows import require_once
 from plumbline.pipelines.base.storage import (
     Place,
@@ -214,9 +214,9 @@ def _named(file: pq.ParquetFile, shard: Shard, columns: Sequence[str]) -> pa.Tab
 
 
 def _own_names(shard: Shard, columns: Sequence[str]) -> dict[str, str]:
-    """The file's names of our columns; a column of sources is one only where it is named."""
+    """The file's names of our columns; a column of sources or masks is one only where it is named."""
     names = dict(shard.columns)
-    return {name: names.get(name, name) for name in columns if name in names or name not in SOURCES}
+    return {name: names.get(name, name) for name in columns if name in names or name not in BESIDE}
 
 
 def read_each(shards: Sequence[Shard], columns: Sequence[str]) -> list[pa.Table | SourceError]:

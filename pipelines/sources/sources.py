@@ -420,12 +420,12 @@ def _read_columns(benchmark: BenchmarkConfig, schema: pa.Schema) -> list[str]:
     columns = benchmark.columns
     names = IMAGE_COLUMNS if benchmark.prompts is not None else (*IMAGE_COLUMNS, "prompt")
     extra = schema.names if columns.extra == "*" else columns.extra
-    return [*(getattr(columns, name) for name in names), *columns.sources, *extra]
+    return [*(getattr(columns, name) for name in names), *columns.beside, *extra]
 
 
 def _extra_schema(columns: ColumnsConfig, schemas: Sequence[pa.Schema]) -> pa.Schema:
     """The further columns that some file has; raises ConfigError for one that none has, or that differs in type."""
-    taken = {*(getattr(columns, name) for name in IMAGE_COLUMNS), *columns.sources}
+    taken = {*(getattr(columns, name) for name in IMAGE_COLUMNS), *columns.beside}
     everything = dict.fromkeys(name for schema in schemas for name in schema.names if name not in taken)
     wanted = list(everything) if columns.extra == "*" else list(dict.fromkeys(columns.extra))
     check_extra(wanted)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from plumbline.operators.errors import PlumblineError, RefusedUri
 from plumbline.operators.image_decoding import ImageLimits
-from plumbline.operators.image_rows import image_records
+from plumbline.operators.image_rows import ADDRESSES, image_records
 from plumbline.pipelines.base.storage import Entry, Place, StorageConfig, is_storage_error
 from plumbline.pipelines.cells.cells import digest
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
@@ -52,8 +52,6 @@ class Uris:
             raise OSError(str(error)) from error
 
 
-ADDRESSES = ("uri", "source_uri")
-"""The columns with addresses of images."""
 LocateImage = Callable[[str], Place]
 
 

@@ -192,7 +192,7 @@ def test_every_ready_made_sweep_is_valid_on_every_cluster(cluster: str) -> None:
         (["+store=x"], "'store' is there already; write store=VALUE, without the +"),
         (["report", "--run", "latest"], "--run: no such option; keys have no dashes, as in run=VALUE"),
         (["metaeval"], "'protocol' is required; choose one: protocol=dsg_tifa160, "),
-        (["serve"], "metric=dpg_bench_levels or 43 others (see --help)"),
+        (["serve"], "metric=dpg_bench_levels or 44 others (see --help)"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -38,7 +38,7 @@ VIDEOS = {name: "videos" for name in NAMES if name.startswith("videoalign")}
 SCORELESS = {"vq2_released", "text"}
 """Whose phrases are drawn at a temperature of 1, where the embedded world's writer says nothing readable; whose words
 are quoted, which the embedded world's prompts do not."""
-EDITS = {"source_l1": "edits", "source_ssim": "edits"}
+EDITS = {name: "edits" for name in NAMES if name.startswith("source_")}
 """Of metrics that compare images with their sources; here every image is its own."""
 GROUPS = PACKS | VIDEOS | EDITS
 Rows = Sequence[Mapping[str, Any]]

@@ -14,8 +14,9 @@ from plumbline.operators.scorer import Scorer, ScorerConfig
 from plumbline.operators.stages.source_comparisons import compare_with_source
 from tests.bench_of import images, plan_bench, run_bench, run_tables, write_benchmark, write_rows
 
-METRICS = "metric=[source_l1,source_ssim]"
+METRICS = "metric=[source_l1,source_l2,source_ssim]"
 SOURCE, URI = "benchmark.columns.source=before", "benchmark.columns.source_uri=from"
+MASK = "benchmark.columns.mask=where"
 
 
 def png(image: Image.Image) -> bytes:
@@ -28,16 +29,32 @@ def noise(seed: int, width: int = 40, height: int = 30) -> Image.Image:
     return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8))
 
 
-def write_edits(folder: Path, sources: list[Any], column: str = "before") -> Path:
+def half(white: range, width: int = 40, height: int = 30) -> Image.Image:
+    """A mask that is white in these columns of pixels."""
+    mask = Image.new("L", (width, height))
+    mask.paste(255, (white.start, 0, white.stop, height))
+    return mask
+
+
+def write_edits(folder: Path, sources: list[Any], column: str = "before", **beside: list[Any]) -> Path:
     write_benchmark(folder, ["atlas"], len(sources))
-    rows = [{**row, column: source} for row, source in zip(images("atlas", len(sources)), sources, strict=True)]
+    columns = {column: sources, **beside}
+    rows = [
+        {**row, **{name: values[place] for name, values in columns.items()}}
+        for place, row in enumerate(images("atlas", len(sources)))
+    ]
     write_rows(folder / "images" / "atlas" / "00000.parquet", rows)
     return folder
 
 
 def scores_of(folder: Path, store: Path, *more: str) -> Any:
-    scores = run_tables(run_bench(folder, store, METRICS, *more))["scores"]
-    return scores.pivot(index="image_id", columns="metric", values="score")
+    return by_image(run_tables(run_bench(folder, store, METRICS, *more)))
+
+
+def by_image(tables: Any) -> Any:
+    """The scores of each metric, in the order of the images."""
+    scores = tables["scores"].pivot(index="image_id", columns="metric", values="score")
+    return scores.loc[[row["image_id"] for row in images("atlas", len(scores))]]
 
 
 def test_a_sweep_compares_each_image_with_its_source_as_the_scorer_does(tmp_path: Path) -> None:
@@ -46,9 +63,9 @@ def test_a_sweep_compares_each_image_with_its_source_as_the_scorer_does(tmp_path
     folder = write_edits(tmp_path / "bench", given)
     found = scores_of(folder, tmp_path / "store", SOURCE)
     assert found["source_l1"].tolist()[:3] == [0, 0, 0] and found["source_ssim"].tolist()[:3] == pytest.approx([1] * 3)
-    metrics = {f"source_{name}": SourceComparisonConfig(comparison=name) for name in ("l1", "ssim")}
+    metrics = {f"source_{name}": SourceComparisonConfig(comparison=name) for name in ("l1", "l2", "ssim")}
     table = Scorer(ScorerConfig(models={}, metrics=metrics)).score(own, "an edit", sources=given)
-    assert found[["source_l1", "source_ssim"]].to_numpy().T.ravel() == pytest.approx(table["score"].to_pylist())
+    assert found[list(metrics)].to_numpy().T.ravel() == pytest.approx(table["score"].to_pylist())
 
 
 def test_another_source_of_the_same_image_is_another_score(tmp_path: Path) -> None:
@@ -78,6 +95,55 @@ def test_a_source_that_cannot_be_used_is_an_error_that_names_it(tmp_path: Path) 
     errors = tables["errors"].sort_values("row")
     assert errors["kind"].tolist() == ["corrupt_image", "missing_image", "image_too_large", "image_too_small"]
     assert all("source" in message for message in errors["message"])
+
+
+def test_a_mask_leaves_the_pixels_outside_it(tmp_path: Path) -> None:
+    """The right quarter of each source is grey."""
+    own = [Image.open(io.BytesIO(row["image"])).convert("RGB") for row in images("atlas", 4)]
+    width, height = own[0].size
+    sources = [image.copy() for image in own]
+    for image in sources:
+        flat = Image.new("RGB", (width // 4, height), (102, 102, 102))
+        image.paste(flat, (width - width // 4, 0))
+    edge = range(width - width // 4, width)
+    masks = [half(white, width, height) for white in (edge, range(0), range(width // 2), edge)]
+    folder = write_edits(tmp_path / "bench", [*map(png, sources)], where=[*map(png, masks)])
+    found = scores_of(folder, tmp_path / "store", SOURCE, MASK)
+    whole = scores_of(folder, tmp_path / "other", SOURCE)
+    assert found.loc[found.index[[0, 3]], ["source_l1", "source_l2"]].to_numpy().tolist() == [[0, 0], [0, 0]]
+    assert found["source_ssim"].iloc[[0, 3]].tolist() == pytest.approx([1, 1])
+    assert found.iloc[1].tolist() == whole.iloc[1].tolist()
+    assert found["source_l1"].iloc[2] == pytest.approx(2 * whole["source_l1"].iloc[2])
+
+
+def test_another_mask_renews_its_row_alone_and_what_is_inside_changes_nothing(tmp_path: Path) -> None:
+    source, left, right = (png(one) for one in (noise(1), half(range(20)), half(range(20, 40))))
+    folder = write_edits(tmp_path / "bench", [source] * 4, where=[left] * 4)
+    first = scores_of(folder, tmp_path / "store", SOURCE, MASK)
+    write_edits(folder, [source] * 4, where=[*[left] * 3, right])
+    second = scores_of(folder, tmp_path / "store", SOURCE, MASK)
+    assert (first == second).all(axis=1).tolist() == [True] * 3 + [False]
+    edited, again = noise(2), noise(2)
+    again.paste(noise(3), (0, 0), half(range(20)))
+    assert again != edited and compare_with_source(edited, noise(1), half(range(20))) == compare_with_source(
+        again, noise(1), half(range(20))
+    )
+
+
+def test_a_mask_that_cannot_be_used_is_an_error_that_names_it_and_costs_no_other_metric(tmp_path: Path) -> None:
+    masks = [b"nonsense", None, png(half(range(9), 20, 30)), png(half(range(40))), png(noise(4)), png(half(range(9)))]
+    folder = write_edits(tmp_path / "bench", [png(noise(1))] * 6, where=masks)
+    tables = run_tables(run_bench(folder, tmp_path / "store", "metric=[source_l2,saturation]", SOURCE, MASK))
+    scores = by_image(tables)
+    assert scores["source_l2"].isna().tolist() == [True] * 5 + [False] and scores["saturation"].notna().all()
+    errors = tables["errors"].sort_values("row")
+    assert errors["kind"].tolist() == ["corrupt_image", "missing_image", *["unusable_mask"] * 3]
+    assert all("mask" in message for message in errors["message"])
+
+
+def test_a_mask_without_a_source_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"benchmark\.columns\.mask: .* name the sources by"):
+        plan_bench(write_benchmark(tmp_path), tmp_path / "store", "metric=[saturation]", MASK)
 
 
 def test_two_sources_are_not_compared_with(tmp_path: Path) -> None:
@@ -110,19 +176,24 @@ def test_a_column_called_source_is_no_source_unless_it_is_named(tmp_path: Path) 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_comparisons_are_those_of_the_plain_formula(seed: int) -> None:
     image, source = noise(seed, 17, 14), noise(seed + 5, 17, 14)
-    found = compare_with_source(image, source)
+    mask = half(range(9, 17), 17, 14) if seed else None
+    found = compare_with_source(image, source, mask)
+    kept = np.asarray(half(range(9, 17) if seed else range(0), 17, 14)) == 0
     x, y = (np.asarray(one.convert("L"), float) for one in (image, source))
     line = np.exp(-(np.arange(-5, 6) ** 2) / (2 * 1.5**2))
     window = np.outer(line, line) / line.sum() ** 2
     c1, c2 = (0.01 * 255) ** 2, (0.03 * 255) ** 2
     values = []
     for top, left in np.ndindex(14 - 10, 17 - 10):
-        a, b = (one[top : top + 11, left : left + 11] for one in (x, y))
-        mean_a, mean_b = (window * a).sum(), (window * b).sum()
-        var_a, var_b = (window * (a - mean_a) ** 2).sum(), (window * (b - mean_b) ** 2).sum()
-        covariance = (window * (a - mean_a) * (b - mean_b)).sum()
+        if not kept[top + 5, left + 5]:
+            continue
+        a, b, inside = (one[top : top + 11, left : left + 11] for one in (x, y, kept))
+        weights = window * inside / (window * inside).sum()
+        mean_a, mean_b = (weights * a).sum(), (weights * b).sum()
+        var_a, var_b = (weights * (a - mean_a) ** 2).sum(), (weights * (b - mean_b) ** 2).sum()
+        covariance = (weights * (a - mean_a) * (b - mean_b)).sum()
         above = (2 * mean_a * mean_b + c1) * (2 * covariance + c2)
         values.append(above / ((mean_a**2 + mean_b**2 + c1) * (var_a + var_b + c2)))
     assert found.ssim == pytest.approx(np.mean(values), abs=1e-9)
-    l1 = np.abs(np.asarray(image, float) - np.asarray(source, float)).mean() / 255
-    assert found.l1 == pytest.approx(l1)
+    difference = (np.asarray(image, float) - np.asarray(source, float))[kept] / 255
+    assert (found.l1, found.l2) == pytest.approx((np.abs(difference).mean(), (difference**2).mean()))
