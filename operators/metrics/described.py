@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 from plumbline.operators.bounds import NotNegative, Positive
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.judged import AGAIN, fill
-from plumbline.operators.metrics.metric import Metric
-from plumbline.operators.metrics.writer import digest, prompt_template
+from plumbline.operators.metrics.worded import Worded
+from plumbline.operators.metrics.writer import digest
 from plumbline.operators.metrics.writing import ReplySampling, UnreadableReply, Writing, ask
 from plumbline.operators.models.calls import Region
 
-DESCRIBE = prompt_template("llmscore_describe")
+DESCRIBE = "llmscore_describe"
 
 
 class Sight(NamedTuple):
@@ -26,7 +26,7 @@ class Sight(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DescribedConfig(Metric):
+class DescribedConfig(Worded):
     """Who captions images, and who describes them by that; metrics that agree in this share captions and
     descriptions."""
 
@@ -53,6 +53,10 @@ class DescribedConfig(Metric):
         return ("captions", *(["regions"] if self.grounder is not None else []), "descriptions")
 
     @property
+    def templates(self) -> tuple[str, ...]:
+        return (DESCRIBE,)
+
+    @property
     def description_roles(self) -> dict[str, str]:
         """The models of these stages."""
         grounder = {"grounder": self.grounder} if self.grounder is not None else {}
@@ -69,7 +73,7 @@ class DescribedConfig(Metric):
 
     def describing(self) -> dict[str, Any]:
         """All that decides a description, but for what is told of the image and for the model."""
-        return {"templates": digest(AGAIN, DESCRIBE), **self._describing._asdict()}
+        return {"templates": digest(AGAIN, self.template_text(DESCRIBE)), **self._describing._asdict()}
 
     @property
     def _describing(self) -> ReplySampling:
@@ -77,15 +81,15 @@ class DescribedConfig(Metric):
 
     def describe(self, sight: Sight) -> Writing[str]:
         """The object-centric description of an image that is known by its caption and its regions."""
-        request = self._describing.request(description_prompt(sight), stop=())
+        request = self._describing.request(description_prompt(sight, self.template_text(DESCRIBE)), stop=())
         return (yield from ask(request, read_prose, again=AGAIN))
 
 
-def description_prompt(sight: Sight) -> str:
+def description_prompt(sight: Sight, template: str) -> str:
     """What a description is asked for with."""
     regions = "\n".join(map(_region_line, sight.regions)) or "(none was found)"
     size = {"width": str(sight.width), "height": str(sight.height)}
-    return fill(DESCRIBE, **size, regions=regions, caption=parsing.one_line(sight.caption))
+    return fill(template, **size, regions=regions, caption=parsing.one_line(sight.caption))
 
 
 def _region_line(region: Region) -> str:

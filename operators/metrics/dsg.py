@@ -12,6 +12,8 @@ from plumbline.operators.metrics.answered import Answered, Scored, element, mean
 from plumbline.operators.metrics.metric import Expected, Prior, with_prior
 from plumbline.operators.metrics.parsing import NumberedLine
 from plumbline.operators.metrics.reply_forms import (
+    Form,
+    Replies,
     entries,
     field,
     integer,
@@ -22,6 +24,8 @@ from plumbline.operators.metrics.reply_forms import (
     spelled,
     string,
 )
+from plumbline.operators.metrics.wordings.dsg import DsgRelease
+from plumbline.operators.metrics.wordings.release import Release
 from plumbline.operators.metrics.writer import WriterConfig, both_forms, likeliest
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask, read_each
 from plumbline.operators.models.vqa_profiles import Reduction
@@ -72,8 +76,19 @@ class DsgConfig(WriterConfig):
     def chain(self) -> tuple[str, ...]:
         return with_prior(("questions", "answers", "scores"), self.prior)
 
+    @property
+    def releases(self) -> tuple[type[Release], ...]:
+        return (DsgRelease,)
+
+    @property
+    def forms(self) -> Sequence[Mapping[Replies, Form[Any]]]:
+        return TUPLES, QUESTIONS, DEPENDENCIES
+
     def asking(self) -> dict[str, Any]:
         """All that decides the questions."""
+        release = self.released(DsgRelease)
+        if release is not None:
+            return {"wording": release.digest, "seed": self.seed}
         asked = self.recipe(TUPLES, QUESTIONS, DEPENDENCIES)
         return asked if self.questions == "tidied" else {**asked, "questions": self.questions}
 
@@ -87,8 +102,13 @@ class DsgConfig(WriterConfig):
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
         """The questions about a prompt: its tuples, then side by side a question and the dependencies of each."""
+        release = self.released(DsgRelease)
+        if release is not None:
+            said = yield from release.write(prompt, self.seed)
+            tuples = {number: _tuple(parsing.one_line(said.tuples.get(number, ""))) for number in said.questions}
+            return _written(prompt, tuples, said.questions, said.parents)
         about = f"Description:\n{parsing.one_line(prompt)}\nTuples:\n"
-        stating, asking, needing = (form[self.replies] for form in (TUPLES, QUESTIONS, DEPENDENCIES))
+        stating, asking, needing = self.words(TUPLES), self.words(QUESTIONS), self.words(DEPENDENCIES)
         request = stating.request(self.sampling, about)
         tuples = yield from ask(request, partial(read_tuples, pieces=stating.pieces))
         about += "".join(f"{number} | {stated.text}\n" for number, stated in tuples.items())

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -15,6 +15,8 @@ from plumbline.operators.metrics.metric import Expected, Prior, with_prior
 from plumbline.operators.metrics.parsing import TextSpan
 from plumbline.operators.metrics.question_blocks import Block, blocks_schema, read_blocks, read_json_blocks
 from plumbline.operators.metrics.reply_forms import (
+    Form,
+    Replies,
     entries,
     field,
     integer,
@@ -24,6 +26,7 @@ from plumbline.operators.metrics.reply_forms import (
     spelled,
     string,
 )
+from plumbline.operators.metrics.tifa import QUESTIONS as ONE_STEP
 from plumbline.operators.metrics.tifa import one_step_templates, write_once
 from plumbline.operators.metrics.writer import (
     WriterConfig,
@@ -97,12 +100,16 @@ class GeckoConfig(WriterConfig):
     def falling(self) -> bool:
         return self.likelihood == "nll"
 
+    @property
+    def forms(self) -> Sequence[Mapping[Replies, Form[Any]]]:
+        return (SPANS, QUESTIONS) if self.coverage else (ONE_STEP,)
+
     def asking(self) -> dict[str, Any]:
         """All that decides the questions."""
         asked = {"coverage": self.coverage, "sampling": self.sampling._asdict()}
         if not self.coverage:
-            return {**asked, "templates": one_step_templates(self.replies)}
-        forms = (*SPANS[self.replies].identity, SPANS_HEADING, *QUESTIONS[self.replies].identity)
+            return {**asked, "templates": one_step_templates(self.words(ONE_STEP))}
+        forms = (*self.words(SPANS).identity, SPANS_HEADING, *self.words(QUESTIONS).identity)
         templates = digest(*forms, LABELLED_HEADING, QUESTIONS_HEADING)
         return {**asked, "templates": templates, "min_groundable": self.min_groundable}
 
@@ -120,16 +127,16 @@ class GeckoConfig(WriterConfig):
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
         """The questions about a prompt: its words labelled, then all questions in a second reply (appendix C)."""
         if not self.coverage:
-            return (yield from write_once(prompt, self.sampling, self.replies))
+            return (yield from write_once(prompt, self.sampling, self.words(ONE_STEP)))
         about = f"Description:\n{parsing.one_line(prompt)}\n"
-        form = SPANS[self.replies]
+        form = self.words(SPANS)
         request = form.request(self.sampling, about + SPANS_HEADING)
         labelled = yield from ask(request, partial(read_spans, prompt, pieces=form.pieces))
         spans = [span for span in labelled if span.groundable >= self.min_groundable]
         if not spans:
             return []
         about += f"{LABELLED_HEADING}{annotated(prompt, spans)}\n{QUESTIONS_HEADING}"
-        questions = QUESTIONS[self.replies]
+        questions = self.words(QUESTIONS)
         request = questions.request(self.sampling, about)
         return (yield from ask(request, partial(read_questions, spans, pieces=questions.pieces)))
 

@@ -8,10 +8,8 @@ from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Scored
 from plumbline.operators.metrics.judged import InspectedConfig, Scale, Verdict, fill, ratings_of
 from plumbline.operators.metrics.metric import Evidence, Expected
-from plumbline.operators.metrics.writer import prompt_template
 from plumbline.operators.metrics.writing import Writing, WrittenQuestion
 
-INSPECT = prompt_template("gpt4v_eval")
 SCALES = (Scale("rating", 0, 100),)
 
 
@@ -22,17 +20,22 @@ class Gpt4vEvalConfig(InspectedConfig):
     kind: Literal["gpt4v_eval"] = "gpt4v_eval"
     story: ClassVar[str] = "lets a model that sees the image rate from 0 to 100 how well it fits the prompt"
 
+    @property
+    def templates(self) -> tuple[str, ...]:
+        return ("gpt4v_eval",)
+
     def expected(self, words: float) -> Expected:
         """A call for an image."""
         return Expected(1, 1)
 
     def judging(self) -> dict[str, Any]:
         """All that decides a verdict, but for the judge."""
-        return self.asking(INSPECT)
+        return self.asking(*self.templates)
 
     def inspect(self, prompt: str, questions: Sequence[WrittenQuestion] = ()) -> Writing[Verdict]:
         """One verdict on an image."""
-        return (yield from self.verdict(fill(INSPECT, prompt=parsing.one_line(prompt)), SCALES))
+        asked = fill(self.template_text("gpt4v_eval"), prompt=parsing.one_line(prompt))
+        return (yield from self.verdict(asked, SCALES))
 
     def score(self, evidence: Evidence) -> Scored:
         """The rating, from 0 to 100."""

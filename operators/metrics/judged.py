@@ -9,8 +9,8 @@ from typing import Any, ClassVar, NamedTuple
 from plumbline.operators.bounds import NotNegative, Positive
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Rating
-from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.reply_forms import Replies, integer, record, string
+from plumbline.operators.metrics.worded import Worded
 from plumbline.operators.metrics.writer import digest
 from plumbline.operators.metrics.writing import ReplySampling, UnreadableReply, Writing, ask
 from plumbline.operators.models.calls import Request
@@ -58,7 +58,7 @@ def values(ratings: Iterable[Rating]) -> dict[str, float]:
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots, so that a metric may have another base with fields of its own
-class JudgedConfig(Metric):
+class JudgedConfig(Worded):
     """How a judge's replies are drawn, and in which form."""
 
     replies: Replies = "json"
@@ -97,10 +97,10 @@ class JudgedConfig(Metric):
         return read_checked
 
     def asking(self, *templates: str) -> dict[str, Any]:
-        """All that decides verdicts by these templates."""
+        """All that decides verdicts by the templates of these names."""
         return {
             "replies": self.replies,
-            "templates": digest(AGAIN, FORMS[self.replies], *templates),
+            "templates": digest(AGAIN, FORMS[self.replies], *map(self.template_text, templates)),
             **self.sampling._asdict(),
         }
 

@@ -6,20 +6,14 @@ from typing import Any, ClassVar, Literal
 
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Scored
-from plumbline.operators.metrics.described import DescribedConfig
+from plumbline.operators.metrics.described import DESCRIBE, DescribedConfig
 from plumbline.operators.metrics.judged import JudgedConfig, Scale, Verdict, accept, fill, ratings_of, values
 from plumbline.operators.metrics.metric import Evidence, Expected
-from plumbline.operators.metrics.writer import prompt_template
 from plumbline.operators.metrics.writing import UnreadableReply, Writing
 
 Variant = Literal["overall", "error_counting", "rule_enhanced"]
 
-JUDGE = prompt_template("llmscore_judge")
-TASKS: Mapping[Variant, str] = {
-    "overall": prompt_template("llmscore_overall"),
-    "error_counting": prompt_template("llmscore_error_counting"),
-    "rule_enhanced": prompt_template("llmscore_rule_enhanced"),
-}
+JUDGE = "llmscore_judge"
 MOST_COUNTED = 99
 MOST_ERRORS = 9
 SCALES: Mapping[Variant, tuple[Scale, ...]] = {
@@ -57,19 +51,27 @@ class LlmScoreConfig(DescribedConfig, JudgedConfig):
     def roles(self) -> dict[str, str]:
         return {**self.description_roles, "judge": self.judge}
 
+    @property
+    def templates(self) -> tuple[str, ...]:
+        return DESCRIBE, JUDGE, self._task
+
+    @property
+    def _task(self) -> str:
+        return f"llmscore_{self.variant}"
+
     def expected(self, words: float) -> Expected:
         """A verdict for an image, beside its caption, its regions and its description."""
         return Expected(1, 1)
 
     def judging(self) -> dict[str, Any]:
         """All that decides a verdict, but for what is judged and for the judge."""
-        return {"variant": self.variant, **self.asking(JUDGE, TASKS[self.variant])}
+        return {"variant": self.variant, **self.asking(JUDGE, self._task)}
 
     def judge_description(self, prompt: str, description: str) -> Writing[Verdict]:
         """One verdict on a description."""
-        judged = fill(JUDGE, prompt=parsing.one_line(prompt), description=description)
+        judged = fill(self.template_text(JUDGE), prompt=parsing.one_line(prompt), description=description)
         check = require_counts if self.variant == "rule_enhanced" else accept
-        return (yield from self.verdict(judged + TASKS[self.variant], SCALES[self.variant], check))
+        return (yield from self.verdict(judged + self.template_text(self._task), SCALES[self.variant], check))
 
     def scoring(self) -> dict[str, Any]:
         """How ratings become a number."""

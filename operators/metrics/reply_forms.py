@@ -25,6 +25,8 @@ class Form(NamedTuple, Generic[Piece]):
     """The pieces of a reply, from which its reader goes on; raises UnreadableReply."""
     schema: Callable[[int], Schema] | None = None
     """What replies of at most so many tokens are held to."""
+    template: str = ""
+    """The name of the template that the instructions are, where a metric has one."""
 
     def request(self, sampling: ReplySampling, text: str) -> Request:
         """A conversation that opens with the instructions and goes on with the text."""

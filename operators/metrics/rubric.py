@@ -9,13 +9,10 @@ from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Scored
 from plumbline.operators.metrics.judged import InspectedConfig, Scale, Verdict, fill, ratings_of
 from plumbline.operators.metrics.metric import Evidence, Expected
-from plumbline.operators.metrics.writer import prompt_template
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion
 
-KNOWLEDGE = prompt_template("rubric_knowledge")
-CHECKPOINTS = prompt_template("rubric_checkpoints")
-MEANINGS_LISTED = prompt_template("rubric_meanings")
-MEANINGS = dict(line.split(": ", 1) for line in MEANINGS_LISTED.splitlines())
+KNOWLEDGE, CHECKPOINTS, MEANINGS = "rubric_knowledge", "rubric_checkpoints", "rubric_meanings"
+"""Templates; the last has what checkpoints mean, a line for each."""
 """What the checkpoints of UniGenBench++ are, by their English names; its Chinese ones are asked by name alone."""
 
 
@@ -31,6 +28,10 @@ class RubricConfig(InspectedConfig):
     """`knowledge`: 1 or 0 by the explanation of the prompt (WISE_Verified); `checkpoints`: 1 or 0 for each checkpoint
     (UniGenBench++), of which the score is the mean."""
 
+    @property
+    def templates(self) -> tuple[str, ...]:
+        return (KNOWLEDGE,) if self.rubric == "knowledge" else (CHECKPOINTS, MEANINGS)
+
     def expected(self, words: float) -> Expected:
         """A call for an image."""
         return Expected(1, 1)
@@ -45,19 +46,19 @@ class RubricConfig(InspectedConfig):
 
     def judging(self) -> dict[str, Any]:
         """All that decides a verdict, but for the judge."""
-        by_knowledge = self.rubric == "knowledge"
-        return self.asking(KNOWLEDGE) if by_knowledge else self.asking(CHECKPOINTS, MEANINGS_LISTED)
+        return self.asking(*self.templates)
 
     def inspect(self, prompt: str, questions: Sequence[WrittenQuestion] = ()) -> Writing[Verdict]:
         """One verdict on an image, by what the benchmark has about its prompt."""
         text = parsing.one_line(prompt)
         if self.rubric == "knowledge":
             reference = " ".join(parsing.one_line(question.text) for question in questions)
-            told, scales = fill(KNOWLEDGE, prompt=text, reference=reference), [Scale("score", 0, 1)]
+            told, scales = fill(self.template_text(KNOWLEDGE), prompt=text, reference=reference), [Scale("score", 0, 1)]
             return (yield from self.verdict(told, scales, require_whole))
-        listed = "\n".join(map(_listed, questions))
+        meanings = read_meanings(self.template_text(MEANINGS))
+        listed = "\n".join(_listed(question, meanings) for question in questions)
         scales = [Scale(question.kind or question.text, 0, 1) for question in questions]
-        told = fill(CHECKPOINTS, prompt=text, checkpoints=listed)
+        told = fill(self.template_text(CHECKPOINTS), prompt=text, checkpoints=listed)
         return (yield from self.verdict(told, scales, require_whole))
 
     def score(self, evidence: Evidence) -> Scored:
@@ -74,8 +75,13 @@ def require_whole(rated: Mapping[str, float]) -> None:
             raise UnreadableReply(f"expected 0 or 1 for {name!r}, found {value:g}")
 
 
-def _listed(checkpoint: WrittenQuestion) -> str:
+def read_meanings(listed: str) -> dict[str, str]:
+    """What checkpoints mean, by name."""
+    return dict(line.split(": ", 1) for line in listed.splitlines() if ": " in line)
+
+
+def _listed(checkpoint: WrittenQuestion, meanings: Mapping[str, str]) -> str:
     """A checkpoint's name, what that means where it is known, and what the prompt has of it."""
     name = checkpoint.kind or "Checkpoint"
-    meaning = MEANINGS.get(name.rstrip(" 0123456789"))
+    meaning = meanings.get(name.rstrip(" 0123456789"))
     return f"- {name}{f' ({meaning})' if meaning else ''}: {parsing.one_line(checkpoint.text)}"

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from plumbline.operators.metrics.answered import Scored
-from plumbline.operators.metrics.described import DescribedConfig
+from plumbline.operators.metrics.described import DESCRIBE, DescribedConfig
 from plumbline.operators.metrics.metric import Evidence
 
 
@@ -30,6 +30,10 @@ class SentenceMatchingConfig(DescribedConfig):
     def chain(self) -> tuple[str, ...]:
         said = ("captions",) if self.text == "caption" else self.description_chain
         return (*said, "text_similarities", "scores")
+
+    @property
+    def templates(self) -> tuple[str, ...]:
+        return () if self.text == "caption" else (DESCRIBE,)
 
     @property
     def roles(self) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """TIFA: multiple-choice questions, each answered in the VQA model's own words (Hu et al. 2023)."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -12,6 +12,8 @@ from plumbline.operators.metrics.metric import Expected
 from plumbline.operators.metrics.parsing import TextSpan
 from plumbline.operators.metrics.question_blocks import Block, blocks_schema, read_blocks, read_json_blocks
 from plumbline.operators.metrics.reply_forms import Form, Replies, one_of, record, string, texts_under
+from plumbline.operators.metrics.wordings.release import Release
+from plumbline.operators.metrics.wordings.tifa import TifaRelease
 from plumbline.operators.metrics.writer import WriterConfig, both_forms, digest, likeliest
 from plumbline.operators.metrics.writing import ReplySampling, Writing, WrittenQuestion, ask, is_asked, read_each
 from plumbline.operators.models.calls import Request
@@ -58,13 +60,22 @@ class TifaConfig(WriterConfig):
         """In which the VQA model answers."""
         return self.answers or "reply"
 
+    @property
+    def releases(self) -> tuple[type[Release], ...]:
+        return (TifaRelease,)
+
+    @property
+    def forms(self) -> Sequence[Mapping[Replies, Form[Any]]]:
+        return QUESTIONS, CHOOSE, ANSWER
+
     def asking(self) -> dict[str, Any]:
         """All that decides the questions."""
-        templates = one_step_templates(self.replies)
+        release = self.released(TifaRelease)
+        templates = one_step_templates(self.words(QUESTIONS)) if release is None else release.digest
         asked = {"templates": templates, "sampling": self.sampling._asdict(), "filter": self.filter}
         if not self.filter:
             return asked
-        templates = digest(*CHOOSE[self.replies].identity, *ANSWER[self.replies].identity)
+        templates = digest(*self.words(CHOOSE).identity, *self.words(ANSWER).identity)
         return {**asked, "filter_templates": templates, "min_f1": self.min_f1}
 
     def scoring(self) -> dict[str, Any]:
@@ -77,7 +88,11 @@ class TifaConfig(WriterConfig):
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
         """The questions about a prompt; those that the filter drops stay, with `keep` false."""
-        questions = yield from write_once(prompt, self.sampling, self.replies)
+        release = self.released(TifaRelease)
+        if release is None:
+            questions = yield from write_once(prompt, self.sampling, self.words(QUESTIONS))
+        else:
+            questions = placed(prompt, (yield from release.write(prompt, self.seed)))
         if not self.filter:
             return questions
         return (yield from _filtered(prompt, questions, self))
@@ -99,14 +114,13 @@ CHOOSE = both_forms("tifa_choose", parsing.lines, texts_under("answer"), lambda 
 ANSWER = both_forms("tifa_answer", parsing.lines, texts_under("answer"), lambda _: record(answer=string(60)))
 
 
-def one_step_templates(replies: Replies) -> str:
+def one_step_templates(form: Form[Block]) -> str:
     """The digest of all by which `write_once` asks."""
-    return digest(*QUESTIONS[replies].identity, QUESTIONS_HEADING)
+    return digest(*form.identity, QUESTIONS_HEADING)
 
 
-def write_once(prompt: str, sampling: ReplySampling, replies: Replies) -> Writing[list[WrittenQuestion]]:
+def write_once(prompt: str, sampling: ReplySampling, form: Form[Block]) -> Writing[list[WrittenQuestion]]:
     """All questions in one reply, unfiltered."""
-    form = QUESTIONS[replies]
     request = form.request(sampling, f"Description:\n{parsing.one_line(prompt)}\n{QUESTIONS_HEADING}")
     return (yield from ask(request, partial(read_questions, prompt, pieces=form.pieces)))
 
@@ -115,9 +129,14 @@ def read_questions(
     prompt: str, reply: str, pieces: Callable[[str], Sequence[Block]] = read_blocks
 ) -> list[WrittenQuestion]:
     """The questions of a reply in the form of QUESTIONS; raises UnreadableReply where there are none."""
+    return placed(prompt, pieces(reply))
+
+
+def placed(prompt: str, blocks: Sequence[Block]) -> list[WrittenQuestion]:
+    """The questions, each with the place in the prompt of the words that it is about."""
     taken: dict[str | None, TextSpan | None] = {None: None}
     questions = []
-    for index, block in enumerate(pieces(reply), start=1):
+    for index, block in enumerate(blocks, start=1):
         words, kind = _subject(block.subject or "")
         if words not in taken and words is not None:
             taken[words] = parsing.find(words, prompt, taken=[place for place in taken.values() if place])
@@ -161,7 +180,7 @@ class _Check(NamedTuple):
 def _checks(prompt: str, question: WrittenQuestion, metric: TifaConfig) -> Iterator[_Check]:
     """The question with its choices and, unless these are yes and no, without."""
     about = f"Description:\n{parsing.one_line(prompt)}\nQuestion:\n{question.text}\n"
-    choose, answer = CHOOSE[metric.replies], ANSWER[metric.replies]
+    choose, answer = metric.words(CHOOSE), metric.words(ANSWER)
     choices = f"Choices:\n{', '.join(question.choices)}\n"
     yield _Check(choose, choose.request(metric.sampling, f"{about}{choices}Answer:\n"))
     if not parsing.is_yes_no(question.choices):

@@ -9,11 +9,9 @@ from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Scored
 from plumbline.operators.metrics.judged import AGAIN, InspectedConfig, Scale, Verdict, fill, ratings_of, values
 from plumbline.operators.metrics.metric import Evidence, Expected
-from plumbline.operators.metrics.writer import prompt_template
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, read_each
 
-SEMANTIC = prompt_template("viescore_semantic")
-PERCEPTUAL = prompt_template("viescore_perceptual")
+SEMANTIC, PERCEPTUAL = "viescore_semantic", "viescore_perceptual"
 CONSISTENCY = (Scale("semantic_consistency", 0, 10),)
 QUALITY = (Scale("naturalness", 0, 10), Scale("artifacts", 0, 10))
 
@@ -28,17 +26,22 @@ class VieScoreConfig(InspectedConfig):
         "root of the product"
     )
 
+    @property
+    def templates(self) -> tuple[str, ...]:
+        return SEMANTIC, PERCEPTUAL
+
     def expected(self, words: float) -> Expected:
         """Two calls for an image."""
         return Expected(2, 1)
 
     def judging(self) -> dict[str, Any]:
         """All that decides a verdict, but for the judge."""
-        return self.asking(SEMANTIC, PERCEPTUAL)
+        return self.asking(*self.templates)
 
     def inspect(self, prompt: str, questions: Sequence[WrittenQuestion] = ()) -> Writing[Verdict]:
         """One verdict of two replies: the second is about the image alone."""
-        asked = (fill(SEMANTIC, prompt=parsing.one_line(prompt)), CONSISTENCY), (PERCEPTUAL, QUALITY)
+        semantic = fill(self.template_text(SEMANTIC), prompt=parsing.one_line(prompt))
+        asked = (semantic, CONSISTENCY), (self.template_text(PERCEPTUAL), QUALITY)
         requests = [self.verdict_request(text, scales) for text, scales in asked]
         readers = [self.verdict_reader(scales) for _, scales in asked]
         verdicts = yield from read_each(requests, readers, again=AGAIN)

@@ -68,6 +68,10 @@ class VpevalConfig(WriterConfig):
     def scored_from(self) -> tuple[str, ...]:
         return "modules", "questions"
 
+    @property
+    def forms(self) -> Sequence[Mapping[Replies, Form[Any]]]:
+        return (PROGRAMS,)
+
     def asking(self) -> dict[str, Any]:
         """All that decides the programs."""
         return self.recipe(PROGRAMS, texts=[HEADING]) | {"statements": "as released"}
@@ -91,7 +95,7 @@ class VpevalConfig(WriterConfig):
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
         """The program for a prompt, a question for each of its statements."""
-        form = PROGRAMS[self.replies]
+        form = self.words(PROGRAMS)
         request = form.request(self.sampling, f"Description:\n{parsing.one_line(prompt)}\n{HEADING}")
         statements = yield from ask(request, lambda reply: list(form.pieces(reply)))
         return [_question(str(index), prompt, statement) for index, statement in enumerate(statements, start=1)]

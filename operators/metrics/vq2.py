@@ -95,6 +95,10 @@ class Vq2Config(WriterConfig):
         """What the convention does."""
         return STEPS[self.convention]
 
+    @property
+    def forms(self) -> Sequence[Mapping[Replies, Form[Any]]]:
+        return self.steps.phrases, QUESTION, ANSWER
+
     def asking(self) -> dict[str, Any]:
         """All that decides the questions."""
         steps = self.steps
@@ -120,7 +124,7 @@ class Vq2Config(WriterConfig):
         """
         steps, about = self.steps, f"Description:\n{parsing.one_line(prompt)}\n"
         listing = self.sampling if steps.samples == 1 else self.sampling._replace(temperature=0.0)
-        form = steps.phrases[self.replies]
+        form = self.words(steps.phrases)
         request = form.request(listing, f"{about}Phrases:\n")
         places = yield from ask(request, partial(read_spans, prompt, pieces=form.pieces))
         asked = yield from self._ask_each(prompt, about, places)
@@ -134,7 +138,7 @@ class Vq2Config(WriterConfig):
         samples = self.steps.samples
         drawn = [place for place in places for _ in range(samples)]
         phrases = [prompt[place.start : place.end] for place in drawn]
-        form = QUESTION[self.replies]
+        form = self.words(QUESTION)
         requests = [
             form.request(
                 self.sampling._replace(seed=self.seed * samples + index % samples),
@@ -153,7 +157,7 @@ class Vq2Config(WriterConfig):
 
     def _round_trip(self, about: str, asked: Sequence["_PhraseQuestion"]) -> Writing[list[bool]]:
         """Whether each question's answer from the prompt alone is its phrase."""
-        form = ANSWER[self.replies]
+        form = self.words(ANSWER)
         texts = [f"{about}Question:\n{written.question}\nAnswer:\n" for written in asked]
         requests = [form.request(self.sampling, text) for text in texts]
         answers = yield from read_each(requests, [partial(parsing.first_answer, pieces=form.pieces)] * len(requests))

@@ -4,7 +4,6 @@ import hashlib
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 from plumbline.operators.bounds import NotNegative, Positive
@@ -14,6 +13,7 @@ from plumbline.operators.metrics.answered import Answered, Scored
 from plumbline.operators.metrics.metric import Evidence, Metric
 from plumbline.operators.metrics.reply_forms import Form, Piece, Replies, Schema
 from plumbline.operators.metrics.vqascore import log_likelihood
+from plumbline.operators.metrics.worded import Worded, prompt_template
 from plumbline.operators.metrics.writing import RETRY, STOP, Put, ReplySampling, Writing, WrittenQuestion
 from plumbline.operators.models.vqa_profiles import Reduction, VqaProfile
 
@@ -65,7 +65,7 @@ class AskingConfig(Metric):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WriterConfig(AskingConfig):
+class WriterConfig(AskingConfig, Worded):
     """Who writes the questions, and in which form."""
 
     role_keys: ClassVar[tuple[str, ...]] = ("writer", "model")
@@ -88,13 +88,31 @@ class WriterConfig(AskingConfig):
                 raise ConfigError(f"{self.kind} {name}: expected the role of one of the sweep's models, got {role!r}")
 
     @property
+    @abstractmethod
+    def forms(self) -> Sequence[Mapping[Replies, Form[Any]]]:
+        """All in which replies may be asked for."""
+
+    @property
     def sampling(self) -> ReplySampling:
         """How the writer's replies are drawn."""
         return ReplySampling(self.max_tokens, self.temperature, self.seed)
 
+    @property
+    def templates(self) -> tuple[str, ...]:
+        return tuple(form.template for forms in self.forms for form in forms.values())
+
+    def settled(self, profile_of: Callable[[str], VqaProfile]) -> Self:
+        """As both of its bases."""
+        return AskingConfig.settled(Worded.settled(self, profile_of), profile_of)
+
+    def words(self, forms: Mapping[Replies, Form[Piece]]) -> Form[Piece]:
+        """The one in which replies are asked for, in its words."""
+        form = forms[self.replies]
+        return form._replace(instructions=self.template_text(form.template))
+
     def recipe(self, *forms: Mapping[Replies, Form[Any]], texts: Sequence[str] = ()) -> dict[str, Any]:
         """All that decides replies in these forms; `texts` are what else requests say."""
-        pieces = (part for form in forms for part in form[self.replies].identity)
+        pieces = (part for form in forms for part in self.words(form).identity)
         return {"templates": digest(*pieces, *texts), "sampling": self.sampling._asdict()}
 
     @property
@@ -122,11 +140,6 @@ class WriterConfig(AskingConfig):
         return self.weigh(evidence.answered)
 
 
-def prompt_template(name: str) -> str:
-    """What stands in templates/NAME.txt, to the byte: its digest is in the keys of the questions' cells."""
-    return (Path(__file__).parent / "templates" / f"{name}.txt").read_text("utf-8")
-
-
 def both_forms(
     name: str,
     text: Callable[[str], Sequence[Piece]],
@@ -135,8 +148,8 @@ def both_forms(
 ) -> Mapping[Replies, Form[Piece]]:
     """How replies are asked for by templates/NAME.txt and NAME_json.txt, and the readers of both."""
     return {
-        "text": Form(prompt_template(name), text),
-        "json": Form(prompt_template(f"{name}_json"), in_json, schema),
+        "text": Form(prompt_template(name), text, template=name),
+        "json": Form(prompt_template(f"{name}_json"), in_json, schema, template=f"{name}_json"),
     }
 
 

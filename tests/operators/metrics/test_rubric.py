@@ -3,12 +3,14 @@
 import pytest
 
 from plumbline.operators.metrics.metric import Evidence
-from plumbline.operators.metrics.rubric import MEANINGS, RubricConfig
+from plumbline.operators.metrics.rubric import RubricConfig, read_meanings
+from plumbline.operators.metrics.worded import prompt_template
 from plumbline.operators.metrics.writing import UnreadableReply, WrittenQuestion
 from plumbline.operators.stages.graph import check_chain
 from tests.operators.metrics.scripted import run
 
 KNOWLEDGE, CHECKPOINTS = RubricConfig(rubric="knowledge"), RubricConfig(rubric="checkpoints")
+MEANINGS = read_meanings(prompt_template("rubric_meanings"))
 ASKED = [
     WrittenQuestion("1", "ink painting", (), kind="Style"),
     WrittenQuestion("2", "two pandas", (), kind="Attribute - Quantity"),

@@ -1,0 +1,118 @@
+"""Reads a checkout of a release as data: texts, tables, and the constants of Python files, of which nothing is run."""
+
+import ast
+import csv
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from plumbline.operators.errors import ConfigError
+
+LARGEST_FILE = 20_000_000
+"""Bytes."""
+
+
+class Slot(NamedTuple):
+    """A place in a text that the release's code fills in."""
+
+    expression: str
+    """As the f-string has it."""
+
+
+Text = tuple[str | Slot, ...]
+"""A text of a Python file; one without slots is a plain string."""
+
+
+class Checkout(NamedTuple):
+    """A folder with a copy of a release's repository."""
+
+    folder: Path
+    repository: str
+    """Its owner and name on GitHub."""
+
+    def has(self, path: str) -> bool:
+        return (self.folder / path).is_file()
+
+    def text(self, path: str) -> str:
+        """A file's text; raises ConfigError where it is missing or is no text."""
+        file = self.folder / path
+        if not file.is_file():
+            raise self.refusal(path, "is missing")
+        if file.stat().st_size > LARGEST_FILE:
+            raise self.refusal(path, f"has more than {LARGEST_FILE} bytes")
+        try:
+            return file.read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise self.refusal(path, f"cannot be read ({error})") from error
+
+    def rows(self, path: str) -> list[dict[str, str]]:
+        """The rows of a CSV file."""
+        return list(csv.DictReader(self.text(path).splitlines(keepends=True)))
+
+    def python(self, path: str) -> "PythonFile":
+        """A Python file, parsed and never run."""
+        try:
+            return PythonFile(self, path, ast.parse(self.text(path)))
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise self.refusal(path, f"is no Python ({type(error).__name__})") from error
+
+    def refusal(self, path: str, problem: str) -> ConfigError:
+        """The error for a file that is not as the release has it."""
+        return ConfigError(
+            f"{self.folder}: {path} {problem}; name the root of an unchanged checkout of "
+            f"https://github.com/{self.repository}"
+        )
+
+
+class PythonFile(NamedTuple):
+    """The syntax tree of one of a release's files."""
+
+    checkout: Checkout
+    path: str
+    tree: ast.Module
+
+    def assigned(self, name: str) -> ast.expr:
+        """What is assigned to a name such as `prompt` or `self.prompt`; the outermost assignment counts, then the first
+        one. Raises ConfigError where there is none."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Assign) and name in map(ast.unparse, node.targets):
+                return node.value
+        raise self.checkout.refusal(self.path, f"assigns nothing to {name}")
+
+    def text(self, name: str) -> Text:
+        """The text that is assigned to a name."""
+        return self.text_of(self.assigned(name), name)
+
+    def plain(self, name: str) -> str:
+        """The text that is assigned to a name, without slots."""
+        return filled(self.text(name), {})
+
+    def value(self, name: str) -> Any:
+        """The literal that is assigned to a name: texts and numbers, in lists and dictionaries."""
+        try:
+            return ast.literal_eval(self.assigned(name))
+        except ValueError as error:
+            raise self.checkout.refusal(self.path, f"has no literal in {name}") from error
+
+    def text_of(self, node: ast.expr, name: str) -> Text:
+        """The text of an expression: a string, an f-string, `string.Template` of one, and one that is stripped."""
+        match node:
+            case ast.Constant(value=str(text)):
+                return (text,)
+            case ast.JoinedStr(values=values):
+                return tuple(part for value in values for part in self.text_of(value, name))
+            case ast.FormattedValue(value=value, conversion=-1, format_spec=None):
+                return (Slot(ast.unparse(value)),)
+            case ast.Call(func=ast.Attribute(value=value, attr="strip" | "lstrip" | "rstrip" as strip), args=[]):
+                return (getattr(filled(self.text_of(value, name), {}), strip)(),)
+            case ast.Call(func=ast.Attribute(attr="Template"), args=[value]):
+                return self.text_of(value, name)
+        raise self.checkout.refusal(self.path, f"has no text in {name}")
+
+
+def filled(text: Text, values: Mapping[str, str]) -> str:
+    """The text with its slots filled; raises ConfigError for a slot without a value."""
+    unknown = [part.expression for part in text if isinstance(part, Slot) and part.expression not in values]
+    if unknown:
+        raise ConfigError(f"the release's text has a place for {unknown[0]}, which is not known here")
+    return "".join(values[part.expression] if isinstance(part, Slot) else part for part in text)

@@ -1,0 +1,52 @@
+"""Small made folders of the layout of a release's checkout, with words of our own."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+DSG: Mapping[str, str] = {
+    "dsg/query_utils.py": '''
+import string
+raise SystemExit("a checkout is never run")
+_PROMPT_TEMPLATE = string.Template("""
+$preamble
+
+$examples
+
+$test_input_output
+""".strip())
+_EXAMPLES_TEMPLATE = string.Template("""
+$input_name: $input
+$output_name: $output""".strip())
+_TEST_TEMPLATE = string.Template("""
+$input_name: $test_input
+$output_name: """.lstrip())
+_TUPLE_PREAMBLE = """Say what is there.
+""".strip()
+_DEPENDENCY_PREAMBLE = """Say what needs what.""".strip()
+_QUESTION_PREAMBLE = """Ask.""".strip()
+TIFA160_ICL_TRAIN_IDS = ["second"]
+''',
+    "dsg/data/tifa160-dev-anns.csv": """item_id,text,proposition_id,dependency,tuple,question_natural_language
+first,a dog,1,0,entity - whole (dog),Is there a dog?
+second,"a cup, blue",1,0,entity - whole (cup),Is there a cup?
+second,"a cup, blue",2,1,"attribute -  color (cup, blue)",Is the cup blue?
+""",
+}
+TIFA: Mapping[str, str] = {
+    "tifascore/question_gen.py": '''
+raise SystemExit("a checkout is never run")
+categories = ["animal", "color"]
+prompt = """
+Ask two questions.
+
+Description: """
+''',
+}
+
+
+def write(folder: Path, files: Mapping[str, str]) -> str:
+    for path, text in files.items():
+        file = folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return str(folder)

@@ -1,0 +1,181 @@
+"""A metric asks in the words of a folder: of a release's checkout, or of templates of one's own."""
+
+import pickle
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.metrics.clipscore import ClipScoreConfig
+from plumbline.operators.metrics.dsg import DsgConfig
+from plumbline.operators.metrics.gpt4v_eval import Gpt4vEvalConfig
+from plumbline.operators.metrics.llmscore import LlmScoreConfig
+from plumbline.operators.metrics.sentence_matching import SentenceMatchingConfig
+from plumbline.operators.metrics.tifa import TifaConfig
+from plumbline.operators.metrics.vq2 import Vq2Config
+from plumbline.operators.metrics.worded import Worded, prompt_template
+from plumbline.operators.metrics.writing import UnreadableReply
+from tests.bench_of import plan_bench, write_benchmark
+from tests.commands import refusal
+from tests.operators.metrics import made_releases
+from tests.operators.metrics.scripted import run
+from tests.operators.tiny import CLIP_FLANT5
+
+
+def settled(metric: Any) -> Any:
+    return metric.settled(lambda role: CLIP_FLANT5)
+
+
+@pytest.fixture
+def dsg(tmp_path: Path) -> DsgConfig:
+    """DSG in the words of a made checkout, whose code ends a process that runs it."""
+    made: DsgConfig = settled(DsgConfig(wording=made_releases.write(tmp_path / "DSG", made_releases.DSG), seed=3))
+    return made
+
+
+EXAMPLE = "input: a cup, blue\noutput: 1 | entity - whole (cup)\n2 | attribute - color (cup, blue)"
+OF_TUPLES = "input: a cup, blue\n1 | entity - whole (cup)\n2 | attribute - color (cup, blue)\noutput: "
+
+
+def test_dsg_asks_in_its_releases_words_and_passes_tuples_on_as_they_were_written(dsg: DsgConfig) -> None:
+    said = "1 | entity -  whole (dog)\n3 | global (old, $5)"
+    rounds = [[f" {said}\n\ninput: more"], ["1 | Is there a dog?\n3 | Old", "1 | 0\n3 | 0, 1"]]
+    questions, asked = run(dsg.write("a  dog {x}"), *rounds)
+    assert [request.messages[0].text for requests in asked for request in requests] == [
+        f"Say what is there.\n\n{EXAMPLE}\n\ninput: a  dog {{x}}\noutput: ",
+        f"Ask.\n\n{OF_TUPLES}1 | Is there a cup?\n2 | Is the cup blue?\n\ninput: a  dog {{x}}\n{said}\noutput: ",
+        f"Say what needs what.\n\n{OF_TUPLES}1 | 0\n2 | 1\n\ninput: a  dog {{x}}\n{said}\noutput: ",
+    ]
+    assert {(request.max_tokens, request.temperature, request.seed, request.stop) for request in asked[1]} == {
+        (500, 0.0, 3, ())
+    }
+    assert [(one.text, one.kind, one.span, one.parents) for one in questions] == [
+        ("Is there a dog?", "entity - whole", "dog", ()), ("Old", "global", "$5", ("1",)),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("tuples", "questions", "dependencies"),
+    [
+        ("There is a dog.", "1 | Is there a dog?", "1 | 0"),
+        ("1 | entity - whole (dog)", "Of course:\n1 | Is there a dog?", "1 | 0"),
+        ("1 | entity - whole (dog)", "1 | Is there a dog?", "1 | none"),
+    ],
+)
+def test_a_reply_that_stops_the_release_is_unreadable_and_asked_for_once(
+    dsg: DsgConfig, tuples: str, questions: str, dependencies: str
+) -> None:
+    rounds = [[tuples], [questions, dependencies]]
+    with pytest.raises(UnreadableReply, match="as the release's code reads it"):
+        run(dsg.write("a dog"), *(rounds if "|" in tuples else rounds[:1]))
+
+
+def test_tifa_asks_in_its_releases_words_and_reads_the_lines_below_its_heading(tmp_path: Path) -> None:
+    folder = made_releases.write(tmp_path, made_releases.TIFA)
+    metric = settled(TifaConfig(wording=folder, filter=False))
+    reply = (
+        ": dog\nActivities:\nColors:\nCounting:\nOther attributes:\nQuestions and answers are below:\n"
+        "About dog (animal):\nQ: what is it?\nChoices: cat, dog\nA: dog\nA: cat\n"
+        "About old (age):\nQ: how old is it?\nChoices: old, young\nA: old"
+    )
+    (question,), ((request,),) = run(metric.write("a  dog"), [reply])
+    assert request.messages[0].text == "\nAsk two questions.\n\nDescription: a  dog\nEntities"
+    assert (request.max_tokens, request.temperature, request.stop) == (700, 0.0, ("\n\n", "<|endoftext|>"))
+    assert (question.text, question.choices, question.answer, question.kind, question.span, question.start) == (
+        "what is it?", ("cat", "dog"), "dog", "animal", "dog", 3,
+    )  # fmt: skip
+    with pytest.raises(UnreadableReply):
+        run(metric.write("a dog"), ["About dog (animal):\nQ: what is it?\nChoices: cat, dog\nA: dog"])
+
+
+def test_a_wording_has_keys_of_its_own_by_what_is_read_and_not_by_its_folder(tmp_path: Path) -> None:
+    def asking(name: str, files: Mapping[str, str]) -> Any:
+        return settled(DsgConfig(wording=made_releases.write(tmp_path / name, files))).asking()
+
+    other = {**made_releases.DSG, "dsg/query_utils.py": made_releases.DSG["dsg/query_utils.py"].replace("Ask.", "Ask!")}
+    first, same, changed = asking("a", made_releases.DSG), asking("b", made_releases.DSG), asking("c", other)
+    assert first == same and len({str(each) for each in (first, changed, DsgConfig().asking())}) == 3
+    more = asking("d", {**made_releases.DSG, "README.md": "Read me."})
+    assert more == first
+
+
+def test_templates_of_ones_own_stand_in_for_ours_and_ours_for_the_rest(tmp_path: Path) -> None:
+    ours = prompt_template("dsg_tuples")
+    (tmp_path / "dsg_tuples.txt").write_text(ours)
+    assert settled(DsgConfig(wording=str(tmp_path))).asking() == DsgConfig().asking(), "the same words, the same keys"
+    (tmp_path / "dsg_tuples.txt").write_text("Split it.\n")
+    metric = settled(DsgConfig(wording=str(tmp_path), replies="text", max_tokens=9))
+    _, rounds = run(metric.write("a dog"), ["1 | global (x)"], ["1 | is x?", "1 | 0"])
+    texts = [request.messages[0].text for requests in rounds for request in requests]
+    assert texts[0] == "Split it.\nDescription:\na dog\nTuples:\n" and rounds[0][0].max_tokens == 9
+    assert texts[1].startswith(prompt_template("dsg_questions"))
+    assert metric.asking() != DsgConfig(max_tokens=9).asking()
+
+
+def test_a_judges_template_is_filled_in_as_ours_is(tmp_path: Path) -> None:
+    (tmp_path / "gpt4v_eval.txt").write_text("Does it fit {prompt}?\n")
+    metric = settled(Gpt4vEvalConfig(wording=str(tmp_path)))
+    _, ((request,),) = run(metric.inspect("a {prompt}"), ['{"rating": 9, "rationale": ""}'])
+    assert request.messages[0].text.startswith("Does it fit a {prompt}?\nReply with one JSON object")
+    assert metric.judging() != Gpt4vEvalConfig().judging()
+    (tmp_path / "llmscore_describe.txt").write_text("{caption} {regions} {width} {height}: say it at length.\n")
+    described = settled(LlmScoreConfig(wording=str(tmp_path)))
+    assert described.describing() != LlmScoreConfig().describing() and described.judging() == LlmScoreConfig().judging()
+
+
+def test_a_worker_refuses_a_folder_that_was_changed_after_the_plan(dsg: DsgConfig) -> None:
+    assert dsg.wording is not None and settled(dsg) == dsg
+    sent = pickle.dumps(dsg)
+    query = Path(dsg.wording) / "dsg/query_utils.py"
+    query.write_text(query.read_text().replace("Say what is there.", "Say all."))
+    with pytest.raises(ConfigError, match=r"expected .*: its files were changed"):
+        next(pickle.loads(sent).write("a dog"))
+    with pytest.raises(ConfigError, match=r"dsg wording: .* start again without wording_digest"):
+        settled(dsg)
+
+
+REFUSED: list[tuple[Worded, Mapping[str, str], str]] = [
+    (DsgConfig(), {"README.md": ""}, r"a checkout of j-min/DSG \(dsg/query_utils.py\) or templates \(dsg_tuples.txt, "),
+    (Vq2Config(), made_releases.DSG, r"expected templates \(vq2_spans.txt, .* has neither"),
+    (TifaConfig(), made_releases.DSG, r"a checkout of Yushi-Hu/tifa \(tifascore/question_gen.py\)"),
+    (DsgConfig(), {"dsg/query_utils.py": made_releases.DSG["dsg/query_utils.py"]},
+     "dsg/data/tifa160-dev-anns.csv is missing; name the root of an unchanged checkout of https://github.com/j-min/DSG"),
+    (TifaConfig(), {"tifascore/question_gen.py": "prompt = 1 +"}, "question_gen.py is no Python"),
+    (TifaConfig(), {"tifascore/question_gen.py": "categories = []"}, "assigns nothing to prompt"),
+    (TifaConfig(), {"tifascore/question_gen.py": "prompt = open('x').read()"}, "has no text in prompt"),
+    (TifaConfig(), {"tifascore/question_gen.py": "prompt = 'x'\ncategories = [y]"}, "has no literal in categories"),
+    (Gpt4vEvalConfig(), {"gpt4v_eval.txt": "Rate it."}, r"gpt4v_eval.txt lacks \{prompt\}, which is filled in"),
+    (SentenceMatchingConfig(), {}, "asks no model in words of its own"),
+    (DsgConfig(temperature=1.0), made_releases.DSG, "dsg temperature: 1.0 is not heeded .* set it to 0.0"),
+    (DsgConfig(replies="json"), made_releases.DSG, "dsg replies: json is not heeded .* of j-min/DSG"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("metric", "files", "problem"), REFUSED)
+def test_what_cannot_be_asked_in_is_refused_with_the_file_that_is_expected(
+    metric: Any, files: Mapping[str, str], problem: str, tmp_path: Path
+) -> None:
+    folder = made_releases.write(tmp_path, files)
+    with pytest.raises(ConfigError, match=problem):
+        settled(replace(metric, wording=folder))
+
+
+def test_the_plan_refuses_a_folder_that_is_not_there_and_other_metrics_have_no_wording(tmp_path: Path) -> None:
+    words = ("sweep=shapes", f"store={tmp_path}/store", "cluster=here", "dry_run=true")
+    line = refusal("sweep", *words, "metric=[dsg]", f"metrics.dsg.wording={tmp_path}/none")
+    assert "dsg wording: expected a checkout of j-min/DSG" in line and "and " + str(tmp_path / "none") in line
+    assert "wording" not in ClipScoreConfig.__dataclass_fields__
+
+
+def test_a_plan_writes_down_what_the_folder_holds(tmp_path: Path) -> None:
+    bench = write_benchmark(tmp_path / "bench")
+    made_releases.write(tmp_path / "DSG", made_releases.DSG)
+    more = ("metric=[dsg]", f"metrics.dsg.wording={tmp_path}/DSG")
+    planned, ours = (plan_bench(bench, tmp_path / "store", *words) for words in (more, more[:1]))
+    metric: Any = planned.config.metrics["dsg"]
+    assert metric.wording == str(tmp_path / "DSG") and len(metric.wording_digest) == 16
+    keys = [plan.plan.recipes["dsg"]["questions"].digest for plan in (planned, ours)]
+    assert keys[0] != keys[1]
