@@ -29,7 +29,14 @@ from plumbline.operators.metrics.question_list import read_questions, require_as
 from plumbline.operators.metrics.table import AnyMetric
 from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
-from plumbline.operators.stages.graph import GraphNode, check_clips, check_models, make_nodes, need_sources
+from plumbline.operators.stages.graph import (
+    GraphNode,
+    check_clips,
+    check_models,
+    make_nodes,
+    need_sources,
+    require_comparison,
+)
 from plumbline.operators.stages.question_pack import PackIndex
 from plumbline.operators.stages.questions import QuestionsStage, kept_questions
 from plumbline.operators.stages.stage import Inputs, Stage, StageOptions, Upstream
@@ -195,11 +202,8 @@ class Scorer:
                 f"sources: {' and '.join(comparing)} compares edited images with their sources; give the image "
                 "that each was edited from"
             )
-        if given and not comparing:
-            raise ConfigError(
-                f"sources: {' and '.join(wanted)} would ignore them; leave them out, or use a metric that "
-                "looks at them, such as source_ssim (docs/edits.md)"
-            )
+        if given:
+            require_comparison(wanted, comparing)
 
     def _tables_of(self, loaded: LoadedNode, names: Sequence[str], call: Call) -> Mapping[str, pa.Table]:
         """The stage's tables, by metric; of what a model makes of prompts alone, those that it made before."""

@@ -69,6 +69,8 @@ class Metric(Checked, ABC):
     """Its keys that name a role among the sweep's models."""
     ranks: ClassVar[bool] = True
     """Whether one score is better than another; what only says how images are, ranks nothing."""
+    quotes: ClassVar[bool] = False
+    """Whether it scores only by prompts that quote words."""
     ends: ClassVar[str] = "scores"
     """The last stage of its chain; what only has texts written ends before any image is looked at."""
 

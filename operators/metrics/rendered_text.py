@@ -42,6 +42,7 @@ class RenderedTextConfig(Metric):
     )
     chain: ClassVar[tuple[str, ...]] = ("questions", "modules", "scores")
     role_keys: ClassVar[tuple[str, ...]] = ("reader",)
+    quotes: ClassVar[bool] = True
     reader: str = "ocr"
     """The role of the model that reads text in images."""
     measure: Measure = "longtext_bench"

@@ -1,6 +1,6 @@
 """The graph that metrics' chains make: one node for every stage and model, and whether it can be served at all."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from plumbline.operators.errors import ConfigError
@@ -55,6 +55,15 @@ def check_models(nodes: Sequence[GraphNode], models: Mapping[str, ModelConfig]) 
 def need_sources(metrics: Mapping[str, Metric]) -> list[str]:
     """The names of those metrics that compare edited images with their sources."""
     return [name for name, metric in metrics.items() if any(STAGES[stage].compares for stage in metric.chain)]
+
+
+def require_comparison(wanted: Collection[str], comparing: Collection[str]) -> None:
+    """Raises ConfigError for sources of edits where none of the metrics that are wanted looks at them."""
+    if not comparing:
+        raise ConfigError(
+            f"sources: {' and '.join(wanted)} would ignore them; leave them out, or use a metric that looks at them, "
+            "such as source_ssim (docs/edits.md)"
+        )
 
 
 def check_clips(nodes: Sequence[GraphNode], models: Mapping[str, ModelConfig], clips: Clips) -> None:

@@ -1,14 +1,16 @@
 """Flow-Factory's wire: lists of prompts and of base64 images or frames, one reward each.
 
 Source: X-GenGroup/Flow-Factory 696af07, src/flow_factory/rewards/my_reward_remote.py. Its client raises for an `error`
-in a reply of 200, and asks three times where the status is another. It sends `condition_images` and
-`condition_videos`, which an edit starts from, only to a reward whose `required_fields` name them. In `kwargs` it sends
-further columns of a data set, each as a list beside the images. Its own Soft-TIFA reward (geneval2_soft_tifa, of pull
-request #180) reads `vqa_list`, or the `vqa_list` of `metadata`, as JSON or as the text of it; so does this wire.
+in a reply of 200, and asks three times where the status is another. It sends what an edit starts from as
+`condition_images` and `condition_videos`, a list beside every image, where its samples have them (a0b2bc5, the same
+file, and _compute_pointwise_batch in reward_processor.py). In `kwargs` it sends further columns of a data set, each as
+a list beside the images. Its own Soft-TIFA reward (geneval2_soft_tifa, of pull request #180) reads `vqa_list`, or the
+`vqa_list` of `metadata`, as JSON or as the text of it; so does this wire.
 """
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -16,7 +18,6 @@ from pydantic.dataclasses import dataclass as checked
 from pydantic_core import from_json
 
 from plumbline.operators.wires.wire import (
-    SOURCE_IMAGE,
     Answers,
     BadRequest,
     JsonWire,
@@ -35,14 +36,16 @@ from plumbline.operators.wires.wire import (
 
 @checked(frozen=True)
 class ComputeForm:
-    """Prompts, and for each an image or a video. A sample with a condition gets SOURCE_IMAGE in place of a reward."""
+    """Prompts, and for each an image or a video."""
 
     prompt: list[str]
     image: list[str] | None = None
     video: list[list[str]] | None = None
     """Frames."""
-    condition_images: list[Any] | None = None
-    condition_videos: list[Any] | None = None
+    condition_images: list[list[str]] | None = None
+    """Beside every image, those that it was edited from."""
+    condition_videos: list[list[list[str]]] | None = None
+    """Beside every video, the frames of those that it was edited from."""
     kwargs: dict[str, Any] | None = None
     """Further columns; `vqa_list` and `metadata` are read if the metric scores by questions that come with images."""
 
@@ -66,14 +69,18 @@ class FlowFactoryWire(JsonWire):
         require_alike(len(each), len(form.prompt))
         metrics = served.one()
         questions = (
-            _questions(form.kwargs or {}, len(each)) if served.packed.intersection(metrics) else [None] * len(each)
+            _questions(form.kwargs or {}, len(each)) if served.needing("questions", metrics) else [None] * len(each)
         )
-        error = SOURCE_IMAGE if any([*(form.condition_images or ()), *(form.condition_videos or ())]) else None
+        rows = zip(each, form.prompt, questions, _conditions(form, len(each)), strict=True)
         return [
             ScoreRequest(
-                tuple(decoded(frame, f"image.{place}") for frame in frames), prompt, metrics, error, questions=listed
+                tuple(decoded(frame, f"image.{place}") for frame in frames),
+                prompt,
+                metrics,
+                questions=listed,
+                sources=tuple(decoded(source, f"condition_images.{place}") for source in sources),
             )
-            for place, (frames, prompt, listed) in enumerate(zip(each, form.prompt, questions, strict=True))
+            for place, (frames, prompt, listed, sources) in enumerate(rows)
         ]
 
     def answer(self, asked: Sequence[ScoreRequest], answers: Answers, served: Served) -> Reply:
@@ -86,10 +93,21 @@ class FlowFactoryWire(JsonWire):
         form = {"prompt": [request.prompt for request in asked], **shown}
         if any(request.questions is not None for request in asked):
             form["kwargs"] = {"vqa_list": [request.questions for request in asked]}
+        if any(request.sources for request in asked):
+            form["condition_images"] = [[as_base64(source) for source in request.sources] for request in asked]
         return json.dumps(form).encode()
 
     def told(self, document: Any, asked: Sequence[ScoreRequest]) -> Answers:
         return told_rewards(document["rewards"], asked)
+
+
+def _conditions(form: ComputeForm, images: int) -> list[list[str]]:
+    """Beside every image all that it was edited from: images, and the frames of videos."""
+    pictures = form.condition_images or [[] for _ in range(images)]
+    videos = form.condition_videos or [[] for _ in range(images)]
+    require_alike(images, len(pictures), "entry of `condition_images`")
+    require_alike(images, len(videos), "entry of `condition_videos`")
+    return [[*shown, *chain(*films)] for shown, films in zip(pictures, videos, strict=True)]
 
 
 def _questions(columns: Mapping[str, Any], images: int) -> list[Any]:

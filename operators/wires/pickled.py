@@ -3,7 +3,9 @@
 Sources: verl-project/verl-omni, docs/start/http_scorer.md and verl_omni/utils/reward_score/http_scorer_client.py, which
 raises for an `error` of a reply of 200 and asks again after 408, 429 and 5xx; yifan123/flow_grpo, flow_grpo/rewards.py,
 which reads `outputs` and asks again after 500, and after 429 and 503 with Retry-After; PKU-YuanGroup/Edit-R1 4217f25,
-flow_grpo/rewards.py, whose edits bring what they start from as `ref_images`.
+flow_grpo/rewards.py (`mllm_score_continue`), whose edits bring what they start from as `ref_images`, one beside every
+image, to /mode/logits_non_cot of reward_server/reward_server.py; it reads `scores`, asks again after 500, and after 429
+and 503 with Retry-After, and stops at a reply without `scores`.
 """
 
 import pickle
@@ -12,7 +14,6 @@ from typing import Any
 
 from plumbline.operators.wires.unpickle import unpickle
 from plumbline.operators.wires.wire import (
-    SOURCE_IMAGE,
     Answers,
     BadRequest,
     Reply,
@@ -50,8 +51,15 @@ class PickledWire(Wire):
         if not isinstance(prompts, (list, tuple)) or not all(isinstance(prompt, str) for prompt in prompts):
             raise BadRequest("prompts: expected a list of text; what is measured here is how images fit their prompts")
         require_alike(len(images), len(prompts))
-        error, metrics = SOURCE_IMAGE if document.get("ref_images") else None, served.one()
-        return [ScoreRequest((image,), prompt, metrics, error) for image, prompt in zip(images, prompts, strict=True)]
+        sources = document.get("ref_images") or [None] * len(images)
+        if not isinstance(sources, (list, tuple)) or not all(isinstance(source, bytes | None) for source in sources):
+            raise BadRequest("ref_images: expected a list of encoded images as bytes, or None where there is no source")
+        require_alike(len(images), len(sources), "entry of `ref_images`")
+        metrics, rows = served.one(), zip(images, prompts, sources, strict=True)
+        return [
+            ScoreRequest((image,), prompt, metrics, sources=(source,) if source else ())
+            for image, prompt, source in rows
+        ]
 
     def answer(self, asked: Sequence[ScoreRequest], answers: Answers, served: Served) -> Reply:
         failed = self.refusal(answers)
@@ -61,14 +69,31 @@ class PickledWire(Wire):
         return _pickled({"scores": scores, "outputs": scores}, 200)
 
     def ask(self, asked: Sequence[ScoreRequest]) -> bytes:
-        images = [image_alone(request, self.name) for request in asked]
-        return _pickled({"images": images, "prompts": [request.prompt for request in asked], "metadata": {}}, 200).body
+        images = [image_alone(request._replace(sources=()), self.name) for request in asked]
+        form = {"images": images, "prompts": [request.prompt for request in asked], "metadata": {}}
+        if any(request.sources for request in asked):
+            form["ref_images"] = [_one_source(request, self.name) for request in asked]
+        return _pickled(form, 200).body
 
     def told(self, document: Any, asked: Sequence[ScoreRequest]) -> Answers:
         return told_rewards(document["scores"] if "scores" in document else document["outputs"], asked)
 
     def refuse(self, status: int, message: str) -> Reply:
         return _pickled({"error": message}, status)
+
+
+class EditR1Wire(PickledWire):
+    """The same at the address at which Edit-R1 asks for rewards of edits."""
+
+    name = "edit_r1"
+    path = "/mode/logits_non_cot"
+    purpose = "Edit-R1's scorer of edits: the same pickle with `ref_images`, one beside every image."
+
+
+def _one_source(request: ScoreRequest, wire: str) -> bytes | None:
+    if len(request.sources) > 1:
+        raise BadRequest(f"the wire {wire} has no place for {len(request.sources)} sources")
+    return request.sources[0] if request.sources else None
 
 
 def _pickled(value: Any, status: int) -> Reply:

@@ -10,6 +10,7 @@ from pydantic.dataclasses import dataclass as checked
 
 from plumbline.operators.errors import RowError
 from plumbline.operators.metrics.question_list import require_asker
+from plumbline.operators.stages.graph import require_comparison
 from plumbline.operators.wires.wire import (
     Answers,
     JsonWire,
@@ -30,13 +31,15 @@ from plumbline.operators.wires.wire import (
 class ScoreForm:
     """Images and prompts of one length, and the metrics that are wanted; all that are served by default."""
 
-    images: list[str | bytes | list[str]]
+    images: list[str | bytes | list[str | bytes]]
     """Each in base64, as bytes in multipart parts of this name: an image, or a video's file (MP4, MOV, WebM, Matroska,
-    AVI); or as a list of a video's frames in base64."""
+    AVI); or as a list of a video's frames."""
     prompts: list[str]
     metrics: list[str] | None = None
     questions: list[Any] | None = None
     """Beside every image the list of questions to score it by (operators/metrics/question_list.py), or null."""
+    sources: list[str | bytes | list[str | bytes] | None] | None = None
+    """Beside every image the one that it was edited from, or a list of several; null or nothing where there is none."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ class ScoreWire(JsonWire):
     name = "score"
     path = "/score"
     form = ScoreForm
-    parts = ("images",)
+    parts = ("images", "sources")
     reply_form = ScoreReply
     purpose = "Scores of images or videos for the prompts beside them."
     roster = "/rewards"
@@ -69,16 +72,25 @@ class ScoreWire(JsonWire):
         form = read_form(FORM, document)
         require_alike(len(form.images), len(form.prompts))
         metrics = served.wanted(form.metrics)
-        each = [image if isinstance(image, list) else [image] for image in form.images]
         questions = form.questions or [None] * len(form.images)
+        sources = form.sources or [None] * len(form.images)
         if form.questions is not None:
             require_alike(len(form.images), len(form.questions), "entry of `questions`")
-            require_asker(metrics, served.packed.intersection(metrics))
+            require_asker(metrics, served.needing("questions", metrics))
+        if form.sources is not None:
+            require_alike(len(form.images), len(form.sources), "entry of `sources`")
+            require_comparison(metrics, served.needing("sources", metrics))
         return [
             ScoreRequest(
-                tuple(decoded(frame, f"images.{place}") for frame in frames), prompt, metrics, questions=listed
+                _each(image, f"images.{place}"),
+                prompt,
+                metrics,
+                questions=listed,
+                sources=_each(source, f"sources.{place}"),
             )
-            for place, (frames, prompt, listed) in enumerate(zip(each, form.prompts, questions, strict=True))
+            for place, (image, prompt, listed, source) in enumerate(
+                zip(form.images, form.prompts, questions, sources, strict=True)
+            )
         ]
 
     def answer(self, asked: Sequence[ScoreRequest], answers: Answers, served: Served) -> Reply:
@@ -102,11 +114,19 @@ class ScoreWire(JsonWire):
         }
         if any(request.questions is not None for request in asked):
             form["questions"] = [request.questions for request in asked]
+        if any(request.sources for request in asked):
+            form["sources"] = [[as_base64(source) for source in request.sources] for request in asked]
         return json.dumps(form).encode()
 
     def told(self, document: Any, asked: Sequence[ScoreRequest]) -> Answers:
         rows = zip(asked, document["scores"], document["errors"], strict=True)
         return [{name: _told(scores[name], errors.get(name)) for name in one.metrics} for one, scores, errors in rows]
+
+
+def _each(shown: str | bytes | list[str | bytes] | None, where: str) -> tuple[bytes, ...]:
+    """The bytes of an image, of each of several, or none."""
+    each = shown if isinstance(shown, list) else [] if shown is None else [shown]
+    return tuple(decoded(image, where) for image in each)
 
 
 def _told(score: Any, error: Any) -> MetricAnswer:

@@ -12,6 +12,7 @@ KINDS = Extensions[type[Wire]](
         "score": "plumbline.operators.wires.score:ScoreWire",
         "flow_factory": "plumbline.operators.wires.flow_factory:FlowFactoryWire",
         "pickled": "plumbline.operators.wires.pickled:PickledWire",
+        "edit_r1": "plumbline.operators.wires.pickled:EditR1Wire",
         "openai_chat": "plumbline.operators.wires.openai_chat:OpenAiChatWire",
     },
     Wire,

@@ -15,13 +15,20 @@ TrlReward = Callable[..., list[float | None]]
 
 
 def trl_reward(
-    scorer: Scorer, metric: str, *, images: str = "image", texts: str = "completions", questions: str | None = None
+    scorer: Scorer,
+    metric: str,
+    *,
+    images: str = "image",
+    texts: str = "completions",
+    questions: str | None = None,
+    sources: str | None = None,
 ) -> TrlReward:
     """A function for `reward_funcs` of TRL's trainers.
 
     `images` is the column with an image, or a list of them, beside every completion; `texts` is what they are held
     against: `completions` for a policy that describes images, `prompts`, or another column. `questions` is the column
-    with the questions by which a metric with a benchmark's own scores. Where there is no score the reward is None; of a
+    with the questions by which a metric with a benchmark's own scores, and `sources` the one with the image that each
+    was edited from, or a list of them. Where there is no score the reward is None; of a
     metric whose lower score is the better one it is the negative. Raises ConfigError for a metric that the scorer does
     not have.
     """
@@ -32,12 +39,13 @@ def trl_reward(
 
     def reward(completions: Sequence[Any], prompts: Sequence[Any] = (), **columns: Any) -> list[float | None]:
         written = {"prompts": prompts, "completions": completions, **columns}
-        for name in filter(None, (images, texts, questions)):
+        for name in filter(None, (images, texts, questions, sources)):
             if name not in written:
                 raise ConfigError(f"no column is called {name!r}; the trainer gives {', '.join(written)}")
         lists = written[questions] if questions is not None else None
+        before = [_shown(source) for source in written[sources]] if sources is not None else None
         shown, asked = [_shown(image) for image in written[images]], [_text(text) for text in written[texts]]
-        table = scorer.score(shown, asked, [metric], lists)
+        table = scorer.score(shown, asked, [metric], lists, before)
         scores: list[float | None] = table.column("score").to_pylist()
         return [-score if score is not None and falling else score for score in scores]
 

@@ -1,11 +1,12 @@
 """UniRL's wire: requests of histories with base64 images or videos, each with the rewards that it wants.
 
 Source: Tencent-Hunyuan/UniRL 1a7b501, unirl-reward-service/reward_service/schemas.py (the forms) and
-unirl/reward/remote.py (the client, which sends a video as a whole MP4, an edit's source as a turn before the result,
-and takes a reward that is named in `errors` as a failed sample; of 0e713d6, with `require_identity_echo` it wants back
-what it knows each sample by); unirl-reward-service/reward_service/scorers/geneval2.py (`metadata.vqa_list`); of
-38572ad, benchmarks/core/score.py (the runner, which asks a question that is false of its picture, and refuses a server
-that answers above 0.5).
+unirl/reward/remote.py (the client, which sends a video as a whole MP4, an edit's source as a turn before the result
+with the same text, and takes a reward that is named in `errors` as a failed sample; of 0e713d6, with
+`require_identity_echo` it wants back what it knows each sample by); unirl-reward-service/reward_service/scorers,
+geneval2.py (`metadata.vqa_list`) and editreward.py (the first turn's image is the source); of 38572ad,
+benchmarks/core/score.py (the runner, which asks a question that is false of its picture, and refuses a server that
+answers above 0.5).
 """
 
 import json
@@ -17,7 +18,6 @@ from pydantic.dataclasses import dataclass as checked
 
 from plumbline.operators.errors import RowError
 from plumbline.operators.wires.wire import (
-    SOURCE_IMAGE,
     Answers,
     BadRequest,
     JsonWire,
@@ -61,8 +61,8 @@ IDENTITY = ("request_id", "sample_id", "group_id", "source_rank", "policy_versio
 
 @checked(frozen=True)
 class RewardForm:
-    """One sample: the last turn's image or video, for its text. Media beside it are what an edit or an animation starts
-    from.
+    """One sample: the last turn's image or video, for its text. Images and videos before it, and an image beside its
+    video, are its sources: what an edit or an animation starts from.
     """
 
     history: list[Turn]
@@ -120,14 +120,14 @@ class UniRlWire(JsonWire):
         )
 
     def ask(self, asked: Sequence[ScoreRequest]) -> bytes:
-        turns = [{"text": one.prompt, "image_b64": as_base64(single_image(one, self.name))} for one in asked]
+        shown = [[*one.sources, single_image(one, self.name)] for one in asked]
         forms = [
             {
-                "history": [turn],
+                "history": [{"text": one.prompt, "image_b64": as_base64(image)} for image in images],
                 "required_rewards": list(one.metrics),
                 "metadata": one.questions and {"vqa_list": one.questions},
             }
-            for turn, one in zip(turns, asked, strict=True)
+            for images, one in zip(shown, asked, strict=True)
         ]
         return json.dumps({"requests": forms}).encode()
 
@@ -141,21 +141,27 @@ class UniRlWire(JsonWire):
 
 def _asked(request: RewardForm, served: Served, place: int) -> ScoreRequest:
     metrics = served.wanted(request.required_rewards)
-    media = [name for turn in request.history for name in turn.media()]
     last = request.history[-1] if request.history else None
-    questions = (request.metadata or {}).get("vqa_list") if served.packed.intersection(metrics) else None
+    questions = (request.metadata or {}).get("vqa_list") if served.needing("questions", metrics) else None
     identity = {name: value for name in IDENTITY if (value := getattr(request, name)) is not None} or None
     asked = ScoreRequest((), last.text if last else "", metrics, questions=questions, identity=identity)
     if last is None or not last.media():
         return asked._replace(error=NO_IMAGE)
     if last.video_b64 is not None and last.video_path is not None:
         raise BadRequest(f"requests.{place}: expected video_b64 or video_path, found both")
-    if len(media) > 1:
-        return asked._replace(error=SOURCE_IMAGE)
+    asked = asked._replace(sources=_sources(request.history, place))
     if last.video_path is not None:
         return asked._replace(path=last.video_path)
     encoded = last.image_b64 if last.video_b64 is None else last.video_b64
     return asked._replace(images=(decoded(encoded or "", f"requests.{place}"),))
+
+
+def _sources(history: Sequence[Turn], place: int) -> tuple[bytes, ...]:
+    """What an edit or an animation starts from; of a video at a path on an earlier turn nothing is read."""
+    *earlier, last = history
+    media = [getattr(turn, name) for turn in earlier for name in turn.media() if name != "video_path"]
+    beside = [last.image_b64] if last.image_b64 is not None and len(last.media()) > 1 else []
+    return tuple(decoded(encoded, f"requests.{place}") for encoded in [*media, *beside])
 
 
 def _identity(asked: ScoreRequest, served: Served) -> dict[str, Any]:

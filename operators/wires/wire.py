@@ -5,7 +5,8 @@ import binascii
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
@@ -18,6 +19,8 @@ from plumbline.operators.wires.multipart import MULTIPART, read_multipart
 JSON = "application/json"
 REQUEST_PART = "request"
 """The part of a multipart body that is JSON."""
+Need = Literal["sources", "questions", "words"]
+"""What a metric has no score without: the image that was edited, a benchmark's own questions, or words in quotes."""
 
 
 class BadRequest(PlumblineError):
@@ -42,6 +45,8 @@ class ScoreRequest(NamedTuple):
     questions: Any = None
     """The list that came with the image, as it came: what metrics with a benchmark's own questions score it by. Its
     forms: operators/metrics/question_list.py."""
+    sources: tuple[bytes, ...] = ()
+    """The images that it was edited from, encoded; those that are no image cost only the metrics that look at them."""
     identity: Mapping[str, Any] | None = None
     """What the client knows the image by, for the reply; it decides no score."""
 
@@ -65,10 +70,18 @@ class Served(NamedTuple):
     """Metrics whose lower score is the better one."""
     unranked: frozenset[str] = frozenset()
     """Metrics of which neither a higher nor a lower score is better."""
-    packed: frozenset[str] = frozenset()
-    """Metrics that score by a benchmark's own questions, which may come with an image; REWARD, where one is a part."""
+    needs: Mapping[Need, frozenset[str]] = MappingProxyType({})
+    """The metrics with each need; the reward is one where a part of it is, or a metric that the sentinel watches."""
     combination: Reward | None = None
     """What makes REWARD of the metrics' scores, where that is served; `metrics` has its digest then."""
+
+    def needing(self, need: Need, metrics: Sequence[str]) -> list[str]:
+        """Those of the metrics that have the need."""
+        return [name for name in metrics if name in self.needs.get(need, ())]
+
+    def needs_of(self, metric: str) -> list[Need]:
+        """All that the metric needs."""
+        return [need for need, metrics in self.needs.items() if metric in metrics]
 
     def order_of(self, metric: str) -> int:
         """1 where a higher score is better, -1 where a lower one is, 0 where neither is."""
@@ -138,7 +151,8 @@ class Wire(ABC):
     form: ClassVar[type | None] = None
     """The dataclass of a JSON request; None for a body of another kind."""
     parts: ClassVar[Sequence[str]] = ()
-    """Fields of the form that may be multipart parts instead, each a list of bytes."""
+    """Fields of the form that may be multipart parts instead, each a list of bytes; or a list of such lists, in parts
+    whose names end in an image's place, as `sources.0`."""
     reply_form: ClassVar[Any] = dict[str, Any]
     media: ClassVar[str] = JSON
     """The content type of requests."""
@@ -228,11 +242,24 @@ class JsonWire(Wire):
             return _from_json(body)
         parts = read_multipart(body, media)
         documents = [_from_json(part) for part in parts.pop(REQUEST_PART, [])]
-        if len(documents) != 1 or not isinstance(documents[0], dict) or not parts.keys().isdisjoint(documents[0]):
+        fields = _fields(parts)
+        if len(documents) != 1 or not isinstance(documents[0], dict) or not fields.keys().isdisjoint(documents[0]):
             raise BadRequest(
                 f"expected one part called {REQUEST_PART}, a JSON object without the fields that are parts of their own"
             )
-        return {**documents[0], **parts}
+        return {**documents[0], **fields}
+
+
+def _fields(parts: Mapping[str, Sequence[bytes]]) -> dict[str, Any]:
+    """The fields that parts are: of `name` a list of bytes, of `name.0`, `name.1` and so on a list of lists."""
+    fields: dict[str, Any] = {}
+    for name, contents in sorted(parts.items(), key=lambda part: (len(part[0]), part[0])):
+        field, dot, place = name.partition(".")
+        of_field = fields.setdefault(field, [])
+        if dot and place != str(len(of_field)):
+            raise BadRequest(f"expected parts {field}.0, {field}.1 and so on, or {field} alone, found {name}")
+        of_field.extend([list(contents)] if dot else contents)
+    return fields
 
 
 def _from_json(text: bytes) -> Any:
@@ -255,14 +282,6 @@ def read_form(form: TypeAdapter[Any], document: Any) -> Any:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(str(part) for part in first["loc"])[:200] or "the body"
         raise BadRequest(f"{where}: {first['msg']}") from error
-
-
-SOURCE_IMAGE = RowError(
-    "source_image",
-    "the request has an image that was edited or animated beside the one to score, and no metric served here looks at "
-    "it; to score the result alone, leave the source out",
-)
-"""Scores of an edit that ignore what was edited would reward the wrong thing, so there are none."""
 
 
 def decoded(encoded: str | bytes, where: str) -> bytes:
@@ -306,9 +325,9 @@ def single_image(request: ScoreRequest, wire: str) -> bytes:
 
 
 def image_alone(request: ScoreRequest, wire: str) -> bytes:
-    """The image of a request on a wire without videos and questions; raises BadRequest for either."""
-    if request.questions is not None:
-        raise BadRequest(f"the wire {wire} has no place for questions")
+    """The image of a request on a wire without videos, questions and sources; raises BadRequest for any of these."""
+    if request.questions is not None or request.sources:
+        raise BadRequest(f"the wire {wire} has no place for {'questions' if request.sources == () else 'sources'}")
     return single_image(request, wire)
 
 

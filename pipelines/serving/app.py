@@ -1,6 +1,7 @@
 """The service over HTTP: who may ask, how much and on which wire, its OpenAPI document; scores come from a Service."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractContextManager
@@ -24,6 +25,7 @@ from plumbline.pipelines.serving.known_pair import KnownPair
 from plumbline.pipelines.serving.listening import has_token
 from plumbline.pipelines.serving.service import ImageAnswers, Service, Unanswered
 
+LOG = logging.getLogger(__name__)
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250)
 
 
@@ -82,7 +84,8 @@ REFUSALS = {
 }
 PAGES = {
     "/health": "Whether a replica is ready.",
-    "/rewards": "The names of the metrics; `orders`: 1 where higher is better, -1 where lower is, 0 where neither is.",
+    "/rewards": "The names of the metrics; `orders`: 1 where higher is better, -1 where lower is, 0 where neither is; "
+    "`needs`: what has to come with an image, sources, questions or a prompt with words in quotes.",
     "/metrics": "Counters for Prometheus.",
     "/openapi.json": "This document.",
 }
@@ -194,6 +197,8 @@ class Gate:
         self.load = service.load
         self.bodies = 0
         """Bytes of the requests that are not answered yet, or whose images still wait."""
+        self.ignoring: set[str] = set()
+        """The wires that brought sources which nobody looked at."""
 
     async def post(self, request: Request) -> Response:
         """Any wire's request."""
@@ -282,14 +287,28 @@ class Gate:
         document = wires[0].parse(body, media)
         call.wire = next(wire for wire in wires if wire.takes(document))
         asked = call.wire.read(document, self.service.served)
-        images = sum(len(one.images) or 1 for one in asked)
+        images = sum((len(one.images) or 1) + len(one.sources) for one in asked)
         if images > self.load.max_request_images:
             raise RefusedRequest(
                 413, f"expected at most {self.load.max_request_images} images, found {images}; send fewer"
             )
         for place, one in enumerate(asked):
             _require_text(one.prompt, place)
-        return asked
+        return [self._without_unused(one, call.wire.name) for one in asked]
+
+    def _without_unused(self, asked: ScoreRequest, wire: str) -> ScoreRequest:
+        """The request without sources that none of its metrics looks at; the log says so once for each wire."""
+        if not asked.sources or self.service.served.needing("sources", asked.metrics):
+            return asked
+        if wire not in self.ignoring:
+            self.ignoring.add(wire)
+            LOG.warning(
+                "requests of the wire %s bring sources of edits, and %s does not look at them; serve a metric that "
+                "does, such as source_ssim (docs/edits.md)",
+                wire,
+                " and ".join(asked.metrics),
+            )
+        return asked._replace(sources=())
 
     async def health(self, request: Request) -> Response:
         """Whether a replica is ready; needs no token."""
@@ -302,10 +321,13 @@ class Gate:
         return _response(as_json(value, 200 if ready else 503), 1)
 
     async def rewards(self, request: Request) -> Response:
-        """The names of the metrics, and of each whether a higher score is better (1), a lower one (-1) or neither."""
+        """The names of the metrics, and of each whether a higher score is better (1), a lower one (-1) or neither, and
+        what it has no score without.
+        """
         served = self.service.served
         orders = {name: served.order_of(name) for name in served.metrics}
-        return self._with_token(request, lambda: as_json({"rewards": list(orders), "orders": orders}))
+        page = {"rewards": list(orders), "orders": orders, "needs": {name: served.needs_of(name) for name in orders}}
+        return self._with_token(request, lambda: as_json(page))
 
     async def metrics(self, request: Request) -> Response:
         """The counters, for Prometheus."""

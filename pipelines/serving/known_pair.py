@@ -1,10 +1,10 @@
 """What a service's metrics say of a picture that fits its prompt and of one that does not, before anybody asks."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from plumbline.operators.wires.known_pictures import PROMPTS, picture_of, questions_about
-from plumbline.operators.wires.wire import MetricAnswer, ScoreRequest, Served
+from plumbline.operators.wires.known_pictures import known_prompts, known_request
+from plumbline.operators.wires.wire import MetricAnswer, Need, Served
 from plumbline.pipelines.serving.service import ScoreBatch
 
 
@@ -29,11 +29,19 @@ KnownPair = Mapping[str, PairScores]
 
 async def score_known_pair(score: ScoreBatch, served: Served) -> KnownPair:
     """Both pictures for one prompt, by all that is served. A failure is an error; the service starts anyway."""
-    prompt, other = PROMPTS[:2]
-    names = tuple(served.metrics)
+    groups: dict[tuple[Need, ...], list[str]] = {}
+    for name in served.metrics:
+        groups.setdefault(tuple(served.needs_of(name)), []).append(name)
+    scored = [await _score_pair(score, served, names, needs) for needs, names in groups.items()]
+    each = {name: scores for of_group in scored for name, scores in of_group.items()}
+    return {name: each[name] for name in served.metrics}
+
+
+async def _score_pair(score: ScoreBatch, served: Served, names: Sequence[str], needs: Sequence[Need]) -> KnownPair:
+    """Both pictures by metrics that need the same."""
+    prompt, other = known_prompts(needs)[:2]
     metrics = served.measured(names)
-    questions = questions_about(prompt) if served.packed else None
-    asked = [ScoreRequest((picture_of(shown),), prompt, metrics, questions=questions) for shown in (prompt, other)]
+    asked = [known_request(prompt, [shown], metrics, needs) for shown in (prompt, other)]
     try:
         good, bad = map(served.with_reward, await score(asked, metrics))
     except Exception as error:
@@ -53,6 +61,6 @@ def explain_known_pair(known_pair: KnownPair) -> Iterator[str]:
     for name, scores in known_pair.items():
         if scores.ordered is False:
             yield (
-                f"{name} does not prefer the picture that fits {PROMPTS[0]!r}: {scores}; check its model, weights and "
-                "options before you train on it"
+                f"{name} does not prefer the known picture that fits its prompt: {scores}; check its model, weights "
+                "and options before you train on it"
             )

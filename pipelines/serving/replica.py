@@ -16,6 +16,7 @@ import pyarrow as pa
 from plumbline.operators.batches import device_lost
 from plumbline.operators.errors import RowError
 from plumbline.operators.scorer import Part, Scorer, ScorerConfig, WrittenQuestions
+from plumbline.operators.stages.graph import need_sources
 from plumbline.operators.wires.wire import MetricAnswer, ScoreRequest
 from plumbline.pipelines.base.cluster import PoolConfig
 from plumbline.pipelines.running.machines import own_resources
@@ -82,7 +83,9 @@ def score_batch(scorer: Scorer, asked: Sequence[ScoreRequest], metrics: Sequence
     """The answers about every image, by metric."""
     images = [one.images[0] if len(one.images) == 1 else one.images for one in asked]
     questions = [one.questions for one in asked] if any(one.questions is not None for one in asked) else None
-    table = scorer.score(images, [one.prompt for one in asked], metrics, questions)
+    comparing = need_sources({name: scorer.metrics[name] for name in metrics})
+    sources = [one.sources for one in asked] if comparing else None
+    table = scorer.score(images, [one.prompt for one in asked], metrics, questions, sources)
     answers: list[dict[str, MetricAnswer]] = [{} for _ in asked]
     columns = (table.column(name).to_pylist() for name in ("image_id", "metric", "score", "error"))
     for place, metric, score, error in zip(*columns, strict=True):

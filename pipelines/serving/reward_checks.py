@@ -6,20 +6,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import count, product
+from itertools import count, cycle, islice, product
 from os import environ
 from statistics import fmean, median
 from time import perf_counter
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, get_args
 
 import httpx
 
 from plumbline.operators.bounds import Checked, Positive, Seconds, Share, at_least
 from plumbline.operators.errors import ConfigError, PlumblineError, check_known, without_secrets
 from plumbline.operators.rewards.combination import REWARD
-from plumbline.operators.wires.known_pictures import PROMPTS, picture_of, questions_about
+from plumbline.operators.wires.known_pictures import known_prompts, known_request, picture_of, questions_about
 from plumbline.operators.wires.table import KINDS, WIRES
-from plumbline.operators.wires.wire import Answers, BadReply, BadRequest, MetricAnswer, Reply, ScoreRequest, Wire
+from plumbline.operators.wires.wire import Answers, BadReply, BadRequest, MetricAnswer, Need, Reply, ScoreRequest, Wire
 
 MAX_REPLY = 16_000_000
 """Bytes of a reply."""
@@ -28,7 +28,8 @@ NOTHING = "a plain picture has no score"
 ALL = "all"
 """In place of a reward's name, of checks that are about none of them."""
 Outcome = Literal["ok", "fails", "not told"]
-Extra = Literal["frames", "questions"]
+NEEDS: tuple[Need, ...] = get_args(Need)
+Extra = Literal["frames", "sources", "questions"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,9 +46,11 @@ class CheckRewardsConfig(Checked):
     """By reward: 1 where higher is better, -1 where lower is, 0 where neither is. Our own servers say it themselves;
     of others it is 1. A wire of one number calls it `reward`."""
     must_use: tuple[Extra, ...] = ()
-    """What the server must not ignore: frames, where it scores videos; questions, where requests bring them."""
-    questions: bool = False
-    """Send a question with every picture, for rewards that have no score without."""
+    """What the server must not ignore: frames, where it scores videos; sources, where it scores edits; questions, where
+    requests bring them."""
+    needs: tuple[Need, ...] = ()
+    """What to send with every picture, for rewards that have no score without: sources, as of edits; questions; or
+    words, quoted by the prompt. Our own servers say it themselves, where the wire lists rewards."""
     batch: Annotated[int, at_least(3)] = 16
     """Images of a batch."""
     repeats: Positive = 5
@@ -68,6 +71,14 @@ class CheckRewardsConfig(Checked):
 
 class ServerError(PlumblineError):
     """The server cannot be reached, or does not answer as HTTP servers do."""
+
+
+class Listed(NamedTuple):
+    """What is known of a reward."""
+
+    order: int = 1
+    """1 where a higher number is better, -1 where a lower one is, 0 where neither is."""
+    needs: tuple[Need, ...] = ()
 
 
 class Finding(NamedTuple):
@@ -99,13 +110,19 @@ class RewardServer:
     def _ask(self, asked: Sequence[ScoreRequest]) -> Answers:
         return self.wire.understand(self._send("POST", self.wire.path, self.wire.ask(asked)), asked)
 
-    def roster(self) -> Mapping[str, int]:
-        """The rewards that the server lists, with their orders, 1 where it says nothing; raises BadReply."""
+    def roster(self) -> Mapping[str, Listed]:
+        """The rewards that the server lists, with what it says of them; raises BadReply."""
         assert self.wire.roster is not None
         reply = self._send("GET", self.wire.roster, b"")
         try:
             page = json.loads(reply.body)
-            return {str(name): int(page.get("orders", {}).get(name, 1)) for name in page["rewards"]}
+            orders, needs = page.get("orders", {}), page.get("needs", {})
+            return {
+                str(name): Listed(
+                    int(orders.get(name, 1)), tuple(need for need in NEEDS if need in needs.get(name, ()))
+                )
+                for name in page["rewards"]
+            }
         except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise BadReply(
                 f"{self.wire.roster}: expected a page that lists the rewards, found none (HTTP {reply.status}); name "
@@ -141,47 +158,64 @@ def reach(config: CheckRewardsConfig) -> Iterator[RewardServer]:
         yield RewardServer(wire, config.url, client)
 
 
-class Trial:
-    """Known pictures, each time in bytes that no cache knows, and what the server says of them."""
+def _listed(server: RewardServer, config: CheckRewardsConfig) -> Mapping[str, Listed]:
+    """The rewards to ask for; on a wire that gives rewards higher is better also where scores fall."""
+    wire, wanted = server.wire, config.metrics
+    if wire.roster is None:
+        listed: Mapping[str, Listed] = {REWARD: Listed()}
+    else:
+        listed = server.roster() if wanted is None else {**dict.fromkeys(wanted, Listed()), **_told(server, wanted)}
+    return {name: _expected(name, of_reward, wire, config) for name, of_reward in listed.items()}
 
-    def __init__(self, server: RewardServer, config: CheckRewardsConfig) -> None:
-        self.server, self.config = server, config
-        self.orders = self._orders()
-        self.names = tuple(self.orders)
+
+def _told(server: RewardServer, names: Sequence[str]) -> Mapping[str, Listed]:
+    """What the server says of these rewards, as far as it lists any."""
+    try:
+        return {name: listed for name, listed in server.roster().items() if name in names}
+    except BadReply:
+        return {}
+
+
+def _expected(name: str, listed: Listed, wire: Wire, config: CheckRewardsConfig) -> Listed:
+    order = abs(listed.order) if wire.gives_rewards else listed.order
+    needs = tuple(need for need in NEEDS if need in (*listed.needs, *config.needs))
+    return Listed(config.orders.get(name, order), needs)
+
+
+class Trial:
+    """Known pictures for rewards with the same needs, each time in bytes that no cache knows, and what the server says
+    of them.
+    """
+
+    def __init__(
+        self, server: RewardServer, config: CheckRewardsConfig, orders: Mapping[str, int], needs: Sequence[Need]
+    ) -> None:
+        self.server, self.config, self.orders, self.needs = server, config, orders, needs
+        self.names, self.prompts = tuple(orders), known_prompts(needs)
         self.ask = server.ask
         self.copies = map(f"{uuid.uuid4().hex}-{{}}".format, count())
 
-    def _orders(self) -> Mapping[str, int]:
-        """Of the rewards that are asked for; on a wire that gives rewards higher is better also where scores fall."""
-        wire, wanted = self.server.wire, self.config.metrics
-        if wire.roster is None:
-            listed: Mapping[str, int] = {REWARD: 1}
-        else:
-            listed = self.server.roster() if wanted is None else {**dict.fromkeys(wanted, 1), **self._told(wanted)}
-        turned = {name: abs(order) if wire.gives_rewards else order for name, order in listed.items()}
-        return turned | {name: order for name, order in self.config.orders.items() if name in turned}
-
-    def _told(self, names: Sequence[str]) -> Mapping[str, int]:
-        """The orders of these rewards, as far as the server says them."""
-        try:
-            return {name: order for name, order in self.server.roster().items() if name in names}
-        except BadReply:
-            return {}
-
-    def request(self, prompt: str, *shown: str, metrics: tuple[str, ...] | None = None) -> ScoreRequest:
+    def request(self, prompt: str, *shown: str) -> ScoreRequest:
         """The pictures of some prompts for a prompt."""
-        images = tuple(picture_of(one, next(self.copies)) for one in shown)
-        questions = questions_about(prompt) if self.config.questions else None
-        return ScoreRequest(images, prompt, metrics or self.names, questions=questions)
+        return known_request(prompt, shown, self.names, self.needs, next(self.copies))
+
+    def fitting(self) -> ScoreRequest:
+        """The first prompt's own picture."""
+        return self.request(self.prompts[0], self.prompts[0])
+
+    def any_of(self, number: int) -> list[ScoreRequest]:
+        """So many pictures, which fit or not."""
+        pairs = cycle(product(self.prompts, self.prompts))
+        return [self.request(prompt, shown) for prompt, shown in islice(pairs, number)]
 
     @cached_property
     def known(self) -> Answers:
         """Every picture for every prompt, prompt by prompt."""
-        return self.ask([self.request(prompt, shown) for prompt, shown in product(PROMPTS, PROMPTS)])
+        return self.ask(self.any_of(len(self.prompts) ** 2))
 
     def reach(self) -> None:
         """Asks once; raises PlumblineError for a server that cannot be asked at all."""
-        self.ask([self.request(PROMPTS[0], PROMPTS[0])])
+        self.ask([self.fitting()])
 
     def same(self, answers: Sequence[Mapping[str, MetricAnswer]]) -> "Findings":
         """Whether answers about one picture are one number."""
@@ -211,17 +245,19 @@ def _scores(answers: Sequence[MetricAnswer]) -> list[float] | Finding:
 
 def _order(trial: Trial) -> Findings:
     """For every prompt, the picture that fits before each of the others."""
+    prompts = len(trial.prompts)
     return {
-        name: _ordered(_scores([answer[name] for answer in trial.known]), trial.orders[name]) for name in trial.names
+        name: _ordered(_scores([answer[name] for answer in trial.known]), order, prompts)
+        for name, order in trial.orders.items()
     }
 
 
-def _ordered(scores: list[float] | Finding, order: int) -> Finding:
+def _ordered(scores: list[float] | Finding, order: int, prompts: int) -> Finding:
     if isinstance(scores, Finding):
         return scores
     if not order:
         return Finding("not told", "neither a higher nor a lower number is better")
-    of_prompts = [scores[place : place + len(PROMPTS)] for place in range(0, len(scores), len(PROMPTS))]
+    of_prompts = [scores[place : place + prompts] for place in range(0, len(scores), prompts)]
     fits = [of_prompt.pop(place) for place, of_prompt in enumerate(of_prompts)]
     right = sum(
         all(order * (fit - other) > 0 for other in others) for fit, others in zip(fits, of_prompts, strict=True)
@@ -232,14 +268,16 @@ def _ordered(scores: list[float] | Finding, order: int) -> Finding:
 
 
 def _nulls(trial: Trial) -> Findings:
-    """Broken images, alone and beside a good one."""
-    plain = trial.request(PROMPTS[0], PROMPTS[0])
+    """Broken images and sources, alone and beside a good one."""
+    plain = trial.fitting()
     broken = {"half a PNG": plain.images[0][: len(plain.images[0]) // 2], "text": b"no image", "no bytes": b""}
+    requests = {what: plain._replace(images=(image,)) for what, image in broken.items()}
+    if plain.sources:
+        requests |= {f"{what} as source": plain._replace(sources=(image,)) for what, image in broken.items()}
     answers: dict[str, Mapping[str, MetricAnswer]] = {}
-    for what, image in broken.items():
-        request = plain._replace(images=(image,))
+    for what, request in requests.items():
         (answers[what],) = trial.ask([request])
-        _, answers[f"{what} beside a good image"] = trial.ask([trial.request(PROMPTS[0], PROMPTS[0]), request])
+        _, answers[f"{what} beside a good image"] = trial.ask([trial.fitting(), request])
     (whole,) = trial.ask([plain])
     return {name: _null(whole[name], {what: answer[name] for what, answer in answers.items()}) for name in trial.names}
 
@@ -256,14 +294,13 @@ def _null(whole: MetricAnswer, answers: Mapping[str, MetricAnswer]) -> Finding:
 
 
 def _repeats(trial: Trial) -> Findings:
-    return trial.same([trial.ask([trial.request(PROMPTS[0], PROMPTS[0])])[0] for _ in range(3)])
+    return trial.same([trial.ask([trial.fitting()])[0] for _ in range(3)])
 
 
 def _batches(trial: Trial) -> Findings:
     """A picture alone, and first and last in a batch of others."""
-    same = [trial.request(PROMPTS[0], PROMPTS[0]) for _ in range(3)]
-    others = [trial.request(PROMPTS[place % 3], PROMPTS[place // 3 % 3]) for place in range(trial.config.batch - 2)]
-    batch = trial.ask([same[1], *others, same[2]])
+    same = [trial.fitting() for _ in range(3)]
+    batch = trial.ask([same[1], *trial.any_of(trial.config.batch - 2), same[2]])
     return trial.same([*trial.ask(same[:1]), batch[0], batch[-1]])
 
 
@@ -278,7 +315,7 @@ def _latency(trial: Trial) -> Findings:
 
 
 def _seconds(trial: Trial, size: int) -> float:
-    asked = [trial.request(PROMPTS[place % 3], PROMPTS[place // 3 % 3]) for place in range(size)]
+    asked = trial.any_of(size)
     begun = perf_counter()
     trial.ask(asked)
     return perf_counter() - begun
@@ -288,22 +325,29 @@ def _unknown(trial: Trial) -> Findings:
     """A reward that no server has."""
     if trial.server.wire.roster is None:
         return {ALL: Finding("not told", "requests of this wire name no reward")}
-    (answer,) = trial.ask([trial.request(PROMPTS[0], PROMPTS[0], metrics=(UNKNOWN,))])
+    (answer,) = trial.ask([trial.fitting()._replace(metrics=(UNKNOWN,))])
     number = answer[UNKNOWN].score
     return {ALL: Finding("ok", "refused") if number is None else Finding("fails", f"{UNKNOWN} got {number:g}")}
 
 
 def _frames(trial: Trial) -> Findings:
     """A video's second frame, which fits or does not."""
-    prompt, other = PROMPTS[:2]
+    prompt, other = trial.prompts[:2]
     return _taken_up(trial, "frames", *(trial.request(prompt, prompt, second) for second in (prompt, other)))
+
+
+def _sources(trial: Trial) -> Findings:
+    """A source, which the image was edited from or is the same as."""
+    request, prompts = trial.fitting(), trial.prompts
+    sources = [(picture_of(prompt, next(trial.copies)),) for prompt in (prompts[-1], prompts[0])]
+    return _taken_up(trial, "sources", *(request._replace(sources=source) for source in sources))
 
 
 def _questions(trial: Trial) -> Findings:
     """A question that came with the picture, whose answer is Yes or is not."""
-    request = trial.request(PROMPTS[0], PROMPTS[0])
+    request = trial.fitting()
     return _taken_up(
-        trial, "questions", *(request._replace(questions=questions_about(prompt)) for prompt in PROMPTS[:2])
+        trial, "questions", *(request._replace(questions=questions_about(prompt)) for prompt in trial.prompts[:2])
     )
 
 
@@ -332,6 +376,7 @@ CHECKS: Mapping[str, Callable[[Trial], Findings]] = {
     "latency": _latency,
     "unknown reward": _unknown,
     "second frame": _frames,
+    "source": _sources,
     "questions": _questions,
 }
 
@@ -339,13 +384,23 @@ CHECKS: Mapping[str, Callable[[Trial], Findings]] = {
 def check_rewards(config: CheckRewardsConfig) -> list[Check]:
     """The lines of all checks; raises PlumblineError where the server does not answer at all."""
     with reach(config) as server:
-        trial = Trial(server, config)
-        trial.reach()
+        trials = _trials(server, config)
+        several = len(trials) > 1
+        trials[0].reach()
         return [
-            Check(name, _printable(reward), finding._replace(seen=_printable(finding.seen)))
+            Check(name, _printable(", ".join(trial.names) if several and reward == ALL else reward), finding)
             for name in CHECKS
+            for trial in trials
             for reward, finding in _found(name, trial).items()
         ]
+
+
+def _trials(server: RewardServer, config: CheckRewardsConfig) -> list[Trial]:
+    """Rewards with the same needs together."""
+    groups: dict[tuple[Need, ...], dict[str, int]] = {}
+    for name, listed in _listed(server, config).items():
+        groups.setdefault(listed.needs, {})[name] = listed.order
+    return [Trial(server, config, orders, needs) for needs, orders in groups.items()] or [Trial(server, config, {}, ())]
 
 
 def _printable(text: str) -> str:
@@ -355,6 +410,7 @@ def _printable(text: str) -> str:
 
 def _found(name: str, trial: Trial) -> Findings:
     try:
-        return CHECKS[name](trial)
+        findings = CHECKS[name](trial)
     except PlumblineError as error:
-        return {ALL: Finding("fails", without_secrets(str(error)))}
+        findings = {ALL: Finding("fails", without_secrets(str(error)))}
+    return {reward: finding._replace(seen=_printable(finding.seen)) for reward, finding in findings.items()}

@@ -13,8 +13,8 @@ from plumbline.operators.errors import ConfigError, SourceError, install
 from plumbline.operators.metrics.metric import Metric, PackedMetric
 from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
 from plumbline.operators.rewards.combination import REWARD, Combination, Reward
-from plumbline.operators.stages.graph import check_clips, make_nodes
-from plumbline.operators.wires.wire import MetricAnswer, ScoreRequest, Served
+from plumbline.operators.stages.graph import check_clips, make_nodes, need_sources
+from plumbline.operators.wires.wire import MetricAnswer, Need, ScoreRequest, Served
 from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.cells.cells import digest
 from plumbline.pipelines.cells.store import open_store
@@ -74,14 +74,28 @@ def find_served(config: ServeConfig, nodes: Sequence[Node], pack: QuestionPack |
     }
     falling = frozenset(name for name, metric in metrics.items() if metric.falling)
     unranked = frozenset(name for name, metric in metrics.items() if not metric.ranks)
-    packed = frozenset(name for name, metric in metrics.items() if isinstance(metric, PackedMetric))
+    needs = _needs(config, metrics)
     if config.reward is None or config.reward.alone is not None:
-        return Served(digests, config.one_reward(), falling, unranked, packed)
+        return Served(digests, config.one_reward(), falling, unranked, needs)
     recipes = {name: digests[name] for name in config.reward.weights}
     reward = _combined(config, config.reward, falling, recipes)
     digests |= {REWARD: digest({"parts": recipes, **reward.described()})}
-    packed |= {REWARD} if packed.intersection(recipes) else set()
-    return Served(digests, REWARD, falling, unranked, packed, reward)
+    return Served(digests, REWARD, falling, unranked, needs, reward)
+
+
+def _needs(config: ServeConfig, metrics: Mapping[str, Metric]) -> dict[Need, frozenset[str]]:
+    """Which metrics have each need; the reward has those of its parts, and of what the sentinel computes beside it."""
+    beside = {*config.sentinel, *([] if config.reward is None else config.reward.weights)}
+    needs: dict[Need, Collection[str]] = {
+        "sources": need_sources(metrics),
+        "questions": [name for name, metric in metrics.items() if isinstance(metric, PackedMetric)],
+        "words": [name for name, metric in metrics.items() if metric.quotes],
+    }
+    reward = config.one_reward()
+    return {
+        need: frozenset([*names, *([reward] if reward and beside.intersection(names) else [])])
+        for need, names in needs.items()
+    }
 
 
 def _combined(

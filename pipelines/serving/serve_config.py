@@ -12,7 +12,6 @@ from plumbline.operators.metrics.table import AnyMetric
 from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.operators.rewards.combination import AnyReward
 from plumbline.operators.scorer import ScorerConfig
-from plumbline.operators.stages.graph import need_sources
 from plumbline.operators.videos import Clips
 from plumbline.pipelines.base.cluster import PoolConfig
 from plumbline.pipelines.base.storage import Roots, StorageConfig
@@ -41,7 +40,7 @@ class LoadConfig(Checked):
     max_waiting: int = 2048
     """Images that wait; a request beyond is answered by 429."""
     max_request_images: Positive = 512
-    """Images of one request; of a list of frames each counts, a video's file is one."""
+    """Images of one request; sources and frames of a list count each, a video's file is one."""
     max_body: Positive = 64_000_000
     """Bytes of one request, with the videos that it names by path."""
     max_bodies: int = 512_000_000
@@ -109,11 +108,6 @@ class ServeConfig(LoadConfig):
         Checked.__post_init__(self)
         if not self.metrics:
             raise ConfigError("metrics: expected at least one, got none; for example metric=[vqascore]")
-        for name in need_sources(self.metrics):
-            raise ConfigError(
-                f"metrics.{name}: it compares edited images with their sources, and the service takes none; leave it "
-                "out, or use jobs.score or the scorer in Python (docs/edits.md)"
-            )
         self._check_reward()
         self._check_sentinel()
         check_address(self.port, self.hosts)

@@ -264,8 +264,9 @@ class Service:
 
 
 def _digest(asked: ScoreRequest) -> bytes:
-    """Of the image's bytes, frame by frame, its prompt, and the questions that came with it."""
-    frames = [hashlib.sha256(image).digest() for image in asked.images]
+    """Of the image's bytes, frame by frame, its prompt, and the questions and sources that came with it."""
+    frames = [hashlib.sha256(image).digest() for image in (*asked.images, *asked.sources)]
     texts = [asked.prompt] if asked.questions is None else [asked.prompt, repr(asked.questions)]
     about = [hashlib.sha256(text.encode()).digest() for text in texts]
-    return hashlib.sha256(b"".join([*frames, len(frames).to_bytes(8, "big"), *about])).digest()
+    counts = [len(images).to_bytes(8, "big") for images in (asked.images, asked.sources)]
+    return hashlib.sha256(b"".join([*frames, *counts, *about])).digest()

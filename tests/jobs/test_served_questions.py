@@ -78,7 +78,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
 def test_a_reward_by_questions_passes_the_checks_with_a_question_and_does_not_ignore_it(
     asked: Asked, wire: str
 ) -> None:
-    words = [f"wire={wire}", "metrics=[geneval2]", "questions=true", "must_use=[questions]", "repeats=1"]
+    words = [f"wire={wire}", "metrics=[geneval2]", "needs=[questions]", "must_use=[questions]", "repeats=1"]
     said = printed("check_rewards", asked.service.url, *words)
     assert "no check failed" in said and "used: " in said
     known_pair = requests.get(f"{asked.service.url}/health", timeout=60).json()["known_pair"]

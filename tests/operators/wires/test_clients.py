@@ -46,7 +46,7 @@ def test_what_a_client_asks_is_what_the_service_reads(wire: Wire) -> None:
 
 @EVERY_WIRE
 def test_questions_reach_the_service_or_are_refused_by_the_client(wire: Wire) -> None:
-    served = served_of(wire)._replace(packed=frozenset(served_of(wire).metrics))
+    served = served_of(wire)._replace(needs={"questions": frozenset(served_of(wire).metrics)})
     asked = [one._replace(questions=[["Is there a cat?", "Yes"]]) for one in asked_of(wire)]
     try:
         body = wire.ask(asked)
@@ -54,6 +54,21 @@ def test_questions_reach_the_service_or_are_refused_by_the_client(wire: Wire) ->
         return
     read = wire.read(wire.parse(body, wire.media), served)
     assert [one.questions for one in read] == [one.questions for one in asked]
+
+
+@EVERY_WIRE
+@pytest.mark.parametrize("sources", [(b"before",), (b"first", b"second"), ()])
+def test_sources_reach_the_service_or_are_refused_by_the_client(wire: Wire, sources: tuple[bytes, ...]) -> None:
+    """Of one image of several; a wire that has no place for them says so."""
+    served = served_of(wire)._replace(needs={"sources": frozenset(served_of(wire).metrics)})
+    asked = asked_of(wire)
+    asked = [asked[0]._replace(sources=sources), *(one._replace(sources=(b"other",)) for one in asked[1:])]
+    try:
+        body = wire.ask(asked)
+    except BadRequest as refusal:
+        assert "sources" in str(refusal)
+        return
+    assert wire.read(wire.parse(body, wire.media), served) == asked
 
 
 @EVERY_WIRE

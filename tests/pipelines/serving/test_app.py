@@ -24,7 +24,7 @@ from plumbline.operators.errors import ConfigError, RowError
 from plumbline.operators.metrics.clipscore import ClipScoreConfig
 from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
 from plumbline.operators.rewards.combination import Combination, Reward
-from plumbline.operators.wires.wire import JSON, MetricAnswer, ScoreRequest, Served
+from plumbline.operators.wires.wire import JSON, MetricAnswer, Need, ScoreRequest, Served
 from plumbline.pipelines.serving.app import Counts, Gate, make_app
 from plumbline.pipelines.serving.known_pair import KnownPair, explain_known_pair, score_known_pair
 from plumbline.pipelines.serving.listening import is_loopback, listening, names_of, take_token, url_of
@@ -210,8 +210,6 @@ def test_flow_factorys_clients_get_rewards_or_an_error_that_they_raise() -> None
     assert corrupt.json()["error"].endswith("(1 of 2 images have no score)")
     busy = Client()("POST", "/compute", json={**sent, "image": [b64(b"a"), b64(b"busy")]})
     assert busy.status_code == 503 and "rewards" not in busy.json() and int(busy.headers["retry-after"]) >= 1
-    edit = Client().post("/compute", {**sent, "condition_images": [[], [b64(b"source")]]})
-    assert set(edit) == {"error"} and "source_image" in edit["error"]
     neither = Client()("POST", "/compute", json={**sent, "image": None})
     assert neither.status_code == 400 and "error" in neither.json()
 
@@ -232,13 +230,92 @@ def test_unirls_clients_get_results_and_per_sample_errors() -> None:
     assert reply["errors"][2]["align"].startswith("missing_image: ")
 
 
-def test_unirls_clients_are_told_that_a_source_is_not_looked_at() -> None:
-    """Its client puts an edit's source on a turn before the result; of an animation it may share the turn."""
-    before = {"text": "before", "image_b64": b64(b"source")}
-    edit = {**unirl_request(b"b"), "history": [before, unirl_request(b"b")["history"][0]]}
-    reply = Client().post("/score", {"requests": [edit, unirl_request(b"source", video_b64=b64(b"a film"))]})
-    assert reply["results"] == [{}, {}]
-    assert all(errors["align"].startswith("source_image: ") for errors in reply["errors"])
+BEFORE = {"text": "before", "image_b64": b64(b"source")}
+"""A turn of UniRL's with an edit's source."""
+
+
+def test_sources_that_no_metric_looks_at_cost_a_trainer_no_reward_and_are_a_line_of_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """One for each wire, however often they come; our own wire refuses them, and so nobody trains on such a number."""
+    client = Client()
+    edit = {**unirl_request(b"b"), "history": [BEFORE, unirl_request(b"b")["history"][0]]}
+    factory = {"prompt": ["one"], "image": [b64(b"a")], "condition_images": [[b64(b"source")]]}
+    for _ in range(2):
+        reply = client.post("/score", {"requests": [edit, unirl_request(b"source", video_b64=b64(b"a film"))]})
+        assert reply["results"] == 2 * [{"align": {"score": 5.0}, "brightness": {"score": 5.0}}]
+        assert client.post("/compute", factory) == {"rewards": [3.0]}
+        for path in ("/", "/mode/logits_non_cot"):
+            sent = pickle.dumps({"images": [b"a"], "prompts": ["one"], "ref_images": [b"source"]})
+            assert pickle.loads(client("POST", path, content=sent).content)["scores"] == [3.0]
+    wires = [record.getMessage().split()[4] for record in caplog.records]
+    assert wires == ["unirl", "flow_factory", "pickled", "edit_r1"]
+    ours = client("POST", "/score", json={"images": [b64(b"a")], "prompts": ["one"], "sources": [b64(b"source")]})
+    assert ours.status_code == 400 and "leave them out, or use a metric that looks at them" in ours.json()["error"]
+
+
+EDITS = SERVED._replace(needs={"sources": frozenset({"align"})})
+
+
+def sources_seen(path: str, **sent: Any) -> list[tuple[bytes, ...]]:
+    """The sources that reach the scorer, image by image, of a service whose `align` looks at them."""
+    seen: list[ScoreRequest] = []
+
+    async def remember(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
+        seen.extend(batch)
+        return await score(batch, metrics)
+
+    client = Client(EDITS)
+    client.service.score_batch = remember
+    response = client("POST", path, **sent)
+    assert response.status_code == 200, response.content
+    return [one.sources for one in sorted(seen, key=lambda one: one.prompt)]
+
+
+def test_each_wire_brings_the_sources_of_its_clients() -> None:
+    """One, several or none; an image beside a video and the frames of videos are sources too."""
+    images, prompts = [b64(b"x"), b64(b"y"), b64(b"z")], ["0", "1", "2"]
+    sources = [b64(b"a"), [b64(b"b"), b64(b"c")], None]
+    expected = [(b"a",), (b"b", b"c"), ()]
+    assert sources_seen("/score", json={"images": images, "prompts": prompts, "sources": sources}) == expected
+    turns = [BEFORE], [BEFORE, {"text": "", "video_b64": b64(b"film")}, {"text": "", "video_path": "f"}], []
+    result = unirl_request(b"x")["history"][0]
+    histories = [[*before, {**result, "text": text}] for before, text in zip(turns, prompts, strict=True)]
+    histories.append([{"text": "3", "image_b64": b64(b"key"), "video_b64": b64(b"film")}])
+    requests_ = [{"history": history, "required_rewards": ["align"]} for history in histories]
+    assert sources_seen("/score", json={"requests": requests_}) == [(b"source",), (b"source", b"film"), (), (b"key",)]
+    factory = {"prompt": prompts, "image": images, "video": None, "condition_videos": None}
+    factory["condition_images"] = [[b64(b"a")], [b64(b"b"), b64(b"c")], []]
+    assert sources_seen("/compute", json=factory) == expected
+    films = {"condition_images": None, "condition_videos": [[], [[b64(b"b")], [b64(b"c")]], []]}
+    assert sources_seen("/compute", json=factory | films) == [(), (b"b", b"c"), ()]
+    edits = {
+        "images": [b"x", b"y"],
+        "prompts": ["0", "1"],
+        "ref_images": [b"a", None],
+        "metadatas": [{"requirement": ""}] * 2,
+    }
+    for path in ("/", "/mode/logits_non_cot"):
+        assert sources_seen(path, content=pickle.dumps(edits)) == [(b"a",), ()]
+
+
+def test_parts_bring_one_source_of_each_image_or_several_by_its_place() -> None:
+    request = json.dumps({"prompts": ["0", "1"]}).encode()
+    files = parts(request, b"x", b"y")
+    assert sources_seen("/score", files=[*files, ("sources", b"a"), ("sources", b"b")]) == [(b"a",), (b"b",)]
+    several = [("sources.0", b"a"), ("sources.0", b"b"), ("sources.1", b"c")]
+    assert sources_seen("/score", files=[*files, *several]) == [(b"a", b"b"), (b"c",)]
+    for wrong in ([("sources.1", b"a")], [("sources", b"a"), ("sources.0", b"b")], [("sources", b"a")]):
+        refused = Client(EDITS)("POST", "/score", files=[*files, *wrong])
+        assert refused.status_code == 400 and "sources" in refused.json()["error"]
+
+
+def test_sources_are_counted_and_tell_equal_images_apart() -> None:
+    form = {"images": 2 * [b64(b"a")], "prompts": 2 * ["one"], "sources": [b64(b"x"), b64(b"y")]}
+    assert len(sources_seen("/score", json=form)) == 2
+    assert len(sources_seen("/score", json=form | {"sources": 2 * [b64(b"x")]})) == 1
+    full = Client(EDITS, max_request_images=3)("POST", "/score", json=form)
+    assert full.status_code == 413 and "found 4" in full.json()["error"]
 
 
 def test_unirls_clients_find_the_roster_and_are_told_of_a_name_that_is_none() -> None:
@@ -248,6 +325,7 @@ def test_unirls_clients_find_the_roster_and_are_told_of_a_name_that_is_none() ->
     assert Client(unranked)("GET", "/rewards").json() == {
         "rewards": ["align", "brightness"],
         "orders": {"align": 1, "brightness": 0},
+        "needs": {"align": [], "brightness": []},
     }
     unknown = Client()("POST", "/score", json={"requests": [{**unirl_request(b"a"), "required_rewards": ["hpsv2"]}]})
     assert unknown.status_code == 400 and "hpsv2" in unknown.json()["detail"]
@@ -296,8 +374,6 @@ def test_the_pickle_wire_gives_scores_and_outputs_or_an_error() -> None:
         assert Client().pickled(sent) == (200, {"scores": [3.0, 5.0], "outputs": [3.0, 5.0]})
     status, reply = Client().pickled({"images": [b"corrupt"], "prompts": ["one"], "metadata": {}})
     assert status == 200 and set(reply) == {"error"} and "corrupt_image" in reply["error"]
-    status, reply = Client().pickled({"images": [b"a"], "prompts": ["one"], "ref_images": [b"before"]})
-    assert status == 200 and "source_image" in reply["error"]
     status, reply = Client().pickled({"images": [b"a", b"busy"], "prompts": ["one", "two"]})
     assert status == 503 and set(reply) == {"error"}
     status, reply = Client().pickled({"images": [b"a"]})
@@ -367,7 +443,8 @@ def test_a_combined_reward_has_its_parts_beside_it_where_there_is_room() -> None
     assert client.post("/compute", {"prompt": ["one"], "image": [b64(b"a")]}) == {"rewards": [1.5]}
     assert client.pickled({"images": [b"a"], "prompts": ["one"]})[1]["scores"] == [1.5]
     orders = {"align": 1, "brightness": -1, "reward": 1}
-    assert client("GET", "/rewards").json() == {"rewards": list(orders), "orders": orders}
+    needs = {name: [] for name in orders}
+    assert client("GET", "/rewards").json() == {"rewards": list(orders), "orders": orders, "needs": needs}
     assert "reward" in client("GET", "/health").json()["rewards"]
 
 
@@ -417,11 +494,12 @@ def test_an_exploit_is_answered_by_a_refusal_and_nothing_is_run(capsys: pytest.C
 
 bodies = st.one_of(st.binary(max_size=60), st.recursive(st.none() | st.booleans() | st.text(max_size=5), lambda inner: (
     st.lists(inner, max_size=3)
-    | st.dictionaries(st.sampled_from(["images", "prompts", "requests", "history", "prompt", "image"]), inner)
+    | st.dictionaries(st.sampled_from(["images", "prompts", "sources", "requests", "history", "prompt", "image"]),
+                      inner, max_size=7)
 )).map(lambda value: json.dumps(value).encode()))  # fmt: skip
 
 
-@given(st.sampled_from(["/score", "/compute", "/", "/v1/chat/completions"]), bodies)
+@given(st.sampled_from(["/score", "/compute", "/", "/mode/logits_non_cot", "/v1/chat/completions"]), bodies)
 def test_any_body_is_answered_and_none_is_a_server_error(path: str, body: bytes) -> None:
     response = Client()("POST", path, content=body)
     assert response.status_code in (200, 400)
@@ -455,6 +533,22 @@ def test_a_known_pair_is_scored_before_anybody_asks_and_told_by_health(order: in
     assert told == {"align": {"good": 2.0, "bad": 1.0, "ordered": ordered, "error": None}}
     assert len(list(explain_known_pair(known_pair))) == (ordered is False)
     assert len({one.images for one in first}) == 2 and len({one.prompt for one in first}) == 1
+
+
+def test_the_known_pair_brings_what_each_metric_needs() -> None:
+    asked: dict[tuple[str, ...], list[ScoreRequest]] = {}
+
+    async def remember(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
+        asked[tuple(metrics)] = list(batch)
+        return await score(batch, metrics)
+
+    needs: dict[Need, frozenset[str]] = {"sources": frozenset({"edit"}), "words": frozenset({"text"})}
+    served = Served(dict.fromkeys(("plain", "edit", "text"), "recipe"), None, needs=needs)
+    assert list(asyncio.run(score_known_pair(remember, served))) == ["plain", "edit", "text"]
+    assert not asked["plain",][0].sources and '"' not in asked["plain",][0].prompt
+    good, bad = asked["edit",]
+    assert good.sources == bad.sources and len({good.images, bad.images, good.sources}) == 3
+    assert good.prompt == bad.prompt and '"OPEN"' in asked["text",][0].prompt
 
 
 def test_a_known_pair_that_cannot_be_scored_is_an_error_and_no_order() -> None:
@@ -589,6 +683,7 @@ def test_the_pages_for_machines_name_every_wire() -> None:
         "/score",
         "/compute",
         "/",
+        "/mode/logits_non_cot",
         "/v1/chat/completions",
         "/health",
         "/rewards",

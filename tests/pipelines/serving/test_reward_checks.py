@@ -2,7 +2,7 @@
 
 import io
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,13 +14,17 @@ from PIL import Image
 from plumbline.operators.errors import PlumblineError, RowError
 from plumbline.operators.wires.known_pictures import picture_of
 from plumbline.operators.wires.score import ScoreWire
-from plumbline.operators.wires.wire import MetricAnswer, Reply, ScoreRequest, Served, as_json
+from plumbline.operators.wires.wire import MetricAnswer, Need, Reply, ScoreRequest, Served, as_json
 from plumbline.pipelines.serving.reward_checks import CHECKS, UNKNOWN
 from tests.commands import Ended, refusal, run
 
 Score = Callable[[ScoreRequest, int], float | None]
 """A number for an image at a place of its batch; None for one that is broken."""
-SERVED = Served({"fit": "recipe", UNKNOWN: "recipe"}, "fit", packed=frozenset({"fit", UNKNOWN}))
+SERVED = Served(
+    {"fit": "recipe", UNKNOWN: "recipe"},
+    "fit",
+    needs=dict.fromkeys(("questions", "sources"), frozenset({"fit", UNKNOWN})),
+)
 UNREADABLE = MetricAnswer(None, RowError("corrupt_image", "expected an image; generate it again"))
 
 
@@ -74,7 +78,7 @@ def by_place(request: ScoreRequest, place: int) -> float | None:
 
 
 @contextmanager
-def serving(score: Score, refused: str = UNKNOWN, order: int = 1) -> Iterator[str]:
+def serving(score: Score, refused: str = UNKNOWN, order: int = 1, needs: Sequence[Need] = ()) -> Iterator[str]:
     """A server of our own wire without any of our service; it knows no reward called `refused`."""
     wire = ScoreWire()
 
@@ -95,7 +99,7 @@ def serving(score: Score, refused: str = UNKNOWN, order: int = 1) -> Iterator[st
             self.reply(answer(self.rfile.read(int(self.headers["Content-Length"]))))
 
         def do_GET(self) -> None:
-            self.reply(as_json({"rewards": ["fit"], "orders": {"fit": order}}))
+            self.reply(as_json({"rewards": ["fit"], "orders": {"fit": order}, "needs": {"fit": list(needs)}}))
 
         def reply(self, reply: Reply) -> None:
             self.send_response(reply.status)
@@ -134,7 +138,7 @@ def check(url: str, *words: str) -> Ended:
         (of_the_first_frame, "", []),
         (of_the_first_frame, "second frame", ["must_use=[frames]"]),
         (fit, "questions", ["must_use=[questions]"]),
-        (by_questions, "", ["must_use=[questions]", "questions=true"]),
+        (by_questions, "", ["must_use=[questions]", "needs=[questions]"]),
     ],
 )
 def test_a_check_fails_for_its_own_fault_alone(score: Score, failing: str, words: list[str]) -> None:
@@ -142,6 +146,44 @@ def test_a_check_fails_for_its_own_fault_alone(score: Score, failing: str, words
         ended = check(url, *words)
     assert {name for name, outcome in outcomes(ended).items() if outcome == "fails"} == {failing} - {""}
     assert ended.code == (1 if failing else 0) and set(outcomes(ended)) == set(CHECKS)
+
+
+def by_source(request: ScoreRequest, place: int) -> float | None:
+    """Whether an instruction was followed that turned the source into something else; nothing without a source."""
+    if not request.sources:
+        return None
+    try:
+        before, after = pixels(request.sources[0]), pixels(request.images[0])
+    except OSError:
+        return None
+    wanted = request.prompt.removeprefix("Change the picture to ").removesuffix(".")
+    return float(after == pixels_of(wanted)) - float(after == before) / 4
+
+
+def by_words(request: ScoreRequest, place: int) -> float | None:
+    """Whether the picture shows the quoted words; nothing where none are quoted."""
+    return fit(request, place) if '"' in request.prompt else None
+
+
+@pytest.mark.parametrize(
+    ("score", "need", "words"), [(by_source, "sources", ["must_use=[sources]"]), (by_words, "words", [])]
+)
+def test_what_a_reward_needs_is_said_by_the_server_or_the_caller(score: Score, need: Need, words: list[str]) -> None:
+    with serving(score, needs=(need,)) as url:
+        assert set(outcomes(check(url, *words)).values()) <= {"ok", "not told"}
+    with serving(score) as url:
+        assert outcomes(check(url, *words))["order"] == "fails"
+        ended = check(url, f"needs=[{need}]", *words)
+    assert ended.code == 0 and outcomes(ended)["order"] == "ok"
+
+
+def test_a_source_that_is_ignored_or_broken_and_still_scored_fails() -> None:
+    def without_source(request: ScoreRequest, place: int) -> float | None:
+        return by_source(request._replace(sources=(picture_of("a green triangle"),)), place)
+
+    with serving(without_source, needs=("sources",)) as url:
+        found = outcomes(check(url, "must_use=[sources]"))
+    assert {name for name, outcome in found.items() if outcome == "fails"} == {"nulls", "source"}
 
 
 def test_numbers_by_chance_are_neither_the_same_again_nor_in_a_batch() -> None:

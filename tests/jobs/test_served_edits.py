@@ -1,0 +1,194 @@
+"""A real service of metrics over edits: each trainer's payload gets the sweep's number, a bad source costs little."""
+
+import base64
+import io
+import json
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import requests
+from PIL import Image
+
+from tests.bench_of import run_config
+from tests.commands import config_of, printed
+from tests.serving import ROOT, Running, run_service
+
+EDITS = ROOT / "assets" / "shapes_edits"
+METRICS = "metric=[source_ssim,saturation]"
+COUNT = 3
+
+
+class Edit(NamedTuple):
+    """An edited image beside its source, and what a sweep says of it."""
+
+    image: bytes
+    source: bytes
+    prompt: str
+    ssim: float
+
+
+class Edited(NamedTuple):
+    """A service whose reward is source_ssim, with edits that were swept."""
+
+    service: Running
+    edits: list[Edit]
+
+    def post(self, path: str, body: Any) -> Any:
+        response = requests.post(f"{self.service.url}{path}", json=body, timeout=60)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    def ours(self, sources: list[Any], metrics: list[str]) -> Any:
+        shown = self.edits[: len(sources)]
+        form = {"images": [b64(edit.image) for edit in shown], "prompts": [edit.prompt for edit in shown]}
+        return self.post("/score", {**form, "metrics": metrics, "sources": sources})
+
+    @property
+    def expected(self) -> list[float]:
+        return [edit.ssim for edit in self.edits]
+
+
+def b64(image: bytes) -> str:
+    return base64.b64encode(image).decode()
+
+
+def swept(folder: Path) -> list[Edit]:
+    """The first edits of the embedded world, as a sweep scores them."""
+    words = [
+        "sweep=shapes_edits",
+        "metric=[source_ssim]",
+        f"benchmark.limit={COUNT}",
+        "cluster=here",
+        f"store={folder}/store",
+    ]
+    scores = run_config(config_of("sweep", *words)).results.read_scores().to_pandas()
+    ssim = scores[scores.generator == "scissors"].set_index("image_id").score
+    texts = {row["prompt_id"]: row["text"] for row in pq.read_table(EDITS / "prompts.parquet").to_pylist()}
+    rows = pq.read_table(EDITS / "images" / "scissors" / "00000.parquet").slice(0, COUNT).to_pylist()
+    return [Edit(row["image"], row["source"], texts[row["prompt_id"]], ssim[row["image_id"]]) for row in rows]
+
+
+@pytest.fixture(scope="module")
+def edited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edited]:
+    folder = tmp_path_factory.mktemp("edited")
+    edits = swept(folder)
+    words = [METRICS, "reward=source_ssim", "limits.max_pixels=200000", "gather_seconds=0"]
+    with run_service(folder / "log", *words) as service:
+        yield Edited(service, edits)
+
+
+def test_our_own_wire_gives_the_sweeps_number_in_json_and_in_parts(edited: Edited) -> None:
+    edits = edited.edits
+    assert len(set(edited.expected)) == COUNT
+    for sources in ([b64(edit.source) for edit in edits], [[b64(edit.source)] for edit in edits]):
+        reply = edited.ours(sources, ["source_ssim", "saturation"])
+        assert [row["source_ssim"] for row in reply["scores"]] == edited.expected and not any(reply["errors"])
+    request = json.dumps({"prompts": [edit.prompt for edit in edits], "metrics": ["source_ssim"]})
+    for name in ("sources", "sources.{}"):
+        form = [("request", (None, request)), *(("images", edit.image) for edit in edits)]
+        form += [(name.format(place), edit.source) for place, edit in enumerate(edits)]
+        reply = requests.post(f"{edited.service.url}/score", files=form, timeout=60).json()
+        assert [row["source_ssim"] for row in reply["scores"]] == edited.expected
+
+
+def test_unirls_client_gets_the_sweeps_number(edited: Edited) -> None:
+    """_build_score_payload of unirl/reward/remote.py, 1a7b501: two turns with the instruction, source and result."""
+    sent = [
+        {
+            "history": [
+                {"text": edit.prompt, "image_b64": b64(edit.source)},
+                {"text": edit.prompt, "image_b64": b64(edit.image)},
+            ],
+            "required_rewards": ["source_ssim"],
+            "metadata": None,
+        }
+        for edit in edited.edits
+    ]
+    reply = edited.post("/score", {"requests": sent})
+    assert reply["results"] == [{"source_ssim": {"score": score}} for score in edited.expected]
+
+
+def test_flow_factorys_client_gets_the_sweeps_number(edited: Edited) -> None:
+    """_build_payload of src/flow_factory/rewards/my_reward_remote.py, a0b2bc5."""
+    payload = {
+        "prompt": [edit.prompt for edit in edited.edits],
+        "image": [b64(edit.image) for edit in edited.edits],
+        "video": None,
+        "condition_images": [[b64(edit.source)] for edit in edited.edits],
+        "condition_videos": None,
+    }
+    assert edited.post("/compute", payload) == {"rewards": edited.expected}
+    missing = edited.post("/compute", payload | {"condition_images": None})
+    assert missing["error"].startswith("image 0: missing_image: ")
+
+
+def test_edit_r1s_client_gets_the_sweeps_number(edited: Edited) -> None:
+    """mllm_score_continue of flow_grpo/rewards.py, 4217f25; it reads `scores`, and stops where there are none."""
+    data = {
+        "ref_images": [edit.source for edit in edited.edits],
+        "images": [edit.image for edit in edited.edits],
+        "prompts": [edit.prompt for edit in edited.edits],
+        "metadatas": [{"prompt": edit.prompt, "image": "a.png", "requirement": "None"} for edit in edited.edits],
+    }
+    address = f"{edited.service.url}/mode/logits_non_cot"
+    reply = pickle.loads(requests.post(address, data=pickle.dumps(data), timeout=60).content)
+    assert reply["scores"] == edited.expected
+    data["ref_images"] = [b"broken", *data["ref_images"][1:]]
+    reply = pickle.loads(requests.post(address, data=pickle.dumps(data), timeout=60).content)
+    assert set(reply) == {"error"} and "the source of the edit: " in reply["error"]
+
+
+def png(width: int, height: int) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(np.zeros((height, width, 3), np.uint8)).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("source", "kind"),
+    [
+        (b64(b"no image"), "corrupt_image"),
+        (b64(png(60, 60)[:80]), "corrupt_image"),
+        (b64(png(500, 401)), "image_too_large"),
+        ([b64(png(60, 60)), b64(png(60, 60))], "too_many_images"),
+        (None, "missing_image"),
+        ([], "missing_image"),
+        ("", "missing_image"),
+    ],
+)
+def test_a_bad_source_costs_the_metrics_that_need_it_alone(edited: Edited, source: Any, kind: str) -> None:
+    reply = edited.ours([source, b64(edited.edits[1].source)], ["source_ssim", "saturation"])
+    bad, good = reply["scores"]
+    assert bad["source_ssim"] is None and bad["saturation"] > 0
+    assert good["source_ssim"] == edited.expected[1] and good["saturation"] > 0
+    assert reply["errors"][0].keys() == {"source_ssim"} and reply["errors"][0]["source_ssim"]["kind"] == kind
+
+
+def test_sources_that_no_metric_of_the_request_looks_at_are_refused_or_a_line_of_the_log(edited: Edited) -> None:
+    form = {"images": [b64(edited.edits[0].image)], "prompts": ["an edit"], "metrics": ["saturation"]}
+    refused = requests.post(f"{edited.service.url}/score", json=form | {"sources": [b64(png(20, 20))]}, timeout=60)
+    assert refused.status_code == 400 and "saturation would ignore them" in refused.json()["error"]
+    turn = {"text": "an edit", "image_b64": form["images"][0]}
+    for _ in range(2):
+        sent = [{"history": [turn, turn], "required_rewards": ["saturation"]}]
+        assert edited.post("/score", {"requests": sent})["results"][0]["saturation"]["score"] > 0
+    log = edited.service.log.read_text()
+    assert log.count("requests of the wire unirl bring sources of edits, and saturation does not look at them") == 1
+
+
+def test_a_reward_of_edits_passes_the_checks_which_know_that_it_needs_sources(edited: Edited) -> None:
+    said = printed("check_rewards", edited.service.url, "repeats=1", "must_use=[sources]", "metrics=[source_ssim]")
+    assert "no check failed" in said and "used: " in said
+    known_pair = requests.get(f"{edited.service.url}/health", timeout=60).json()["known_pair"]
+    assert known_pair["source_ssim"]["error"] is None
+
+
+@pytest.mark.parametrize("wire", ["flow_factory", "edit_r1"])
+def test_a_reward_of_edits_passes_the_checks_of_wires_that_list_no_rewards(edited: Edited, wire: str) -> None:
+    words = [f"wire={wire}", "needs=[sources]", "must_use=[sources]", "+orders.reward=0", "repeats=1", "batch=4"]
+    assert "no check failed" in printed("check_rewards", edited.service.url, *words)
