@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import PlainSerializer, PlainValidator, TypeAdapter, ValidationInfo
 
+from plumbline.operators.image_rows import BESIDE
 from plumbline.operators.models.calls import Usage
 from plumbline.pipelines.base.storage import Place, StorageConfig
 
@@ -55,7 +56,9 @@ class Shard:
     """The digest of its prompts, ids and texts: those it holds, or those that its images were made of."""
     objects: str = ""
     """Of images that are named by address: the digest of what stands there (ETags, or sizes and times)."""
-
+    sources: str = ""
+    """Of edits whose sources or masks are named by address, or are in the prompts file: the digest of what stands
+    there."""
     pack: str = ""
     """Of prompts that are read of a benchmark's own questions, in which layout these are."""
     picked: tuple[int, ...] = ()
@@ -71,15 +74,23 @@ class Shard:
         """Whether each row holds the text of its own prompt."""
         return any(name == "prompt" for name, _ in self.columns)
 
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """Our names of the columns that may hold sources and masks of edits."""
+        return tuple(name for name, _ in self.columns if name in BESIDE)
+
     def row_in_file(self, row: int) -> int:
         """The place in its file of a row of the shard."""
         return self.first_row + (self.picked[row] if self.picked else row)
 
-    def source(self) -> dict[str, Any]:
-        """The images themselves, for keys: their file and what their addresses name."""
+    def source(self, *, compares: bool = False) -> dict[str, Any]:
+        """The images themselves, for keys: their file and what their addresses name; with the sources and masks of
+        edits where these are looked at."""
         file = {"url": _followed(self.url), "size": self.size, "etag": self.etag, "row_groups": self.row_groups}
         picked = {"picked": self.picked} if self.picked else {}  # the keys of whole shards are older than it
-        return file | picked | {"columns": self.columns, "objects": self.objects}
+        sources = {"sources": self.sources} if compares and self.sources else {}
+        columns = tuple(names for names in self.columns if compares or names[0] not in BESIDE)
+        return file | picked | sources | {"columns": columns, "objects": self.objects}
 
 
 @lru_cache(maxsize=4096)
@@ -100,6 +111,8 @@ class Recipe:
     metric: str = ""
     """The metric it is computed for; metrics that ask the same of the same model share the cells."""
     reads: tuple["Recipe", ...] = ()
+    compares: bool = False
+    """Whether it, or a stage that it reads, looks at the sources of edits."""
 
     @property
     def folder(self) -> str:
@@ -108,11 +121,18 @@ class Recipe:
 
 
 def make_recipe(
-    stage: str, version: int, config: Mapping[str, Any], *reads: Recipe, node: str = "", metric: str = ""
+    stage: str,
+    version: int,
+    config: Mapping[str, Any],
+    *reads: Recipe,
+    node: str = "",
+    metric: str = "",
+    compares: bool = False,
 ) -> Recipe:
     """A stage's recipe; the stage's `version` is raised when its results change."""
     semantic = {"stage": stage, "version": version, "config": config, "upstream": [recipe.digest for recipe in reads]}
-    return Recipe(stage=stage, digest=digest(semantic), node=node, metric=metric, reads=reads)
+    compares = compares or any(recipe.compares for recipe in reads)
+    return Recipe(stage=stage, digest=digest(semantic), node=node, metric=metric, reads=reads, compares=compares)
 
 
 class PlannedCell:

@@ -1,6 +1,6 @@
 """The plan: every cell of a sweep, which are committed, and which work is left, known before any model loads."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -60,14 +60,17 @@ class NodePlan(NamedTuple):
 class ShardCells:
     """The cells of all shards of prompts, or of images: for each shard one of every recipe."""
 
-    def __init__(self, recipes: Sequence[Recipe], shards: Mapping[Shard, str]) -> None:
-        """`shards` are given with what of them can change a result, as canonical JSON."""
+    def __init__(
+        self, recipes: Sequence[Recipe], shards: Iterable[Shard], semantic: Callable[[Shard, bool], str]
+    ) -> None:
+        """`semantic` is what of a shard can change a result, as canonical JSON, of a recipe that `compares` or not."""
         self.recipes = recipes
         self.place = {recipe.digest: place for place, recipe in enumerate(recipes)}
-        self.of_shard = {
-            shard: tuple(PlannedCell(recipe, shard, semantic) for recipe in recipes)
-            for shard, semantic in shards.items()
-        }
+        self.of_shard: dict[Shard, tuple[PlannedCell, ...]] = {}
+        kinds = {recipe.compares for recipe in recipes}
+        for shard in shards:
+            texts = {compares: semantic(shard, compares) for compares in kinds}
+            self.of_shard[shard] = tuple(PlannedCell(recipe, shard, texts[recipe.compares]) for recipe in recipes)
 
     def of(self, recipe: Recipe, shards: Iterable[Shard]) -> tuple[PlannedCell, ...]:
         """The recipe's cell of each of the shards, whichever metric named it."""
@@ -166,8 +169,8 @@ def make_plan(
         [recipe for recipe in each_once if STAGES[recipe.stage].over == kind] for kind in ("prompts", "images")
     )
     limits = config.limits.semantic()
-    prompts = ShardCells(over_prompts, {shard: canonical(shard.prompts) for shard in sources.prompt_shards})
-    images = ShardCells(over_images, {shard: _semantic(shard, limits) for shard in sources.prompts_of})
+    prompts = ShardCells(over_prompts, sources.prompt_shards, lambda shard, compares: canonical(shard.prompts))
+    images = ShardCells(over_images, sources.prompts_of, partial(_semantic, limits))
     committed, others = _stored((prompts, images), store)
     plan = Plan(
         recipes=recipes,
@@ -223,7 +226,9 @@ def recipes_of(name: str, metric: Metric, nodes: Sequence[Node], clips: Clips, p
         if stage.decodes and clips.semantic():  # the keys of images are older than it
             config["clips"] = clips.semantic()
         reads = (recipes[read] for read in stage.reads(metric))
-        recipes[stage.name] = make_recipe(stage.name, stage.version, config, *reads, node=node.name, metric=name)
+        recipes[stage.name] = make_recipe(
+            stage.name, stage.version, config, *reads, node=node.name, metric=name, compares=stage.compares
+        )
     return recipes
 
 
@@ -243,8 +248,8 @@ def _each_once(recipes: Iterable[Recipe], nodes: Sequence[Node]) -> list[Recipe]
     return sorted(once.values(), key=lambda recipe: order.index(recipe.node))
 
 
-def _semantic(shard: Shard, limits: Mapping[str, int]) -> str:
-    return canonical({"source": shard.source(), "prompts": shard.prompts, "limits": limits})
+def _semantic(limits: Mapping[str, int], shard: Shard, compares: bool) -> str:
+    return canonical({"source": shard.source(compares=compares), "prompts": shard.prompts, "limits": limits})
 
 
 def _stored(planned: Iterable[ShardCells], store: Store) -> tuple[set[PlannedCell], dict[str, float]]:

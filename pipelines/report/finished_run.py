@@ -65,8 +65,8 @@ def _open_originals(manifest: Mapping[str, Any], storage: StorageConfig, sources
     if sources is not None:
         prompts, shards = sources.prompts, sources.image_shards
     else:
-        prompts = open_prompts(benchmark, storage, shard_rows).table
-        shards = open_images(benchmark, storage, shard_rows).shards
+        opened = open_prompts(benchmark, storage, shard_rows)
+        prompts, shards = opened.table, open_images(benchmark, storage, shard_rows, opened).shards
     by_name = {(shard.group, shard.name): shard for shard in shards}
     return Originals(prompts, by_name, limits, uris)
 

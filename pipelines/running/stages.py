@@ -19,6 +19,7 @@ from plumbline.pipelines.cells.reused_rows import read_earlier
 from plumbline.pipelines.cells.store import BrokenCell, Store
 from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
+from plumbline.pipelines.sources.edit_pictures import with_pictures
 from plumbline.pipelines.sources.prompts import read_prompts
 from plumbline.pipelines.sources.question_packs import PackFile, read_pack
 from plumbline.pipelines.sources.shards import read_shard
@@ -110,8 +111,10 @@ class NodeStage:
             return pa.table({})
         if self.stage.over == "prompts":
             return read_prompts(shard)
-        columns = (*IMAGE_COLUMNS, *BESIDE) if self.stage.compares else IMAGE_COLUMNS
-        return self._shown(read_shard(shard, columns))
+        if not self.stage.compares:
+            return self._shown(read_shard(shard, IMAGE_COLUMNS))
+        images = read_shard(shard, (*IMAGE_COLUMNS, *BESIDE))
+        return self._shown(with_pictures(images, self.context.prompt_shards))
 
     def _shown(self, images: pa.Table) -> pa.Table:
         """The rows with the images that the node's metrics are shown."""

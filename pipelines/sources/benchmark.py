@@ -32,15 +32,15 @@ class ColumnsConfig:
     uri: str = "uri"
     """A path or s3:// address, where `image` is absent or null."""
     source: str | None = None
-    """Of edited images, the encoded bytes of the image that each was edited from, as in `image`; null where there are
-    none."""
+    """Of edited images, the encoded bytes of the image that each was edited from, as in `image`; of the images' tables,
+    or else of the prompts file. Null where there are none."""
     source_uri: str | None = None
-    """The path or s3:// address of that image, as in `uri`."""
+    """The path or s3:// address of that image, as in `uri`; in a prompts file also its path from the file's folder."""
     mask: str | None = None
     """Of edited images, the encoded bytes of a black-and-white picture as large as the source, white where the edit
     is: metrics that compare pixels count those outside (docs/edits.md); null where there are none."""
     mask_uri: str | None = None
-    """The path or s3:// address of that picture."""
+    """The path or s3:// address of that picture, as of the source."""
     prompt: str = "prompt"
     """The text of the row's own prompt; read only where benchmark.prompts is null."""
     generator: str | None = None
@@ -59,8 +59,8 @@ class ColumnsConfig:
     def renamed(self, *, prompts: bool) -> tuple[tuple[str, str], ...]:
         """Our names with the files' own, where they differ; `prompt` always, where the rows hold their `prompts`, and
         those of sources and masks, where there are any."""
-        beside = [(name, getattr(self, name)) for name in BESIDE if getattr(self, name)]
-        return (*_renamed(self, IMAGE_COLUMNS), *beside, *([("prompt", self.prompt)] if prompts else []))
+        prompt = [("prompt", self.prompt)] if prompts else []
+        return (*_renamed(self, IMAGE_COLUMNS), *self.beside.items(), *prompt)
 
     @property
     def sources(self) -> list[str]:
@@ -68,9 +68,9 @@ class ColumnsConfig:
         return [getattr(self, name) for name in SOURCES if getattr(self, name)]
 
     @property
-    def beside(self) -> list[str]:
-        """The files' own names of those and of the columns with masks."""
-        return [getattr(self, name) for name in BESIDE if getattr(self, name)]
+    def beside(self) -> dict[str, str]:
+        """Our names of those and of the columns with masks with the files' own."""
+        return {name: getattr(self, name) for name in BESIDE if getattr(self, name)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

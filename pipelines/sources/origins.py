@@ -30,6 +30,8 @@ class Origins(NamedTuple):
     """Files, by their suffixes, with an example."""
     example: str = ""
     """An image, or a prompt's id, with the prompt."""
+    sources: str = ""
+    """In words, of edits: how many have sources and from where."""
 
     def lines(self, prompts: int, images: Mapping[str, int]) -> list[str]:
         """What people are told; `images` counts those of each generator."""
@@ -37,6 +39,8 @@ class Origins(NamedTuple):
         if images:
             names = [f"{name} ({count} {'image' if count == 1 else 'images'})" for name, count in images.items()]
             told.append(f"generators: {len(names)}, from {self.generators}: {name_some(names)}")
+        if self.sources:
+            told.append(f"sources: {self.sources}")
         if self.unread:
             told.append(f"columns not read: {name_some(list(self.unread))}")
         if self.passed_over:
@@ -80,16 +84,17 @@ class SeenOrigins:
 
 def combine(origins: Sequence[Origins]) -> Origins:
     """Several as one, whose example is the first's."""
-    prompts, generators, passed_over = (
+    prompts, generators, passed_over, sources = (
         " and ".join(dict.fromkeys(filter(None, words)))
         for words in (
             [each.prompts for each in origins],
             [each.generators for each in origins],
             [each.passed_over for each in origins],
+            [each.sources for each in origins],
         )
     )
     unread = list(dict.fromkeys(name for each in origins for name in each.unread))
-    return Origins(prompts, generators, unread, passed_over, origins[0].example)
+    return Origins(prompts, generators, unread, passed_over, origins[0].example, sources)
 
 
 def pass_over(paths: Sequence[str]) -> str:

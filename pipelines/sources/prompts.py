@@ -51,6 +51,11 @@ class PromptTables(NamedTuple):
     tables: list[pa.Table]
     """Of every shard its prompts."""
 
+    @property
+    def beside(self) -> set[str]:
+        """Our names of the columns with sources and masks of edits that some file has."""
+        return {name for shard in self.shards for name in shard.beside}
+
 
 class UnknownPrompts(NamedTuple):
     """Images of prompts that a benchmark does not have."""
@@ -85,9 +90,8 @@ def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, shard_rows:
     with readable_errors(place, "benchmark.prompts"):
         suffixes = prompt_files.SUFFIXES if place.path.lower().endswith(prompt_files.SUFFIXES) else (".parquet",)
         files = list_files(place, benchmark.name, suffixes).tables
-    names = benchmark.prompt_columns.renamed()
     try:
-        shards = [shard for file in files for shard in _prompt_shards(file, names, shard_rows)]
+        shards = [shard for file in files for shard in _prompt_shards(file, benchmark, shard_rows)]
         tables = list(_read_prompt_files(shards))
     except SourceError as error:
         raise ConfigError(f"benchmark.prompts: {error}") from error
@@ -146,10 +150,14 @@ def match_prompts(images: Sequence[Shard], prompts: PromptTables, locate_image: 
         shard_ids = sorted(set(named_ids))
         shard_rows = [row_of.get(prompt_id) for prompt_id in shard_ids]
         pairs = [(one, None if row is None else texts[row]) for one, row in zip(shard_ids, shard_rows, strict=True)]
-        keyed = replace(shard, prompts=digest(pairs), objects=objects.digest(table))
-        named[keyed] = np.array([row for row in shard_rows if row is not None], np.int32)
-        holders = sorted({bisect_right(first_rows, row) - 1 for row in named[keyed]})
-        matched[keyed] = tuple(prompts.shards[holder] for holder in holders)
+        known_rows = [row for row in shard_rows if row is not None]
+        holders = [
+            prompts.shards[number] for number in sorted({bisect_right(first_rows, row) - 1 for row in known_rows})
+        ]
+        sources = objects.beside(table, [holder.sources for holder in holders])
+        keyed = replace(shard, prompts=digest(pairs), objects=objects.digest(table), sources=sources)
+        named[keyed] = np.array(known_rows, np.int32)
+        matched[keyed] = tuple(holders)
     return Prompted(prompts, matched, named, broken, unknown)
 
 
@@ -166,21 +174,31 @@ def read_files(shards: Sequence[Shard], columns: Sequence[str]) -> Iterator[tupl
                 yield from zip(of_file, read, strict=True)
 
 
-def _prompt_shards(file: ListedFile, names: tuple[tuple[str, str], ...], shard_rows: int) -> list[Shard]:
-    """The shards of a prompts file; a CSV or JSON file is one."""
+def _prompt_shards(file: ListedFile, benchmark: BenchmarkConfig, shard_rows: int) -> list[Shard]:
+    """The shards of a prompts file, with those columns of sources and masks that it has; a CSV or JSON file is one."""
+    names, beside = benchmark.prompt_columns.renamed(), benchmark.columns.beside
     if not file.url.lower().endswith(prompt_files.SUFFIXES):
         footer = read_footer(file)
-        schema, columns = footer.schema.to_arrow_schema(), dict(names)
+        schema, own_names = footer.schema.to_arrow_schema(), dict(names)
         require_columns(schema, ("prompt_id", "text"), names, "benchmark.prompt_columns", file.url)
-        read = [columns.get(name, name) for name in PROMPT_COLUMNS]
-        check_columns(schema, read, read[:1], file.url)
-        return cut_shards(file, footer, names, shard_rows)
+        read = [own_names.get(name, name) for name in PROMPT_COLUMNS]
+        check_columns(schema, [*read, *beside.values()], read[:1], file.url)
+        held = [(name, its) for name, its in beside.items() if its in schema.names]
+        return cut_shards(file, footer, (*names, *held), shard_rows)
     whole = Shard(
         group=file.group, name=file.name, place=file.place, size=file.size, etag=file.etag, row_groups=(), rows=0,
         columns=names,
     )  # fmt: skip
     count = len(read_prompts(whole))
-    return [replace(whole, rows=count)] if count else []
+    records = prompt_records(replace(whole, columns=(*names, *beside.items())), list(beside)) if beside else []
+    columns = {name: its for name, its in beside.items() if any(record.get(name) for record in records)}
+    for name in columns:
+        if name not in ADDRESSES:
+            raise SourceError(
+                f"{file.url}: {columns[name]!r} holds text, where benchmark.columns.{name} names images; name the "
+                f"column by benchmark.columns.{name}_uri"
+            )
+    return [replace(whole, rows=count, columns=(*names, *columns.items()))] if count else []
 
 
 def _check_prompts(shards: Sequence[Shard], tables: Sequence[pa.Table]) -> None:
@@ -218,7 +236,8 @@ def gather_prompts(images: Sequence[Shard], name: str, locate_image: LocateImage
             _check_text(prompt_id, text, shard, unique)
         content = digest(sorted(pairs))
         holder = replace(shard, group=name, name=f"rows-{content[:16]}", rows=len(pairs), prompts=content)
-        matched[replace(shard, prompts=content, objects=objects.digest(table))] = (asked.setdefault(content, holder),)
+        keyed = replace(shard, prompts=content, objects=objects.digest(table), sources=objects.beside(table))
+        matched[keyed] = (asked.setdefault(content, holder),)
     skills: list[list[str]] = [[]] * len(unique)
     columns = [list(unique), [text for text, _ in unique.values()], skills, [name] * len(unique)]
     arrays = [pa.array(values, dtype) for values, dtype in zip(columns, schemas.PROMPTS.types, strict=True)]
@@ -273,7 +292,7 @@ def read_prompts(shard: Shard) -> pa.Table:
         if digest(sorted(pairs_of(table))) != shard.prompts:
             raise SourceError(f"{shard.url}: the prompts have changed since the run was planned; run again")
         return table
-    table = _prompts_table(_own_prompts(shard) if shard.holds_prompts else _prompts(shard), shard)
+    table = _prompts_table(_own_prompts(shard) if shard.holds_prompts else prompt_records(shard), shard)
     return picked_rows(table, shard) if shard.url.lower().endswith(prompt_files.SUFFIXES) else table
 
 
@@ -295,17 +314,17 @@ def _own_prompts(shard: Shard) -> list[dict[str, Any]]:
     return [{"prompt_id": one, "text": text} for one, text in pairs]
 
 
-def _prompts(shard: Shard) -> list[dict[str, Any]]:
-    names = {name: dict(shard.columns).get(name, name) for name in PROMPT_COLUMNS}
+def prompt_records(shard: Shard, columns: Sequence[str] = PROMPT_COLUMNS) -> list[dict[str, Any]]:
+    """A prompts file's rows as they stand, by our names; of a Parquet file those of the shard and of its columns."""
+    names = {name: dict(shard.columns).get(name, name) for name in (*PROMPT_COLUMNS, *columns)}
     if not shard.url.lower().endswith(prompt_files.SUFFIXES):
-        return _as_records(read_shard(shard, PROMPT_COLUMNS), shard)
+        return _as_records(read_shard(shard, columns), shard)
     with opened(shard) as stream:
         content = stream.read()
     if shard.url.lower().endswith(prompt_files.LIST):
         return prompt_files.read_prompt_list(content, shard.url)
-    records = prompt_files.read_prompt_file(
-        content, shard.url, [names["prompt_id"], names["text"]], skills=names["skills"]
-    )
+    required, skills = [names["prompt_id"], names["text"]], names["skills"]
+    records = prompt_files.read_prompt_file(content, shard.url, required, optional=list(names.values()), skills=skills)
     return [{name: record.get(its) for name, its in names.items()} for record in records]
 
 

@@ -1,7 +1,7 @@
 """The source tables of a sweep on disk or S3: its prompts, and the images of every generator, as shards."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import NamedTuple
@@ -22,6 +22,7 @@ from plumbline.pipelines.base.storage import Entry, Place, StorageConfig, readab
 from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.cells.store import MARK, is_store
 from plumbline.pipelines.sources.benchmark import GENERATORS, IMAGE_COLUMNS, BenchmarkConfig, ColumnsConfig, check_extra
+from plumbline.pipelines.sources.edit_pictures import with_stored_pictures
 from plumbline.pipelines.sources.origins import (
     MANIFEST,
     Origins,
@@ -160,9 +161,11 @@ def open_sources(benchmark: BenchmarkConfig, storage: StorageConfig, *, shard_ro
     are missing or cannot be reached, and where no file has the columns that the configuration names.
     """
     prompts = open_prompts(benchmark, storage, shard_rows) if benchmark.prompts is not None else None
-    images = open_images(benchmark, storage, shard_rows)
-    selected = _select(_Selected(prompts, images.shards), benchmark)
     uris = benchmark_uris(benchmark, storage, ImageLimits())
+    if prompts is not None:
+        prompts = with_stored_pictures(prompts, uris.locate)
+    images = open_images(benchmark, storage, shard_rows, prompts)
+    selected = _select(_Selected(prompts, images.shards), benchmark)
     prompted = with_prompts(selected.images, selected.prompts, benchmark.name, uris)
     return Sources(
         prompts=prompted.prompts.table,
@@ -243,8 +246,13 @@ def with_pack(sources: Sources, packed: PackFile, suite: str) -> Sources:
     )
 
 
-def open_images(benchmark: BenchmarkConfig, storage: StorageConfig, shard_rows: int) -> Images:
-    """Every generator's files with their footers; a file that cannot be read costs nothing else."""
+def open_images(
+    benchmark: BenchmarkConfig, storage: StorageConfig, shard_rows: int, prompts: PromptTables | None
+) -> Images:
+    """Every generator's files with their footers; a file that cannot be read costs nothing else.
+
+    Columns of sources and masks that `prompts` have may be absent.
+    """
     root = storage.locate(benchmark.images) if benchmark.images is not None else None
     places, beside = _generators(benchmark, storage)
     listed = {name: _listing(name, place) for name, place in places.items()}
@@ -253,7 +261,8 @@ def open_images(benchmark: BenchmarkConfig, storage: StorageConfig, shard_rows: 
         raise _no_tables(benchmark, others)
     with ThreadPoolExecutor(FILE_READERS) as pool:
         files = [file for listing in listed.values() for file in listing.tables]
-        results = list(pool.map(lambda file: _images_file(file, benchmark, shard_rows), files))
+        elsewhere = set() if prompts is None else prompts.beside
+        results = list(pool.map(lambda file: _images_file(file, benchmark, shard_rows, elsewhere), files))
     broken = [result for result in results if isinstance(result, BrokenFile)]
     broken += [_no_files(name, places[name]) for name, listing in listed.items() if not listing.tables]
     tables = [result for result in results if isinstance(result, _ImagesFile)]
@@ -263,7 +272,8 @@ def open_images(benchmark: BenchmarkConfig, storage: StorageConfig, shard_rows: 
         raise ConfigError(several)
     shards = [shard for table in tables for shard in table.shards]
     extra = _extra_schema(benchmark.columns, [table.schema for table in tables])
-    return Images(shards, broken, list(places), extra, _origins(benchmark, root, places, tables, others))
+    origins = _origins(benchmark, root, places, tables, others)
+    return Images(shards, broken, list(places), extra, origins._replace(sources=_sources(benchmark, tables, origins)))
 
 
 def _listing(generator: str, place: Place) -> Listing:
@@ -305,6 +315,16 @@ def _origins(
         [] if columns.extra == "*" else [name for name in names if name not in read],
         pass_over(others),
     )
+
+
+def _sources(benchmark: BenchmarkConfig, tables: Sequence[_ImagesFile], origins: Origins) -> str:
+    """Where the sources of edits come from, where the benchmark has any."""
+    if not (named := set(benchmark.columns.sources)) or origins.sources:
+        return origins.sources
+    own = sum(bool(named & set(table.schema.names)) for table in tables)
+    columns = " and ".join(map(repr, benchmark.columns.sources))
+    holders = ["the images' tables"] * (own > 0) + [str(benchmark.prompts)] * (own < len(tables))
+    return f"the column {columns} of {' and of '.join(holders)}"
 
 
 def _no_files(generator: str, place: Place) -> BrokenFile:
@@ -379,9 +399,13 @@ def _holds_images(file: Place, benchmark: BenchmarkConfig) -> bool:
         return True
 
 
-def _images_file(file: ListedFile, benchmark: BenchmarkConfig, shard_rows: int) -> _ImagesFile | BrokenFile:
+def _images_file(
+    file: ListedFile, benchmark: BenchmarkConfig, shard_rows: int, elsewhere: Container[str]
+) -> _ImagesFile | BrokenFile:
+    """A file's schema and shards; columns that are `elsewhere` it need not have."""
     names = benchmark.columns.renamed(prompts=benchmark.prompts is None)
-    required = [name for name, its in names if its] + ([] if benchmark.prompts is None else ["prompt_id"])
+    required = [name for name, its in names if its and name not in elsewhere]
+    required += [] if benchmark.prompts is None else ["prompt_id"]
     try:
         footer = read_footer(file)
         schema = footer.schema.to_arrow_schema()
@@ -420,12 +444,12 @@ def _read_columns(benchmark: BenchmarkConfig, schema: pa.Schema) -> list[str]:
     columns = benchmark.columns
     names = IMAGE_COLUMNS if benchmark.prompts is not None else (*IMAGE_COLUMNS, "prompt")
     extra = schema.names if columns.extra == "*" else columns.extra
-    return [*(getattr(columns, name) for name in names), *columns.beside, *extra]
+    return [*(getattr(columns, name) for name in names), *columns.beside.values(), *extra]
 
 
 def _extra_schema(columns: ColumnsConfig, schemas: Sequence[pa.Schema]) -> pa.Schema:
     """The further columns that some file has; raises ConfigError for one that none has, or that differs in type."""
-    taken = {*(getattr(columns, name) for name in IMAGE_COLUMNS), *columns.beside}
+    taken = {*(getattr(columns, name) for name in IMAGE_COLUMNS), *columns.beside.values()}
     everything = dict.fromkeys(name for schema in schemas for name in schema.names if name not in taken)
     wanted = list(everything) if columns.extra == "*" else list(dict.fromkeys(columns.extra))
     check_extra(wanted)

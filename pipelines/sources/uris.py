@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -15,6 +15,7 @@ from plumbline.operators.image_rows import ADDRESSES, image_records
 from plumbline.pipelines.base.storage import Entry, Place, StorageConfig, is_storage_error
 from plumbline.pipelines.cells.cells import digest
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
+from plumbline.pipelines.sources.prompt_files import SUFFIXES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,21 +65,24 @@ class StoredObjects:
         self.locate_image = locate_image
         self.listings: dict[str, dict[str, str]] = {}
 
-    def digest(self, images: pa.Table) -> str:
-        """The digest of what the rows' addresses name now; empty where the table has none."""
-        columns = [name for name in ADDRESSES if name in images.column_names]
-        if not columns:
+    def digest(self, images: pa.Table, column: str = "uri") -> str:
+        """The digest of what the rows' addresses name now; empty where the table has no such column."""
+        if column not in images.column_names:
             return ""
-        named = [[record[name] for name in columns] for record in image_records(images.select(columns))]
-        return digest([self._identity(uris if len(columns) > 1 else uris[0]) for uris in named])
+        return digest([self.identity(record[column]) for record in image_records(images.select([column]))])
 
-    def _identity(self, uri: Any) -> str | list[Any]:
+    def beside(self, images: pa.Table, of_prompts: Sequence[str] = ()) -> str:
+        """The digest of what addresses of sources and masks name, with those of prompts; empty where there are none."""
+        parts = [*(self.digest(images, name) for name in ADDRESSES[1:]), *of_prompts]
+        return digest(parts) if any(parts) else ""
+
+    def identity(self, uri: Any) -> str | list[Any]:
         """An object's ETag, or a file's size and time; empty where nothing stands, or cannot be looked at.
 
         Of a row of several addresses, those of each.
         """
         if isinstance(uri, list):
-            return [self._identity(part) for part in uri]
+            return [self.identity(part) for part in uri]
         if not isinstance(uri, str) or not uri:
             return ""
         try:
@@ -104,10 +108,14 @@ def _identities(look: Callable[[], Mapping[str, Entry]]) -> dict[str, str]:
 
 
 def benchmark_uris(benchmark: BenchmarkConfig, storage: StorageConfig, limits: ImageLimits) -> Uris:
-    """The addresses below the benchmark's images, of a single file below its folder, and below its `uri_roots`."""
+    """The addresses below the benchmark's images, of a single file below its folder, and below its `uri_roots`; below
+    its prompts where these may name sources and masks."""
     generators = benchmark.generators.values() if isinstance(benchmark.generators, Mapping) else ()
     images = [benchmark.images] if benchmark.images is not None else list(generators)
-    folders = [url[: url.rfind("/") + 1] if url.lower().endswith(".parquet") else url for url in images]
+    if benchmark.prompts is not None and {*ADDRESSES} & {*benchmark.columns.beside}:
+        images.append(benchmark.prompts)
+    files = (".parquet", *SUFFIXES)
+    folders = [url[: url.rfind("/") + 1] if url.lower().endswith(files) else url for url in images]
     roots = tuple(_absolute(url or ".") for url in (*folders, *benchmark.uri_roots))
     return Uris(roots=roots, storage=storage, max_bytes=limits.max_bytes)
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from PIL import Image
 
@@ -12,7 +13,7 @@ from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics.source_comparison import SourceComparisonConfig
 from plumbline.operators.scorer import Scorer, ScorerConfig
 from plumbline.operators.stages.source_comparisons import compare_with_source
-from tests.bench_of import images, plan_bench, run_bench, run_tables, write_benchmark, write_rows
+from tests.bench_of import images, plan_bench, prompts, run_bench, run_plan, run_tables, write_benchmark, write_rows
 
 METRICS = "metric=[source_l1,source_l2,source_ssim]"
 SOURCE, URI = "benchmark.columns.source=before", "benchmark.columns.source_uri=from"
@@ -197,3 +198,91 @@ def test_comparisons_are_those_of_the_plain_formula(seed: int) -> None:
     assert found.ssim == pytest.approx(np.mean(values), abs=1e-9)
     difference = (np.asarray(image, float) - np.asarray(source, float))[kept] / 255
     assert (found.l1, found.l2) == pytest.approx((np.abs(difference).mean(), (difference**2).mean()))
+
+
+def write_prompts(folder: Path, sources: list[Any]) -> None:
+    """Prompts with sources, in another order than the images."""
+    rows = [{**row, "before": source} for row, source in zip(prompts(len(sources)), sources, strict=True)]
+    write_rows(folder / "prompts.parquet", rows[::-1], row_group=2)
+
+
+def write_prompt_sources(folder: Path, sources: list[Any]) -> Path:
+    """Two generators whose images have no sources of their own: the prompts have them, once for both."""
+    write_benchmark(folder, ["atlas", "flint"], len(sources))
+    write_prompts(folder, sources)
+    return folder
+
+
+def test_sources_in_the_prompts_file_are_those_of_all_generators_images(tmp_path: Path) -> None:
+    folder = write_prompt_sources(tmp_path / "bench", [row["image"] for row in images("atlas", 4)])
+    planned = plan_bench(folder, tmp_path / "store", "metric=[source_l1]", SOURCE)
+    assert f"sources: the column 'before' of {folder}/prompts.parquet" in planned.sources.origin_lines
+    scores = run_tables(run_plan(planned))["scores"].pivot(index="prompt_id", columns="generator", values="score")
+    assert (scores["atlas"] == 0).all() and (scores["flint"] > 0).all() and len(scores) == 4
+
+
+def test_the_images_own_column_of_sources_goes_before_that_of_the_prompts(tmp_path: Path) -> None:
+    folder = write_prompt_sources(tmp_path / "bench", [{"bytes": png(noise(1)), "path": "a.png"}] * 4)
+    write_rows(folder / "images/flint/00000.parquet", [{**row, "before": row["image"]} for row in images("flint", 4)])
+    scores = run_tables(run_bench(folder, tmp_path / "store", "metric=[source_l1]", SOURCE))["scores"]
+    by_generator = scores.groupby("generator")["score"]
+    assert by_generator.max()["flint"] == 0 and by_generator.min()["atlas"] > 0
+
+
+def test_a_mask_in_the_prompts_file_goes_with_sources_in_the_images_tables(tmp_path: Path) -> None:
+    folder = write_edits(tmp_path / "bench", [png(noise(1, 64, 64))] * 4)
+    lower = Image.new("L", (64, 64))
+    lower.paste(255, (0, 32, 64, 64))
+    write_rows(folder / "prompts.parquet", [{**row, "where": png(lower)} for row in prompts(4)[::-1]])
+    scores = run_tables(run_bench(folder, tmp_path / "store", "metric=[source_l1]", SOURCE, MASK))["scores"]
+    with Image.open(io.BytesIO(images("atlas", 1)[0]["image"])) as first:
+        both = [np.asarray(one.convert("RGB").resize((64, 64)), float) for one in (first, noise(1, 64, 64))]
+    own = scores.set_index("prompt_id")["score"][images("atlas", 1)[0]["prompt_id"]]
+    assert own == pytest.approx(np.abs(both[0] - both[1])[:32].mean() / 255)
+
+
+def test_a_prompts_file_names_sources_by_their_paths_from_its_folder(tmp_path: Path) -> None:
+    folder = write_prompt_sources(tmp_path / "bench", [None] * 4)
+    (folder / "before").mkdir()
+    for number, row in enumerate(images("atlas", 4)):
+        (folder / f"before/{number}.png").write_bytes(row["image"])
+    rows = pd.DataFrame(prompts(4))[["prompt_id", "text"]].assign(source=[f"before/{n}.png" for n in range(4)])
+    rows.loc[3, "source"] = "../outside.png"
+    rows[::-1].to_csv(folder / "prompts.csv", index=False)
+    words = (f"benchmark.prompts={folder}/prompts.csv", "benchmark.columns.source_uri=source")
+    tables = run_tables(run_bench(folder, tmp_path / "store", "metric=[source_l1]", *words))
+    scores = tables["scores"].pivot(index="prompt_id", columns="generator", values="score")
+    assert scores["atlas"].dropna().tolist() == [0, 0, 0] and (scores["flint"].dropna() > 0).all()
+    assert set(tables["errors"]["kind"]) == {"uri_refused"}
+    plans = [plan_bench(folder, tmp_path / "store", "metric=[source_l1]", *words).plan]
+    (folder / "before/0.png").write_bytes(png(noise(2, 50)))
+    plans += [plan_bench(folder, tmp_path / "store", "metric=[source_l1]", *words).plan]
+    assert not {cell.path for cell in plans[0].cells} & {cell.path for cell in plans[1].cells}
+
+
+def test_another_source_of_a_prompt_renews_what_looks_at_sources_and_nothing_else(tmp_path: Path) -> None:
+    folder, store = write_prompt_sources(tmp_path / "bench", [png(noise(1))] * 4), tmp_path / "store"
+    run_bench(folder, store, "metric=[saturation]")
+    tables = []
+    for sources in ([png(noise(1))] * 4, [png(noise(1))] * 3 + [png(noise(2))]):
+        write_prompts(folder, sources)
+        planned = plan_bench(folder, store, "metric=[saturation,source_l1]", SOURCE)
+        assert {cell.recipe.metric for cell in planned.plan.missing} == {"source_l1"}
+        tables.append(run_tables(run_plan(planned))["scores"].query("metric == 'source_l1'"))
+    before, after = tables
+    changed = before["score"].to_numpy() != after["score"].to_numpy()
+    assert changed.sum() == 2 and set(after[changed]["prompt_id"]) == {prompts(4)[3]["prompt_id"]}
+
+
+def test_a_prompt_without_a_source_or_with_a_damaged_one_fails_what_needs_it_alone(tmp_path: Path) -> None:
+    folder = write_prompt_sources(tmp_path / "bench", [b"nonsense", None, png(noise(1)), png(noise(1))])
+    tables = run_tables(run_bench(folder, tmp_path / "store", "metric=[source_l1,saturation]", SOURCE))
+    assert tables["scores"].groupby("metric")["score"].count().to_dict() == {"saturation": 8, "source_l1": 4}
+    assert sorted(tables["errors"]["kind"]) == ["corrupt_image"] * 2 + ["missing_image"] * 2
+
+
+def test_images_that_a_text_file_cannot_hold_are_refused_before_anything_runs(tmp_path: Path) -> None:
+    folder = write_prompt_sources(tmp_path / "bench", [None] * 4)
+    pd.DataFrame(prompts(4)).assign(before="a.png", skills="").to_csv(folder / "prompts.csv", index=False)
+    with pytest.raises(ConfigError, match=r"prompts\.csv: 'before' holds text.*source_uri"):
+        plan_bench(folder, tmp_path / "store", METRICS, SOURCE, f"benchmark.prompts={folder}/prompts.csv")
