@@ -10,7 +10,7 @@ from PIL import Image
 
 from plumbline.operators.errors import RowError
 from plumbline.operators.image_decoding import ImageLimits
-from plumbline.operators.image_rows import FetchUri
+from plumbline.operators.image_rows import SOURCES, FetchUri, of_edit, of_image, source_bytes
 from plumbline.operators.images import decode_picture
 from plumbline.operators.report.marked_words import (
     MarkedQuestion,
@@ -27,8 +27,19 @@ THUMBNAIL_SIDE = 512
 THUMBNAIL_BYTES = 16_000
 SMALLER = ((1, 82), (1, 70), (1, 55), (1, 40), (0.7, 55), (0.7, 40), (0.5, 55), (0.5, 40), (0.5, 25), (0.5, 10))
 """Of a picture that is too large, in this order: its size, and the quality of its WebP."""
+SOURCE_BYTES = 500
+"""What each of a row's sources may take, however many they are."""
 MOST_UNSCROLLED = 120
 """Characters that a prompt has room for, be they as wide as they may."""
+
+
+class Picture(NamedTuple):
+    """An image as a page shows it."""
+
+    thumbnail: str | None
+    """A data: address, or where the page's server has it."""
+    missing: str = ""
+    """Why there is no thumbnail."""
 
 
 class ImageDetail(NamedTuple):
@@ -44,6 +55,8 @@ class ImageDetail(NamedTuple):
     """By metric that gives any, its judge's own reasons."""
     ratings: Mapping[str, Mapping[str, float]]
     """By metric whose judge gives any, its numbers by what they rate."""
+    sources: Sequence[Picture] = ()
+    """What it was edited from."""
 
 
 NO_DETAIL = ImageDetail(None, "it was not looked for", {}, {}, {})
@@ -72,6 +85,8 @@ class Card(NamedTuple):
     alt: str
     thumbnail: str | None
     missing: str
+    sources: Sequence[Picture]
+    """What it was edited from."""
     prompt: list[Segment]
     marked_by: str
     """The metric whose questions mark the prompt; empty where none has any."""
@@ -119,6 +134,7 @@ def make_card(pick: Pick, detail: ImageDetail, prompt: str | None, skills: Seque
         alt=f"Image by {pick.key.generator} for the prompt: {cut(text, 200)}",
         thumbnail=detail.thumbnail,
         missing=cut(detail.missing),
+        sources=detail.sources,
         prompt=mark_prompt(text, detail.elements.get(marked_by, ())),
         marked_by=marked_by,
         skills=tuple(skills),
@@ -143,10 +159,23 @@ def _view(metric: str, pick: Pick, detail: ImageDetail, prompt: str | None) -> M
     )
 
 
-def make_thumbnail(row: Mapping[str, Any], limits: ImageLimits, fetch: FetchUri) -> str | RowError:
-    """The row's image as a data: address of at most `THUMBNAIL_BYTES` encoded bytes, as large as it is enlarged to."""
-    image = make_picture(row, limits, fetch)
-    return image if isinstance(image, RowError) else f"data:image/webp;base64,{base64.b64encode(image).decode()}"
+class Thumbnails(NamedTuple):
+    """A row's image and what it was edited from, as large as they are enlarged to."""
+
+    image: Picture
+    sources: Sequence[Picture] = ()
+
+
+def make_thumbnails(row: Mapping[str, Any], limits: ImageLimits, fetch: FetchUri) -> Thumbnails:
+    """As data: addresses, each of at most `THUMBNAIL_BYTES` encoded bytes, and so all sources of the row."""
+    sources = make_sources(row, limits, fetch)
+    return Thumbnails(_embedded(make_picture(row, limits, fetch)), [_embedded(source) for source in sources])
+
+
+def _embedded(image: bytes | RowError) -> Picture:
+    if isinstance(image, RowError):
+        return Picture(None, cut(image.message))
+    return Picture(f"data:image/webp;base64,{base64.b64encode(image).decode()}")
 
 
 def make_picture(
@@ -163,6 +192,29 @@ def make_picture(
         return image
     image.thumbnail((side, side), Image.Resampling.LANCZOS)
     return _small(image, most)
+
+
+def make_sources(
+    row: Mapping[str, Any],
+    limits: ImageLimits,
+    fetch: FetchUri,
+    *,
+    side: int = THUMBNAIL_SIDE,
+    most: int = THUMBNAIL_BYTES,
+) -> list[bytes | RowError]:
+    """Each source of the row's image as `make_picture` makes it, together of so many bytes; none where its table has no
+    column of sources."""
+    if not any(name in row for name in SOURCES):
+        return []
+    encoded = source_bytes(row, limits.max_images, fetch)
+    if isinstance(encoded, RowError):
+        return [encoded]
+    count, each = len(encoded), max(most // len(encoded), SOURCE_BYTES)
+    made = (make_picture({"image": content}, limits, fetch, side=side, most=each) for content in encoded)
+    return [
+        of_edit(of_image(source, number, count), "source") if isinstance(source, RowError) else source
+        for number, source in enumerate(made, 1)
+    ]
 
 
 def _small(image: Image.Image, most: int) -> bytes:

@@ -130,6 +130,11 @@ class Page(NamedTuple):
         return {side.generator: side.thumbnail for side in sides if side.thumbnail is not None}
 
     @property
+    def has_sources(self) -> bool:
+        """Whether some image was edited from another."""
+        return any(card.sources for card in self.cards) or any(prompt.sources for prompt in self.prompts)
+
+    @property
     def marks(self) -> str:
         """What stands behind the means."""
         if self.baseline:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from plumbline.operators.report.gallery import NO_DETAIL, ImageDetail
+from plumbline.operators.report.gallery import NO_DETAIL, ImageDetail, Picture
 from plumbline.operators.report.marked_words import MarkedQuestion, asked_question, cut, unreadable
 from plumbline.operators.report.picked_images import ImageKey, Pick
 from plumbline.operators.sentences import FirstRows, number, shown
@@ -21,6 +21,8 @@ class GeneratorImage(NamedTuple):
     """A data: address."""
     missing: str
     """Why there is no thumbnail."""
+    source: int | None = None
+    """Which of those sources of the prompt that can be shown it was edited from."""
 
 
 class ScoreRow(NamedTuple):
@@ -62,6 +64,8 @@ class SideBySide(NamedTuple):
     prompt_id: str
     prompt: str
     skills: tuple[str, ...]
+    sources: list[Picture]
+    """What the images were edited from, each once."""
     sides: list[GeneratorImage]
     scores: list[ScoreRow]
     questions: list[Questions]
@@ -85,12 +89,16 @@ def put_side_by_side(
 ) -> SideBySide:
     """Images of one prompt beside each other; of `metrics` is said whether a lower score is better."""
     prompt_id, of_sides = picks[0].prompt_id, [details.get(pick.key, NO_DETAIL) for pick in picks]
+    sources = list(dict.fromkeys(source for detail in of_sides for source in detail.sources))
     return SideBySide(
         prompt_id=prompt_id,
         prompt=cut(prompt if prompt is not None else unreadable(prompt_id), MOST_CHARACTERS),
         skills=tuple(skills),
+        sources=sources,
         sides=[
-            GeneratorImage(pick.key.generator, detail.thumbnail, cut(detail.missing))
+            GeneratorImage(
+                pick.key.generator, detail.thumbnail, cut(detail.missing), _first_of(detail.sources, sources)
+            )
             for pick, detail in zip(picks, of_sides, strict=True)
         ],
         scores=[_score_row(metric, falls, picks) for metric, falls in metrics.items()],
@@ -100,6 +108,12 @@ def put_side_by_side(
             if any(detail.elements.get(metric) for detail in of_sides)
         ],
     )
+
+
+def _first_of(own: Sequence[Picture], sources: Sequence[Picture]) -> int | None:
+    """The place of an image's first source that can be shown among those of all images."""
+    shown_sources = [source for source in sources if source.thumbnail]
+    return next((shown_sources.index(source) for source in own if source.thumbnail), None)
 
 
 def _score_row(metric: str, falls: bool, picks: Sequence[Pick]) -> ScoreRow:

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 
 from plumbline.operators.errors import PlumblineError, RowError
 from plumbline.operators.image_decoding import ImageLimits
-from plumbline.operators.image_rows import FetchUri, identify
-from plumbline.operators.report.gallery import NO_DETAIL, ImageDetail, make_thumbnail
+from plumbline.operators.image_rows import SOURCES, FetchUri, identify
+from plumbline.operators.report.gallery import NO_DETAIL, ImageDetail, Picture, Thumbnails, make_thumbnails
 from plumbline.operators.report.page import GatheredRun
 from plumbline.operators.report.picked_images import ImageKey, Pick
 from plumbline.pipelines.base.storage import first_line, is_storage_error
@@ -37,31 +37,30 @@ class StoredRow(NamedTuple):
 
 
 StoredRows = Mapping[ImageKey, Sequence[StoredRow]]
-Picture = TypeVar("Picture")
-MakePicture = Callable[[Mapping[str, Any], ImageLimits, FetchUri], Picture | RowError]
+Made = TypeVar("Made")
+MakePicture = Callable[[Mapping[str, Any], ImageLimits, FetchUri], Made | RowError]
 """Makes something to show of a row of the sources."""
 
 
 def read_details(
     picks: Sequence[Pick], run: GatheredRun, store: Store, originals: Originals | None
 ) -> dict[ImageKey, ImageDetail]:
-    """The thumbnail and the elements of every pick of a run's scores, or why there are none.
+    """The thumbnails and the elements of every pick of a run's scores, or why there are none.
 
     Reads the scores cells that hold a pick, and of each pick's source file its row group as far as its row.
     """
     cells = read_scores_cells(store, run.run_id)
 
-    def show(pick: Pick) -> str | RowError:
+    def show(pick: Pick) -> Thumbnails:
         if originals is None:
-            return RowError("unreadable_uri", run.unreadable)
-        return show_image(pick, cells, originals, make_thumbnail)
+            return Thumbnails(Picture(None, run.unreadable))
+        shown = show_image(pick, cells, originals, make_thumbnails)
+        return Thumbnails(Picture(None, shown.message)) if isinstance(shown, RowError) else shown
 
     details = read_elements(picks, cells, store)
     with ThreadPoolExecutor(READERS) as pool:
-        for pick, image in zip(picks, pool.map(show, picks), strict=True):
-            missing = image.message if isinstance(image, RowError) else ""
-            thumbnail = image if isinstance(image, str) else None
-            details[pick.key] = details[pick.key]._replace(thumbnail=thumbnail, missing=missing)
+        for pick, shown in zip(picks, pool.map(show, picks), strict=True):
+            details[pick.key] = details[pick.key]._replace(**shown.image._asdict(), sources=shown.sources)
     return details
 
 
@@ -135,8 +134,8 @@ def _read_cell(path: str, store: Store) -> pa.Table | None:
 
 
 def show_image(
-    pick: Pick, cells: Sequence[ScoresCell], originals: Originals, make: MakePicture[Picture]
-) -> Picture | RowError:
+    pick: Pick, cells: Sequence[ScoresCell], originals: Originals, make: MakePicture[Made]
+) -> Made | RowError:
     """What is made of a pick's image, or why it cannot be shown."""
     place = next(iter(_find_places([pick], cells).get(pick.key, ())), None)
     shard = originals.shards.get((pick.key.generator, place.shard)) if place is not None else None
@@ -162,6 +161,7 @@ def read_row(shard: Shard, row: int) -> dict[str, Any] | None:
         file = pq.ParquetFile(stream, pre_buffer=False, buffer_size=STREAM_BYTES)
         names = dict(shard.columns)
         wanted = {its: names.get(its, its) for its in IMAGE_COLUMNS}
+        wanted |= {its: names[its] for its in SOURCES if its in names}
         present = {its: name for its, name in wanted.items() if name in file.schema_arrow.names}
         for batch in file.iter_batches(
             ROWS_AT_ONCE, row_groups=list(shard.row_groups), columns=list(present.values()), use_threads=False

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from starlette.applications import Starlette
 from starlette.convertors import IntegerConvertor, register_url_convertor
@@ -14,10 +14,10 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from plumbline.operators.errors import ConfigError, PlumblineError, without_secrets
+from plumbline.operators.errors import ConfigError, PlumblineError, RowError, without_secrets
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.metrics.table import falling_metrics
-from plumbline.operators.report.gallery import Card, make_card
+from plumbline.operators.report.gallery import Card, Picture, make_card
 from plumbline.operators.report.marked_words import MarkedQuestion, asked_questions, cut
 from plumbline.operators.report.rendering import FILE_POLICY, render_trends, render_view, view_policy
 from plumbline.operators.summary import OVERALL, part_of
@@ -145,6 +145,7 @@ class Pages:
             missing = str(error)
         before, after = (around[:place], around[place + 1 :]) if place is not None else ([], [])
         content = {"score": score, "missing": missing, "at": at, "before": before, "after": after}
+        content["sources"] = self._sources(run, row)
         seen = self._seen(run, run.rows.of_image(score))[0]
         return self._show("image", request, title=f"Image by {score.generator}", image=seen, **content)
 
@@ -159,9 +160,13 @@ class Pages:
         asked = {metric: _shared_questions([image.elements.get(metric, ()) for image in images]) for metric in metrics}
         wanted = request.query_params.get("question")
         chosen = next((one for of in asked.values() for one in of if one.question_id == wanted), None)
-        content = {"prompt_id": prompt_id, "images": images, "asked": asked}
+        sources = next(filter(None, (self._sources(run, image.row) for image in images)), [])
+        first_source = next((number for number, source in enumerate(sources) if source.thumbnail), None)
+        content = {"prompt_id": prompt_id, "images": images, "asked": asked, "sources": sources}
         title = cut(scores[0].text or prompt_id, 200)
-        return self._show("prompt", request, title=title, chosen=chosen, wanted=wanted, **content)
+        return self._show(
+            "prompt", request, title=title, chosen=chosen, wanted=wanted, first_source=first_source, **content
+        )
 
     def questions(self, request: Request) -> Response:
         """The questions of a run."""
@@ -171,13 +176,34 @@ class Pages:
         return self._show("questions", request, title="Questions", **content)
 
     def picture(self, request: Request) -> Response:
-        """The image of a row, made anew as WebP."""
+        """The image of a row, or one of its sources by its number, made anew as WebP."""
         run_id, row = request.path_params["run"], request.path_params["row"]
         try:
-            encoded = self.browser.picture(run_id, row, large="large" in request.query_params)
+            if "source" in request.query_params:
+                encoded = self._source(run_id, row, _whole(request, "source", 0))
+            else:
+                encoded = self.browser.picture(run_id, row, large="large" in request.query_params)
         except NoPicture as error:
             return PlainTextResponse(without_secrets(str(error)), 404)
         return Response(encoded, media_type="image/webp", headers={"Cache-Control": "private, max-age=3600"})
+
+    def _source(self, run_id: str, row: int, number: int) -> bytes:
+        made = self.browser.sources(run_id, row)[number : number + 1] or [RowError("missing_image", "there is none")]
+        if isinstance(made[0], RowError):
+            raise NoPicture(made[0].message)
+        return made[0]
+
+    def _sources(self, run: BrowsedRun, row: int) -> list[Picture]:
+        """What the image of a row was edited from; nothing where the image itself cannot be shown."""
+        try:
+            made = self.browser.sources(run.run_id, row)
+        except NoPicture:
+            return []
+        at = f"/runs/{quote(run.run_id)}/pictures/{row}?source="
+        return [
+            Picture(None, source.message) if isinstance(source, RowError) else Picture(f"{at}{number}")
+            for number, source in enumerate(made)
+        ]
 
     def report(self, request: Request) -> Response:
         """A run's report as it stands in the store."""

@@ -1,7 +1,7 @@
 """A store as it is browsed: its runs as they stand, the few that are open, and the pictures of their images."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache, partial
 from threading import BoundedSemaphore, Lock
@@ -9,19 +9,25 @@ from typing import Any, NamedTuple
 
 from plumbline.operators.errors import ConfigError, PlumblineError, RowError
 from plumbline.operators.metrics.table import falling_metrics
-from plumbline.operators.report.gallery import ImageDetail, make_picture
+from plumbline.operators.report.gallery import ImageDetail, make_picture, make_sources
 from plumbline.operators.report.picked_images import ImageKey, Pick
 from plumbline.operators.schemas import PROMPTS
 from plumbline.pipelines.cells.runs import Run, ScoresCell, list_runs, read_manifest, run_ids
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.report.finished_run import Originals, find_originals
-from plumbline.pipelines.report.image_details import read_elements, read_scores_cells, show_image
+from plumbline.pipelines.report.image_details import (
+    Made,
+    MakePicture,
+    read_elements,
+    read_scores_cells,
+    show_image,
+)
 from plumbline.pipelines.viewing.run_database import Database, RunRows, Score
 
 MOST_OPEN = 8
 """Runs whose rows are kept; the one that was looked at longest ago goes first."""
 SMALL, LARGE = 1000, 48
-"""Pictures that are kept, of either size: some 12 and 19 MB."""
+"""Pictures that are kept, of either size, and as many sources as large ones: some 12, 19 and 19 MB."""
 LARGE_SIDE, LARGE_BYTES = 1024, 400_000
 DECODED_AT_ONCE = 4
 
@@ -57,9 +63,11 @@ class Browser:
         self._opening = Lock()
         self._openers = ThreadPoolExecutor(2)
         self._decoding = BoundedSemaphore(DECODED_AT_ONCE)
-        self._small = lru_cache(SMALL)(partial(self._picture, make_picture))
+        self._small = lru_cache(SMALL)(partial(self._made, make_picture))
         large = partial(make_picture, side=LARGE_SIDE, most=LARGE_BYTES)
-        self._large = lru_cache(LARGE)(partial(self._picture, large))
+        self._large = lru_cache(LARGE)(partial(self._made, large))
+        sources = partial(make_sources, side=LARGE_SIDE, most=LARGE_BYTES)
+        self._sources = lru_cache(LARGE)(partial(self._made, sources))
 
     def check(self) -> None:
         """Raises ConfigError where the store has no run."""
@@ -108,7 +116,11 @@ class Browser:
         """The image of a row as WebP; raises NoPicture with the reason, and what `open` raises."""
         return (self._large if large else self._small)(run_id, row)
 
-    def _picture(self, make: Callable[..., bytes | RowError], run_id: str, row: int) -> bytes:
+    def sources(self, run_id: str, row: int) -> Sequence[bytes | RowError]:
+        """What the image of a row was edited from, each as WebP or why it cannot be shown; raises as `picture`."""
+        return self._sources(run_id, row)
+
+    def _made(self, make: MakePicture[Made], run_id: str, row: int) -> Made:
         run = self.open(run_id).result()
         score = run.rows.at(row)
         if score is None:
@@ -116,10 +128,10 @@ class Browser:
         if run.originals is None or score.image_id is None:
             raise NoPicture(run.unreadable or score.message or "the row names no image")
         with self._decoding:
-            picture = show_image(pick_of([score], run.falling), run.cells, run.originals, make)
-        if isinstance(picture, RowError):
-            raise NoPicture(picture.message)
-        return picture
+            made = show_image(pick_of([score], run.falling), run.cells, run.originals, make)
+        if isinstance(made, RowError):
+            raise NoPicture(made.message)
+        return made
 
 
 def pick_of(scores: Sequence[Score], falling: frozenset[str]) -> Pick:

@@ -195,7 +195,7 @@ def test_an_image_enlarges_and_the_arrow_keys_go_on(page: WebDriver, width: int)
     buttons = find(page, "#sides article:first-child [data-zoom]")
     press(page, buttons[1])
     assert enlarged(page) == "<b>bold 2 of 4"
-    image = find(page, "#zoom > img")[0]
+    image = find(page, "#zoom .pair img")[0]
     assert 0.8 * width < image.size["width"] < width or image.size["width"] > 600
     assert image.get_attribute("src") == find(buttons[1], "img")[0].get_attribute("src")
     keys = page.switch_to.active_element

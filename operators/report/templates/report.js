@@ -95,17 +95,42 @@
     show();
   });
 
+  // The source of an edit, drawn over its result as far as the slider goes.
+  const draw = (slider, image, address) => {
+    let before = image.parentElement.querySelector(".before");
+    if (!before) {
+      before = document.createElement("img");
+      before.className = "before";
+      before.alt = "";
+      image.after(before);
+    }
+    if (before.getAttribute("src") !== address) before.src = address;
+    before.style.clipPath = `inset(0 ${100 - slider.value}% 0 0)`;
+    slider.setAttribute("aria-valuetext", `${slider.value}% source`);
+  };
+  const sourceOf = (slider) => slider.dataset.address || all("[data-source]", slider.closest(".entry"))[slider.dataset.place].src;
+  all("main .wipe").forEach((label) => {
+    const slider = label.querySelector("input");
+    slider.addEventListener("input", () => draw(slider, label.parentElement.querySelector("img"), sourceOf(slider)));
+    slider.value = 0;
+    label.hidden = false;
+  });
+
   // An image enlarged, with what is said of it; the arrow keys go on within its prompt, or within the gallery.
   const zoom = first("#zoom");
   if (zoom) {
     const SMALL = 160;
     const image = document.createElement("img");
+    const wipe = first("#zoom .wipe");
+    const slider = wipe.querySelector("input");
     let chosen = null;
     const made = (name, ...content) => {
       const element = document.createElement(name);
       element.append(...content);
       return element;
     };
+    const frame = made("div", image);
+    const own = (button) => button.parentElement.querySelector(".wipe input");
     const column = (article, place) => {
       const lists = all("table", article).map((table) => {
         const rows = Array.from(table.tBodies[0].rows).map((row) => {
@@ -130,11 +155,15 @@
       chosen = button;
       const source = button.querySelector("img");
       const others = near(button);
-      first("#zoom .bar").after(image);
+      first("#zoom .bar").after(frame);
       image.src = source.src;
       image.alt = source.alt;
-      image.classList.toggle("small", source.naturalWidth < SMALL);
-      const name = button.closest("th, .card").querySelector("bdi").cloneNode(true);
+      frame.className = source.naturalWidth < SMALL ? "pair small" : "pair";
+      wipe.hidden = !own(button);
+      slider.value = own(button)?.value ?? 0;
+      if (own(button)) draw(slider, image, sourceOf(own(button)));
+      else frame.replaceChildren(image);
+      const name = button.closest("th, .card").querySelector(":scope > bdi, .who bdi").cloneNode(true);
       first("#zoom-name").replaceChildren(made("b", name), ` ${others.indexOf(button) + 1} of ${others.length}`);
       first("#zoom-about").replaceChildren(...about(button));
       zoom.scrollTop = 0;
@@ -148,7 +177,9 @@
     first("#zoom-close").addEventListener("click", () => zoom.close());
     zoom.addEventListener("click", (event) => { if (event.target === zoom) zoom.close(); });
     zoom.addEventListener("close", () => chosen.focus());
+    slider.addEventListener("input", () => draw(slider, image, sourceOf(own(chosen))));
     zoom.addEventListener("keydown", (event) => {
+      if (event.target === slider) return;
       const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
       if (by) { event.preventDefault(); step(by); }
     });

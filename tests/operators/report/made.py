@@ -86,16 +86,19 @@ def make_run(
     score: Score = noisy,
     skills: bool = True,
     picture: Callable[[int], bytes] = png,
+    sources: Callable[[int], list[bytes]] | None = None,
     run_id: str = "20260102-030405-000006",
     **manifest: Any,
 ) -> MadeRun:
     """A finished run: every generator has one image per prompt; a score that is None is a failed row.
 
+    `sources` gives what the images of each prompt were edited from.
+
     `asking` are the metrics whose cells have elements, `judging` those whose cells have ratings and a rationale.
     """
     texts = list(prompts) or plain_prompts(12)
     ids = [f"p{number:04d}" for number in range(len(texts))]
-    _write_sources(folder / "bench", texts, ids, generators, skills, picture)
+    _write_sources(folder / "bench", texts, ids, generators, skills, picture, sources)
     store = store_at(folder / "store")
     store.check()
     cells, tables = [], []
@@ -119,6 +122,8 @@ def make_run(
     for name, table in made.items():
         store.write_table(f"runs/{run_id}/{name}.parquet", table)
     content = _manifest(folder, run_id, generators, metrics, len(cells)) | manifest
+    if sources is not None:
+        content["config"]["benchmark"]["columns"] = {"source": "before"}
     store.write_json(f"runs/{run_id}/manifest.json", content)
     store.write_text(LATEST, run_id)
     return MadeRun(store, run_id, Path(run))
@@ -135,6 +140,7 @@ def _write_sources(
     generators: Sequence[str],
     skills: bool,
     picture: Callable[[int], bytes],
+    sources: Callable[[int], list[bytes]] | None,
 ) -> None:
     named = [
         {"prompt_id": one, "text": text, **({"skills": _skills(at)} if skills else {})}
@@ -144,6 +150,7 @@ def _write_sources(
     for place, generator in enumerate(generators):
         images = [
             {"image_id": f"{generator[:20]}-{one}", "prompt_id": one, "image": picture(at + 100 * place)}
+            | ({} if sources is None else {"before": sources(at)})
             for at, one in enumerate(ids)
         ]
         _write(folder / "images" / generator / "00000.parquet", images)

@@ -7,9 +7,8 @@ import pytest
 from PIL import Image
 
 from plumbline.operators import rows, schemas
-from plumbline.operators.errors import RowError
 from plumbline.operators.image_decoding import ImageLimits
-from plumbline.operators.report.gallery import NO_DETAIL, THUMBNAIL_BYTES, THUMBNAIL_SIDE, make_card, make_thumbnail
+from plumbline.operators.report.gallery import NO_DETAIL, THUMBNAIL_BYTES, THUMBNAIL_SIDE, make_card, make_thumbnails
 from plumbline.operators.report.picked_images import Pick, pick_images
 from plumbline.operators.run_scores import RunScores
 from tests.operators.report.made import noise_png, noisy, png
@@ -64,15 +63,21 @@ def test_rows_without_score_or_image_are_never_picked() -> None:
 def test_a_thumbnail_is_an_image_of_a_few_kilobytes(encoded: bytes) -> None:
     import io
 
-    shown = make_thumbnail({"image": encoded}, ImageLimits(), fetch=lambda uri: b"")
-    assert isinstance(shown, str)
-    content = base64.b64decode(shown.removeprefix("data:image/webp;base64,"))
-    assert len(content) <= THUMBNAIL_BYTES and max(Image.open(io.BytesIO(content)).size) <= THUMBNAIL_SIDE
+    row = {"image": encoded, "source": [encoded, encoded]}
+    shown = make_thumbnails(row, ImageLimits(), fetch=lambda uri: b"")
+    pictures = [shown.image, *shown.sources]
+    contents = [base64.b64decode((one.thumbnail or "").removeprefix("data:image/webp;base64,")) for one in pictures]
+    assert all(max(Image.open(io.BytesIO(content)).size) <= THUMBNAIL_SIDE for content in contents)
+    assert len(contents[0]) <= THUMBNAIL_BYTES and len(contents[1]) + len(contents[2]) <= THUMBNAIL_BYTES
 
 
 def test_an_image_beyond_the_limits_is_not_decoded_and_says_why() -> None:
-    found = make_thumbnail({"image": png(3, 100)}, ImageLimits(max_pixels=99), fetch=lambda uri: b"")
-    assert isinstance(found, RowError) and found.kind == "image_too_large"
+    limits = ImageLimits(max_pixels=99)
+    image, (source,) = make_thumbnails({"image": png(3, 9), "source": png(3, 100)}, limits, fetch=lambda uri: b"")
+    assert image.thumbnail and not image.missing
+    assert source.thumbnail is None and source.missing.startswith("the source of the edit: ")
+    image, sources = make_thumbnails({"image": png(3, 100)}, limits, fetch=lambda uri: b"")
+    assert image.thumbnail is None and "100x100 pixels" in image.missing and sources == []
 
 
 def test_a_card_without_image_or_prompt_says_so() -> None:

@@ -39,6 +39,39 @@ def test_a_run_gets_its_page_and_its_numbers(tmp_path: Path) -> None:
     assert "| 1 | atlas |" in (run.folder / "summary.md").read_text()
 
 
+def sources_of(prompt: int) -> list[bytes]:
+    """One source, two for the prompt after, and then one that is damaged."""
+    return [[png(200 + prompt)], [png(300), png(301)], [png(400)[:-30]]][prompt % 3]
+
+
+def test_an_edit_stands_beside_its_sources_and_a_damaged_one_says_why(tmp_path: Path) -> None:
+    run = make_run(tmp_path, sources=sources_of)
+    page = write_report(run.store).page
+    of_prompt = {prompt.prompt_id: prompt for prompt in page.prompts}
+    assert [len(of_prompt[f"p000{prompt}"].sources) for prompt in range(3)] == [1, 2, 1]
+    assert [side.source for side in of_prompt["p0001"].sides] == [0, 0, 0]
+    (damaged,) = of_prompt["p0002"].sources
+    assert damaged.thumbnail is None and damaged.missing.startswith("the source of the edit: ")
+    assert [side.source for side in of_prompt["p0002"].sides] == [None] * 3
+    for card in page.cards:
+        assert card.sources == of_prompt[card.pick.prompt_id].sources
+    readable = [card for card in page.cards if card.sources[0].thumbnail]
+    assert run.html.count('aria-label="Source over the image by ') == len(readable) + 3 * 8
+    assert "An edit’s source stands beside its result" in run.html
+
+
+def test_an_editors_own_source_is_shown_where_editors_have_different_ones(tmp_path: Path) -> None:
+    run = make_run(tmp_path, sources=lambda prompt: [png(200)])
+    path = tmp_path / "bench/images/atlas/00000.parquet"
+    table = pq.read_table(path)
+    other = pa.array([[png(201)]] * len(table), table.schema.field("before").type)
+    pq.write_table(table.set_column(table.column_names.index("before"), "before", other), path)
+    page = write_report(run.store).page
+    for prompt in page.prompts:
+        assert len(prompt.sources) == 2
+        assert {side.generator: side.source for side in prompt.sides} == {"atlas": 0, "borealis": 1, "cobalt": 1}
+
+
 def test_what_a_judge_says_of_an_image_is_shown_as_text(tmp_path: Path) -> None:
     run = make_run(tmp_path, metrics=("llmscore", "clipscore"), asking=(), judging=("llmscore",))
     write_report(run.store)

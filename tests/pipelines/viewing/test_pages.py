@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -19,7 +20,7 @@ from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.viewing.browser import Browser
 from plumbline.pipelines.viewing.run_database import Database
 from tests.commands import store_at
-from tests.operators.report.made import HOSTILE, MadeRun, make_run, noisy, plain_prompts
+from tests.operators.report.made import HOSTILE, MadeRun, make_run, noisy, plain_prompts, png
 from tests.pipelines.viewing.asked import Asking, asking
 
 EARLIER, LATER = "20250101-000000-000000", "20260102-030405-000006"
@@ -193,6 +194,25 @@ def test_an_image_is_made_anew_within_its_size(ask: Asking) -> None:
     assert answer.headers["content-type"] == "image/webp" and "max-age" in answer.headers["cache-control"]
     assert Image.open(io.BytesIO(answer.content)).size == (48, 48)
     assert ask(f"{RUN}/pictures/99999").status_code == 404
+
+
+def test_an_edit_is_shown_beside_its_sources_and_a_damaged_one_says_why(tmp_path: Path) -> None:
+    sources = [[png(9)], [png(9), png(10)], [b"no image"]]
+    run = make_run(tmp_path, prompts=plain_prompts(3), sources=lambda prompt: sources[prompt])
+    with asking(run.store, tmp_path / "rows") as ask:
+        for prompt, count in enumerate((1, 2, 0)):
+            shown = ask(f"{RUN}/prompt?id=p000{prompt}").text
+            assert shown.count(" data-source ") == count, "once for all editors"
+            assert shown.count('aria-label="Source over the image by ') == (3 if count else 0)
+            alone = ask(f"{RUN}/scores/{prompt}").text
+            assert alone.count(" data-source ") == count and alone.count('class="wipe"') == (1 if count else 0)
+        assert "the source of the edit: " in shown and "the source of the edit: " in alone
+        second = ask(f"{RUN}/pictures/1?source=1")
+        assert second.headers["content-type"] == "image/webp"
+        difference = np.subtract(Image.open(io.BytesIO(second.content)).getpixel((5, 5)), (114, 142, 120))
+        assert np.abs(difference).max() < 8
+        assert ask(f"{RUN}/pictures/1?source=2").status_code == 404
+        assert ask(f"{RUN}/pictures/2?source=0").text.startswith("the source of the edit: ")
 
 
 def test_reports_and_trends_are_shown_and_reach_nothing(ask: Asking) -> None:

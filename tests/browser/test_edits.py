@@ -1,0 +1,133 @@
+"""Edits in a real browser: the source beside the result, and a slider that works by keyboard, mouse and touch."""
+
+import re
+from collections.abc import Iterator
+from threading import Thread
+
+import pytest
+
+pytest.importorskip("selenium.webdriver", reason="needs selenium: pip install -e '.[test]'")
+pytest.importorskip("axe_core_python", reason="needs axe-core: pip install -e '.[test]'")
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.actions.action_builder import ActionBuilder
+from selenium.webdriver.common.actions.interaction import POINTER_TOUCH
+from selenium.webdriver.common.actions.pointer_input import PointerInput
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webdriver import WebDriver
+from selenium.webdriver.remote.webelement import WebElement
+
+from plumbline.pipelines.report.report import write_report
+from plumbline.pipelines.serving.listening import listening
+from tests.browser.opened import NEEDS_BROWSER, ON_DESKTOP, barriers, find, open_page, press
+from tests.operators.report.made import MadeRun, make_run, plain_prompts, png
+from tests.pipelines.viewing.asked import asking
+
+pytestmark = NEEDS_BROWSER
+NAMES = ("tweezers", "<b>roller")
+
+
+def sources_of(prompt: int) -> list[bytes]:
+    return [[png(200 + prompt)], [png(300), png(301, 96)], [png(400)[:-30]]][prompt % 3]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
+    """Edits of one source, of two, and of a damaged one, with their report."""
+    folder = tmp_path_factory.mktemp("edits")
+    made = make_run(folder, prompts=plain_prompts(6), generators=NAMES, sources=sources_of)
+    write_report(made.store)
+    return made
+
+
+@pytest.fixture(scope="module")
+def address(run: MadeRun, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where the run's pages are served."""
+    import uvicorn
+
+    with asking(run.store, tmp_path_factory.mktemp("rows")) as pages, listening("127.0.0.1", 0) as listener:
+        server = uvicorn.Server(uvicorn.Config(pages.app, log_level="error", lifespan="off"))
+        thread = Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/runs/{run.run_id}"
+        server.should_exit = True
+        thread.join()
+
+
+def sliders(page: WebDriver) -> list[WebElement]:
+    return [slider for slider in find(page, "main .wipe input") if slider.is_displayed()]
+
+
+def uncovered(page: WebDriver, within: str) -> int:
+    """Percent of the first result over which its source is not drawn."""
+    style = f"return getComputedStyle(document.querySelector('{within} img.before')).clipPath"
+    found = re.fullmatch(r"inset\(0px (\d+)% 0px 0px\)", page.execute_script(style))  # type: ignore[no-untyped-call]
+    assert found
+    return int(found[1])
+
+
+def test_the_slider_draws_the_source_over_the_result_by_keyboard_mouse_and_touch(
+    browser: WebDriver, run: MadeRun, width: int
+) -> None:
+    page = open_page(browser, run.folder / "report.html", width)
+    slider = sliders(page)[0]
+    page.execute_script("arguments[0].scrollIntoView({block: 'center'}); arguments[0].focus()", slider)  # type: ignore[no-untyped-call]
+    assert find(page, "img.before") == []
+    page.switch_to.active_element.send_keys(Keys.ARROW_RIGHT)
+    assert slider.get_attribute("value") == "5" and slider.get_attribute("aria-valuetext") == "5% source"
+    assert uncovered(page, "#sides") == 95
+    page.switch_to.active_element.send_keys(Keys.END)
+    assert uncovered(page, "#sides") == 0
+    ActionChains(page).move_to_element(slider).click().perform()
+    assert slider.get_attribute("value") == "50" and uncovered(page, "#sides") == 50
+    touch = ActionBuilder(page, mouse=PointerInput(POINTER_TOUCH, "finger"))
+    touch.pointer_action.move_to(slider, 1 - slider.size["width"] // 2, 0).pointer_down().pointer_up()
+    touch.perform()
+    assert slider.get_attribute("value") == "0" and uncovered(page, "#sides") == 100
+    result, over = find(slider.find_element(By.XPATH, "ancestor::th"), "img")
+    assert over.rect == result.rect and over.get_attribute("src") != result.get_attribute("src")
+    assert page.execute_script("return document.documentElement.scrollWidth") <= width  # type: ignore[no-untyped-call]
+    assert page.get_log("browser") == []  # type: ignore[no-untyped-call]
+
+
+@ON_DESKTOP
+def test_every_card_shows_all_its_sources_or_why_not(browser: WebDriver, run: MadeRun, width: int) -> None:
+    page = open_page(browser, run.folder / "report.html", width)
+    counts = [(len(find(card, ".source img")), len(find(card, ".wipe"))) for card in find(page, "#cards .card")]
+    assert {*counts} == {(1, 1), (2, 1), (0, 0)}
+    assert all(image.get_attribute("alt") for image in find(page, ".source img"))
+    reasons = {reason.get_attribute("textContent") for reason in find(page, ".source small")}
+    assert len(reasons) == 1 and "the source of the edit: " in str(reasons)
+    assert barriers(page) == []
+
+
+@ON_DESKTOP
+def test_an_enlarged_edit_has_a_slider_whose_arrow_keys_stay_with_it(
+    browser: WebDriver, run: MadeRun, width: int
+) -> None:
+    page = open_page(browser, run.folder / "report.html", width)
+    buttons = [figure for figure in find(page, "#cards figure") if find(figure, ".wipe")]
+    press(page, buttons[0].find_element(By.CSS_SELECTOR, "[data-zoom]"))
+    name = page.find_element(By.ID, "zoom-name").text
+    slider = page.find_element(By.CSS_SELECTOR, "#zoom .wipe input")
+    slider.send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
+    assert page.find_element(By.ID, "zoom-name").text == name and slider.get_attribute("value") == "10"
+    assert uncovered(page, "#zoom") == 90
+    page.find_element(By.ID, "zoom-close").send_keys(Keys.ARROW_RIGHT)
+    assert page.find_element(By.ID, "zoom-name").text != name
+
+
+@ON_DESKTOP
+@pytest.mark.parametrize("path", ["/scores/0", "/scores/1", "/scores/2", "/prompt?id=p0001"])
+def test_the_pages_of_a_store_show_edits_without_a_barrier(
+    path: str, browser: WebDriver, address: str, width: int
+) -> None:
+    page = open_page(browser, address + path, width)
+    assert len(sliders(page)) == {"/scores/2": 0, "/prompt?id=p0001": 2}.get(path, 1)
+    for slider in sliders(page):
+        slider.send_keys(Keys.END)
+    loaded = "return Array.from(document.images).every(one => one.complete && one.naturalWidth > 0)"
+    page.execute_async_script("const done = arguments[0]; setTimeout(done)")  # type: ignore[no-untyped-call]
+    assert path == "/scores/2" or len(find(page, "img.before")) == len(sliders(page))
+    assert barriers(page) == []
+    assert page.execute_script(loaded) and page.get_log("browser") == []  # type: ignore[no-untyped-call]
