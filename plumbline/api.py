@@ -126,8 +126,8 @@ def judge(
     Args:
         scores: `image_id`, `metric` and `score`, and `prompt_id` and `generator` where there are any.
         ratings: `image_id` (or `prompt_id` and `generator`) and `rating`; several rows of an image are several raters.
-        statistics: of pearson, spearman, kendall_a, kendall_b, kendall_c, auroc, pairwise_accuracy (with exact tie
-            calibration, Deutsch et al. 2023) and pairwise_accuracy_grouped.
+        statistics: of pearson, spearman, kendall_a, kendall_b, kendall_c, spearman_viescore (within each generator),
+            auroc, pairwise_accuracy (with exact tie calibration, Deutsch et al. 2023) and pairwise_accuracy_grouped.
         match: the ids that scores and ratings share: image, prompt_and_generator or image_and_prompt; by default those
             by which most images meet.
         falling: metrics whose lower score is the better one.

@@ -20,11 +20,25 @@ from plumbline.operators.judging.judgement import (
     undefined,
 )
 from plumbline.operators.judging.matching import IDS, metric_columns
-from plumbline.operators.statistics.agreement import STATISTICS, krippendorff_alpha
-from plumbline.operators.statistics.bootstrap import MOST_PROMPTS_IN_PAIRS, UNDEFINED, Floats, Prompts, accuracy_within
+from plumbline.operators.statistics.agreement import (
+    STATISTICS,
+    krippendorff_alpha,
+    raters_viescore,
+    spearman_viescore,
+)
+from plumbline.operators.statistics.bootstrap import (
+    MOST_PROMPTS_IN_PAIRS,
+    UNDEFINED,
+    Floats,
+    Longs,
+    Prompts,
+    accuracy_within,
+)
 from plumbline.operators.statistics.options import MATCH_COLUMNS, PAIRWISE, Level, Match, Sampling
 from plumbline.operators.statistics.ordering import permutation, permuted_correlations
 from plumbline.operators.statistics.ties import calibrate_ties
+
+VIESCORE = "spearman_viescore"
 
 
 class Rated(NamedTuple):
@@ -33,7 +47,7 @@ class Rated(NamedTuple):
     metric: str
     template: str
     frame: pd.DataFrame
-    """prompt_id, alone, human, score; finite both."""
+    """prompt_id, generator, alone, human, score; the last two finite."""
     n_unscored: int
     n_unrated: int
 
@@ -69,7 +83,7 @@ def _beside(metric: str, column: "pd.Series[float]", template: object, human: pd
     frame = human.join(scored, on=keys)
     both = frame[frame["score"].notna()]
     unrated = int((~scored.index.isin(human.set_index(keys).index)).sum())
-    columns = ["prompt_id", "alone", "human", "score"]
+    columns = ["prompt_id", "generator", "alone", "human", "score"]
     return Rated(metric, str(template), both[columns], len(frame) - len(both), unrated)
 
 
@@ -107,7 +121,8 @@ def _judge(
         if statistic in PAIRWISE:
             judgements += _pairwise(rated.metric, human, score, prompts, grouped=statistic != PAIRWISE[0])
         else:
-            judgements.append(_correlation(rated.metric, statistic, human, score, prompts))
+            compute = _of_rows(statistic, frame)
+            judgements.append(_correlation(rated.metric, statistic, compute, human, score, prompts))
     unscored, unrated = (rated.n_unscored, rated.n_unrated) if subset == OVERALL else (0, 0)
     return [
         judged._replace(
@@ -121,22 +136,33 @@ def _judge(
     ]
 
 
-def _correlation(metric: str, statistic: str, human: Floats, score: Floats, prompts: Prompts) -> Judgement:
+def _of_rows(statistic: str, frame: pd.DataFrame) -> Callable[[Longs], float]:
+    """The statistic of some rows, given as their indices."""
+    human, score = frame["human"].to_numpy(), frame["score"].to_numpy()
+    if statistic == VIESCORE:
+        generators = frame["generator"].factorize()[0]
+        return lambda rows: spearman_viescore(human[rows], score[rows], generators[rows])
     compute = STATISTICS[statistic]
+    return lambda rows: compute(human[rows], score[rows])
+
+
+def _correlation(
+    metric: str, statistic: str, compute: Callable[[Longs], float], human: Floats, score: Floats, prompts: Prompts
+) -> Judgement:
     try:
-        value = compute(human, score)
+        value = compute(np.arange(len(human)))
     except ValueError as error:
         raise SourceError(f"ratings: {error}; use another statistic") from error
     if math.isnan(value):
         return undefined(metric, statistic, len(human), _why(human, score))
-    interval = prompts.interval(lambda rows: compute(human[rows], score[rows]))
-    return Judgement(metric, statistic, value, interval, len(human), prompts.words)
+    return Judgement(metric, statistic, value, prompts.interval(compute), len(human), prompts.words)
 
 
 def _why(human: Floats, score: Floats) -> str:
     if len(human) < 2:
         return f"{len(human)} images with both a rating and a score"
-    return "all ratings are equal" if np.ptp(human) == 0 else "all scores are equal"
+    equal = "ratings" if np.ptp(human) == 0 else "scores" if np.ptp(score) == 0 else "ratings or scores of a generator"
+    return f"all {equal} are equal"
 
 
 def _pairwise(metric: str, human: Floats, score: Floats, prompts: Prompts, *, grouped: bool) -> list[Judgement]:
@@ -168,8 +194,7 @@ def judge_raters(ratings: pa.Table, levels: Sequence[Level]) -> list[Judgement]:
     """Krippendorff's alpha of the raters by template."""
     judgements = []
     for template, rows in ratings.to_pandas().groupby("template", sort=False, dropna=False):
-        ids = (rows[name].fillna("") for name in IDS)
-        units = rows.assign(unit=[" ".join(map(repr, image)) for image in zip(*ids, strict=True)])
+        units = _with_units(rows)
         images, raters = units["unit"].nunique(), rows["rater"].nunique()
         for level in levels:
             statistic, value = f"alpha_{level}", krippendorff_alpha(units, level)
@@ -178,6 +203,26 @@ def judge_raters(ratings: pa.Table, levels: Sequence[Level]) -> list[Judgement]:
             if math.isnan(value):
                 judged = undefined(PEOPLE, statistic, images, "no image has two ratings")
             judgements.append(judged._replace(template=str(template)))
+    return judgements
+
+
+def _with_units(ratings: pd.DataFrame) -> pd.DataFrame:
+    """The ratings with what tells their image, as `unit`."""
+    ids = (ratings[name].fillna("") for name in IDS)
+    return ratings.assign(unit=[" ".join(map(repr, image)) for image in zip(*ids, strict=True)])
+
+
+def judge_people(ratings: pa.Table, rated: Sequence[Rated], skills: Mapping[str, Sequence[str]]) -> list[Judgement]:
+    """People by `spearman_viescore`, over the generators that some metric scored."""
+    judgements = []
+    for template, rows in _with_units(ratings.to_pandas()).groupby("template", sort=False):
+        scored = pd.concat([beside.frame["generator"] for beside in rated if beside.template == template])
+        for subset, frame in subsets(rows[rows["generator"].isin(scored.dropna())], skills).items():
+            images, value = frame["unit"].nunique(), raters_viescore(frame)
+            judged = Judgement(PEOPLE, VIESCORE, value, UNDEFINED, images, "each rater beside the mean of the others")
+            if math.isnan(value):
+                judged = undefined(PEOPLE, VIESCORE, images, "the raters of some generator do not vary, or are alone")
+            judgements.append(judged._replace(template=str(template), subset=subset))
     return judgements
 
 

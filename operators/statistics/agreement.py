@@ -1,7 +1,7 @@
 """How well scores agree with ratings over images, undefined as nan, and how well raters agree with each other."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import multimode
 from typing import Any, Literal
 
@@ -73,6 +73,40 @@ STATISTICS: Mapping[str, Statistic] = {
 """All in [-1, 1] but AUROC: Pearson's r, Spearman's rho with average ranks for ties, Kendall's tau-a, of which ties are
 no agreement (concordant less discordant pairs, of all), tau-b, which allows for ties on both sides, and tau-c (Stuart),
 for sides with different numbers of values."""
+
+
+def spearman_viescore(human: Floats, metric: Floats, generators: NDArray[np.int64]) -> float:
+    """Spearman's rho within each generator, averaged as VIEScore's release does; nan where one generator has none.
+
+    The release calls what it averages Fisher's z, and averages the correlations themselves: the result is the
+    hyperbolic tangent of their mean, nearer to 0 than the mean. Source: TIGER-AI-Lab/VIEScore, average_correlation in
+    paper_implementation/analyze_json.ipynb.
+    """
+    within = [generators == code for code in np.unique(generators)]
+    return _average_viescore(STATISTICS["spearman"](human[rows], metric[rows]) for rows in within)
+
+
+def raters_viescore(ratings: pd.DataFrame) -> float:
+    """How people agree by `spearman_viescore`, of a long table (unit, generator, rater, rating).
+
+    Each rater is compared with the mean of the others, and the average is taken over raters and then over generators
+    (iterate_all_results_human2human there).
+    """
+    return _average_viescore(
+        _average_viescore(_beside_the_others(rows)) for _, rows in ratings.groupby("generator", sort=False)
+    )
+
+
+def _beside_the_others(ratings: pd.DataFrame) -> Iterator[float]:
+    wide = ratings.pivot(index="unit", columns="rater", values="rating")
+    for rater in wide:
+        both = pd.DataFrame({"one": wide[rater], "others": wide.drop(columns=rater).mean(axis=1)}).dropna()
+        yield STATISTICS["spearman"](both["one"].to_numpy(), both["others"].to_numpy())
+
+
+def _average_viescore(correlations: Iterable[float]) -> float:
+    values = list(correlations)
+    return math.tanh(sum(values) / len(values)) if values else math.nan
 
 
 UNSURE = "unsure"

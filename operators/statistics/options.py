@@ -21,6 +21,7 @@ RatingStatistic = Literal[
     "kendall_a",
     "kendall_b",
     "kendall_c",
+    "spearman_viescore",
     "auroc",
     "pairwise_accuracy",
     "pairwise_accuracy_grouped",

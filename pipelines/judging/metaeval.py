@@ -195,6 +195,8 @@ def _judge_ratings(case: Case, findings: Findings) -> None:
     rated = ratings.match_scores(case.people, case.scores, case.match)
     findings.judgements += ratings.judge_ratings(rated, statistics, case.skills, case.sampling)
     findings.judgements += ratings.judge_raters(case.people, case.protocol.agreement)
+    if ratings.VIESCORE in statistics:
+        findings.judgements += ratings.judge_people(case.people, rated, case.skills)
     findings.judgements += ratings.judge_generators(case.people, case.match, case.sampling)
     findings.comparisons += ratings.compare_metrics(rated, statistics, case.sampling)
 

@@ -112,6 +112,7 @@ RELEASES = Extensions[Callable[..., Release]](
     {
         name: f"{__package__}.{module}:read_{name}"
         for module, names in {
+            "edits": ("genai_arena", "imagenhub"),
             "error_graphs": ("shapes", "t2iscorescore"),
             "image_ratings": ("dsg_tifa160", "flickr8k_cf", "genai_bench", "seetrue", "t2vscore", "tifa160"),
             "readers": ("long",),

@@ -3,8 +3,9 @@
 No score is left that is not finite, and each gap has a reason.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -138,6 +139,24 @@ def wide_scores(ids: Mapping[str, Sequence[str | None]], metrics: Mapping[str, p
         _long_scores(ids, pa.array([metric] * len(score), pa.string()), score) for metric, score in metrics.items()
     ]
     return pa.concat_tables(parts) if parts else schemas.SCORES.empty_table()
+
+
+class Score(NamedTuple):
+    """What one metric says of one image."""
+
+    metric: str
+    image_id: str
+    prompt_id: str | None
+    generator: str | None
+    score: float | None
+
+
+def listed_scores(scores: Iterable[Score]) -> pa.Table:
+    """Scores as schemas.SCORES, in their order."""
+    listed = list(scores)
+    ids = {name: [getattr(score, name) for score in listed] for name in IDS}
+    metric = pa.array([score.metric for score in listed], pa.string())
+    return _long_scores(ids, metric, pa.array([score.score for score in listed], pa.float64()))
 
 
 def _long_scores(ids: Mapping[str, Sequence[str | None]], metric: pa.Array, score: pa.Array) -> pa.Table:
