@@ -12,6 +12,7 @@ from plumbline.operators.statistics.agreement import (
     krippendorff_alpha,
     majority_vote,
     reliable_prompts,
+    spearman_viescore,
 )
 
 # Krippendorff, Computing Krippendorff's Alpha-Reliability (2011), example C: four raters, twelve units, missing values
@@ -93,6 +94,14 @@ def test_they_are_undefined_where_all_ratings_are_equal(name: str) -> None:
 def test_they_are_undefined_where_all_scores_are_equal_or_there_is_one(name: str) -> None:
     assert math.isnan(STATISTICS[name](HUMAN, np.ones(4)))
     assert math.isnan(STATISTICS[name](HUMAN[:1], METRIC[:1]))
+
+
+def test_viescores_average_is_of_generators_and_undefined_where_one_is() -> None:
+    both, generators = (np.tile(HUMAN, 2), np.tile(METRIC, 2)), np.array([0, 0, 0, 0, 1, 1, 1, 1])
+    assert spearman_viescore(*both, generators) == pytest.approx(math.tanh(0.94868), abs=1e-4)
+    turned = np.concatenate([METRIC, -METRIC])
+    assert spearman_viescore(both[0], turned, generators) == pytest.approx(0)
+    assert math.isnan(spearman_viescore(both[0], np.concatenate([METRIC, np.ones(4)]), generators))
 
 
 def test_auroc_counts_ties_half_and_wants_two_labels() -> None:

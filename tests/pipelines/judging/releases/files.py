@@ -238,6 +238,35 @@ SHAPES = {
     "requirements.parquet": table("prompt_id requirement_id start end", ("p", "r1", 2, 5)),
 }
 
+RATERS = "paper_implementation/_human_annotations/ImagenHub_human_eval_results"
+ANSWERS = "paper_implementation/_answers"
+IMAGENHUB: dict[str, Any] = {
+    f"{RATERS}/ImagenHub_Text-Guided_IE/Text-Guided_IE_rater1.tsv": (
+        "uid\tOne\tTwo\r\nb.jpg\t[0.5, 1]\t[0,0]\r\na.jpg\t[1,1]\t[0, 0.5]\r\n"
+    ),
+    f"{RATERS}/ImagenHub_Text-Guided_IE/Text-Guided_IE_rater2.tsv": "uid\tOne\na.jpg\t[0.5,0.5]\nb.jpg\t[0,1]\n",
+    f"{RATERS}/ImagenHub_Text-Guided_IG/Text-To-Image_rater1.tsv": "uid\tSDXL\na.jpg\t[1,1]\n",
+    f"{ANSWERS}/results_gpt4o_0shot/ImagenHub_Text-Guided_IE/One/SC.json": {
+        "b.jpg": {"score": [4, 8.5], "reasoning": "..."}, "a.jpg": {"score": 80}, "c.jpg": {"score": [1]},
+    },
+    f"{ANSWERS}/results_gpt4o_0shot/ImagenHub_Text-Guided_IE/One/PQ.json": {
+        "a.jpg": {"score": [8.5, 9]}, "b.jpg": {"score": [9]},
+    },
+    f"{ANSWERS}/results_autometrics/ImagenHub_Text-Guided_IE/One.json": {"a.jpg": {"LPIPS": 0.486559}},
+}  # fmt: skip
+VOTES = table(
+    "idx instruct_prompt response model_vote human_vote correct",
+    (0, "add a lizard", "[[A>B]]", "[[A>B]]", "leftvote", True),
+    (2, "add a hat", "None of them", None, "bothbad_vote", False),
+    (1, "remove it", "[[A=B=Good]]", "[[A=B=Good]]", "tievote", True),
+    (3, "remove it", "[[A>B]]", "[[A>B]]", "rightvote", False),
+)  # fmt: skip
+GENAI_ARENA: dict[str, Any] = {
+    "gpt4o/pairwise.json": VOTES,
+    "random/pairwise.json": [{**VOTES[0], "model_vote": "[[B>A]]"}],
+    "emu2/pairwise.jsonl": "{}\n",
+}
+
 
 class Layout(NamedTuple):
     """A release as it comes."""
@@ -280,6 +309,8 @@ LAYOUTS: Mapping[str, Layout] = {
         "t2iscorescore", {"ts2_metadata.csv": TS2_METADATA, "ts2_scores_per_image.csv": TS2_SCORES}, True
     ),
     "shapes": Layout("shapes", SHAPES, True),
+    "imagenhub": Layout("imagenhub", IMAGENHUB, True),
+    "genai_arena": Layout("genai_arena", GENAI_ARENA, True),
     "long": Layout("long", {"ratings.csv": LONG}),
     "long, Parquet": Layout("long", {"ratings.parquet": LONG}),
 }

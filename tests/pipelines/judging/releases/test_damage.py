@@ -164,6 +164,7 @@ IMAGES = table(
     ("1.jpg", "A dog .", "", 1), ("", "00007", "One", 2), ("", "00007", "Two", 3), ("0133_sd.png", "A zebra.", "", 4),
     ("5.png", "A zebra.", "", 5), ("u0-0", "a cat", "", 6), ("u0-1", "a cat", "", 7), ("", "07", "muse", 8),
     ("", "07", "sdxl", 9), ("coco_1_mini_dalle", "", "", 2), ("i", "p", "g", 1), ("001", "07", "atlas", 1),
+    ("Text-Guided_IE/One/a.jpg", "Text-Guided_IE/a.jpg", "One", 1), ("0/left", "0", "", 1), ("0/right", "0", "", 2),
 )  # fmt: skip
 """Scores of some image of every layout."""
 

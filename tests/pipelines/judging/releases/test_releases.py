@@ -4,6 +4,7 @@ What does not fit is one line that names the file, the row and what to do.
 """
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from tests.pipelines.judging.releases.files import (
     FLICKR_JSON,
     GECKO,
     GENAI,
+    IMAGENHUB,
     LAYOUTS,
     LONG,
     PICK_A_PIC,
@@ -38,6 +40,7 @@ from tests.pipelines.judging.releases.files import (
     TIFA,
     TS2_METADATA,
     TS2_SCORES,
+    VOTES,
     WINOGROUND,
     Rows,
     as_csv,
@@ -192,6 +195,35 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "graph_nodes": ("graph_id subset image_id node level", 0, [("p", "color", "i", "r1", 1)]),
         "words": ("rater word start end aligned", 0, [("truth", "red", 2, 5, 0.0)]),
         "skills": {"p": ["color"]},
+    },
+    "imagenhub": {  # of the least whole number by ten, 1 at most; O is the root of both, of a person as of a judge
+        "ratings": (RATED, 3, [
+            ("Text-Guided_IE/One/a.jpg", "Text-Guided_IE/a.jpg", "One", "1", "SC", 1.0),
+            ("Text-Guided_IE/One/a.jpg", "Text-Guided_IE/a.jpg", "One", "1", "PQ", 1.0),
+            ("Text-Guided_IE/One/a.jpg", "Text-Guided_IE/a.jpg", "One", "1", "O", 1.0),
+            ("Text-Guided_IE/Two/b.jpg", "Text-Guided_IE/b.jpg", "Two", "1", "SC", 0.0),
+        ]),
+        "scores": ("image_id metric score", 0, [
+            ("Text-Guided_IE/One/b.jpg", "gpt4o_0shot_SC", 0.4), ("Text-Guided_IE/One/b.jpg", "gpt4o_0shot_PQ", 0.9),
+            ("Text-Guided_IE/One/b.jpg", "gpt4o_0shot_O", math.sqrt(0.4 * 0.9)),
+            ("Text-Guided_IE/One/a.jpg", "gpt4o_0shot_SC", 1.0),
+            ("Text-Guided_IE/One/a.jpg", "gpt4o_0shot_PQ", 0.8),
+            ("Text-Guided_IE/One/a.jpg", "gpt4o_0shot_O", math.sqrt(0.8)),
+            ("Text-Guided_IE/One/a.jpg", "LPIPS", 0.486559),
+        ]),
+        "skills": {"Text-Guided_IE/a.jpg": ["Text-Guided_IE"], "Text-Guided_IE/b.jpg": ["Text-Guided_IE"]},
+    },
+    "genai_arena": {
+        "preferences": ("prompt_id image_a image_b preferred", 0, [
+            ("0", "0/left", "0/right", "a"), ("2", "2/left", "2/right", "unsure"), ("1", "1/left", "1/right", "unsure"),
+            ("3", "3/left", "3/right", "b"),
+        ]),
+        "scores": ("image_id metric score", 0, [
+            ("0/left", "gpt4o", 1.0), ("0/right", "gpt4o", 0.0), ("2/left", "gpt4o", None), ("2/right", "gpt4o", None),
+            ("1/left", "gpt4o", 0.5), ("1/right", "gpt4o", 0.5), ("3/left", "gpt4o", 1.0), ("3/right", "gpt4o", 0.0),
+            ("0/left", "random", 0.0),
+        ]),
+        "notes": ["2 of 10 published scores are empty"],
     },
     "long": LONG_RATINGS, "long, Parquet": LONG_RATINGS,
 }  # fmt: skip
@@ -377,6 +409,7 @@ def genai(models: Any) -> dict[str, Any]:
     return {"00007": {"id": "7", "prompt": "x", "models": models}}
 
 
+RATER_1, _, _, SC_OF_ONE, _, LPIPS_OF_ONE = IMAGENHUB
 WORDS_OF = "expected a 1 or a 0 for each of the 3 words of 'a cat asleep'"
 POINTER = "version https://git-lfs.github.com/spec/v1\n"
 COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
@@ -468,6 +501,22 @@ COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
     ],
     "shapes": [
         ("ratings.parquet", [{**SHAPES["ratings.parquet"][0], "image_id": "j"}], "row 0: image 'j' is not in truth"),
+    ],
+    "imagenhub": [
+        (RATER_1, "uid\tOne\na.jpg\t[1, 2]\n", r"row 0: expected two ratings from 0 to 1 of One, .* found '\[1, 2\]'"),
+        (RATER_1, "uid\tOne\na.jpg\t\n", "row 0: expected two ratings from 0 to 1 of One, .* found None"),
+        (RATER_1, "uid\tOne\na.jpg\t[1, x]\n", "row 0: expected a rating as a number, found 'x'"),
+        (RATER_1, "image\tOne\na.jpg\t[1,1]\n", r"expected column\(s\) uid, found image, One; is this VIEScore's"),
+        (RATER_1, "uid\tOne\na\t[1,1]\na\t[1,1]\n", "row 1: rater '1' rates image 'Text-Guided_IE/One/a' twice"),
+        (SC_OF_ONE, {"a.jpg": {"score": []}}, r"row 0 \('a.jpg'\): expected a list of scores, found an empty list"),
+        (SC_OF_ONE, {"a.jpg": {"score": ["good"]}}, "expected a rating as a number, found 'good'"),
+        (LPIPS_OF_ONE, {"a.jpg": {"LPIPS": "low"}}, r"row 0 \('a.jpg'\): expected a rating as a number, found 'low'"),
+    ],
+    "genai_arena": [
+        ([{**VOTES[0], "human_vote": "left"}], "row 0: expected the human_vote leftvote or .*, found 'left'"),
+        ([{**VOTES[0], "idx": None}], "row 0: expected idx as text, found None among idx"),
+        ([VOTES[0]] * 2, r"row 1: pair 0 stands twice \(the first stands in .*row 0\)"),
+        ("random/pairwise.json", [{**VOTES[0], "human_vote": "tievote"}], "the human_vote leftvote, found 'tievote'"),
     ],
     "long": [
         ("image_id\n1\n", r"expected column\(s\) rating, found image_id; set protocol.columns.rating"),
