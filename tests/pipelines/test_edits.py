@@ -10,6 +10,8 @@ import pytest
 from PIL import Image
 
 from plumbline.operators.errors import ConfigError
+from plumbline.operators.image_decoding import ImageLimits
+from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
 from plumbline.operators.metrics.source_comparison import SourceComparisonConfig
 from plumbline.operators.scorer import Scorer, ScorerConfig
 from plumbline.operators.stages.source_comparisons import compare_with_source
@@ -151,6 +153,22 @@ def test_two_sources_are_not_compared_with(tmp_path: Path) -> None:
     scorer = Scorer(ScorerConfig(models={}, metrics={"l1": SourceComparisonConfig(comparison="l1")}))
     (row,) = scorer.score(noise(1), "an edit", sources=[[noise(1), noise(2)]]).to_pylist()
     assert row["score"] is None and row["error"]["message"].startswith("2 sources in the row")
+
+
+def test_a_bad_source_costs_the_metrics_that_look_at_it_alone(tmp_path: Path) -> None:
+    metrics = {
+        "ssim": SourceComparisonConfig(comparison="ssim"),
+        "saturation": ImageStatisticConfig(statistic="saturation"),
+    }
+    limits = ImageLimits(max_pixels=80 * 30)
+    scorer = Scorer(ScorerConfig(models={}, metrics=metrics, limits=limits))
+    sources = [None, b"no image", tmp_path / "nowhere.png", noise(1, 81), [noise(1), noise(2)], noise(1)]
+    rows = scorer.score([noise(3)] * len(sources), "an edit", sources=sources).to_pylist()
+    ssim, saturation = ([row for row in rows if row["metric"] == name] for name in metrics)
+    kinds = [row["error"] and row["error"]["kind"] for row in ssim]
+    assert kinds == ["missing_image", "corrupt_image", "missing_image", "image_too_large", "too_many_images", None]
+    assert all((row["score"] is None) == (row["error"] is not None) for row in ssim)
+    assert {row["score"] for row in saturation} == {saturation[0]["score"]} != {None}
 
 
 def test_sources_that_are_wanted_and_absent_are_refused_before_anything_runs(tmp_path: Path) -> None:

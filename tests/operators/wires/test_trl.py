@@ -66,6 +66,18 @@ def test_a_column_brings_the_questions_of_a_benchmarks_metric() -> None:
     assert reward(texts, image=images, vqa_list=lists) == expected and None not in expected
 
 
+def test_a_column_brings_the_sources_of_edits_and_a_bad_one_is_none() -> None:
+    scorer, pairs = open_scorer("metric=[source_ssim]", "models=shapes"), pack_pairs(3)
+    images, texts = [pair.image for pair in pairs], [pair.prompt for pair in pairs]
+    sources = [images[1], [{"bytes": images[0], "path": None}], b"no image"]
+    reward = trl_reward(scorer, "source_ssim", sources="before")
+    first, second, bad = reward(texts, image=images, before=sources)
+    assert first == second == scorer.score(images[:1], texts[:1], sources=[images[1]])["score"][0].as_py()
+    assert bad is None and reward(texts[:1], image=images[:1], before=[None]) == [None]
+    with pytest.raises(ConfigError, match="no column is called 'before'"):
+        reward(texts, image=images)
+
+
 def test_where_there_is_no_score_there_is_none(scorer: Scorer) -> None:
     (pair,) = pack_pairs(1)
     given = trl_reward(scorer, "clipscore")(

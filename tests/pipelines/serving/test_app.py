@@ -23,12 +23,13 @@ from urllib3.util import Retry
 from plumbline.operators.errors import ConfigError, RowError
 from plumbline.operators.metrics.clipscore import ClipScoreConfig
 from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
+from plumbline.operators.metrics.source_comparison import SourceComparisonConfig
 from plumbline.operators.rewards.combination import Combination, Reward
 from plumbline.operators.wires.wire import JSON, MetricAnswer, Need, ScoreRequest, Served
 from plumbline.pipelines.serving.app import Counts, Gate, make_app
 from plumbline.pipelines.serving.known_pair import KnownPair, explain_known_pair, score_known_pair
 from plumbline.pipelines.serving.listening import is_loopback, listening, names_of, take_token, url_of
-from plumbline.pipelines.serving.run_service import video_files
+from plumbline.pipelines.serving.run_service import find_nodes, find_served, video_files
 from plumbline.pipelines.serving.sentinel import Sentinel
 from plumbline.pipelines.serving.serve_config import LoadConfig, ServeConfig
 from plumbline.pipelines.serving.service import ImageAnswers, Service
@@ -308,6 +309,22 @@ def test_parts_bring_one_source_of_each_image_or_several_by_its_place() -> None:
     for wrong in ([("sources.1", b"a")], [("sources", b"a"), ("sources.0", b"b")], [("sources", b"a")]):
         refused = Client(EDITS)("POST", "/score", files=[*files, *wrong])
         assert refused.status_code == 400 and "sources" in refused.json()["error"]
+
+
+def test_a_reward_looks_at_sources_where_it_is_such_a_metric_or_one_is_watched_beside_it() -> None:
+    metrics = {
+        "kept": SourceComparisonConfig(comparison="ssim"),
+        "brightness": ImageStatisticConfig(statistic="saturation"),
+        "other": ImageStatisticConfig(statistic="entropy"),
+    }
+
+    def sourced(**words: Any) -> set[str]:
+        config = ServeConfig(models={}, metrics=metrics, **words)
+        return set(find_served(config, find_nodes(config)).needs["sources"])
+
+    assert sourced() == sourced(reward=Combination(weights={"kept": 1})) == {"kept"}
+    watched = {"reward": Combination(weights={"brightness": 1}), "sentinel": ("kept",)}
+    assert sourced(**watched) == {"kept", "brightness"}
 
 
 def test_sources_are_counted_and_tell_equal_images_apart() -> None:
