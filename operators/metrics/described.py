@@ -8,6 +8,8 @@ from plumbline.operators.bounds import NotNegative, Positive
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.judged import AGAIN, fill
 from plumbline.operators.metrics.worded import Worded
+from plumbline.operators.metrics.wordings.llmscore import LlmScoreRelease
+from plumbline.operators.metrics.wordings.release import Release
 from plumbline.operators.metrics.writer import digest
 from plumbline.operators.metrics.writing import ReplySampling, UnreadableReply, Writing, ask
 from plumbline.operators.models.calls import Region
@@ -53,6 +55,10 @@ class DescribedConfig(Worded):
         return ("captions", *(["regions"] if self.grounder is not None else []), "descriptions")
 
     @property
+    def releases(self) -> tuple[type[Release], ...]:
+        return (LlmScoreRelease,)
+
+    @property
     def templates(self) -> tuple[str, ...]:
         return (DESCRIBE,)
 
@@ -73,6 +79,9 @@ class DescribedConfig(Worded):
 
     def describing(self) -> dict[str, Any]:
         """All that decides a description, but for what is told of the image and for the model."""
+        release = self.released(LlmScoreRelease)
+        if release is not None:
+            return {"wording": release.digest, **self._describing._asdict()}
         return {"templates": digest(AGAIN, self.template_text(DESCRIBE)), **self._describing._asdict()}
 
     @property
@@ -81,6 +90,9 @@ class DescribedConfig(Worded):
 
     def describe(self, sight: Sight) -> Writing[str]:
         """The object-centric description of an image that is known by its caption and its regions."""
+        release = self.released(LlmScoreRelease)
+        if release is not None:
+            return (yield from release.describe(*sight, sampling=self._describing))
         request = self._describing.request(description_prompt(sight, self.template_text(DESCRIBE)), stop=())
         return (yield from ask(request, read_prose, again=AGAIN))
 

@@ -9,6 +9,7 @@ from plumbline.operators.metrics.answered import Scored
 from plumbline.operators.metrics.described import DESCRIBE, DescribedConfig
 from plumbline.operators.metrics.judged import JudgedConfig, Scale, Verdict, accept, fill, ratings_of, values
 from plumbline.operators.metrics.metric import Evidence, Expected
+from plumbline.operators.metrics.wordings.llmscore import LlmScoreRelease
 from plumbline.operators.metrics.writing import UnreadableReply, Writing
 
 Variant = Literal["overall", "error_counting", "rule_enhanced"]
@@ -65,10 +66,17 @@ class LlmScoreConfig(DescribedConfig, JudgedConfig):
 
     def judging(self) -> dict[str, Any]:
         """All that decides a verdict, but for what is judged and for the judge."""
+        release = self.released(LlmScoreRelease)
+        if release is not None:
+            return {"variant": self.variant, "wording": release.digest, **self.sampling._asdict()}
         return {"variant": self.variant, **self.asking(JUDGE, self._task)}
 
     def judge_description(self, prompt: str, description: str) -> Writing[Verdict]:
         """One verdict on a description."""
+        release = self.released(LlmScoreRelease)
+        if release is not None:
+            by_rule = self.variant == "rule_enhanced"
+            return Verdict(*(yield from release.judge(prompt, description, by_rule=by_rule, sampling=self.sampling)))
         judged = fill(self.template_text(JUDGE), prompt=parsing.one_line(prompt), description=description)
         check = require_counts if self.variant == "rule_enhanced" else accept
         return (yield from self.verdict(judged + self.template_text(self._task), SCALES[self.variant], check))

@@ -9,6 +9,8 @@ from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Scored
 from plumbline.operators.metrics.judged import InspectedConfig, Scale, Verdict, fill, ratings_of
 from plumbline.operators.metrics.metric import Evidence, Expected
+from plumbline.operators.metrics.wordings.release import Release
+from plumbline.operators.metrics.wordings.unigenbench import UniGenBenchRelease
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion
 
 KNOWLEDGE, CHECKPOINTS, MEANINGS = "rubric_knowledge", "rubric_checkpoints", "rubric_meanings"
@@ -29,6 +31,10 @@ class RubricConfig(InspectedConfig):
     (UniGenBench++), of which the score is the mean."""
 
     @property
+    def releases(self) -> tuple[type[Release], ...]:
+        return () if self.rubric == "knowledge" else (UniGenBenchRelease,)
+
+    @property
     def templates(self) -> tuple[str, ...]:
         return (KNOWLEDGE,) if self.rubric == "knowledge" else (CHECKPOINTS, MEANINGS)
 
@@ -46,7 +52,8 @@ class RubricConfig(InspectedConfig):
 
     def judging(self) -> dict[str, Any]:
         """All that decides a verdict, but for the judge."""
-        return self.asking(*self.templates)
+        release = self.released(UniGenBenchRelease)
+        return self.asking(*self.templates) if release is None else {"wording": release.digest, "seed": self.seed}
 
     def inspect(self, prompt: str, questions: Sequence[WrittenQuestion] = ()) -> Writing[Verdict]:
         """One verdict on an image, by what the benchmark has about its prompt."""
@@ -56,6 +63,9 @@ class RubricConfig(InspectedConfig):
             told, scales = fill(self.template_text(KNOWLEDGE), prompt=text, reference=reference), [Scale("score", 0, 1)]
             return (yield from self.verdict(told, scales, require_whole))
         meanings = read_meanings(self.template_text(MEANINGS))
+        release = self.released(UniGenBenchRelease)
+        if release is not None:
+            return Verdict(*(yield from release.inspect(prompt, questions, self.seed)))
         listed = "\n".join(_listed(question, meanings) for question in questions)
         scales = [Scale(question.kind or question.text, 0, 1) for question in questions]
         told = fill(self.template_text(CHECKPOINTS), prompt=text, checkpoints=listed)

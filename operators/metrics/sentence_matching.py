@@ -6,6 +6,8 @@ from typing import Any, ClassVar, Literal
 from plumbline.operators.metrics.answered import Scored
 from plumbline.operators.metrics.described import DESCRIBE, DescribedConfig
 from plumbline.operators.metrics.metric import Evidence
+from plumbline.operators.metrics.wordings.llmscore import LlmScoreRelease
+from plumbline.operators.metrics.wordings.release import Release
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,6 +32,10 @@ class SentenceMatchingConfig(DescribedConfig):
     def chain(self) -> tuple[str, ...]:
         said = ("captions",) if self.text == "caption" else self.description_chain
         return (*said, "text_similarities", "scores")
+
+    @property
+    def releases(self) -> tuple[type[Release], ...]:
+        return () if self.text == "caption" else (LlmScoreRelease,)
 
     @property
     def templates(self) -> tuple[str, ...]:

@@ -9,6 +9,8 @@ from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Scored
 from plumbline.operators.metrics.judged import AGAIN, InspectedConfig, Scale, Verdict, fill, ratings_of, values
 from plumbline.operators.metrics.metric import Evidence, Expected
+from plumbline.operators.metrics.wordings.release import Release
+from plumbline.operators.metrics.wordings.viescore import VieScoreRelease
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, read_each
 
 SEMANTIC, PERCEPTUAL = "viescore_semantic", "viescore_perceptual"
@@ -27,6 +29,10 @@ class VieScoreConfig(InspectedConfig):
     )
 
     @property
+    def releases(self) -> tuple[type[Release], ...]:
+        return (VieScoreRelease,)
+
+    @property
     def templates(self) -> tuple[str, ...]:
         return SEMANTIC, PERCEPTUAL
 
@@ -36,10 +42,14 @@ class VieScoreConfig(InspectedConfig):
 
     def judging(self) -> dict[str, Any]:
         """All that decides a verdict, but for the judge."""
-        return self.asking(*self.templates)
+        release = self.released(VieScoreRelease)
+        return self.asking(*self.templates) if release is None else {"wording": release.digest, "seed": self.seed}
 
     def inspect(self, prompt: str, questions: Sequence[WrittenQuestion] = ()) -> Writing[Verdict]:
         """One verdict of two replies: the second is about the image alone."""
+        release = self.released(VieScoreRelease)
+        if release is not None:
+            return Verdict(*(yield from release.inspect(prompt, self.seed)))
         semantic = fill(self.template_text(SEMANTIC), prompt=parsing.one_line(prompt))
         asked = (semantic, CONSISTENCY), (self.template_text(PERCEPTUAL), QUALITY)
         requests = [self.verdict_request(text, scales) for text, scales in asked]

@@ -33,6 +33,8 @@ from plumbline.operators.metrics.reply_forms import (
     spelled,
     string,
 )
+from plumbline.operators.metrics.wordings.release import Release
+from plumbline.operators.metrics.wordings.vpeval import VpevalRelease
 from plumbline.operators.metrics.writer import WriterConfig, both_forms
 from plumbline.operators.metrics.writing import Put, Writing, WrittenQuestion, ask
 
@@ -69,11 +71,18 @@ class VpevalConfig(WriterConfig):
         return "modules", "questions"
 
     @property
+    def releases(self) -> tuple[type[Release], ...]:
+        return (VpevalRelease,)
+
+    @property
     def forms(self) -> Sequence[Mapping[Replies, Form[Any]]]:
         return (PROGRAMS,)
 
     def asking(self) -> dict[str, Any]:
         """All that decides the programs."""
+        release = self.released(VpevalRelease)
+        if release is not None:
+            return {"wording": release.digest, "sampling": self.sampling._asdict()}
         return self.recipe(PROGRAMS, texts=[HEADING]) | {"statements": "as released"}
 
     def looking(self) -> dict[str, Any]:
@@ -95,10 +104,14 @@ class VpevalConfig(WriterConfig):
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
         """The program for a prompt, a question for each of its statements."""
+        release = self.released(VpevalRelease)
+        if release is not None:
+            program = yield from release.write(prompt, self.sampling)
+            return _questions(prompt, program)
         form = self.words(PROGRAMS)
         request = form.request(self.sampling, f"Description:\n{parsing.one_line(prompt)}\n{HEADING}")
         statements = yield from ask(request, lambda reply: list(form.pieces(reply)))
-        return [_question(str(index), prompt, statement) for index, statement in enumerate(statements, start=1)]
+        return _questions(prompt, statements)
 
     def put(self, text: str, choices: Sequence[str]) -> Put:
         """A statement as it stands: `looks` says what models are asked for it."""
@@ -128,6 +141,10 @@ def _statement(text: str) -> Statement:
     statement = read_statement(text)
     assert isinstance(statement, Statement), "questions are written from statements"
     return statement
+
+
+def _questions(prompt: str, statements: Sequence[Statement]) -> list[WrittenQuestion]:
+    return [_question(str(index), prompt, statement) for index, statement in enumerate(statements, start=1)]
 
 
 def _question(question_id: str, prompt: str, statement: Statement) -> WrittenQuestion:

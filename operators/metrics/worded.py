@@ -84,7 +84,7 @@ class Worded(Metric):
     def _leave_options_to(self, release: Release) -> None:
         defaults = {field.name: field.default for field in fields(self)}
         for option in release.decides:
-            if getattr(self, option) != defaults[option]:
+            if option in defaults and getattr(self, option) != defaults[option]:
                 raise ConfigError(
                     f"{self.key_of(option)}: {getattr(self, option)} is not heeded with the wording of "
                     f"{release.repository}, which has its own; set it to {defaults[option]}"

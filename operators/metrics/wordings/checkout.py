@@ -94,6 +94,16 @@ class PythonFile(NamedTuple):
         except ValueError as error:
             raise self.checkout.refusal(self.path, f"has no literal in {name}") from error
 
+    def texts_under(self, name: str, key: str) -> dict[str, str]:
+        """The plain texts of the dictionary that the dictionary of a name has under a key."""
+        inner = _members(self.assigned(name)).get(key)
+        texts = _members(inner) if inner is not None else {}
+        return {
+            member: node.value
+            for member, node in texts.items()
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        }
+
     def text_of(self, node: ast.expr, name: str) -> Text:
         """The text of an expression: a string, an f-string, `string.Template` of one, and one that is stripped."""
         match node:
@@ -108,6 +118,12 @@ class PythonFile(NamedTuple):
             case ast.Call(func=ast.Attribute(attr="Template"), args=[value]):
                 return self.text_of(value, name)
         raise self.checkout.refusal(self.path, f"has no text in {name}")
+
+
+def _members(node: ast.expr) -> dict[str, ast.expr]:
+    """What stands in a dictionary under keys that are texts; nothing in what is none."""
+    pairs = zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ()
+    return {key.value: value for key, value in pairs if isinstance(key, ast.Constant) and isinstance(key.value, str)}
 
 
 def filled(text: Text, values: Mapping[str, str]) -> str:

@@ -43,6 +43,48 @@ Description: """
 ''',
 }
 
+VPEVAL: Mapping[str, str] = {
+    "src/open_ended_prompt_generation/generate_open_ended_prompts.py": """
+import openai
+prompt = "Write. Description: "
+""",
+}
+LLMSCORE: Mapping[str, str] = {
+    "llm_descriptor/visual_descriptor.py": """
+class VisualDescriptor:
+    def describe(self, local_description, global_description, width, height):
+        prompt = f"All: {local_description}\\nParts: {global_description}\\n{width}X{height}"
+""",
+    "llm_evaluator/evaluation_instruction.py": """
+class EvaluationInstructor:
+    def __init__(self):
+        self.evaluation_instruction_1 = "Rate and count."
+        self.evaluation_instruction_2 = "Count four."
+    def score(self, description, text_prompt):
+        prompt = f"{text_prompt} / {description}: {self.evaluation_instruction_1}"
+""",
+}
+VIESCORE: Mapping[str, str] = {
+    "viescore/vie_prompts.py": """
+_context_no_delimit = "Look."
+_prompts_0shot_one_image_gen_rule = "One image."
+_prompts_0shot_t2i_rule_SC = "Does it show <prompt>?"
+_prompts_0shot_rule_PQ = "Is it well made?"
+""",
+}
+UNIGENBENCH: Mapping[str, str] = {
+    "eval/src/eval_common.py": """
+EXPLANATION_DICT_EN = {"Style": "how it is painted", "Color": "which colour"}
+EXPLANATION_DICT_ZH = {"风格": "画风"}
+SYSTEM_PROMPT_EN_TEMPLATE = "Of {prompt} check {testpoint}, {explanation}, {test_explanation}."
+SYSTEM_PROMPT_ZH_TEMPLATE = "{prompt}：{testpoint}，{explanation}，{test_explanation}。"
+LANG_CONFIGS = {
+    "en": {"explanation_dict": EXPLANATION_DICT_EN, "checkpoint_header": "Means", "checkpoint_desc_header": "Wants"},
+    "zh": {"explanation_dict": EXPLANATION_DICT_ZH, "checkpoint_header": "说明", "checkpoint_desc_header": "描述"},
+}
+""",
+}
+
 
 def write(folder: Path, files: Mapping[str, str]) -> str:
     for path, text in files.items():

@@ -14,10 +14,16 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from plumbline.operators.metrics.described import Sight
 from plumbline.operators.metrics.dsg import DsgConfig
+from plumbline.operators.metrics.judged import Verdict
+from plumbline.operators.metrics.llmscore import LlmScoreConfig
+from plumbline.operators.metrics.rubric import RubricConfig
 from plumbline.operators.metrics.tifa import TifaConfig
+from plumbline.operators.metrics.viescore import VieScoreConfig
+from plumbline.operators.metrics.vpeval import VpevalConfig
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion
-from plumbline.operators.models.calls import Generation, Request, Usage
+from plumbline.operators.models.calls import Generation, Region, Request, Usage
 from plumbline.operators.models.vqa_profiles import VqaProfile
 from tests.operators.tiny import CLIP_FLANT5
 
@@ -85,7 +91,7 @@ def asking(replies, act):
     with contextlib.redirect_stdout(io.StringIO()):
         try:
             result = act(create)
-        except (ValueError, LookupError):
+        except (ValueError, LookupError, StopIteration):
             result = None
     return asked, result
 """
@@ -204,3 +210,177 @@ def test_tifa() -> None:
 
 def _tifa_questions(questions: Sequence[WrittenQuestion] | None) -> list[Any] | None:
     return [[one.text, list(one.choices), one.answer, one.span] for one in questions] if questions else None
+
+
+VPEVAL = """
+sys.path.insert(0, "src/open_ended_prompt_generation")
+import openai
+import generate_open_ended_prompts as release
+
+def run(given):
+    prompt, reply = given
+    def act(create):
+        openai.ChatCompletion.create = create
+        written = release.get_question_and_answers({"caption": prompt})
+        return written["output"].split(";") if written["output"] else None
+    return asking([reply], act)
+"""
+PROGRAM_HEADER = HEADER.replace("Counting:\n", "Counting:\nText:\n")
+VPEVAL_REPLIES = [
+    f"{PROGRAM_HEADER}About cat (animal):\nobjectEval(image, 'cat')\nvqa(image, 'what is it?', 'cat,dog', 'cat')",
+    f"{PROGRAM_HEADER}About two (counting):\ncountEval(objDet(image, 'dog'), '>1')\ntextEval(ocr(image), 'STOP')",
+    f"{PROGRAM_HEADER}About left (spatial):\nspatialEval(image, 'cat,car,left')\nscaleEval(image, 'cat,car,bigger')",
+    "objectEval(image, 'cat')",
+]
+
+
+def test_vpeval() -> None:
+    replies = [VPEVAL_REPLIES[index % len(VPEVAL_REPLIES)] for index in range(len(PROMPTS))]
+    released = as_released("VPEval", VPEVAL, list(zip(PROMPTS, replies, strict=True)))
+    metric = VpevalConfig(wording=checkout("VPEval")).settled(profile)
+    for prompt, reply, theirs in zip(PROMPTS, replies, released, strict=True):
+        ours = as_ours(metric.write(prompt), [reply])
+        assert without(ours.requests, "max_tokens") == without_model(theirs.requests)
+        assert ([question.text for question in ours.result] if ours.result else None) == theirs.result
+    assert sum(one.result is not None for one in released) == 75
+
+
+def without(requests: Sequence[dict[str, Any]], *left_open: str) -> list[dict[str, Any]]:
+    """The requests but for what the release leaves to the service."""
+    return [{key: value for key, value in request.items() if key not in left_open} for request in requests]
+
+
+LLMSCORE = """
+import openai
+from llm_descriptor.visual_descriptor import VisualDescriptor
+from llm_evaluator.evaluation_instruction import EvaluationInstructor
+
+def run(given):
+    prompt, caption, seen, replies = given
+    def act(create):
+        openai.ChatCompletion.create = create
+        said = VisualDescriptor("").generate_multi_granualrity_description(caption, seen, 640, 480)
+        overall, errors, *reasons = EvaluationInstructor("").generate_score_with_rationale(said, prompt)
+        return [said, int(overall), int(errors), reasons]
+    return asking(replies, act)
+"""
+LLMSCORE_REPLIES = ["80\n2\nGood.\nOne is missing.", "80\n\n2\n\nGood.\nTwo.\nMore.", "X1: 80\n2\nGood.\nNo.", "80"]
+REGIONS = [Region("a cat: on a mat", 1, 2, 30, 40), Region("a red car", 5, 6, 7, 8)]
+
+
+def test_llmscore() -> None:
+    seen = "a cat: on a mat: [1, 2, 30, 40]; a red car: [5, 6, 7, 8]; "
+    replies = [[f" A cat\non {index}.\n", LLMSCORE_REPLIES[index % 4]] for index in range(len(PROMPTS))]
+    given = [(prompt, f"{prompt}!", seen, both) for prompt, both in zip(PROMPTS, replies, strict=True)]
+    released = as_released("LLMScore", LLMSCORE, given)
+    metric = LlmScoreConfig(wording=checkout("LLMScore")).settled(profile)
+    for prompt, both, theirs in zip(PROMPTS, replies, released, strict=True):
+        described = as_ours(metric.describe(Sight(f"{prompt}!", REGIONS, 640, 480)), both[:1])
+        judged = as_ours(metric.judge_description(prompt, described.result), both[1:])
+        requests = described.requests + judged.requests
+        assert without(requests, "max_tokens", "temperature") == without_model(theirs.requests)
+        assert {request["temperature"] for request in requests} == {1.0}
+        verdict: Verdict | None = judged.result
+        found = verdict and [described.result, *(each.value for each in verdict.ratings), verdict.rationale]
+        assert found == (theirs.result and [*theirs.result[:3], " ".join(theirs.result[3])])
+    assert sum(one.result is not None for one in released) == 50
+
+
+VIESCORE = """
+import requests
+sys.path.insert(0, "viescore")
+from mllm_tools import openai as service
+service.get_api_key = lambda path: "none"
+from viescore import VIEScore
+model = VIEScore(backbone="gpt4o", task="t2i")
+
+def run(given):
+    prompt, replies = given
+    def act(create):
+        def post(url, json, headers):
+            text = create(**json).choices[0].message.content
+            return SimpleNamespace(json=lambda: {"choices": [{"message": {"content": text}}]})
+        requests.post = post
+        said = model.evaluate(["http://image"], prompt, extract_all_score=False)
+        guessed = any("guess_if_cannot_parse" in str(each.get("reasoning")) for each in said.values())
+        return None if guessed else [min(said["SC"]["score"]), min(said["PQ"]["score"])]
+    return asking(replies, act)
+"""
+VIESCORE_REPLIES = [
+    ['{"score": [8], "reasoning": "It fits."}', 'So:\n{\n"score" : [7, 5],\n"reasoning" : "A hand."\n}'],
+    ['||V^=^V||{"score": 4, "reasoning": "so"}||V^=^V||', "[6, 3]"],
+    ["7", "{score: 9, reasoning: so}"],
+    ["Fine {score: 3}", "I say [9,2] of it"],
+    ["none", "[6, 3]", '{"score": [1]}', '{"score": [2, 9]}'],
+    ["none", "[6, 3]", "none again", "[6, 3]"],
+]
+
+
+def test_viescore() -> None:
+    replies = [VIESCORE_REPLIES[index % len(VIESCORE_REPLIES)] for index in range(len(PROMPTS))]
+    released = as_released("VIEScore", VIESCORE, list(zip(PROMPTS, replies, strict=True)))
+    metric = VieScoreConfig(wording=checkout("VIEScore")).settled(profile)
+    for prompt, given, theirs in zip(PROMPTS, replies, released, strict=True):
+        ours = as_ours(metric.inspect(prompt), given)
+        assert without(ours.requests, "temperature") == list(map(text_alone, without_model(theirs.requests)))
+        assert {request["temperature"] for request in ours.requests} == {1.0}
+        rated = {rating.name: rating.value for rating in ours.result.ratings} if ours.result else {}
+        least = [rated["semantic_consistency"], min(rated["naturalness"], rated["artifacts"])] if rated else None
+        assert least == theirs.result
+    assert sum(one.result is not None for one in released) > 60 and any(one.result is None for one in released)
+
+
+def text_alone(request: dict[str, Any]) -> dict[str, Any]:
+    """The request without its image: where that stands is the model's matter here (docs/wording.md)."""
+    (message,) = request["messages"]
+    (text,) = (part["text"] for part in message["content"] if part["type"] == "text")
+    return {**request, "messages": [{"role": message["role"], "content": text}]}
+
+
+UNIGENBENCH = """
+sys.path.insert(0, "eval/src")
+import eval_common, vllm_request
+
+def run(given):
+    prompt, names, wanted, language, replies = given
+    task = {"index": 0, "prompt": prompt, "testpoint": names, "test_desc": wanted, "img_path": "http://image",
+            "lang": language, "max_retries": 10, "api_url": "http://judge"}
+    def act(create):
+        def post(url, json, timeout):
+            text = create(**json).choices[0].message.content
+            said = {"choices": [{"message": {"content": text}}]}
+            return SimpleNamespace(json=lambda: said, status_code=200, raise_for_status=lambda: None)
+        vllm_request.VLMessageClient._get_session = lambda self: SimpleNamespace(post=post)
+        said = eval_common.call_evaluation_vllm(task)["result_json"]
+        return said and [float(score == 1) for score in said["score"]]
+    return asking(replies, act)
+"""
+UNIGENBENCH_REPLIES = [
+    ["<analysis>['a', \"it's b\"]</analysis> so <score>[1, 0]</score>"],
+    ["<analysis>\n['a', 'b']\n</analysis><score> [1, 2] </score>"],
+    [
+        "<score>[1]</score>",
+        "<analysis>['a', 'b']</analysis><score>[1]</score>",
+        "<analysis>[1, 2]</analysis><score>(1, 1)</score>",
+    ],
+    ["<analysis>['a', 'b</analysis><score>[1, 0]</score>"] * 11,
+]
+CHECKPOINT_NAMES = {"en": ["Style", "Attribute - Quantity"], "zh": ["风格", "属性-数量"]}
+
+
+def test_unigenbench() -> None:
+    given = []
+    for index, prompt in enumerate(PROMPTS):
+        language, replies = ("zh", "en", "en")[index % 3], UNIGENBENCH_REPLIES[index % 4]
+        given.append((prompt, CHECKPOINT_NAMES[language], [f"{prompt}?", "two {cats}"], language, replies))
+    released = as_released("UniGenBench", UNIGENBENCH, given)
+    metric = RubricConfig(rubric="checkpoints", wording=checkout("UniGenBench")).settled(profile)
+    for (prompt, names, wanted, _, replies), theirs in zip(given, released, strict=True):
+        asked = [WrittenQuestion(name, text, (), kind=name) for name, text in zip(names, wanted, strict=True)]
+        ours = as_ours(metric.inspect(prompt, asked), replies)
+        assert without(ours.requests, "temperature") == list(
+            map(text_alone, without(theirs.requests, "model", "do_sample"))
+        )
+        assert {request["temperature"] for request in ours.requests} == {0.0}
+        assert ([rating.value for rating in ours.result.ratings] if ours.result else None) == theirs.result
+    assert sum(one.result is not None for one in released) == 75

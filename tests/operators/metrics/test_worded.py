@@ -10,14 +10,20 @@ import pytest
 
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics.clipscore import ClipScoreConfig
+from plumbline.operators.metrics.described import Sight
 from plumbline.operators.metrics.dsg import DsgConfig
 from plumbline.operators.metrics.gpt4v_eval import Gpt4vEvalConfig
-from plumbline.operators.metrics.llmscore import LlmScoreConfig
+from plumbline.operators.metrics.judged import values
+from plumbline.operators.metrics.llmscore import LlmScoreConfig, score_of
+from plumbline.operators.metrics.rubric import RubricConfig
 from plumbline.operators.metrics.sentence_matching import SentenceMatchingConfig
 from plumbline.operators.metrics.tifa import TifaConfig
+from plumbline.operators.metrics.viescore import VieScoreConfig
+from plumbline.operators.metrics.vpeval import VpevalConfig
 from plumbline.operators.metrics.vq2 import Vq2Config
 from plumbline.operators.metrics.worded import Worded, prompt_template
-from plumbline.operators.metrics.writing import UnreadableReply
+from plumbline.operators.metrics.writing import UnreadableReply, WrittenQuestion
+from plumbline.operators.models.calls import Region
 from tests.bench_of import plan_bench, write_benchmark
 from tests.commands import refusal
 from tests.operators.metrics import made_releases
@@ -91,6 +97,77 @@ def test_tifa_asks_in_its_releases_words_and_reads_the_lines_below_its_heading(t
         run(metric.write("a dog"), ["About dog (animal):\nQ: what is it?\nChoices: cat, dog\nA: dog"])
 
 
+def test_vpeval_asks_in_its_releases_words_and_reads_programs_by_our_grammar(tmp_path: Path) -> None:
+    metric = settled(VpevalConfig(wording=made_releases.write(tmp_path, made_releases.VPEVAL), max_tokens=99))
+    header = ": dog\nActivities:\nColors:\nCounting:\nText:\nOther attributes:\nQuestions and programs are below:\n"
+    program = "About dog (animal):\nobjectEval(image, 'dog')\n\nvqa(image, 'is it old?', 'yes,no', 'yes')"
+    questions, ((request,),) = run(metric.write("a  dog"), [header + program])
+    assert request.messages[0].text == 'Write. Description: a  dog"\nEntities' and request.stop == ()
+    assert (request.temperature, request.max_tokens) == (0.0, 99)
+    assert [(one.kind, one.span) for one in questions] == [("object", "dog"), ("vqa", "dog")]
+    with pytest.raises(UnreadableReply, match="is not a call of one of the modules"):
+        run(metric.write("a dog"), [f"{header}open('x').read()"])
+
+
+def test_llmscore_asks_in_its_releases_words_for_a_rating_and_errors_at_once(tmp_path: Path) -> None:
+    folder = made_releases.write(tmp_path, made_releases.LLMSCORE)
+    metric = settled(LlmScoreConfig(wording=folder, seed=2))
+    described, ((request,),) = run(
+        metric.describe(Sight("A dog", [Region("an ear", 1, 2, 3, 4)], 64, 48)), [" So\nit is. "]
+    )
+    assert (request.messages[0].text, described) == ("All: A dog\nParts: an ear: [1, 2, 3, 4]; \n64X48", "So it is.")
+    verdict, ((request,),) = run(metric.judge_description("a  dog", described), ["80\n\n3\nIt fits.\nNo ear."])
+    assert request.messages[0].text == "a  dog / So it is.: Rate and count."
+    assert (request.temperature, request.seed, request.max_tokens) == (1.0, 2, 512)
+    assert values(verdict.ratings) == {"rating": 80, "errors": 3} and verdict.rationale == "It fits. No ear."
+    for reply in ("80", "80\n3\nIt fits.", "X1: 80\n3\na\nb", "101\n3\na\nb", "80\n10\na\nb"):
+        with pytest.raises(UnreadableReply):
+            run(metric.judge_description("a dog", described), [reply])
+    ruled = settled(LlmScoreConfig(wording=folder, variant="rule_enhanced"))
+    verdict, ((request,),) = run(ruled.judge_description("a dog", described), ["2\n1\n4\n1\nso"])
+    assert request.messages[0].text.endswith("Count four.")
+    assert score_of("rule_enhanced", values(verdict.ratings)) == (1 / 2 + 1 / 4) / 2
+
+
+def test_viescore_asks_in_its_releases_words_and_twice_before_it_gives_up(tmp_path: Path) -> None:
+    metric = settled(VieScoreConfig(wording=made_releases.write(tmp_path, made_releases.VIESCORE), seed=5))
+    unread, read = ["None.", "[9, 7]"], ['{"score": [8], "reasoning": "It fits."}', "||V^=^V||{score: 6}||V^=^V||"]
+    verdict, rounds = run(metric.inspect("a <b>"), unread, read)
+    assert [request.messages[0].text for request in rounds[1]] == [
+        "Look.\nOne image.\nDoes it show a <b>?", "Look.\nIs it well made?",
+    ]  # fmt: skip
+    assert [{(one.seed, one.temperature, one.max_tokens) for one in requests} for requests in rounds] == [
+        {(5, 1.0, 1400)}, {(6, 1.0, 1400)},
+    ]  # fmt: skip
+    assert values(verdict.ratings) == {"semantic_consistency": 8, "naturalness": 6, "artifacts": 6}
+    assert verdict.rationale == "It fits."
+    with pytest.raises(UnreadableReply):
+        run(metric.inspect("a dog"), unread, unread)
+
+
+def test_unigenbench_asks_in_its_releases_words_about_all_checkpoints_at_once(tmp_path: Path) -> None:
+    folder = made_releases.write(tmp_path, made_releases.UNIGENBENCH)
+    metric = settled(RubricConfig(rubric="checkpoints", wording=folder))
+    asked = [
+        WrittenQuestion(name, wanted, (), kind=name) for name, wanted in (("Style", "ink"), ("Style 2", "old {ink}"))
+    ]
+    reply = "<analysis>['It is ink.', 'New.']</analysis>\n<score>[1, 0]</score>"
+    verdict, rounds = run(metric.inspect("a  dog", asked), ["<score>[1, 0]</score>"], [reply])
+    assert rounds[0][0].messages[0].text == (
+        "Of a  dog check ['Style', 'Style'], Means:「\nStyle: how it is painted\nStyle: how it is painted\n」, "
+        "Wants:「\nStyle: ink\nStyle: old {ink}\n」."
+    )
+    assert values(verdict.ratings) == {"Style": 1, "Style 2": 0} and verdict.rationale == "It is ink. New."
+    chinese, ((request,),) = run(
+        metric.inspect("狗", [asked[0]._replace(kind="风格")]), ["<analysis>['a']</analysis><score>[1]</score>"]
+    )
+    assert "说明:「\n风格: 画风\n」" in request.messages[0].text and values(chinese.ratings) == {"风格": 1}
+    with pytest.raises(UnreadableReply, match="the checkpoint 'Smell' means"):
+        run(metric.inspect("a dog", [asked[0]._replace(kind="Smell")]))
+    with pytest.raises(UnreadableReply):
+        run(metric.inspect("a dog", asked), *[["<analysis>[]</analysis><score>[__import__('os')]</score>"]] * 11)
+
+
 def test_a_wording_has_keys_of_its_own_by_what_is_read_and_not_by_its_folder(tmp_path: Path) -> None:
     def asking(name: str, files: Mapping[str, str]) -> Any:
         return settled(DsgConfig(wording=made_releases.write(tmp_path / name, files))).asking()
@@ -147,6 +224,9 @@ REFUSED: list[tuple[Worded, Mapping[str, str], str]] = [
     (TifaConfig(), {"tifascore/question_gen.py": "categories = []"}, "assigns nothing to prompt"),
     (TifaConfig(), {"tifascore/question_gen.py": "prompt = open('x').read()"}, "has no text in prompt"),
     (TifaConfig(), {"tifascore/question_gen.py": "prompt = 'x'\ncategories = [y]"}, "has no literal in categories"),
+    (LlmScoreConfig(), {**made_releases.LLMSCORE, "llm_descriptor/visual_descriptor.py": "prompt = f'{x:>9}'"},
+     "visual_descriptor.py has no text in prompt"),
+    (RubricConfig(rubric="checkpoints"), {"eval/src/eval_common.py": "LANG_CONFIGS = {}"}, "lacks the headings of en"),
     (Gpt4vEvalConfig(), {"gpt4v_eval.txt": "Rate it."}, r"gpt4v_eval.txt lacks \{prompt\}, which is filled in"),
     (SentenceMatchingConfig(), {}, "asks no model in words of its own"),
     (DsgConfig(temperature=1.0), made_releases.DSG, "dsg temperature: 1.0 is not heeded .* set it to 0.0"),

@@ -1,0 +1,98 @@
+"""UniGenBench++'s release (CodeGoat24/UniGenBench at 49d0bce): one question about all checkpoints of a prompt."""
+
+import ast
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, NamedTuple, Self
+
+from plumbline.operators.metrics.answered import Rating
+from plumbline.operators.metrics.wordings.checkout import Checkout, PythonFile
+from plumbline.operators.metrics.wordings.release import Release, ask_as_released
+from plumbline.operators.metrics.writing import ReplySampling, UnreadableReply, Writing, WrittenQuestion
+
+MAX_TOKENS, TRIES = 4096, 11
+"""eval_common.py and vllm_request.py, which ask for no sampling: the temperature is 0."""
+
+
+class Language(NamedTuple):
+    """The words of one language (LANG_CONFIGS)."""
+
+    template: str
+    meanings: Mapping[str, str]
+    """Of checkpoints, by name."""
+    meanings_heading: str
+    wanted_heading: str
+
+
+class Checked(NamedTuple):
+    """A verdict on the checkpoints, in their order."""
+
+    ratings: tuple[Rating, ...]
+    rationale: str
+
+
+@dataclass(frozen=True, slots=True)
+class UniGenBenchRelease(Release):
+    """Its prompts in English and Chinese (eval/src/eval_common.py)."""
+
+    repository: ClassVar[str] = "CodeGoat24/UniGenBench"
+    mark: ClassVar[str] = "eval/src/eval_common.py"
+    decides: ClassVar[tuple[str, ...]] = ("max_tokens", "temperature", "replies")
+    languages: tuple[Language, ...]
+
+    @classmethod
+    def read(cls, checkout: Checkout) -> Self:
+        code = checkout.python(cls.mark)
+        return cls(tuple(_language(code, name) for name in ("en", "zh")))
+
+    def inspect(self, prompt: str, checkpoints: Sequence[WrittenQuestion], seed: int) -> Writing[Checked]:
+        """A verdict of 1 or 0 on each checkpoint (call_evaluation_vllm).
+
+        A pack numbers a prompt's checkpoints of the same name, which the release does not.
+        """
+        names = [(checkpoint.kind or "").rstrip(" 0123456789") for checkpoint in checkpoints]
+        language = next((each for each in self.languages if each.meanings.keys() >= {*names}), None)
+        if language is None:
+            unknown = next(name for name in names if all(name not in each.meanings for each in self.languages))
+            raise UnreadableReply(f"the release does not say what the checkpoint {unknown!r} means")
+        meanings = "".join(f"\n{name}: {language.meanings[name]}" for name in names)
+        wanted = "".join(f"\n{name}: {each.text}" for name, each in zip(names, checkpoints, strict=True))
+        places = {
+            "prompt": prompt,
+            "testpoint": str(names),
+            "explanation": f"{language.meanings_heading}:「{meanings}\n」",
+            "test_explanation": f"{language.wanted_heading}:「{wanted}\n」",
+        }
+        text = re.sub(r"\{(\w+)\}", lambda match: places[match[1]], language.template)
+        request = ReplySampling(MAX_TOKENS, seed=seed).request(text, stop=())
+        ((analyses, scores),) = yield from ask_as_released([request], [partial(_read, len(names))], tries=TRIES)
+        rated = zip(checkpoints, scores, strict=True)
+        ratings = tuple(Rating(each.kind or each.text, float(score == 1)) for each, score in rated)
+        return Checked(ratings, " ".join(map(str, analyses)))
+
+
+def _language(code: PythonFile, name: str) -> Language:
+    suffix = name.upper()
+    headings = code.texts_under("LANG_CONFIGS", name)
+    if not {"checkpoint_header", "checkpoint_desc_header"} <= headings.keys():
+        raise code.checkout.refusal(code.path, f"lacks the headings of {name} in LANG_CONFIGS")
+    return Language(
+        code.plain(f"SYSTEM_PROMPT_{suffix}_TEMPLATE"),
+        code.value(f"EXPLANATION_DICT_{suffix}"),
+        headings["checkpoint_header"],
+        headings["checkpoint_desc_header"],
+    )
+
+
+def _read(count: int, reply: str) -> list[list[Any]]:
+    """The analyses and the scores of a reply, literals within tags (parse_evaluation_response)."""
+    found = [re.search(rf"<{tag}>(.*?)</{tag}>", reply, re.DOTALL) for tag in ("analysis", "score")]
+    try:
+        read = [list(ast.literal_eval(match[1].strip())) for match in found if match is not None]
+    except (SyntaxError, TypeError, RecursionError, MemoryError) as error:
+        raise ValueError(f"expected lists within <analysis> and <score> ({type(error).__name__})") from error
+    if [len(each) for each in read] != [count, count]:
+        raise ValueError(f"expected lists of {count} within <analysis> and <score>, found {[*map(len, read)]}")
+    return read

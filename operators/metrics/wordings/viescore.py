@@ -1,0 +1,112 @@
+"""VIEScore's release (TIGER-AI-Lab/VIEScore at 2cbea4e): rules without examples, for images made of a prompt."""
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Self
+
+from plumbline.operators.metrics.answered import Rating
+from plumbline.operators.metrics.wordings.checkout import Checkout
+from plumbline.operators.metrics.wordings.release import Release, ask_as_released
+from plumbline.operators.metrics.writing import ReplySampling, Writing
+
+MAX_TOKENS, TEMPERATURE, TRIES = 1400, 1.0, 2
+"""mllm_tools/openai.py, which sends no temperature, for which services take 1; and VIEScore.evaluate, which guesses a
+number at random after so many tries, where there is none for us."""
+DELIMITER = "||V^=^V||"
+
+
+class Rated(NamedTuple):
+    """What a reply says."""
+
+    scores: tuple[float, ...]
+    reasoning: str
+
+
+@dataclass(frozen=True, slots=True)
+class VieScoreRelease(Release):
+    """Its rules for text-to-image (viescore/vie_prompts.py)."""
+
+    repository: ClassVar[str] = "TIGER-AI-Lab/VIEScore"
+    mark: ClassVar[str] = "viescore/vie_prompts.py"
+    decides: ClassVar[tuple[str, ...]] = ("max_tokens", "temperature", "replies")
+    consistency: str
+    quality: str
+
+    @classmethod
+    def read(cls, checkout: Checkout) -> Self:
+        code = checkout.python(cls.mark)
+        context, made, follows, quality = (
+            code.plain(name)
+            for name in (
+                "_context_no_delimit",
+                "_prompts_0shot_one_image_gen_rule",
+                "_prompts_0shot_t2i_rule_SC",
+                "_prompts_0shot_rule_PQ",
+            )
+        )
+        return cls(f"{context}\n{made}\n{follows}", f"{context}\n{quality}")
+
+    def inspect(self, prompt: str, seed: int) -> Writing[tuple[tuple[Rating, ...], str]]:
+        """The ratings, of which the least counts, and the reasons (VIEScore.evaluate)."""
+        sampling = ReplySampling(MAX_TOKENS, TEMPERATURE, seed)
+        texts = self.consistency.replace("<prompt>", prompt), self.quality
+        requests = [sampling.request(text, stop=()) for text in texts]
+        consistency, quality = yield from ask_as_released(requests, [read_scores] * len(requests), tries=TRIES)
+        first, *others = quality.scores
+        ratings = {
+            "semantic_consistency": min(consistency.scores),
+            "naturalness": first,
+            "artifacts": min(others, default=first),
+        }
+        rated = tuple(Rating(name, value) for name, value in ratings.items())
+        return rated, " ".join(filter(None, (consistency.reasoning, quality.reasoning)))
+
+
+def read_scores(reply: str) -> Rated:
+    """The scores of a reply, be they in an object, in a list or alone (mllm_output_to_dict).
+
+    Raises ValueError where there are none.
+    """
+    said = _object(reply)
+    if said is None:
+        listed = reply[reply.find("[") : reply.rfind("]") + 1]
+        if re.match(r"^\[\d+, ?\d+\]$", listed):
+            return Rated(tuple(map(float, json.loads(listed))), "")
+        return _rated([int(reply)] if 0 <= int(reply) <= 10 else None, "")
+    try:
+        found = json.loads(said)
+        scores = found["score"]
+    except (ValueError, LookupError, TypeError):
+        found = json.loads(_repaired(said))
+        scores = found["score"]
+    return _rated(scores if isinstance(scores, list) else [scores], found.get("reasoning"))
+
+
+def _object(reply: str) -> str | None:
+    """The text of the object that a reply has, on one line."""
+    if reply.count(DELIMITER) == 2:
+        return reply.split(DELIMITER)[1].strip().replace("\n", "")
+    start, end = reply.find("{"), reply.rfind("}") + 1
+    return None if start < 0 or end == 0 else reply[start:end].strip().replace("\n", "")
+
+
+def _rated(scores: Any, reasoning: Any) -> Rated:
+    if not scores or not all(type(score) in (int, float) and 0 <= score < math.inf for score in scores):
+        raise ValueError(f"expected scores of 0 or more, found {scores}")
+    return Rated(tuple(map(float, scores)), reasoning if isinstance(reasoning, str) else "")
+
+
+def _repaired(said: str) -> str:
+    """The object with its keys and texts in quotes, and its numbers in lists (fix_json)."""
+    return re.sub(r'(".*?"):(.*?)(,|})', _quoted, re.sub(r"(\w+):", r'"\1":', said))
+
+
+def _quoted(member: re.Match[str]) -> str:
+    key, value, end = member[1], member[2].strip(), member[3]
+    if re.match(r"^-?\d+(\.\d+)?$", value):
+        value = f"[{value}]"
+    elif not re.match(r"^(true|false|null)$", value, re.IGNORECASE):
+        value = f'"{value}"'
+    return f"{key}: {value}{end}"
