@@ -110,7 +110,7 @@ REMEDIES: Mapping[str, str] = {
     "model_unavailable": "run again; if it stays, check the endpoint, or lower the model's concurrency",
     "no_likelihood": "use a model whose weights run here, or choices of one token",
     "no_questions": "look at the prompt's questions; lower the metric's threshold or switch its filter off",
-    "no_text_wanted": "put the wanted words in double quotes, or leave the prompt out",
+    "no_text_wanted": "put the wanted words in double quotes or in a column, or leave the prompt out",
     "unknown_script": "only Latin and Chinese words are compared; leave the prompt out",
     "not_computed": "run without retry_failed=true",
     "not_finite": "set the model's dtype=float32; in a table from elsewhere, correct the number",

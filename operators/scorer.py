@@ -24,7 +24,7 @@ from plumbline.operators.image_decoding import ImageLimits
 from plumbline.operators.image_rows import SOURCES
 from plumbline.operators.kept_prompts import KEPT_PROMPTS, KeptPrompts
 from plumbline.operators.metrics.ablation import shown_instead
-from plumbline.operators.metrics.metric import Metric, PackedMetric
+from plumbline.operators.metrics.metric import Metric, takes_questions
 from plumbline.operators.metrics.question_list import read_questions, require_asker
 from plumbline.operators.metrics.table import AnyMetric
 from plumbline.operators.models.families.any_model import AnyModel
@@ -37,7 +37,7 @@ from plumbline.operators.stages.graph import (
     need_sources,
     require_comparison,
 )
-from plumbline.operators.stages.question_pack import PackIndex
+from plumbline.operators.stages.question_pack import NONE_CAME, PackIndex
 from plumbline.operators.stages.questions import QuestionsStage, kept_questions
 from plumbline.operators.stages.stage import Inputs, Stage, StageOptions, Upstream
 from plumbline.operators.videos import Clips
@@ -52,11 +52,6 @@ IN_TIFF = ("CMYK", "LAB", "F")
 """Modes of decoded images that these formats keep as they are; all others become RGB."""
 NO_IMAGE = b"\0"
 """In the place of an image whose pixels cannot be had: it fails as other bytes do that are no image."""
-NO_QUESTIONS = RowError(
-    "no_questions",
-    "no questions came with the prompt, and no pack here has some about its text, or has several prompts of it; send "
-    "its list of questions, or correct the prompt",
-)
 
 
 class WrittenQuestions(Protocol):
@@ -185,7 +180,7 @@ class Scorer:
         self._check_sources(wanted, given=sources is not None)
         call = _call(images, prompts, questions, sources)
         if any(prompt.questions is not None for prompt in call.prompts.values()):
-            require_asker(wanted, [name for name in wanted if isinstance(self.metrics[name], PackedMetric)])
+            require_asker(wanted, [name for name in wanted if takes_questions(self.metrics[name])])
         for loaded in self.nodes:
             names = tuple(name for name in loaded.node.metrics if name in wanted)
             if names:
@@ -290,9 +285,7 @@ class Scorer:
     def _questions_about(self, prompt: AskedPrompt) -> Sequence[Mapping[str, Any]]:
         if prompt.questions is None:
             known = self.pack.id_of(prompt.prompt_id, prompt.text)
-            return (
-                [{"error": rows.error_value(NO_QUESTIONS)}] if isinstance(known, RowError) else self.pack.asked[known]
-            )
+            return [{"error": rows.error_value(NONE_CAME)}] if isinstance(known, RowError) else self.pack.asked[known]
         read = read_questions(prompt.questions)
         if isinstance(read, RowError):
             return [{"error": rows.error_value(read)}]

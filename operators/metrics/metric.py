@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 from plumbline.operators.bounds import Checked
+from plumbline.operators.errors import RowError
 from plumbline.operators.metrics.ablation import Ablation, shuffled_words
 from plumbline.operators.metrics.answered import Answered, Scored
+from plumbline.operators.metrics.writing import WrittenQuestion
 
 if TYPE_CHECKING:
     from plumbline.operators.models.vqa_profiles import VqaProfile
@@ -69,8 +71,6 @@ class Metric(Checked, ABC):
     """Its keys that name a role among the sweep's models."""
     ranks: ClassVar[bool] = True
     """Whether one score is better than another; what only says how images are, ranks nothing."""
-    quotes: ClassVar[bool] = False
-    """Whether it scores only by prompts that quote words."""
     ends: ClassVar[str] = "scores"
     """The last stage of its chain; what only has texts written ends before any image is looked at."""
 
@@ -130,3 +130,18 @@ class PackedMetric(Protocol):
 
     def refusal_of_pack(self, choices: Collection[int]) -> str | None:
         """Why it cannot score by shipped questions, which have these numbers of choices, if it cannot."""
+
+
+@runtime_checkable
+class WantingMetric(Protocol):
+    """A metric that wants texts to be written in the image: those that the benchmark ships about a prompt, or that come
+    with the image; where there are none, those that it finds in the prompt itself.
+    """
+
+    def want(self, prompt: str, texts: Sequence[str]) -> Sequence[WrittenQuestion] | RowError:
+        """A question for each text that is wanted, of `texts` where there are any; or why there is none."""
+
+
+def takes_questions(metric: Metric) -> bool:
+    """Whether it scores by questions, or texts, that the benchmark ships or that come with an image."""
+    return isinstance(metric, PackedMetric | WantingMetric)

@@ -14,6 +14,8 @@ from plumbline.operators.metrics.writing import WrittenQuestion, identified
 
 MAX_QUESTIONS = 256
 """Of one list; the longest of a released pack has about 40."""
+TEXT = "text"
+"""The kind of a question whose answer is a text to be written in the image."""
 
 
 class BadQuestion(PlumblineError):
@@ -43,15 +45,15 @@ def require_asker(wanted: Collection[str], packed: Collection[str]) -> None:
     if not packed:
         raise ConfigError(
             f"questions: {' and '.join(wanted)} would ignore them; leave them out, or use a metric that scores by a "
-            "benchmark's own questions, such as geneval2 (docs/questions.md)"
+            "benchmark's own questions, such as geneval2 (docs/questions.md), or by texts, such as text"
         )
 
 
 def read_questions(listed: Any) -> tuple[WrittenQuestion, ...] | RowError:
     """The questions of a list, under ids of their content, or why they cannot be asked.
 
-    An entry is a pair [question, answer], as in GenEval2's `vqa_list`, or an object (ListedQuestion). A text is read as
-    the JSON of a list: so do tables hold one in a column of texts.
+    An entry is a pair [question, answer], as in GenEval2's `vqa_list`, an object (ListedQuestion), or a text that is to
+    be written in the image. A list that is a text is read as JSON: so do tables hold one in a column of texts.
     """
     try:
         entries = _entries(listed)
@@ -60,6 +62,11 @@ def read_questions(listed: Any) -> tuple[WrittenQuestion, ...] | RowError:
     except BadQuestion as error:
         return RowError("no_questions", f"the questions that came with the prompt cannot be asked: {error}")
     return tuple(identified(questions))
+
+
+def wanted_text(place: int, text: str, start: int | None = None, end: int | None = None) -> WrittenQuestion:
+    """A text that is to be written in the image, with its characters in the prompt."""
+    return WrittenQuestion(str(place), f"Which words are written? “{text}”", (), text, TEXT, text, start, end)
 
 
 def read_pair(pair: Any, place: int, kind: str | None = None) -> WrittenQuestion:
@@ -86,13 +93,19 @@ def _entries(listed: Any) -> Sequence[Any]:
 
 def _question(entry: Any, place: int) -> WrittenQuestion:
     try:
-        question = _of_object(entry, place) if isinstance(entry, dict) else read_pair(entry, place)
+        question = _of_entry(entry, place)
         json.dumps(question, ensure_ascii=False).encode()
     except BadQuestion as error:
         raise BadQuestion(f"question {place}: {error}") from error
     except UnicodeEncodeError as error:
         raise BadQuestion(f"question {place}: expected text, found half a character") from error
     return question
+
+
+def _of_entry(entry: Any, place: int) -> WrittenQuestion:
+    if isinstance(entry, str) and entry.strip():
+        return wanted_text(place, entry)
+    return _of_object(entry, place) if isinstance(entry, dict) else read_pair(entry, place)
 
 
 def _of_object(entry: Any, place: int) -> WrittenQuestion:

@@ -8,8 +8,17 @@ import pyarrow as pa
 
 from plumbline.operators import rows, schemas
 from plumbline.operators.errors import EMPTY_PROMPT, RowError
-from plumbline.operators.metrics.metric import PackedMetric
+from plumbline.operators.metrics.metric import PackedMetric, WantingMetric
 from plumbline.operators.metrics.parsing import one_line, shown
+from plumbline.operators.metrics.question_list import TEXT
+from plumbline.operators.metrics.writing import WrittenQuestion, identified
+
+NONE_CAME = RowError(
+    "no_questions",
+    "no questions came with the prompt, and no pack here has some about its text, or has several prompts of it; send "
+    "its list of questions, or correct the prompt",
+)
+"""Of a prompt in a call of the scorer, or a request of a service."""
 
 
 class PackIndex:
@@ -46,6 +55,15 @@ class PackIndex:
         known = EMPTY_PROMPT if not text.strip() else self.id_of(prompt_id, text)
         return [{"error": rows.error_value(known)}] if isinstance(known, RowError) else self.asked[known]
 
+    def texts(self, prompt_id: str, text: str) -> list[str] | RowError:
+        """The texts to be written in an image of the prompt, none where none are known; or why they cannot be read."""
+        known = self.id_of(prompt_id, text)
+        asked = [] if isinstance(known, RowError) else self.asked[known]
+        errors = [RowError(**row["error"]) for row in asked if row.get("error") is not None]
+        if errors and errors[0] != NONE_CAME:
+            return errors[0]
+        return [row["answer"] for row in asked if row["kind"] == TEXT and row["answer"] is not None]
+
 
 def taken(prompts: pa.Table, pack: PackIndex, metric: PackedMetric) -> pa.Table:
     """Prompts (schema PROMPTS) to the questions about them that the metric scores by (schema QUESTIONS)."""
@@ -64,6 +82,33 @@ def _fitting(asked: Sequence[Mapping[str, Any]], metric: PackedMetric) -> Sequen
     if refusal is None:
         return asked
     return [{"error": rows.error_value(RowError("no_questions", f"by the questions about the prompt, {refusal}"))}]
+
+
+def wanted(prompts: pa.Table, pack: PackIndex, metric: WantingMetric) -> pa.Table:
+    """Prompts (schema PROMPTS) to questions about the texts that the metric wants in their images (schema QUESTIONS).
+
+    A text that the pack has wins over those that the prompt names.
+    """
+    ids, texts = (prompts.column(name).to_pylist() for name in ("prompt_id", "text"))
+    records = [
+        {**row, "prompt_id": prompt_id, "prompt": text or ""}
+        for prompt_id, text in zip(ids, texts, strict=True)
+        for row in question_rows(_wanted(prompt_id, text or "", pack, metric))
+    ]
+    return rows.table(records, schemas.QUESTIONS)
+
+
+def _wanted(prompt_id: str, text: str, pack: PackIndex, metric: WantingMetric) -> Sequence[WrittenQuestion] | RowError:
+    known = EMPTY_PROMPT if not text.strip() else pack.texts(prompt_id, text)
+    questions = known if isinstance(known, RowError) else metric.want(text, known)
+    return questions if isinstance(questions, RowError) else identified(questions)
+
+
+def question_rows(written: Sequence[WrittenQuestion] | RowError) -> list[dict[str, Any]]:
+    """The questions as rows without their prompt_id, or one row with the error."""
+    if isinstance(written, RowError):
+        return [{"error": rows.error_value(written)}]
+    return [question._asdict() for question in written]
 
 
 def _placed(row: Mapping[str, Any], text: str) -> dict[str, Any]:

@@ -10,11 +10,11 @@ import pyarrow as pa
 
 from plumbline.operators import rows, schemas
 from plumbline.operators.errors import EMPTY_PROMPT, RowError
-from plumbline.operators.metrics.metric import Metric, PackedMetric
+from plumbline.operators.metrics.metric import Metric, PackedMetric, WantingMetric, takes_questions
 from plumbline.operators.metrics.writing import Writing, WrittenQuestion, identified
 from plumbline.operators.models.calls import GenerateModel
 from plumbline.operators.stages.programs import generate, run_programs
-from plumbline.operators.stages.question_pack import PackIndex, taken
+from plumbline.operators.stages.question_pack import PackIndex, question_rows, taken, wanted
 from plumbline.operators.stages.stage import Inputs, RowStage, StageOptions, remembered
 
 Written = Mapping[str, Sequence[Mapping[str, Any]]]
@@ -23,7 +23,9 @@ Written = Mapping[str, Sequence[Mapping[str, Any]]]
 
 @runtime_checkable
 class QuestioningMetric(Protocol):
-    """A metric with questions: it has them written, or they are the benchmark's own (PackedMetric)."""
+    """A metric with questions: it has them written, they are the benchmark's own (PackedMetric), or texts that are
+    wanted (WantingMetric).
+    """
 
     def asking(self) -> dict[str, Any]:
         """All that decides the questions, but for the model that writes them, and for a pack's content."""
@@ -46,7 +48,7 @@ class PreparedPrompts(NamedTuple):
     written: Mapping[str, Written]
     """By metric; nothing is written about these texts."""
     pack: PackIndex | None = None
-    """The questions that the benchmark ships."""
+    """The questions that the benchmark ships, or that came with images; None where the prompts are refused."""
 
 
 class QuestionsStage(RowStage):
@@ -68,7 +70,7 @@ class QuestionsStage(RowStage):
 
     @classmethod
     def reads_pack(cls, metric: Metric) -> bool:
-        return isinstance(metric, PackedMetric)
+        return takes_questions(metric)
 
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
@@ -81,7 +83,8 @@ class QuestionsStage(RowStage):
 
     def prepare(self, inputs: Inputs) -> PreparedPrompts:
         kept = {name: kept_questions(inputs.earlier.get(name, ())) for name in inputs.metrics}
-        pack = self._pack(inputs.pack) if any(self.reads_pack(self.metrics[name]) for name in inputs.metrics) else None
+        asks = inputs.pack is not None and any(self.reads_pack(self.metrics[name]) for name in inputs.metrics)
+        pack = self._pack(inputs.pack) if asks else PackIndex(schemas.QUESTIONS.empty_table())
         return PreparedPrompts(inputs.rows, kept, pack)
 
     def refuse(self, inputs: Inputs, error: RowError) -> PreparedPrompts:
@@ -98,10 +101,12 @@ class QuestionsStage(RowStage):
             return dict(zip(prepared.written, tables, strict=True))
 
     def _table(self, name: str, prepared: PreparedPrompts) -> pa.Table:
-        metric, written = self.metrics[name], prepared.written[name]
-        if isinstance(metric, PackedMetric) and prepared.pack is not None:
-            return taken(prepared.prompts, prepared.pack, metric)
-        return write(prepared.prompts, metric, self.model, written)
+        metric, pack = self.metrics[name], prepared.pack
+        if pack is not None and isinstance(metric, WantingMetric):
+            return wanted(prepared.prompts, pack, metric)
+        if pack is not None and isinstance(metric, PackedMetric):
+            return taken(prepared.prompts, pack, metric)
+        return write(prepared.prompts, metric, self.model, prepared.written[name])
 
 
 def write(
@@ -112,7 +117,7 @@ def write(
     texts = [text or "" for text in prompts.column("text").to_pylist()]
     new = [text for text in dict.fromkeys(texts) if text not in (kept or {})]
     ran = run_programs([_writing(text, metric) for text in new], partial(generate, model))
-    written = {**(kept or {}), **dict(zip(new, map(_rows, ran.results), strict=True))}
+    written = {**(kept or {}), **dict(zip(new, map(question_rows, ran.results), strict=True))}
     records = [
         {**row, "prompt_id": prompt_id, "prompt": text}
         for prompt_id, text in zip(ids, texts, strict=True)
@@ -147,10 +152,3 @@ def _writing(text: str, metric: WritingMetric) -> Writing[Sequence[WrittenQuesti
     if isinstance(written, RowError):
         return written
     return identified(written) or RowError("unreadable_reply", "the model wrote no question about the prompt")
-
-
-def _rows(written: Sequence[WrittenQuestion] | RowError) -> list[dict[str, Any]]:
-    """The questions as rows without their prompt_id, or one row with the error."""
-    if isinstance(written, RowError):
-        return [{"error": rows.error_value(written)}]
-    return [question._asdict() for question in written]

@@ -68,9 +68,7 @@ class FlowFactoryWire(JsonWire):
         each = [[image] for image in form.image] if form.image else form.video or []
         require_alike(len(each), len(form.prompt))
         metrics = served.one()
-        questions = (
-            _questions(form.kwargs or {}, len(each)) if served.needing("questions", metrics) else [None] * len(each)
-        )
+        questions = _questions(form.kwargs or {}, len(each)) if served.taking_questions(metrics) else [None] * len(each)
         rows = zip(each, form.prompt, questions, _conditions(form, len(each)), strict=True)
         return [
             ScoreRequest(

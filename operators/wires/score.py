@@ -76,7 +76,7 @@ class ScoreWire(JsonWire):
         sources = form.sources or [None] * len(form.images)
         if form.questions is not None:
             require_alike(len(form.images), len(form.questions), "entry of `questions`")
-            require_asker(metrics, served.needing("questions", metrics))
+            require_asker(metrics, served.taking_questions(metrics))
         if form.sources is not None:
             require_alike(len(form.images), len(form.sources), "entry of `sources`")
             require_comparison(metrics, served.needing("sources", metrics))

@@ -142,7 +142,7 @@ class UniRlWire(JsonWire):
 def _asked(request: RewardForm, served: Served, place: int) -> ScoreRequest:
     metrics = served.wanted(request.required_rewards)
     last = request.history[-1] if request.history else None
-    questions = (request.metadata or {}).get("vqa_list") if served.needing("questions", metrics) else None
+    questions = (request.metadata or {}).get("vqa_list") if served.taking_questions(metrics) else None
     identity = {name: value for name in IDENTITY if (value := getattr(request, name)) is not None} or None
     asked = ScoreRequest((), last.text if last else "", metrics, questions=questions, identity=identity)
     if last is None or not last.media():

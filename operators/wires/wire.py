@@ -79,6 +79,10 @@ class Served(NamedTuple):
         """Those of the metrics that have the need."""
         return [name for name in metrics if name in self.needs.get(need, ())]
 
+    def taking_questions(self, metrics: Sequence[str]) -> list[str]:
+        """Those of the metrics that look at a list that comes with an image: of questions, or of wanted words."""
+        return self.needing("questions", metrics) + self.needing("words", metrics)
+
     def needs_of(self, metric: str) -> list[Need]:
         """All that the metric needs."""
         return [need for need, metrics in self.needs.items() if metric in metrics]

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from plumbline.operators.errors import ConfigError, SourceError, install
-from plumbline.operators.metrics.metric import Metric, PackedMetric
+from plumbline.operators.metrics.metric import Metric, PackedMetric, WantingMetric
 from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
 from plumbline.operators.rewards.combination import REWARD, Combination, Reward
 from plumbline.operators.stages.graph import check_clips, make_nodes, need_sources
@@ -89,7 +89,7 @@ def _needs(config: ServeConfig, metrics: Mapping[str, Metric]) -> dict[Need, fro
     needs: dict[Need, Collection[str]] = {
         "sources": need_sources(metrics),
         "questions": [name for name, metric in metrics.items() if isinstance(metric, PackedMetric)],
-        "words": [name for name, metric in metrics.items() if metric.quotes],
+        "words": [name for name, metric in metrics.items() if isinstance(metric, WantingMetric)],
     }
     reward = config.one_reward()
     return {

@@ -43,6 +43,9 @@ class ColumnsConfig:
     """The path or s3:// address of that picture, as of the source."""
     prompt: str = "prompt"
     """The text of the row's own prompt; read only where benchmark.prompts is null."""
+    words: str | None = None
+    """Of the prompts file, what is to be written in a prompt's images: a text, or a list of texts (docs/words-in-
+    pictures.md)."""
     generator: str | None = None
     """What jobs.score takes each row's generator from; null looks for generator, model or model_name."""
     extra: tuple[str, ...] | Literal["*"] = ()
@@ -143,9 +146,19 @@ class BenchmarkConfig(PackConfig):
                 f"benchmark.prompts_from: expected null beside benchmark.prompts={self.prompts}, "
                 f"got {self.prompts_from!r}; set one of them"
             )
+        self._check_words()
         for name in self.generators or ():
             if not name or "/" in name:
                 raise ConfigError(f"benchmark.generators: expected names without '/', got {name!r}")
+
+    def _check_words(self) -> None:
+        """Raises ConfigError for a column of words that no file can have, or that a question pack would overrule."""
+        beside = "questions" if self.questions is not None else "prompts"
+        if self.columns.words is not None and (self.prompts is None or self.questions is not None):
+            raise ConfigError(
+                f"benchmark.columns.words: it is a column of the prompts file; got {self.columns.words!r} beside "
+                f"benchmark.{beside}={getattr(self, beside)}; name a prompts file with it, or set it to null"
+            )
 
 
 def _renamed(config: Any, names: Sequence[str]) -> tuple[tuple[str, str], ...]:

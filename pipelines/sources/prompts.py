@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from plumbline.operators import rows, schemas
 from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.image_rows import ADDRESSES, id_text, image_records
-from plumbline.pipelines.base.storage import StorageConfig, readable_errors
+from plumbline.pipelines.base.storage import Place, StorageConfig, readable_errors
 from plumbline.pipelines.cells.cells import Shard, digest
 from plumbline.pipelines.sources import prompt_files
 from plumbline.pipelines.sources.benchmark import PROMPT_COLUMNS, BenchmarkConfig
@@ -88,10 +88,9 @@ def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, shard_rows:
     if packed is not None and packed.place == place:
         return _packed_prompts(packed, benchmark.name)
     with readable_errors(place, "benchmark.prompts"):
-        suffixes = prompt_files.SUFFIXES if place.path.lower().endswith(prompt_files.SUFFIXES) else (".parquet",)
-        files = list_files(place, benchmark.name, suffixes).tables
+        files = list_prompt_files(place, benchmark.name)
     try:
-        shards = [shard for file in files for shard in _prompt_shards(file, benchmark, shard_rows)]
+        shards = [shard for file in files for shard in prompt_shards(file, benchmark, shard_rows)]
         tables = list(_read_prompt_files(shards))
     except SourceError as error:
         raise ConfigError(f"benchmark.prompts: {error}") from error
@@ -103,6 +102,12 @@ def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, shard_rows:
         replace(shard, prompts=digest(sorted(pairs_of(table)))) for shard, table in zip(shards, tables, strict=True)
     ]
     return PromptTables(pa.concat_tables(tables), keyed, tables)
+
+
+def list_prompt_files(place: Place, suite: str) -> Sequence[ListedFile]:
+    """The Parquet files at or below a place, or the one file of another kind; raises FileNotFoundError for no place."""
+    suffixes = prompt_files.SUFFIXES if place.path.lower().endswith(prompt_files.SUFFIXES) else (".parquet",)
+    return list_files(place, suite, suffixes).tables
 
 
 def _packed_prompts(packed: PackFile, suite: str) -> PromptTables:
@@ -174,7 +179,7 @@ def read_files(shards: Sequence[Shard], columns: Sequence[str]) -> Iterator[tupl
                 yield from zip(of_file, read, strict=True)
 
 
-def _prompt_shards(file: ListedFile, benchmark: BenchmarkConfig, shard_rows: int) -> list[Shard]:
+def prompt_shards(file: ListedFile, benchmark: BenchmarkConfig, shard_rows: int) -> list[Shard]:
     """The shards of a prompts file, with those columns of sources and masks that it has; a CSV or JSON file is one."""
     names, beside = benchmark.prompt_columns.renamed(), benchmark.columns.beside
     if not file.url.lower().endswith(prompt_files.SUFFIXES):
@@ -279,7 +284,7 @@ def _read_prompt_files(shards: Sequence[Shard]) -> Iterator[pa.Table]:
     for shard, table in read_files(shards, PROMPT_COLUMNS):
         if isinstance(table, SourceError):
             raise table
-        yield _prompts_table(_as_records(table, shard), shard)
+        yield prompts_table(_as_records(table, shard), shard)
 
 
 def read_prompts(shard: Shard) -> pa.Table:
@@ -292,11 +297,12 @@ def read_prompts(shard: Shard) -> pa.Table:
         if digest(sorted(pairs_of(table))) != shard.prompts:
             raise SourceError(f"{shard.url}: the prompts have changed since the run was planned; run again")
         return table
-    table = _prompts_table(_own_prompts(shard) if shard.holds_prompts else prompt_records(shard), shard)
+    table = prompts_table(_own_prompts(shard) if shard.holds_prompts else prompt_records(shard), shard)
     return picked_rows(table, shard) if shard.url.lower().endswith(prompt_files.SUFFIXES) else table
 
 
-def _prompts_table(found_rows: Iterable[Mapping[str, Any]], shard: Shard) -> pa.Table:
+def prompts_table(found_rows: Iterable[Mapping[str, Any]], shard: Shard) -> pa.Table:
+    """A prompts file's rows in the schema PROMPTS; raises SourceError naming the row that is none."""
     records = [
         {
             "prompt_id": _prompt_id(found["prompt_id"], shard, row),

@@ -227,7 +227,7 @@ def with_pack(sources: Sources, packed: PackFile, suite: str) -> Sources:
     try:
         pack = read_pack(packed, suite)
     except SourceError as error:
-        raise ConfigError(f"benchmark.questions: {error}") from error
+        raise ConfigError(f"{packed.key}: {error}") from error
     ids, texts = (sources.prompts.column(name).to_pylist() for name in ("prompt_id", "text"))
     index = PackIndex(pack.questions)
     known = {index.id_of(prompt_id, text or "") for prompt_id, text in zip(ids, texts, strict=True)}

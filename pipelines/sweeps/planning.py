@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from plumbline.operators.errors import ConfigError
-from plumbline.operators.metrics.metric import PackedMetric
+from plumbline.operators.metrics.metric import takes_questions
 from plumbline.operators.models.resolution import find_vqa_profile
 from plumbline.operators.models.vqa_profiles import VqaProfile
 from plumbline.operators.stages.graph import check_clips, make_nodes
@@ -16,6 +16,7 @@ from plumbline.pipelines.maintenance.working_sweeps import deletions
 from plumbline.pipelines.plans.plan import Plan, make_plan
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.running.executor import Executor, choose_executor
+from plumbline.pipelines.sources.prompt_words import words_of
 from plumbline.pipelines.sources.question_packs import check_choices
 from plumbline.pipelines.sources.sources import Sources, open_sources, with_pack
 from plumbline.pipelines.sources.uris import Uris, benchmark_uris
@@ -81,8 +82,8 @@ def plan_sweep(config: SweepConfig, *, wanted: tuple[str, ...] = ("scores",)) ->
         store.check()
     sources = open_sources(config.benchmark, config.storage, shard_rows=config.shard_rows)
     config = with_model_defaults(config)
-    packed = config.benchmark.packed(config.storage)
-    if packed is not None and any(isinstance(metric, PackedMetric) for metric in config.metrics.values()):
+    packed = config.benchmark.packed(config.storage) or words_of(config.benchmark, config.storage)
+    if packed is not None and any(map(takes_questions, config.metrics.values())):
         sources = with_pack(sources, packed, config.benchmark.name)
         check_pack(config, sources)
     rounds = None

@@ -18,6 +18,7 @@ from tests.operators.models.endpoint import KEY, VARIABLE, Server, said
 from tests.pipelines.rewards.conftest import run_benchmark
 from tests.question_packs import write_geneval2
 from tests.serving import Pair, Running, pack_pairs, run_service
+from tests.signs import sign
 
 COUNT = 8
 METRICS = ("geneval2", "geneval2_am")
@@ -61,7 +62,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
     given = [f"metric=[{','.join(METRICS)}]", f"benchmark.questions={questions}", f"benchmark.{pack}"]
     llm = {"endpoint": writer.url, "checkpoint": "m", "key_variable": VARIABLE}
     model = ["model@models.llm=api", *(f"models.llm.{name}={value}" for name, value in llm.items())]
-    metrics = f"metric=[{','.join(METRICS)},gecko_baseline]"
+    metrics = f"metric=[{','.join(METRICS)},gecko_baseline,text]"
     words = [metrics, "reward=geneval2", f"pack.questions={half}", f"pack.{pack}", f"store={folder}/store"]
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv(VARIABLE, KEY)
@@ -93,6 +94,14 @@ def test_questions_of_a_request_or_of_the_pack_give_the_sweeps_scores_to_the_las
     half = COUNT // 2
     assert packed["scores"] == [*listed["scores"][:half], *[{"geneval2": None, "geneval2_am": None}] * half]
     assert {error["geneval2"]["kind"] for error in packed["errors"][half:]} == {"no_questions"}
+
+
+def test_a_sign_is_read_for_the_texts_of_its_request_or_for_its_prompts_quotes(asked: Asked) -> None:
+    image = base64.b64encode(sign("OPEN")).decode()
+    form = {"images": [image] * 3, "prompts": ['a sign "SALE"', 'a sign "OPEN"', "a sign"], "metrics": ["text"]}
+    reply = asked.post("/score", form | {"questions": [["OPEN"], None, None]})
+    assert reply["scores"] == [{"text": 1.0}, {"text": 1.0}, {"text": None}]
+    assert reply["errors"][2]["text"]["kind"] == "no_text_wanted"
 
 
 def test_flow_factorys_columns_bring_questions(asked: Asked) -> None:

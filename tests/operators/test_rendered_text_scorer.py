@@ -2,25 +2,24 @@
 
 from pathlib import Path
 
-from PIL import Image, ImageDraw, ImageFont
+import pytest
+from PIL import Image
 
 from plumbline.jobs.scorer import open_scorer
+from plumbline.operators.scorer import Scorer
 from tests.operators import tiny
 from tests.operators.tiny import detectors
+from tests.signs import chinese_sign, sign
 
 BLANK = tiny.encoded(Image.new("RGB", (64, 64), "grey"))
 
 
-def sign(*lines: str) -> bytes:
-    """An image with a line of text below another."""
-    image = Image.new("RGB", (360, 60 + 60 * len(lines)), "white")
-    for place, line in enumerate(lines):
-        ImageDraw.Draw(image).text((30, 30 + 60 * place), line, fill="navy", font=ImageFont.load_default(34))
-    return tiny.encoded(image)
+@pytest.fixture(scope="module")
+def scorer() -> Scorer:
+    return open_scorer("metric=[text]", "models=shapes")
 
 
-def test_quoted_words_are_compared_with_what_is_read() -> None:
-    scorer = open_scorer("metric=[text]", "models=shapes")
+def test_quoted_words_are_compared_with_what_is_read(scorer: Scorer) -> None:
     images = [sign("GRAND OPENNG", "today"), sign("OPEN"), BLANK, BLANK, BLANK, b"no image", [sign("OPEN"), BLANK]]
     cat, open_sign = "a cat", 'a sign "OPEN"'
     prompts = ['a sign "Grand Opening"', open_sign, open_sign, cat, 'a sign "Привет"', open_sign, open_sign]
@@ -31,6 +30,16 @@ def test_quoted_words_are_compared_with_what_is_read() -> None:
     elements = [(one["wanted"], one["given"], one["score"]) for one in scored[0]["elements"]]
     assert elements == [("grand", "grand", 1.0), ("opening", "openng", 0.0), (None, "today", None)]
     assert {rating["name"] for rating in scored[0]["ratings"]} > {"flow_grpo", "oneig", "counter_iou"}
+
+
+def test_texts_that_come_with_an_image_win_over_the_prompts_quotes(scorer: Scorer) -> None:
+    texts = [["OPEN", "Sale"], None, '["中山"]', ["Привет"], [7], []]
+    images, prompt = [sign("OPEN"), sign("OPEN"), chinese_sign("中山"), BLANK, BLANK, BLANK], 'a sign "OPEN"'
+    scored = scorer.score(images, prompt, questions=texts).to_pylist()
+    assert [row["score"] for row in scored] == [0.5, 1.0, 1.0, None, None, None]
+    kinds = [row["error"]["kind"] for row in scored[3:]]
+    assert kinds == ["unknown_script", "no_questions", "no_questions"]
+    assert "question 0: expected a pair [question, answer]" in scored[4]["error"]["message"]
 
 
 def test_any_model_that_serves_ocr_reads(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from plumbline.operators.extensions import Extensions
 from plumbline.operators.metrics.metric import Metric, PackedMetric
 from plumbline.pipelines.base.storage import Place, StorageConfig, readable_errors
 from plumbline.pipelines.cells.cells import digest
-from plumbline.pipelines.sources.question_packs.pack import Convention, PackReader, QuestionPack, gather
+from plumbline.pipelines.sources.question_packs.pack import Convention, PackReader, PackRows, QuestionPack, gather
 
 PACKS = Extensions[PackReader](
     "question_packs",
@@ -69,6 +69,10 @@ class PackFile:
     digest: str = ""
     """Of what was read when the run was planned; empty where nothing has been read yet."""
 
+    def rows(self) -> PackRows:
+        """What the file holds."""
+        return PACKS[self.pack](self.place, self.convention)
+
 
 def read_pack(file: PackFile, suite: str) -> QuestionPack:
     """What the file holds; raises ConfigError where it cannot be had and SourceError where it is not what was planned.
@@ -76,7 +80,7 @@ def read_pack(file: PackFile, suite: str) -> QuestionPack:
     A row that cannot be read is one of the pack's `problems` and costs nothing else.
     """
     with readable_errors(file.place, file.key):
-        pack = gather(PACKS[file.pack](file.place, file.convention), suite)
+        pack = gather(file.rows(), suite)
     if file.digest and pack_digest(pack) != file.digest:
         raise SourceError(
             f"{file.place}: the questions have changed since the run was planned; run again: the plan is made anew"

@@ -12,16 +12,22 @@ from plumbline.operators.errors import RowError
 from plumbline.operators.metrics.answered import Answered, Scored
 from plumbline.operators.metrics.metric import Evidence
 from plumbline.operators.metrics.modules import LookResult
-from plumbline.operators.metrics.rendered_text import Measure, RenderedTextConfig, compare, edit_distance
-from tests.operators.metrics.scripted import run
+from plumbline.operators.metrics.rendered_text import RenderedTextConfig
+from plumbline.operators.metrics.text_measures import Measure, compare, edit_distance
+from plumbline.operators.metrics.writing import WrittenQuestion
 
 SHORT = st.text("abcé 书店", max_size=12)
 
 
-def scored(prompt: str, read: str, measure: Measure = "longtext_bench") -> Scored:
-    metric = RenderedTextConfig(measure=measure)
-    questions, _ = run(metric.write(prompt))
-    return metric.score(Evidence({}, [Answered(one, seen=(LookResult(text=read),)) for one in questions]))
+def wanted(prompt: str, *texts: str) -> Sequence[WrittenQuestion]:
+    questions = RenderedTextConfig().want(prompt, texts)
+    assert not isinstance(questions, RowError)
+    return questions
+
+
+def scored(prompt: str, read: str, measure: Measure = "longtext_bench", texts: Sequence[str] = ()) -> Scored:
+    answered = [Answered(question, seen=(LookResult(text=read),)) for question in wanted(prompt, *texts)]
+    return RenderedTextConfig(measure=measure).score(Evidence({}, answered))
 
 
 @pytest.mark.parametrize(
@@ -33,9 +39,21 @@ def scored(prompt: str, read: str, measure: Measure = "longtext_bench") -> Score
     ],
 )
 def test_the_wanted_texts_are_those_in_quotes(prompt: str, texts: Sequence[str]) -> None:
-    questions, _ = run(RenderedTextConfig().write(prompt))
+    questions = wanted(prompt)
     assert [question.answer for question in questions] == texts
     assert [prompt[question.start : question.end] for question in questions] == texts
+
+
+def test_given_texts_win_over_quotes_and_have_their_places_in_the_prompt() -> None:
+    prompt = 'A "red" sign OPEN above another OPEN'
+    questions = wanted(prompt, "OPEN", "OPEN", "Sale")
+    assert [(question.answer, question.start, question.end) for question in questions] == [
+        ("OPEN", 13, 17),
+        ("OPEN", 32, 36),
+        ("Sale", None, None),
+    ]
+    elements = scored(prompt, "open", texts=["OPEN", "Sale"]).elements or ()
+    assert [(one.span, one.start, one.score) for one in elements[:2]] == [("OPEN", 13, 1.0), ("Sale", None, 0.0)]
 
 
 @pytest.mark.parametrize(
@@ -49,7 +67,7 @@ def test_the_wanted_texts_are_those_in_quotes(prompt: str, texts: Sequence[str])
     ],
 )
 def test_a_prompt_that_wants_no_words_or_unknown_ones_has_its_reason(prompt: str, kind: str) -> None:
-    result, _ = run(RenderedTextConfig().write(prompt))
+    result = RenderedTextConfig().want(prompt, ())
     assert isinstance(result, RowError) and result.kind == kind and not result.retryable
 
 
@@ -57,6 +75,9 @@ def test_a_prompt_that_wants_no_words_or_unknown_ones_has_its_reason(prompt: str
     ("measure", "read", "score"),
     [
         ("longtext_bench", "grand OPENNG\nsale", 0.5),  # of two words one, whatever its case
+        ("cvtg_2k", "OPENING\nof the grand hall, opening", 1.0),  # wherever they are read
+        ("cvtg_2k", "Grand, Openng", 0.0),  # punctuation stays on its word
+        ("cvtg_2k_ned", "Grand Openng", (1 + 1 - 1 / (7 + 1e-5)) / 2),  # each word beside the nearest
         ("oneig", "Grand Openng", 1 - 1 * 0.5 / 100),  # one edit, half of the words
         ("oneig", "GRAND OPENING", 1 - 10 * 1 / 100),  # case counts there
         ("oneig", "Grand, Opening!", 1.0),
@@ -74,14 +95,15 @@ def test_each_measure_is_its_releases_arithmetic(measure: Measure, read: str, sc
 
 
 def test_chinese_is_compared_by_its_characters() -> None:
-    assert scored("招牌写着「欢迎光临」", "欢 迎\n光林").score == 0.75
+    result = scored("招牌写着「欢迎光临」", "欢 迎\n光林")
+    assert (result.score, result.n_questions) == (0.75, 4)
     assert scored("招牌写着「欢迎光临」", "欢迎光林", "oneig").score == pytest.approx(1 - 1 * 0.25 / 50)
 
 
 @pytest.mark.parametrize("measure", Measure.__args__)
 def test_an_image_without_text_scores_lowest(measure: Measure) -> None:
     result = scored('A sign "OPEN"', "", measure)
-    assert result.error is None and result.score == pytest.approx(0.96 if measure == "oneig" else 0.0)
+    assert result.error is None and result.score == pytest.approx(0.96 if measure == "oneig" else 0.0, abs=1e-5)
 
 
 @given(SHORT, SHORT)
@@ -98,6 +120,13 @@ def test_every_measure_but_the_distance_is_in_0_to_1_and_1_for_the_text_itself(
     assert all(0 <= value <= 1 and math.isfinite(value) for value in compared.values())
     itself = compare(wanted[:1], wanted[0])
     assert itself.pop("oneig_edit_distance") == 0 and set(itself.values()) == {1.0}
+
+
+@given(st.lists(SHORT.filter(lambda text: any(map(str.isalnum, text))), min_size=1, max_size=3), SHORT)
+def test_the_mean_of_the_elements_is_longtext_benchs_score(wanted: Sequence[str], read: str) -> None:
+    result = scored("signs", read, texts=wanted)
+    scores = [one.score for one in result.elements or () if one.score is not None]
+    assert len(scores) == result.n_questions and result.score == pytest.approx(sum(scores) / len(scores))
 
 
 def test_the_elements_have_the_words_wanted_read_missing_and_extra() -> None:

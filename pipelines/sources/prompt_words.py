@@ -1,0 +1,63 @@
+"""The texts that a column of the prompts file wants in each prompt's images, as a question pack has them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
+
+from plumbline.operators.errors import SourceError
+from plumbline.operators.metrics.question_list import wanted_text
+from plumbline.pipelines.base.storage import StorageConfig
+from plumbline.pipelines.cells.cells import Shard
+from plumbline.pipelines.sources.benchmark import PROMPT_COLUMNS, BenchmarkConfig
+from plumbline.pipelines.sources.prompts import list_prompt_files, prompt_records, prompt_shards, prompts_table
+from plumbline.pipelines.sources.question_packs import PackFile
+from plumbline.pipelines.sources.question_packs.pack import PackRow, PackRows, questions_or_error, the_texts
+from plumbline.pipelines.sources.shards import where
+
+SHARD_ROWS = 10_000
+"""Prompts that are read at once."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WordsColumn(PackFile):
+    """The prompts file, and what it calls its columns."""
+
+    benchmark: BenchmarkConfig
+
+    def rows(self) -> PackRows:
+        """A row for each text; raises SourceError where no prompt has one."""
+        column = str(self.benchmark.columns.words)
+        files = list_prompt_files(self.place, self.benchmark.name)
+        shards = [shard for file in files for shard in prompt_shards(file, self.benchmark, SHARD_ROWS)]
+        row = None
+        for row in chain.from_iterable(_wanted(shard, column) for shard in shards):
+            yield row
+        if row is None:
+            raise SourceError(f"{self.place}: no prompt has a text in the column {column!r}; correct the name")
+
+
+def words_of(benchmark: BenchmarkConfig, storage: StorageConfig) -> WordsColumn | None:
+    """Where the wanted texts are, if benchmark.columns.words names their column."""
+    if benchmark.columns.words is None:
+        return None
+    place = storage.locate(str(benchmark.prompts))
+    return WordsColumn(pack="words", place=place, key="benchmark.columns.words", benchmark=benchmark)
+
+
+def _wanted(shard: Shard, column: str) -> PackRows:
+    """A row for each wanted text; none of a prompt whose column is empty."""
+    named = replace(shard, columns=(*shard.columns, ("words", column)))
+    records = prompt_records(named, (*PROMPT_COLUMNS, "words"))
+    prompts = prompts_table(records, shard).to_pylist()
+    for row, (record, prompt) in enumerate(zip(records, prompts, strict=True)):
+        place, prompt_id, text = where(shard, row), prompt["prompt_id"], prompt["text"] or ""
+        texts = _texts(PackRow(place, prompt_id, text), column, record.get("words"))
+        yield from questions_or_error(place, prompt_id, text, texts)
+
+
+def _texts(row: PackRow, column: str, words: Any) -> Iterator[PackRow]:
+    listed = [words] if isinstance(words, str) else words
+    for number, wanted in enumerate(the_texts(listed or (), column)):
+        if wanted.strip():
+            yield row._replace(question=wanted_text(number, wanted))

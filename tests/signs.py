@@ -1,0 +1,47 @@
+"""Pictures with words: a plain sign, a Chinese one of drawn strokes, a photograph of a tilted one."""
+
+import io
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from tests.operators import tiny
+
+STROKES = {
+    "中": [[(2, 3), (8, 3), (8, 6), (2, 6), (2, 3)], [(5, 0.5), (5, 9.5)]],
+    "山": [[(5, 1), (5, 8.5)], [(1.5, 4), (1.5, 8.5), (8.5, 8.5), (8.5, 4)]],
+}
+"""The corners of each stroke in tenths of a square: no font of a test machine has Chinese characters."""
+SQUARE = 40
+
+
+def sign(*lines: str) -> bytes:
+    """An image with a line of text below another."""
+    image = Image.new("RGB", (360, 60 + 60 * len(lines)), "white")
+    for place, line in enumerate(lines):
+        ImageDraw.Draw(image).text((30, 30 + 60 * place), line, fill="navy", font=ImageFont.load_default(34))
+    return tiny.encoded(image)
+
+
+def chinese_sign(text: str) -> bytes:
+    """The characters of STROKES beside each other."""
+    image = Image.new("RGB", (60 + 46 * len(text), 60 + SQUARE), "white")
+    for place, character in enumerate(text):
+        for stroke in STROKES[character]:
+            corners = [(30 + 46 * place + x * SQUARE / 10, 30 + y * SQUARE / 10) for x, y in stroke]
+            ImageDraw.Draw(image).line(corners, fill="navy", width=3, joint="curve")
+    return tiny.encoded(image)
+
+
+def photograph(text: str) -> bytes:
+    """A board with the text, seven degrees off, before a mottled wall; a JPEG."""
+    mottled = np.random.default_rng(0).integers(90, 150, (15, 21, 3), dtype=np.uint8)
+    wall = Image.fromarray(mottled).resize((420, 300), Image.Resampling.BICUBIC)
+    board = Image.new("RGBA", (340, 110), (250, 240, 220, 255))
+    font = ImageFont.load_default(36)
+    ImageDraw.Draw(board).text((170, 55), text, fill=(60, 20, 20), font=font, anchor="mm")
+    tilted = board.rotate(7, expand=True, resample=Image.Resampling.BICUBIC)
+    wall.paste(tilted, (40, 60), tilted)
+    file = io.BytesIO()
+    wall.save(file, "JPEG", quality=80)
+    return file.getvalue()
