@@ -71,13 +71,16 @@ class Served(NamedTuple):
     unranked: frozenset[str] = frozenset()
     """Metrics of which neither a higher nor a lower score is better."""
     needs: Mapping[Need, frozenset[str]] = MappingProxyType({})
-    """The metrics with each need; the reward is one where a part of it is, or a metric that the sentinel watches."""
+    """The metrics with each need; REWARD is one where a part of it is."""
     combination: Reward | None = None
     """What makes REWARD of the metrics' scores, where that is served; `metrics` has its digest then."""
+    watched: tuple[str, ...] = ()
+    """Metrics that are computed beside the reward, whoever asks for it."""
 
     def needing(self, need: Need, metrics: Sequence[str]) -> list[str]:
-        """Those of the metrics that have the need."""
-        return [name for name in metrics if name in self.needs.get(need, ())]
+        """Those of the metrics, and of what is watched beside them, that have the need."""
+        watched = self.watched if self.reward in metrics else ()
+        return [name for name in (*metrics, *watched) if name in self.needs.get(need, ())]
 
     def taking_questions(self, metrics: Sequence[str]) -> list[str]:
         """Those of the metrics that look at a list that comes with an image: of questions, or of wanted words."""
@@ -330,8 +333,10 @@ def single_image(request: ScoreRequest, wire: str) -> bytes:
 
 def image_alone(request: ScoreRequest, wire: str) -> bytes:
     """The image of a request on a wire without videos, questions and sources; raises BadRequest for any of these."""
-    if request.questions is not None or request.sources:
-        raise BadRequest(f"the wire {wire} has no place for {'questions' if request.sources == () else 'sources'}")
+    if request.questions is not None:
+        raise BadRequest(f"the wire {wire} has no place for questions")
+    if request.sources:
+        raise BadRequest(f"the wire {wire} has no place for sources")
     return single_image(request, wire)
 
 

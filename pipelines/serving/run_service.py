@@ -76,24 +76,23 @@ def find_served(config: ServeConfig, nodes: Sequence[Node], pack: QuestionPack |
     unranked = frozenset(name for name, metric in metrics.items() if not metric.ranks)
     needs = _needs(config, metrics)
     if config.reward is None or config.reward.alone is not None:
-        return Served(digests, config.one_reward(), falling, unranked, needs)
+        return Served(digests, config.one_reward(), falling, unranked, needs, watched=config.sentinel)
     recipes = {name: digests[name] for name in config.reward.weights}
     reward = _combined(config, config.reward, falling, recipes)
     digests |= {REWARD: digest({"parts": recipes, **reward.described()})}
-    return Served(digests, REWARD, falling, unranked, needs, reward)
+    return Served(digests, REWARD, falling, unranked, needs, reward, config.sentinel)
 
 
 def _needs(config: ServeConfig, metrics: Mapping[str, Metric]) -> dict[Need, frozenset[str]]:
-    """Which metrics have each need; the reward has those of its parts, and of what the sentinel computes beside it."""
-    beside = {*config.sentinel, *([] if config.reward is None else config.reward.weights)}
+    """Which metrics have each need; a reward has those of its parts."""
+    reward = config.reward
     needs: dict[Need, Collection[str]] = {
         "sources": need_sources(metrics),
         "questions": [name for name, metric in metrics.items() if isinstance(metric, PackedMetric)],
         "words": [name for name, metric in metrics.items() if isinstance(metric, WantingMetric)],
     }
-    reward = config.one_reward()
     return {
-        need: frozenset([*names, *([reward] if reward and beside.intersection(names) else [])])
+        need: frozenset([*names, *([reward.name] if reward and reward.weights.keys() & {*names} else [])])
         for need, names in needs.items()
     }
 
