@@ -465,6 +465,27 @@ def test_a_combined_reward_has_its_parts_beside_it_where_there_is_room() -> None
     assert "reward" in client("GET", "/health").json()["rewards"]
 
 
+def test_a_combined_reward_brings_the_source_to_the_part_that_looks_at_it() -> None:
+    """On wires of one number too; a missing source is a null of the reward, which names the part, and of that part."""
+
+    async def look(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
+        answers = {True: MetricAnswer(4.0), False: MetricAnswer(None, CORRUPT)}
+        return [{name: answers[name != "align" or one.sources == (b"before",)] for name in metrics} for one in batch]
+
+    client = Client(COMBINED._replace(needs={"sources": frozenset({"align", "reward"})}))
+    client.service.score_batch = look
+    factory = {"prompt": ["p", "p"], "image": [b64(b"a"), b64(b"b")], "condition_images": 2 * [[b64(b"before")]]}
+    assert client.post("/compute", factory) == {"rewards": [2.0, 2.0]}
+    factory["condition_images"] = [[], [b64(b"before")]]
+    assert client.post("/compute", factory)["error"].startswith("image 0: corrupt_image: align: ")
+    form = {"images": [b64(b"c"), b64(b"d")], "prompts": ["p", "p"], "sources": [b64(b"before"), None]}
+    scores = client.post("/score", form | {"metrics": ["reward"]})["scores"]
+    assert scores == [
+        {"reward": 2.0, "align": 4.0, "brightness": 4.0},
+        {"reward": None, "align": None, "brightness": 4.0},
+    ]
+
+
 @pytest.mark.parametrize(("failing", "status"), [(CORRUPT, 200), (BUSY, 503)])
 def test_a_reward_whose_part_is_null_is_null_and_names_the_part(failing: RowError, status: int) -> None:
     async def half(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
