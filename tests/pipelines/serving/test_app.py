@@ -318,13 +318,15 @@ def test_a_reward_looks_at_sources_where_it_is_such_a_metric_or_one_is_watched_b
         "other": ImageStatisticConfig(statistic="entropy"),
     }
 
-    def sourced(**words: Any) -> set[str]:
+    def looking(asked: str, **words: Any) -> list[str]:
         config = ServeConfig(models={}, metrics=metrics, **words)
-        return set(find_served(config, find_nodes(config)).needs["sources"])
+        served = find_served(config, find_nodes(config))
+        assert served.needs_of("kept") == ["sources"] and not served.needs_of("brightness")
+        return served.needing("sources", [asked])
 
-    assert sourced() == sourced(reward=Combination(weights={"kept": 1})) == {"kept"}
     watched = {"reward": Combination(weights={"brightness": 1}), "sentinel": ("kept",)}
-    assert sourced(**watched) == {"kept", "brightness"}
+    assert looking("kept") == looking("kept", **watched) == looking("brightness", **watched) == ["kept"]
+    assert not looking("brightness") and not looking("other", **watched)
 
 
 def test_sources_are_counted_and_tell_equal_images_apart() -> None:
