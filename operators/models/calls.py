@@ -222,6 +222,10 @@ Measure = Literal["cosine", "logit", "match", "reward"]
 learnt; `match`, the probability that image and text belong together; `reward`, learnt of people's choices."""
 
 
+Compares = Literal["prompt", "edit"]
+"""What is compared: an image with its `prompt`, or an `edit`, source and edited image in one question, with it."""
+
+
 class TextFeatures(NamedTuple):
     """Unit-length text embeddings and which texts did not fit the model's context."""
 

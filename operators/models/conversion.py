@@ -19,18 +19,19 @@ from torch import nn
 from transformers import AutoConfig, CLIPConfig, CLIPModel
 
 from plumbline.operators.errors import ModelError
-from plumbline.operators.models.checkpoints.parts import INSTRUCTION, SMALL_FILES, find_part
+from plumbline.operators.models.checkpoints.parts import INSTRUCTION, INSTRUCTIONS, SMALL_FILES, find_part
 from plumbline.operators.models.families.open_clip import CONFIG, WEIGHTS
 from plumbline.operators.models.networks.blip import VISION_EPSILON
-from plumbline.operators.models.networks.hpsv3 import REWARD_TOKEN, HpsV3
+from plumbline.operators.models.networks.editreward import EditReward
+from plumbline.operators.models.networks.hpsv3 import HpsV3
 from plumbline.operators.models.networks.image_reward import ImageReward
 from plumbline.operators.models.networks.open_clip import clip_config, clip_weights, renamed
 from plumbline.operators.models.networks.pyramid_clip import LEFFS, PyramidClip
-from plumbline.operators.models.networks.reward_tokens import PROMPT
+from plumbline.operators.models.networks.reward_tokens import PROMPT, REWARD_TOKEN
 from plumbline.operators.models.networks.videoalign import RATED, VideoReward
 from plumbline.operators.models.processing import clip_processor, load_tokenizer, readable_load
 
-Release = Literal["open_clip", "pyramid_clip", "imagereward", "hpsv3", "videoalign"]
+Release = Literal["open_clip", "pyramid_clip", "imagereward", "hpsv3", "videoalign", "editreward"]
 Weights = dict[str, torch.Tensor]
 
 NESTED = ("state_dict", "model")
@@ -38,7 +39,7 @@ NESTED = ("state_dict", "model")
 HEAD_WIDTH = 64
 """Of the attention in BERT and in every ViT of BLIP's."""
 PIXELS = 256 * 28 * 28
-"""HPSv3 sees every image at so many pixels."""
+"""HPSv3 and EditReward see every image at so many pixels."""
 BLIP_NAMES = (
     (r"^blip\.", ""),
     (r"^mlp\.", "reward_head."),
@@ -67,6 +68,10 @@ QWEN_NAMES = (
 """From the names of Qwen2-VL before transformers 4.52 to those since."""
 
 
+EDITREWARD = ("INSTRUCTION_EDIT_FOLLOWING", "INSTRUCTION_EDIT_QUALITY")
+"""The instructions of EditReward's heads in its prompts.py, and below what ends both in the file beside it
+(TIGER-AI-Lab/EditReward edb027e, inference_edit.py)."""
+COLLATOR = "data_collator_qwen_edit.py"
 RELEASED_SETTINGS = "model_config.json"
 """Of VideoAlign, in the folder above the one of its weights."""
 VIDEOALIGN: Mapping[str, Any] = {
@@ -93,7 +98,7 @@ class ConvertConfig:
     """The folder to make; it must not be there."""
     instruction: str | None = None
     """The file of the release's source that says what the model was trained to read: of hpsv3 data_collator_qwen.py, of
-    videoalign prompt_template.py; it is not run."""
+    videoalign prompt_template.py, of editreward prompts.py where it lies; it is not run."""
 
 
 class Made(NamedTuple):
@@ -248,19 +253,34 @@ def _is_unused(name: str) -> bool:
 def _hpsv3(config: ConvertConfig, tensors: Weights, base: Path, making: Path) -> Made:
     """A Qwen2-VL with a token more, its images at one size, and the instruction that it was trained to read."""
     parts = ("INSTRUCTION", "prompt_with_special_token")
-    (making / INSTRUCTION).write_text(
-        _read_instruction(config.instruction, "data_collator_qwen.py", parts, (REWARD_TOKEN,))
-    )
+    texts = _read_texts(config.instruction, "data_collator_qwen.py")
+    (making / INSTRUCTION).write_text(_instruction(config.instruction, texts, parts, (REWARD_TOKEN,)))
+    return _rewarded(HpsV3, tensors, base, making)
+
+
+def _editreward(config: ConvertConfig, tensors: Weights, base: Path, making: Path) -> Made:
+    """A Qwen2.5-VL with a token more, its images at one size, and the instruction of each of its heads."""
+    texts = dict(_read_texts(config.instruction, "prompts.py"))
+    texts |= _read_texts(str(Path(config.instruction or "").with_name(COLLATOR)), COLLATOR)
+    for file, name in zip(INSTRUCTIONS, EDITREWARD, strict=True):
+        parts = (name, "prompt_with_special_token")
+        (making / file).write_text(_instruction(config.instruction, texts, parts, (REWARD_TOKEN,)))
+    return _rewarded(EditReward, tensors, base, making)
+
+
+def _rewarded(network: Callable[[Any], nn.Module], tensors: Weights, base: Path, making: Path) -> Made:
+    """A Qwen-VL that rates at one token, all images at one size."""
     weights = {name: tensor for name, tensor in _renamed(tensors, QWEN_NAMES).items() if name != "lm_head.weight"}
     fields = _token_reward(base, making, (REWARD_TOKEN,))
     images = json.loads((base / "preprocessor_config.json").read_text())
     size = {"shortest_edge": PIXELS, "longest_edge": PIXELS}
     images |= {"min_pixels": PIXELS, "max_pixels": PIXELS} | ({"size": size} if "size" in images else {})
     (making / "preprocessor_config.json").write_text(json.dumps(images, indent=1))
-    fields.architectures = [HpsV3.__name__]
-    fields.save_pretrained(making)
     with torch.device("meta"):
-        return Made(HpsV3(fields), weights, weights)
+        made = network(fields)
+    fields.architectures = [type(made).__name__]
+    fields.save_pretrained(making)
+    return Made(made, weights, weights)
 
 
 def _videoalign(config: ConvertConfig, tensors: Weights, base: Path, making: Path) -> Made:
@@ -268,9 +288,8 @@ def _videoalign(config: ConvertConfig, tensors: Weights, base: Path, making: Pat
     source = Path(config.weights).expanduser().absolute().parent.parent / RELEASED_SETTINGS
     settings = _read_settings(source)
     template = ("DETAILED_PROMPT_WITH_SPECIAL_TOKEN",)
-    (making / INSTRUCTION).write_text(
-        _read_instruction(config.instruction, "prompt_template.py", template, tuple(RATED.values()))
-    )
+    texts = _read_texts(config.instruction, "prompt_template.py")
+    (making / INSTRUCTION).write_text(_instruction(config.instruction, texts, template, tuple(RATED.values())))
     merged = {name: tensor for name, tensor in _merged(tensors, settings.scaling).items() if name != "lm_head.weight"}
     weights = _renamed(merged, QWEN_NAMES)
     fields = _token_reward(base, making, tuple(RATED.values()))
@@ -348,21 +367,25 @@ def _token_reward(base: Path, making: Path, tokens: Sequence[str]) -> Any:
     return fields
 
 
-def _read_instruction(file: str | None, released: str, names: Sequence[str], tokens: Sequence[str]) -> str:
-    """The texts that stand under these names as constants in the release's source, which is parsed and not run."""
+def _read_texts(file: str | None, released: str) -> dict[str, Any]:
+    """The constants of the release's source by their names; it is parsed and not run."""
     if file is None or not Path(file).is_file():
         raise ModelError(f"instruction: expected the release's file {released}; set instruction=PATH")
     try:
         statements = ast.parse(Path(file).read_text()).body
     except (SyntaxError, ValueError) as error:
         raise ModelError(f"{file}: not Python source ({error}); expected the release's {released}") from error
-    texts = {
+    return {
         target.id: statement.value.value
         for statement in statements
         if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant)
         for target in statement.targets
         if isinstance(target, ast.Name)
     }
+
+
+def _instruction(file: str | None, texts: Mapping[str, Any], names: Sequence[str], tokens: Sequence[str]) -> str:
+    """The texts of these names, one after the other; raises ModelError where they are not an instruction's."""
     instruction = "".join(str(texts.get(name, "")) for name in names)
     if any(instruction.count(mark) != 1 for mark in (PROMPT, *tokens)):
         raise ModelError(f"{file}: expected {' and '.join(names)} with {', '.join((PROMPT, *tokens))}, each once")
@@ -379,4 +402,5 @@ RELEASES: Mapping[Release, Callable[[ConvertConfig, Weights, Path, Path], Made]]
     "imagereward": _image_reward,
     "hpsv3": _hpsv3,
     "videoalign": _videoalign,
+    "editreward": _editreward,
 }

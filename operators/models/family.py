@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from pkgutil import resolve_name
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from plumbline.operators.models.calls import Call, Measure, PixelRule
+from plumbline.operators.models.calls import Call, Compares, Measure, PixelRule
 from plumbline.operators.models.checkpoints.parts import Checkpoint, Fields, FileDigest, Part, read_fields
 from plumbline.operators.models.model import LocalModel, ModelConfig, ResolvedModel
 from plumbline.operators.models.vqa_profiles import VqaProfile
@@ -71,6 +71,8 @@ class Family(Generic[Config]):
     leave open."""
     measures: tuple[Measure, ...] = ("cosine",)
     """Of a family that serves `similarity`, what its numbers can be."""
+    compares: tuple[Compares, ...] = ("prompt",)
+    """Of such a family, what can be compared."""
     pixels: tuple[PixelRule, ...] = ("processor",)
     """Of such a family, how images can be made its input."""
     ratings: tuple[str, ...] = ()

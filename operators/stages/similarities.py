@@ -79,6 +79,8 @@ class SimilaritiesStage(ImagesStage):
     def refusal(cls, metric: Any, family: Family[Any]) -> str | None:
         if metric.measure not in family.measures:
             return f"the measure {metric.measure!r} of a model that gives {' or '.join(family.measures)}"
+        if "prompt" not in family.compares:
+            return f"an image compared with its prompt, of a model that takes {' or '.join(family.compares)}"
         rating = getattr(metric, "rating", None)  # only `similarity` takes one of a model's several numbers
         if rating is not None and rating not in family.ratings:
             return f"the rating {rating!r} of a model that gives {' or '.join(family.ratings) or 'none'}"

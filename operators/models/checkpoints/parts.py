@@ -16,6 +16,8 @@ QFORMER_TOKENIZER = "qformer_tokenizer"
 """The folder within an InstructBLIP's checkpoint that has the tokenizer of its Q-Former, a BERT's."""
 INSTRUCTION = "instruction.txt"
 """Of an HPSv3's checkpoint: what the model was trained to read, {text_prompt} standing for the prompt."""
+INSTRUCTIONS = ("instruction_following.txt", "visual_quality.txt")
+"""Of an EditReward's checkpoint: what each of its heads was trained to read."""
 AGAIN = "convert the release again (docs/models.md)"
 CONVERT = (
     "convert it on a machine you trust (the Hub's safetensors converter opens a pull request: pass its "

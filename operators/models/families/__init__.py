@@ -21,6 +21,7 @@ NAMES = (
     "imagereward",
     "hpsv3",
     "videoalign",
+    "editreward",
     "captioner",
     "florence2",
     "causal_lm",

@@ -3,8 +3,8 @@
 Its release is a pickle of weights with an adapter, which `python -m jobs.convert` makes a folder of (docs/models.md).
 """
 
-from plumbline.operators.models.checkpoints.parts import architecture
-from plumbline.operators.models.families.hpsv3 import FILES, check_instruction
+from plumbline.operators.models.checkpoints.parts import INSTRUCTION, architecture
+from plumbline.operators.models.families.hpsv3 import check_instruction, reward_files
 from plumbline.operators.models.family import Family, lazily
 from plumbline.operators.models.model import LocalModel
 
@@ -15,7 +15,7 @@ FAMILY = Family(
     loads={"similarity": lazily("networks.videoalign:VideoRewardSimilarity.load")},
     form=f"{ARCHITECTURE}'s, as jobs.convert makes it",
     suits=lambda fields: architecture(fields) == ARCHITECTURE,
-    files=FILES,
+    files=reward_files(INSTRUCTION),
     check=check_instruction,
     measures=("reward",),
     ratings=("visual_quality", "motion_quality", "text_alignment"),

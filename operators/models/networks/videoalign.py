@@ -46,11 +46,11 @@ class VideoRewardSimilarity(TokenReward):
     sees = "video"
     reward_tokens = tuple(RATED.values())
 
-    def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> Pixels:
+    def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> tuple[Pixels, ...]:
         """An image as a video that stands still."""
         return self.preprocess_video([image], 0.0)
 
-    def preprocess_video(self, frames: Sequence[Image.Image], seconds: float) -> Pixels:
+    def preprocess_video(self, frames: Sequence[Image.Image], seconds: float) -> tuple[Pixels, ...]:
         """The frames of one video, resized as the release does before its processor has them; how many `seconds` each
         stands for, the model is not told.
 
@@ -70,7 +70,7 @@ class VideoRewardSimilarity(TokenReward):
         held = self.pixels.held(processor(images=shown, do_resize=False, return_tensors="pt")["pixel_values"])
         times = len(shown) // processor.temporal_patch_size
         grid = torch.tensor([times, height // processor.patch_size, width // processor.patch_size])
-        return Pixels(held, grid)
+        return (Pixels(held, grid),)
 
     def rewards(self, states: torch.Tensor) -> list[Compared]:
         """The sum of each video's standard scores; of three heads, each is read at its own token."""

@@ -24,6 +24,7 @@ from plumbline.operators.models.calls import (
     Wanted,
 )
 from plumbline.operators.models.networks.dual_encoder import DualEncoder
+from plumbline.operators.models.networks.editreward import EditRewardSimilarity
 from tests.operators import tiny
 
 CLOSE = 1e-4
@@ -34,6 +35,8 @@ PICTURES = (
     tiny.picture(2, width=64, height=24),
     tiny.picture(3, width=16, height=16),
 )
+BEFORE = tiny.picture(4, width=40, height=32)
+"""The source of every picture, for a model that looks at edits."""
 TEXTS = (
     "a red circle",
     "two blue stars left of a green square",
@@ -74,8 +77,14 @@ def similarities(
     """The call as the stage makes it, by a model that remembers no text of an earlier one."""
     if isinstance(model, DualEncoder):
         model.embedded.clear()
-    features = model.encode([model.preprocess(picture) for picture in pictures])
+    features = model.encode([_shown(model, picture) for picture in pictures])
     return list(model.compare(features, [Pair(*text) for text in texts], measure))
+
+
+def _shown(model: Any, picture: Image.Image) -> Any:
+    """The picture made ready; beside its source for a model that looks at edits."""
+    edits = isinstance(model, EditRewardSimilarity)
+    return model.preprocess_several([BEFORE, picture]) if edits else model.preprocess(picture)
 
 
 def replies(

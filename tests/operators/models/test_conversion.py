@@ -124,6 +124,34 @@ def test_hpsv3_scores_as_its_release_and_its_source_is_not_run(tmp_path: Path, m
     assert compared("hpsv3", made, "reward") == pytest.approx(expected, abs=1e-5)
 
 
+def test_editreward_scores_as_its_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversion, "PIXELS", 1024)
+    reference = rewards.save_editreward(tmp_path / "reference")
+    tiny.edit_json(reference / "preprocessor_config.json", min_pixels=1024, max_pixels=1024)
+    following, quality = (text.split("\nThe rating")[0] for text in rewards.EDIT_INSTRUCTIONS)
+    rating = rewards.EDIT_INSTRUCTIONS[0].removeprefix(following)
+    (tmp_path / "prompts.py").write_text(
+        f"raise SystemExit\nINSTRUCTION_EDIT_FOLLOWING = {following!r}\nINSTRUCTION_EDIT_QUALITY = {quality!r}\n"
+    )
+    given = {
+        "release": "editreward",
+        "weights": save(
+            tmp_path / "model.pth",
+            {**load_file(reference / "model.safetensors"), "lm_head.weight": torch.zeros(3, 2)},
+        ),
+        "base": tiny.save_qwen2_vl(tmp_path / "base", kind="qwen2_5_vl"),
+        "instruction": tmp_path / "prompts.py",
+    }
+    with pytest.raises(ModelError, match=r"expected the release's file data_collator_qwen_edit\.py"):
+        converted(tmp_path / "made", **given)
+    (tmp_path / "data_collator_qwen_edit.py").write_text(f"prompt_with_special_token = {rating!r}\n")
+    made = converted(tmp_path / "made", **given)
+    texts = [(made / f"{name}.txt").read_text() for name in ("instruction_following", "visual_quality")]
+    assert tuple(texts) == rewards.EDIT_INSTRUCTIONS
+    expected = compared("editreward", reference, "reward")
+    assert compared("editreward", made, "reward") == pytest.approx(expected, abs=1e-5)
+
+
 def released_videoalign(folder: Path, weights: Mapping[str, torch.Tensor], **settings: Any) -> Path:
     """A VideoAlign's weights as its release has them: under peft's names, adapters apart, below its settings."""
     older = ((r"^model\.visual\.", "visual."), (r"^model\.language_model\.", "model."))

@@ -126,6 +126,15 @@ def test_a_measure_that_no_model_of_the_family_gives_is_refused_with_those_it_gi
         check_models(make_nodes({"p": SimilarityConfig(model="clip", measure="match")}), models)
 
 
+def test_a_model_of_edits_is_no_model_of_images() -> None:
+    models = {"editreward": model_config(family="editreward", checkpoint="owner/name")}
+    metric = SimilarityConfig(model="editreward", measure="reward")
+    with pytest.raises(
+        ConfigError, match=r"metrics\.e: it wants an image compared with its prompt, of a model that ta"
+    ):
+        check_models(make_nodes({"e": metric}), models)
+
+
 def test_two_measures_of_one_model_share_its_pass() -> None:
     itm, itc = SimilarityConfig(model="itm", measure="match"), SimilarityConfig(model="itm")
     nodes = [node for node in make_nodes({"itm": itm, "itc": itc}) if node.roles]

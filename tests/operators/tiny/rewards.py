@@ -3,7 +3,7 @@
 import io
 import string
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,9 +38,13 @@ from transformers import (
 from transformers.models.blip.image_processing_pil_blip import BlipImageProcessorPil
 from transformers.models.siglip2.image_processing_pil_siglip2 import Siglip2ImageProcessorPil
 
+from plumbline.operators.models.checkpoints.parts import INSTRUCTION as FILE
+from plumbline.operators.models.checkpoints.parts import INSTRUCTIONS as FILES
 from plumbline.operators.models.conversion import ConvertConfig, convert
-from plumbline.operators.models.networks.hpsv3 import REWARD_TOKEN, HpsV3
+from plumbline.operators.models.networks.editreward import EditReward
+from plumbline.operators.models.networks.hpsv3 import HpsV3
 from plumbline.operators.models.networks.image_reward import ImageReward
+from plumbline.operators.models.networks.reward_tokens import REWARD_TOKEN
 from plumbline.operators.models.networks.videoalign import RATED, VideoReward
 from tests.operators import tiny
 
@@ -435,7 +439,21 @@ INSTRUCTION = "Rate what the image shows.\nTextual prompt - {text_prompt}\n\nThe
 def save_hpsv3(folder: Path, *, seed: int = 0) -> Path:
     """An HPSv3 as it lies once its release is converted: a Qwen2-VL whose tokenizer has one more token."""
     tiny.save_qwen2_vl(folder, seed=seed)
-    _save_token_reward(folder, HpsV3, (REWARD_TOKEN,), INSTRUCTION, seed=seed)
+    _save_token_reward(folder, HpsV3, (REWARD_TOKEN,), {FILE: INSTRUCTION}, seed=seed)
+    return folder
+
+
+EDIT_INSTRUCTIONS = (
+    "\nRate how the edit follows.\nText instruction - {text_prompt}\n\nThe rating: <|Reward|>\nEND\n",
+    "\nRate how it looks.\nText instruction - {text_prompt}\n\nThe rating: <|Reward|>\nEND\n",
+)
+
+
+def save_editreward(folder: Path, *, seed: int = 0) -> Path:
+    """An EditReward as it lies once its release is converted: a Qwen2.5-VL whose tokenizer has one more token."""
+    tiny.save_qwen2_vl(folder, seed=seed, kind="qwen2_5_vl")
+    instructions = dict(zip(FILES, EDIT_INSTRUCTIONS, strict=True))
+    _save_token_reward(folder, EditReward, (REWARD_TOKEN,), instructions, seed=seed)
     return folder
 
 
@@ -453,14 +471,20 @@ def save_videoalign(folder: Path, *, seed: int = 0, heads: int = 1) -> Path:
     tiny.save_qwen2_vl(folder, seed=seed)
     scores = {"reward_heads": heads, "reward_means": REWARD_MEANS, "reward_stds": REWARD_STDS}
     fields = {**scores, "max_frame_pixels": FRAME_PIXELS}
-    _save_token_reward(folder, VideoReward, tuple(RATED.values()), VIDEO_INSTRUCTION, seed=seed, **fields)
+    _save_token_reward(folder, VideoReward, tuple(RATED.values()), {FILE: VIDEO_INSTRUCTION}, seed=seed, **fields)
     return folder
 
 
 def _save_token_reward(
-    folder: Path, architecture: Any, tokens: Sequence[str], instruction: str, *, seed: int, **fields: Any
+    folder: Path,
+    architecture: Any,
+    tokens: Sequence[str],
+    instructions: Mapping[str, str],
+    *,
+    seed: int,
+    **fields: Any,
 ) -> None:
-    """Makes a Qwen2-VL's folder one of a reward at tokens of its own; `fields` go to its config."""
+    """Makes a Qwen-VL's folder one of a reward at tokens of its own; `fields` go to its config."""
     tokenizer, config = AutoTokenizer.from_pretrained(folder), AutoConfig.from_pretrained(folder)
     tokenizer.add_special_tokens({"additional_special_tokens": [*tokens]}, replace_extra_special_tokens=False)
     config.text_config.vocab_size = len(tokenizer)
@@ -470,4 +494,5 @@ def _save_token_reward(
     coarse(network, seed=seed, deviation=0.3)
     network.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    (folder / "instruction.txt").write_text(instruction)
+    for file, instruction in instructions.items():
+        (folder / file).write_text(instruction)

@@ -21,7 +21,7 @@ from transformers import AutoImageProcessor, AutoTokenizer, CLIPImageProcessor, 
 from plumbline.operators.models.calls import Box, Call, Measure, Pair, Question, Region, Wanted
 from plumbline.operators.models.families import florence2, got_ocr2
 from tests.operators import tiny
-from tests.operators.models.alike import PICTURES, Answer
+from tests.operators.models.alike import BEFORE, PICTURES, Answer
 from tests.operators.tiny import rewards, vqa_models
 
 Reference = Callable[[Path, Any, Measure], Answer]
@@ -154,6 +154,33 @@ def hpsv3(folder: Path, pair: Pair, measure: Measure) -> Answer:
     for layer in (0, 3):
         state = (head[f"rm_head.{layer}.weight"] @ state + head[f"rm_head.{layer}.bias"]).relu()
     return Answer((), (float((head["rm_head.5.weight"] @ state + head["rm_head.5.bias"])[0]),))
+
+
+def editreward(folder: Path, pair: Pair, measure: Measure) -> Answer:
+    """The mean of two heads (TIGER-AI-Lab/EditReward edb027e, qwen2_5_vl_trainer.py): each at the token of its own
+    instruction, the source before the edited image, by transformers' whole network, whose tokens are numbered one after
+    the other, as it is given no image grid.
+    """
+    model, words = network("Qwen2_5_VLForConditionalGeneration", folder).model, tokenizer(folder)
+    shown = [images(folder)(images=one, return_tensors="pt") for one in (BEFORE, PICTURES[pair.image])]
+    marks = [
+        f"<|vision_start|>{'<|image_pad|>' * (int(one['image_grid_thw'].prod()) // 4)}<|vision_end|>" for one in shown
+    ]
+    seen = torch.cat([model.visual(one["pixel_values"], one["image_grid_thw"]).pooler_output for one in shown])
+    weights, means = load_file(folder / "model.safetensors"), []
+    for head, instruction in enumerate(rewards.EDIT_INSTRUCTIONS):
+        asked = f"<|im_start|>user\n{''.join(marks)}{instruction.replace('{text_prompt}', pair.text)}<|im_end|>\n"
+        ids = words(asked + "<|im_start|>assistant\n", return_tensors="pt").input_ids
+        embedded = model.get_input_embeddings()(ids)
+        embedded[ids == words.convert_tokens_to_ids("<|image_pad|>")] = seen
+        states = model(inputs_embeds=embedded, attention_mask=torch.ones_like(ids)).last_hidden_state[0]
+        state = states[ids[0] == words.convert_tokens_to_ids("<|Reward|>")][0]
+        for layer in (0, 3):
+            name = f"rm_heads.head_{head}.{layer}"
+            state = (weights[f"{name}.weight"] @ state + weights[f"{name}.bias"]).relu()
+        name = f"rm_heads.head_{head}.5"
+        means.append(float((weights[f"{name}.weight"] @ state + weights[f"{name}.bias"])[0]))
+    return Answer((), (sum(means) / 2,))
 
 
 def videoalign(folder: Path, pair: Pair, measure: Measure) -> Answer:
@@ -465,6 +492,7 @@ SIMILARITY: Mapping[str, Reference] = {
     "blip2_itm": blip2_itm,
     "imagereward": imagereward,
     "hpsv3": hpsv3,
+    "editreward": editreward,
     "videoalign": videoalign,
     "videoalign_three_heads": videoalign,
 }

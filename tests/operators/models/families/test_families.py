@@ -191,6 +191,7 @@ PLANTED: list[tuple[str, Call, Callable[[Any, pytest.MonkeyPatch], None]]] = [
     ("imagereward", "similarity", padding_read_as_words),
     ("hpsv3", "similarity", padding_before_a_conversation),
     ("videoalign", "similarity", padding_before_a_conversation),
+    ("editreward", "similarity", padding_before_a_conversation),
     ("blip2", "likelihood", padding_encoded),
     ("instructblip", "likelihood", padding_encoded),
     ("instructblip", "likelihood", padding_in_a_qformer),
