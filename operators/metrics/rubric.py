@@ -11,6 +11,7 @@ from plumbline.operators.metrics.judged import InspectedConfig, Scale, Verdict, 
 from plumbline.operators.metrics.metric import Evidence, Expected
 from plumbline.operators.metrics.wordings.release import Release
 from plumbline.operators.metrics.wordings.unigenbench import UniGenBenchRelease
+from plumbline.operators.metrics.wordings.wise import WiseRelease
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion
 
 KNOWLEDGE, CHECKPOINTS, MEANINGS = "rubric_knowledge", "rubric_checkpoints", "rubric_meanings"
@@ -32,7 +33,7 @@ class RubricConfig(InspectedConfig):
 
     @property
     def releases(self) -> tuple[type[Release], ...]:
-        return () if self.rubric == "knowledge" else (UniGenBenchRelease,)
+        return (WiseRelease,) if self.rubric == "knowledge" else (UniGenBenchRelease,)
 
     @property
     def templates(self) -> tuple[str, ...]:
@@ -52,12 +53,15 @@ class RubricConfig(InspectedConfig):
 
     def judging(self) -> dict[str, Any]:
         """All that decides a verdict, but for the judge."""
-        release = self.released(UniGenBenchRelease)
+        release = self.released(WiseRelease) or self.released(UniGenBenchRelease)
         return self.asking(*self.templates) if release is None else {"wording": release.digest, "seed": self.seed}
 
     def inspect(self, prompt: str, questions: Sequence[WrittenQuestion] = ()) -> Writing[Verdict]:
         """One verdict on an image, by what the benchmark has about its prompt."""
         text = parsing.one_line(prompt)
+        wise = self.released(WiseRelease)
+        if wise is not None:
+            return Verdict(*(yield from wise.inspect(prompt, " ".join(each.text for each in questions), self.seed)))
         if self.rubric == "knowledge":
             reference = " ".join(parsing.one_line(question.text) for question in questions)
             told, scales = fill(self.template_text(KNOWLEDGE), prompt=text, reference=reference), [Scale("score", 0, 1)]

@@ -64,6 +64,19 @@ class Request(NamedTuple):
     """A JSON schema, as text, that the reply must fit where the backend can enforce one."""
     ends: tuple[int, ...] = ()
     """Tokens that end the reply beside the model's own, where its weights run here."""
+    system: str | None = None
+    """What a service is told before the conversation; a model whose weights run here has it above the first message."""
+    image_last: bool = False
+    """Whether a service is shown the image behind the first message's text; a model whose weights run here sees it
+    first."""
+
+    @property
+    def spoken(self) -> tuple[Message, ...]:
+        """The messages for a model that takes no system message with each request."""
+        if self.system is None:
+            return self.messages
+        first, *others = self.messages
+        return (first._replace(text=f"{self.system}\n\n{first.text}"), *others)
 
 
 LONGEST_REPLY = 32

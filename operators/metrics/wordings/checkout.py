@@ -104,6 +104,19 @@ class PythonFile(NamedTuple):
             if isinstance(node, ast.Constant) and isinstance(node.value, str)
         }
 
+    def returned(self, function: str, key: str, count: int) -> list[Text]:
+        """The texts under a key of the dictionaries within a function, of which there are so many."""
+        bodies = [node for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef) and node.name == function]
+        found = [
+            self.text_of(member, function)
+            for body in bodies
+            for node in ast.walk(body)
+            if isinstance(node, ast.Dict) and (member := _members(node).get(key)) is not None
+        ]
+        if len(found) != count:
+            raise self.checkout.refusal(self.path, f"has {len(found)} texts in {function}, expected {count}")
+        return found
+
     def text_of(self, node: ast.expr, name: str) -> Text:
         """The text of an expression: a string, an f-string, `string.Template` of one, and one that is stripped."""
         match node:

@@ -52,7 +52,7 @@ class VieScoreRelease(Release):
         """The ratings, of which the least counts, and the reasons (VIEScore.evaluate)."""
         sampling = ReplySampling(MAX_TOKENS, TEMPERATURE, seed)
         texts = self.consistency.replace("<prompt>", prompt), self.quality
-        requests = [sampling.request(text, stop=()) for text in texts]
+        requests = [sampling.request(text, stop=())._replace(image_last=True) for text in texts]
         consistency, quality = yield from ask_as_released(requests, [read_scores] * len(requests), tries=TRIES)
         first, *others = quality.scores
         ratings = {

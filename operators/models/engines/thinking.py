@@ -111,7 +111,7 @@ def reply_to_fitting(
     Where the model thinks first, a thought must fit as well, and the reply is what follows it.
     """
     thinks, thought = thinking is not None, 0 if thinking is None else thinking.tokens
-    conversations = [Conversation(one, conversation_ids(tokenizer, one.messages, thinks=thinks)) for one in requests]
+    conversations = [Conversation(one, conversation_ids(tokenizer, one.spoken, thinks=thinks)) for one in requests]
     refusals = [_refusal(conversation, context, thought) for conversation in conversations]
     fitting = [conversation for conversation, refusal in zip(conversations, refusals, strict=True) if refusal is None]
     replies = iter(answer(fitting) if thinking is None else thinking.replies(fitting, answer))

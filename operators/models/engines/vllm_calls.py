@@ -180,7 +180,7 @@ class VllmLikelihood:
         Raises EngineError where the engine has failed.
         """
         asked = [
-            ImageConversation(features[image], request, template_ids(self.tokenizer, self._text(request.messages)))
+            ImageConversation(features[image], request, template_ids(self.tokenizer, self._text(request.spoken)))
             for image, request in requests
         ]
         return self._answer(asked) if self.thinking is None else self.thinking.replies(asked, self._answer)

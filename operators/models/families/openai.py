@@ -248,12 +248,16 @@ class OpenAiModel:
         return create(**_with_limit_as(self.limit_name, arguments))
 
     def _arguments(self, request: Request, image: str | None = None) -> dict[str, Any]:
-        """What is sent for a request; an image, as a data URL, stands before its first message."""
+        """What is sent for a request; an image, as a data URL, stands in its first message."""
         first, *others = request.messages
         thought = self.config.thinking_tokens if self.config.thinking == "allowed" else 0
         arguments: dict[str, Any] = {
             "model": self.name,
-            "messages": [_shown(first, image), *({"role": turn.role, "content": turn.text} for turn in others)],
+            "messages": [
+                *([] if request.system is None else [{"role": "system", "content": request.system}]),
+                _shown(first, image, last=request.image_last),
+                *({"role": turn.role, "content": turn.text} for turn in others),
+            ],
             "max_tokens": request.max_tokens + thought,
             "temperature": request.temperature,
             "seed": request.seed,
@@ -353,11 +357,12 @@ class OpenAiModel:
         return without_secrets(" ".join(_without_key(words, self.client.api_key).split()))[:300]
 
 
-def _shown(message: Message, image: str | None) -> dict[str, Any]:
+def _shown(message: Message, image: str | None, *, last: bool = False) -> dict[str, Any]:
     if image is None:
         return {"role": message.role, "content": message.text}
     picture = {"type": "image_url", "image_url": {"url": image}}
-    return {"role": message.role, "content": [picture, {"type": "text", "text": message.text}]}
+    text = {"type": "text", "text": message.text}
+    return {"role": message.role, "content": [text, picture] if last else [picture, text]}
 
 
 def _with_limit_as(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:

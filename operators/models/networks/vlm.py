@@ -148,7 +148,7 @@ class ChatVlm:
 
     def _conversation(self, prefix: Prefix, request: Request) -> Continuation | RowError:
         try:
-            tail = self._tail(prefix, request.messages, [])
+            tail = self._tail(prefix, request.spoken, [])
         except HopelessRow as refused:
             return refused.error
         most = request.max_tokens + (0 if self.thinking is None else self.thinking.tokens)

@@ -84,6 +84,18 @@ LANG_CONFIGS = {
 }
 """,
 }
+WISE: Mapping[str, str] = {
+    "vllm_eval.py": """
+def build_evaluation_messages(prompt_data, image):
+    return [
+        {"role": "system", "content": [{"type": "text", "text": "You judge."}]},
+        {"role": "user", "content": [
+            {"type": "text", "text": f"Is {prompt_data['Prompt']} so: {prompt_data['Explanation']}?"},
+            {"type": "image_url", "image_url": {"url": f"data:{image}"}},
+        ]},
+    ]
+""",
+}
 
 
 def write(folder: Path, files: Mapping[str, str]) -> str:

@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,6 +37,7 @@ class Asked(NamedTuple):
     """What one program or release has asked about one prompt, and what came of it."""
 
     requests: list[dict[str, Any]]
+    """As a service gets them."""
     result: Any
     """None where a reply could not be read."""
 
@@ -97,7 +98,28 @@ def asking(replies, act):
 """
 
 
-def as_ours(program: Writing[Any], replies: Sequence[str]) -> Asked:
+def sent(request: Request) -> dict[str, Any]:
+    """What a service gets, but for the model and the seed, which no release sends."""
+    limits = {"max_tokens": request.max_tokens, "temperature": request.temperature}
+    messages = [{"role": message.role, "content": message.text} for message in request.messages]
+    return {"messages": messages, **limits, **({"stop": list(request.stop)} if request.stop else {})}
+
+
+IMAGE = "[image]"
+
+
+def shown(request: Request) -> dict[str, Any]:
+    """As `sent`, with the parts of the message about an image (tests/operators/models/families/test_openai_api.py)."""
+    (message,) = request.messages
+    parts = [message.text, IMAGE] if request.image_last else [IMAGE, message.text]
+    system = [] if request.system is None else [{"role": "system", "content": [request.system]}]
+    return {**sent(request), "messages": [*system, {"role": "user", "content": parts}]}
+
+
+Sent = Callable[[Request], dict[str, Any]]
+
+
+def as_ours(program: Writing[Any], replies: Sequence[str], sent: Sent = sent) -> Asked:
     """What our program asks for, and what it makes of the same replies."""
     requests: list[Request] = []
     left = iter(replies)
@@ -110,13 +132,6 @@ def as_ours(program: Writing[Any], replies: Sequence[str]) -> Asked:
         return Asked(list(map(sent, requests)), end.value)
     except UnreadableReply:
         return Asked(list(map(sent, requests)), None)
-
-
-def sent(request: Request) -> dict[str, Any]:
-    """What a service gets, but for the model and the seed, which no release sends."""
-    limits = {"max_tokens": request.max_tokens, "temperature": request.temperature}
-    messages = [{"role": message.role, "content": message.text} for message in request.messages]
-    return {"messages": messages, **limits, **({"stop": list(request.stop)} if request.stop else {})}
 
 
 def without_model(requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -321,8 +336,8 @@ def test_viescore() -> None:
     released = as_released("VIEScore", VIESCORE, list(zip(PROMPTS, replies, strict=True)))
     metric = VieScoreConfig(wording=checkout("VIEScore")).settled(profile)
     for prompt, given, theirs in zip(PROMPTS, replies, released, strict=True):
-        ours = as_ours(metric.inspect(prompt), given)
-        assert without(ours.requests, "temperature") == list(map(text_alone, without_model(theirs.requests)))
+        ours = as_ours(metric.inspect(prompt), given, shown)
+        assert without(ours.requests, "temperature") == list(map(with_texts, without_model(theirs.requests)))
         assert {request["temperature"] for request in ours.requests} == {1.0}
         rated = {rating.name: rating.value for rating in ours.result.ratings} if ours.result else {}
         least = [rated["semantic_consistency"], min(rated["naturalness"], rated["artifacts"])] if rated else None
@@ -330,11 +345,14 @@ def test_viescore() -> None:
     assert sum(one.result is not None for one in released) > 60 and any(one.result is None for one in released)
 
 
-def text_alone(request: dict[str, Any]) -> dict[str, Any]:
-    """The request without its image: where that stands is the model's matter here (docs/wording.md)."""
-    (message,) = request["messages"]
-    (text,) = (part["text"] for part in message["content"] if part["type"] == "text")
-    return {**request, "messages": [{"role": message["role"], "content": text}]}
+def with_texts(request: dict[str, Any]) -> dict[str, Any]:
+    """The request with the texts of each message, and with IMAGE where its image stands."""
+    said = [{**each, "content": list(map(_part, each["content"]))} for each in request["messages"]]
+    return {**request, "messages": said}
+
+
+def _part(part: dict[str, Any]) -> str:
+    return part["text"] if part["type"] == "text" else IMAGE
 
 
 UNIGENBENCH = """
@@ -377,10 +395,47 @@ def test_unigenbench() -> None:
     metric = RubricConfig(rubric="checkpoints", wording=checkout("UniGenBench")).settled(profile)
     for (prompt, names, wanted, _, replies), theirs in zip(given, released, strict=True):
         asked = [WrittenQuestion(name, text, (), kind=name) for name, text in zip(names, wanted, strict=True)]
-        ours = as_ours(metric.inspect(prompt, asked), replies)
+        ours = as_ours(metric.inspect(prompt, asked), replies, shown)
         assert without(ours.requests, "temperature") == list(
-            map(text_alone, without(theirs.requests, "model", "do_sample"))
+            map(with_texts, without(theirs.requests, "model", "do_sample"))
         )
         assert {request["temperature"] for request in ours.requests} == {0.0}
         assert ([rating.value for rating in ours.result.ratings] if ours.result else None) == theirs.result
     assert sum(one.result is not None for one in released) == 75
+
+
+WISE = """
+import requests, vllm_eval
+
+def run(given):
+    prompt, explanation, replies = given
+    vllm_eval.encode_image = lambda path: "0000"
+    cfg = {"api_base": "http://judge", "api_key": "", "model": "judge", "timeout": 1}
+    def act(create):
+        def post(url, headers, json, timeout):
+            text = create(**json).choices[0].message.content
+            said = {"choices": [{"message": {"content": text}}]}
+            return SimpleNamespace(json=lambda: said, raise_for_status=lambda: None)
+        requests.post = post
+        data = {"Prompt": prompt, "Explanation": explanation, "Subcategory": "a"}
+        return vllm_eval.evaluate_image(1, data, "image", cfg).get("score", {}).get("score")
+    return asking(replies, act)
+"""
+WISE_REPLIES = [
+    ["Score: 1"],
+    ["**score** 0 because"],
+    ["<think>Score: 0</think>\n1"],
+    ["so", "Score: 5", "1\n0"],
+    ["it is\n 0 \n", "Score: 1"],
+]
+
+
+def test_wise_verified() -> None:
+    given = [(prompt, f"It is  {prompt}\n.", WISE_REPLIES[index % 5]) for index, prompt in enumerate(PROMPTS)]
+    released = as_released("WISE", WISE, given)
+    metric = RubricConfig(rubric="knowledge", wording=checkout("WISE")).settled(profile)
+    for (prompt, explanation, replies), theirs in zip(given, released, strict=True):
+        ours = as_ours(metric.inspect(prompt, [WrittenQuestion("1", explanation, ())]), replies, shown)
+        assert ours.requests == [with_texts(each) for each in without(theirs.requests, "model", "chat_template_kwargs")]
+        assert (ours.result.ratings[0].value if ours.result else None) == theirs.result
+    assert sum(one.result is not None for one in released) == 80

@@ -168,6 +168,21 @@ def test_unigenbench_asks_in_its_releases_words_about_all_checkpoints_at_once(tm
         run(metric.inspect("a dog", asked), *[["<analysis>[]</analysis><score>[__import__('os')]</score>"]] * 11)
 
 
+def test_wise_asks_in_its_releases_words_three_times_and_takes_a_score_alone(tmp_path: Path) -> None:
+    metric = settled(RubricConfig(rubric="knowledge", wording=made_releases.write(tmp_path, made_releases.WISE)))
+    asked = [WrittenQuestion("1", "a  mooncake", (), kind="culture")]
+    verdict, rounds = run(
+        metric.inspect("the\npastry", asked), ["It is."], ["score: 2"], ["<think>Score: 0</think> **Score**: 1"]
+    )
+    ((request,), *_) = rounds
+    assert (request.system, request.messages[0].text) == ("You judge.", "Is the\npastry so: a  mooncake?")
+    assert request.image_last and (request.max_tokens, request.temperature) == (500, 0.0)
+    assert request.spoken[0].text == "You judge.\n\nIs the\npastry so: a  mooncake?"
+    assert values(verdict.ratings) == {"score": 1}
+    with pytest.raises(UnreadableReply):
+        run(metric.inspect("a", asked), ["1\n0"], ["1 or 0"], ["Yes"])
+
+
 def test_a_wording_has_keys_of_its_own_by_what_is_read_and_not_by_its_folder(tmp_path: Path) -> None:
     def asking(name: str, files: Mapping[str, str]) -> Any:
         return settled(DsgConfig(wording=made_releases.write(tmp_path / name, files))).asking()
@@ -227,6 +242,7 @@ REFUSED: list[tuple[Worded, Mapping[str, str], str]] = [
     (LlmScoreConfig(), {**made_releases.LLMSCORE, "llm_descriptor/visual_descriptor.py": "prompt = f'{x:>9}'"},
      "visual_descriptor.py has no text in prompt"),
     (RubricConfig(rubric="checkpoints"), {"eval/src/eval_common.py": "LANG_CONFIGS = {}"}, "lacks the headings of en"),
+    (RubricConfig(rubric="knowledge"), {"vllm_eval.py": ""}, "has 0 texts in build_evaluation_messages, expected 2"),
     (Gpt4vEvalConfig(), {"gpt4v_eval.txt": "Rate it."}, r"gpt4v_eval.txt lacks \{prompt\}, which is filled in"),
     (SentenceMatchingConfig(), {}, "asks no model in words of its own"),
     (DsgConfig(temperature=1.0), made_releases.DSG, "dsg temperature: 1.0 is not heeded .* set it to 0.0"),

@@ -69,6 +69,15 @@ def test_an_image_stands_before_the_first_words_and_keeps_every_pixel(server: Se
         assert np.array_equal(np.asarray(shown(body)), np.asarray(picture))
 
 
+def test_a_request_may_have_a_system_message_and_show_the_image_behind_its_words(server: Server) -> None:
+    model = connect(server)
+    request = Request((Message("user", "a"),), 7, system="Judge.", image_last=True)
+    model.generate_from_images(features(model), [ImageRequest(0, request)])
+    system, user = server.bodies[0]["messages"]
+    assert system == {"role": "system", "content": "Judge."}
+    assert [part["type"] for part in user["content"]] == ["text", "image_url"] and user["role"] == "user"
+
+
 def test_a_jpeg_is_smaller_and_nearly_the_same(server: Server) -> None:
     noise = Image.fromarray(np.random.default_rng(0).integers(100, 156, (64, 64, 3), dtype=np.uint8))
     png, jpeg = connect(server), connect(server, image_format="jpeg")

@@ -1,0 +1,48 @@
+"""WISE_Verified's release (PKU-YuanGroup/WISE at eb51174): a protocol by which an image is right or wrong."""
+
+import re
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from plumbline.operators.metrics.answered import Rating
+from plumbline.operators.metrics.wordings.checkout import Checkout, Text, filled
+from plumbline.operators.metrics.wordings.release import Release, ask_as_released
+from plumbline.operators.metrics.writing import ReplySampling, Writing
+
+MAX_TOKENS, TRIES = 500, 3
+"""_chat_completion_via_vllm, which is also where the temperature is 0, and MAX_EXTRACT_RETRIES."""
+
+
+@dataclass(frozen=True, slots=True)
+class WiseRelease(Release):
+    """Its protocol (vllm_eval.py)."""
+
+    repository: ClassVar[str] = "PKU-YuanGroup/WISE"
+    mark: ClassVar[str] = "vllm_eval.py"
+    decides: ClassVar[tuple[str, ...]] = ("max_tokens", "temperature", "replies")
+    system: str
+    protocol: Text
+
+    @classmethod
+    def read(cls, checkout: Checkout) -> Self:
+        code = checkout.python(cls.mark)
+        system, protocol = code.returned("build_evaluation_messages", "text", 2)
+        return cls(filled(system, {}), protocol)
+
+    def inspect(self, prompt: str, explanation: str, seed: int) -> Writing[tuple[tuple[Rating, ...], str]]:
+        """1 or 0 (evaluate_image)."""
+        text = filled(self.protocol, {"prompt_data['Prompt']": prompt, "prompt_data['Explanation']": explanation})
+        request = ReplySampling(MAX_TOKENS, seed=seed).request(text, stop=())
+        request = request._replace(system=self.system, image_last=True)
+        (score,) = yield from ask_as_released([request], [_read], tries=TRIES)
+        return (Rating("score", score),), ""
+
+
+def _read(reply: str) -> float:
+    """The score of a reply without its thought (extract_scores)."""
+    said = re.sub(r"</think>\s*", "", re.sub(r"<think>.*?</think>\s*", "", reply, flags=re.DOTALL)).strip()
+    named = re.search(r"\*{0,2}Score\*{0,2}\s*:?\s*([01])\b", said, re.IGNORECASE)
+    alone = re.findall(r"(?m)^\s*([01])\s*$", said)
+    if named is None and len(alone) != 1:
+        raise ValueError("expected `Score: 0` or `Score: 1`")
+    return float(named[1] if named else alone[0])
