@@ -1,7 +1,7 @@
 """What a report reads beside a finished run's tables: prompts and images, its diagnosis, its agreement with people."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -32,6 +32,7 @@ class Originals(NamedTuple):
     """Schema PROMPTS."""
     shards: Mapping[tuple[str, str], Shard]
     """The shards of images, by generator and name."""
+    prompt_shards: Sequence[Shard]
     limits: ImageLimits
     uris: Uris
 
@@ -63,12 +64,13 @@ def _open_originals(manifest: Mapping[str, Any], storage: StorageConfig, sources
     if sources is None and (benchmark.prompts is None or not whole):
         sources = _as_seen(open_sources(benchmark, storage, shard_rows=shard_rows), manifest, benchmark, uris)
     if sources is not None:
-        prompts, shards = sources.prompts, sources.image_shards
+        prompts, shards, prompt_shards = sources.prompts, sources.image_shards, sources.prompt_shards
     else:
         opened = open_prompts(benchmark, storage, shard_rows)
-        prompts, shards = opened.table, open_images(benchmark, storage, shard_rows, opened).shards
+        prompts, prompt_shards = opened.table, opened.shards
+        shards = open_images(benchmark, storage, shard_rows, opened).shards
     by_name = {(shard.group, shard.name): shard for shard in shards}
-    return Originals(prompts, by_name, limits, uris)
+    return Originals(prompts, by_name, prompt_shards, limits, uris)
 
 
 def _as_seen(sources: Sources, manifest: Mapping[str, Any], benchmark: BenchmarkConfig, uris: Uris) -> Sources:

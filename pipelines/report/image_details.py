@@ -3,6 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from plumbline.pipelines.cells.runs import ScoresCell, scores_cells
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.report.finished_run import Originals
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
+from plumbline.pipelines.sources.edit_pictures import with_pictures
 
 READERS = 8
 ROWS_AT_ONCE = 16
@@ -47,14 +49,16 @@ def read_details(
 ) -> dict[ImageKey, ImageDetail]:
     """The thumbnails and the elements of every pick of a run's scores, or why there are none.
 
-    Reads the scores cells that hold a pick, and of each pick's source file its row group as far as its row.
+    Reads the scores cells that hold a pick, of each pick's source file its row group as far as its row, and of a
+    prompts file that holds the sources of edits the row groups of the picks' prompts.
     """
     cells = read_scores_cells(store, run.run_id)
+    edits = {} if originals is None else read_edit_sources([pick.prompt_id for pick in picks], originals)
 
     def show(pick: Pick) -> Thumbnails:
         if originals is None:
             return Thumbnails(Picture(None, run.unreadable))
-        shown = show_image(pick, cells, originals, make_thumbnails)
+        shown = show_image(pick, cells, originals, make_thumbnails, edits)
         return Thumbnails(Picture(None, shown.message)) if isinstance(shown, RowError) else shown
 
     details = read_elements(picks, cells, store)
@@ -133,10 +137,27 @@ def _read_cell(path: str, store: Store) -> pa.Table | None:
         return None
 
 
+def read_edit_sources(prompt_ids: Sequence[str], originals: Originals) -> Mapping[str, Mapping[str, Any]]:
+    """By prompt, the columns of sources that the prompts' file has; nothing where it cannot be read any more."""
+    prompts = pa.table({"prompt_id": pa.array(prompt_ids, pa.string())})
+    try:
+        held = with_pictures(prompts, originals.prompt_shards)
+    except Exception as error:
+        if not _is_unreadable(error):
+            raise
+        return {}
+    names = [name for name in SOURCES if name in held.column_names]
+    return dict(zip(prompt_ids, held.select(names).to_pylist(), strict=True)) if names else {}
+
+
 def show_image(
-    pick: Pick, cells: Sequence[ScoresCell], originals: Originals, make: MakePicture[Made]
+    pick: Pick,
+    cells: Sequence[ScoresCell],
+    originals: Originals,
+    make: MakePicture[Made],
+    edits: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> Made | RowError:
-    """What is made of a pick's image, or why it cannot be shown."""
+    """What is made of a pick's image, or why it cannot be shown; `edits` are the sources that prompts have."""
     place = next(iter(_find_places([pick], cells).get(pick.key, ())), None)
     shard = originals.shards.get((pick.key.generator, place.shard)) if place is not None else None
     if place is None or shard is None:
@@ -146,12 +167,15 @@ def show_image(
         key = pick.key
         if record is None or identify(record | {"prompt_id": pick.prompt_id}, key.generator).image_id != key.image_id:
             return RowError("missing_image", "another image stands in its place; the file has changed since the run")
-        return make(record, originals.limits, originals.uris.read)
+        return make({**edits.get(pick.prompt_id, {}), **record}, originals.limits, originals.uris.read)
     except Exception as error:
-        known = isinstance(error, (PlumblineError, pa.ArrowException, UnicodeDecodeError))
-        if not known and not is_storage_error(error):
+        if not _is_unreadable(error):
             raise
         return RowError("unreadable_uri", f"{shard.url}: {first_line(error)}")
+
+
+def _is_unreadable(error: Exception) -> bool:
+    return isinstance(error, (PlumblineError, pa.ArrowException, UnicodeDecodeError)) or is_storage_error(error)
 
 
 def read_row(shard: Shard, row: int) -> dict[str, Any] | None:

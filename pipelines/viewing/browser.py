@@ -18,6 +18,7 @@ from plumbline.pipelines.report.finished_run import Originals, find_originals
 from plumbline.pipelines.report.image_details import (
     Made,
     MakePicture,
+    read_edit_sources,
     read_elements,
     read_scores_cells,
     show_image,
@@ -67,7 +68,7 @@ class Browser:
         large = partial(make_picture, side=LARGE_SIDE, most=LARGE_BYTES)
         self._large = lru_cache(LARGE)(partial(self._made, large))
         sources = partial(make_sources, side=LARGE_SIDE, most=LARGE_BYTES)
-        self._sources = lru_cache(LARGE)(partial(self._made, sources))
+        self._sources = lru_cache(LARGE)(partial(self._made, sources, edited=True))
 
     def check(self) -> None:
         """Raises ConfigError where the store has no run."""
@@ -120,7 +121,7 @@ class Browser:
         """What the image of a row was edited from, each as WebP or why it cannot be shown; raises as `picture`."""
         return self._sources(run_id, row)
 
-    def _made(self, make: MakePicture[Made], run_id: str, row: int) -> Made:
+    def _made(self, make: MakePicture[Made], run_id: str, row: int, *, edited: bool = False) -> Made:
         run = self.open(run_id).result()
         score = run.rows.at(row)
         if score is None:
@@ -128,7 +129,9 @@ class Browser:
         if run.originals is None or score.image_id is None:
             raise NoPicture(run.unreadable or score.message or "the row names no image")
         with self._decoding:
-            made = show_image(pick_of([score], run.falling), run.cells, run.originals, make)
+            pick = pick_of([score], run.falling)
+            edits = read_edit_sources([pick.prompt_id], run.originals) if edited else {}
+            made = show_image(pick, run.cells, run.originals, make, edits)
         if isinstance(made, RowError):
             raise NoPicture(made.message)
         return made

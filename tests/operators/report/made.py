@@ -3,7 +3,7 @@
 import io
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -87,18 +87,20 @@ def make_run(
     skills: bool = True,
     picture: Callable[[int], bytes] = png,
     sources: Callable[[int], list[bytes]] | None = None,
+    sources_in: Literal["prompts", "images"] = "images",
     run_id: str = "20260102-030405-000006",
     **manifest: Any,
 ) -> MadeRun:
     """A finished run: every generator has one image per prompt; a score that is None is a failed row.
 
-    `sources` gives what the images of each prompt were edited from.
+    `sources` gives what the images of each prompt were edited from; they stand in the prompts' or the images' tables.
 
     `asking` are the metrics whose cells have elements, `judging` those whose cells have ratings and a rationale.
     """
     texts = list(prompts) or plain_prompts(12)
     ids = [f"p{number:04d}" for number in range(len(texts))]
-    _write_sources(folder / "bench", texts, ids, generators, skills, picture, sources)
+    before = {} if sources is None else {sources_in: [{"before": sources(at)} for at in range(len(texts))]}
+    _write_sources(folder / "bench", texts, ids, generators, skills, picture, before)
     store = store_at(folder / "store")
     store.check()
     cells, tables = [], []
@@ -140,17 +142,23 @@ def _write_sources(
     generators: Sequence[str],
     skills: bool,
     picture: Callable[[int], bytes],
-    sources: Callable[[int], list[bytes]] | None,
+    before: Mapping[str, Sequence[Mapping[str, Any]]],
 ) -> None:
+    none: Sequence[Mapping[str, Any]] = [{}] * len(ids)
     named = [
-        {"prompt_id": one, "text": text, **({"skills": _skills(at)} if skills else {})}
+        {
+            "prompt_id": one,
+            "text": text,
+            **({"skills": _skills(at)} if skills else {}),
+            **before.get("prompts", none)[at],
+        }
         for at, (one, text) in enumerate(zip(ids, texts, strict=True))
     ]
     _write(folder / "prompts.parquet", named)
     for place, generator in enumerate(generators):
         images = [
             {"image_id": f"{generator[:20]}-{one}", "prompt_id": one, "image": picture(at + 100 * place)}
-            | ({} if sources is None else {"before": sources(at)})
+            | before.get("images", none)[at]
             for at, one in enumerate(ids)
         ]
         _write(folder / "images" / generator / "00000.parquet", images)

@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -44,8 +45,11 @@ def sources_of(prompt: int) -> list[bytes]:
     return [[png(200 + prompt)], [png(300), png(301)], [png(400)[:-30]]][prompt % 3]
 
 
-def test_an_edit_stands_beside_its_sources_and_a_damaged_one_says_why(tmp_path: Path) -> None:
-    run = make_run(tmp_path, sources=sources_of)
+@pytest.mark.parametrize("sources_in", ["images", "prompts"])
+def test_an_edit_stands_beside_its_sources_and_a_damaged_one_says_why(
+    sources_in: Literal["images", "prompts"], tmp_path: Path
+) -> None:
+    run = make_run(tmp_path, sources=sources_of, sources_in=sources_in)
     page = write_report(run.store).page
     of_prompt = {prompt.prompt_id: prompt for prompt in page.prompts}
     assert [len(of_prompt[f"p000{prompt}"].sources) for prompt in range(3)] == [1, 2, 1]

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -196,9 +197,12 @@ def test_an_image_is_made_anew_within_its_size(ask: Asking) -> None:
     assert ask(f"{RUN}/pictures/99999").status_code == 404
 
 
-def test_an_edit_is_shown_beside_its_sources_and_a_damaged_one_says_why(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sources_in", ["images", "prompts"])
+def test_an_edit_is_shown_beside_its_sources_and_a_damaged_one_says_why(
+    sources_in: Literal["images", "prompts"], tmp_path: Path
+) -> None:
     sources = [[png(9)], [png(9), png(10)], [b"no image"]]
-    run = make_run(tmp_path, prompts=plain_prompts(3), sources=lambda prompt: sources[prompt])
+    run = make_run(tmp_path, prompts=plain_prompts(3), sources=lambda prompt: sources[prompt], sources_in=sources_in)
     with asking(run.store, tmp_path / "rows") as ask:
         for prompt, count in enumerate((1, 2, 0)):
             shown = ask(f"{RUN}/prompt?id=p000{prompt}").text
