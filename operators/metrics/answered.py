@@ -33,6 +33,10 @@ class Answered(NamedTuple):
     """As `token_logprobs` where there is nothing to see, where the metric takes that out."""
 
 
+EXTRA_WORDS = "extra"
+"""The id of the last element of a metric that compares words: what was read and not wanted."""
+
+
 class Element(NamedTuple):
     """One question's part in a score (operators/schemas.py, ELEMENT)."""
 

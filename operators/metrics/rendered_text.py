@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from plumbline.operators.errors import RowError
-from plumbline.operators.metrics.answered import Element, Rating, Scored
+from plumbline.operators.metrics.answered import EXTRA_WORDS, Element, Rating, Scored
 from plumbline.operators.metrics.metric import Evidence, Expected, Metric
 from plumbline.operators.metrics.modules import Look
 from plumbline.operators.metrics.parsing import TextSpan, find, shown
@@ -166,7 +166,7 @@ def word_elements(questions: Sequence[WrittenQuestion], read: str) -> tuple[Elem
             left[near] -= 1
     elements = [_element(place, word, given.get(place)) for place, word in enumerate(wanted)]
     extra = (" " if not chinese else "").join((+left).elements())
-    return (*elements, Element("extra", "Extra words", None, None, None, None, extra or None, None))
+    return (*elements, Element(EXTRA_WORDS, "Extra words", None, None, None, None, extra or None, None))
 
 
 def _wanted_words(question: WrittenQuestion, chinese: bool) -> list[WantedWord]:

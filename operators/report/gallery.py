@@ -13,9 +13,11 @@ from plumbline.operators.image_decoding import ImageLimits
 from plumbline.operators.image_rows import SOURCES, FetchUri, of_edit, of_image, source_bytes
 from plumbline.operators.images import decode_picture
 from plumbline.operators.report.marked_words import (
+    ComparedWords,
     MarkedQuestion,
     Segment,
     asked_questions,
+    compared_words,
     cut,
     mark_prompt,
     unreadable,
@@ -71,6 +73,8 @@ class MetricView(NamedTuple):
     questions: list[MarkedQuestion]
     words: list[Segment]
     """The prompt by what its questions score; empty where none says which words it is about."""
+    compared: ComparedWords | None
+    """Of a metric that reads words; they are its questions."""
     more: int
     """Questions that are not shown."""
     rationale: str
@@ -146,6 +150,8 @@ def make_card(pick: Pick, detail: ImageDetail, prompt: str | None, skills: Seque
 def _view(metric: str, pick: Pick, detail: ImageDetail, prompt: str | None) -> MetricView:
     elements = detail.elements.get(metric) or ()
     words = mark_prompt(prompt, elements) if prompt is not None else []
+    compared = compared_words(elements)
+    elements = elements if compared is None else elements[:-1]
     questions = asked_questions(elements)
     return MetricView(
         metric=metric,
@@ -153,6 +159,7 @@ def _view(metric: str, pick: Pick, detail: ImageDetail, prompt: str | None) -> M
         rank=pick.ranks[metric],
         questions=questions,
         words=words if any(word.state for word in words) else [],
+        compared=compared,
         more=len(elements) - len(questions),
         rationale=cut(detail.rationales.get(metric), 2000),
         ratings=[(cut(name, 80), f"{value:g}") for name, value in detail.ratings.get(metric, {}).items()],

@@ -1,8 +1,10 @@
 """The words of a prompt, marked by what became of the questions about them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
+
+from plumbline.operators.metrics.answered import EXTRA_WORDS
 
 RIGHT_FROM = 0.75
 WRONG_BELOW = 0.25
@@ -29,6 +31,17 @@ class Segment(NamedTuple):
     def heat(self) -> int:
         """How far the lowest is from right, in percent."""
         return 0 if self.score is None else round(100 * (1 - min(max(self.score, 0.0), 1.0)))
+
+
+class ComparedWords(NamedTuple):
+    """The words that an image was to show beside those that were read in it, as they are shown."""
+
+    wanted: str
+    read: str
+    missing: str
+    """Those wanted that were not read, or not as they are spelt."""
+    extra: str
+    """Those read that are like none wanted."""
 
 
 class MarkedQuestion(NamedTuple):
@@ -59,6 +72,23 @@ def asked_questions(elements: Sequence[Mapping[str, Any]]) -> list[MarkedQuestio
     """The questions of an image, those that went wrong first, and at most so many."""
     order = (*_WORST_FIRST, "left out")
     return sorted(map(asked_question, elements), key=lambda question: order.index(question.state))[:MOST_QUESTIONS]
+
+
+def compared_words(elements: Sequence[Mapping[str, Any]]) -> ComparedWords | None:
+    """What the elements of a metric that compares words say, the last of which has the extra ones; else None."""
+    if not elements or elements[-1]["question_id"] != EXTRA_WORDS:
+        return None
+    *words, last = elements
+    return ComparedWords(
+        wanted=_listed(word["span"] for word in words),
+        read=_listed(word["given"] for word in elements),
+        missing=_listed(word["span"] for word in words if word["score"] != 1),
+        extra=cut(last["given"]),
+    )
+
+
+def _listed(words: Iterable[str | None]) -> str:
+    return cut(" ".join(filter(None, words)))
 
 
 def asked_question(element: Mapping[str, Any]) -> MarkedQuestion:

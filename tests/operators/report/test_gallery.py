@@ -8,6 +8,8 @@ from PIL import Image
 
 from plumbline.operators import rows, schemas
 from plumbline.operators.image_decoding import ImageLimits
+from plumbline.operators.metrics.rendered_text import word_elements
+from plumbline.operators.metrics.writing import WrittenQuestion
 from plumbline.operators.report.gallery import NO_DETAIL, THUMBNAIL_BYTES, THUMBNAIL_SIDE, make_card, make_thumbnails
 from plumbline.operators.report.picked_images import Pick, pick_images
 from plumbline.operators.run_scores import RunScores
@@ -94,6 +96,22 @@ def test_a_judges_ratings_and_reasons_stand_on_the_card() -> None:
     (view,) = make_card(pick, said, "two dogs", ()).views
     assert view.ratings == [("rating", "35")] and view.questions == []
     assert view.rationale.startswith("Two are missing.") and len(view.rationale) == 2001
+
+
+def test_the_words_that_are_wanted_read_missing_and_extra_stand_on_the_card() -> None:
+    pick = picked(scores(("text",)), ["text"], 4)[0]
+    prompt = 'a sign "GRAND NEW OPENING"'
+    question = WrittenQuestion("1", "Which words are written?", (), prompt[8:-1], "text", prompt[8:-1], 8, 25)
+    elements = [element._asdict() for element in word_elements([question], "Opexing\nGrand 24h")]
+    (view,) = make_card(pick, NO_DETAIL._replace(elements={"text": elements}), prompt, ()).views
+    assert view.compared == ("GRAND NEW OPENING", "grand opexing 24h", "NEW OPENING", "24h")
+    assert [(one.span, one.given, one.state) for one in view.questions] == [
+        ("NEW", "", "wrong"), ("OPENING", "opexing", "wrong"), ("GRAND", "grand", "right"),
+    ]  # fmt: skip
+    assert [word.text for word in view.words if word.heat == 100] == ["NEW", "OPENING"]
+    elements[-1]["question_id"] = "4"
+    (view,) = make_card(pick, NO_DETAIL._replace(elements={"text": elements}), prompt, ()).views
+    assert view.compared is None and len(view.questions) == 4
 
 
 def test_where_lower_is_better_the_worst_images_are_those_of_the_highest_scores() -> None:
