@@ -83,7 +83,7 @@ def test_a_reward_by_questions_passes_the_checks_with_a_question_and_does_not_ig
     said = printed("check_rewards", asked.service.url, *words)
     assert "no check failed" in said and "used: " in said
     known_pair = requests.get(f"{asked.service.url}/health", timeout=60).json()["known_pair"]
-    assert known_pair["geneval2"]["ordered"]
+    assert known_pair["geneval2"]["ordered"] and known_pair["text"]["ordered"]
 
 
 def test_questions_of_a_request_or_of_the_pack_give_the_sweeps_scores_to_the_last_digit(asked: Asked) -> None:
