@@ -125,14 +125,18 @@ def each_encoded(record: Mapping[str, Any], most: int, fetch: FetchUri) -> list[
 
 def source_bytes(record: Mapping[str, Any], most: int, fetch: FetchUri) -> list[bytes] | RowError:
     """The bytes of each source of a row's image, or why one has none."""
-    return _beside(record, SOURCES, "the row has no source, from which its image was edited; fill it in", most, fetch)
+    return _beside(
+        record, SOURCES, of_edit(RowError("missing_image", "the row has none; fill it in"), "source"), most, fetch
+    )
 
 
 def mask_bytes(record: Mapping[str, Any], most: int, fetch: FetchUri) -> bytes | RowError | None:
     """The bytes of the row's mask, or why it has none; None where the table has no masks."""
     if not any(name in record for name in MASKS):
         return None
-    missing = "the row has no mask; fill it in, or give a black one where all pixels count"
+    missing = of_edit(
+        RowError("missing_image", "the row has none; fill it in, or give a black one where all pixels count"), "mask"
+    )
     masks = _beside(record, MASKS, missing, most, fetch)
     if isinstance(masks, RowError):
         return masks
@@ -140,12 +144,12 @@ def mask_bytes(record: Mapping[str, Any], most: int, fetch: FetchUri) -> bytes |
 
 
 def _beside(
-    record: Mapping[str, Any], names: tuple[str, str], missing: str, most: int, fetch: FetchUri
+    record: Mapping[str, Any], names: tuple[str, str], missing: RowError, most: int, fetch: FetchUri
 ) -> list[bytes] | RowError:
     """The bytes of each picture in two columns, one with bytes and one with addresses, or why one has none."""
     embedded, uri = (record.get(name) for name in names)
     if not any(any(_listed(value)) if isinstance(value, list) else value for value in (embedded, uri)):
-        return RowError("missing_image", missing)
+        return missing
     encoded = each_encoded({"image": embedded, "uri": uri}, most, fetch)
     return of_edit(encoded, names[0]) if isinstance(encoded, RowError) else encoded
 

@@ -50,8 +50,18 @@ def decode_picture(row: Mapping[str, Any], limits: ImageLimits, fetch: FetchUri)
 Preprocess = Callable[[Image.Image], Any]
 PreprocessVideo = Callable[[Sequence[Image.Image], float], Any]
 """Of a video's frames, each standing for so many seconds."""
-Compare = Callable[[Image.Image, Sequence[Image.Image], Image.Image | None], Any]
-"""Of an image, its sources (the images that it was edited from), and the mask of its edit, where there is one."""
+
+
+class Edit(NamedTuple):
+    """What a row has beside an edited image."""
+
+    source: Image.Image
+    """The image that it was edited from."""
+    mask: Image.Image | None = None
+    """Where the edit belongs, if that is looked at and the table has it."""
+
+
+PreprocessEdit = Callable[[Image.Image, Edit], Any]
 IsKnown = Callable[[int, ImageRow, str, str | None], bool]
 """Whether the result for a row of a table is known already, by its place, its ids and the digests of its image and, if
 sources are looked at, of its sources."""
@@ -120,7 +130,7 @@ def prepare_images(
     fetch: FetchUri,
     clips: Clips = STANDARD,
     preprocess_video: PreprocessVideo | None = None,
-    compare: Compare | None = None,
+    preprocess_edit: PreprocessEdit | None = None,
     masked: bool = False,
     is_known: IsKnown = nothing_known,
     decoders: int = 1,
@@ -128,9 +138,9 @@ def prepare_images(
     """Decodes and preprocesses a shard; a row that cannot be is kept with its error, one that `is_known` left out.
 
     `preprocess_video` is called for rows of several images that are shown as a video; without it these are each shown
-    by itself. `compare`, if given, is called in place of both, with each image and all sources of its row, and if
-    `masked` with the row's mask. `decoders` images are decoded at once, each in a thread, which Pillow's and numpy's
-    loops leave to one another; what is to be called is called from these.
+    by itself. `preprocess_edit`, if given, is called in place of both, with each image and its row's source, and if
+    `masked` its mask. `decoders` images are decoded at once, each in a thread, which Pillow's and numpy's loops leave
+    to one another; what is to be called is called from these.
     """
     records, decoding = image_records(images), BoundedSemaphore(decoders)
 
@@ -139,7 +149,7 @@ def prepare_images(
         encoded = row_bytes(row, record, limits.max_images, fetch)
         if isinstance(encoded, RowError):
             return _Prepared(row, None, encoded)
-        sources = [] if compare is None else source_bytes(record, limits.max_images, fetch)
+        sources = [] if preprocess_edit is None else source_bytes(record, limits.max_images, fetch)
         mask = mask_bytes(record, limits.max_images, fetch) if masked else None
         digest = digest_of(encoded)
         if isinstance(sources, RowError):
@@ -150,10 +160,10 @@ def prepare_images(
         if is_known(place, row, digest, sources_digest):
             return None
         with decoding:
-            if compare is None:
+            if preprocess_edit is None:
                 pixels = _row_pixels(encoded, preprocess, preprocess_video, limits, clips)
             else:
-                pixels = _compared(encoded, sources, mask, compare, limits, clips)
+                pixels = _edit_pixels(encoded, sources, mask, preprocess_edit, limits, clips)
         return _Prepared(row, digest, pixels, sources_digest)
 
     fetches = (
@@ -197,22 +207,26 @@ def _digest_beside(sources: Sequence[bytes], mask: bytes | None) -> str | None:
     return digest if mask is None else basis_of(digest or "", digest_of([mask]))
 
 
-def _compared(
+def _edit_pixels(
     encoded: Sequence[bytes],
     sources: Sequence[bytes],
     mask: bytes | None,
-    compare: Compare,
+    preprocess: PreprocessEdit,
     limits: ImageLimits,
     clips: Clips,
 ) -> list[Any] | RowError:
-    """What comparing makes of each of a row's images beside all of its sources."""
+    """What the preprocessing makes of each of a row's images with its source and its mask."""
     before = _all_within(_images(sources, limits, STANDARD), limits, "source")
     where = None if mask is None else decode_bytes(mask, limits)
     if isinstance(before, RowError):
         return of_edit(before, "source")
     if isinstance(where, RowError):
         return of_edit(where, "mask")
-    return _row_pixels(encoded, lambda image: compare(image, before, where), None, limits, clips)
+    if len(before) > 1:
+        found = f"{len(before)} pictures in the row, where metrics look at one"
+        return of_edit(RowError("too_many_images", f"{found}; keep the one that the image was edited from"), "source")
+    edit = Edit(before[0], where)
+    return _row_pixels(encoded, lambda image: preprocess(image, edit), None, limits, clips)
 
 
 def _video_pixels(

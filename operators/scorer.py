@@ -31,8 +31,8 @@ from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
 from plumbline.operators.stages.graph import (
     GraphNode,
-    check_clips,
     check_models,
+    check_shown,
     make_nodes,
     need_sources,
     require_comparison,
@@ -147,7 +147,7 @@ class Scorer:
             for name, metric in config.metrics.items()
         }
         nodes = make_nodes(self.metrics)
-        check_clips(nodes, config.models, config.clips)
+        check_shown(nodes, config.models, config.clips)
         self.nodes = [_loaded(node, config) for node in nodes]
         self.pack = PackIndex(schemas.QUESTIONS.empty_table() if pack is None else pack)
         self.written = written
@@ -194,8 +194,8 @@ class Scorer:
         comparing = need_sources({name: self.metrics[name] for name in wanted})
         if comparing and not given:
             raise ConfigError(
-                f"sources: {' and '.join(comparing)} compares edited images with their sources; give the image "
-                "that each was edited from"
+                f"sources: {' and '.join(comparing)} looks at what images were edited from; give the image that "
+                "each was edited from"
             )
         if given:
             require_comparison(wanted, comparing)

@@ -12,7 +12,7 @@ from plumbline.operators.metrics.answered import Rating
 from plumbline.operators.metrics.reply_forms import Replies, integer, record, string
 from plumbline.operators.metrics.worded import Worded
 from plumbline.operators.metrics.writer import digest
-from plumbline.operators.metrics.writing import ReplySampling, UnreadableReply, Writing, ask
+from plumbline.operators.metrics.writing import ReplySampling, UnreadableReply, Writing, ask, read_each
 from plumbline.operators.models.calls import Request
 
 AGAIN = "That reply could not be read: {error}. Write the whole reply again, in exactly the form that was asked for."
@@ -35,6 +35,15 @@ class Scale(NamedTuple):
     """What it rates: a key of the reply, and of the verdict's ratings."""
     low: int
     high: int
+
+
+class Asked(NamedTuple):
+    """One question to a judge."""
+
+    text: str
+    scales: Sequence[Scale]
+    view: int = 0
+    """The place, among the metric's views, of what it is about."""
 
 
 class Verdict(NamedTuple):
@@ -79,6 +88,17 @@ class JudgedConfig(Worded):
     def verdict(self, text: str, scales: Sequence[Scale], check: Check = accept) -> Writing[Verdict]:
         """The program of one verdict: `text` says what is to be judged, the form is put below it."""
         return (yield from ask(self.verdict_request(text, scales), self.verdict_reader(scales, check), again=AGAIN))
+
+    def verdicts(self, asked: Sequence[Asked]) -> Writing[Verdict]:
+        """The program of one verdict of several replies, to questions that are asked side by side."""
+        requests = [self.verdict_request(one.text, one.scales)._replace(view=one.view) for one in asked]
+        read = yield from read_each(requests, [self.verdict_reader(one.scales) for one in asked], again=AGAIN)
+        for verdict in read:
+            if isinstance(verdict, UnreadableReply):
+                raise verdict
+        replies = [verdict for verdict in read if isinstance(verdict, Verdict)]
+        rationale = " ".join(verdict.rationale for verdict in replies if verdict.rationale)
+        return Verdict(tuple(rating for verdict in replies for rating in verdict.ratings), rationale)
 
     def verdict_request(self, text: str, scales: Sequence[Scale]) -> Request:
         """What a verdict is asked for with."""

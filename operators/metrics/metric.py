@@ -21,6 +21,11 @@ Each choice's likelihood is divided by that about the grey image. So are languag
 content (Zhao et al. 2021, Calibrate Before Use); no released metric has it."""
 
 
+View = Literal["result", "source", "edit"]
+"""What a model is shown in one question: the image that is scored, the source that it was edited from, or both as an
+`edit`, the source first."""
+
+
 def with_prior(chain: tuple[str, ...], prior: Prior | None) -> tuple[str, ...]:
     """The chain, with the stage that gives the prior before the answers."""
     place = chain.index("answers")
@@ -67,6 +72,8 @@ class Metric(Checked, ABC):
     story: ClassVar[str] = ""
     """What it does, for a newcomer; completes a sentence that begins with its name."""
 
+    views: ClassVar[tuple[View, ...]] = ("result",)
+    """What it looks at; its programs name the view that a request is about by its place here (Request.view)."""
     role_keys: ClassVar[tuple[str, ...]] = ("model",)
     """Its keys that name a role among the sweep's models."""
     ranks: ClassVar[bool] = True
@@ -97,6 +104,11 @@ class Metric(Checked, ABC):
     def shown(self) -> Ablation | None:
         """What its models see in place of the images, where that is something else."""
         return None if self.ablation == "shuffled_words" else self.ablation
+
+    @property
+    def needs_sources(self) -> bool:
+        """Whether it looks at the sources of edited images."""
+        return self.views != ("result",)
 
     def worded(self, text: str) -> str:
         """A text that a model is asked, or compares with an image, in the order of words in which it gets it."""

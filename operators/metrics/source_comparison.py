@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from plumbline.operators.metrics.answered import Scored
-from plumbline.operators.metrics.metric import Evidence, Metric
+from plumbline.operators.metrics.metric import Evidence, Metric, View
 
 Comparison = Literal["l1", "l2", "ssim"]
 
@@ -20,6 +20,7 @@ class SourceComparisonConfig(Metric):
     kind: Literal["source_comparison"] = "source_comparison"
     story: ClassVar[str] = "compares an edited image with its source, whatever the instruction"
     chain: ClassVar[tuple[str, ...]] = ("source_comparisons", "scores")
+    views: ClassVar[tuple[View, ...]] = ("edit",)
     role_keys: ClassVar[tuple[str, ...]] = ()
     ranks: ClassVar[bool] = False
     comparison: Comparison

@@ -24,6 +24,7 @@ KINDS = Extensions[type[Metric]](
         "llmscore": "plumbline.operators.metrics.llmscore:LlmScoreConfig",
         "sentence_matching": "plumbline.operators.metrics.sentence_matching:SentenceMatchingConfig",
         "viescore": "plumbline.operators.metrics.viescore:VieScoreConfig",
+        "viescore_edit": "plumbline.operators.metrics.viescore:VieScoreEditConfig",
         "gpt4v_eval": "plumbline.operators.metrics.gpt4v_eval:Gpt4vEvalConfig",
         "vpeval": "plumbline.operators.metrics.vpeval:VpevalConfig",
         "rendered_text": "plumbline.operators.metrics.rendered_text:RenderedTextConfig",

@@ -67,8 +67,10 @@ class Request(NamedTuple):
     system: str | None = None
     """What a service is told before the conversation; a model whose weights run here has it above the first message."""
     image_last: bool = False
-    """Whether a service is shown the image behind the first message's text; a model whose weights run here sees it
+    """Whether a service is shown the images behind the first message's text; a model whose weights run here sees them
     first."""
+    view: int = 0
+    """Which of its metric's views it is about; no model reads it."""
 
     @property
     def spoken(self) -> tuple[Message, ...]:
@@ -121,8 +123,15 @@ class ImageModel(Protocol):
         """Preprocessed images as what the next call reads of them, computed once for each."""
 
 
+class SeveralImagesModel(ImageModel, Protocol):
+    """A model that is shown several images in one question."""
+
+    def preprocess_several(self, images: Sequence[Image.Image]) -> Any:
+        """RGB images that stand one after another before the text, made ready for `encode` as one."""
+
+
 class ImageRequest(NamedTuple):
-    """A conversation about one image, which stands before its first message."""
+    """A conversation about one image, or several that go as one, which stand before its first message."""
 
     image: int
     """Index into the images of the call."""

@@ -79,6 +79,8 @@ class Family(Generic[Config]):
     """Of such a family, the names of the numbers that its number is made of."""
     films: bool = False
     """Whether it looks at videos as wholes and at nothing else."""
+    several: bool = False
+    """Whether all its models are shown several images in one question, where no `profile` says so."""
     precise: bool = False
     """Whether `dtype=auto` is float32 on a GPU too."""
     version: Callable[[Fields], int] = lambda fields: 1

@@ -80,6 +80,14 @@ def takes_videos(config: ModelConfig) -> bool:
     return family.films or (family.profile is not None and find_vqa_profile(config).films)
 
 
+def takes_several_images(config: ModelConfig) -> bool:
+    """Whether the model is shown several images in one question; raises ModelError where its config.json cannot be
+    read.
+    """
+    family = FAMILIES[config.family]
+    return family.several or (family.profile is not None and find_vqa_profile(config).several)
+
+
 def _read_config(part: Part, family: str) -> Fields:
     """The checkpoint's config.json, which must be of the family."""
     fields = FAMILIES[family].read(part)

@@ -40,6 +40,8 @@ class VqaProfile:
     """Whether the released code pads an image to a square before anything else."""
     films: bool = False
     """Whether its models take the frames of a video as one video."""
+    several: bool = False
+    """Whether its models are shown several images in one question."""
     version: int = 1
     """Raised when its results change; cells of version 1 were computed before this was in their keys."""
 

@@ -9,7 +9,7 @@ from plumbline.operators.models.calls import Call
 from plumbline.operators.models.engines.thinking import LIKELIHOOD
 from plumbline.operators.models.families import FAMILIES, serving
 from plumbline.operators.models.model import ModelConfig
-from plumbline.operators.models.resolution import takes_videos
+from plumbline.operators.models.resolution import takes_several_images, takes_videos
 from plumbline.operators.stages.stage import Stage
 from plumbline.operators.stages.table import STAGES
 from plumbline.operators.videos import Clips
@@ -19,8 +19,8 @@ class GraphNode(NamedTuple):
     """One stage with the models that it loads."""
 
     name: str
-    """The stage, the role of its own model where it has one, and what it is shown in place of the images where that is
-    so: `answers:vqa`, `answers:vqa:blank_images`."""
+    """The stage, the role of its own model where it has one, and what it is shown where that is not the images alone:
+    `answers:vqa`, `answers:vqa:blank_images`, `inspections:judge:edit+result`."""
     stage: type[Stage]
     roles: Mapping[str, str]
     """By the metrics' keys; its own model first."""
@@ -53,8 +53,8 @@ def check_models(nodes: Sequence[GraphNode], models: Mapping[str, ModelConfig]) 
 
 
 def need_sources(metrics: Mapping[str, Metric]) -> list[str]:
-    """The names of those metrics that compare edited images with their sources."""
-    return [name for name, metric in metrics.items() if any(STAGES[stage].compares for stage in metric.chain)]
+    """The names of those metrics that look at the sources of edited images."""
+    return [name for name, metric in metrics.items() if metric.needs_sources]
 
 
 def require_comparison(wanted: Collection[str], comparing: Collection[str]) -> None:
@@ -66,23 +66,45 @@ def require_comparison(wanted: Collection[str], comparing: Collection[str]) -> N
         )
 
 
-def check_clips(nodes: Sequence[GraphNode], models: Mapping[str, ModelConfig], clips: Clips) -> None:
-    """Raises ConfigError where rows are to be shown as videos to a model that takes images alone, or as images to one
-    that takes videos alone.
+def check_shown(nodes: Sequence[GraphNode], models: Mapping[str, ModelConfig], clips: Clips) -> None:
+    """Raises ConfigError where a model is to be shown what it does not take: videos, images alone, or several images in
+    one question.
     """
-    looking = [next(iter(node.roles.values())) for node in nodes if node.stage.decodes and node.roles]
-    for role in looking:
-        if clips.shown != "video" and FAMILIES[models[role].family].films:
-            raise ConfigError(
-                f"clips.shown: the role {role!r} is a {models[role].family}, which looks at a video as a whole, and "
-                f"clips.shown={clips.shown}; set clips.shown=video and clips.rate=2"
-            )
-        if clips.shown == "video" and not takes_videos(models[role]):
-            raise ConfigError(
-                "clips.shown: video wants a model that takes videos (a Qwen2-VL or Qwen2.5-VL of family vlm on "
-                f"engine=transformers, or VideoAlign's), and the role {role!r} is {models[role].checkpoint}; set "
-                "clips.shown=each or clips.shown=grid, or another model"
-            )
+    for node in nodes:
+        if node.stage.decodes and node.roles:
+            role = next(iter(node.roles.values()))
+            _check_views(node, role, models[role], clips)
+            _check_clips(role, models[role], clips)
+
+
+def _check_views(node: GraphNode, role: str, model: ModelConfig, clips: Clips) -> None:
+    """Raises ConfigError where metrics look at sources beside videos, or show them to a model that takes one image."""
+    comparing = need_sources(node.metrics)
+    showing = [name for name, metric in node.metrics.items() if "edit" in metric.views] if node.stage.joins else []
+    if comparing and clips.shown == "video":
+        raise ConfigError(
+            f"clips.shown: metrics.{comparing[0]} looks at images and their sources; set clips.shown=each"
+        )
+    if showing and not takes_several_images(model):
+        raise ConfigError(
+            f"metrics.{showing[0]}: it shows a model the source of an edit and its result in one question, and the "
+            f"role {role!r} is {model.checkpoint}, which takes one image; use a model that takes several, such as a "
+            "Qwen2.5-VL of family vlm, or a service of family openai (docs/edits.md)"
+        )
+
+
+def _check_clips(role: str, model: ModelConfig, clips: Clips) -> None:
+    if clips.shown != "video" and FAMILIES[model.family].films:
+        raise ConfigError(
+            f"clips.shown: the role {role!r} is a {model.family}, which looks at a video as a whole, and "
+            f"clips.shown={clips.shown}; set clips.shown=video and clips.rate=2"
+        )
+    if clips.shown == "video" and not takes_videos(model):
+        raise ConfigError(
+            "clips.shown: video wants a model that takes videos (a Qwen2-VL or Qwen2.5-VL of family vlm on "
+            f"engine=transformers, or VideoAlign's), and the role {role!r} is {model.checkpoint}; set "
+            "clips.shown=each or clips.shown=grid, or another model"
+        )
 
 
 def _check_wanted(node: GraphNode, models: Mapping[str, ModelConfig]) -> None:
@@ -114,7 +136,8 @@ def _check_model(where: str, kind: str, role: str, call: Call, models: Mapping[s
 def node_name(stage: type[Stage], metric: Metric) -> str:
     """The node of a stage that serves the metric; metrics that are shown other images share no pass."""
     role = next(iter(stage.roles(metric).values()), None)
-    return ":".join(filter(None, (stage.name, role, metric.shown if stage.decodes else None)))
+    views = "+".join(metric.views) if metric.needs_sources else None
+    return ":".join(filter(None, (stage.name, role, *((metric.shown, views) if stage.decodes else ()))))
 
 
 def _shared_roles(stage: type[Stage], metrics: Mapping[str, Metric]) -> dict[str, str]:

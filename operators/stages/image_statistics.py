@@ -1,7 +1,7 @@
 """The image_statistics stage: what every image is like, measured of its pixels without a model."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -9,10 +9,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from plumbline.operators import rows, schemas
-from plumbline.operators.images import PreparedImages
+from plumbline.operators.images import Edit, PreparedImages
 from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
 from plumbline.operators.stages.images import AnyPrompt, ImagesStage
-from plumbline.operators.stages.stage import StageOptions
 
 LONGEST_SIDE = 512
 """Pixels to which a larger image is made smaller first, so that edges are compared at one scale and cost the same."""
@@ -66,10 +65,7 @@ class ImageStatisticsStage(ImagesStage):
     needs = ImageStatisticConfig
     encodes = False
 
-    def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
-        self.options = options
-
-    def preprocess(self, image: Image.Image) -> PixelStatistics:
+    def preprocess(self, image: Image.Image, edit: Edit | None = None) -> PixelStatistics:
         return pixel_statistics(image)
 
     def measure(self, images: PreparedImages, asked: Mapping[str, AnyPrompt]) -> Mapping[str, pa.Table]:

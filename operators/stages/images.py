@@ -10,7 +10,8 @@ from PIL import Image
 from plumbline.operators.batches import BatchSize
 from plumbline.operators.errors import RowError
 from plumbline.operators.image_rows import ImageRow, identify, image_records
-from plumbline.operators.images import PreparedImages, prepare_images
+from plumbline.operators.images import Edit, PreparedImages, prepare_images
+from plumbline.operators.metrics.metric import View
 from plumbline.operators.rows import basis_of, with_kept
 from plumbline.operators.stages.stage import Inputs, RowStage, StageOptions
 
@@ -36,6 +37,12 @@ class AnyPrompt(NamedTuple):
 def basis_beside(basis: str | None, sources: str | None) -> str | None:
     """What a row stands on, with the digest of its sources and mask where the stage looks at them."""
     return basis if sources is None or basis is None else basis_of(basis, sources)
+
+
+def shown_in(view: View, image: Image.Image, edit: Edit | None) -> list[Image.Image]:
+    """The pictures of a view, in the order in which they are shown; the edit is there where any view has a source."""
+    source = [] if edit is None or view == "result" else [edit.source]
+    return source if view == "source" else [*source, image]
 
 
 class KeptRows(NamedTuple):
@@ -70,7 +77,8 @@ class ImagesStage(RowStage):
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         self.metrics = metrics
-        self.model: Any = models[next(key for key in self.calls if key in models)]
+        self.views: tuple[View, ...] = next((metric.views for metric in metrics.values()), ("result",))
+        self.model: Any = next((models[key] for key in self.calls if key in models), None)
         self.options = options
         self.image_batch = BatchSize(options.image_batch)
 
@@ -82,13 +90,9 @@ class ImagesStage(RowStage):
     def measure(self, images: PreparedImages, asked: Mapping[str, Any]) -> Mapping[str, pa.Table]:
         """The tables of these images, by metric; one row for one image, whatever befell it."""
 
-    def preprocess(self, image: Image.Image) -> Any:
-        """One image made ready for the model."""
+    def preprocess(self, image: Image.Image, edit: Edit | None = None) -> Any:
+        """One image made ready for the model; `edit` is there where the metrics look at sources."""
         return self.model.preprocess(image)
-
-    def compare(self, image: Image.Image, sources: Sequence[Image.Image], mask: Image.Image | None) -> Any:
-        """One image beside those that it was edited from, made ready; of a stage that `compares`."""
-        raise NotImplementedError
 
     def preprocess_video(self, frames: Sequence[Image.Image], seconds: float) -> Any:
         """The frames of one video made ready for the model, each standing for so many seconds of it."""
@@ -115,7 +119,7 @@ class ImagesStage(RowStage):
             limits=self.options.limits,
             clips=self.options.clips,
             preprocess_video=self.preprocess_video if self.calls else None,
-            compare=self.compare if self.compares else None,
+            preprocess_edit=self.preprocess if any(view != "result" for view in self.views) else None,
             masked=self.masks,
             fetch=self.options.fetch,
             is_known=is_kept,

@@ -10,7 +10,7 @@ from PIL import Image
 from plumbline.operators import rows, schemas
 from plumbline.operators.batches import isolate
 from plumbline.operators.errors import RowError
-from plumbline.operators.images import PreparedImages
+from plumbline.operators.images import Edit, PreparedImages
 from plumbline.operators.metrics.modules import Look, LookResult
 from plumbline.operators.models.calls import DetectionModel, LikelihoodModel, Question, ReadingModel, Usage, Wanted
 from plumbline.operators.stages.answers import AskingMetric, QuestionedImagesStage, QuestionIndex, ShardAnswers
@@ -58,7 +58,7 @@ class ModulesStage(QuestionedImagesStage):
         super().__init__(metrics, models, options)
         self.models = models
 
-    def preprocess(self, image: Image.Image) -> Image.Image:
+    def preprocess(self, image: Image.Image, edit: Edit | None = None) -> Image.Image:
         """The image itself: what three models make of each image of a shard would fill the memory."""
         return image
 

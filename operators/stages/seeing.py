@@ -12,31 +12,31 @@ from plumbline.operators import rows
 from plumbline.operators.batches import BatchSize, in_windows
 from plumbline.operators.errors import RowError
 from plumbline.operators.image_rows import ImageRow
-from plumbline.operators.images import PreparedImages
+from plumbline.operators.images import Edit, PreparedImages
 from plumbline.operators.metrics.writing import Writing
 from plumbline.operators.models.calls import ImageRequest, Usage
-from plumbline.operators.stages.images import ImagesStage, PromptBasis
+from plumbline.operators.stages.images import ImagesStage, PromptBasis, basis_beside, shown_in
 from plumbline.operators.stages.programs import ProgramRequest, Ran, Reply, generate_from_images, run_programs
 from plumbline.operators.stages.stage import StageOptions
 
 
 class Shown(NamedTuple):
-    """An image as the model is shown it."""
+    """An image as the model is shown it, in every view of the metrics."""
 
     width: int
     """Of the image as it was decoded, in pixels."""
     height: int
-    pixels: Any
-    """What the model's preprocessing made of it."""
+    views: tuple[Any, ...]
+    """What the model's preprocessing made of each view."""
 
 
 class Encoded(NamedTuple):
     """Images that a model has encoded together."""
 
     features: list[Any]
-    places: Mapping[int, int]
-    """By image of the shard, its place among the features."""
-    errors: Mapping[int, RowError]
+    places: dict[int, int]
+    """By image of the shard, the place of its first view among the features; its other views follow."""
+    errors: dict[int, RowError]
     """Of the images that could not be encoded."""
 
 
@@ -56,6 +56,8 @@ class SeeingStage(ImagesStage):
     The tables' metadata has what the model's calls took, for all the metrics together (rows.with_usage).
     """
 
+    joins = True
+
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         super().__init__(metrics, models, options)
         self.side_by_side = self.model.side_by_side
@@ -68,15 +70,24 @@ class SeeingStage(ImagesStage):
     def columns(self, said: Sequence[Any], shown: Sequence[Shown]) -> dict[str, Any]:
         """The columns that what it says of a row's images fills."""
 
-    def preprocess(self, image: Image.Image) -> Shown:
-        return Shown(image.width, image.height, self.model.preprocess(image))
+    def preprocess(self, image: Image.Image, edit: Edit | None = None) -> Shown:
+        views = tuple(self._pixels(shown_in(view, image, edit)) for view in self.views)
+        return Shown(image.width, image.height, views)
 
     def preprocess_video(self, frames: Sequence[Image.Image], seconds: float) -> Shown:
-        return Shown(frames[0].width, frames[0].height, self.model.preprocess_video(frames, seconds))
+        return Shown(frames[0].width, frames[0].height, (self.model.preprocess_video(frames, seconds),))
+
+    def _pixels(self, pictures: Sequence[Image.Image]) -> Any:
+        return self.model.preprocess(*pictures) if len(pictures) == 1 else self.model.preprocess_several(pictures)
+
+    def _encode(self, images: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """What the model makes of every view of each image."""
+        made = iter(self.model.encode([pixels for views in images for pixels in views]))
+        return [tuple(next(made) for _ in views) for views in images]
 
     def measure(self, images: PreparedImages, asked: Mapping[str, PromptBasis]) -> Mapping[str, pa.Table]:
         row_of = [row for row, count in zip(images.rows, images.counts, strict=True) for _ in range(count)]
-        pixels = [shown.pixels for shown in images.pixels]
+        pixels = [shown.views for shown in images.pixels]
         size = BatchSize(len(pixels)) if self.side_by_side else self.image_batch
         said: dict[tuple[str, int], Any] = {}
         usages: list[Usage] = []
@@ -89,7 +100,7 @@ class SeeingStage(ImagesStage):
             said.update({(one.metric, one.image): result for one, result in zip(seen, results, strict=True)})
             said.update({(name, image): error for name in asked for image, error in encoded.errors.items()})
 
-        in_windows(self.model.encode, pixels, size, use)
+        in_windows(self._encode, pixels, size, use)
         usage = reduce(Usage.plus, usages, Usage())
         return {name: rows.with_usage(self._table(images, name, asked[name], said), usage) for name in asked}
 
@@ -97,7 +108,8 @@ class SeeingStage(ImagesStage):
         self, images: PreparedImages, metric: str, asked: PromptBasis, said: Mapping[tuple[str, int], Any]
     ) -> pa.Table:
         records, first = [], 0
-        for row, digest, error, count in zip(images.rows, images.digests, images.errors, images.counts, strict=True):
+        of_rows = zip(images.rows, images.digests, images.sources, images.errors, images.counts, strict=True)
+        for row, digest, source, error, count in of_rows:
             of_row = range(first, first := first + count)
             results = [said[metric, image] for image in of_row]
             failed = error or next((result for result in results if isinstance(result, RowError)), None)
@@ -105,23 +117,29 @@ class SeeingStage(ImagesStage):
                 records.append(row.row(error=rows.error_value(failed), image_digest=digest))
                 continue
             columns = self.columns(results, [images.pixels[image] for image in of_row])
-            records.append(row.row(**columns, image_digest=digest, basis=asked.basis(row.prompt_id)))
+            basis = basis_beside(asked.basis(row.prompt_id), source)
+            records.append(row.row(**columns, image_digest=digest, basis=basis))
         return rows.table(records, self.schema)
 
 
 def _encoded(first: int, made: Sequence[Any]) -> Encoded:
-    """What was made of the images from the one numbered `first` on."""
-    results = dict(enumerate(made, first))
-    features = {image: one for image, one in results.items() if not isinstance(one, RowError)}
-    errors = {image: one for image, one in results.items() if isinstance(one, RowError)}
-    return Encoded(list(features.values()), {image: place for place, image in enumerate(features)}, errors)
+    """What was made of the views of the images from the one numbered `first` on."""
+    encoded = Encoded([], {}, {})
+    for image, views in enumerate(made, first):
+        if isinstance(views, RowError):
+            encoded.errors[image] = views
+        else:
+            encoded.places[image] = len(encoded.features)
+            encoded.features.extend(views)
+    return encoded
 
 
 def write_about(model: Any, encoded: Encoded, seen: Sequence[Seen], programs: Sequence[Writing[Any]]) -> Ran[Any]:
     """Runs a program about each of the images."""
 
     def answer(asked: Sequence[ProgramRequest]) -> Sequence[Reply]:
-        requests = [ImageRequest(encoded.places[seen[one.program].image], one.request) for one in asked]
+        places = [encoded.places[seen[one.program].image] + one.request.view for one in asked]
+        requests = [ImageRequest(place, one.request) for place, one in zip(places, asked, strict=True)]
         return generate_from_images(model, encoded.features, requests)
 
     return run_programs(programs, answer)

@@ -11,7 +11,7 @@ from PIL import Image
 from plumbline.operators import rows, schemas
 from plumbline.operators.batches import isolate
 from plumbline.operators.errors import RowError
-from plumbline.operators.images import PreparedImages
+from plumbline.operators.images import Edit, PreparedImages
 from plumbline.operators.models.calls import Compared, Measure, Pair, PixelRule, SimilarityModel
 from plumbline.operators.models.family import Family
 from plumbline.operators.stages.images import ImagesStage
@@ -94,7 +94,7 @@ class SimilaritiesStage(ImagesStage):
         self.rules = sorted({metric.pixels for metric in metrics.values()})
         self._texts = remembered(texts_of)
 
-    def preprocess(self, image: Image.Image) -> Mapping[PixelRule, Any]:
+    def preprocess(self, image: Image.Image, edit: Edit | None = None) -> Mapping[PixelRule, Any]:
         """One image by every rule."""
         return {rule: self.model.preprocess(image, rule) for rule in self.rules}
 

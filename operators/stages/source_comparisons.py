@@ -1,7 +1,7 @@
 """The source_comparisons stage: how like their sources edited images are, by their pixels and without a model."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -10,11 +10,10 @@ from PIL import Image
 
 from plumbline.operators import rows, schemas
 from plumbline.operators.errors import RowError
-from plumbline.operators.image_rows import mask_error
-from plumbline.operators.images import PreparedImages
+from plumbline.operators.image_rows import mask_error, of_edit
+from plumbline.operators.images import Edit, PreparedImages
 from plumbline.operators.metrics.source_comparison import SourceComparisonConfig
 from plumbline.operators.stages.images import AnyPrompt, ImagesStage, basis_beside
-from plumbline.operators.stages.stage import StageOptions
 
 LONGEST_SIDE = 1024
 """Pixels to which a larger source is made smaller first, and the edited image with it, so that all cost the same."""
@@ -51,8 +50,8 @@ def compare_with_source(
     scale = min(LONGEST_SIDE / max(source.size), 1)
     width, height = (max(round(side * scale), 1) for side in source.size)
     if min(width, height) < SMALLEST_SIDE:
-        found = f"a source of {source.width}x{source.height} pixels, where the comparison needs {SMALLEST_SIDE} a side"
-        return RowError("image_too_small", f"{found}; use a larger one")
+        found = f"{source.width}x{source.height} pixels, where the comparison needs {SMALLEST_SIDE} a side"
+        return of_edit(RowError("image_too_small", f"{found}; use a larger one"), "source")
     kept = np.ones((height, width), bool) if mask is None else _outside(mask, source, (width, height))
     if isinstance(kept, RowError):
         return kept
@@ -114,19 +113,11 @@ class SourceComparisonsStage(ImagesStage):
     counted = "none"
     needs = SourceComparisonConfig
     encodes = False
-    compares = True
     masks = True
 
-    def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
-        self.options = options
-
-    def compare(
-        self, image: Image.Image, sources: Sequence[Image.Image], mask: Image.Image | None
-    ) -> SourceComparison | RowError:
-        if len(sources) > 1:
-            found = f"{len(sources)} sources in the row, where the metric compares with one"
-            return RowError("too_many_images", f"{found}; keep one")
-        return compare_with_source(image, sources[0], mask)
+    def preprocess(self, image: Image.Image, edit: Edit | None = None) -> SourceComparison | RowError:
+        assert edit is not None, "its metrics look at sources"
+        return compare_with_source(image, *edit)
 
     def measure(self, images: PreparedImages, asked: Mapping[str, AnyPrompt]) -> Mapping[str, pa.Table]:
         measured = iter(images.pixels)

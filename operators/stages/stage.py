@@ -107,10 +107,10 @@ class Stage(ABC):
     """Whether its model encodes every image once, whatever is asked about it."""
     decodes: ClassVar[bool] = False
     """Whether it looks at the images of the shard's rows itself, so that `clips` decide its result."""
-    compares: ClassVar[bool] = False
-    """Whether it looks at the sources of edited images too: the images that they were edited from."""
     masks: ClassVar[bool] = False
     """Whether it leaves out what the masks of edits cover, where the rows have any."""
+    joins: ClassVar[bool] = False
+    """Whether its model is shown all images of a view in one question."""
     words: ClassVar[bool] = False
     """Whether its model is given texts in the metric's order of words (Metric.worded)."""
     reads_rows: ClassVar[bool] = True

@@ -227,7 +227,13 @@ def recipes_of(name: str, metric: Metric, nodes: Sequence[Node], clips: Clips, p
             config["clips"] = clips.semantic()
         reads = (recipes[read] for read in stage.reads(metric))
         recipes[stage.name] = make_recipe(
-            stage.name, stage.version, config, *reads, node=node.name, metric=name, compares=stage.compares
+            stage.name,
+            stage.version,
+            config,
+            *reads,
+            node=node.name,
+            metric=name,
+            compares=stage.decodes and metric.needs_sources,
         )
     return recipes
 

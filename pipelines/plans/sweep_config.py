@@ -81,7 +81,7 @@ class SweepConfig(Checked):
         if not self.benchmark.columns.sources:
             for name in need_sources(self.metrics):
                 raise ConfigError(
-                    f"metrics.{name}: it compares edited images with their sources; name the column that holds these "
+                    f"metrics.{name}: it looks at the sources of edited images; name the column that holds these "
                     "by benchmark.columns.source, or their addresses by benchmark.columns.source_uri (docs/edits.md)"
                 )
         self.cluster.check_pools(STAGES, self.models)

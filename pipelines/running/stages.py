@@ -11,6 +11,7 @@ from plumbline.operators.errors import RowError
 from plumbline.operators.image_decoding import ImageLimits
 from plumbline.operators.image_rows import BESIDE
 from plumbline.operators.metrics.ablation import shown_instead
+from plumbline.operators.stages.graph import need_sources
 from plumbline.operators.stages.stage import Inputs, RowStage, StageOptions, StaleInput, Upstream
 from plumbline.operators.stages.table import STAGES
 from plumbline.operators.videos import Clips
@@ -111,7 +112,7 @@ class NodeStage:
             return pa.table({})
         if self.stage.over == "prompts":
             return read_prompts(shard)
-        if not self.stage.compares:
+        if not need_sources(self.node.metrics):
             return self._shown(read_shard(shard, IMAGE_COLUMNS))
         images = read_shard(shard, (*IMAGE_COLUMNS, *BESIDE))
         return self._shown(with_pictures(images, self.context.prompt_shards))

@@ -13,7 +13,7 @@ from plumbline.operators.errors import ConfigError, SourceError, install
 from plumbline.operators.metrics.metric import Metric, PackedMetric, WantingMetric
 from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
 from plumbline.operators.rewards.combination import REWARD, Combination, Reward
-from plumbline.operators.stages.graph import check_clips, make_nodes, need_sources
+from plumbline.operators.stages.graph import check_shown, make_nodes, need_sources
 from plumbline.operators.wires.wire import MetricAnswer, Need, ScoreRequest, Served
 from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.cells.cells import digest
@@ -48,7 +48,7 @@ def find_nodes(config: ServeConfig) -> list[Node]:
         for name, metric in config.metrics.items()
     }
     nodes = make_nodes(metrics)
-    check_clips(nodes, config.models, config.clips)
+    check_shown(nodes, config.models, config.clips)
     on_gpu = config.num_gpus > 0
     return [
         Node(

@@ -9,7 +9,7 @@ from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics.metric import takes_questions
 from plumbline.operators.models.resolution import find_vqa_profile
 from plumbline.operators.models.vqa_profiles import VqaProfile
-from plumbline.operators.stages.graph import check_clips, make_nodes
+from plumbline.operators.stages.graph import check_shown, make_nodes
 from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.cells.store import Store, open_store
 from plumbline.pipelines.maintenance.working_sweeps import deletions
@@ -128,5 +128,5 @@ def with_model_defaults(config: SweepConfig) -> SweepConfig:
         return find_vqa_profile(config.models[role])
 
     metrics = {name: metric.settled(profile_of) for name, metric in config.metrics.items()}
-    check_clips(make_nodes(metrics), config.models, config.clips)
+    check_shown(make_nodes(metrics), config.models, config.clips)
     return replace(config, metrics=metrics)

@@ -97,7 +97,7 @@ def test_a_source_that_cannot_be_used_is_an_error_that_names_it(tmp_path: Path) 
     assert tables["scores"]["score"].isna().all()
     errors = tables["errors"].sort_values("row")
     assert errors["kind"].tolist() == ["corrupt_image", "missing_image", "image_too_large", "image_too_small"]
-    assert all("source" in message for message in errors["message"])
+    assert all(message.startswith("the source of the edit: ") for message in errors["message"])
 
 
 def test_a_mask_leaves_the_pixels_outside_it(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_a_mask_without_a_source_is_refused(tmp_path: Path) -> None:
 def test_two_sources_are_not_compared_with(tmp_path: Path) -> None:
     scorer = Scorer(ScorerConfig(models={}, metrics={"l1": SourceComparisonConfig(comparison="l1")}))
     (row,) = scorer.score(noise(1), "an edit", sources=[[noise(1), noise(2)]]).to_pylist()
-    assert row["score"] is None and row["error"]["message"].startswith("2 sources in the row")
+    assert row["score"] is None and row["error"]["message"].startswith("the source of the edit: 2 pictures")
 
 
 def test_a_bad_source_costs_the_metrics_that_look_at_it_alone(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from plumbline.operators.models.model import ResolvedModel
 
-OPENAI = VqaProfile(name="openai", asks=FIRST_TOKEN)
+OPENAI = VqaProfile(name="openai", asks=FIRST_TOKEN, several=True)
 TRANSIENT = (408, 409, 429)
 """Answers beside the 5xx that another attempt may better; the SDK has made its attempts by the time they show."""
 SPENT = ("insufficient_quota", "billing_hard_limit_reached")
@@ -126,25 +126,34 @@ class OpenAiModel:
         """
         return self._each([HttpRequest(self._arguments(request), self._generation) for request in requests])
 
-    def preprocess(self, image: "Image.Image") -> bytes:
+    def preprocess(self, image: Image.Image) -> tuple[bytes, ...]:
         """The image encoded anew, as PNG, which keeps every pixel, or as JPEG."""
+        return self.preprocess_several([image])
+
+    def preprocess_several(self, images: Sequence[Image.Image]) -> tuple[bytes, ...]:
+        """Images that stand one after another, each encoded anew."""
+        return tuple(map(self._encoded, images))
+
+    def _encoded(self, image: Image.Image) -> bytes:
         stream = io.BytesIO()
         options = {"compress_level": 1} if self.config.image_format == "png" else {"quality": 95, "subsampling": 0}
         image.save(stream, self.config.image_format, **options)
         return stream.getvalue()
 
-    def encode(self, pixels: Sequence[bytes]) -> list[str]:
+    def encode(self, pixels: Sequence[tuple[bytes, ...]]) -> list[tuple[str, ...]]:
         """Encoded images as data URLs; raises HopelessRow for one that is too large to be sent."""
-        return [self._data_url(encoded) for encoded in pixels]
+        return [tuple(map(self._data_url, images)) for images in pixels]
 
     def generate_from_images(
-        self, features: Sequence[str], requests: Sequence[ImageRequest]
+        self, features: Sequence[tuple[str, ...]], requests: Sequence[ImageRequest]
     ) -> list[Generation | RowError]:
-        """As `generate`, each request about its image."""
+        """As `generate`, each request about its image, or its several images."""
         shown = [(request, features[image]) for image, request in requests]
         return self._each([HttpRequest(self._arguments(*one), self._generation) for one in shown])
 
-    def likelihood(self, features: Sequence[str], questions: Sequence[Question]) -> list[list[list[float]] | RowError]:
+    def likelihood(
+        self, features: Sequence[tuple[str, ...]], questions: Sequence[Question]
+    ) -> list[list[list[float]] | RowError]:
         """The log-probability of every choice as the first token of the answer, and 0 for its end, which is not told.
 
         A question has an error where one of its choices is not among the TOP_TOKENS likeliest, whatever their case and
@@ -161,7 +170,7 @@ class OpenAiModel:
         answers = iter(self._each(http_requests))
         return [next(answers) if refusal is None else refusal for refusal in refusals]
 
-    def reply(self, features: Sequence[str], questions: Sequence[Question]) -> list[str | RowError]:
+    def reply(self, features: Sequence[tuple[str, ...]], questions: Sequence[Question]) -> list[str | RowError]:
         """The model's own answer to every question."""
         http_requests = [
             HttpRequest(self._question(features, question, LONGEST_REPLY), self._generation) for question in questions
@@ -174,8 +183,10 @@ class OpenAiModel:
     def preflight(self, call: Call) -> None:
         """One request for a token, in the form of the call; raises ModelError where it has no answer of that form."""
         grey = Image.new("RGB", (64, 64), "grey")
-        image = None if call == "generate" else self._data_url(self.preprocess(grey))
-        arguments = self._arguments(Request((Message("user", "Answer yes or no: yes?"),), 1), image) | {"max_tokens": 1}
+        (images,) = [()] if call == "generate" else self.encode([self.preprocess(grey)])
+        arguments = self._arguments(Request((Message("user", "Answer yes or no: yes?"),), 1), images) | {
+            "max_tokens": 1
+        }
         tells = call == "likelihood"
         trial = HttpRequest(
             {**arguments, **(LOGPROBS if tells else {})}, partial(self._logprobs, []) if tells else self._choice
@@ -192,7 +203,7 @@ class OpenAiModel:
             raise HopelessRow(RowError("image_too_large", f"the image takes {size}; {smaller}make it smaller"))
         return f"data:image/{image_format};base64,{b64encode(encoded).decode()}"
 
-    def _question(self, features: Sequence[str], question: Question, max_tokens: int) -> dict[str, Any]:
+    def _question(self, features: Sequence[tuple[str, ...]], question: Question, max_tokens: int) -> dict[str, Any]:
         request = Request((Message("user", question.text),), max_tokens)
         return self._arguments(request, features[question.image])
 
@@ -247,15 +258,15 @@ class OpenAiModel:
         self.limit_name = "max_completion_tokens"
         return create(**_with_limit_as(self.limit_name, arguments))
 
-    def _arguments(self, request: Request, image: str | None = None) -> dict[str, Any]:
-        """What is sent for a request; an image, as a data URL, stands in its first message."""
+    def _arguments(self, request: Request, images: Sequence[str] = ()) -> dict[str, Any]:
+        """What is sent for a request; images, as data URLs, stand in its first message."""
         first, *others = request.messages
         thought = self.config.thinking_tokens if self.config.thinking == "allowed" else 0
         arguments: dict[str, Any] = {
             "model": self.name,
             "messages": [
                 *([] if request.system is None else [{"role": "system", "content": request.system}]),
-                _shown(first, image, last=request.image_last),
+                _shown(first, images, last=request.image_last),
                 *({"role": turn.role, "content": turn.text} for turn in others),
             ],
             "max_tokens": request.max_tokens + thought,
@@ -357,12 +368,12 @@ class OpenAiModel:
         return without_secrets(" ".join(_without_key(words, self.client.api_key).split()))[:300]
 
 
-def _shown(message: Message, image: str | None, *, last: bool = False) -> dict[str, Any]:
-    if image is None:
+def _shown(message: Message, images: Sequence[str], *, last: bool = False) -> dict[str, Any]:
+    if not images:
         return {"role": message.role, "content": message.text}
-    picture = {"type": "image_url", "image_url": {"url": image}}
+    pictures = [{"type": "image_url", "image_url": {"url": image}} for image in images]
     text = {"type": "text", "text": message.text}
-    return {"role": message.role, "content": [text, picture] if last else [picture, text]}
+    return {"role": message.role, "content": [text, *pictures] if last else [*pictures, text]}
 
 
 def _with_limit_as(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,10 +13,12 @@ from plumbline.operators.metrics.gecko import GeckoConfig
 from plumbline.operators.metrics.metric import Evidence, Metric
 from plumbline.operators.metrics.similarity import SimilarityConfig
 from plumbline.operators.metrics.tifa import TifaConfig
+from plumbline.operators.metrics.viescore import VieScoreConfig, VieScoreEditConfig
 from plumbline.operators.metrics.vqascore import VqaScoreConfig
 from plumbline.operators.metrics.writing import Put
 from plumbline.operators.models.families import model_config
-from plumbline.operators.stages.graph import check_models, make_nodes
+from plumbline.operators.stages.graph import check_models, check_shown, make_nodes
+from plumbline.operators.videos import Clips
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,6 +135,22 @@ def test_a_model_of_edits_is_no_model_of_images() -> None:
         ConfigError, match=r"metrics\.e: it wants an image compared with its prompt, of a model that ta"
     ):
         check_models(make_nodes({"e": metric}), models)
+
+
+def test_metrics_that_look_at_sources_share_a_pass_of_their_own() -> None:
+    metrics = {"plain": VieScoreConfig(), "edit": VieScoreEditConfig(), "success": VieScoreEditConfig(part="quality")}
+    nodes = {node.name: list(node.metrics) for node in make_nodes(metrics) if node.roles}
+    assert nodes == {"inspections:vlm": ["plain"], "inspections:vlm:edit+result": ["edit", "success"]}
+
+
+def test_a_model_that_takes_one_image_is_refused_for_two() -> None:
+    metrics, served = {"e": VieScoreEditConfig()}, {"family": "openai", "checkpoint": "gpt"}
+    check_shown(make_nodes(metrics), {"vlm": model_config(**served)}, Clips())
+    with pytest.raises(ConfigError, match=r"metrics\.e looks at images and their sources; set clips\.shown=each"):
+        check_shown(make_nodes(metrics), {"vlm": model_config(**served)}, Clips(shown="video"))
+    captioner = {"vlm": model_config(family="captioner", checkpoint="owner/name")}
+    with pytest.raises(ConfigError, match=r"metrics\.e: .* the role 'vlm' is owner/name, which takes one image"):
+        check_shown(make_nodes(metrics), captioner, Clips())
 
 
 def test_two_measures_of_one_model_share_its_pass() -> None:

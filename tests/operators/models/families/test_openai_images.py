@@ -28,7 +28,7 @@ from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, conne
 PICTURES = (tiny.picture(0), tiny.picture(1, width=24, height=64))
 
 
-def features(model: openai.OpenAiModel) -> list[str]:
+def features(model: openai.OpenAiModel) -> list[tuple[str, ...]]:
     return model.encode([model.preprocess(picture) for picture in PICTURES])
 
 
@@ -81,7 +81,7 @@ def test_a_request_may_have_a_system_message_and_show_the_image_behind_its_words
 def test_a_jpeg_is_smaller_and_nearly_the_same(server: Server) -> None:
     noise = Image.fromarray(np.random.default_rng(0).integers(100, 156, (64, 64, 3), dtype=np.uint8))
     png, jpeg = connect(server), connect(server, image_format="jpeg")
-    assert len(jpeg.preprocess(noise)) < len(png.preprocess(noise))
+    assert len(*jpeg.preprocess(noise)) < len(*png.preprocess(noise))
     jpeg.reply(jpeg.encode([jpeg.preprocess(noise)]), [Question(0, "a", ())])
     seen = shown(server.bodies[0])
     assert seen.format == "JPEG"
@@ -93,7 +93,7 @@ def test_an_image_that_is_too_large_to_be_sent_is_refused_alone(
 ) -> None:
     model = connect(server)
     encoded = [model.preprocess(picture) for picture in PICTURES]
-    monkeypatch.setattr(openai, "LARGEST_IMAGE", max(map(len, encoded)) - 1)
+    monkeypatch.setattr(openai, "LARGEST_IMAGE", max(len(*images) for images in encoded) - 1)
     results = isolate(model.encode, encoded)
     (refused,) = [result for result in results if isinstance(result, RowError)]
     assert (refused.kind, refused.retryable) == ("image_too_large", False)
