@@ -19,10 +19,11 @@ COMMAND = Command(
     "names image files; WebDataset tars; a saved Hugging Face dataset; or Parquet, a file, a folder, or a folder per\n"
     "generator. A folder of image files tells their prompts by a table in it (images.csv, metadata.jsonl), by\n"
     "prompts.txt, by a .txt beside each image, or by the images' names: what is taken is printed, and\n"
-    "prompts_from=tables, list, beside or names chooses. metrics=[vqascore,clipscore] chooses metrics, models=shapes\n"
-    "the tiny embedded models, benchmark.columns.prompt=NAME and .generator=NAME what holds prompts and generators\n"
-    "where they are called otherwise than usual, name=NAME how the images are called as a benchmark, and limit=12\n"
-    "the images of the first 12 prompts alone, as a trial.",
+    "prompts_from=tables, list, beside or names chooses. Beside a benchmark's prompts (benchmark=imgedit and\n"
+    "benchmark.prompts=FILE), the images' names are the prompts' ids. metrics=[vqascore,clipscore] chooses metrics,\n"
+    "models=shapes the tiny embedded models, benchmark.columns.prompt=NAME and .generator=NAME what holds prompts and\n"
+    "generators where they are called otherwise than usual, name=NAME how the images are called as a benchmark, and\n"
+    "limit=12 the images of the first 12 prompts alone, as a trial.",
     SweepConfig,
     OF_SWEEPS | {"name": "benchmark.name", "prompts_from": "benchmark.prompts_from"},
     first="images",

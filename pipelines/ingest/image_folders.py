@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
 from plumbline.pipelines.base.storage import Place, readable_errors
@@ -38,6 +38,11 @@ class Folder:
     def foreign(self) -> list[str]:
         """Image files in formats that nothing here decodes."""
         return [name for name in self.names if PurePosixPath(name).suffix[1:].lower() in FOREIGN_IMAGES]
+
+    def inside(self, name: str | None) -> "Folder":
+        """With what lies in inner folders of this name alone, where anything does."""
+        inside = [path for path in self.names if name in PurePosixPath(path).parts[:-1]]
+        return replace(self, names=inside or self.names)
 
     def generator(self, image: str) -> str:
         """Whose an image is: the folder's own name; or that of the folder in it, where it is neither a number nor says

@@ -79,7 +79,7 @@ def _open_source(config: IngestConfig) -> Source:
         return SampleSource(config=config, sample_files=tables, read=read_rows, tell=describe_table)
     folder = config.folder
     told = (
-        FolderTable(place=folder, columns=config.columns, prompts_from=config.prompts_from)
+        FolderTable(place=folder, columns=config.columns, prompts_from=config.prompts_from, inside=config.images_inside)
         if config.table is None
         else open_table(config.storage.locate(config.table))
     )

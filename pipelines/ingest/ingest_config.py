@@ -54,6 +54,9 @@ class IngestConfig(Checked):
     prompts_from: PromptsFrom | None = None
     """How such a folder tells them; null looks for the first way that does, and takes the images' names only where no
     table lies there and each generator's names differ."""
+    images_inside: str | None = None
+    """Of a folder of image files, only those in inner folders of this name are taken, where any lies in one: `en` of
+    edits by instructions in two languages."""
     copy: bool = True
     """Whether the shards hold the images; or the addresses of their files, which must then stay where they are."""
     link_roots: tuple[str, ...] = ()

@@ -6,6 +6,7 @@
 - `list`: a prompts.txt, one prompt a line: the number that an image's name begins or ends with is its line's.
 - `beside`: each image has a .txt or .json of its name beside it, as img2dataset and trainers' datasets have.
 - `names`: an image's name is its prompt, as T2I-CompBench names them: `a red cube on a table_000002.png`.
+- `ids`: an image's name is its prompt's id, as GEdit-Bench and ImgEdit name them; only where that is asked for.
 """
 
 import re
@@ -255,6 +256,11 @@ def _are_prompts(folder: Folder) -> bool:
     return not tables and bool(prompts) and all(len(different) > 1 for different in prompts.values())
 
 
+def _read_ids(folder: Folder) -> Iterator[DescribedImage | Rejection]:
+    for image in folder.images:
+        yield DescribedImage(image, {"prompt_id": PurePosixPath(image).stem}, "the images' names, which are ids")
+
+
 def _read_names(folder: Folder) -> Iterator[DescribedImage | Rejection]:
     for image in folder.images:
         prompt = _prompt_of(image)
@@ -291,6 +297,12 @@ LAYOUTS = (
         files=_images_named_by_prompt,
         read=_read_names,
     ),
+    Layout(
+        name="ids",
+        looks="images",
+        files=lambda folder: folder.images,
+        read=_read_ids,
+    ),
 )
 
 
@@ -325,7 +337,7 @@ def _rows(folder: Folder, layout: Layout) -> Iterator[DescribedImage | Rejection
 def _layout(folder: Folder, prompts_from: PromptsFrom | None) -> Layout:
     for layout in LAYOUTS:
         if prompts_from in (None, layout.name) and layout.files(folder):
-            if prompts_from is None and layout.name == "names" and not _are_prompts(folder):
+            if prompts_from is None and (layout.name == "ids" or (layout.name == "names" and not _are_prompts(folder))):
                 continue
             return layout
     if prompts_from is not None:
@@ -370,6 +382,7 @@ class FolderTable(Table):
 
     columns: InputColumnsConfig
     prompts_from: PromptsFrom | None = None
+    inside: str | None = None
     _seen: SeenOrigins = field(default_factory=SeenOrigins)
     _passed_over: list[str] = field(default_factory=list)
 
@@ -392,7 +405,7 @@ class FolderTable(Table):
 
     def rows(self, image: str) -> Iterator[Row | Rejection]:
         """Every image, by the usual names of columns; raises ConfigError for a folder of no known layout."""
-        folder = list_images(self.place, columns=self.columns)
+        folder = list_images(self.place, columns=self.columns).inside(self.inside)
         told_rows, passed_over = read_layout(folder, self.prompts_from)
         self._passed_over[:] = passed_over
         for number, told in enumerate(told_rows, start=1):

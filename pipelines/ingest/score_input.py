@@ -43,11 +43,13 @@ def take_in(config: SweepConfig, report: ShardReport) -> Own:
     Raises ConfigError where nothing tells the prompts of the files.
     """
     benchmark = config.benchmark
-    if benchmark.images is None or benchmark.prompts is not None:
+    if benchmark.images is None:
         return Own(config, None)
     place = config.storage.locate(benchmark.images)
     columns = _columns(benchmark.columns)
     folder = list_images(place, "benchmark.images", columns)
+    if benchmark.prompts is not None:
+        return _by_ids(config, place, folder, report)
     inspection = _look(place, folder, columns)
     given = _named_files(place, columns) or _input(config, place, folder, inspection)
     if given is None:
@@ -70,6 +72,18 @@ def take_in(config: SweepConfig, report: ShardReport) -> Own:
         uri_roots=(place.url if asked.copy else asked.folder.url, *benchmark.uri_roots),
         prompts_from=None,
     )
+    return Own(replace(config, benchmark=taken), ingested)
+
+
+def _by_ids(config: SweepConfig, place: Place, folder: Folder, report: ShardReport) -> Own:
+    """Image files that are named by the ids of the benchmark's prompts; tables are as they are."""
+    if not folder.images or any(is_table(name, TABLES) for name in folder.names):
+        return Own(config, None)
+    asked = _ingest_config(config, place, {"images": place.url, "copy": False, "prompts_from": "ids"})
+    ingested = ingest(replace(asked, columns=InputColumnsConfig()), report)
+    columns = replace(config.benchmark.columns, image_id="image_id", prompt_id="prompt_id", image="image", uri="uri")
+    roots = (place.url, *config.benchmark.uri_roots)
+    taken = replace(config.benchmark, images=asked.output, columns=columns, uri_roots=roots)
     return Own(replace(config, benchmark=taken), ingested)
 
 
@@ -130,13 +144,15 @@ def _with_found_columns(columns: ColumnsConfig, inspection: TableInspection | No
 
 
 def _ingest_config(config: SweepConfig, place: Place, given: dict[str, Any]) -> IngestConfig:
-    asked = [config.benchmark.prompts_from, config.benchmark.columns.generator]
+    benchmark = config.benchmark
+    asked = [benchmark.prompts_from, benchmark.columns.generator, benchmark.images_inside]
     named = digest([place.url, *asked] if any(asked) else place.url)  # another way may tell other generators
     return IngestConfig(
         output=f"{config.store}/{FOLDER}/{_stem(place)}-{named[:8]}",
         **given,
-        columns=_columns(config.benchmark.columns),
-        link_roots=tuple(root for root in config.benchmark.uri_roots if "://" not in root),
+        images_inside=benchmark.images_inside,
+        columns=_columns(benchmark.columns),
+        link_roots=tuple(root for root in benchmark.uri_roots if "://" not in root),
         limits=IngestLimits(max_bytes=config.limits.max_bytes),
         on_change="replace",
         max_failed=config.max_failed,

@@ -15,7 +15,7 @@ IMAGE_COLUMNS = ("image_id", "prompt_id", "image", "uri")
 PROMPT_COLUMNS = ("prompt_id", "text", "skills")
 GENERATORS = ("generator", "model", "model_name")
 """What a column that names each row's generator is usually called."""
-PromptsFrom = Literal["tables", "list", "beside", "names"]
+PromptsFrom = Literal["tables", "list", "beside", "names", "ids"]
 """Ways in which a folder of image files tells their prompts (pipelines/ingest/layouts.py)."""
 
 
@@ -85,7 +85,14 @@ class PromptColumnsConfig:
     text: str = "text"
     """The prompt."""
     skills: str = "skills"
-    """A list of text, or in a CSV file text with semicolons between them; may be absent."""
+    """A list of text, or text with semicolons between them; may be absent."""
+    where: tuple[str, ...] = ()
+    """Only the prompts whose columns have these values, as COLUMN:VALUE; all where empty."""
+
+    def __post_init__(self) -> None:
+        for condition in self.where:
+            if not condition.partition(":")[0] or ":" not in condition:
+                raise ConfigError(f"benchmark.prompt_columns.where: expected COLUMN:VALUE, got {condition!r}")
 
     def renamed(self) -> tuple[tuple[str, str], ...]:
         """Our names with the file's own, where they differ."""
@@ -117,6 +124,9 @@ class BenchmarkConfig(PackConfig):
     """How the folder of image files that jobs.score is given tells their prompts (docs/ingest.md); null looks for the
     first way that does, and takes the images' names only where no table lies there and each generator's names
     differ."""
+    images_inside: str | None = None
+    """Of the folder of image files that jobs.score is given, only those in inner folders of this name are taken, where
+    any lies in one."""
     require_every_prompt: bool = True
     """Whether a generator without an image of some prompt counts as a failed row."""
     require_every_image: bool = True

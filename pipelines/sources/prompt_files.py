@@ -79,7 +79,27 @@ def _of_json(content: bytes, url: str) -> list[dict[str, Any]]:
         return [as_object(prompt, f"{url}, row {row}") for row, prompt in enumerate(prompts)]
     if not isinstance(prompts, dict):
         raise SourceError(f"{url}: expected an object of prompts by id, or a list, found {type(prompts).__name__}")
+    records: list[dict[str, Any]] = []
+    for row, (name, prompt) in enumerate(prompts.items()):
+        at = f"{url}, row {row} ({name!r})"
+        if isinstance(prompt, list):
+            records += _turns(name, [as_object(turn, at) for turn in prompt])
+        else:
+            records.append({"prompt_id": name, **as_object(prompt, at)})
+    return records
+
+
+def _turns(name: str, turns: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The turns of a session of MagicBrush's edit_sessions.json; the picture that each starts from is its `input`.
+
+    Their ids are what its code calls the results: `<session>_1`, and `<session>_inde_2` and so on. The pictures lie in
+    `images/<session>` beside the file. Source: OSU-NLP-Group/MagicBrush, edit_cli_single_multi_turn.py at fcfc892.
+    """
     return [
-        {"prompt_id": name, **as_object(prompt, f"{url}, row {row} ({name!r})")}
-        for row, (name, prompt) in enumerate(prompts.items())
+        {
+            **turn,
+            "prompt_id": f"{name}_inde_{number}" if number > 1 else f"{name}_{number}",
+            "input": turn.get("input") and f"images/{name}/{turn['input']}",
+        }
+        for number, turn in enumerate(turns, 1)
     ]

@@ -15,6 +15,7 @@ from plumbline.operators import rows, schemas
 from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.image_rows import ADDRESSES, id_text, image_records
 from plumbline.pipelines.base.storage import Place, StorageConfig, readable_errors
+from plumbline.pipelines.base.tables import as_list
 from plumbline.pipelines.cells.cells import Shard, digest
 from plumbline.pipelines.sources import prompt_files
 from plumbline.pipelines.sources.benchmark import PROMPT_COLUMNS, BenchmarkConfig
@@ -94,6 +95,9 @@ def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, shard_rows:
         tables = list(_read_prompt_files(shards))
     except SourceError as error:
         raise ConfigError(f"benchmark.prompts: {error}") from error
+    if not shards and benchmark.prompt_columns.where:
+        conditions = ", ".join(benchmark.prompt_columns.where)
+        raise ConfigError(f"benchmark.prompts {place.url}: no prompt has {conditions}; correct prompt_columns.where")
     if not shards:
         kinds = f"Parquet files, or one {', '.join(prompt_files.SUFFIXES)} file, with prompts"
         raise ConfigError(f"benchmark.prompts {place.url}: expected {kinds}, found none; check the path")
@@ -189,7 +193,7 @@ def prompt_shards(file: ListedFile, benchmark: BenchmarkConfig, shard_rows: int)
         read = [own_names.get(name, name) for name in PROMPT_COLUMNS]
         check_columns(schema, [*read, *beside.values()], read[:1], file.url)
         held = [(name, its) for name, its in beside.items() if its in schema.names]
-        return cut_shards(file, footer, (*names, *held), shard_rows)
+        return _where(cut_shards(file, footer, (*names, *held), shard_rows), benchmark.prompt_columns.where)
     whole = Shard(
         group=file.group, name=file.name, place=file.place, size=file.size, etag=file.etag, row_groups=(), rows=0,
         columns=names,
@@ -203,7 +207,22 @@ def prompt_shards(file: ListedFile, benchmark: BenchmarkConfig, shard_rows: int)
                 f"{file.url}: {columns[name]!r} holds text, where benchmark.columns.{name} names images; name the "
                 f"column by benchmark.columns.{name}_uri"
             )
-    return [replace(whole, rows=count, columns=(*names, *columns.items()))] if count else []
+    shards = [replace(whole, rows=count, columns=(*names, *columns.items()))] if count else []
+    return _where(shards, benchmark.prompt_columns.where)
+
+
+def _where(shards: Iterable[Shard], conditions: Sequence[str]) -> list[Shard]:
+    """The shards with the rows that meet all conditions (COLUMN:VALUE), where there are any."""
+    if not conditions:
+        return list(shards)
+    wanted = {tuple(condition.split(":", 1)) for condition in conditions}
+    columns = [name for name, _ in wanted]
+    pieces: list[Shard] = []
+    for shard in shards:
+        texts = ({(name, str(record.get(name))) for name in columns} for record in prompt_records(shard, columns))
+        picked = tuple(row for row, values in enumerate(texts) if wanted <= values)
+        pieces += [replace(shard, picked=picked, rows=len(picked))] if picked else []
+    return pieces
 
 
 def _check_prompts(shards: Sequence[Shard], tables: Sequence[pa.Table]) -> None:
@@ -297,8 +316,7 @@ def read_prompts(shard: Shard) -> pa.Table:
         if digest(sorted(pairs_of(table))) != shard.prompts:
             raise SourceError(f"{shard.url}: the prompts have changed since the run was planned; run again")
         return table
-    table = prompts_table(_own_prompts(shard) if shard.holds_prompts else prompt_records(shard), shard)
-    return picked_rows(table, shard) if shard.url.lower().endswith(prompt_files.SUFFIXES) else table
+    return prompts_table(_own_prompts(shard) if shard.holds_prompts else prompt_records(shard), shard)
 
 
 def prompts_table(found_rows: Iterable[Mapping[str, Any]], shard: Shard) -> pa.Table:
@@ -321,17 +339,19 @@ def _own_prompts(shard: Shard) -> list[dict[str, Any]]:
 
 
 def prompt_records(shard: Shard, columns: Sequence[str] = PROMPT_COLUMNS) -> list[dict[str, Any]]:
-    """A prompts file's rows as they stand, by our names; of a Parquet file those of the shard and of its columns."""
+    """The shard's rows of a prompts file as they stand, by our names; of a Parquet file those of its columns."""
     names = {name: dict(shard.columns).get(name, name) for name in (*PROMPT_COLUMNS, *columns)}
     if not shard.url.lower().endswith(prompt_files.SUFFIXES):
         return _as_records(read_shard(shard, columns), shard)
     with opened(shard) as stream:
         content = stream.read()
     if shard.url.lower().endswith(prompt_files.LIST):
-        return prompt_files.read_prompt_list(content, shard.url)
-    required, skills = [names["prompt_id"], names["text"]], names["skills"]
-    records = prompt_files.read_prompt_file(content, shard.url, required, optional=list(names.values()), skills=skills)
-    return [{name: record.get(its) for name, its in names.items()} for record in records]
+        found = prompt_files.read_prompt_list(content, shard.url)
+    else:
+        required, skills = [names["prompt_id"], names["text"]], names["skills"]
+        read = prompt_files.read_prompt_file(content, shard.url, required, optional=list(names.values()), skills=skills)
+        found = [{name: record.get(its) for name, its in names.items()} for record in read]
+    return [found[row] for row in shard.picked] if shard.picked else found
 
 
 def _as_records(table: pa.Table, shard: Shard) -> list[dict[str, Any]]:
@@ -349,9 +369,11 @@ def _prompt_id(value: Any, shard: Shard, row: int) -> str | None:
 
 
 def _skills(value: Any, shard: Shard, row: int) -> list[str]:
-    """The skills of a prompt; a null among them is none."""
+    """The skills of a prompt, also of a text with semicolons between them; a null among them is none."""
     if rows.is_missing(value):
         return []
+    if isinstance(value, str):
+        return [str(skill) for skill in as_list(value)]
     if not isinstance(value, list):
         found = type(value).__name__
         raise SourceError(f"{where(shard, row)}: expected `skills` to be a list of text, found {found}; write a list")

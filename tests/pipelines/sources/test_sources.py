@@ -102,7 +102,7 @@ def test_pages_that_do_not_decode_fail_by_file_and_row_groups(tmp_path: Path) ->
         ([{"prompt_id": "1", "text": "a"}, {"prompt_id": "1", "text": "b"}], "row 1: prompt_id '1' stands twice"),
         ([{"prompt_id": None, "text": "a"}, {"prompt_id": "2", "text": "b"}], "row 0: the prompt has no prompt_id"),
         ([{"id": "1", "text": "a"}], r"expected column\(s\) prompt_id, found id, text"),
-        ([{"prompt_id": "1", "text": "a", "skills": "counting"}], "expected `skills` to be a list of text, found str"),
+        ([{"prompt_id": "1", "text": "a", "skills": 3}], "expected `skills` to be a list of text, found int"),
     ],
 )
 def test_bad_prompts_stop_the_sweep_before_anything_is_computed(
