@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from plumbline.operators.bounds import AboveZero, Checked, Natural, NotNegative, Positive
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.models.calls import Usage
+from plumbline.operators.models.engines.reading import READING, READING_TOKENS
 from plumbline.operators.models.model import ModelConfig, Thoughts
 
 PER = 1_000_000
@@ -52,6 +53,10 @@ class ServiceModel(ModelConfig):
     """How often a request to the endpoint is tried again, waiting longer each time, and as long as the service asks."""
     image_format: Literal["png", "jpeg"] = "png"
     """How images are sent to the endpoint: `png` keeps every pixel; `jpeg`, at quality 95, is a fifth of the size."""
+    reading: str = READING
+    """What it is told where it reads the text in images (`ocr`)."""
+    reading_tokens: Positive = READING_TOKENS
+    """Of a reading, which is cut there."""
     timeout: AboveZero = 300.0
     """Seconds that one attempt of a request to the endpoint may take."""
     requests_per_minute: AboveZero | None = None

@@ -1,7 +1,7 @@
 """The modules stage: what a detector, a reader of text and a VQA model see of an image for programs of checks."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
@@ -63,15 +63,18 @@ class ModulesStage(QuestionedImagesStage):
         return image
 
     def measure(self, images: PreparedImages, asked: Mapping[str, QuestionIndex]) -> Mapping[str, pa.Table]:
-        model = self.models.get("model")
-        before = model.usage if model is not None else Usage()
+        before = self._usage()
         answers = {name: ShardAnswers(images, index, schemas.MODULES) for name, index in asked.items()}
         shown = [row for row, count in enumerate(images.counts) for _ in range(count)]
         for first in range(0, len(shown), self.options.image_batch):
             window = range(first, min(first + self.options.image_batch, len(shown)))
             self._look_at({image: shown[image] for image in window}, images.pixels, answers)
-        usage = model.usage.minus(before) if model is not None else Usage()
+        usage = self._usage().minus(before)
         return {name: rows.with_usage(answered.table(), usage) for name, answered in answers.items()}
+
+    def _usage(self) -> Usage:
+        """What its models have taken, as far as they count it."""
+        return reduce(Usage.plus, (getattr(model, "usage", Usage()) for model in self.models.values()), Usage())
 
     def _look_at(
         self, window: Mapping[int, int], pictures: Sequence[Image.Image], answers: Mapping[str, ShardAnswers]

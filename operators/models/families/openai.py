@@ -31,6 +31,7 @@ from plumbline.operators.models.calls import (
     Usage,
 )
 from plumbline.operators.models.engines.engine_options import thinking_in_key
+from plumbline.operators.models.engines.reading import reader, reading_in_key
 from plumbline.operators.models.engines.thinking import CUT, after_thought, unfinished
 from plumbline.operators.models.family import Family
 from plumbline.operators.models.service_config import ServiceModel
@@ -448,12 +449,17 @@ def preflight_openai(model: "ResolvedModel[ServiceModel]", call: Call) -> None:
 def _options_in_key(config: ServiceModel, profile: VqaProfile | None) -> dict[str, Any]:
     """The form of images that are sent; PNG is not in it, for it is older than the choice."""
     image_format = {"image_format": config.image_format} if config.image_format != "png" else {}
-    return image_format | thinking_in_key(config)
+    return image_format | reading_in_key(config) | thinking_in_key(config)
 
 
 FAMILY = Family(
     config=ServiceModel,
-    loads={"generate": load_openai, "generate_from_images": load_openai, "likelihood": load_openai},
+    loads={
+        "generate": load_openai,
+        "generate_from_images": load_openai,
+        "likelihood": load_openai,
+        "ocr": reader(load_openai),
+    },
     options_in_key=_options_in_key,
     preflight=preflight_openai,
     endpoint_variable="OPENAI_BASE_URL",

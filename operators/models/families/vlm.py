@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
-from plumbline.operators.bounds import at_least
+from plumbline.operators.bounds import Positive, at_least
 from plumbline.operators.errors import ConfigError, ModelError
 from plumbline.operators.models.checkpoints.parts import Fields, Part, architecture, read_fields, subfields
 from plumbline.operators.models.engines.conversation import (
@@ -16,6 +16,7 @@ from plumbline.operators.models.engines.conversation import (
     named_thinking,
 )
 from plumbline.operators.models.engines.engine_options import EngineModel, engine_in_key
+from plumbline.operators.models.engines.reading import READING, READING_TOKENS, reader, reading_in_key
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family, lazily
 from plumbline.operators.models.vqa_profiles import FIRST_TOKEN, RELEASED, VICUNA_SYSTEM, VqaProfile
 
@@ -100,6 +101,11 @@ class ChatModel(EngineModel):
     repetition_penalty: Literal["ignored", "released"] = "ignored"
     """Of likelihoods: `released` punishes tokens of the prompt, by the repetition_penalty that the checkpoint's
     generation_config.json names, as the released VQAScore of Qwen2.5-VL does, which asks by `generate`."""
+
+    reading: str = READING
+    """What it is told where it reads the text in images (`ocr`)."""
+    reading_tokens: Positive = READING_TOKENS
+    """Of a reading, which is cut there."""
 
     def __post_init__(self) -> None:
         EngineModel.__post_init__(self)
@@ -328,16 +334,17 @@ def _options_in_key(config: ChatModel, profile: VqaProfile | None) -> dict[str, 
     padding = {"padding": config.padding} if profile is not None and profile.pads else {}
     penalty = {"repetition_penalty": config.repetition_penalty} if config.repetition_penalty != "ignored" else {}
     size = {} if config.max_pixels is None else {"max_pixels": config.max_pixels}
-    return padding | penalty | size | engine_in_key(config)
+    return padding | penalty | size | reading_in_key(config) | engine_in_key(config)
 
 
 FAMILY = Family(
     config=ChatModel,
-    loads={"likelihood": _load, "generate_from_images": _load, "generate": _load_writer},
+    loads={"likelihood": _load, "generate_from_images": _load, "generate": _load_writer, "ocr": reader(_load)},
     vllm={
         "likelihood": _load_on_vllm,
         "generate_from_images": _load_on_vllm,
         "generate": lazily("engines.vllm_calls:VllmGenerate.load"),
+        "ocr": reader(_load_on_vllm),
     },
     form="a decoder-only ...ForConditionalGeneration with a vision_config",
     suits=_suits,
