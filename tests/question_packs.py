@@ -128,12 +128,42 @@ def write_unigenbench(path: Path, count: int = 4) -> Path:
     return write_csv(path, [*rows[0]], rows)
 
 
+def write_t2i_corebench(path: Path, count: int = 4) -> Path:
+    """Two questions about each of the first prompts of the shapes."""
+    checklist = [
+        {"question": "Is there a circle?", "tags": ["content"]},
+        {"question": "Is the circle on the left?", "tags": ["layout"]},
+    ]
+    own = {"Main Class": "Composition", "Sub Class": "Multi-Instance", "Checklist": checklist}
+    texts = {one["prompt_id"]: one["text"] for one in prompts(count)}
+    return write_json(path, {name: {**own, "Prompt": text} for name, text in texts.items()})
+
+
+def write_tiif_bench(folder: Path, count: int = 4) -> Path:
+    """Two questions about each of the first prompts of the shapes, whose long wording says it twice."""
+    asked = {"type": "numeracy", "yn_question_list": ["Is there a circle? ", "Is it square?"]}
+    described = [
+        {"short_description": one["text"], "long_description": f"{one['text']}, that is, {one['text']}"}
+        for one in prompts(count)
+    ]
+    for name, lines in {
+        "_eval_prompts": [{**asked, "yn_answer_list": ["Yes", "no"]}] * count,
+        "_prompts": described,
+    }.items():
+        file = folder.parent / f"testmini{name}/numeracy{name}.jsonl"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("\n".join(map(json.dumps, lines)))
+    return folder
+
+
 WRITTEN: Mapping[str, tuple[str, Callable[[Path], Path]]] = {
     "dpg_bench": ("q.csv", write_propositions),
     "dsg_1k": ("q.csv", write_propositions),
     "geneval2": ("q.jsonl", write_geneval2),
     "oneig": ("oneig", write_oneig),
+    "t2i_corebench": ("q.json", write_t2i_corebench),
     "tifa_v1": ("q.json", write_tifa_v1),
+    "tiif_bench": ("testmini_eval_prompts", write_tiif_bench),
     "unigenbench": ("q.csv", write_unigenbench),
     "wise_verified": ("q.json", write_wise_verified),
 }

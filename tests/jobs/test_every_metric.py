@@ -28,7 +28,9 @@ PACKS = {
     "geneval2": "geneval2",
     "geneval2_am": "geneval2",
     "oneig": "oneig",
+    "t2i_corebench": "t2i_corebench",
     "tifa_v1": "tifa_v1",
+    "tiif_bench": "tiif_bench",
     "unigenbench": "unigenbench",
     "wise_verified": "wise_verified",
 }

@@ -20,6 +20,8 @@ from tests.question_packs import (
     write_geneval2,
     write_json,
     write_oneig,
+    write_t2i_corebench,
+    write_tiif_bench,
 )
 
 STORAGE = StorageConfig()
@@ -193,6 +195,72 @@ def test_questions_without_a_prompt_or_of_another_form_are_told_by_their_file(tm
 def test_a_folder_without_the_release_is_told_by_the_file_that_it_lacks(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"OneIG-Bench\.csv: not found"):
         pack_of("oneig", tmp_path)
+
+
+# Texts
+
+
+def texts(pack: QuestionPack, prompt_id: str) -> list[str]:
+    return [row["answer"] for row in questions(pack, prompt_id)]
+
+
+def test_longtext_bench_has_a_list_of_texts_for_each_prompt(tmp_path: Path) -> None:
+    rows = [
+        {"category": "sign", "length": "short", "prompt": "a shop, OPEN", "text": ["OPEN", "24 h"], "prompt_id": 0},
+        {"prompt": "a bus", "text": "stop", "prompt_id": 1},
+    ]
+    (tmp_path / "q.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    pack = pack_of("longtext_bench", tmp_path / "q.jsonl")
+    assert texts(pack, "0") == ["OPEN", "24 h"] and pack.prompts["skills"].to_pylist()[0] == ["sign", "short"]
+    assert questions(pack, "0")[0]["start"] == 8
+    assert "row 1: expected 'text' as a list of texts" in questions(pack, "1")[0]["error"]["message"]
+
+
+@pytest.mark.parametrize("prompt", ["prompt_en", "prompt_cn"])
+def test_oneigs_texts_are_a_list_as_python_writes_it(prompt: str, tmp_path: Path) -> None:
+    wanted = ["Baker's", 'say "hi"', "two\nlines"]
+    rows = [{"": 0, "id": "000", prompt: "a slide", "text_content": str(wanted)}]
+    path = write_csv(tmp_path / "q.csv", [*rows[0]], rows)
+    assert texts(pack_of("oneig_text", path), "000") == ["Baker's", 'say "hi"', r"two\nlines"]
+    assert texts(pack_of("oneig_text", path, "fixed"), "000") == ["Baker's", 'say "hi"', "two lines"]
+
+
+def test_cvtg_2k_wants_what_stands_in_single_quotes(tmp_path: Path) -> None:
+    for folder in ("CVTG", "CVTG-Style"):
+        (tmp_path / folder).mkdir()
+        for area in (2, 3, 4, 5):
+            listed = [
+                {"index": 0, "prompt": f"a shop with 'Fresh' and 'Open {area}'"},
+                {"index": 1, "prompt": "a shop"},
+            ]
+            write_json(tmp_path / f"{folder}/{area}.json", {"data_list": listed})
+    pack = pack_of("cvtg_2k", tmp_path)
+    assert len(pack.prompts) == 16 and texts(pack, "CVTG-Style_3_0") == ["Fresh", "Open 3"]
+    assert questions(pack, "CVTG_2_1")[0]["error"]["kind"] == "no_questions"
+
+
+# Checklists
+
+
+def test_t2i_corebench_has_yes_no_questions_with_their_first_tag(tmp_path: Path) -> None:
+    pack = pack_of("t2i_corebench", write_t2i_corebench(tmp_path / "q.json", count=1))
+    (prompt,) = pack.prompts.to_pylist()
+    asked = questions(pack, prompt["prompt_id"])
+    assert [(row["answer"], row["kind"]) for row in asked] == [("yes", "content"), ("yes", "layout")]
+    assert prompt["skills"] == ["Composition", "Multi-Instance"]
+
+
+def test_tiif_bench_asks_the_same_of_a_prompt_in_both_lengths(tmp_path: Path) -> None:
+    folder = write_tiif_bench(tmp_path / "testmini_eval_prompts", count=2)
+    pack = pack_of("tiif_bench", folder)
+    assert pack.prompts["prompt_id"].to_pylist() == [
+        "numeracy_0_short", "numeracy_0_long", "numeracy_1_short", "numeracy_1_long"
+    ]  # fmt: skip
+    assert [(row["text"], row["answer"], row["kind"]) for row in questions(pack, "numeracy_1_long")] == [
+        ("Is there a circle?", "yes", "numeracy"),
+        ("Is it square?", "no", "numeracy"),
+    ]
+    assert pack.prompts["skills"].to_pylist()[1] == ["numeracy", "long"]
 
 
 # WISE_Verified

@@ -1,0 +1,122 @@
+"""Packs of yes/no questions that a benchmark lists for each prompt: T2I-CoReBench and TIIF-Bench."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from plumbline.operators.errors import SourceError
+from plumbline.operators.metrics import parsing
+from plumbline.operators.metrics.writing import WrittenQuestion
+from plumbline.pipelines.base.storage import Place
+from plumbline.pipelines.base.tables import Refused, read_json
+from plumbline.pipelines.sources.question_packs.pack import (
+    Convention,
+    PackLine,
+    PackRow,
+    PackRows,
+    questions_or_error,
+    read_lines,
+    read_rows,
+    the_text,
+    the_texts,
+)
+
+DIMENSIONS = ("C-MI", "C-MA", "C-MR", "C-TR", "R-LR", "R-BR", "R-HR", "R-PR", "R-GR", "R-AR", "R-CR", "R-RR")
+
+
+def read_t2i_corebench(place: Place, convention: Convention) -> PackRows:
+    """The checklists of a folder's twelve files, or of one of them.
+
+    T2I-CoReBench (Li et al. 2025): 1,080 prompts of composition and reasoning with some 13,500 yes/no questions.
+
+    Source: KwaiVGI/T2I-CoReBench, `data/*.json` at 5d523d3: objects by id, such as `C-TR-001`, with `Prompt`,
+    `Checklist`, a list of `question` and `tags`, `Main Class` and `Sub Class`, which are a prompt's skills. As in its
+    `evaluate.py` an image scores the share of its questions answered yes. Both conventions read it alike.
+    """
+    whole = place.path.lower().endswith(".json")
+    for file in [place] if whole else [place / f"{name}.json" for name in DIMENSIONS]:
+        yield from read_rows(_by_id(file), _checklist)
+
+
+def _by_id(file: Place) -> Iterator[PackLine | str]:
+    content = read_json(file.read(), file.url)
+    if not isinstance(content, dict):
+        raise SourceError(f"{file.url}: expected an object of prompts by id, found {type(content).__name__}")
+    for number, (name, values) in enumerate(content.items()):
+        where = f"{file.url}, row {number}"
+        found = parsing.shown(str(values))
+        is_prompt = isinstance(values, dict)
+        yield PackLine(where, {**values, "id": name}) if is_prompt else f"{where}: expected an object, found {found}"
+
+
+def _checklist(line: PackLine) -> PackRows:
+    values = line.values
+    skills = tuple(str(values[name]) for name in ("Main Class", "Sub Class") if values.get(name))
+    row = PackRow(line.where, str(values["id"]), the_text(values, "Prompt"), skills=skills)
+    return questions_or_error(*row[:3], _asked(row, values.get("Checklist")))
+
+
+def _asked(row: PackRow, listed: Any) -> Iterator[PackRow]:
+    if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
+        raise Refused("no_questions", f"expected 'Checklist' as a list of objects, found {parsing.shown(str(listed))}")
+    for number, one in enumerate(listed):
+        tags = the_texts(one.get("tags") or (), "tags")
+        yield row._replace(question=_yes_no(number, the_text(one, "question"), "yes", next(iter(tags), None)))
+
+
+def _yes_no(number: int, text: str, answer: str, kind: str | None) -> WrittenQuestion:
+    return WrittenQuestion(str(number), text.strip(), parsing.YES_NO, answer, kind)
+
+
+LENGTHS = ("short", "long")
+
+
+def read_tiif_bench(place: Place, convention: Convention) -> PackRows:
+    """The questions of a folder of *_eval_prompts.jsonl about the prompts of the folder beside it.
+
+    TIIF-Bench (Wei et al. 2025): prompts in a short and a long wording, with yes/no questions about both.
+
+    Source: A113N-W3I/TIIF-Bench, `data/testmini_eval_prompts` with `data/testmini_prompts`, or `data/test_eval_prompts`
+    with `data/test_prompts`, at 3aae750: a line's questions are about the prompt in the same line. A prompt is called
+    by its file, its line and its length, `numeracy_0_short`; its skills are its type and its length. The release's
+    summary pools a type's questions: `python -m jobs.kinds of=tiif_bench`. Its recall of words and its GNED need lists
+    of words that it does not ship. Both conventions read it alike.
+    """
+    beside = place.parent / place.name.replace("_eval", "")
+    files = sorted(name for name in place.list() if name.endswith("_eval_prompts.jsonl"))
+    if not files:
+        raise SourceError(f"{place.url}: expected *_eval_prompts.jsonl, found none; name data/testmini_eval_prompts")
+    for name in files:
+        dimension = name.removesuffix("_eval_prompts.jsonl")
+        prompts = list(read_lines(beside / f"{dimension}_prompts.jsonl"))
+        for number, line in enumerate(read_lines(place / name)):
+            prompt = (
+                prompts[number] if number < len(prompts) else f"{place / name}, row {number}: no prompt has the line"
+            )
+            yield from _about_both(f"{dimension}_{number}", line, prompt)
+
+
+def _about_both(name: str, asked: PackLine | str, prompt: PackLine | str) -> PackRows:
+    if isinstance(asked, str) or isinstance(prompt, str):
+        yield asked if isinstance(asked, str) else str(prompt)
+        return
+    for length in LENGTHS:
+        yield from read_rows([prompt], partial(_tiif, prompt_id=f"{name}_{length}", length=length, asked=asked))
+
+
+def _tiif(prompt: PackLine, *, prompt_id: str, length: str, asked: PackLine) -> PackRows:
+    kind = str(asked.values.get("type"))
+    row = PackRow(asked.where, prompt_id, the_text(prompt.values, f"{length}_description"), skills=(kind, length))
+    return questions_or_error(*row[:3], _pairs(row, asked))
+
+
+def _pairs(row: PackRow, asked: PackLine) -> Iterator[PackRow]:
+    names = ("yn_question_list", "yn_answer_list")
+    questions, answers = (the_texts(asked.values.get(name), name) for name in names)
+    if len(questions) != len(answers):
+        raise Refused("no_answers", f"expected an answer to each question, found {len(answers)} to {len(questions)}")
+    for number, (question, answer) in enumerate(zip(questions, answers, strict=True)):
+        said = answer.strip().lower()
+        if said not in parsing.YES_NO:
+            raise Refused("no_answer", f"expected yes or no, found {parsing.shown(answer)}")
+        yield row._replace(question=_yes_no(number, question, said, row.skills[0]))

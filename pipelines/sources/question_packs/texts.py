@@ -1,0 +1,122 @@
+"""Packs of texts that are wanted in images: LongText-Bench, OneIG-Bench's text part and CVTG-2K."""
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from plumbline.operators.errors import SourceError
+from plumbline.operators.metrics import parsing
+from plumbline.operators.metrics.question_list import wanted_text
+from plumbline.pipelines.base.storage import Place
+from plumbline.pipelines.base.tables import Refused, read_json
+from plumbline.pipelines.sources.question_packs.pack import (
+    Convention,
+    PackLine,
+    PackRow,
+    PackRows,
+    questions_or_error,
+    read_lines,
+    read_rows,
+    the_id,
+    the_text,
+    the_texts,
+)
+
+
+def _wanted(row: PackRow, texts: Sequence[str]) -> Iterator[PackRow]:
+    """A row for each text; raises Refused where there is none."""
+    if not texts:
+        raise Refused("no_texts", "expected texts, found none")
+    for number, text in enumerate(texts):
+        yield row._replace(question=wanted_text(number, text))
+
+
+def read_longtext_bench(place: Place, convention: Convention) -> PackRows:
+    """The texts of text_prompts.jsonl, or of text_prompts_zh.jsonl; a prompt's skills are its category and its length.
+
+    LongText-Bench (Geng et al. 2025, X-Omni): 160 prompts with texts, in English or Chinese.
+
+    Source: X-Omni-Team/X-Omni, `textbench`: an object a line with `prompt_id`, `prompt`, `text`, a list, `category` and
+    `length`. Both conventions read it alike.
+    """
+    return read_rows(read_lines(place), _longtext)
+
+
+def _longtext(line: PackLine) -> PackRows:
+    values = line.values
+    skills = tuple(str(values[name]) for name in ("category", "length") if values.get(name))
+    row = PackRow(line.where, the_id(values, "prompt_id"), the_text(values, "prompt"), skills=skills)
+    return questions_or_error(*row[:3], _longtexts(row, values))
+
+
+def _longtexts(row: PackRow, values: Any) -> Iterator[PackRow]:
+    yield from _wanted(row, the_texts(values.get("text"), "text"))
+
+
+_TEXT = re.compile(r"""'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)\"""")
+"""A text of a list as Python writes it."""
+
+
+def read_oneig_text(place: Place, convention: Convention) -> PackRows:
+    """The texts of text_content.csv, or of text_content_zh.csv.
+
+    OneIG-Bench's text part (Chang et al. 2025): 200 prompts with texts, in English or Chinese.
+
+    Source: OneIG-Bench/OneIG-Benchmark, `scripts/text`: rows with `id`, `prompt_en` or `prompt_cn`, and `text_content`,
+    a list as Python writes it. `text_score.py` does not read the list but compares it as it stands, so that a line
+    break in it, written `\\n`, is a letter n: `released` has it so, `fixed` as a space. A prompt is called by its id.
+    """
+    return read_rows(read_lines(place), partial(_of_oneig, fixed=convention == "fixed"))
+
+
+def _of_oneig(line: PackLine, *, fixed: bool) -> PackRows:
+    prompt = "prompt_cn" if "prompt_cn" in line.values else "prompt_en"
+    row = PackRow(line.where, the_id(line.values, "id"), the_text(line.values, prompt))
+    listed = str(line.values.get("text_content") or "")
+    texts = [single or double for single, double in _TEXT.findall(listed)]
+    if fixed:
+        texts = [
+            re.sub(r"\\(.)", lambda escaped: {"n": " ", "t": " "}.get(escaped[1], escaped[1]), text) for text in texts
+        ]
+    return questions_or_error(*row[:3], _wanted(row, texts))
+
+
+AREAS = (2, 3, 4, 5)
+"""How many texts CVTG-2K's prompts want."""
+
+
+def read_cvtg_2k(place: Place, convention: Convention) -> PackRows:
+    """The texts in single quotes of the prompts in a folder's CVTG and CVTG-Style (or CVTG-style).
+
+    CVTG-2K (Du et al. 2025, TextCrafter): 2,000 English prompts with two to five texts.
+
+    Source: the data set dnkdnk/CVTG-2K, each folder with `2.json` to `5.json`: objects with `data_list`, of `index` and
+    `prompt`. What is wanted is what `unified_metrics_eval.py` takes from a prompt (zlab-princeton/i1, at b58a62f): all
+    between two single quotes, so that an apostrophe counts as one. A prompt is called by its folder, its number of
+    texts and its index, `CVTG_2_0`; its skills are the first two. Both conventions read it alike.
+    """
+    styled = "CVTG-Style" if (place / "CVTG-Style").exists() else "CVTG-style"
+    for folder in ("CVTG", styled):
+        for area in AREAS:
+            file = place / f"{folder}/{area}.json"
+            yield from read_rows(_listed(file), partial(_cvtg, folder=folder, area=area))
+
+
+def _listed(file: Place) -> Iterator[PackLine | str]:
+    content = read_json(file.read(), file.url)
+    listed = content.get("data_list") if isinstance(content, dict) else None
+    if not isinstance(listed, list):
+        raise SourceError(f"{file.url}: expected an object with the list 'data_list'; is it the right file?")
+    for number, values in enumerate(listed):
+        where = f"{file.url}, row {number}"
+        found = parsing.shown(str(values))
+        yield PackLine(where, values) if isinstance(values, dict) else f"{where}: expected an object, found {found}"
+
+
+def _cvtg(line: PackLine, *, folder: str, area: int) -> PackRows:
+    prompt_id = f"{folder}_{area}_{the_id(line.values, 'index')}"
+    row = PackRow(line.where, prompt_id, the_text(line.values, "prompt"), skills=(folder, f"{area} texts"))
+    return questions_or_error(
+        *row[:3], _wanted(row, [text for text in re.findall("'(.*?)'", row.text) if text.strip()])
+    )
