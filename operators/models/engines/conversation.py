@@ -99,11 +99,17 @@ def _part(text: str) -> list[dict[str, str]]:
 
 
 def image_conversation_text(
-    tokenizer: Any, messages: Sequence[Message], *, system: str | None, is_open: bool = True, thinks: bool = False
+    tokenizer: Any,
+    messages: Sequence[Message],
+    *,
+    system: str | None,
+    images: int = 1,
+    is_open: bool = True,
+    thinks: bool = False,
 ) -> str:
-    """A conversation about one image in the chat template, the image first, open for the reply unless told otherwise.
+    """A conversation about images in the chat template, the images first, open for the reply unless told otherwise.
 
-    `system` is the message before it. The image's placeholder stands in it once, however many tokens the image takes.
+    `system` is the message before it. Each image has one placeholder in it, however many tokens the image takes.
     """
     if tokenizer.chat_template is None:
         raise ModelError(
@@ -111,7 +117,7 @@ def image_conversation_text(
             "an image; add the checkpoint's chat_template.jinja or chat_template.json"
         )
     spoken = [{"role": message.role, "content": _part(message.text)} for message in messages]
-    spoken[0]["content"] = [{"type": "image"}, *_part(messages[0].text)]
+    spoken[0]["content"] = [*([{"type": "image"}] * images), *_part(messages[0].text)]
     before = [] if system is None else [{"role": "system", "content": _part(system)}]
     return _render(tokenizer, [*before, *spoken], is_open=is_open, thinks=thinks)
 

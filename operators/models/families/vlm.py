@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
@@ -26,10 +27,10 @@ if TYPE_CHECKING:
     from plumbline.operators.models.networks.causal_lm import CausalLM
     from plumbline.operators.models.networks.vlm import ChatVlm
 
-LLAVA_1_5 = VqaProfile(name="llava_1_5", asks=RELEASED, system=VICUNA_SYSTEM, pads=True, version=2)
-LLAVA = VqaProfile(name="llava", asks=FIRST_TOKEN, version=2)
+LLAVA_1_5 = VqaProfile(name="llava_1_5", asks=RELEASED, system=VICUNA_SYSTEM, pads=True, several=True, version=2)
+LLAVA = VqaProfile(name="llava", asks=FIRST_TOKEN, several=True, version=2)
 """LLaVA-shaped models with another tower or language model than LLaVA-1.5's."""
-CHAT = VqaProfile(name="chat", asks=FIRST_TOKEN)
+CHAT = VqaProfile(name="chat", asks=FIRST_TOKEN, several=True)
 FILM = replace(CHAT, films=True)
 """The same for a model that is asked about videos too."""
 PALIGEMMA = VqaProfile(name="paligemma", asks=RELEASED._replace(reduction="first"), version=2)
@@ -241,10 +242,13 @@ def serve(model: "ResolvedModel[ChatModel]", network: Any) -> "ChatVlm":
         size["longest_edge"], size["shortest_edge"] = most, min(most, size["shortest_edge"])
     ends = reply_ends(network, processor.tokenizer)
     image_id = int(network.config.image_token_id)
+    joining = copy(processor)
+    joining.image_processor = copy(processor.image_processor)  # before its last steps are left to the device
     pixels = pixel_input(processor, device=network.device, dtype=network.dtype)
     prompts = ImagePrompts(
         processor,
         pixels.held,
+        joining=joining,
         image_id=image_id,
         system=model.profile.system,
         padding=mean_colour(processor.image_processor) if _pads(model) else None,

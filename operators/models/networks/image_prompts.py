@@ -41,12 +41,12 @@ FRAME_TOKENS = 128, 768
 
 
 class Pixels(NamedTuple):
-    """One image, or one video, as its processor leaves it, on the CPU."""
+    """One image, several that go together, or one video, as their processor leaves them, on the CPU."""
 
     inputs: Mapping[str, torch.Tensor]
     """What the model's vision half takes, such as pixel_values and image_grid_thw."""
     ids: list[int]
-    """The tokens of every prompt on the image, from its beginning to the image's last one."""
+    """The tokens of every prompt on the images, from its beginning to the last image's last one."""
     closing: str
     """What the processor writes between the image's last token and the text after it."""
     step: float = 0.0
@@ -61,6 +61,7 @@ class ImagePrompts:
         processor: Any,
         held: Callable[[torch.Tensor], torch.Tensor],
         *,
+        joining: Any,
         image_id: int,
         system: str | None,
         padding: tuple[int, ...] | None,
@@ -68,14 +69,16 @@ class ImagePrompts:
         video_id: int | None = None,
         thinks: bool = False,
     ) -> None:
-        """What the vision half takes is `held` until it does. `image_id` is the token whose embeddings are the image's,
-        `system` the message before every conversation, `padding` the colour of the square images are put on, `ends`
-        the tokens that end a reply; a video stands where an image would, in tokens `video_id`; the model may think
-        before it replies if it `thinks`.
+        """What the vision half takes is `held` until it does. `joining` is the processor for several images: they may
+        be of different sizes, and it leaves no step to the device. `image_id` is the token whose embeddings are the
+        image's, `system` the message before every conversation, `padding` the colour of the square images are put on,
+        `ends` the tokens that end a reply; a video stands where an image would, in tokens `video_id`; the model may
+        think before it replies if it `thinks`.
 
         Raises ModelError where the chat template does not show the image once.
         """
         self.processor = processor
+        self.joining = joining
         self.held = held
         self.tokenizer = copy.deepcopy(processor.tokenizer)  # one is not for two threads
         self.image_id = image_id
@@ -86,32 +89,37 @@ class ImagePrompts:
         self.mark = str(processor.image_token)
         self.image_mark = str(self.tokenizer.convert_ids_to_tokens(image_id))
         self.end = turn_end(self.tokenizer, ends, system=system)
-        self.opening = self._opening()
+        self.opening = self._opening(1)
         self.before_video = [] if video_id is None else self._before_video()
         self._choice = lru_cache(maxsize=CACHED_CHOICES)(self._choice_ids)
 
-    def _opening(self) -> str:
-        """The prompt before the image; nothing that is said changes it."""
-        text = self.text([Message("user", "")])
-        if text.count(self.mark) != 1:
+    def _opening(self, images: int) -> str:
+        """The prompt before the last of so many images; nothing that is said changes it."""
+        text = self.text([Message("user", "")], images)
+        if text.count(self.mark) != images:
             raise ModelError(
-                f"{self.tokenizer.name_or_path}: expected the chat template to place one image token "
+                f"{self.tokenizer.name_or_path}: expected the chat template to place {images} image token(s) "
                 f"({self.mark}), found {text.count(self.mark)}; correct the checkpoint's chat template"
             )
-        return text.partition(self.mark)[0]
+        return text.rpartition(self.mark)[0]
 
-    def preprocess(self, image: Image.Image) -> Pixels:
-        """The image as the checkpoint's own processor cuts, resizes and normalises it, after the padding."""
-        laid_out = self.processor(
-            images=padded_square(image, self.padding),
-            text=self.opening + self.mark,
-            add_special_tokens=not is_begun(self.processor.tokenizer, self.opening),
+    def preprocess(self, *images: Image.Image) -> Pixels:
+        """Images that stand one after another, as the checkpoint's own processor cuts, resizes and normalises them,
+        after the padding.
+        """
+        processor, opening = self.processor, self.opening
+        if len(images) > 1:
+            processor, opening = self.joining, self._opening(len(images))
+        laid_out = processor(
+            images=[padded_square(image, self.padding) for image in images],
+            text=opening + self.mark,
+            add_special_tokens=not is_begun(processor.tokenizer, opening),
             return_tensors="pt",
             return_text_replacement_offsets=True,
         )
         ids = laid_out["input_ids"][0].tolist()
         last = len(ids) - 1 - ids[::-1].index(self.image_id)
-        closing = laid_out["text_replacement_offsets"][0][0]["replacement"].rpartition(self.image_mark)[2]
+        closing = laid_out["text_replacement_offsets"][0][-1]["replacement"].rpartition(self.image_mark)[2]
         inputs = {name: self.held(tensor) for name, tensor in laid_out.items() if name not in TEXT_INPUTS}
         return Pixels(inputs, ids[: last + 1], closing)
 
@@ -157,9 +165,9 @@ class ImagePrompts:
     def _choice_ids(self, question: str, choice: str) -> list[int]:
         return choice_ids(self.tokenizer, self.text([Message("user", question)]), choice, end=self.end)
 
-    def text(self, messages: Sequence[Message]) -> str:
-        """A conversation in the chat template, the image's mark before its first words, open for the reply."""
-        return image_conversation_text(self.tokenizer, messages, system=self.system, thinks=self.thinks)
+    def text(self, messages: Sequence[Message], images: int = 1) -> str:
+        """A conversation in the chat template, the images' marks before its first words, open for the reply."""
+        return image_conversation_text(self.tokenizer, messages, system=self.system, images=images, thinks=self.thinks)
 
 
 class Gemma4Processor(ProcessorMixin):  # type: ignore[misc]

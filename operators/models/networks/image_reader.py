@@ -273,7 +273,7 @@ def _shape(pixels: Pixels) -> tuple[Any, ...]:
     """What must agree for two images to run together: their tokens, and how these lie in rows and columns."""
     grid = pixels.inputs.get("image_grid_thw", pixels.inputs.get("video_grid_thw"))
     shapes = sorted((name, tuple(tensor.shape)) for name, tensor in pixels.inputs.items())
-    return (len(pixels.ids), grid[0].tolist() if grid is not None else [], shapes)
+    return (len(pixels.ids), grid.tolist() if grid is not None else [], shapes)
 
 
 class CappedReader(ImageReader):

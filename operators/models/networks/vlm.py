@@ -84,6 +84,10 @@ class ChatVlm:
         """The image as the checkpoint's own processor cuts, resizes and normalises it, after the padding."""
         return self.prompts.preprocess(image)
 
+    def preprocess_several(self, images: Sequence[Image.Image]) -> Pixels:
+        """Images that stand one after another before the text."""
+        return self.prompts.preprocess(*images)
+
     def preprocess_video(self, frames: Sequence[Image.Image], seconds: float) -> Pixels:
         """The frames of one video, each standing for so many seconds; of the kinds that take videos."""
         return self.prompts.preprocess_video(frames, seconds)

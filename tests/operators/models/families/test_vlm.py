@@ -39,7 +39,7 @@ from plumbline.operators.models.families.vlm import CHAT, LLAVA_1_5
 from plumbline.operators.models.model import Engine
 from plumbline.operators.models.networks import prefixes, vlm
 from plumbline.operators.models.networks.vlm import ChatVlm
-from plumbline.operators.models.resolution import resolve_model
+from plumbline.operators.models.resolution import resolve_model, takes_several_images
 from tests.operators import tiny
 from tests.operators.models import alike
 from tests.operators.models.alike import require_alike
@@ -78,10 +78,11 @@ class Gemma4Processor:
 
     def __call__(self, images: list[Image.Image], text: list[str], return_tensors: str) -> dict[str, Any]:
         shown = self.images(images, return_tensors=return_tensors)
-        tokens = "<|image|>" * int(shown.pop("num_soft_tokens_per_image"))
-        read = self.tokenizer(
-            [text[0].replace("<|image|>", f"<|image>{tokens}<image|>")], return_tensors=return_tensors
-        )
+        before, *others = text[0].split("<|image|>")
+        counts = shown.pop("num_soft_tokens_per_image").tolist()
+        for count, after in zip(counts, others, strict=True):
+            before += f"<|image>{'<|image|>' * count}<image|>{after}"
+        read = self.tokenizer([before], return_tensors=return_tensors)
         return {**read, **shown, "mm_token_type_ids": (read.input_ids == self.tokenizer.image_token_id).int()}
 
 
@@ -176,11 +177,18 @@ CHECKPOINTS = {
 }
 
 
+def chat_template(folder: Path) -> str | None:
+    """That in a file of its own; None where the tokenizer brings it."""
+    file = folder / "chat_template.json"
+    return str(json.loads(file.read_text())["chat_template"]) if file.is_file() else None
+
+
 class WholeModel:
     """Transformers' model on one image and one text at a time, nothing cached, its processor as it comes."""
 
     def __init__(self, checkpoint: Checkpoint, folder: Path) -> None:
         self.checkpoint = checkpoint
+        self.folder = folder
         self.model = AutoModelForImageTextToText.from_pretrained(folder, attn_implementation="eager").eval()
         self.tokenizer = AutoTokenizer.from_pretrained(folder)
         if checkpoint.processor is None:
@@ -193,21 +201,31 @@ class WholeModel:
 
     def inputs(self, image: Image.Image, prompt: str, answer: str = "") -> dict[str, Any]:
         if self.checkpoint.processor is None:
-            return self.laid_out(image, prompt + answer)
+            return self.laid_out([image], prompt + answer)
         if self.model.config.model_type == "paligemma":  # whose processor must be told the answer from the prompt
             ending = {"suffix": [answer.removesuffix(self.checkpoint.end)]} if answer else {}
             inputs = self.processor(images=[image], text=[prompt], return_tensors="pt", **ending)
         else:
-            inputs = self.processor(images=[image], text=[prompt + answer], return_tensors="pt")
+            return self.read([image], prompt + answer)
+        return self.taken(inputs)
+
+    def read(self, images: list[Image.Image], text: str) -> dict[str, Any]:
+        """What the model takes of images and a text with their marks."""
+        if self.checkpoint.processor is None:
+            return self.laid_out(images, text)
+        return self.taken(self.processor(images=images, text=[text], return_tensors="pt"))
+
+    def taken(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         taken = inspect.signature(self.model.forward).parameters
         return {name: tensor for name, tensor in inputs.items() if name in taken and name != "labels"}
 
-    def laid_out(self, image: Image.Image, text: str) -> dict[str, Any]:
-        pixels, mark = self.own.preprocess(image), self.model.config.image_token_id
+    def laid_out(self, images: list[Image.Image], text: str) -> dict[str, Any]:
+        mark, preprocess = self.model.config.image_token_id, self.own.prompts.preprocess
+        pixels, tokens = preprocess(*images), iter(preprocess(image).ids.count(mark) for image in images)
         ids = [
             token
             for read in self.tokenizer(text).input_ids
-            for token in ([mark] * pixels.ids.count(mark) if read == mark else [read])
+            for token in ([mark] * next(tokens) if read == mark else [read])
         ]
         rows = torch.tensor([ids])
         kinds = {} if self.model.config.model_type == "llava" else {"mm_token_type_ids": (rows == mark).int()}
@@ -221,6 +239,24 @@ class WholeModel:
         predicted = self.model(**inputs).logits[0].log_softmax(-1)[:-1]
         chosen = predicted.gather(1, inputs["input_ids"][0, 1:, None])[-length:, 0]
         return [float(number) for number in chosen]
+
+    @torch.inference_mode()
+    def logprobs_of_two(self, images: list[Image.Image], question: str, choice: str) -> list[float]:
+        """As `logprobs`, the text being that of the chat template about two images."""
+        answer = self.checkpoint.gap + choice + self.checkpoint.end
+        content = [{"type": "image"}, {"type": "image"}, {"type": "text", "text": question}]
+        shown = AutoTokenizer.from_pretrained(self.folder).apply_chat_template(
+            [{"role": "user", "content": content}],
+            chat_template=chat_template(self.folder),
+            tokenize=False,
+            add_generation_prompt=True,
+            enable_thinking=False,
+        )
+        before = SYSTEM if self.checkpoint.prompt.startswith(SYSTEM) else ""
+        inputs = self.read(images, before + shown.removeprefix(before) + answer)
+        predicted = self.model(**inputs).logits[0].log_softmax(-1)[:-1]
+        chosen = predicted.gather(1, inputs["input_ids"][0, 1:, None])[:, 0]
+        return [float(number) for number in chosen[-len(self.tokenizer(answer).input_ids) :]]
 
     @cache  # noqa: B019 - as long as the module's fixture
     def expected(self) -> list[list[list[float]]]:
@@ -315,6 +351,25 @@ def test_likelihoods_are_the_whole_models(
     ]
     assert flat(found) == pytest.approx(flat(expected), abs=1e-4)
     assert len({round(number, 4) for number in flat(found)}) > len(flat(found)) / 2, "or agreeing would say little"
+
+
+PAIRS = [PICTURES[:2], PICTURES[1::-1]]
+"""Pictures of different sizes that are shown together."""
+
+
+def test_likelihoods_about_two_images_in_one_question_are_the_whole_models(whole: tuple[Path, WholeModel]) -> None:
+    folder, library = whole
+    config = model_config(family="vlm", checkpoint=str(folder))
+    if library.model.config.model_type == "paligemma":
+        assert not takes_several_images(config)
+        return
+    assert takes_several_images(config)
+    model = load(folder)
+    asked = [Question(pair, "Is it red?", ("Yes",)) for pair in range(len(PAIRS))]
+    found = model.likelihood(model.encode([model.preprocess_several(pair) for pair in PAIRS]), asked)
+    expected = [library.logprobs_of_two(pair, "Is it red?", "Yes") for pair in PAIRS]
+    assert flat(found) == pytest.approx([number for pair in expected for number in pair], abs=1e-4)
+    assert len({round(pair[0], 4) for pair in expected}) == len(PAIRS), "it sees both, and in which order"
 
 
 @pytest.mark.parametrize(
