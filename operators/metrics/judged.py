@@ -44,6 +44,8 @@ class Asked(NamedTuple):
     scales: Sequence[Scale]
     view: int = 0
     """The place, among the metric's views, of what it is about."""
+    draw: int = 0
+    """Which of several replies to the same question it asks for."""
 
 
 class Verdict(NamedTuple):
@@ -91,7 +93,10 @@ class JudgedConfig(Worded):
 
     def verdicts(self, asked: Sequence[Asked]) -> Writing[Verdict]:
         """The program of one verdict of several replies, to questions that are asked side by side."""
-        requests = [self.verdict_request(one.text, one.scales)._replace(view=one.view) for one in asked]
+        requests = [
+            self.verdict_request(one.text, one.scales)._replace(view=one.view, seed=self.seed + one.draw)
+            for one in asked
+        ]
         read = yield from read_each(requests, [self.verdict_reader(one.scales) for one in asked], again=AGAIN)
         for verdict in read:
             if isinstance(verdict, UnreadableReply):

@@ -25,6 +25,8 @@ KINDS = Extensions[type[Metric]](
         "sentence_matching": "plumbline.operators.metrics.sentence_matching:SentenceMatchingConfig",
         "viescore": "plumbline.operators.metrics.viescore:VieScoreConfig",
         "viescore_edit": "plumbline.operators.metrics.viescore:VieScoreEditConfig",
+        "imgedit": "plumbline.operators.metrics.imgedit:ImgEditConfig",
+        "editscore": "plumbline.operators.metrics.editscore:EditScoreConfig",
         "gpt4v_eval": "plumbline.operators.metrics.gpt4v_eval:Gpt4vEvalConfig",
         "vpeval": "plumbline.operators.metrics.vpeval:VpevalConfig",
         "rendered_text": "plumbline.operators.metrics.rendered_text:RenderedTextConfig",

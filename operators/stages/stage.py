@@ -131,6 +131,11 @@ class Stage(ABC):
         return False
 
     @classmethod
+    def reads_skills(cls, metric: Metric) -> bool:
+        """Whether it reads the prompts' skills."""
+        return False
+
+    @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
         """All that decides its result, of the metric called `name`, besides its models and what it reads."""
         return {}
@@ -192,6 +197,12 @@ def texts_of(prompts: Upstream) -> dict[str, str]:
     table = prompts.read().select(["prompt_id", "text"])
     ids, texts = (column.to_pylist() for column in table.columns)
     return {prompt_id: text or "" for prompt_id, text in zip(ids, texts, strict=True)}
+
+
+def skills_of(prompts: Upstream) -> dict[str, list[str]]:
+    """The prompts' skills by prompt_id."""
+    ids, skills = (column.to_pylist() for column in prompts.read().select(["prompt_id", "skills"]).columns)
+    return {prompt_id: of_prompt or [] for prompt_id, of_prompt in zip(ids, skills, strict=True)}
 
 
 def text_of(prompts: Mapping[str, str], prompt_id: str | None) -> str | RowError:

@@ -14,7 +14,7 @@ from plumbline.operators.stages.derived import DerivedStage, ImageMaterial
 from plumbline.operators.stages.programs import Ran, generate, run_programs
 from plumbline.operators.stages.scores import WrittenIndex
 from plumbline.operators.stages.seeing import Encoded, SeeingStage, Seen, Shown, write_about
-from plumbline.operators.stages.stage import Inputs, StageOptions, remembered, text_of, texts_of
+from plumbline.operators.stages.stage import Inputs, StageOptions, remembered, skills_of, text_of, texts_of
 
 
 @runtime_checkable
@@ -79,15 +79,20 @@ class InspectingMetric(Protocol):
     def judging(self) -> dict[str, Any]:
         """All that decides a verdict, but for the judge."""
 
-    def inspect(self, prompt: str, questions: Sequence[WrittenQuestion] = ()) -> Writing[Verdict]:
-        """The program that has one image judged, by the questions about its prompt where the chain has them."""
+    def inspect(self, prompt: str, questions: Sequence[WrittenQuestion] = ()) -> Writing[Verdict | RowError]:
+        """The program that has one image judged, by the questions about its prompt where the chain has them; a metric
+        that goes `by_skills` takes the prompt's skills too.
+        """
 
 
 class JudgedPrompts(NamedTuple):
-    """The prompts by which images are judged, with the questions about each where a metric goes by these."""
+    """The prompts by which images are judged, with the questions about each, or its skills, where a metric goes by
+    these.
+    """
 
     prompts: Mapping[str, str]
     written: WrittenIndex | None = None
+    skills: Mapping[str, Sequence[str]] | None = None
 
     def text(self, prompt_id: str | None) -> str | RowError:
         text = text_of(self.prompts, prompt_id)
@@ -101,7 +106,13 @@ class JudgedPrompts(NamedTuple):
     def basis(self, prompt_id: str | None) -> str | None:
         text = self.text(prompt_id)
         ids = [question.question_id for question in self.questions(prompt_id)]
-        return rows.basis_of(text, *ids) if isinstance(text, str) else None
+        skills = self.skills.get(prompt_id or "", ()) if self.skills is not None else ()
+        return rows.basis_of(text, *ids, *skills) if isinstance(text, str) else None
+
+    def told(self, prompt_id: str | None) -> dict[str, Any]:
+        """What a metric is told beside the prompt's text."""
+        skills = {} if self.skills is None else {"skills": self.skills.get(prompt_id or "", ())}
+        return {"questions": self.questions(prompt_id), **skills}
 
 
 class InspectionsStage(SeeingStage):
@@ -119,18 +130,27 @@ class InspectionsStage(SeeingStage):
         return ("questions",) if "questions" in metric.chain else ()
 
     @classmethod
+    def reads_skills(cls, metric: Any) -> bool:
+        return bool(getattr(metric, "by_skills", False))
+
+    @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
         return {"kind": metric.kind, "asking": metric.judging()}
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         super().__init__(metrics, models, options)
         self._texts = remembered(texts_of)
+        self._skills = remembered(skills_of)
         self._written = remembered(lambda questions: WrittenIndex(questions.read(), None))
 
     def asked(self, inputs: Inputs) -> Mapping[str, JudgedPrompts]:
         texts = self._texts(inputs.prompts)
         asked = {name: inputs.upstream[name].get("questions") for name in inputs.metrics}
-        return {name: JudgedPrompts(texts, self._written(read) if read else None) for name, read in asked.items()}
+        skills = {name: self._skills(inputs.prompts) for name in asked if self.reads_skills(self.metrics[name])}
+        return {
+            name: JudgedPrompts(texts, self._written(read) if read else None, skills.get(name))
+            for name, read in asked.items()
+        }
 
     def say(self, encoded: Encoded, seen: Sequence[Seen]) -> Ran[Verdict]:
         return write_about(self.model, encoded, seen, [self._program(one) for one in seen])
@@ -140,8 +160,9 @@ class InspectionsStage(SeeingStage):
         text = seen.asked.text(seen.row.prompt_id)
         if isinstance(text, RowError):
             return text
-        metric: InspectingMetric = self.metrics[seen.metric]
-        return (yield from metric.inspect(text, seen.asked.questions(seen.row.prompt_id)))
+        told = seen.asked.told(seen.row.prompt_id)
+        program: Writing[Verdict | RowError] = self.metrics[seen.metric].inspect(text, **told)
+        return (yield from program)
 
     def columns(self, said: Sequence[Verdict], shown: Sequence[Shown]) -> dict[str, Any]:
         return verdict_columns(said)

@@ -6,6 +6,8 @@ from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.resolution import resolve_model
@@ -15,7 +17,7 @@ from plumbline.operators.stages.stage import Stage
 from plumbline.operators.stages.table import STAGES
 from plumbline.operators.videos import Clips
 from plumbline.pipelines.base.cluster import ClusterConfig, PoolConfig
-from plumbline.pipelines.cells.cells import Cell, PlannedCell, Recipe, Shard, Work, canonical, make_recipe
+from plumbline.pipelines.cells.cells import Cell, PlannedCell, Recipe, Shard, Work, canonical, digest, make_recipe
 from plumbline.pipelines.cells.reused_rows import EarlierCells, FailedRows, count_failed, failed_before, standing_on
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.sweep_config import SweepConfig
@@ -163,7 +165,11 @@ def make_plan(
     """
     nodes = [_resolved(node, config, store) for node in make_nodes(config.metrics)]
     pack = sources.packed.digest if sources.packed is not None else ""
-    recipes = {name: recipes_of(name, metric, nodes, config.clips, pack) for name, metric in config.metrics.items()}
+    by_skills = any(STAGES[name].reads_skills(metric) for metric in config.metrics.values() for name in metric.chain)
+    skills = _skills_digest(sources.prompts) if by_skills else ""
+    recipes = {
+        name: recipes_of(name, metric, nodes, config.clips, pack, skills) for name, metric in config.metrics.items()
+    }
     each_once = _each_once(chain.from_iterable(chain_of.values() for chain_of in recipes.values()), nodes)
     over_prompts, over_images = (
         [recipe for recipe in each_once if STAGES[recipe.stage].over == kind] for kind in ("prompts", "images")
@@ -204,15 +210,19 @@ def with_missing(plan: Plan, missing: Set[PlannedCell], sources: Sources) -> Pla
 def _resolved(node: GraphNode, config: SweepConfig, store: Store) -> Node:
     """The node with its models pinned to exact files."""
     on_gpu = config.cluster.pool(node.name).num_gpus > 0
-    digest = partial(store.digest_file, remember=not config.dry_run)
-    models = {key: resolve_model(config.models[role], on_gpu=on_gpu, digest=digest) for key, role in node.roles.items()}
+    of_file = partial(store.digest_file, remember=not config.dry_run)
+    models = {
+        key: resolve_model(config.models[role], on_gpu=on_gpu, digest=of_file) for key, role in node.roles.items()
+    }
     return Node(name=node.name, stage=node.stage.name, models=models, metrics=node.metrics)
 
 
-def recipes_of(name: str, metric: Metric, nodes: Sequence[Node], clips: Clips, pack: str = "") -> dict[str, Recipe]:
+def recipes_of(
+    name: str, metric: Metric, nodes: Sequence[Node], clips: Clips, pack: str = "", skills: str = ""
+) -> dict[str, Recipe]:
     """By stage of a metric's chain; each holds those that it reads: a change is seen in all that stands below it.
 
-    `pack` is the digest of the benchmark's own questions, where it has any.
+    `pack` is the digest of the benchmark's own questions, where it has any, and `skills` that of the prompts' skills.
     """
     node_of = {node.name: node for node in nodes}
     recipes: dict[str, Recipe] = {}
@@ -223,6 +233,8 @@ def recipes_of(name: str, metric: Metric, nodes: Sequence[Node], clips: Clips, p
             config["ablation"] = stage.ablation(metric)
         if stage.reads_pack(metric):
             config["pack"] = pack
+        if stage.reads_skills(metric):
+            config["skills"] = skills
         if stage.decodes and clips.semantic():  # the keys of images are older than it
             config["clips"] = clips.semantic()
         reads = (recipes[read] for read in stage.reads(metric))
@@ -236,6 +248,11 @@ def recipes_of(name: str, metric: Metric, nodes: Sequence[Node], clips: Clips, p
             compares=stage.decodes and metric.needs_sources,
         )
     return recipes
+
+
+def _skills_digest(prompts: pa.Table) -> str:
+    """Of the skills of each prompt, in whatever order the prompts stand."""
+    return digest(sorted(zip(*(prompts.column(name).to_pylist() for name in ("prompt_id", "skills")), strict=True)))
 
 
 def _models_of(stage: type[Stage], metric: Metric, node: Node) -> dict[str, Any]:

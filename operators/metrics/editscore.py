@@ -1,0 +1,93 @@
+"""EditScore: a judge trained to rate edits, who may be asked several times (Luo et al. 2025)."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any, ClassVar, Literal
+
+from plumbline.operators.bounds import NotNegative, Positive
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.metrics import parsing
+from plumbline.operators.metrics.answered import Rating, Scored
+from plumbline.operators.metrics.judged import Asked, InspectedConfig, Scale, Verdict, fill, ratings_of, values
+from plumbline.operators.metrics.metric import Evidence, Expected, View
+from plumbline.operators.metrics.writing import Writing, WrittenQuestion
+
+EDIT, PERCEPTUAL = "editscore_edit", "editscore_perceptual"
+HIGHEST = 25
+"""Of the judge's ratings; the score is from 0 to 10."""
+EDITING = (Scale("editing_success", 0, HIGHEST), Scale("overediting", 0, HIGHEST))
+QUALITY = (Scale("naturalness", 0, HIGHEST), Scale("artifacts", 0, HIGHEST))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EditScoreConfig(InspectedConfig):
+    """Who rates the edited images, and how often."""
+
+    kind: Literal["editscore"] = "editscore"
+    story: ClassVar[str] = (
+        "lets a model that was trained to rate edits see the source and the edited image, and averages what it says "
+        "when it is asked several times"
+    )
+    views: ClassVar[tuple[View, ...]] = ("edit", "result")
+    num_pass: Positive = 1
+    """How often the judge is asked, each time with a seed of its own; each number is the mean."""
+    temperature: NotNegative = 0.7
+    """0 takes the likeliest token each time."""
+    seed: int = 42
+    """Of the first time; each further one adds 1."""
+    rating: Literal["overall", "prompt_following", "consistency", "perceptual_quality"] = "overall"
+    """Which number is the score; the judge is asked the same for all of them."""
+
+    def __post_init__(self) -> None:
+        InspectedConfig.__post_init__(self)
+        if self.num_pass > 1 and self.temperature == 0:
+            raise ConfigError(
+                f"editscore num_pass: at temperature 0 all {self.num_pass} replies are the same; set a temperature, "
+                "or num_pass=1"
+            )
+
+    @property
+    def templates(self) -> tuple[str, ...]:
+        return EDIT, PERCEPTUAL
+
+    def expected(self, words: float) -> Expected:
+        """Two calls for an image, each time."""
+        return Expected(2 * self.num_pass, 1)
+
+    def judging(self) -> dict[str, Any]:
+        """All that decides a verdict, but for the judge."""
+        return self.asking(*self.templates) | {"num_pass": self.num_pass}
+
+    def inspect(self, prompt: str, questions: Sequence[WrittenQuestion] = ()) -> Writing[Verdict]:
+        """One verdict of two replies each time: about the source and the edited image, and about the latter alone."""
+        edit = fill(self.template_text(EDIT), instruction=parsing.one_line(prompt))
+        perceptual = self.template_text(PERCEPTUAL)
+        verdicts = []
+        for draw in range(self.num_pass):
+            asked = Asked(edit, EDITING, draw=draw), Asked(perceptual, QUALITY, view=1, draw=draw)
+            verdicts.append((yield from self.verdicts(asked)))
+        return Verdict(averaged([verdict.ratings for verdict in verdicts]), verdicts[-1].rationale)
+
+    def scoring(self) -> dict[str, Any]:
+        return {"rating": self.rating}
+
+    def score(self, evidence: Evidence) -> Scored:
+        """The rating that is wanted, in [0, 10]."""
+        ratings = ratings_of(evidence.row)
+        return Scored(values(ratings)[self.rating], ratings=ratings, rationale=evidence.row["rationale"])
+
+
+def averaged(each: Sequence[Sequence[Rating]]) -> tuple[Rating, ...]:
+    """The means over all times of what the release makes of one, out of 10: `overall` is the root of the lower rating
+    of the edit times the lower one of the quality.
+    """
+    numbers: dict[str, list[float]] = {}
+    for ratings in each:
+        success, overediting, naturalness, artifacts = (rating.value * 10 / HIGHEST for rating in ratings)
+        quality = min(naturalness, artifacts)
+        of_pass = {"prompt_following": success, "consistency": overediting, "perceptual_quality": quality}
+        for name, value in {**of_pass, "overall": math.sqrt(min(success, overediting) * quality)}.items():
+            numbers.setdefault(name, []).append(value)
+    return tuple(Rating(name, fmean(numbers_of_name)) for name, numbers_of_name in numbers.items())
