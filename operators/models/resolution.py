@@ -81,11 +81,12 @@ def takes_videos(config: ModelConfig) -> bool:
 
 
 def takes_several_images(config: ModelConfig) -> bool:
-    """Whether the model is shown several images in one question; raises ModelError where its config.json cannot be
-    read.
+    """Whether the model is shown several images in one question, which vLLM shows none; raises ModelError where its
+    config.json cannot be read.
     """
     family = FAMILIES[config.family]
-    return family.several or (family.profile is not None and find_vqa_profile(config).several)
+    several = family.several or (family.profile is not None and find_vqa_profile(config).several)
+    return several and config.engine != "vllm"
 
 
 def _read_config(part: Part, family: str) -> Fields:
