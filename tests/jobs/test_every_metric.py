@@ -14,6 +14,7 @@ from plumbline.pipelines.sources.question_packs import PackFile, read_pack
 from tests.bench_of import images, run_bench, write_benchmark
 from tests.commands import config_of
 from tests.environment import ROOT
+from tests.operators import tiny
 from tests.operators.tiny.roles import tiny_models
 from tests.question_packs import write_pack
 from tests.serving import pack_pairs
@@ -37,11 +38,12 @@ PACKS = {
 """Of metrics that score by a benchmark's own questions, whose these are."""
 VIDEOS = {name: "videos" for name in NAMES if name.startswith("videoalign")}
 """Of metrics that look at videos alone; an image is one that stands still."""
-SCORELESS = {"vq2_released", "text"}
+JUDGES_OF_EDITS = {"viescore_edit", "editscore", "imgedit"}
+SCORELESS = {"vq2_released", "text", *JUDGES_OF_EDITS}
 """Whose phrases are drawn at a temperature of 1, where the embedded world's writer says nothing readable; whose words
-are quoted, which the embedded world's prompts do not."""
-EDITS = {name: "edits" for name in NAMES if name.startswith("source_")}
-"""Of metrics that compare images with their sources; here every image is its own."""
+are quoted, which the embedded world's prompts do not; whose judge has random weights."""
+EDITS = {name: "edits" for name in NAMES if name.startswith("source_") or name in JUDGES_OF_EDITS}
+"""Of metrics that look at sources; here every image is its own."""
 GROUPS = PACKS | VIDEOS | EDITS
 Rows = Sequence[Mapping[str, Any]]
 
@@ -67,7 +69,9 @@ def scores(tmp_path_factory: pytest.TempPathFactory, models: Sequence[str]) -> C
         elif group in VIDEOS.values():
             given += ["clips.shown=video", "clips.rate=2"]
         elif group in EDITS.values():
-            given += ["benchmark.columns.source=image"]
+            judge = f"+models.vlm={{family: vlm, checkpoint: {tiny.save_qwen2_vl(folder / 'vlm')}}}"
+            given = [word for word in given if not word.startswith("+models.vlm=")]
+            given += [judge, "benchmark.columns.source=image"]
         else:
             given += [f"benchmark.question_pack={group}", f"benchmark.questions={write_pack(group, folder)}"]
         finished = run_bench(bench, folder / "store", *given)
