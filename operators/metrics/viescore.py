@@ -11,7 +11,7 @@ from plumbline.operators.metrics.answered import Scored
 from plumbline.operators.metrics.judged import Asked, InspectedConfig, Scale, Verdict, fill, ratings_of, values
 from plumbline.operators.metrics.metric import Evidence, Expected, View
 from plumbline.operators.metrics.wordings.release import Release
-from plumbline.operators.metrics.wordings.viescore import VieScoreRelease
+from plumbline.operators.metrics.wordings.viescore import GEditRelease, VieScoreEditRelease, VieScoreRelease
 from plumbline.operators.metrics.writing import Writing, WrittenQuestion
 
 SEMANTIC, EDIT, PERCEPTUAL = "viescore_semantic", "viescore_edit", "viescore_perceptual"
@@ -37,14 +37,18 @@ class TwoQuestionsConfig(InspectedConfig):
 
     def judging(self) -> dict[str, Any]:
         """All that decides a verdict, but for the judge."""
-        return self.asking(*self.templates)
+        release = self.released(VieScoreRelease)
+        return self.asking(*self.templates) if release is None else {"wording": release.digest, "seed": self.seed}
 
     @abstractmethod
     def asked(self, prompt: str) -> Sequence[Asked]:
         """The two questions."""
 
     def inspect(self, prompt: str, questions: Sequence[WrittenQuestion] = ()) -> Writing[Verdict]:
-        """One verdict of two replies."""
+        """One verdict of two replies, in our words or a release's."""
+        release = self.released(VieScoreRelease)
+        if release is not None:
+            return Verdict(*(yield from release.inspect(prompt, self.seed)))
         return (yield from self.verdicts(self.asked(parsing.one_line(prompt))))
 
     def scoring(self) -> dict[str, Any]:
@@ -82,18 +86,6 @@ class VieScoreConfig(TwoQuestionsConfig):
     def templates(self) -> tuple[str, ...]:
         return SEMANTIC, PERCEPTUAL
 
-    def judging(self) -> dict[str, Any]:
-        """All that decides a verdict, but for the judge."""
-        release = self.released(VieScoreRelease)
-        return TwoQuestionsConfig.judging(self) if release is None else {"wording": release.digest, "seed": self.seed}
-
-    def inspect(self, prompt: str, questions: Sequence[WrittenQuestion] = ()) -> Writing[Verdict]:
-        """One verdict of two replies, in our words or a release's."""
-        release = self.released(VieScoreRelease)
-        if release is not None:
-            return Verdict(*(yield from release.inspect(prompt, self.seed)))
-        return (yield from TwoQuestionsConfig.inspect(self, prompt))
-
     def asked(self, prompt: str) -> Sequence[Asked]:
         """The second question is about the image whatever its prompt."""
         semantic = fill(self.template_text(SEMANTIC), prompt=prompt)
@@ -111,6 +103,10 @@ class VieScoreEditConfig(TwoQuestionsConfig):
     )
     views: ClassVar[tuple[View, ...]] = ("edit", "result")
     consistency = EDITING
+
+    @property
+    def releases(self) -> tuple[type[Release], ...]:
+        return VieScoreEditRelease, GEditRelease
 
     @property
     def templates(self) -> tuple[str, ...]:

@@ -1,8 +1,9 @@
-"""VIEScore's release (TIGER-AI-Lab/VIEScore at 2cbea4e): rules without examples, for images made of a prompt."""
+"""VIEScore's release (TIGER-AI-Lab/VIEScore at 2cbea4e): rules without examples; GEdit-Bench has a copy of them."""
 
 import json
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -26,42 +27,60 @@ class Rated(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class VieScoreRelease(Release):
-    """Its rules for text-to-image (viescore/vie_prompts.py)."""
+    """Its rules for images made of a prompt (viescore/vie_prompts.py)."""
 
     repository: ClassVar[str] = "TIGER-AI-Lab/VIEScore"
     mark: ClassVar[str] = "viescore/vie_prompts.py"
     decides: ClassVar[tuple[str, ...]] = ("max_tokens", "temperature", "replies")
+    rules: ClassVar[tuple[str, str]] = ("_prompts_0shot_one_image_gen_rule", "_prompts_0shot_t2i_rule_SC")
+    place: ClassVar[str] = "<prompt>"
+    rated: ClassVar[tuple[str, ...]] = ("semantic_consistency",)
+    quality_view: ClassVar[int] = 0
     consistency: str
     quality: str
 
     @classmethod
     def read(cls, checkout: Checkout) -> Self:
         code = checkout.python(cls.mark)
-        context, made, follows, quality = (
-            code.plain(name)
-            for name in (
-                "_context_no_delimit",
-                "_prompts_0shot_one_image_gen_rule",
-                "_prompts_0shot_t2i_rule_SC",
-                "_prompts_0shot_rule_PQ",
-            )
-        )
-        return cls(f"{context}\n{made}\n{follows}", f"{context}\n{quality}")
+        names = ("_context_no_delimit", *cls.rules, "_prompts_0shot_rule_PQ")
+        context, shown, follows, quality = map(code.plain, names)
+        return cls(f"{context}\n{shown}\n{follows}", f"{context}\n{quality}")
 
     def inspect(self, prompt: str, seed: int) -> Writing[tuple[tuple[Rating, ...], str]]:
         """The ratings, of which the least counts, and the reasons (VIEScore.evaluate)."""
         sampling = ReplySampling(MAX_TOKENS, TEMPERATURE, seed)
-        texts = self.consistency.replace("<prompt>", prompt), self.quality
-        requests = [sampling.request(text, stop=())._replace(image_last=True) for text in texts]
+        texts = self.consistency.replace(self.place, prompt), self.quality
+        requests = [
+            sampling.request(text, stop=())._replace(image_last=True, view=view)
+            for text, view in zip(texts, (0, self.quality_view), strict=True)
+        ]
         consistency, quality = yield from ask_as_released(requests, [read_scores] * len(requests), tries=TRIES)
-        first, *others = quality.scores
-        ratings = {
-            "semantic_consistency": min(consistency.scores),
-            "naturalness": first,
-            "artifacts": min(others, default=first),
-        }
-        rated = tuple(Rating(name, value) for name, value in ratings.items())
-        return rated, " ".join(filter(None, (consistency.reasoning, quality.reasoning)))
+        ratings = _named(self.rated, consistency.scores) + _named(("naturalness", "artifacts"), quality.scores)
+        return ratings, " ".join(filter(None, (consistency.reasoning, quality.reasoning)))
+
+
+class VieScoreEditRelease(VieScoreRelease):
+    """Its rules for images edited by an instruction."""
+
+    __slots__ = ()
+    rules: ClassVar[tuple[str, str]] = ("_prompts_0shot_two_image_edit_rule", "_prompts_0shot_tie_rule_SC")
+    place: ClassVar[str] = "<instruction>"
+    rated: ClassVar[tuple[str, ...]] = ("editing_success", "overediting")
+    quality_view: ClassVar[int] = 1
+
+
+class GEditRelease(VieScoreEditRelease):
+    """GEdit-Bench's copy of these rules (stepfun-ai/Step1X-Edit at 570eba6)."""
+
+    __slots__ = ()
+    repository: ClassVar[str] = "stepfun-ai/Step1X-Edit"
+    mark: ClassVar[str] = "GEdit-Bench/viescore/vie_prompts.py"
+
+
+def _named(names: Sequence[str], scores: Sequence[float]) -> tuple[Rating, ...]:
+    """Ratings of these names whose least is the least of the scores, however many a reply has."""
+    given = [*scores[: len(names) - 1], min(scores[len(names) - 1 :], default=scores[0])]
+    return tuple(Rating(name, value) for name, value in zip(names, given, strict=True))
 
 
 def read_scores(reply: str) -> Rated:

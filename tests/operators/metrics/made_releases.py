@@ -69,9 +69,12 @@ VIESCORE: Mapping[str, str] = {
 _context_no_delimit = "Look."
 _prompts_0shot_one_image_gen_rule = "One image."
 _prompts_0shot_t2i_rule_SC = "Does it show <prompt>?"
+_prompts_0shot_two_image_edit_rule = "Two images."
+_prompts_0shot_tie_rule_SC = "Is it done: <instruction>?"
 _prompts_0shot_rule_PQ = "Is it well made?"
 """,
 }
+GEDIT: Mapping[str, str] = {"GEdit-Bench/viescore/vie_prompts.py": VIESCORE["viescore/vie_prompts.py"]}
 UNIGENBENCH: Mapping[str, str] = {
     "eval/src/eval_common.py": """
 EXPLANATION_DICT_EN = {"Style": "how it is painted", "Color": "which colour"}

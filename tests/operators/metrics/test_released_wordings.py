@@ -20,7 +20,7 @@ from plumbline.operators.metrics.judged import Verdict
 from plumbline.operators.metrics.llmscore import LlmScoreConfig
 from plumbline.operators.metrics.rubric import RubricConfig
 from plumbline.operators.metrics.tifa import TifaConfig
-from plumbline.operators.metrics.viescore import VieScoreConfig
+from plumbline.operators.metrics.viescore import VieScoreConfig, VieScoreEditConfig
 from plumbline.operators.metrics.vpeval import VpevalConfig
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion
 from plumbline.operators.models.calls import Generation, Region, Request, Usage
@@ -302,21 +302,24 @@ def test_llmscore() -> None:
 
 
 VIESCORE = """
-import requests
+import os, requests
+if os.path.isdir("GEdit-Bench"):
+    os.chdir("GEdit-Bench")
 sys.path.insert(0, "viescore")
 from mllm_tools import openai as service
 service.get_api_key = lambda path: "none"
 from viescore import VIEScore
-model = VIEScore(backbone="gpt4o", task="t2i")
+models = {task: VIEScore(backbone="gpt4o", task=task) for task in ("t2i", "tie")}
 
 def run(given):
-    prompt, replies = given
+    task, prompt, replies = given
     def act(create):
         def post(url, json, headers):
             text = create(**json).choices[0].message.content
             return SimpleNamespace(json=lambda: {"choices": [{"message": {"content": text}}]})
         requests.post = post
-        said = model.evaluate(["http://image"], prompt, extract_all_score=False)
+        images = ["http://source"] * (task == "tie") + ["http://image"]
+        said = models[task].evaluate(images, prompt, extract_all_score=False)
         guessed = any("guess_if_cannot_parse" in str(each.get("reasoning")) for each in said.values())
         return None if guessed else [min(said["SC"]["score"]), min(said["PQ"]["score"])]
     return asking(replies, act)
@@ -331,18 +334,36 @@ VIESCORE_REPLIES = [
 ]
 
 
-def test_viescore() -> None:
+@pytest.mark.parametrize(
+    ("name", "task", "config"),
+    [
+        ("VIEScore", "t2i", VieScoreConfig),
+        ("VIEScore", "tie", VieScoreEditConfig),
+        ("GEdit", "tie", VieScoreEditConfig),
+    ],
+)
+def test_viescore(name: str, task: str, config: type[VieScoreConfig | VieScoreEditConfig]) -> None:
     replies = [VIESCORE_REPLIES[index % len(VIESCORE_REPLIES)] for index in range(len(PROMPTS))]
-    released = as_released("VIEScore", VIESCORE, list(zip(PROMPTS, replies, strict=True)))
-    metric = VieScoreConfig(wording=checkout("VIEScore")).settled(profile)
-    for prompt, given, theirs in zip(PROMPTS, replies, released, strict=True):
-        ours = as_ours(metric.inspect(prompt), given, shown)
-        assert without(ours.requests, "temperature") == list(map(with_texts, without_model(theirs.requests)))
+    given = [(task, prompt, each) for prompt, each in zip(PROMPTS, replies, strict=True)]
+    released = as_released(name, VIESCORE, given)
+    metric = config(wording=checkout(name)).settled(profile)
+    for (_, prompt, said), theirs in zip(given, released, strict=True):
+        ours = as_ours(metric.inspect(prompt), said, shown)
+        asked = [
+            {**request, "messages": [one_image(*request["messages"])]} for request in without_model(theirs.requests)
+        ]
+        assert without(ours.requests, "temperature") == list(map(with_texts, asked))
         assert {request["temperature"] for request in ours.requests} == {1.0}
         rated = {rating.name: rating.value for rating in ours.result.ratings} if ours.result else {}
-        least = [rated["semantic_consistency"], min(rated["naturalness"], rated["artifacts"])] if rated else None
-        assert least == theirs.result
+        *consistency, naturalness, artifacts = rated.values() or (None, None)
+        assert ([min(consistency), min(naturalness, artifacts)] if rated else None) == theirs.result
     assert sum(one.result is not None for one in released) > 60 and any(one.result is None for one in released)
+
+
+def one_image(message: dict[str, Any]) -> dict[str, Any]:
+    """The message with its images as one: which those of a question are is the metric's `views`."""
+    text, image, *_ = message["content"]
+    return {**message, "content": [text, image]}
 
 
 def with_texts(request: dict[str, Any]) -> dict[str, Any]:

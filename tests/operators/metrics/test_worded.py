@@ -18,7 +18,7 @@ from plumbline.operators.metrics.llmscore import LlmScoreConfig, score_of
 from plumbline.operators.metrics.rubric import RubricConfig
 from plumbline.operators.metrics.sentence_matching import SentenceMatchingConfig
 from plumbline.operators.metrics.tifa import TifaConfig
-from plumbline.operators.metrics.viescore import VieScoreConfig
+from plumbline.operators.metrics.viescore import VieScoreConfig, VieScoreEditConfig
 from plumbline.operators.metrics.vpeval import VpevalConfig
 from plumbline.operators.metrics.vq2 import Vq2Config
 from plumbline.operators.metrics.worded import Worded, prompt_template
@@ -143,6 +143,17 @@ def test_viescore_asks_in_its_releases_words_and_twice_before_it_gives_up(tmp_pa
     assert verdict.rationale == "It fits."
     with pytest.raises(UnreadableReply):
         run(metric.inspect("a dog"), unread, unread)
+
+
+@pytest.mark.parametrize("files", [made_releases.VIESCORE, made_releases.GEDIT])
+def test_viescore_and_gedit_ask_about_edits_in_their_releases_words(files: Mapping[str, str], tmp_path: Path) -> None:
+    metric = settled(VieScoreEditConfig(wording=made_releases.write(tmp_path, files)))
+    replies = ['{"score": [8, 3], "reasoning": "Done."}', '{"score": [9, 4, 2], "reasoning": ""}']
+    verdict, (requests,) = run(metric.inspect("make  it red"), replies)
+    assert [(request.messages[0].text, request.view, request.image_last) for request in requests] == [
+        ("Look.\nTwo images.\nIs it done: make  it red?", 0, True), ("Look.\nIs it well made?", 1, True),
+    ]  # fmt: skip
+    assert values(verdict.ratings) == {"editing_success": 8, "overediting": 3, "naturalness": 9, "artifacts": 2}
 
 
 def test_unigenbench_asks_in_its_releases_words_about_all_checkpoints_at_once(tmp_path: Path) -> None:
