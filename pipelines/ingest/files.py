@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -22,6 +22,8 @@ from plumbline.pipelines.ingest.input_rows import (
     ADDRESS,
     COLUMNS,
     SKILLS,
+    SOURCE,
+    SOURCE_ADDRESS,
     Candidate,
     InputColumnsConfig,
     digest,
@@ -52,6 +54,8 @@ class Offer(NamedTuple):
 
     candidate: Candidate
     image: ImageFile | Rejection
+    sources: Sequence[ImageFile | str] = ()
+    """Of an edit; in place of one that cannot be read, its path."""
 
 
 class TableRow(NamedTuple):
@@ -59,6 +63,8 @@ class TableRow(NamedTuple):
 
     candidate: Candidate
     path: str
+    sources: Sequence[str] = ()
+    """Those of an edit's sources."""
 
 
 class FileUnit(NamedTuple):
@@ -93,7 +99,7 @@ class FileSource(Source):
         fixed = self.config.generator is not None
         used = {name for role, name in asdict(self.names).items() if role != "generator" or not fixed}
         extras = [name for name in self.table.types if name not in used]
-        clash = [name for name in extras if name in (*COLUMNS.names, "uri")]
+        clash = [name for name in extras if name in (*COLUMNS.names, "uri", *(field.name for field in self._sources))]
         if clash:
             raise ConfigError(
                 f"{self.table.url}: column {clash[0]!r} has the name of a shard's own; "
@@ -105,7 +111,12 @@ class FileSource(Source):
     def schema(self) -> pa.Schema:
         columns = [ADDRESS if field.name == "image" and not self.config.copy else field for field in COLUMNS]
         skills = [SKILLS] if self.names.skills is not None else []
-        return pa.schema([*columns, *skills, *self.table.schema(self.extras)])
+        return pa.schema([*columns, *skills, *self._sources, *self.table.schema(self.extras)])
+
+    @property
+    def _sources(self) -> list[pa.Field]:
+        """The column of an edit's sources, where they are given."""
+        return [] if self.names.source is None else [SOURCE if self.config.copy else SOURCE_ADDRESS]
 
     @property
     def files(self) -> list[SourceFile]:
@@ -151,7 +162,7 @@ class FileSource(Source):
             )
         except Refused as refused:
             return refused.at(file, line)
-        return TableRow(candidate, path)
+        return TableRow(candidate, path, _paths(row.values.get(self.names.source or "")))
 
     def outline(self, unit: FileUnit, shards: Shards) -> Drafted | None:
         """What the unit's shard is made of, where one stands in its place: its rows and each image's size and etag."""
@@ -167,38 +178,66 @@ class FileSource(Source):
             offers = list(pool.map(self._find, unit.rows))
             shard = begin(unit.generator, self._content(offers))
             for group in _groups(offers, self.config):
-                for offer, image in zip(group, pool.map(self._read, group), strict=True):
+                for offer, images in zip(group, pool.map(self._read, group), strict=True):
                     if isinstance(offer.image, Rejection):
                         shard.rows.append(offer.image)
                     else:
-                        shard.add(offer.candidate, image)
+                        shard.add(offer.candidate, images[0], images[1:])
         return []
 
     def end(self, unit: FileUnit, drafted: Drafted, output: Place) -> None:
         """A shard that stands tells by itself that it is there."""
 
     def _content(self, offers: Sequence[Offer]) -> str:
-        return digest([self.config.recipe, str(self.schema), self.folder.url, offers])
+        sources = [[offer.sources for offer in offers]] if self._sources else []
+        return digest(
+            [self.config.recipe, str(self.schema), self.folder.url, [offer[:2] for offer in offers], *sources]
+        )
 
     def _find(self, row: TableRow) -> Offer:
         """Looks the image file up; raises ConfigError where the storage does not answer."""
-        candidate, path = row
+        candidate = row.candidate
         try:
-            return Offer(candidate, _find_image(self.folder, path, self._roots, self.config.limits.max_bytes))
+            image = self._find_file(row.path)
         except Refused as refused:
             return Offer(candidate, refused.at(candidate.file, candidate.line))
+        return Offer(candidate, image, [self._find_source(path) for path in row.sources])
 
-    def _read(self, offer: Offer) -> bytes | str:
-        """The image, or its address where it stays where it is."""
+    def _find_file(self, path: str) -> ImageFile:
+        return _find_image(self.folder, path, self._roots, self.config.limits.max_bytes)
+
+    def _find_source(self, path: str) -> ImageFile | str:
+        """As `_find_file`; one that cannot be read costs what looks at it, and not the row."""
+        try:
+            return self._find_file(relative_path(path, self.folder))
+        except Refused:
+            return path
+
+    def _read(self, offer: Offer) -> Sequence[bytes | str]:
+        """The image and its sources that can be read, or their addresses where they stay where they are."""
         if isinstance(offer.image, Rejection):
-            return b""
+            return []
         if not self.config.copy:
-            return self.config.storage.locate(offer.image.place.uri).url
-        with readable_errors(self.folder, f"{offer.image.place} in images"):
-            content = offer.image.place.read()
-        if len(content) != offer.image.size:
-            raise ConfigError(f"{offer.image.place}: the file changed while it was read; run the same command again")
-        return content
+            return [self._address(file) for file in (offer.image, *offer.sources)]
+        return [_read_file(file, self.folder) for file in (offer.image, *offer.sources) if isinstance(file, ImageFile)]
+
+    def _address(self, file: ImageFile | str) -> str:
+        place = file.place if isinstance(file, ImageFile) else self.folder / file
+        return self.config.storage.locate(place.uri).url
+
+
+def _paths(value: Any) -> list[str]:
+    """The paths of sources in a cell, of one or of several."""
+    return [path for path in (value if isinstance(value, list) else [value]) if path and isinstance(path, str)]
+
+
+def _read_file(file: ImageFile, folder: Place) -> bytes:
+    """Its bytes; raises ConfigError where they are not those that were found."""
+    with readable_errors(folder, f"{file.place} in images"):
+        content = file.place.read()
+    if len(content) != file.size:
+        raise ConfigError(f"{file.place}: the file changed while it was read; run the same command again")
+    return content
 
 
 def read_image(path: str, folder: Place, config: IngestConfig) -> bytes:
@@ -218,7 +257,7 @@ def _groups(offers: Sequence[Offer], limits: IngestConfig) -> Iterator[list[Offe
     group: list[Offer] = []
     total = 0
     for offer in offers:
-        size = offer.image.size if isinstance(offer.image, ImageFile) else 0
+        size = sum(file.size for file in (offer.image, *offer.sources) if isinstance(file, ImageFile))
         if group and (len(group) == limits.row_group_rows or total + size > limits.row_group_bytes):
             yield group
             group, total = [], 0

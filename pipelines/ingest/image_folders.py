@@ -1,8 +1,10 @@
 """A folder of image files as it is listed."""
 
+import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import PurePosixPath
 
 from plumbline.pipelines.base.storage import Place, readable_errors
@@ -18,9 +20,13 @@ LARGEST_TEXT = 2**20
 """Bytes of a file beside an image."""
 NO_GENERATORS = frozenset({"images", "samples", "train", "test", "validation", "val"})
 """Folders that images lie in, whoever made them."""
+SOURCES, RESULTS = frozenset({"source", "sources"}), frozenset({"result", "results"})
+"""Folders of the images that edits start from, and of the edits."""
+NUMBERED = re.compile(r"[ _-]*(?:\(\d+\)|[_-]\d+|[_-](?:seed|sample)[_-]?\d+)$", re.IGNORECASE)
+"""What numbers the images of one prompt."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Folder:
     """A folder's files, hidden ones left out, by their paths below it."""
 
@@ -29,10 +35,47 @@ class Folder:
     columns: InputColumnsConfig = field(default_factory=InputColumnsConfig)
     """What its tables call theirs."""
 
-    @property
+    @cached_property
     def images(self) -> list[str]:
-        """Image files and videos."""
+        """Image files and videos, without the sources of edits."""
+        return [name for name in self._pictures if name not in self.source_paths]
+
+    @cached_property
+    def _pictures(self) -> list[str]:
         return [name for name in self.names if PurePosixPath(name).suffix[1:].lower() in IMAGES]
+
+    @cached_property
+    def source_paths(self) -> dict[str, str]:
+        """Of edits, by image in a folder of sources the path of its edits, without an ending and without that folder;
+        none where all images lie in such folders.
+        """
+        paths: dict[str, str] = {}
+        for name in self._pictures:
+            parts = PurePosixPath(name).with_suffix("").parts
+            place = next((place for place, part in enumerate(parts[:-1]) if part.lower() in SOURCES), None)
+            if place is not None:
+                paths[name] = "/".join((*parts[:place], *parts[place + 1 :]))
+        return paths if len(paths) < len(self._pictures) else {}
+
+    @cached_property
+    def _sources_by_path(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for name, path in self.source_paths.items():
+            found.setdefault(path, []).append(name)
+        return found
+
+    def sources(self, image: str) -> list[str]:
+        """The images that an edit could be of, by its name: of the nearest folder of sources that has any.
+
+        A number behind the name counts where no source has it; folders between, such as `result`, do not.
+        """
+        if not image or not self.source_paths:
+            return []
+        path = PurePosixPath(image).with_suffix("")
+        below = [(above, path.relative_to(above).parts) for above in path.parents]
+        named = [str(PurePosixPath(above, *parts[first:])) for above, parts in below for first in range(len(parts))]
+        paths = (each for name in named for each in (name, NUMBERED.sub("", name)))
+        return next((self._sources_by_path[path] for path in paths if path in self._sources_by_path), [])
 
     @property
     def foreign(self) -> list[str]:
@@ -49,7 +92,8 @@ class Folder:
         what is in it.
         """
         first, _, rest = image.partition("/")
-        inner = bool(rest) and not first.isdecimal() and first.lower() not in NO_GENERATORS
+        everybodys = NO_GENERATORS | RESULTS if self.source_paths else NO_GENERATORS
+        inner = bool(rest) and not first.isdecimal() and first.lower() not in everybodys
         return first if inner else PurePosixPath(self.place.path).name
 
     def at(self, name: str) -> str:

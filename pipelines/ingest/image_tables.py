@@ -6,7 +6,7 @@ A cell of images is bytes, Hugging Face's `{bytes, path}`, or a path. Rows of nu
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -178,7 +178,7 @@ def _several(available: Sequence[str], config: IngestConfig) -> list[InputColumn
 
 def _others(schema: pa.Schema, several: Sequence[InputColumnsConfig]) -> list[str]:
     """The columns that are kept as JSON: those that are no images."""
-    images = {names.image for names in several}
+    images = {name for names in several for name in (names.image, names.source)}
     return [field.name for field in schema if field.name not in images and not pa.types.is_binary(field.type)]
 
 
@@ -205,9 +205,19 @@ def _sample(
             default_id=f"{file.name}/{name}",
             extras={"sample": json.dumps({key: row[key] for key in others}, ensure_ascii=False, default=str)},
         )
-        return ImageSample(candidate, _image(row[names.image or ""], file, config))
+        return ImageSample(candidate, _image(row[names.image or ""], file, config), _sources(row, names, file, config))
     except Refused as refused:
         return refused.at(file.place.url, line)
+
+
+def _sources(row: Mapping[str, Any], names: InputColumnsConfig, file: SampleFile, config: IngestConfig) -> list[bytes]:
+    """The sources of an edit that can be read: any other costs what looks at it, and not the row."""
+    value = row.get(names.source or "")
+    sources = []
+    for each in value if isinstance(value, list) else [value]:
+        with suppress(Refused):
+            sources.append(_image(each, file, config))
+    return sources
 
 
 def _image(value: Any, file: SampleFile, config: IngestConfig) -> bytes:

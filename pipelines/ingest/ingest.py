@@ -4,6 +4,7 @@ from collections import Counter
 from typing import NamedTuple
 
 from plumbline.operators.errors import ConfigError
+from plumbline.operators.image_rows import SOURCES
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET, exit_code
 from plumbline.pipelines.base.storage import readable_errors
 from plumbline.pipelines.base.tables import Rejection
@@ -17,7 +18,7 @@ from plumbline.pipelines.ingest.layouts import FolderTable
 from plumbline.pipelines.ingest.placing import Shards
 from plumbline.pipelines.ingest.sample_files import SampleSource
 from plumbline.pipelines.ingest.shards import ShardRecord, ShardReport
-from plumbline.pipelines.ingest.tars import describe_samples, find_tars, read_samples
+from plumbline.pipelines.ingest.tars import describe_samples, find_tars, have_sources, read_samples
 from plumbline.pipelines.ingest.typed_tables import open_table
 from plumbline.pipelines.sources.origins import Origins
 
@@ -34,6 +35,8 @@ class Ingested(NamedTuple):
     exit_code: int
     """0 complete, 2 with some rows rejected within `max_failed`, 1 over it or where nobody knows how many are lost."""
     origins: Origins
+    source_columns: list[str]
+    """The shards' columns of the sources of edits."""
 
     @property
     def origin_lines(self) -> list[str]:
@@ -74,9 +77,12 @@ def ingest(config: IngestConfig, report: ShardReport) -> Ingested:
 def _open_source(config: IngestConfig) -> Source:
     """What is taken in; raises ConfigError where it is nowhere, or a table's columns do not do."""
     if config.tars is not None:
-        return SampleSource(config=config, sample_files=find_tars(config), read=read_samples, tell=describe_samples)
+        tars = find_tars(config)
+        edited = have_sources(tars[0], config)
+        return SampleSource(config=config, sample_files=tars, read=read_samples, tell=describe_samples, edited=edited)
     if config.table is not None and (tables := find_tables(config)):
-        return SampleSource(config=config, sample_files=tables, read=read_rows, tell=describe_table)
+        edited = config.columns.source is not None
+        return SampleSource(config=config, sample_files=tables, read=read_rows, tell=describe_table, edited=edited)
     folder = config.folder
     told = (
         FolderTable(place=folder, columns=config.columns, prompts_from=config.prompts_from, inside=config.images_inside)
@@ -107,6 +113,7 @@ def _finish(source: Source, records: Records, shards: Shards) -> Ingested:
         unfinished=[],
         exit_code=OVER_BUDGET if uncounted else failed,
         origins=source.origins._replace(example=shards.ledger.example),
+        source_columns=[name for name in SOURCES if name in source.schema.names],
     )
     return ended._replace(unfinished=_publish(records, shards, _record(source, ended)))
 

@@ -104,7 +104,9 @@ class IngestConfig(Checked):
         """The options that change what is in the shards."""
         names = ("generator", "columns", "shard_rows", "row_group_rows", "row_group_bytes", "limits")
         linked = {} if self.copy else {"copy": False}
-        columns = {name: asked for name, asked in asdict(self.columns).items() if name != "skills" or asked}
+        columns = {
+            name: asked for name, asked in asdict(self.columns).items() if name not in ("skills", "source") or asked
+        }
         return {"version": VERSION, **{name: asdict(self)[name] for name in names}, "columns": columns, **linked}
 
     @property

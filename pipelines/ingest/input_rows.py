@@ -24,6 +24,7 @@ DEFAULT_NAMES = {
     "image_id": ("image_id",),
     "generator": GENERATORS,
     "skills": ("skills",),
+    "source": (),
 }
 COLUMNS = pa.schema(
     [("image_id", pa.string()), ("prompt_id", pa.string()), ("image", pa.binary()), ("prompt", pa.string())]
@@ -33,6 +34,10 @@ ADDRESS = pa.field("uri", pa.string())
 """In place of the image, where that stays where it is."""
 SKILLS = pa.field("skills", pa.list_(pa.string()))
 """What shards have whose input tells skills."""
+SOURCE = pa.field("source", pa.list_(pa.binary()))
+"""What shards of edits have: the images that each was edited from."""
+SOURCE_ADDRESS = pa.field("source_uri", pa.list_(pa.string()))
+"""In place of these, where they stay where they are."""
 
 REJECTED = pa.schema([("file", pa.string()), ("line", pa.int64()), ("kind", pa.string()), ("message", pa.string())])
 IMAGES = (
@@ -64,6 +69,8 @@ class InputColumnsConfig:
     """The generator's name, where `generator` does not fix one for all rows: generator, model or model_name."""
     skills: str | None = None
     """The prompt's skills, a list or a text with semicolons between them: skills. May be absent."""
+    source: str | None = None
+    """The source of an edit, as `image` is given, or a list of several; none is looked for."""
 
 
 class Candidate(NamedTuple):
@@ -79,9 +86,10 @@ class Candidate(NamedTuple):
     """The other columns."""
     skills: tuple[str, ...] = ()
 
-    def row(self, image: bytes | str) -> dict[str, Any]:
-        """The row of a shard, with the image's bytes or its address."""
-        shown = {"image": image} if isinstance(image, bytes) else {"uri": image}
+    def row(self, image: bytes | str, sources: Sequence[bytes | str] = ()) -> dict[str, Any]:
+        """The row of a shard, with the bytes of the image and its sources, or their addresses."""
+        shown: dict[str, Any] = {"image": image} if isinstance(image, bytes) else {"uri": image}
+        shown |= {SOURCE.name if isinstance(image, bytes) else SOURCE_ADDRESS.name: list(sources)}
         ids = {"image_id": self.image_id, "prompt_id": self.prompt_id}
         return {**ids, **shown, "prompt": self.prompt, "skills": list(self.skills), **self.extras}
 
@@ -121,8 +129,10 @@ def column_origins(
     read = {name for names in several for role, name in asdict(names).items() if role != "generator" or not generator}
     columns = ", ".join(dict.fromkeys(repr(names.generator) for names in several))
     whose = f"generator={generator}" if generator else f"the column {columns} of {url}"
-    prompt = several[0].prompt or several[0].prompt_id
-    return Origins(f"the column {prompt!r} of {url}", whose, [name for name in available if name not in read])
+    prompt, source = several[0].prompt or several[0].prompt_id, several[0].source
+    sources = f"the column {source!r} of {url}" if source else ""
+    unread = [name for name in available if name not in read]
+    return Origins(f"the column {prompt!r} of {url}", whose, unread, sources=sources)
 
 
 def refuse_foreign(name: str) -> None:

@@ -10,28 +10,53 @@
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Set
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.tables import JSON_LINES, SEPARATORS, Refused, Rejection, Row, parse_object
 from plumbline.pipelines.ingest.drafting import SourceFile
-from plumbline.pipelines.ingest.image_folders import Folder, list_images
+from plumbline.pipelines.ingest.image_folders import NUMBERED, Folder, list_images
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.input_rows import InputColumnsConfig, find_names, refuse_foreign
 from plumbline.pipelines.ingest.typed_tables import Table, column_names, read_rows
 from plumbline.pipelines.sources.benchmark import PromptsFrom
-from plumbline.pipelines.sources.origins import Origins, SeenOrigins, count_suffixes, pass_over
+from plumbline.pipelines.sources.origins import Origins, SeenOrigins, count_suffixes, name_some, pass_over
 
 METADATA = ("metadata.jsonl", "metadata.csv")
 LIST = "prompts.txt"
 NUMBER = re.compile(r"\d+")
-NUMBERED = re.compile(r"[ _-]*(?:\(\d+\)|[_-]\d+|[_-](?:seed|sample)[_-]?\d+)$", re.IGNORECASE)
-"""What numbers the images of one prompt."""
 TABLES = (*SEPARATORS, *JSON_LINES, ".json", ".parquet", ".arrow", ".xlsx", ".xls", ".ods")
 WORDS = re.compile(r"[^\W\d_]{2,}")
+
+
+@dataclass(slots=True)
+class SeenSources:
+    """Where the images of a folder of edits have their sources from, and which have none."""
+
+    columns: dict[str, None] = field(default_factory=dict)
+    """In words."""
+    used: dict[str, None] = field(default_factory=dict)
+    without: dict[str, None] = field(default_factory=dict)
+    unclear: dict[str, None] = field(default_factory=dict)
+
+    def note(self, image: str, sources: Sequence[str]) -> None:
+        """Notes the sources that an image could be edited from, by its name."""
+        self.used.update(dict.fromkeys(sources))
+        if len(sources) != 1:
+            (self.unclear if sources else self.without)[image] = None
+
+    def __str__(self) -> str:
+        """What people are told; nothing where there are none."""
+        told = list(self.columns)
+        if self.used:
+            folders = dict.fromkeys(f"{PurePosixPath(source).parent}/" for source in sorted(self.used))
+            told.append(f"{len(self.used)}, from {name_some(list(folders))}, by name")
+            for what, images in (("without one", self.without), ("with several of their name", self.unclear)):
+                told += [f"images {what}: {len(images)}, such as {next(iter(images))}"] if images else []
+        return "; ".join(told)
 
 
 class DescribedImage(NamedTuple):
@@ -321,7 +346,7 @@ def read_layout(folder: Folder, prompts_from: PromptsFrom | None) -> ReadFolder:
         kinds = count_suffixes(folder.names)
         raise ConfigError(f"images {folder.place.url}: expected image files, found {kinds or 'none'}")
     layout = _layout(folder, prompts_from)
-    read = {*folder.images, *folder.foreign, *layout.files(folder)}
+    read = {*folder.images, *folder.source_paths, *folder.foreign, *layout.files(folder)}
     return ReadFolder(_rows(folder, layout), [name for name in folder.names if name not in read])
 
 
@@ -385,6 +410,9 @@ class FolderTable(Table):
     inside: str | None = None
     _seen: SeenOrigins = field(default_factory=SeenOrigins)
     _passed_over: list[str] = field(default_factory=list)
+    _listed: list[Folder] = field(default_factory=list)
+    """The folder, from when its columns are asked for until its rows are."""
+    _sources: SeenSources = field(default_factory=SeenSources)
 
     @property
     def files(self) -> list[SourceFile]:
@@ -393,11 +421,17 @@ class FolderTable(Table):
 
     def names(self, config: IngestConfig) -> InputColumnsConfig:
         """Those of the values that `rows` gives."""
-        return NAMES
+        self._listed[:] = [self._list()]
+        return replace(NAMES, source="source" if self._listed[0].source_paths or self.columns.source else None)
+
+    def _list(self) -> Folder:
+        return list_images(self.place, columns=self.columns).inside(self.inside)
 
     def origins(self, config: IngestConfig) -> Origins:
         """What told the prompts and the generators of the rows that were read."""
-        return self._seen.origins(config.generator)._replace(passed_over=pass_over(self._passed_over))
+        return self._seen.origins(config.generator)._replace(
+            passed_over=pass_over(self._passed_over), sources=str(self._sources)
+        )
 
     def source(self, row: Row) -> tuple[str, int | None]:
         """The image file of a row."""
@@ -405,7 +439,7 @@ class FolderTable(Table):
 
     def rows(self, image: str) -> Iterator[Row | Rejection]:
         """Every image, by the usual names of columns; raises ConfigError for a folder of no known layout."""
-        folder = list_images(self.place, columns=self.columns).inside(self.inside)
+        folder = self._listed.pop() if self._listed else self._list()
         told_rows, passed_over = read_layout(folder, self.prompts_from)
         self._passed_over[:] = passed_over
         for number, told in enumerate(told_rows, start=1):
@@ -417,12 +451,22 @@ class FolderTable(Table):
         values = {role: told.values[name] for role, name in roles.items() if name is not None}
         named = told.values.get(names.generator) if names.generator is not None else None
         self._note(told, names)
+        values["source"] = self._source(told, names, folder)
         return {"file": told.image, "generator": named or folder.generator(told.image), **values}
+
+    def _source(self, told: DescribedImage, names: InputColumnsConfig, folder: Folder) -> Any:
+        """What an edit started from: as its row says, or the one image of its name in a folder of sources."""
+        if names.source is not None:
+            self._sources.columns[f"the column {names.source!r} of {told.source}"] = None
+            return told.values[names.source]
+        sources = folder.sources(told.image)
+        self._sources.note(told.image, sources)
+        return sources[0] if len(sources) == 1 else None
 
     def _note(self, told: DescribedImage, names: InputColumnsConfig) -> None:
         column = f"the column {names.prompt or names.prompt_id!r} of {told.source}"
         named = names.generator is not None and told.values.get(names.generator)
         whose = f"the column {names.generator!r} of {told.source}" if named else "the folders' names"
-        read = (names.image, names.prompt, names.prompt_id, names.generator, names.skills)
+        read = (names.image, names.prompt, names.prompt_id, names.generator, names.skills, names.source)
         unread = [name for name in told.values if name not in read] if told.named else ()
         self._seen.note(column if told.named else told.source, whose, unread)

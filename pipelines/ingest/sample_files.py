@@ -11,7 +11,7 @@ from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.ingest.drafting import Begin, Source, SourceFile
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
-from plumbline.pipelines.ingest.input_rows import COLUMNS, SKILLS, Candidate, digest
+from plumbline.pipelines.ingest.input_rows import COLUMNS, SKILLS, SOURCE, Candidate, digest
 from plumbline.pipelines.ingest.placing import Shards
 from plumbline.pipelines.ingest.shards import Drafted, DraftedShard, ShardDraft
 from plumbline.pipelines.sources.origins import Origins, combine
@@ -41,6 +41,8 @@ class ImageSample(NamedTuple):
 
     candidate: Candidate
     image: bytes
+    sources: Sequence[bytes] = ()
+    """Of an edit, those that can be read."""
 
 
 Read = Callable[[SampleFile, IngestConfig], Iterator[ImageSample | Rejection]]
@@ -56,10 +58,12 @@ class SampleSource(Source):
     sample_files: Sequence[SampleFile]
     read: Read
     tell: Tell
+    edited: bool
+    """Whether samples have sources."""
 
     @property
     def schema(self) -> pa.Schema:
-        return pa.schema([*COLUMNS, SKILLS, *EXTRAS])
+        return pa.schema([*COLUMNS, SKILLS, *([SOURCE] if self.edited else []), *EXTRAS])
 
     @property
     def files(self) -> list[SourceFile]:
@@ -103,7 +107,7 @@ class SampleSource(Source):
             if generator not in current or current[generator].full:
                 current[generator] = begin(generator, _content(key, begun))
                 begun += 1
-            current[generator].add(sample.candidate, sample.image)
+            current[generator].add(sample.candidate, sample.image, sample.sources)
         return refused
 
     def end(self, file: SampleFile, drafted: Drafted, output: Place) -> None:
@@ -112,7 +116,8 @@ class SampleSource(Source):
         (output / _receipt_path(self._key(file))).write(json.dumps(receipt).encode())
 
     def _key(self, file: SampleFile) -> str:
-        return digest([self.config.recipe, file.place.url, file.size, file.etag])
+        edited = ["edited"] if self.edited else []  # the keys of other shards are older than it
+        return digest([self.config.recipe, file.place.url, file.size, file.etag, *edited])
 
 
 def _content(file_key: str, index: int) -> str:

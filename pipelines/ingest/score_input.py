@@ -57,18 +57,13 @@ def take_in(config: SweepConfig, report: ShardReport) -> Own:
             replace(config, benchmark=replace(benchmark, columns=_with_found_columns(benchmark.columns, inspection))),
             None,
         )
-    if benchmark.columns.sources:
-        raise ConfigError(
-            f"benchmark.columns.source: {place.url} is taken in without the sources of edits; write one Parquet table "
-            "a generator, with the sources in a column (docs/edits.md)"
-        )
     asked = _ingest_config(config, place, given)
     ingested = ingest(asked, report)
     taken = replace(
         benchmark,
         prompts=f"{asked.output}/prompts.parquet",
         images=asked.output,
-        columns=ColumnsConfig(extra=benchmark.columns.extra),
+        columns=ColumnsConfig(extra=benchmark.columns.extra, **{name: name for name in ingested.source_columns}),
         uri_roots=(place.url if asked.copy else asked.folder.url, *benchmark.uri_roots),
         prompts_from=None,
     )
@@ -170,7 +165,7 @@ def _columns(columns: ColumnsConfig) -> InputColumnsConfig:
     """Those that are not called as usual: the usual names are looked for."""
     usual, roles = ColumnsConfig(), ("image", "prompt", "prompt_id", "image_id", "generator")
     own = {role: getattr(columns, role) for role in roles if getattr(columns, role) != getattr(usual, role)}
-    return InputColumnsConfig(**own)
+    return InputColumnsConfig(**own, source=next(iter(columns.sources), None))
 
 
 def _stem(place: Place) -> str:

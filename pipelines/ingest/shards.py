@@ -18,7 +18,7 @@ from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.ingest_output import Footer, read_footer
-from plumbline.pipelines.ingest.input_rows import Candidate
+from plumbline.pipelines.ingest.input_rows import SOURCE, Candidate
 from plumbline.pipelines.sources.sources import INGESTED
 
 UPLOAD_BYTES = 16 * 2**20
@@ -95,10 +95,10 @@ class ShardDraft:
     def full(self) -> bool:
         return len(self.rows) >= self.config.shard_rows
 
-    def add(self, candidate: Candidate, image: bytes | str) -> None:
-        """Takes a row with its image's bytes, or its address."""
+    def add(self, candidate: Candidate, image: bytes | str, sources: Sequence[bytes | str] = ()) -> None:
+        """Takes a row with the bytes of its image and its sources, or their addresses."""
         self.rows.append(candidate._replace(extras={}))
-        self._write(candidate.row(image))
+        self._write(candidate.row(image, sources))
         if self.full:
             self._flush()
 
@@ -108,7 +108,7 @@ class ShardDraft:
         return DraftedShard(self.generator, self.content, self.rows)
 
     def _write(self, row: Mapping[str, Any]) -> None:
-        size = len(row.get("image", b""))
+        size = len(row.get("image", b"")) + sum(map(len, row.get(SOURCE.name) or ()))
         rows, most = self.config.row_group_rows, self.config.row_group_bytes
         if len(self._group) >= rows or self._group_bytes + size > most:
             self._flush()

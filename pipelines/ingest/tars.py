@@ -32,6 +32,10 @@ from plumbline.pipelines.sources.origins import Origins, SeenOrigins
 
 ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 TEXTS = ("json", "txt")
+SOURCES = ("source", "source_image", "input", "input_image", "original", "original_image")
+RESULTS = ("result", "output", "output_image", "edited", "edited_image")
+"""What stands before the ending of the image that an edit starts from, and of the edit: 0.source.png beside 0.png, or
+0.original_image.jpg beside 0.edited_image.jpg, as InstructPix2Pix calls its columns."""
 LARGEST_TEXT = 2**20
 """Bytes of a sample's .json or .txt."""
 LARGEST_HEADER = 2**20
@@ -213,6 +217,8 @@ def _read_member(
 
 
 def _content(archive: tarfile.TarFile, header: tarfile.TarInfo, suffix: str, max_bytes: int) -> bytes | Refused:
+    role, _, ending = suffix.rpartition(".")
+    suffix = ending if role in SOURCES + RESULTS else suffix
     if suffix not in IMAGES + TEXTS:
         return b""
     if not header.isreg() or header.issparse():
@@ -236,6 +242,10 @@ class _Gathered:
 
     key: str
     images: list[bytes] = field(default_factory=list)
+    sources: dict[str, bytes | Refused] = field(default_factory=dict)
+    """By the endings of their files."""
+    results: list[bytes] = field(default_factory=list)
+    """Its images, where none has an ending alone."""
     texts: dict[str, bytes] = field(default_factory=dict)
     others: list[str] = field(default_factory=list)
     """The endings of its other files."""
@@ -255,12 +265,19 @@ def read_samples(tar: SampleFile, config: IngestConfig) -> Iterator[ImageSample 
 def describe_samples(tar: SampleFile, config: IngestConfig) -> Origins:
     """Where a tar's first samples have their prompts and generators from."""
     seen, there = SeenOrigins(), "in each sample's .json"
+    sources = sorted({ending for gathered in _first_samples(tar, config) for ending in gathered.sources})
     for fields, names in _first(tar, config):
         of_text = names.prompt is not None and names.prompt not in fields
         prompt = "each sample's .txt" if of_text else f"{(names.prompt or names.prompt_id)!r} {there}"
         unread = [name for name in fields if name not in asdict(names).values()]
         seen.note(prompt, f"{names.generator!r} {there}", unread)
-    return seen.origins(config.generator)
+    told = f"{' and '.join(f'.{ending}' for ending in sources)} of each sample" if sources else ""
+    return seen.origins(config.generator)._replace(sources=told)
+
+
+def have_sources(tar: SampleFile, config: IngestConfig) -> bool:
+    """Whether any of a tar's first samples has the source of an edit."""
+    return any(gathered.sources for gathered in _first_samples(tar, config))
 
 
 def name_generators(tar: SampleFile, config: IngestConfig) -> bool:
@@ -270,10 +287,14 @@ def name_generators(tar: SampleFile, config: IngestConfig) -> bool:
 
 def _first(tar: SampleFile, config: IngestConfig) -> Iterator[tuple[dict[str, Any], InputColumnsConfig]]:
     """The first samples' fields, and what those are called; of the prompt also where the .txt tells it."""
-    for gathered in islice(_gather_all(tar, config), MOST_LOOKED_AT):
+    for gathered in _first_samples(tar, config):
         with suppress(Refused):
-            if isinstance(gathered, _Gathered):
-                yield _fields(gathered), _names(gathered, _fields(gathered), config)
+            yield _fields(gathered), _names(gathered, _fields(gathered), config)
+
+
+def _first_samples(tar: SampleFile, config: IngestConfig) -> Iterator[_Gathered]:
+    first = islice(_gather_all(tar, config), MOST_LOOKED_AT)
+    return (gathered for gathered in first if isinstance(gathered, _Gathered))
 
 
 def _gather_all(tar: SampleFile, config: IngestConfig) -> Iterator[_Gathered | Rejection]:
@@ -298,8 +319,13 @@ def _gather_all(tar: SampleFile, config: IngestConfig) -> Iterator[_Gathered | R
 
 
 def _gather(gathered: _Gathered, member: Member) -> None:
-    if isinstance(member.content, Refused):
+    role, _, ending = member.suffix.rpartition(".")
+    if role in SOURCES and ending in IMAGES:
+        gathered.sources[member.suffix] = member.content
+    elif isinstance(member.content, Refused):
         gathered.refused = gathered.refused or member.content
+    elif role in RESULTS and ending in IMAGES:
+        gathered.results.append(member.content)
     elif member.suffix in IMAGES:
         gathered.images.append(member.content)
     elif member.suffix in TEXTS:
@@ -313,13 +339,14 @@ def _sample(gathered: _Gathered, tar: SampleFile, config: IngestConfig) -> Image
     try:
         if gathered.refused:
             raise gathered.refused
-        return ImageSample(_candidate(gathered, tar, config), _only_image(gathered))
+        sources = [source for source in gathered.sources.values() if isinstance(source, bytes)]
+        return ImageSample(_candidate(gathered, tar, config), _only_image(gathered), sources)
     except Refused as refused:
         return refused.at(where)
 
 
 def _only_image(gathered: _Gathered) -> bytes:
-    images = gathered.images
+    images = gathered.images or gathered.results
     if not images:
         for ending in gathered.others:
             refuse_foreign(f"{gathered.key}.{ending}")

@@ -16,7 +16,7 @@ from plumbline.operators.image_decoding import ImageLimits
 from plumbline.operators.metrics.metric import PackedMetric
 from plumbline.operators.metrics.table import AnyMetric
 from plumbline.operators.models.families.any_model import AnyModel
-from plumbline.operators.stages.graph import check_models, make_nodes, need_sources
+from plumbline.operators.stages.graph import check_models, make_nodes
 from plumbline.operators.stages.table import STAGES
 from plumbline.operators.statistics.options import Adaptive
 from plumbline.operators.videos import Clips
@@ -78,12 +78,6 @@ class SweepConfig(Checked):
         if self.adaptive is not None:
             self._check_adaptive()
         check_models(make_nodes(self.metrics), self.models)
-        if not self.benchmark.columns.sources:
-            for name in need_sources(self.metrics):
-                raise ConfigError(
-                    f"metrics.{name}: it looks at the sources of edited images; name the column that holds these "
-                    "by benchmark.columns.source, or their addresses by benchmark.columns.source_uri (docs/edits.md)"
-                )
         self.cluster.check_pools(STAGES, self.models)
 
     def _check_adaptive(self) -> None:

@@ -9,7 +9,7 @@ from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics.metric import takes_questions
 from plumbline.operators.models.resolution import find_vqa_profile
 from plumbline.operators.models.vqa_profiles import VqaProfile
-from plumbline.operators.stages.graph import check_shown, make_nodes
+from plumbline.operators.stages.graph import check_shown, make_nodes, need_sources
 from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.cells.store import Store, open_store
 from plumbline.pipelines.maintenance.working_sweeps import deletions
@@ -75,6 +75,7 @@ def plan_sweep(config: SweepConfig, *, wanted: tuple[str, ...] = ("scores",)) ->
 
     Raises ConfigError or ModelError, whose message is one line with the remedy.
     """
+    check_sources(config)
     store = open_store(config)
     if config.benchmark.images and store.place.url == config.storage.locate(config.benchmark.images).url:
         raise ConfigError(f"store {store.place.url}: the images are there too; name a folder of its own")
@@ -109,6 +110,15 @@ def plan_sweep(config: SweepConfig, *, wanted: tuple[str, ...] = ("scores",)) ->
 def uris_of(config: SweepConfig) -> Uris:
     """Reads the images that the rows of a sweep name by address."""
     return benchmark_uris(config.benchmark, config.storage, config.limits)
+
+
+def check_sources(config: SweepConfig) -> None:
+    """Raises ConfigError where a metric compares edits with sources that the benchmark does not have."""
+    for name in [] if config.benchmark.columns.sources else need_sources(config.metrics):
+        raise ConfigError(
+            f"metrics.{name}: it looks at the sources of edited images; name the column that holds these by "
+            "benchmark.columns.source, or their addresses by benchmark.columns.source_uri (docs/edits.md)"
+        )
 
 
 def check_pack(config: SweepConfig, sources: Sources) -> None:

@@ -1,0 +1,165 @@
+"""Edits come in with their sources: by folders, tars, tables and rows of several editors, on disk and on S3."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from plumbline.pipelines.base.storage import StorageConfig
+from tests.bench_of import SMALL
+from tests.commands import newest, printed, refusal
+from tests.files import as_tar, put
+
+METRICS = "metric=[source_l1,saturation]"
+PROMPTS = "make it red\nremove the dog\nadd a hat\n"
+
+
+def grey(value: int) -> bytes:
+    """A picture of one grey: the distance of two is the difference of their greys."""
+    file = io.BytesIO()
+    Image.new("RGB", (16, 16), (value, value, value)).save(file, "PNG")
+    return file.getvalue()
+
+
+def score(images: object, store: Path, *more: str, code: int = 0) -> str:
+    words = [METRICS, "models=shapes", f"images={images}", f"store={store}", *SMALL, *more]
+    return printed("score", *words, code=code)
+
+
+def distances(store: Path) -> dict[str, int | None]:
+    """By image source_l1 in greys, None where it failed; no other metric failed."""
+    scores = pd.read_parquet(newest(store) / "scores.parquet")
+    assert scores[scores["metric"] == "saturation"]["score"].notna().all()
+    found = scores[scores["metric"] == "source_l1"]
+    greys = [None if pd.isna(one) else round(one * 255) for one in found["score"]]
+    return dict(zip(found["generator"] + " " + found["image_id"], greys, strict=True))
+
+
+def errors(store: Path) -> list[str]:
+    return sorted(pd.read_parquet(newest(store) / "errors.parquet")["message"])
+
+
+def test_a_folder_of_sources_beside_the_editors_is_matched_by_name(tmp_path: Path) -> None:
+    folder = put(
+        tmp_path / "edits",
+        {
+            "prompts.txt": PROMPTS,
+            "source/0.jpg": grey(10),
+            "source/1.png": grey(20),
+            "source/2.png": b"no picture",
+            "kind/0.png": grey(15),
+            "kind/1_1.png": grey(22),
+            "bold/2.png": grey(90),
+            "bold/1.png": grey(70),
+        },
+    )
+    said = score(folder, tmp_path / "store", code=1)
+    assert "sources: 3, from source/, by name" in said and said.index("sources: 3") < said.index("plan")
+    assert distances(tmp_path / "store") == {
+        "kind kind/0.png": 5, "kind kind/1_1.png": 2, "bold bold/1.png": 50, "bold bold/2.png": None
+    }  # fmt: skip
+    assert errors(tmp_path / "store")[0].startswith("the source of the edit: expected an image")
+    (folder / "source/0.jpg").write_bytes(grey(12))
+    score(folder, tmp_path / "store", code=1)
+    assert distances(tmp_path / "store")["kind kind/0.png"] == 3
+
+
+def test_each_editor_may_have_sources_of_its_own_and_an_edit_without_one_keeps_its_other_scores(tmp_path: Path) -> None:
+    folder = put(
+        tmp_path / "edits",
+        {
+            "kind/result/make it red.png": grey(15),
+            "kind/result/add a hat.png": grey(15),
+            "kind/source/make it red.png": grey(10),
+            "bold/result/make it red.png": grey(90),
+            "bold/result/remove the dog.png": grey(90),
+            "bold/source/make it red.png": grey(20),
+            "bold/source/remove the dog.png": grey(20),
+            "bold/source/remove the dog.jpg": grey(30),
+        },
+    )
+    said = score(folder, tmp_path / "store", "prompts_from=names", code=1)
+    assert "images without one: 1, such as kind/result/add a hat.png" in " ".join(said.split())
+    assert "images with several of their name: 1, such as bold/result/remove the dog.png" in " ".join(said.split())
+    assert distances(tmp_path / "store") == {
+        "kind kind/result/make it red.png": 5, "kind kind/result/add a hat.png": None,
+        "bold bold/result/make it red.png": 70, "bold bold/result/remove the dog.png": None,
+    }  # fmt: skip
+    assert set(errors(tmp_path / "store")) == {"the source of the edit: the row has none; fill it in"}
+
+
+def test_a_table_names_image_files_and_their_sources(tmp_path: Path) -> None:
+    folder = put(
+        tmp_path / "edits",
+        {
+            "edits.csv": "file,prompt,model,before\nb.png,add a hat,bold,gone.png\na.png,make it red,kind,s.png\n",
+            "a.png": grey(15),
+            "b.png": grey(15),
+            "s.png": grey(10),
+        },
+    )
+    score(folder / "edits.csv", tmp_path / "store", "benchmark.columns.source=before", code=1)
+    assert distances(tmp_path / "store") == {"kind a.png": 5, "bold b.png": None}
+    assert errors(tmp_path / "store")[0].startswith("the source of the edit: nothing at ")
+
+
+@pytest.mark.parametrize("source", ["source.png", "original_image.jpg"])
+def test_a_tars_samples_have_their_sources(tmp_path: Path, source: str) -> None:
+    result = {"source.png": "png", "original_image.jpg": "edited_image.jpg"}[source]
+    members = [
+        ("b.txt", b"add a hat"), (f"b.{result}", grey(40)), ("a.txt", b"make it red"), (f"a.{source}", grey(10)),
+        (f"a.{result}", grey(15)),
+    ]  # fmt: skip
+    put(tmp_path, {"kind.tar": as_tar(members)})
+    said = score(tmp_path / "kind.tar", tmp_path / "store", code=1)
+    assert f"sources: .{source} of each sample" in said
+    assert distances(tmp_path / "store") == {"kind kind/b": None, "kind kind/a": 5}
+
+
+def write_rows_of_editors(path: str, **more: Any) -> None:
+    """Rows as Hugging Face datasets have them: pictures as {bytes, path}, of several sources a list."""
+    rows = [
+        {"prompt": prompt, "model": model, "image": {"bytes": grey(15), "path": None}, "before": before}
+        for prompt, model, before in (
+            ("add a hat", "bold", [{"bytes": grey(60), "path": "b.png"}]),
+            ("make it red", "kind", [{"bytes": grey(10), "path": "a.png"}]),
+            ("remove the dog", "kind", [{"bytes": grey(1), "path": None}, {"bytes": grey(2), "path": None}]),
+            ("remove the cat", "kind", [{"bytes": b"", "path": "gone.png"}]),
+        )
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), path, **more)
+
+
+def test_rows_of_several_editors_bring_one_or_several_sources(tmp_path: Path) -> None:
+    write_rows_of_editors(f"{tmp_path}/train.parquet")
+    score(tmp_path / "train.parquet", tmp_path / "store", "benchmark.columns.source=before", code=1)
+    assert distances(tmp_path / "store") == {
+        "bold train/1": 45, "kind train/2": 5, "kind train/3": None, "kind train/4": None
+    }  # fmt: skip
+    several, none = errors(tmp_path / "store")
+    assert several.startswith("the source of the edit: 2 pictures in the row")
+    assert none == "the source of the edit: the row has none; fill it in"
+
+
+def test_an_ingest_from_s3_holds_the_sources_that_a_sweep_names(tmp_path: Path, bucket: str) -> None:
+    for name, content in {"source/0.png": grey(10), "kind/0.png": grey(15), "prompts.txt": b"make it red"}.items():
+        StorageConfig().locate(f"{bucket}/edits/{name}").write(content)
+    said = printed("ingest", f"images={bucket}/edits", f"output={tmp_path}/own")
+    assert "sources: 1, from source/, by name" in said
+    (row,) = pq.read_table(tmp_path / "own/kind/00000.parquet").to_pylist()
+    assert row["source"] == [grey(10)]
+    words = [f"benchmark.prompts={tmp_path}/own/prompts.parquet", f"benchmark.images={tmp_path}/own", METRICS]
+    words += ["sweep=own_images", "benchmark.columns.source=source", f"store={tmp_path}/store", *SMALL]
+    assert "sources: 1, from source/, by name" in printed("sweep", *words)
+    assert distances(tmp_path / "store") == {"kind kind/0.png": 5}
+
+
+def test_edits_without_sources_are_refused_where_a_metric_wants_them(tmp_path: Path) -> None:
+    folder = put(tmp_path / "edits", {"kind/make it red.png": grey(15), "kind/add a hat.png": grey(15)})
+    line = refusal("score", f"images={folder}", METRICS, "models=shapes", f"store={tmp_path}/store", *SMALL)
+    assert "metrics.source_l1" in line and "benchmark.columns.source" in line
