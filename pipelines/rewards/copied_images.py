@@ -13,12 +13,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plumbline.operators.errors import PlumblineError, RowError
-from plumbline.operators.image_rows import ImageRow, digest_of, identify, image_records, is_embedded, row_bytes
+from plumbline.operators.image_rows import (
+    SOURCES,
+    ImageRow,
+    digest_of,
+    identify,
+    image_records,
+    is_embedded,
+    of_edit,
+    row_bytes,
+    source_bytes,
+)
 from plumbline.operators.images import FETCHES
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.rewards.scored_images import CHANGED, ScoredRun, ScoredShard, digests_of
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
-from plumbline.pipelines.sources.shards import opened
+from plumbline.pipelines.sources.edit_pictures import with_pictures
+from plumbline.pipelines.sources.shards import opened, own_names
 
 ROWS_AT_ONCE = 16
 SEVERAL = "several_images"
@@ -34,6 +45,8 @@ class Copied(NamedTuple):
     """Its address, where it has one."""
     verified: bool
     """Whether its digest is known to be that of the image that was scored; else its id alone is the same."""
+    sources: Sequence[bytes] = ()
+    """Those that it was edited from, where they are wanted."""
 
 
 class Copier:
@@ -42,8 +55,9 @@ class Copier:
     What a row group holds for later shards waits in files on the local disk, until the last of them has had it.
     """
 
-    def __init__(self, run: ScoredRun, store: Store) -> None:
-        self.run, self.store = run, store
+    def __init__(self, run: ScoredRun, store: Store, *, edited: bool) -> None:
+        """Where `edited`, each image comes with its sources."""
+        self.run, self.store, self.edited = run, store, edited
         self._digests = lru_cache(maxsize=SHARDS_REMEMBERED)(lambda number: digests_of(store, run.shards[number]))
         self._footers: dict[str, pq.FileMetaData] = {}
         """Of files that were read; parsing one takes longer than reading a row group of small images."""
@@ -76,28 +90,33 @@ class Copier:
 
     def _take(self, image: int) -> Copied:
         """An image that waits; its file goes with its last use."""
-        path = self._path(image)
-        copied = self._waiting[image]._replace(content=path.read_bytes())
+        waiting = self._waiting[image]
+        paths = [self._path(image, place) for place in range(len(waiting.sources) + 1)]
+        content, *sources = (path.read_bytes() for path in paths)
         if self._uses[image] <= 0:
             del self._waiting[image]
-            path.unlink()
-        return copied
+            for path in paths:
+                path.unlink()
+        return waiting._replace(content=content, sources=sources)
 
     def _keep(self, image: int, copied: Copied | RowError) -> None:
         if isinstance(copied, Copied):
-            self._path(image).write_bytes(copied.content)
-            self._waiting[image] = copied._replace(content=b"")
+            for place, content in enumerate((copied.content, *copied.sources)):
+                self._path(image, place).write_bytes(content)
+            self._waiting[image] = copied._replace(content=b"", sources=[b""] * len(copied.sources))
 
-    def _path(self, image: int) -> Path:
-        return Path(self._folder.name) / str(image)
+    def _path(self, image: int, place: int) -> Path:
+        return Path(self._folder.name) / f"{image}-{place}"
 
     def _read_shard(self, number: int, images: Sequence[int]) -> dict[int, Copied | RowError]:
         """The images of a shard that are wanted now; others of their row groups are kept for later shards."""
         scored = self.run.shards[number]
         records: dict[int, Mapping[str, Any]] = {}
         try:
+            sources = self._sources_of_prompts(scored, images)
             for row, record in self._records(scored, [image - scored.first for image in images]):
                 image = scored.first + row
+                record = sources.get(int(self.run.prompts[image]), {}) | record
                 if self._uses[image] > 0 and is_embedded(record):
                     self._keep(image, self._copy(image, record, number))
                 if image in images:
@@ -110,6 +129,16 @@ class Copier:
             copied = pool.map(lambda image: self._copy(image, records.get(image), number), images)
             return dict(zip(images, copied, strict=True))
 
+    def _sources_of_prompts(self, scored: ScoredShard, images: Collection[int]) -> dict[int, dict[str, Any]]:
+        """By prompt, the sources that the prompts file has of the images of a shard that are wanted, now or later."""
+        if not self.edited:
+            return {}
+        there = range(scored.first, scored.first + scored.shard.rows)
+        rows = sorted({int(self.run.prompts[image]) for image in there if image in images or self._uses[image] > 0})
+        ids = self.run.sources.prompts.column("prompt_id").take(pa.array(rows, pa.int64()))
+        table = with_pictures(pa.table({"prompt_id": ids}), self.run.sources.prompt_shards)
+        return dict(zip(rows, image_records(table.drop_columns(["prompt_id"])), strict=True))
+
     def _records(self, scored: ScoredShard, rows: Sequence[int]) -> Iterator[tuple[int, dict[str, Any]]]:
         """These rows of a shard by our column names, and those of the same row groups that later shards want."""
         shard = scored.shard
@@ -120,7 +149,7 @@ class Copier:
             self._footers[shard.url] = file.metadata
             while len(self._footers) > FOOTERS_REMEMBERED:
                 del self._footers[next(iter(self._footers))]
-            names = {ours: dict(shard.columns).get(ours, ours) for ours in IMAGE_COLUMNS}
+            names = own_names(shard, (*IMAGE_COLUMNS, *SOURCES) if self.edited else IMAGE_COLUMNS)
             present = {ours: name for ours, name in names.items() if name in file.schema_arrow.names}
             places = shard.picked or range(shard.rows)
             first = 0
@@ -159,8 +188,15 @@ class Copier:
             return RowError("image_too_large", f"a file of over limits.max_bytes={self.run.limits.max_bytes}")
         if scored_digest and digest_of(encoded) != scored_digest:
             return RowError("missing_image", f"{generator}/{image_id} is not the image that was scored: {CHANGED}")
+        sources = source_bytes(record, self.run.limits.max_images, self.run.uris.read) if self.edited else []
+        if isinstance(sources, RowError):
+            return sources
+        if any(len(source) > self.run.limits.max_bytes for source in sources):
+            return of_edit(
+                RowError("image_too_large", f"a file of over limits.max_bytes={self.run.limits.max_bytes}"), "source"
+            )
         uri = record.get("uri")
-        return Copied(content, uri if isinstance(uri, str) else "", bool(scored_digest))
+        return Copied(content, uri if isinstance(uri, str) else "", bool(scored_digest), sources)
 
 
 def _rows(

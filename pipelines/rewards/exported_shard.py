@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from plumbline.operators.errors import RowError
 from plumbline.operators.image_completeness import JPEG, PNG
-from plumbline.operators.rewards.formats.format import Format, Picture, Sample
+from plumbline.operators.rewards.formats.format import Format, Picture, Sample, Source
 from plumbline.operators.rewards.selection import HELD_OUT, Example
 from plumbline.operators.rewards.values import Codes, Floats
 from plumbline.pipelines.cells.store import Store
@@ -25,8 +25,8 @@ from plumbline.pipelines.rewards.copied_images import SEVERAL, Copied, Copier
 from plumbline.pipelines.rewards.output import ExportedShardRecord, Output
 from plumbline.pipelines.rewards.scored_images import ScoredRun, elements_of
 
-IDENTICAL, UNFIT = "identical_images", "not_representable"
-NO_FAILURE = (IDENTICAL, UNFIT, SEVERAL)
+IDENTICAL, UNFIT, APART = "identical_images", "not_representable", "different_sources"
+NO_FAILURE = (IDENTICAL, UNFIT, APART, SEVERAL)
 """Reasons to leave an example out that are no fault of the run: there is nothing to prefer, or the format cannot hold
 it."""
 MOST_MESSAGES = 5
@@ -149,8 +149,11 @@ class ShardMaker:
             return None
         images = [copied[image] for image in self._shown(example)]
         error = next((image for image in images if isinstance(image, RowError)), None)
-        if error is None and len({image.content for image in images if isinstance(image, Copied)}) < len(images):
+        copies = [image for image in images if isinstance(image, Copied)]
+        if error is None and len({image.content for image in copies}) < len(images):
             return RowError(IDENTICAL, "two images of the prompt are the same to the byte, and scored differently")
+        if error is None and len({tuple(image.sources) for image in copies}) > 1:
+            return RowError(APART, "the images of the prompt were edited from different sources")
         return error
 
     def _samples(
@@ -169,6 +172,7 @@ class ShardMaker:
                 of_prompt=of_prompt[example.prompt],
                 run_ended=self.ended,
                 scorer=self.scorer,
+                sources=[_source(content) for content in _sources_of(copied.get(example.images[0]))],
             )
             for (number, example), prompt in zip(examples, prompts, strict=True)
         ]
@@ -218,7 +222,8 @@ class ShardMaker:
         """By path the images that rows name."""
         if self.form.images != "files":
             return {}
-        return {picture.path: picture.content for sample in samples for picture in sample.pictures}
+        pictures = {picture.path: picture.content for sample in samples for picture in sample.pictures}
+        return pictures | {source.path: source.content for sample in samples for source in sample.sources}
 
     def _encoded(
         self, name: str, made: Sequence[tuple[Sample, Sequence[Mapping[str, Any]]]]
@@ -233,6 +238,14 @@ class ShardMaker:
         else:
             data = to_parquet(rows, self.form.schema)
         return {f"data/{name}.{container}": data}, None
+
+
+def _sources_of(copied: Copied | RowError | None) -> Sequence[bytes]:
+    return copied.sources if isinstance(copied, Copied) else ()
+
+
+def _source(content: bytes) -> Source:
+    return Source(content, f"images/source/{hashlib.sha256(content).hexdigest()[:24]}.{extension(content)}")
 
 
 def _number(value: Any) -> float | None:

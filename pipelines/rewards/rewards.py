@@ -57,11 +57,12 @@ def export_rewards(config: RewardsConfig, report: Callable[[ExportedShardRecord]
     if not planned:
         raise ConfigError(_nothing(run, rewards))
     _require_elements(run, store, config)
+    _require_place_of_sources(run, config)
     if (manifest := output.begin()) is not None:
         output.tidy()
         return _ended(output, manifest, 0, config)
-    with Copier(run, store) as copier:
-        form, ended = FORMATS[config.format], _run_ended(run)
+    form, ended = FORMATS[config.format], _run_ended(run)
+    with Copier(run, store, edited=run.edited and form.edits != "no") as copier:
         maker = ShardMaker(run, store, output, form, rewards, copier, digest(scorer), ended)
         written = _write_shards(planned, maker, report, config.max_failed)
     manifest = _manifest(run, config, rewards, scorer, _join(output, planned, config))
@@ -75,6 +76,18 @@ def _require_elements(run: ScoredRun, store: Store, config: RewardsConfig) -> No
         raise ConfigError(
             f"format={config.format}: expected a metric that asks several questions about an image, such as gecko or "
             f"dsg; got {', '.join(run.metrics)}"
+        )
+
+
+def _require_place_of_sources(run: ScoredRun, config: RewardsConfig) -> None:
+    """Raises ConfigError where edits would lose their sources, and where the format is for edits and the run is not."""
+    form = FORMATS[config.format]
+    if run.edited and form.edits == "no" and form.images != "none":
+        others = ", ".join(name for name in FORMATS if FORMATS[name].edits != "no" or FORMATS[name].images == "none")
+        raise ConfigError(f"format={config.format}: it has no place for the sources of the run's edits; use {others}")
+    if form.edits == "only" and not run.edited:
+        raise ConfigError(
+            f"format={config.format}: is for edits, and the run's benchmark names no sources (benchmark.columns.source)"
         )
 
 

@@ -58,6 +58,8 @@ class ScoredRun:
     """Of every image the row of `sources.prompts`; -1 where it names none that is there."""
     scores: Mapping[str, Floats]
     """By metric, as it gives them; nan where there is none."""
+    edited: bool
+    """Whether its images were edited from others, which the benchmark names."""
     parts: Sequence[str]
     """The files of the run's scores, whose names tell what they follow from."""
 
@@ -110,6 +112,7 @@ def gather_scores(store: Store, run: str, wanted: Sequence[str] | None) -> Score
         image_ids=reader.image_ids(),
         prompts=reader.prompts,
         scores=reader.scores,
+        edited=bool(benchmark.columns.sources),
         parts=[path.rpartition("/")[2] for path in store.files(f"runs/{run_id}/scores.parquet")],
     )
 

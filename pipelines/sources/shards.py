@@ -208,12 +208,12 @@ def read_shard(shard: Shard, columns: Sequence[str]) -> pa.Table:
 def _named(file: pq.ParquetFile, shard: Shard, columns: Sequence[str]) -> pa.Table:
     """The shard's rows of an open file, by our names."""
     if not (shard.holds_prompts and "prompt_id" in columns):
-        return _row_groups(file, shard, _own_names(shard, columns))
-    table = _with_prompt_ids(_row_groups(file, shard, _own_names(shard, (*columns, "prompt"))), shard)
+        return _row_groups(file, shard, own_names(shard, columns))
+    table = _with_prompt_ids(_row_groups(file, shard, own_names(shard, (*columns, "prompt"))), shard)
     return table.select([name for name in columns if name in table.column_names])
 
 
-def _own_names(shard: Shard, columns: Sequence[str]) -> dict[str, str]:
+def own_names(shard: Shard, columns: Sequence[str]) -> dict[str, str]:
     """The file's names of our columns; a column of sources or masks is one only where it is named."""
     names = dict(shard.columns)
     return {name: names.get(name, name) for name in columns if name in names or name not in BESIDE}

@@ -44,6 +44,14 @@ class Picture(NamedTuple):
         return f"{self.generator}/{self.image_id}"
 
 
+class Source(NamedTuple):
+    """An image that an example's images were edited from."""
+
+    content: bytes
+    path: str
+    """Where the format has it in a file of its own, below the output."""
+
+
 class Sample(NamedTuple):
     """One example with all that its row may say."""
 
@@ -60,6 +68,8 @@ class Sample(NamedTuple):
     run_ended: datetime
     scorer: str
     """A digest of the metrics, their models and conventions, hexadecimal."""
+    sources: Sequence[Source] = ()
+    """Of edits, the same for all pictures."""
 
     @property
     def best(self) -> Picture:
@@ -84,6 +94,8 @@ class Format:
     """`parquet` and `tar` are sharded; `json` (one list) and `jsonl` are one file for each split."""
     images: Literal["none", "embedded", "files"]
     """Whether rows hold the images' bytes, or paths below the output."""
+    edits: Literal["no", "too", "only"] = "no"
+    """Whether rows with images have a place for the sources of edits, or want one."""
     rows: Callable[[Sample], Sequence[Mapping[str, Any]]]
     """The rows of an example, none where the format cannot hold it; of a tar, one with a value for each extension."""
     schema: pa.Schema | None = None
@@ -94,7 +106,7 @@ class Format:
     """Of a `json` format whose held-out split has rows of another form."""
 
 
-def embedded(picture: Picture) -> dict[str, Any]:
+def embedded(picture: Picture | Source) -> dict[str, Any]:
     """An image as IMAGE holds it."""
     return {"bytes": picture.content, "path": None}
 

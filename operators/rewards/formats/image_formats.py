@@ -46,6 +46,39 @@ BEST_OF_N = Format(unit="best", container="parquet", images="embedded", rows=_be
 """The best image of each prompt, with its text: what trainers of text-to-image models fine-tune on."""
 
 
+INSTRUCT_PIX2PIX_SCHEMA = with_images(
+    pa.schema(
+        [
+            ("input_image", IMAGE),
+            ("edit_prompt", pa.string()),
+            ("edited_image", IMAGE),
+            *(field for field in BEST_OF_N_SCHEMA if field.name not in ("image", "text")),
+        ]
+    ),
+    "input_image",
+    "edited_image",
+)
+
+
+def _instruct_pix2pix_rows(sample: Sample) -> list[dict[str, Any]]:
+    """One row; none for an edit of several sources."""
+    if len(sample.sources) != 1:
+        return []
+    shown = {"input_image": embedded(sample.sources[0]), "edit_prompt": sample.prompt}
+    return [{**shown, "edited_image": row.pop("image"), **row} for row in _best_of_n_rows(sample)]
+
+
+INSTRUCT_PIX2PIX = Format(
+    unit="best",
+    container="parquet",
+    images="embedded",
+    edits="only",
+    rows=_instruct_pix2pix_rows,
+    schema=INSTRUCT_PIX2PIX_SCHEMA,
+)
+"""The best edit of each instruction with its source: what diffusers' InstructPix2Pix trainer fine-tunes on."""
+
+
 RAW = pa.list_(pa.struct([("metric", pa.string()), ("score", pa.float64()), ("error", pa.string())]))
 REWARDS_SCHEMA = pa.schema(
     [

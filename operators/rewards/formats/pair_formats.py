@@ -146,6 +146,10 @@ VERL_OMNI = Format(unit="pair", container="parquet", images="files", rows=_verl_
 
 IMAGE_TAG = "<image>"
 IMAGE_QUESTION = 'Does this image show "{}"? Please answer yes or no.'
+EDIT_QUESTION = (
+    'The last image was edited from what is before it, by the instruction "{}". Was it followed, and all else kept? '
+    "Please answer yes or no."
+)
 ANSWER = "Yes"
 
 
@@ -153,23 +157,26 @@ def _ms_swift_rows(sample: Sample) -> list[dict[str, Any]]:
     """One row; none for a prompt that holds the tag which stands for an image."""
     if IMAGE_TAG in sample.prompt:
         return []
+    sources = [source.path for source in sample.sources]
+    question = (EDIT_QUESTION if sources else IMAGE_QUESTION).format(sample.prompt)
     messages = [
-        {"role": "user", "content": IMAGE_TAG + IMAGE_QUESTION.format(sample.prompt)},
+        {"role": "user", "content": IMAGE_TAG * (len(sources) + 1) + question},
         {"role": "assistant", "content": ANSWER},
     ]
     return [
         {
             "messages": messages,
-            "images": [sample.best.path],
+            "images": [*sources, sample.best.path],
             "rejected_messages": messages,
-            "rejected_images": [sample.worst.path],
+            "rejected_images": [*sources, sample.worst.path],
             "margin": (sample.best.reward or 0.0) - (sample.worst.reward or 0.0),
         }
     ]
 
 
-MS_SWIFT = Format(unit="pair", container="jsonl", images="files", rows=_ms_swift_rows)
-"""ms-swift's preference rows of one question about two images, in the form with messages: for reward models."""
+MS_SWIFT = Format(unit="pair", container="jsonl", images="files", edits="too", rows=_ms_swift_rows)
+"""ms-swift's preference rows of one question about two images, in the form with messages: for reward models. Sources
+of an edit stand before it on both sides."""
 
 
 def _hpdv3_rows(sample: Sample) -> list[dict[str, Any]]:
@@ -190,35 +197,62 @@ HPDV3 = Format(unit="pair", container="json", images="files", rows=_hpdv3_rows)
 """HPD v3's pairs: `path1` is preferred over `path2`."""
 
 
+def _editreward_rows(sample: Sample) -> list[dict[str, Any]]:
+    """One row; none for an edit of several sources.
+
+    The trainer wants a score of some dimension and one of all: both are the reward.
+    """
+    if len(sample.sources) != 1:
+        return []
+    (row,) = _hpdv3_rows(sample)
+    rewards = {"model1": sample.best.reward, "model2": sample.worst.reward}
+    scores = {f"{model}_{kind}_score": reward for model, reward in rewards.items() for kind in ("dim1", "overall")}
+    return [{**row, "path_src": sample.sources[0].path, **scores}]
+
+
+EDITREWARD = Format(unit="pair", container="json", images="files", edits="only", rows=_editreward_rows)
+"""EditReward's pairs of edits: HPD v3's, with their source."""
+
+
 MESSAGES = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
 TRL_VISION_DPO_SCHEMA = with_images(
     pa.schema([("prompt", MESSAGES), ("chosen", MESSAGES), ("rejected", MESSAGES), ("images", pa.list_(IMAGE))]),
     "images",
 )
 COMPARISON_QUESTION = 'Which of the two images shows "{}" better? Please answer 1 or 2.'
+EDIT_COMPARISON = (
+    'The last two images were edited from what is before them, by the instruction "{}". Which of the two follows it '
+    "better and keeps all else? Please answer 1 or 2."
+)
 
 
 def _trl_vision_dpo_rows(sample: Sample) -> list[dict[str, Any]]:
     swapped = bool(pair_row(sample, swapped=False)["ranking_id"] & 1)
     pictures = (sample.worst, sample.best) if swapped else (sample.best, sample.worst)
     right, wrong = ("2", "1") if swapped else ("1", "2")
+    question = EDIT_COMPARISON if sample.sources else COMPARISON_QUESTION
     return [
         {
-            "prompt": [{"role": "user", "content": COMPARISON_QUESTION.format(sample.prompt)}],
+            "prompt": [{"role": "user", "content": question.format(sample.prompt)}],
             "chosen": [{"role": "assistant", "content": right}],
             "rejected": [{"role": "assistant", "content": wrong}],
-            "images": [embedded(picture) for picture in pictures],
+            "images": [*map(embedded, sample.sources), *map(embedded, pictures)],
         }
     ]
 
 
 TRL_VISION_DPO = Format(
-    unit="pair", container="parquet", images="embedded", rows=_trl_vision_dpo_rows, schema=TRL_VISION_DPO_SCHEMA
+    unit="pair",
+    container="parquet",
+    images="embedded",
+    edits="too",
+    rows=_trl_vision_dpo_rows,
+    schema=TRL_VISION_DPO_SCHEMA,
 )
 """TRL's vision DPO: two verdicts about the same two images, of which the true one is chosen. For judges only.
 
 TRL shows a row's one list of images beside the chosen and the rejected text alike, so that it cannot hold a better
-and a worse image: what it can train is a model that says which of two images is better.
+and a worse image: what it can train is a model that says which of two images is better. Sources of edits stand first.
 """
 
 
