@@ -12,6 +12,8 @@ from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Rating, Scored
 from plumbline.operators.metrics.judged import Asked, InspectedConfig, Scale, Verdict, fill, ratings_of, values
 from plumbline.operators.metrics.metric import Evidence, Expected, View
+from plumbline.operators.metrics.wordings.editscore import EditScoreRelease
+from plumbline.operators.metrics.wordings.release import Release
 from plumbline.operators.metrics.writing import Writing, WrittenQuestion
 
 EDIT, PERCEPTUAL = "editscore_edit", "editscore_perceptual"
@@ -49,6 +51,10 @@ class EditScoreConfig(InspectedConfig):
             )
 
     @property
+    def releases(self) -> tuple[type[Release], ...]:
+        return (EditScoreRelease,)
+
+    @property
     def templates(self) -> tuple[str, ...]:
         return EDIT, PERCEPTUAL
 
@@ -58,17 +64,26 @@ class EditScoreConfig(InspectedConfig):
 
     def judging(self) -> dict[str, Any]:
         """All that decides a verdict, but for the judge."""
+        release = self.released(EditScoreRelease)
+        if release is not None:
+            return {"wording": release.digest, "num_pass": self.num_pass, **self.sampling._asdict()}
         return self.asking(*self.templates) | {"num_pass": self.num_pass}
 
     def inspect(self, prompt: str, questions: Sequence[WrittenQuestion] = ()) -> Writing[Verdict]:
         """One verdict of two replies each time: about the source and the edited image, and about the latter alone."""
-        edit = fill(self.template_text(EDIT), instruction=parsing.one_line(prompt))
-        perceptual = self.template_text(PERCEPTUAL)
         verdicts = []
         for draw in range(self.num_pass):
-            asked = Asked(edit, EDITING, draw=draw), Asked(perceptual, QUALITY, view=1, draw=draw)
-            verdicts.append((yield from self.verdicts(asked)))
+            verdicts.append((yield from self._inspect_once(prompt, draw)))
         return Verdict(averaged([verdict.ratings for verdict in verdicts]), verdicts[-1].rationale)
+
+    def _inspect_once(self, prompt: str, draw: int) -> Writing[Verdict]:
+        """In our words or the release's."""
+        release = self.released(EditScoreRelease)
+        if release is not None:
+            return Verdict(*(yield from release.rate(prompt, self.sampling._replace(seed=self.seed + draw))))
+        edit = fill(self.template_text(EDIT), instruction=parsing.one_line(prompt))
+        asked = Asked(edit, EDITING, draw=draw), Asked(self.template_text(PERCEPTUAL), QUALITY, view=1, draw=draw)
+        return (yield from self.verdicts(asked))
 
     def scoring(self) -> dict[str, Any]:
         return {"rating": self.rating}

@@ -36,6 +36,7 @@ class VieScoreRelease(Release):
     place: ClassVar[str] = "<prompt>"
     rated: ClassVar[tuple[str, ...]] = ("semantic_consistency",)
     quality_view: ClassVar[int] = 0
+    tries: ClassVar[int] = TRIES
     consistency: str
     quality: str
 
@@ -47,14 +48,17 @@ class VieScoreRelease(Release):
         return cls(f"{context}\n{shown}\n{follows}", f"{context}\n{quality}")
 
     def inspect(self, prompt: str, seed: int) -> Writing[tuple[tuple[Rating, ...], str]]:
-        """The ratings, of which the least counts, and the reasons (VIEScore.evaluate)."""
-        sampling = ReplySampling(MAX_TOKENS, TEMPERATURE, seed)
+        """The ratings, of which the least counts, and the reasons, drawn as the release draws them."""
+        return (yield from self.rate(prompt, ReplySampling(MAX_TOKENS, TEMPERATURE, seed)))
+
+    def rate(self, prompt: str, sampling: ReplySampling) -> Writing[tuple[tuple[Rating, ...], str]]:
+        """As `inspect`, drawn as it is said (VIEScore.evaluate)."""
         texts = self.consistency.replace(self.place, prompt), self.quality
         requests = [
             sampling.request(text, stop=())._replace(image_last=True, view=view)
             for text, view in zip(texts, (0, self.quality_view), strict=True)
         ]
-        consistency, quality = yield from ask_as_released(requests, [read_scores] * len(requests), tries=TRIES)
+        consistency, quality = yield from ask_as_released(requests, [read_scores] * len(requests), tries=self.tries)
         ratings = _named(self.rated, consistency.scores) + _named(("naturalness", "artifacts"), quality.scores)
         return ratings, " ".join(filter(None, (consistency.reasoning, quality.reasoning)))
 

@@ -75,6 +75,14 @@ _prompts_0shot_rule_PQ = "Is it well made?"
 """,
 }
 GEDIT: Mapping[str, str] = {"GEdit-Bench/viescore/vie_prompts.py": VIESCORE["viescore/vie_prompts.py"]}
+EDITSCORE: Mapping[str, str] = {
+    "editscore/vie_prompts.py": """
+_context_no_delimit_reasoning_first = "Look 10 times."
+_prompts_0shot_two_image_edit_rule = "Two images."
+_prompts_0shot_tie_rule_SC = "0 to 10, is it done: <instruction>?"
+_prompts_0shot_rule_PQ = "0 to 10, is it well made?"
+""",
+}
 UNIGENBENCH: Mapping[str, str] = {
     "eval/src/eval_common.py": """
 EXPLANATION_DICT_EN = {"Style": "how it is painted", "Color": "which colour"}

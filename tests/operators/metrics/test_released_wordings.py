@@ -16,6 +16,7 @@ import pytest
 
 from plumbline.operators.metrics.described import Sight
 from plumbline.operators.metrics.dsg import DsgConfig
+from plumbline.operators.metrics.editscore import EditScoreConfig
 from plumbline.operators.metrics.judged import Verdict
 from plumbline.operators.metrics.llmscore import LlmScoreConfig
 from plumbline.operators.metrics.rubric import RubricConfig
@@ -66,7 +67,7 @@ from unittest.mock import MagicMock
 
 GIVEN = json.load(sys.stdin)
 sys.path.insert(0, "")
-ABSENT = "openai word2number requests cv2 detectron2 modelscope promptcap transformers torch lavis PIL".split()
+ABSENT = "openai word2number requests cv2 modelscope promptcap transformers torch lavis PIL json_repair".split()
 
 class Nothing:
     # In place of what releases import to load models and pictures.
@@ -374,6 +375,45 @@ def with_texts(request: dict[str, Any]) -> dict[str, Any]:
 
 def _part(part: dict[str, Any]) -> str:
     return part["text"] if part["type"] == "text" else IMAGE
+
+
+EDITSCORE = """
+import requests
+from editscore import EditScore
+model = EditScore(backbone="openai", key="none", num_pass=2)
+
+def run(given):
+    prompt, replies = given
+    def act(create):
+        def post(url, json, headers, timeout):
+            text = create(**json).choices[0].message.content
+            return SimpleNamespace(json=lambda: {"choices": [{"message": {"content": text}}]})
+        requests.post = post
+        said = model.evaluate(["http://source", "http://image"], prompt)
+        guessed = any("guess_if_cannot_parse" in said[f"{part}_reasoning"] for part in ("SC", "PQ"))
+        return None if guessed else [said[name] for name in
+                                     ("prompt_following", "consistency", "perceptual_quality", "overall")]
+    return asking(replies, act)
+"""
+FIRST_PASS = ['{"reasoning": "Done.", "score": [20, 11]}', "So: [25, 15]"]
+EDITSCORE_REPLIES = [
+    [*FIRST_PASS, '{"reasoning": "Not all.",\n"score": [10.5, 25]}', '{"reasoning": "", "score": [7, 25, 3]}'],
+    [*FIRST_PASS, "none", "none", '{"reasoning": "", "score": [5, 6]}', "[8, 9]"],
+    [*FIRST_PASS, *["none"] * 6],
+]
+
+
+def test_editscore() -> None:
+    given = [(prompt, EDITSCORE_REPLIES[index % 3]) for index, prompt in enumerate(PROMPTS)]
+    released = as_released("EditScore", EDITSCORE, given)
+    metric = EditScoreConfig(wording=checkout("EditScore"), num_pass=2).settled(profile)
+    for (prompt, replies), theirs in zip(given, released, strict=True):
+        ours = as_ours(metric.inspect(prompt), replies, shown)
+        asked = [{**each, "messages": [one_image(*each["messages"])]} for each in without_model(theirs.requests)]
+        assert without(ours.requests, "temperature", "max_tokens") == list(map(with_texts, asked))
+        found = [rating.value for rating in ours.result.ratings] if ours.result else None
+        assert found == (theirs.result and pytest.approx(theirs.result))
+    assert sum(one.result is not None for one in released) == 67
 
 
 UNIGENBENCH = """

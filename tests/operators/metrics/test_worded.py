@@ -12,6 +12,7 @@ from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics.clipscore import ClipScoreConfig
 from plumbline.operators.metrics.described import Sight
 from plumbline.operators.metrics.dsg import DsgConfig
+from plumbline.operators.metrics.editscore import EditScoreConfig
 from plumbline.operators.metrics.gpt4v_eval import Gpt4vEvalConfig
 from plumbline.operators.metrics.judged import values
 from plumbline.operators.metrics.llmscore import LlmScoreConfig, score_of
@@ -154,6 +155,20 @@ def test_viescore_and_gedit_ask_about_edits_in_their_releases_words(files: Mappi
         ("Look.\nTwo images.\nIs it done: make  it red?", 0, True), ("Look.\nIs it well made?", 1, True),
     ]  # fmt: skip
     assert values(verdict.ratings) == {"editing_success": 8, "overediting": 3, "naturalness": 9, "artifacts": 2}
+
+
+def test_editscore_asks_in_its_releases_words_on_a_scale_of_25_as_often_as_it_is_told(tmp_path: Path) -> None:
+    metric = settled(EditScoreConfig(wording=made_releases.write(tmp_path, made_releases.EDITSCORE), num_pass=2))
+    first = ['{"reasoning": "Done.", "score": [20, 10]}', '{"score": [25, 15]}']
+    verdict, rounds = run(metric.inspect("paint  10 doors"), first, ['{"score": [25, 20]}', "[20, 20]"])
+    assert [(request.messages[0].text, request.view) for request in rounds[0]] == [
+        ("Look 10 times.\nTwo images.\n0 to 25, is it done: paint  10 doors?", 0),
+        ("Look 10 times.\n0 to 25, is it well made?", 1),
+    ]
+    assert [(one.seed, one.temperature, one.max_tokens) for (one, _) in rounds] == [(42, 0.7, 512), (43, 0.7, 512)]
+    overall = ((10 * 0.4 * 10 * 0.6) ** 0.5 + (8 * 8) ** 0.5) / 2
+    rated = {"prompt_following": 9, "consistency": 6, "perceptual_quality": 7, "overall": overall}
+    assert values(verdict.ratings) == pytest.approx(rated)
 
 
 def test_unigenbench_asks_in_its_releases_words_about_all_checkpoints_at_once(tmp_path: Path) -> None:
