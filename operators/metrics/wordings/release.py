@@ -12,6 +12,8 @@ from plumbline.operators.metrics.writing import UnreadableReply, Writing
 from plumbline.operators.models.calls import Request
 
 T = TypeVar("T")
+FAILURES = (ValueError, LookupError, TypeError, ArithmeticError, RecursionError)
+"""What a reader meets in a reply of another form than it expects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +43,12 @@ def ask_as_released(
 ) -> Writing[list[T]]:
     """Several replies, each read as far as it goes; where one cannot be read, all are asked for again, word for word.
 
-    Raises UnreadableReply after so many tries. Readers may fail as a release's code does, by ValueError or LookupError.
+    Raises UnreadableReply after so many tries. Readers may fail in any of the ways of a release's code (FAILURES).
     """
     for attempt in range(tries):
         replies = yield [request._replace(seed=request.seed + attempt) for request in requests]
         try:
             return [read(reply.text) for read, reply in zip(readers, replies, strict=True)]
-        except (ValueError, LookupError, UnreadableReply) as error:
+        except (*FAILURES, UnreadableReply) as error:
             problem = str(error)
     raise UnreadableReply(f"{problem}; it is read as the release's code reads it")

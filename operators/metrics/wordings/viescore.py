@@ -102,6 +102,8 @@ def read_scores(reply: str) -> Rated:
         found = json.loads(said)
         scores = found["score"]
     except (ValueError, LookupError, TypeError):
+        if not said.endswith("}"):
+            raise ValueError("expected an object") from None
         found = json.loads(_repaired(said))
         scores = found["score"]
     return _rated(scores if isinstance(scores, list) else [scores], found.get("reasoning"))

@@ -146,6 +146,20 @@ def test_viescore_asks_in_its_releases_words_and_twice_before_it_gives_up(tmp_pa
         run(metric.inspect("a dog"), unread, unread)
 
 
+HOSTILE = [
+    "||V^=^V||[1, 2]||V^=^V||", "||V^=^V||" + '":' * 2000 + "||V^=^V||", '{"score": ' + "[" * 5000 + "}",
+    f'{{"score": [{"9" * 400}]}}', '{"score": [NaN]}', '{"score": ["9"]}', '{"score": []}', '{"score": [-1]}', "{}",
+    "9" * 5000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("reply", HOSTILE)
+def test_whatever_a_judge_writes_costs_its_row_alone(reply: str, tmp_path: Path) -> None:
+    metric = settled(VieScoreConfig(wording=made_releases.write(tmp_path, made_releases.VIESCORE)))
+    with pytest.raises(UnreadableReply):
+        run(metric.inspect("a dog"), [reply, reply], [reply, reply])
+
+
 @pytest.mark.parametrize("files", [made_releases.VIESCORE, made_releases.GEDIT])
 def test_viescore_and_gedit_ask_about_edits_in_their_releases_words(files: Mapping[str, str], tmp_path: Path) -> None:
     metric = settled(VieScoreEditConfig(wording=made_releases.write(tmp_path, files)))
