@@ -108,6 +108,7 @@ REMEDIES: Mapping[str, str] = {
     "missing_prompt_id": "fill in the row's prompt_id",
     "model_failed": "run again; if it stays, set a smaller image_batch",
     "model_unavailable": "run again; if it stays, check the endpoint, or lower the model's concurrency",
+    "no_caption": "fill in the captions of the edit, which say what was there and what is wanted",
     "no_edit_kind": "name the column of kinds by benchmark.prompt_columns.skills, or set the metric's edit_kind",
     "no_likelihood": "use a model whose weights run here, or choices of one token",
     "no_questions": "look at the prompt's questions; lower the metric's threshold or switch its filter off",

@@ -17,7 +17,9 @@ SOURCES = ("source", "source_uri")
 """The columns that hold the image that a row's image was edited from, as `image` and `uri` hold the image itself."""
 MASKS = ("mask", "mask_uri")
 """Those that hold a picture of where it was to be edited: white there, and black where it was not."""
-BESIDE = (*SOURCES, *MASKS)
+CAPTIONS = ("source_caption", "target_caption")
+"""Those that hold what its source shows in words, and what the edit was to make of it."""
+BESIDE = (*SOURCES, *MASKS, *CAPTIONS)
 """Columns that a table has only where they are named."""
 ADDRESSES = ("uri", "source_uri", "mask_uri")
 """The columns with addresses of pictures."""

@@ -21,7 +21,7 @@ from plumbline.operators import rows, schemas
 from plumbline.operators.bounds import Checked, Positive
 from plumbline.operators.errors import ConfigError, RowError, suggest
 from plumbline.operators.image_decoding import ImageLimits
-from plumbline.operators.image_rows import SOURCES
+from plumbline.operators.image_rows import CAPTIONS, SOURCES
 from plumbline.operators.kept_prompts import KEPT_PROMPTS, KeptPrompts
 from plumbline.operators.metrics.ablation import shown_instead
 from plumbline.operators.metrics.metric import Metric, takes_questions
@@ -34,6 +34,7 @@ from plumbline.operators.stages.graph import (
     check_models,
     check_shown,
     make_nodes,
+    need_captions,
     need_sources,
     require_comparison,
 )
@@ -162,6 +163,7 @@ class Scorer:
         metrics: str | Collection[str] | None = None,
         questions: Sequence[Any] | None = None,
         sources: Picture | Sequence[Shown | None] | None = None,
+        captions: Sequence[tuple[str, str] | None] | None = None,
     ) -> pa.Table:
         """Scores (schema ELEMENT_SCORES) of each image for the prompt beside it: one row for each image and metric, of
         `metrics` or of all.
@@ -169,16 +171,18 @@ class Scorer:
         One text that is in no list is the prompt of every image, one image or metric the only one. `questions` has a
         list beside every image, or None: what metrics with a benchmark's own questions score it by
         (operators/metrics/question_list.py has the forms). `sources` has beside every image the one that it was edited
-        from, or a list of several; one alone is the source of all. The rows of a metric stand together, in the order of
+        from, or a list of several; one alone is the source of all. `captions` has beside every image what its source
+        shows and what the edit was to make of it, in words. The rows of a metric stand together, in the order of
         the images; `image_id` is an image's place in that order, and `prompt_id` is made of the prompt's text and
         questions. An image that cannot be scored has a null score and its error, and so has one without a prompt.
         docs/python.md has the columns. Raises ConfigError for lists of other lengths, for what is no image and no text,
-        for a metric that is not there, for questions that no metric asks, and for sources that are missing, or that no
-        metric looks at.
+        for a metric that is not there, for questions that no metric asks, and for sources or captions that are missing,
+        or that no metric looks at.
         """
         wanted = self._wanted([metrics] if isinstance(metrics, str) else metrics)
         self._check_sources(wanted, given=sources is not None)
-        call = _call(images, prompts, questions, sources)
+        self._check_captions(wanted, given=captions is not None)
+        call = _call(images, prompts, questions, sources, captions)
         if any(prompt.questions is not None for prompt in call.prompts.values()):
             require_asker(wanted, [name for name in wanted if takes_questions(self.metrics[name])])
         for loaded in self.nodes:
@@ -199,6 +203,20 @@ class Scorer:
             )
         if given:
             require_comparison(wanted, comparing)
+
+    def _check_captions(self, wanted: Sequence[str], *, given: bool) -> None:
+        """Raises ConfigError where a metric needs captions and none are given, and where none needs those given."""
+        reading = " and ".join(need_captions({name: self.metrics[name] for name in wanted}))
+        if reading and not given:
+            raise ConfigError(
+                f"captions: {reading} compares with captions of the edits; give what each source shows and what was "
+                "wanted, as (source, target)"
+            )
+        if given and not reading:
+            raise ConfigError(
+                f"captions: {' and '.join(wanted)} would ignore them; leave them out, or use a metric that reads them, "
+                "such as clip_direction (docs/edits.md)"
+            )
 
     def _tables_of(self, loaded: LoadedNode, names: Sequence[str], call: Call) -> Mapping[str, pa.Table]:
         """The stage's tables, by metric; of what a model makes of prompts alone, those that it made before."""
@@ -317,6 +335,7 @@ def _call(
     prompts: str | Sequence[str | None],
     questions: Sequence[Any] | None,
     sources: Picture | Sequence[Shown | None] | None,
+    captions: Sequence[tuple[str, str] | None] | None,
 ) -> Call:
     """The rows that a sweep would read from its sources."""
     shown = [_pictures(image, f"images[{place}]") for place, image in enumerate(_listed(images))]
@@ -337,6 +356,8 @@ def _call(
     image_rows = _image_rows(shown, [prompt.prompt_id for prompt in asked])
     if sources is not None:
         image_rows = _with_sources(image_rows, sources)
+    if captions is not None:
+        image_rows = _with_captions(image_rows, captions)
     return Call(each, rows.table(prompt_rows, schemas.PROMPTS), image_rows, {})
 
 
@@ -361,6 +382,23 @@ def _with_sources(image_rows: pa.Table, sources: Picture | Sequence[Shown | None
         )
     shown = [_pictures(source, f"sources[{place}]") for place, source in enumerate(each)]
     for name, column in _picture_columns(shown, *SOURCES).items():
+        image_rows = image_rows.append_column(name, column)
+    return image_rows
+
+
+def _with_captions(image_rows: pa.Table, captions: Sequence[tuple[str, str] | None]) -> pa.Table:
+    """The rows with the captions of their edits; raises ConfigError for another number, or where they are not texts."""
+    if len(captions) != len(image_rows):
+        raise ConfigError(
+            f"captions: expected two, or None, beside every image, got {len(image_rows)} images and {len(captions)} "
+            "entries"
+        )
+    for place, both in enumerate(captions):
+        texts = isinstance(both, tuple | list) and [isinstance(one, str) for one in both] == [True, True]
+        if both is not None and not texts:
+            raise ConfigError(f"captions[{place}]: expected two texts, (source, target), got {both!r}")
+    for place, name in enumerate(CAPTIONS):
+        column = pa.array([both and both[place] for both in captions], pa.string())
         image_rows = image_rows.append_column(name, column)
     return image_rows
 

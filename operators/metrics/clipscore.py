@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 from plumbline.operators.metrics.answered import Scored
 from plumbline.operators.metrics.metric import Evidence, Metric
-from plumbline.operators.models.calls import Measure, PixelRule
+from plumbline.operators.models.calls import Compares, Measure, PixelRule
 from plumbline.operators.models.networks.texts import clean
 
 Variant = Literal["cosine", "original", "torchmetrics"]
@@ -38,6 +38,11 @@ class ClipScoreConfig(Metric):
     def pixels(self) -> PixelRule:
         """How images are made the model's input."""
         return "released" if self.variant == "original" else "processor"
+
+    @property
+    def compares(self) -> Compares:
+        """What images are compared with."""
+        return "prompt"
 
     @property
     def measure(self) -> Measure:

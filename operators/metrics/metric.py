@@ -72,12 +72,8 @@ class Metric(Checked, ABC):
     story: ClassVar[str] = ""
     """What it does, for a newcomer; completes a sentence that begins with its name."""
 
-    views: ClassVar[tuple[View, ...]] = ("result",)
-    """What it looks at; its programs name the view that a request is about by its place here (Request.view)."""
     role_keys: ClassVar[tuple[str, ...]] = ("model",)
     """Its keys that name a role among the sweep's models."""
-    ranks: ClassVar[bool] = True
-    """Whether one score is better than another; what only says how images are, ranks nothing."""
     ends: ClassVar[str] = "scores"
     """The last stage of its chain; what only has texts written ends before any image is looked at."""
 
@@ -104,6 +100,21 @@ class Metric(Checked, ABC):
     def shown(self) -> Ablation | None:
         """What its models see in place of the images, where that is something else."""
         return None if self.ablation == "shuffled_words" else self.ablation
+
+    @property
+    def ranks(self) -> bool:
+        """Whether one score is better than another; what only says how images are, ranks nothing."""
+        return True
+
+    @property
+    def views(self) -> tuple[View, ...]:
+        """What it looks at; its programs name the view that a request is about by its place here (Request.view)."""
+        return ("result",)
+
+    @property
+    def captions(self) -> tuple[str, ...]:
+        """Which columns with captions of edits it reads (image_rows.CAPTIONS)."""
+        return ()
 
     @property
     def needs_sources(self) -> bool:

@@ -4,13 +4,26 @@ What the number is, is said by the family of the model; which of its numbers a m
 ones are in conf/metric, their scales in docs/conventions.md.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics.answered import Rating, Scored
 from plumbline.operators.metrics.judged import values
-from plumbline.operators.metrics.metric import Evidence, Metric
-from plumbline.operators.models.calls import Measure, PixelRule
+from plumbline.operators.metrics.metric import Evidence, Metric, View
+from plumbline.operators.models.calls import Compares, Measure, PixelRule
+
+VIEWS: Mapping[Compares, tuple[View, ...]] = {
+    "source": ("result", "source"),
+    "change": ("result", "source"),
+    "edit": ("edit",),
+}
+"""What is looked at where it is more than the image."""
+CAPTIONS: Mapping[Compares, tuple[str, ...]] = {
+    "caption": ("target_caption",),
+    "change": ("target_caption", "source_caption"),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,6 +38,10 @@ class SimilarityConfig(Metric):
     measure: Measure = "cosine"
     """`cosine` of the two embeddings; `logit`, the cosine in the scale that the model learnt; `match`, the probability
     that the two belong together; `reward`, of a head trained on people's choices."""
+    compares: Compares = "prompt"
+    """What is compared: the image with its `prompt`, or with the `caption` of what an edit was to make; an edited image
+    with its `source`; the `change` from source to image with that from the source's caption to the target's; or an
+    `edit`, source and image in one question, with the prompt."""
     pixels: PixelRule = "processor"
     """How images are made the model's input: `processor`, as its checkpoint says; `padded`, whole on a black square, as
     HPSv2's code does it; `released`, as CLIP's first code did."""
@@ -34,13 +51,37 @@ class SimilarityConfig(Metric):
     """What the report tells a newcomer of it, in place of the kind's story; completes a sentence that begins with its
     name."""
 
+    def __post_init__(self) -> None:
+        Metric.__post_init__(self)
+        if self.compares in ("source", "change") and self.measure != "cosine":
+            raise ConfigError(
+                f"{self.key_of('measure')}: expected cosine where compares={self.compares}, got {self.measure}"
+            )
+
+    @property
+    def views(self) -> tuple[View, ...]:
+        """What it looks at."""
+        return VIEWS.get(self.compares, ("result",))
+
+    @property
+    def captions(self) -> tuple[str, ...]:
+        """Which captions of the edit it reads."""
+        return CAPTIONS.get(self.compares, ())
+
+    @property
+    def ranks(self) -> bool:
+        """Whether one score is better than another: an editor that changes nothing is nearest to its source."""
+        return self.compares != "source"
+
     def comparing(self) -> dict[str, str]:
         """All that decides what the model compares, and how it is put as a number."""
         asked: dict[str, str] = {"measure": self.measure}
+        if self.compares != "prompt":
+            asked["compares"] = self.compares
         return asked if self.pixels == "processor" else {**asked, "pixels": self.pixels}
 
     def text(self, prompt: str) -> str:
-        """The text that images of a prompt are compared with: the prompt."""
+        """The text that images of a prompt, or of a caption, are compared with: that text."""
         return self.worded(prompt)
 
     def scoring(self) -> dict[str, str]:

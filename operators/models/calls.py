@@ -244,8 +244,10 @@ Measure = Literal["cosine", "logit", "match", "reward"]
 learnt; `match`, the probability that image and text belong together; `reward`, learnt of people's choices."""
 
 
-Compares = Literal["prompt", "edit"]
-"""What is compared: an image with its `prompt`, or an `edit`, source and edited image in one question, with it."""
+Compares = Literal["prompt", "caption", "source", "change", "edit"]
+"""What is compared: an image with its `prompt`, or with the `caption` of what an edit was to make; an edited image with
+its `source`; the `change` from source to edited image with that from the source's caption to the target's; or with the
+prompt an `edit`, which is source and edited image in one question."""
 
 
 class TextFeatures(NamedTuple):
@@ -264,11 +266,14 @@ class TextEmbedder(Protocol):
 
 
 class Pair(NamedTuple):
-    """One image and the text it is compared with."""
+    """One image and what it is compared with: a text, a source, or of both the change."""
 
     image: int
     """Index into the images of the call."""
-    text: str
+    text: str = ""
+    source: int | None = None
+    """Index of the image that it was edited from, where that counts."""
+    source_text: str = ""
 
 
 class Compared(NamedTuple):

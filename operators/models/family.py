@@ -71,7 +71,7 @@ class Family(Generic[Config]):
     leave open."""
     measures: tuple[Measure, ...] = ("cosine",)
     """Of a family that serves `similarity`, what its numbers can be."""
-    compares: tuple[Compares, ...] = ("prompt",)
+    compares: tuple[Compares, ...] = ("prompt", "caption")
     """Of such a family, what can be compared."""
     pixels: tuple[PixelRule, ...] = ("processor",)
     """Of such a family, how images can be made its input."""

@@ -57,9 +57,10 @@ class ReleasedTransform:
     palette takes the nearest colour and transparency weighs, cut at rounded margins, and made RGB last.
     """
 
-    def __init__(self, processor: Any) -> None:
-        """`processor` says the side, the mean and the deviation."""
-        self.side = int((processor.crop_size or processor.size)["height"])
+    def __init__(self, processor: Any, margin: float = 1.0) -> None:
+        """`processor` says the side, the mean and the deviation; the shorter side is made `margin` times as long."""
+        self.side = int((getattr(processor, "crop_size", None) or processor.size)["height"])
+        self.shortest = round(self.side * margin)
         self.colours = byte_colours(processor)
 
     def __call__(self, image: Image.Image) -> torch.Tensor:
@@ -67,9 +68,9 @@ class ReleasedTransform:
         return self.cropped(image.info.get(STORED, image))
 
     def cropped(self, image: Image.Image) -> torch.Tensor:
-        """The image in its present mode: its shorter side made `side` pixels long, and the middle of the longer one."""
+        """The middle of the image in its present mode, after its shorter side is made `shortest` pixels long."""
         shortest = min(image.size)
-        resized = image.resize([int(self.side * side / shortest) for side in image.size], Image.Resampling.BICUBIC)
+        resized = image.resize([int(self.shortest * side / shortest) for side in image.size], Image.Resampling.BICUBIC)
         left, top = (round((side - self.side) / 2) for side in resized.size)
         cropped = resized.crop((left, top, left + self.side, top + self.side)).convert("RGB")
         return torch.from_numpy(np.array(np.asarray(cropped).transpose(2, 0, 1), order="C"))

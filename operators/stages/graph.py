@@ -66,6 +66,11 @@ def require_comparison(wanted: Collection[str], comparing: Collection[str]) -> N
         )
 
 
+def need_captions(metrics: Mapping[str, Metric]) -> dict[str, tuple[str, ...]]:
+    """By the names of those metrics that read captions of edits, the columns with these."""
+    return {name: metric.captions for name, metric in metrics.items() if metric.captions}
+
+
 def check_shown(nodes: Sequence[GraphNode], models: Mapping[str, ModelConfig], clips: Clips) -> None:
     """Raises ConfigError where a model is to be shown what it does not take: videos, images alone, or several images in
     one question.

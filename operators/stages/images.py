@@ -82,9 +82,14 @@ class ImagesStage(RowStage):
         self.options = options
         self.image_batch = BatchSize(options.image_batch)
 
-    def asked(self, inputs: Inputs) -> Mapping[str, PromptBasis]:
+    def asked(self, inputs: Inputs) -> Mapping[str, Any]:
         """By metric, what is asked about the shard's images: whatever their prompts are, by default."""
         return dict.fromkeys(inputs.metrics, AnyPrompt())
+
+    def basis(self, asked: Any, row: ImageRow, place: int) -> str | None:
+        """What the row at this place of the shard stands on besides its image, of a metric that asks so."""
+        basis: str | None = asked.basis(row.prompt_id)
+        return basis
 
     @abstractmethod
     def measure(self, images: PreparedImages, asked: Mapping[str, Any]) -> Mapping[str, pa.Table]:
@@ -107,7 +112,7 @@ class ImagesStage(RowStage):
 
         def is_kept(place: int, row: ImageRow, image_digest: str, sources: str | None) -> bool:
             for name, rows_of_metric in kept.items():
-                key = (row.prompt_id, image_digest, basis_beside(asked[name].basis(row.prompt_id), sources) or "")
+                key = (row.prompt_id, image_digest, basis_beside(self.basis(asked[name], row, place), sources) or "")
                 if key in rows_of_metric.places:
                     places[name][place], ids[place] = rows_of_metric.places[key], row
             return len(kept) == len(asked) and all(place in of_metric for of_metric in places.values())

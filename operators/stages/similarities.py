@@ -1,4 +1,4 @@
-"""The similarities stage: how well every image fits the text of its prompt, as one number."""
+"""The similarities stage: how well every image fits the text of its prompt, or an edit its source, as one number."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,10 +11,11 @@ from PIL import Image
 from plumbline.operators import rows, schemas
 from plumbline.operators.batches import isolate
 from plumbline.operators.errors import RowError
+from plumbline.operators.image_rows import CAPTIONS, ImageRow
 from plumbline.operators.images import Edit, PreparedImages
-from plumbline.operators.models.calls import Compared, Measure, Pair, PixelRule, SimilarityModel
+from plumbline.operators.models.calls import Compared, Compares, Measure, Pair, PixelRule, SimilarityModel
 from plumbline.operators.models.family import Family
-from plumbline.operators.stages.images import ImagesStage
+from plumbline.operators.stages.images import ImagesStage, basis_beside, shown_in
 from plumbline.operators.stages.stage import Inputs, StageOptions, remembered, text_of, texts_of
 
 
@@ -30,6 +31,14 @@ class ComparingMetric(Protocol):
     def measure(self) -> Measure:
         """What the model's number is to be."""
 
+    @property
+    def compares(self) -> Compares:
+        """What is compared with what."""
+
+    @property
+    def captions(self) -> tuple[str, ...]:
+        """The columns of the texts that are compared, where these are not the prompts."""
+
     def comparing(self) -> dict[str, str]:
         """All that decides what is compared."""
 
@@ -37,28 +46,51 @@ class ComparingMetric(Protocol):
         """The text that images of a prompt are compared with."""
 
 
+Texts = tuple[str, ...] | RowError
+"""What an image is compared with: one text, two of a change, none of a source; or why it has none."""
+
+
 class PromptTexts(NamedTuple):
     """What one metric compares the images of each prompt with."""
 
     prompts: Mapping[str, str]
     metric: ComparingMetric
+    captions: Mapping[str, Sequence[Any]] = {}
+    """By column, the captions of the shard's rows."""
 
-    def text(self, prompt_id: str | None) -> str | RowError:
+    def texts(self, prompt_id: str | None, place: int) -> Texts:
+        """Those of the row at this place of its shard."""
+        if self.metric.compares == "source":
+            return ()
+        if self.metric.captions:
+            return self._captions(place)
         text = text_of(self.prompts, prompt_id)
-        return self.metric.text(text) if isinstance(text, str) else text
+        return (self.metric.text(text),) if isinstance(text, str) else text
 
-    def basis(self, prompt_id: str | None) -> str | None:
-        text = self.text(prompt_id)
-        return rows.basis_of(text) if isinstance(text, str) else None
+    def _captions(self, place: int) -> Texts:
+        names = self.metric.captions
+        captions = [str((self.captions[name][place] if name in self.captions else None) or "") for name in names]
+        for name, caption in zip(names, captions, strict=True):
+            if not caption.strip():
+                return RowError("no_caption", f"the row has no {name.replace('_', ' ')}; fill it in")
+        if len(set(captions)) < len(captions):
+            return RowError("no_caption", f"both captions are {captions[0]!r}, which names no change; correct them")
+        return tuple(map(self.metric.text, captions))
+
+    def basis(self, prompt_id: str | None, place: int) -> str | None:
+        """What a row of the shard stands on."""
+        texts = self.texts(prompt_id, place)
+        return None if isinstance(texts, RowError) else rows.basis_of(*texts)
 
 
 class Comparison(NamedTuple):
     """What the images of a shard are compared with, and how."""
 
-    texts: tuple[str | RowError, ...]
-    """Beside each image, its text, or why it has none."""
+    texts: tuple[Texts, ...]
+    """Beside each row."""
     measure: Measure
     pixels: PixelRule
+    compares: Compares
 
 
 class SimilaritiesStage(ImagesStage):
@@ -70,6 +102,7 @@ class SimilaritiesStage(ImagesStage):
     needs = ComparingMetric
     calls: ClassVar = {"model": "similarity"}
     words = True
+    joins = True
 
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
@@ -79,8 +112,8 @@ class SimilaritiesStage(ImagesStage):
     def refusal(cls, metric: Any, family: Family[Any]) -> str | None:
         if metric.measure not in family.measures:
             return f"the measure {metric.measure!r} of a model that gives {' or '.join(family.measures)}"
-        if "prompt" not in family.compares:
-            return f"an image compared with its prompt, of a model that takes {' or '.join(family.compares)}"
+        if metric.compares not in family.compares:
+            return f"compares={metric.compares} of a model that takes {' or '.join(family.compares)}"
         rating = getattr(metric, "rating", None)  # only `similarity` takes one of a model's several numbers
         if rating is not None and rating not in family.ratings:
             return f"the rating {rating!r} of a model that gives {' or '.join(family.ratings) or 'none'}"
@@ -95,17 +128,26 @@ class SimilaritiesStage(ImagesStage):
         self._texts = remembered(texts_of)
 
     def preprocess(self, image: Image.Image, edit: Edit | None = None) -> Mapping[PixelRule, Any]:
-        """One image by every rule."""
-        return {rule: self.model.preprocess(image, rule) for rule in self.rules}
+        """Every view of one image by every rule."""
+        views = [shown_in(view, image, edit) for view in self.views]
+        return {rule: tuple(self._pixels(pictures, rule) for pictures in views) for rule in self.rules}
+
+    def _pixels(self, pictures: Sequence[Image.Image], rule: PixelRule) -> Any:
+        model: Any = self.model  # one that takes several images has a way to, and is not asked otherwise
+        return model.preprocess_several(pictures) if len(pictures) > 1 else model.preprocess(pictures[0], rule)
 
     def preprocess_video(self, frames: Sequence[Image.Image], seconds: float) -> Mapping[PixelRule, Any]:
         """The frames of one video: models that take videos know one rule."""
         video = super().preprocess_video(frames, seconds)
-        return dict.fromkeys(self.rules, video)
+        return dict.fromkeys(self.rules, (video,))
 
     def asked(self, inputs: Inputs) -> Mapping[str, PromptTexts]:
-        prompts = self._texts(inputs.prompts)
-        return {name: PromptTexts(prompts, self.metrics[name]) for name in inputs.metrics}
+        prompts, columns = self._texts(inputs.prompts), inputs.rows.column_names
+        captions = {name: inputs.rows.column(name).to_pylist() for name in CAPTIONS if name in columns}
+        return {name: PromptTexts(prompts, self.metrics[name], captions) for name in inputs.metrics}
+
+    def basis(self, asked: PromptTexts, row: ImageRow, place: int) -> str | None:
+        return asked.basis(row.prompt_id, place)
 
     def measure(self, images: PreparedImages, asked: Mapping[str, PromptTexts]) -> Mapping[str, pa.Table]:
         """Metrics that compare the same have one table: the model is asked once."""
@@ -118,44 +160,50 @@ class SimilaritiesStage(ImagesStage):
         return {name: tables[comparison] for name, comparison in compared.items()}
 
     def _comparison(self, images: PreparedImages, texts: PromptTexts) -> Comparison:
-        wanted = tuple(texts.text(row.prompt_id) for row in images.rows)
-        return Comparison(wanted, texts.metric.measure, texts.metric.pixels)
+        wanted = tuple(texts.texts(row.prompt_id, place) for row, place in zip(images.rows, images.places, strict=True))
+        return Comparison(wanted, texts.metric.measure, texts.metric.pixels, texts.metric.compares)
 
     def _encode(self, images: PreparedImages, rule: PixelRule) -> list[Any]:
-        """What the model makes of every image, or why there is nothing."""
+        """What the model makes of every view of each image, one after the other, or why there is nothing."""
+        pixels = [view for shown in images.pixels for view in shown[rule]]
         encoded: list[Any] = []
-        while len(encoded) < len(images.pixels):
-            batch = images.pixels[len(encoded) : len(encoded) + self.image_batch.rows]
-            encoded += isolate(self.model.encode, [shown[rule] for shown in batch], self.image_batch)
+        while len(encoded) < len(pixels):
+            batch = pixels[len(encoded) : len(encoded) + self.image_batch.rows]
+            encoded += isolate(self.model.encode, batch, self.image_batch)
         return encoded
 
     def _table(self, images: PreparedImages, features: Sequence[Any], comparison: Comparison) -> pa.Table:
-        shown = [text for text, count in zip(comparison.texts, images.counts, strict=True) for _ in range(count)]
+        shown = [texts for texts, count in zip(comparison.texts, images.counts, strict=True) for _ in range(count)]
         compared = iter(self._compare(features, shown, comparison.measure))
         records = []
-        for row, digest, error, text, count in zip(
-            images.rows, images.digests, images.errors, comparison.texts, images.counts, strict=True
+        for row, digest, source, error, texts, count in zip(
+            images.rows, images.digests, images.sources, images.errors, comparison.texts, images.counts, strict=True
         ):
             results = [error] if error is not None else [next(compared) for _ in range(count)]
-            basis = rows.basis_of(text) if isinstance(text, str) else None
+            basis = None if isinstance(texts, RowError) else basis_beside(rows.basis_of(*texts), source)
             records.append(row.row(**_columns(results), image_digest=digest, basis=basis))
         return rows.table(records, schemas.SIMILARITIES)
 
-    def _compare(
-        self, features: Sequence[Any], texts: Sequence[str | RowError], measure: Measure
-    ) -> list[Compared | RowError]:
-        """Each image with its text; where one of the two has an error, that."""
+    def _compare(self, features: Sequence[Any], texts: Sequence[Texts], measure: Measure) -> list[Compared | RowError]:
+        """Each image with its texts and its source; where one of them has an error, that."""
+        count = len(self.views)
         errors = [
-            next((part for part in both if isinstance(part, RowError)), None)
-            for both in zip(features, texts, strict=True)
+            next((part for part in (*features[image * count :][:count], of_image) if isinstance(part, RowError)), None)
+            for image, of_image in enumerate(texts)
         ]
         pairs = [
-            Pair(image, text)
-            for image, (text, error) in enumerate(zip(texts, errors, strict=True))
-            if error is None and isinstance(text, str)
+            _pair(range(image * count, (image + 1) * count), of_image)
+            for image, (of_image, error) in enumerate(zip(texts, errors, strict=True))
+            if error is None and not isinstance(of_image, RowError)
         ]
         results = iter(isolate(lambda batch: self.model.compare(features, batch, measure), pairs))
         return [error if error is not None else next(results) for error in errors]
+
+
+def _pair(views: Sequence[int], texts: Sequence[str]) -> Pair:
+    """An image, whose views are these features, with the source among them and the texts."""
+    text, source_text, *_ = (*texts, "", "")
+    return Pair(views[0], text, views[1] if len(views) > 1 else None, source_text)
 
 
 def _columns(results: Sequence[Compared | RowError]) -> dict[str, Any]:

@@ -76,7 +76,7 @@ class Shard:
 
     @property
     def beside(self) -> tuple[str, ...]:
-        """Our names of the columns that may hold sources and masks of edits."""
+        """Our names of the columns that may hold sources, masks and captions of edits."""
         return tuple(name for name, _ in self.columns if name in BESIDE)
 
     def row_in_file(self, row: int) -> int:
@@ -84,8 +84,8 @@ class Shard:
         return self.first_row + (self.picked[row] if self.picked else row)
 
     def source(self, *, compares: bool = False) -> dict[str, Any]:
-        """The images themselves, for keys: their file and what their addresses name; with the sources and masks of
-        edits where these are looked at."""
+        """The images themselves, for keys: their file and what their addresses name; with what edits have beside where
+        that is looked at."""
         file = {"url": _followed(self.url), "size": self.size, "etag": self.etag, "row_groups": self.row_groups}
         picked = {"picked": self.picked} if self.picked else {}  # the keys of whole shards are older than it
         sources = {"sources": self.sources} if compares and self.sources else {}
@@ -112,7 +112,7 @@ class Recipe:
     """The metric it is computed for; metrics that ask the same of the same model share the cells."""
     reads: tuple["Recipe", ...] = ()
     compares: bool = False
-    """Whether it, or a stage that it reads, looks at the sources of edits."""
+    """Whether it, or a stage that it reads, looks at the sources of edits, or reads their captions."""
 
     @property
     def folder(self) -> str:

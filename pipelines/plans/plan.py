@@ -245,7 +245,7 @@ def recipes_of(
             *reads,
             node=node.name,
             metric=name,
-            compares=stage.decodes and metric.needs_sources,
+            compares=stage.decodes and (metric.needs_sources or bool(metric.captions)),
         )
     return recipes
 

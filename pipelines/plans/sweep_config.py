@@ -16,7 +16,7 @@ from plumbline.operators.image_decoding import ImageLimits
 from plumbline.operators.metrics.metric import PackedMetric
 from plumbline.operators.metrics.table import AnyMetric
 from plumbline.operators.models.families.any_model import AnyModel
-from plumbline.operators.stages.graph import check_models, make_nodes
+from plumbline.operators.stages.graph import check_models, make_nodes, need_captions
 from plumbline.operators.stages.table import STAGES
 from plumbline.operators.statistics.options import Adaptive
 from plumbline.operators.videos import Clips
@@ -78,6 +78,13 @@ class SweepConfig(Checked):
         if self.adaptive is not None:
             self._check_adaptive()
         check_models(make_nodes(self.metrics), self.models)
+        for name, columns in need_captions(self.metrics).items():
+            lacking = [f"benchmark.columns.{one}" for one in columns if not getattr(self.benchmark.columns, one)]
+            if lacking:
+                raise ConfigError(
+                    f"metrics.{name}: it compares with captions of the edit; name their columns by "
+                    f"{' and '.join(lacking)} (docs/edits.md)"
+                )
         self.cluster.check_pools(STAGES, self.models)
 
     def _check_adaptive(self) -> None:

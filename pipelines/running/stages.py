@@ -9,9 +9,9 @@ import pyarrow as pa
 from plumbline.operators import schemas
 from plumbline.operators.errors import RowError
 from plumbline.operators.image_decoding import ImageLimits
-from plumbline.operators.image_rows import BESIDE
+from plumbline.operators.image_rows import BESIDE, CAPTIONS
 from plumbline.operators.metrics.ablation import shown_instead
-from plumbline.operators.stages.graph import need_sources
+from plumbline.operators.stages.graph import need_captions, need_sources
 from plumbline.operators.stages.stage import Inputs, RowStage, StageOptions, StaleInput, Upstream
 from plumbline.operators.stages.table import STAGES
 from plumbline.operators.videos import Clips
@@ -112,9 +112,10 @@ class NodeStage:
             return pa.table({})
         if self.stage.over == "prompts":
             return read_prompts(shard)
-        if not need_sources(self.node.metrics):
+        sources, captions = need_sources(self.node.metrics), need_captions(self.node.metrics)
+        if not sources and not captions:
             return self._shown(read_shard(shard, IMAGE_COLUMNS))
-        images = read_shard(shard, (*IMAGE_COLUMNS, *BESIDE))
+        images = read_shard(shard, (*IMAGE_COLUMNS, *(BESIDE if sources else CAPTIONS)))
         return self._shown(with_pictures(images, self.context.prompt_shards))
 
     def _shown(self, images: pa.Table) -> pa.Table:

@@ -12,6 +12,7 @@ from plumbline.operators.metrics.table import AnyMetric
 from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.operators.rewards.combination import AnyReward
 from plumbline.operators.scorer import ScorerConfig
+from plumbline.operators.stages.graph import need_captions
 from plumbline.operators.videos import Clips
 from plumbline.pipelines.base.cluster import PoolConfig
 from plumbline.pipelines.base.storage import Roots, StorageConfig
@@ -108,6 +109,11 @@ class ServeConfig(LoadConfig):
         Checked.__post_init__(self)
         if not self.metrics:
             raise ConfigError("metrics: expected at least one, got none; for example metric=[vqascore]")
+        for name in need_captions(self.metrics):
+            raise ConfigError(
+                f"metrics.{name}: it compares with captions of edits, and the service takes none; leave it out, or use "
+                "jobs.score or the scorer in Python (docs/edits.md)"
+            )
         self._check_reward()
         self._check_sentinel()
         check_address(self.port, self.hosts)

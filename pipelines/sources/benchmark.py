@@ -41,6 +41,11 @@ class ColumnsConfig:
     is: metrics that compare pixels count those outside (docs/edits.md); null where there are none."""
     mask_uri: str | None = None
     """The path or s3:// address of that picture, as of the source."""
+    source_caption: str | None = None
+    """What the source shows, in words, for metrics that compare the change of the image with that of the words; of the
+    images' tables, or else of the prompts file."""
+    target_caption: str | None = None
+    """What the edited image was to show."""
     prompt: str = "prompt"
     """The text of the row's own prompt; read only where benchmark.prompts is null."""
     words: str | None = None
@@ -61,7 +66,7 @@ class ColumnsConfig:
 
     def renamed(self, *, prompts: bool) -> tuple[tuple[str, str], ...]:
         """Our names with the files' own, where they differ; `prompt` always, where the rows hold their `prompts`, and
-        those of sources and masks, where there are any."""
+        those of sources, masks and captions, where there are any."""
         prompt = [("prompt", self.prompt)] if prompts else []
         return (*_renamed(self, IMAGE_COLUMNS), *self.beside.items(), *prompt)
 
@@ -72,7 +77,7 @@ class ColumnsConfig:
 
     @property
     def beside(self) -> dict[str, str]:
-        """Our names of those and of the columns with masks with the files' own."""
+        """Our names of those and of the columns with masks and captions with the files' own."""
         return {name: getattr(self, name) for name in BESIDE if getattr(self, name)}
 
 

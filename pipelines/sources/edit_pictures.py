@@ -1,4 +1,4 @@
-"""The sources and masks of edits that a prompts file holds: once for each prompt, for the images of all generators."""
+"""What a prompts file holds beside prompts, sources, masks and captions: once, for the images of all generators."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from plumbline.operators.errors import ConfigError, SourceError
-from plumbline.operators.image_rows import ADDRESSES, MASKS, SOURCES, id_text, image_records
+from plumbline.operators.image_rows import ADDRESSES, CAPTIONS, MASKS, SOURCES, id_text, image_records
 from plumbline.pipelines.cells.cells import Shard, digest
 from plumbline.pipelines.sources.prompts import PromptTables, prompt_records
 from plumbline.pipelines.sources.shards import where
@@ -16,9 +16,9 @@ from plumbline.pipelines.sources.uris import LocateImage, StoredObjects
 
 
 def with_stored_pictures(prompts: PromptTables, locate: LocateImage) -> PromptTables:
-    """The prompts with the digest of their sources and masks, for the keys of what looks at these.
+    """The prompts with the digest of what they have beside, for the keys of what looks at these.
 
-    It is of what addresses name now, and where images are encoded in the file, of the file: none of them is read.
+    It is of what addresses name now, and where images or captions are in the file, of the file: none of them is read.
     Raises ConfigError for an address that is no text.
     """
     objects = StoredObjects(locate)
@@ -38,14 +38,15 @@ def with_stored_pictures(prompts: PromptTables, locate: LocateImage) -> PromptTa
 
 
 def with_pictures(images: pa.Table, prompts: Sequence[Shard]) -> pa.Table:
-    """The images beside the sources and the masks of their prompts, where their own table has no such column.
+    """The images beside the sources, masks and captions of their prompts, where their own table has no such column.
 
     Of the prompts' files no more is read than ids, and the row groups that are wanted.
     """
     holders = tuple(shard for shard in prompts if shard.beside and not shard.holds_prompts)
-    absent = [pair for pair in (SOURCES, MASKS) if not {*pair} & {*images.column_names}]
+    alike = (SOURCES, MASKS, *((name,) for name in CAPTIONS))
+    absent = [names for names in alike if not {*names} & {*images.column_names}]
     held = {name for shard in holders for name in shard.beside}
-    names = [name for pair in absent for name in pair if name in held]
+    names = [name for names in absent for name in names if name in held]
     if not names:
         return images
     prompt_ids = [id_text(record["prompt_id"]) or "" for record in image_records(images.select(["prompt_id"]))]
@@ -62,7 +63,7 @@ def _column(values: Sequence[Any]) -> pa.Array:
 
 
 def _pictures_of(holders: tuple[Shard, ...], prompt_ids: Collection[str]) -> dict[str, Mapping[str, Any]]:
-    """By prompt, its columns of sources and masks."""
+    """By prompt, its columns of sources, masks and captions."""
     holder_of = _holder_of_prompt(holders)
     numbers = {holder_of[prompt_id] for prompt_id in prompt_ids if prompt_id in holder_of}
     read = (record for number in sorted(numbers) for record in _read(holders[number], holders[number].beside))

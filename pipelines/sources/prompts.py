@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from plumbline.operators import rows, schemas
 from plumbline.operators.errors import ConfigError, SourceError
-from plumbline.operators.image_rows import ADDRESSES, id_text, image_records
+from plumbline.operators.image_rows import ADDRESSES, CAPTIONS, id_text, image_records
 from plumbline.pipelines.base.storage import Place, StorageConfig, readable_errors
 from plumbline.pipelines.base.tables import as_list
 from plumbline.pipelines.cells.cells import Shard, digest
@@ -202,7 +202,7 @@ def prompt_shards(file: ListedFile, benchmark: BenchmarkConfig, shard_rows: int)
     records = prompt_records(replace(whole, columns=(*names, *beside.items())), list(beside)) if beside else []
     columns = {name: its for name, its in beside.items() if any(record.get(name) for record in records)}
     for name in columns:
-        if name not in ADDRESSES:
+        if name not in (*ADDRESSES, *CAPTIONS):
             raise SourceError(
                 f"{file.url}: {columns[name]!r} holds text, where benchmark.columns.{name} names images; name the "
                 f"column by benchmark.columns.{name}_uri"

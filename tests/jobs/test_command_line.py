@@ -132,6 +132,7 @@ def test_every_ready_made_sweep_is_valid_on_every_cluster(cluster: str) -> None:
     everything = f"metric=[{','.join(metrics)}]"
     asked = ["benchmark.questions=s3://b/questions.csv", "benchmark.question_pack=dsg_1k"]
     asked += ["benchmark.columns.source=source"]
+    asked += ["benchmark.columns.source_caption=was", "benchmark.columns.target_caption=wanted"]
     for overrides in (["sweep=shapes"], ["sweep=own_images", *own], ["sweep=gecko_ablation"]):
         given = [*overrides, everything, *asked, "models=released", f"cluster={cluster}"]
         config = config_of("sweep", *given)
@@ -192,7 +193,7 @@ def test_every_ready_made_sweep_is_valid_on_every_cluster(cluster: str) -> None:
         (["+store=x"], "'store' is there already; write store=VALUE, without the +"),
         (["report", "--run", "latest"], "--run: no such option; keys have no dashes, as in run=VALUE"),
         (["metaeval"], "'protocol' is required; choose one: protocol=dsg_tifa160, "),
-        (["serve"], "metric=dpg_bench_levels or 44 others (see --help)"),
+        (["serve"], "metric=descclip or 54 others (see --help)"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -42,7 +42,8 @@ JUDGES_OF_EDITS = {"viescore_edit", "editscore", "imgedit"}
 SCORELESS = {"vq2_released", "text", *JUDGES_OF_EDITS}
 """Whose phrases are drawn at a temperature of 1, where the embedded world's writer says nothing readable; whose words
 are quoted, which the embedded world's prompts do not; whose judge has random weights."""
-EDITS = {name: "edits" for name in NAMES if name.startswith("source_") or name in JUDGES_OF_EDITS}
+COMPARING = ("source_", "clip_", "dino", "editreward")
+EDITS = {name: "edits" for name in NAMES if name.startswith(COMPARING) or name in JUDGES_OF_EDITS}
 """Of metrics that look at sources; here every image is its own."""
 GROUPS = PACKS | VIDEOS | EDITS
 Rows = Sequence[Mapping[str, Any]]
@@ -72,6 +73,7 @@ def scores(tmp_path_factory: pytest.TempPathFactory, models: Sequence[str]) -> C
             judge = f"+models.vlm={{family: vlm, checkpoint: {tiny.save_qwen2_vl(folder / 'vlm')}}}"
             given = [word for word in given if not word.startswith("+models.vlm=")]
             given += [judge, "benchmark.columns.source=image"]
+            given += ["benchmark.columns.source_caption=image_id", "benchmark.columns.target_caption=prompt_id"]
         else:
             given += [f"benchmark.question_pack={group}", f"benchmark.questions={write_pack(group, folder)}"]
         finished = run_bench(bench, folder / "store", *given)

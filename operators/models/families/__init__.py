@@ -17,6 +17,7 @@ NAMES = (
     "pyramid_clip",
     "siglip",
     "align",
+    "dino",
     "blip_itm",
     "imagereward",
     "hpsv3",

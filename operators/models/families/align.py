@@ -5,7 +5,7 @@ from typing import Any
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
 from plumbline.operators.models.model import LocalModel
 from plumbline.operators.models.networks.cosine_vqa import COSINE, dual_encoder
-from plumbline.operators.models.networks.dual_encoder import Towers
+from plumbline.operators.models.networks.dual_encoder import COMPARES, Towers
 
 CONTEXT = 64
 """Tokens of a text, as its processor has it; its positions would go further."""
@@ -32,4 +32,5 @@ FAMILY = Family(
     files=(TOKENIZER, IMAGES),
     profile=lambda config, fields: COSINE,
     measures=("cosine", "logit"),
+    compares=COMPARES,
 )

@@ -19,5 +19,6 @@ FAMILY = Family(
     check=check_instruction,
     measures=("reward",),
     compares=("edit",),
+    several=True,
     ratings=("instruction_following", "visual_quality"),
 )

@@ -14,6 +14,7 @@ from plumbline.operators.models.families.clip import ClipSimilarity
 from plumbline.operators.models.family import TOKENIZER, Family
 from plumbline.operators.models.model import LocalModel
 from plumbline.operators.models.networks.cosine_vqa import COSINE, dual_encoder
+from plumbline.operators.models.networks.dual_encoder import COMPARES
 from plumbline.operators.models.networks.texts import clean
 
 if TYPE_CHECKING:
@@ -110,5 +111,6 @@ FAMILY = Family(
     check=_check,
     profile=lambda config, fields: COSINE,
     measures=("cosine", "logit"),
+    compares=COMPARES,
     pixels=get_args(PixelRule),
 )

@@ -10,6 +10,7 @@ from plumbline.operators.models.checkpoints.parts import AGAIN, architecture
 from plumbline.operators.models.families.clip import ClipSimilarity
 from plumbline.operators.models.family import TOKENIZER, Family, Files
 from plumbline.operators.models.model import LocalModel
+from plumbline.operators.models.networks.dual_encoder import COMPARES
 from plumbline.operators.models.networks.texts import clean
 
 if TYPE_CHECKING:
@@ -50,4 +51,5 @@ FAMILY = Family(
     suits=lambda fields: architecture(fields) == ARCHITECTURE,
     files=(TOKENIZER, Files("checkpoint", ("preprocessor_config.json",), AGAIN)),
     measures=("cosine", "logit"),
+    compares=COMPARES,
 )

@@ -11,7 +11,7 @@ from plumbline.operators.models.calls import PixelRule
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
 from plumbline.operators.models.model import LocalModel
 from plumbline.operators.models.networks.cosine_vqa import COSINE, dual_encoder
-from plumbline.operators.models.networks.dual_encoder import Towers
+from plumbline.operators.models.networks.dual_encoder import COMPARES, Towers
 
 if TYPE_CHECKING:
     import torch
@@ -60,4 +60,5 @@ FAMILY = Family(
     files=(TOKENIZER, IMAGES),
     profile=lambda config, fields: COSINE,
     measures=("cosine", "logit", "match"),
+    compares=COMPARES,
 )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plumbline.operators.batches import BatchSize, in_batches
-from plumbline.operators.models.calls import Compared, Measure, Pair, PixelRule, TextFeatures
+from plumbline.operators.models.calls import Compared, Compares, Measure, Pair, PixelRule, TextFeatures
 from plumbline.operators.models.networks.loaded import LoadedImageModel
 
 if TYPE_CHECKING:
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from PIL import Image
 
 REMEMBERED_TEXTS = 20_000
+COMPARES: tuple[Compares, ...] = ("prompt", "caption", "source", "change")
+"""What a dual encoder with one embedding of an image compares."""
 
 
 class _Text(NamedTuple):
@@ -74,12 +76,22 @@ class DualEncoder(ABC):
 
         An image is one unit-length embedding (width,), or several (n, width), of which the nearest to the text counts.
         """
-        self._remember([pair.text for pair in pairs])
-        texts = [self.embedded[pair.text] for pair in pairs]
-        return [
-            Compared(self._measured(float((features[pair.image] @ text.feature).max()), measure), text.truncated)
-            for pair, text in zip(pairs, texts, strict=True)
-        ]
+        self._remember([text for pair in pairs for text in (pair.text, pair.source_text) if text])
+        return [self._compared(features, pair, measure) for pair in pairs]
+
+    def _compared(self, features: "Sequence[torch.Tensor]", pair: Pair, measure: Measure) -> Compared:
+        """A change that is none has no direction, and the cosine 0 with any other."""
+        from torch.nn.functional import cosine_similarity
+
+        texts = [self.embedded[text] for text in (pair.text, pair.source_text) if text]
+        image, truncated = features[pair.image], any(text.truncated for text in texts)
+        if pair.source is None:
+            return Compared(self._measured(float((image @ texts[0].feature).max()), measure), truncated)
+        source = features[pair.source]
+        if not texts:
+            return Compared(float(image @ source), truncated)
+        change = cosine_similarity(image - source, texts[0].feature - texts[1].feature, dim=0)
+        return Compared(float(change), truncated)
 
     def _measured(self, cosine: float, measure: Measure) -> float:
         if measure == "cosine":

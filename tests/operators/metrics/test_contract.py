@@ -30,6 +30,8 @@ ASKED = (
     "benchmark.questions=questions.csv",
     "benchmark.question_pack=dsg_1k",
     "benchmark.columns.source=source",
+    "benchmark.columns.source_caption=was",
+    "benchmark.columns.target_caption=wanted",
 )
 NAMED = config_of("sweep", "sweep=shapes", "models=released", EVERY_METRIC, *ASKED).metrics
 """All that have a file in conf/metric."""
@@ -97,6 +99,7 @@ RECIPES: list[tuple[Metric, Metric, set[str]]] = [
     (VpevalConfig(), VpevalConfig(replies="json"), {"asking"}),
     (LlmScoreConfig(), LlmScoreConfig(variant="error_counting"), {"judging", "scoring"}),
     (SimilarityConfig(model="itm"), SimilarityConfig(model="itm", about="compares"), set()),
+    (SimilarityConfig(model="clip"), SimilarityConfig(model="clip", compares="source"), {"comparing"}),
     (SimilarityConfig(model="itm"), SimilarityConfig(model="itm", measure="match"), {"comparing"}),
     (SimilarityConfig(model="itm"), SimilarityConfig(model="itm", pixels="padded"), {"comparing"}),
     (ClipScoreConfig(), ClipScoreConfig(variant="torchmetrics"), {"scoring"}),

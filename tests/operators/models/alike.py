@@ -23,6 +23,7 @@ from plumbline.operators.models.calls import (
     SimilarityModel,
     Wanted,
 )
+from plumbline.operators.models.families.dino import DinoSimilarity
 from plumbline.operators.models.networks.dual_encoder import DualEncoder
 from plumbline.operators.models.networks.editreward import EditRewardSimilarity
 from tests.operators import tiny
@@ -36,7 +37,7 @@ PICTURES = (
     tiny.picture(3, width=16, height=16),
 )
 BEFORE = tiny.picture(4, width=40, height=32)
-"""The source of every picture, for a model that looks at edits."""
+"""The source of every picture, for a model that looks at edits or reads no text."""
 TEXTS = (
     "a red circle",
     "two blue stars left of a green square",
@@ -77,8 +78,10 @@ def similarities(
     """The call as the stage makes it, by a model that remembers no text of an earlier one."""
     if isinstance(model, DualEncoder):
         model.embedded.clear()
-    features = model.encode([_shown(model, picture) for picture in pictures])
-    return list(model.compare(features, [Pair(*text) for text in texts], measure))
+    features = model.encode([_shown(model, picture) for picture in (*pictures, BEFORE)])
+    blind = isinstance(model, DinoSimilarity)
+    pairs = [Pair(text[0], source=len(pictures)) if blind else Pair(*text) for text in texts]
+    return list(model.compare(features, pairs, measure))
 
 
 def _shown(model: Any, picture: Image.Image) -> Any:

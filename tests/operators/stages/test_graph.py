@@ -131,9 +131,7 @@ def test_a_measure_that_no_model_of_the_family_gives_is_refused_with_those_it_gi
 def test_a_model_of_edits_is_no_model_of_images() -> None:
     models = {"editreward": model_config(family="editreward", checkpoint="owner/name")}
     metric = SimilarityConfig(model="editreward", measure="reward")
-    with pytest.raises(
-        ConfigError, match=r"metrics\.e: it wants an image compared with its prompt, of a model that ta"
-    ):
+    with pytest.raises(ConfigError, match=r"metrics\.e: it wants compares=prompt of a model that takes edit; the role"):
         check_models(make_nodes({"e": metric}), models)
 
 

@@ -37,6 +37,8 @@ KINDS: Mapping[str, Kind] = {
     "siglip2": Kind("siglip", rewards.save_siglip2),
     "siglip2_naflex": Kind("siglip", rewards.save_siglip2_naflex),
     "align": Kind("align", rewards.save_align),
+    "dino": Kind("dino", rewards.save_dino),
+    "dinov2": Kind("dino", partial(rewards.save_dino, second=True)),
     "blip_itm": Kind("blip_itm", rewards.save_blip_itm, "match"),
     "blip2_itm": Kind("blip_itm", rewards.save_blip2_itm, "match"),
     "imagereward": Kind("imagereward", rewards.save_imagereward, "reward"),

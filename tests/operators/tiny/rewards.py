@@ -26,6 +26,8 @@ from transformers import (
     CLIPConfig,
     CLIPModel,
     CLIPTokenizer,
+    Dinov2Config,
+    Dinov2Model,
     EfficientNetImageProcessor,
     GemmaTokenizer,
     Siglip2Config,
@@ -34,6 +36,8 @@ from transformers import (
     SiglipImageProcessor,
     SiglipModel,
     SiglipTokenizer,
+    ViTConfig,
+    ViTModel,
 )
 from transformers.models.blip.image_processing_pil_blip import BlipImageProcessorPil
 from transformers.models.siglip2.image_processing_pil_siglip2 import Siglip2ImageProcessorPil
@@ -417,6 +421,23 @@ def save_blip2_itm(folder: Path, *, seed: int = 0) -> Path:
     network.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     BlipImageProcessorPil(size={"height": tiny.SIDE, "width": tiny.SIDE}).save_pretrained(folder)
+    return folder
+
+
+def save_dino(folder: Path, *, seed: int = 0, second: bool = False) -> Path:
+    """A DINO, or a DINOv2, whose positions are those of larger images: no tokenizer, and no pooler."""
+    vision = {**SIZE, "patch_size": 8}
+    if second:
+        network: Any = Dinov2Model(Dinov2Config(**vision, mlp_ratio=2, image_size=2 * tiny.SIDE))
+        size = {"size": {"shortest_edge": 256}, "crop_size": {"height": tiny.SIDE, "width": tiny.SIDE}}
+    else:
+        network = ViTModel(ViTConfig(**vision, image_size=tiny.SIDE), add_pooling_layer=False)
+        size = {"size": {"height": tiny.SIDE, "width": tiny.SIDE}}
+    coarse(network, seed=seed)
+    network.save_pretrained(folder)
+    kind = "BitImageProcessor" if second else "ViTImageProcessor"
+    colours = {"image_mean": tiny.IMAGE_MEAN, "image_std": tiny.IMAGE_STD}
+    tiny.write_json(folder / "preprocessor_config.json", {"image_processor_type": kind, **size, **colours})
     return folder
 
 

@@ -2,6 +2,7 @@
 the code under test.
 """
 
+import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -154,6 +155,25 @@ def hpsv3(folder: Path, pair: Pair, measure: Measure) -> Answer:
     for layer in (0, 3):
         state = (head[f"rm_head.{layer}.weight"] @ state + head[f"rm_head.{layer}.bias"]).relu()
     return Answer((), (float((head["rm_head.5.weight"] @ state + head["rm_head.5.bias"])[0]),))
+
+
+def dino(folder: Path, pair: Pair, measure: Measure) -> Answer:
+    """MagicBrush's DINO (OSU-NLP-Group/MagicBrush fcfc892, evaluation/image_eval.py): the shorter side times 256 / 224,
+    the middle, and the cosine of the class tokens.
+    """
+    config = json.loads((folder / "config.json").read_text())
+    model = network("Dinov2Model" if config["model_type"] == "dinov2" else "ViTModel", folder)
+    mean, deviation = (torch.tensor(colours)[:, None, None] for colours in (tiny.IMAGE_MEAN, tiny.IMAGE_STD))
+
+    def token(image: Image.Image) -> torch.Tensor:
+        scale = round(tiny.SIDE * 256 / 224) / min(image.size)
+        resized = image.resize([int(side * scale + 1e-9) for side in image.size], Image.Resampling.BICUBIC)
+        left, top = (round((side - tiny.SIDE) / 2) for side in resized.size)
+        cut = resized.crop((left, top, left + tiny.SIDE, top + tiny.SIDE))
+        pixels = (torch.from_numpy(np.array(cut)).permute(2, 0, 1) / 255 - mean) / deviation
+        return model(pixel_values=pixels[None]).last_hidden_state[0, 0]
+
+    return Answer((), (float(cosine_similarity(token(PICTURES[pair.image]), token(BEFORE), dim=0)),))
 
 
 def editreward(folder: Path, pair: Pair, measure: Measure) -> Answer:
@@ -493,6 +513,8 @@ SIMILARITY: Mapping[str, Reference] = {
     "imagereward": imagereward,
     "hpsv3": hpsv3,
     "editreward": editreward,
+    "dino": dino,
+    "dinov2": dino,
     "videoalign": videoalign,
     "videoalign_three_heads": videoalign,
 }
