@@ -24,15 +24,21 @@ from plumbline.operators.errors import ConfigError, RowError
 from plumbline.operators.metrics.clipscore import ClipScoreConfig
 from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
 from plumbline.operators.metrics.source_comparison import SourceComparisonConfig
+from plumbline.operators.metrics.viescore import VieScoreEditConfig
+from plumbline.operators.models.families import model_config
 from plumbline.operators.rewards.combination import Combination, Reward
+from plumbline.operators.scorer import Scorer
+from plumbline.operators.wires.known_pictures import known_prompts, picture_of
 from plumbline.operators.wires.wire import JSON, MetricAnswer, Need, ScoreRequest, Served
 from plumbline.pipelines.serving.app import Counts, Gate, make_app
 from plumbline.pipelines.serving.known_pair import KnownPair, explain_known_pair, score_known_pair
 from plumbline.pipelines.serving.listening import is_loopback, listening, names_of, take_token, url_of
+from plumbline.pipelines.serving.replica import score_batch
 from plumbline.pipelines.serving.run_service import find_nodes, find_served, video_files
 from plumbline.pipelines.serving.sentinel import Sentinel
 from plumbline.pipelines.serving.serve_config import LoadConfig, ServeConfig
 from plumbline.pipelines.serving.service import ImageAnswers, Service
+from tests.operators.models.endpoint import KEY, VARIABLE, Server, said
 
 TOKEN = "correct horse battery staple"
 CORRUPT = RowError("corrupt_image", "expected an image; generate it again")
@@ -486,6 +492,36 @@ def test_a_combined_reward_brings_the_source_to_the_part_that_looks_at_it() -> N
         {"reward": 2.0, "align": 4.0, "brightness": 4.0},
         {"reward": None, "align": None, "brightness": 4.0},
     ]
+
+
+def test_a_reward_of_a_judge_of_edits_and_another_metric_over_edits_is_that_of_the_scorer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the service's own scorer, asked as Flow-Factory asks; the judge answers for any picture alike."""
+    monkeypatch.setenv(VARIABLE, KEY)
+    judge, (before, after) = Server(), (picture_of(prompt) for prompt in known_prompts([])[:2])
+    judge.script = lambda number, body: said(
+        '{"editing_success": 8, "overediting": 6, "naturalness": 9, "artifacts": 3, "rationale": "So."}'
+    )
+    config = ServeConfig(
+        models={"vlm": model_config(family="openai", checkpoint="m", endpoint=judge.url, key_variable=VARIABLE)},
+        metrics={"edit": VieScoreEditConfig(), "kept": VieScoreEditConfig(part="consistency")},
+        reward=Combination(weights={"edit": 1.0, "kept": 0.5}),
+    )
+    scorer = Scorer(config.scorer())
+
+    async def look(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
+        return score_batch(scorer, batch, metrics)
+
+    served = find_served(config, find_nodes(config))
+    assert served.needs_of("reward") == ["sources"]
+    client = Client(served)
+    client.service.score_batch = look
+    factory = {"prompt": ["make it blue"], "image": [b64(after)], "condition_images": [[b64(before)]]}
+    assert client.post("/compute", factory) == {"rewards": [pytest.approx(18**0.5 + 0.5 * 6)]}
+    judge.close()
+    missing = client.post("/compute", factory | {"condition_images": [[]]})["error"]
+    assert missing.startswith("image 0: missing_image: edit: the source of the edit: ")
 
 
 @pytest.mark.parametrize(("failing", "status"), [(CORRUPT, 200), (BUSY, 503)])
