@@ -27,7 +27,7 @@ NOT_HERE = {
     r"models=released|cluster=gpu|num_gpus|model=clip_flant5_xl": "the released checkpoints, and mostly a GPU",
     r"^convert |seetrue|DSG|wording=|imagenhub|genai_arena|gedit_bench|imgedit": "a release that has to be fetched",
     r"models\.ocr=": "a released reader",
-    r"signs\.csv|longtext_bench|oneig_text|cvtg_2k": "signs with the words that they want",
+    r"signs\.csv|longtext_bench|oneig_text|cvtg_2k|metric=\[text\]": "signs with the words that they want",
     r"tagging=llm|generation=llm|build/smollm2|data/mine": "a language model that follows instructions (make vllm)",
     r"^publish ": "a tracking service",
     r"^check_rewards ": "a reward server that runs",
