@@ -81,12 +81,11 @@ def takes_videos(config: ModelConfig) -> bool:
 
 
 def takes_several_images(config: ModelConfig) -> bool:
-    """Whether the model is shown several images in one question, which vLLM shows none; raises ModelError where its
-    config.json cannot be read.
+    """Whether the model is shown several images in one question; raises ModelError where its config.json cannot be
+    read.
     """
     family = FAMILIES[config.family]
-    several = family.several or (family.profile is not None and find_vqa_profile(config).several)
-    return several and config.engine != "vllm"
+    return family.several or (family.profile is not None and find_vqa_profile(config).several)
 
 
 def _read_config(part: Part, family: str) -> Fields:

@@ -94,7 +94,7 @@ def _check_views(node: GraphNode, role: str, model: ModelConfig, clips: Clips) -
         raise ConfigError(
             f"metrics.{showing[0]}: it shows a model the source of an edit and its result in one question, and the "
             f"role {role!r} is {model.checkpoint}, which takes one image; use a model that takes several, such as a "
-            "Qwen2.5-VL of family vlm on engine=transformers, or a service of family openai (docs/edits.md)"
+            "Qwen2.5-VL of family vlm, or a service of family openai (docs/edits.md)"
         )
 
 

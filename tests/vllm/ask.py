@@ -22,6 +22,7 @@ from plumbline.operators.models.engines.vllm_calls import VllmLikelihood
 from plumbline.operators.models.engines.vllm_engine import Prompt, ReadyImage
 from plumbline.operators.models.families import model_config
 from plumbline.operators.models.loading import load
+from plumbline.operators.models.processing import padded_square
 from plumbline.operators.models.resolution import resolve_model
 
 QUESTIONS = [
@@ -34,6 +35,8 @@ QUESTIONS = [
     ]
 ]
 
+Shown = Sequence[Image.Image]
+"""The images of one question."""
 LONGEST = 12
 """Tokens of a reply."""
 
@@ -45,20 +48,19 @@ def noise_images() -> list[Image.Image]:
 
 
 @torch.inference_mode()
-def transformers_likelihood(folder: Path, images: Sequence[Image.Image], system: str | None) -> list[list[list[float]]]:
+def transformers_likelihood(folder: Path, shown: Sequence[Shown], system: str | None) -> list[list[list[float]]]:
     """The plain way: transformers' own processor and model, one forward pass for each choice."""
     model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
     processor = AutoProcessor.from_pretrained(folder)
-    return [[_teach(model, processor, images, one, choice, system) for choice in one.choices] for one in QUESTIONS]
+    return [[_teach(model, processor, shown, one, choice, system) for choice in one.choices] for one in QUESTIONS]
 
 
 def _teach(
-    model: Any, processor: Any, images: Sequence[Image.Image], question: Question, choice: str, system: str | None
+    model: Any, processor: Any, shown: Sequence[Shown], question: Question, choice: str, system: str | None
 ) -> list[float]:
-    text = image_conversation_text(processor.tokenizer, [Message("user", question.text)], system=system)
+    text, inputs = _prompt(processor, shown[question.image], question, system)
     end = processor.tokenizer.eos_token_id
     labels = torch.tensor([choice_ids(processor.tokenizer, text, choice, end=end)])
-    inputs = processor(text=[text], images=[images[question.image]], return_tensors="pt")
     for name, filling in {"input_ids": labels, "attention_mask": 1, "mm_token_type_ids": 0}.items():
         if name in inputs:
             more = filling if isinstance(filling, torch.Tensor) else torch.full_like(labels, filling)
@@ -66,6 +68,13 @@ def _teach(
     logprobs = model(**inputs).logits[0, -labels.shape[1] - 1 : -1].log_softmax(-1)
     chosen: list[float] = logprobs.gather(1, labels.T).squeeze(1).tolist()
     return chosen
+
+
+def _prompt(processor: Any, images: Shown, question: Question, system: str | None) -> tuple[str, Any]:
+    """The text of a question about images, and both together as the processor lays them out."""
+    asked = [Message("user", question.text)]
+    text = image_conversation_text(processor.tokenizer, asked, system=system, images=len(images))
+    return text, processor(text=[text], images=list(images), return_tensors="pt")
 
 
 def cached_again(model: VllmLikelihood, images: Sequence[Image.Image]) -> list[int]:
@@ -99,14 +108,13 @@ def _ending(output: Any, choice: Sequence[int]) -> list[float]:
 
 
 @torch.inference_mode()
-def transformers_replies(folder: Path, images: Sequence[Image.Image], system: str | None) -> list[str]:
+def transformers_replies(folder: Path, shown: Sequence[Shown], system: str | None) -> list[str]:
     """The likeliest words after each of QUESTIONS, by transformers' own processor and `generate`."""
     model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
     processor = AutoProcessor.from_pretrained(folder)
     replies = []
     for question in QUESTIONS:
-        text = image_conversation_text(processor.tokenizer, [Message("user", question.text)], system=system)
-        inputs = processor(text=[text], images=[images[question.image]], return_tensors="pt")
+        _, inputs = _prompt(processor, shown[question.image], question, system)
         output = model.generate(**inputs, max_new_tokens=LONGEST, do_sample=False)
         new = output[0, inputs["input_ids"].shape[1] :]
         replies.append(str(processor.tokenizer.decode(new, skip_special_tokens=True)))
@@ -148,6 +156,12 @@ def refused(model: VllmLikelihood, images: Sequence[ReadyImage], question: str) 
     return list(answer) if isinstance(answer, RowError) else []
 
 
+def both_ways(seen: Sequence[Image.Image]) -> list[Shown]:
+    """Two pictures of different sizes that are shown together, in either order."""
+    pair = [seen[0], seen[1].crop((0, 0, 280, 196))]
+    return [pair, pair[::-1]]
+
+
 def main(folder: Path) -> None:
     config = model_config(
         family="vlm", checkpoint=str(folder), engine="vllm", dtype="float32", engine_options={"max_model_len": 1024}
@@ -156,15 +170,23 @@ def main(folder: Path) -> None:
     assert isinstance(model, VllmLikelihood)
     seen = noise_images()
     images = model.encode([model.preprocess(image) for image in seen])
+    pairs = both_ways(seen)
+    joined = model.encode([model.preprocess_several(pair) for pair in pairs])
+    alone = [[image] for image in seen]
+    padded = [[padded_square(image, model.padding) for image in pair] for pair in pairs]
     answers = {
         "fast": model.likelihood(images, QUESTIONS),
         "reference": reference_likelihood(model, images, QUESTIONS),
-        "transformers": transformers_likelihood(folder, seen, model.system),
+        "transformers": transformers_likelihood(folder, alone, model.system),
         "usage": cached_again(model, seen),
         "replies": model.reply(images, QUESTIONS),
         "talk": talk(model, images),
-        "transformers talk": transformers_replies(folder, seen, model.system),
+        "transformers talk": transformers_replies(folder, alone, model.system),
         "too long": refused(model, images, "long " * 1024),
+        "two": model.likelihood(joined, QUESTIONS),
+        "transformers two": transformers_likelihood(folder, padded, model.system),
+        "talk of two": talk(model, joined),
+        "transformers talk of two": transformers_replies(folder, padded, model.system),
         "thought": after_a_thought(model, images),
     }
     print(json.dumps(answers))

@@ -48,6 +48,13 @@ def test_a_choice_is_as_likely_as_by_teacher_forcing(asked: dict[str, Any], othe
     assert flat(asked["fast"]) == pytest.approx(flat(asked[other]), abs=1e-3)
 
 
+def test_two_images_in_one_question_are_seen_as_by_transformers_in_either_order(asked: dict[str, Any]) -> None:
+    expected = asked["transformers two"]
+    assert flat(asked["two"]) == pytest.approx(flat(expected), abs=1e-3)
+    assert flat(expected[:3]) != pytest.approx(flat(expected[3:]), abs=0.1), "the order matters"
+    assert [text for text, *_ in asked["talk of two"][: len(QUESTIONS)]] == asked["transformers talk of two"]
+
+
 def test_choices_of_one_and_of_several_tokens_end_with_the_end_of_the_turn(asked: dict[str, Any]) -> None:
     lengths = [[len(choice) for choice in choices] for choices in asked["fast"]]
     assert [len(choices) for choices in lengths] == [len(question.choices) for question in QUESTIONS]

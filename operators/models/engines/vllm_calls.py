@@ -1,6 +1,6 @@
 """The calls that vLLM serves: `generate`, and of models that see `likelihood`, `reply` and `generate_from_images`.
 
-An image stands first in its prompts, so all questions about it share a prefix, which one of them computes and the
+Images stand first in their prompts, so all questions on the same share a prefix, which one of them computes and the
 others read from vLLM's prefix cache: also where they are scheduled into one step, since a layer's keys and values are
 written before it attends. So everything is submitted at once, and the engine never waits for a caller.
 
@@ -12,6 +12,7 @@ scores a whole answer but never reads the prefix cache; the tests compare with i
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -38,7 +39,8 @@ MOST_TOKENS_SCORED = 128
 """Of one request; vLLM's own bound on `logprob_token_ids`."""
 CERTAIN = 1e4
 """Added to the logit of a token, makes it the likeliest."""
-ONE_IMAGE: Mapping[str, Any] = {"limit_mm_per_prompt": {"image": 1, "video": 0}}
+TWO_IMAGES: Mapping[str, Any] = {"limit_mm_per_prompt": {"image": 2, "video": 0}}
+"""The source of an edit and its result. vLLM sets its memory aside by tokens of images, however many a prompt has."""
 
 Tokens = tuple[int, ...]
 
@@ -48,7 +50,7 @@ class QuestionTokens(NamedTuple):
 
     image: ReadyImage
     ids: Tokens
-    """The prompt, in which the image is one placeholder."""
+    """The prompt, in which each image is one placeholder."""
     choices: list[Tokens]
     """The tokens of each choice, the end of the turn included."""
 
@@ -121,7 +123,7 @@ class VllmLikelihood:
         self.padding = padding
         self.end = end
         self.thinking = thinking
-        self._bare = template_ids(tokenizer, self._asking(""))
+        self._bare = cache(self._bare_ids)
         self._of_thread = threading.local()
 
     @property
@@ -132,7 +134,11 @@ class VllmLikelihood:
 
     def preprocess(self, image: Image.Image) -> ReadyImage:
         """The image, padded, as vLLM's own processor leaves it."""
-        return self.engine.ready(padded_square(image, self.padding), self._bare)
+        return self.preprocess_several([image])
+
+    def preprocess_several(self, images: Sequence[Image.Image]) -> ReadyImage:
+        """Images that stand one after another before the text."""
+        return self.engine.ready([padded_square(image, self.padding) for image in images], self._bare(len(images)))
 
     def encode(self, pixels: Sequence[ReadyImage]) -> Sequence[ReadyImage]:
         """The images themselves: the engine encodes each once, when its first question comes."""
@@ -167,7 +173,8 @@ class VllmLikelihood:
         """The model's own answer to every question, by greedy decoding, in the order of `questions`."""
         from vllm import SamplingParams
 
-        prompts = [self._prompt(features[question.image], self._asking(question.text)) for question in questions]
+        asked = [(features[question.image], [Message("user", question.text)]) for question in questions]
+        prompts = [Prompt(self._ids(messages, image.images), image) for image, messages in asked]
         params = SamplingParams(temperature=0.0, max_tokens=LONGEST_REPLY)
         outputs = self._run(prompts, [params] * len(prompts))
         cut = [out for out in outputs if not isinstance(out, RowError) and out.outputs[0].finish_reason == "length"]
@@ -180,7 +187,7 @@ class VllmLikelihood:
         Raises EngineError where the engine has failed.
         """
         asked = [
-            ImageConversation(features[image], request, template_ids(self.tokenizer, self._text(request.spoken)))
+            ImageConversation(features[image], request, self._ids(request.spoken, features[image].images))
             for image, request in requests
         ]
         return self._answer(asked) if self.thinking is None else self.thinking.replies(asked, self._answer)
@@ -194,19 +201,21 @@ class VllmLikelihood:
         ]
 
     def _ask(self, features: Sequence[ReadyImage], question: Question) -> QuestionTokens:
-        text = self._asking(question.text)
+        image = features[question.image]
+        text = self._text([Message("user", question.text)], image.images)
         choices = [tuple(choice_ids(self.tokenizer, text, choice, end=self.end)) for choice in question.choices]
-        return QuestionTokens(features[question.image], tuple(template_ids(self.tokenizer, text)), choices)
+        return QuestionTokens(image, tuple(template_ids(self.tokenizer, text)), choices)
 
-    def _asking(self, question: str) -> str:
-        return self._text([Message("user", question)])
+    def _bare_ids(self, images: int) -> list[int]:
+        """The tokens of a prompt that says nothing about so many images."""
+        return self._ids([Message("user", "")], images)
 
-    def _text(self, messages: Sequence[Message]) -> str:
+    def _ids(self, messages: Sequence[Message], images: int) -> list[int]:
+        return template_ids(self.tokenizer, self._text(messages, images))
+
+    def _text(self, messages: Sequence[Message], images: int) -> str:
         thinks = self.thinking is not None
-        return image_conversation_text(self.tokenizer, messages, system=self.system, thinks=thinks)
-
-    def _prompt(self, image: ReadyImage, text: str) -> Prompt:
-        return Prompt(template_ids(self.tokenizer, text), image)
+        return image_conversation_text(self.tokenizer, messages, system=self.system, images=images, thinks=thinks)
 
     def _score(self, tokenized: Sequence[QuestionTokens], steps: Sequence[Step]) -> list[Served | RowError]:
         """Each step's request served, or why it was not."""

@@ -51,15 +51,17 @@ FIXED = ("model", "tokenizer", "dtype", "trust_remote_code")
 
 
 class ReadyImage(NamedTuple):
-    """An image as vLLM's processor left it, once for all prompts about it."""
+    """An image, or several that go together, as vLLM's processor left them, once for all prompts about them."""
 
     rendered: Mapping[str, Any]
-    """The engine's input for one of them, of which the others only have other tokens after the image."""
+    """The engine's input for one prompt, of which the others only have other tokens after the images."""
     ids: Sequence[int]
-    """The tokens of that one, in which the image is one placeholder."""
+    """The tokens of that one, in which each image is one placeholder."""
+    images: int
+    """How many they are."""
 
     def prompt(self, ids: Sequence[int]) -> dict[str, Any]:
-        """The engine's input for a prompt of these tokens, which begin as those of the rendered one to the image."""
+        """The engine's input for a prompt of these tokens, which are those of the rendered one to the last image."""
         alike = (number for number, (own, other) in enumerate(zip(self.ids, ids, strict=False)) if own != other)
         start = next(alike, min(len(self.ids), len(ids)))
         tokens = self.rendered["prompt_token_ids"]
@@ -68,7 +70,7 @@ class ReadyImage(NamedTuple):
 
 
 class Prompt(NamedTuple):
-    """What the engine reads: token ids, in which the image, if there is one, is a single placeholder token."""
+    """What the engine reads: token ids, in which each image, if there is one, is a single placeholder token."""
 
     ids: Sequence[int]
     image: ReadyImage | None = None
@@ -161,14 +163,15 @@ class VllmEngine:
             count_calls(1)
         return outputs
 
-    def ready(self, image: Image.Image, prompt_ids: Sequence[int]) -> ReadyImage:
-        """An image made ready for prompts, in the caller's thread; `prompt_ids` are those of any prompt about it.
+    def ready(self, images: Sequence[Image.Image], prompt_ids: Sequence[int]) -> ReadyImage:
+        """Images made ready for prompts, in the caller's thread; `prompt_ids` are those of any prompt about them.
 
-        The engine knows it by a name, and hashes its pixels for no request.
+        The engine knows each by a name, and hashes its pixels for no request.
         """
+        names = [next(self._names) for _ in images]
         with self._processor() as processor, one_torch_thread():
-            images = processor.info.parse_mm_data({"image": [image]})
-            return ReadyImage(processor(list(prompt_ids), images, {"image": [next(self._names)]}), prompt_ids)
+            parsed = processor.info.parse_mm_data({"image": list(images)})
+            return ReadyImage(processor(list(prompt_ids), parsed, {"image": names}), prompt_ids, len(images))
 
     def submit(self, prompt: Prompt, params: Any) -> "Future[Served | Refusal]":
         """Hands one prompt in, which is rendered here, in the caller's thread, while the engine runs on.

@@ -295,7 +295,7 @@ def _load_on_vllm(model: "ResolvedModel[ChatModel]") -> "VllmLikelihood":
     from plumbline.operators.models.calls import Message
     from plumbline.operators.models.engines.conversation import image_conversation_text, turn_end
     from plumbline.operators.models.engines.thinking import thinking_of
-    from plumbline.operators.models.engines.vllm_calls import ONE_IMAGE, VllmLikelihood
+    from plumbline.operators.models.engines.vllm_calls import TWO_IMAGES, VllmLikelihood
     from plumbline.operators.models.engines.vllm_engine import start_engine
     from plumbline.operators.models.processing import load_image_processor, mean_colour
 
@@ -305,7 +305,7 @@ def _load_on_vllm(model: "ResolvedModel[ChatModel]") -> "VllmLikelihood":
     end = turn_end(tokenizer, _named_ends(model.parts["checkpoint"]), system=system)
     most = model.config.max_pixels
     sized = {} if most is None else {"mm_processor_kwargs": {"max_pixels": most}}
-    engine = start_engine(model, defaults={**ONE_IMAGE, **sized})
+    engine = start_engine(model, defaults={**TWO_IMAGES, **sized})
     thinking = thinking_of(
         model.config,
         tokenizer,

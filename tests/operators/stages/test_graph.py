@@ -1,7 +1,10 @@
 """A chain that nothing serves is refused where the configuration is read, with what it lacks; nothing is dropped."""
 
+import json
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -149,6 +152,16 @@ def test_a_model_that_takes_one_image_is_refused_for_two() -> None:
     captioner = {"vlm": model_config(family="captioner", checkpoint="owner/name")}
     with pytest.raises(ConfigError, match=r"metrics\.e: .* the role 'vlm' is owner/name, which takes one image"):
         check_shown(make_nodes(metrics), captioner, Clips())
+
+
+@pytest.mark.parametrize(("kind", "several"), [("qwen2_vl", True), ("paligemma", False)])
+def test_on_vllm_a_model_is_shown_as_many_images_as_on_transformers(tmp_path: Path, kind: str, several: bool) -> None:
+    fields = {"architectures": ["ForConditionalGeneration"], "model_type": kind, "vision_config": {}}
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    served = {"vlm": model_config(family="vlm", checkpoint=str(tmp_path), engine="vllm")}
+    refusal = pytest.raises(ConfigError, match="which takes one image; use a model that takes several")
+    with nullcontext() if several else refusal:
+        check_shown(make_nodes({"e": VieScoreEditConfig()}), served, Clips())
 
 
 def test_two_measures_of_one_model_share_its_pass() -> None:
