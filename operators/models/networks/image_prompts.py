@@ -97,8 +97,9 @@ class ImagePrompts:
         """The prompt before the last of so many images; nothing that is said changes it."""
         text = self.text([Message("user", "")], images)
         if text.count(self.mark) != images:
+            wanted = "one image token" if images == 1 else f"{images} image tokens"
             raise ModelError(
-                f"{self.tokenizer.name_or_path}: expected the chat template to place {images} image token(s) "
+                f"{self.tokenizer.name_or_path}: expected the chat template to place {wanted} "
                 f"({self.mark}), found {text.count(self.mark)}; correct the checkpoint's chat template"
             )
         return text.rpartition(self.mark)[0]
