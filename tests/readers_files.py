@@ -1,13 +1,16 @@
 """The files that the pages' commands name, as a reader of the pages might have them: made of the embedded world."""
 
+import io
 import json
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import fsspec
+import pyarrow.parquet as pq
+from PIL import Image
 
-from tests.bench_of import images, prompts, write_rows
+from tests.bench_of import PACK, images, prompts, write_rows
 from tests.files import as_tar, put
 from tests.pipelines.judging.releases.files import as_csv, as_parquet
 from tests.pipelines.training import taught
@@ -24,6 +27,7 @@ TEXTS = {one["prompt_id"]: one["text"] for one in PROMPTS}
 def lay_out(folder: Path) -> None:
     """Images with tables, folders, prompts, ratings, scores and a checkpoint, by the pages' names."""
     _lay_out_images(folder)
+    _lay_out_edits(folder)
     captions = "\n".join(TEXTS.values())
     keyed = {one["prompt_id"]: {"id": one["prompt_id"], "prompt": one["text"]} for one in PROMPTS}
     gecko = [
@@ -73,6 +77,29 @@ def _lay_out_images(folder: Path) -> None:
     put(folder, {"images.jsonl": "".join(json.dumps(row) + "\n" for row in of_sdxl)})
     words = [{"picture": row["image"], "words": TEXTS[row["prompt_id"]]} for row in IMAGES["flux"]]
     write_rows(folder / "data/train/00000.parquet", words, row_group=COUNT)
+
+
+def _lay_out_edits(folder: Path) -> None:
+    """Two editors' results with their sources: as Parquet, as files with a table, and in folders of one name."""
+    world = PACK.parent / "shapes_edits"
+    texts = {row["prompt_id"]: row["text"] for row in pq.read_table(world / "prompts.parquet").to_pylist()}
+    listed = []
+    for editor in ("tweezers", "scissors"):
+        rows = pq.read_table(world / "images" / editor / "00000.parquet").to_pylist()[:COUNT]
+        blank = io.BytesIO()
+        Image.new("L", Image.open(io.BytesIO(rows[0]["source"])).size).save(blank, "png")
+        told = [{"prompt": texts[row["prompt_id"]], "image": row["image"]} for row in rows]
+        both = zip(told, rows, strict=True)
+        tables = [{**one, "before": row["source"], "where": blank.getvalue()} for one, row in both]
+        write_rows(folder / "edits" / editor / "00000.parquet", tables, row_group=COUNT)
+        for number, row in enumerate(rows):
+            names = f"edited/{editor}/result/{number}.png", f"edited/{editor}/source/{number}.png"
+            put(folder, dict(zip(names, (row["image"], row["source"]), strict=True)))
+            listed.append(
+                {"image": names[0], "prompt": told[number]["prompt"], "before": names[1], "generator": editor}
+            )
+        put(folder, {"edited/prompts.txt": "\n".join(one["prompt"] for one in told)})
+    put(folder, {"edits.csv": as_csv(listed)})
 
 
 def _judged() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
