@@ -117,7 +117,8 @@ def check_sources(config: SweepConfig) -> None:
     for name in [] if config.benchmark.columns.sources else need_sources(config.metrics):
         raise ConfigError(
             f"metrics.{name}: it looks at the sources of edited images; name the column that holds these by "
-            "benchmark.columns.source, or their addresses by benchmark.columns.source_uri (docs/edits.md)"
+            "benchmark.columns.source, or their addresses by benchmark.columns.source_uri; beside folders of images, "
+            "put them in a folder called source (docs/edits.md)"
         )
 
 
