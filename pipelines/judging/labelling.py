@@ -15,20 +15,20 @@ from numpy.typing import NDArray
 from plumbline.operators.bounds import Checked, Probability
 from plumbline.operators.diagnosis.diagnosis import ShownTable, percent
 from plumbline.operators.errors import ConfigError, SourceError
+from plumbline.operators.judging.label_plan import (
+    PairLabels,
+    by_generator,
+    estimate_pairs,
+    pair_differences,
+    prompts_in_order,
+    shown_pair,
+    wanted_images,
+)
 from plumbline.operators.judging.matching import complete_ids
 from plumbline.operators.judging.ratings import mean_ratings
 from plumbline.operators.metrics.metric import direction
-from plumbline.operators.sentences import number, signed
-from plumbline.operators.statistics.prediction_powered import (
-    FEWEST_DIFFERENT,
-    FEWEST_LABELS,
-    Powered,
-    different,
-    enough,
-    labels_needed,
-    powered_mean,
-)
-from plumbline.operators.statistics.sequential import NOBODY, balanced_order
+from plumbline.operators.sentences import number
+from plumbline.operators.statistics.prediction_powered import enough, powered_mean
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.metaeval import open_release
 from plumbline.pipelines.judging.protocols import ProtocolConfig
@@ -41,7 +41,6 @@ MEASURED = (12, 16, 20, 25, 30, 40, 50)
 """Numbers of labels at which the coverage is measured."""
 LEVEL = 0.95
 DRAWS = 1000
-NOT_KNOWN = "–"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,49 +70,6 @@ class LabelsConfig(Checked):
             raise ConfigError(f"generators: expected two or more, got {self.generators[0]!r} alone")
 
 
-class PairLabels(NamedTuple):
-    """Two generators, as far as people have rated them."""
-
-    a: str
-    b: str
-    people: Floats
-    """By prompt, people's rating of a's image less that of b's; nan where one is not rated."""
-    metric: Floats
-    """Likewise by the metric, in the direction in which more is better."""
-    found: Powered | None
-    """None where too few are rated, or are rated otherwise than most."""
-    level: float
-
-    @property
-    def labels(self) -> Floats:
-        """People's differences on the prompts of which both images are rated and scored."""
-        return np.asarray(self.people[np.isfinite(self.people) & np.isfinite(self.metric)])
-
-    @property
-    def rated(self) -> int:
-        """How many prompts these are."""
-        return len(self.labels)
-
-    @property
-    def better(self) -> str | None:
-        """The generator that people find better, where the interval tells."""
-        if self.found is None:
-            return None
-        low, high = self.found.interval(self.level)
-        return self.a if low > 0 else self.b if high < 0 else None
-
-    def needed(self, chance: float) -> int | None:
-        """Further prompts to rate; None where all that are scored would not do.
-
-        Of ratings that are mostly equal, as many as would make enough of them different.
-        """
-        if self.found is None:
-            mostly = math.ceil(self.rated * FEWEST_DIFFERENT / max(int(different(self.labels)), 1))
-            return max(FEWEST_LABELS, min(mostly, 2 * self.rated)) - self.rated
-        wanted = labels_needed(self.found, self.level, chance)
-        return None if wanted is None else max(wanted - self.rated, 0)
-
-
 class LabelPlan(NamedTuple):
     """What is known, and what to rate next."""
 
@@ -133,8 +89,8 @@ def plan_labels(config: LabelsConfig) -> LabelPlan:
     metric = str(scores.column("metric")[0].as_py())
     ids = scores.select(["image_id", "prompt_id", "generator"]).to_pandas()
     rated = mean_ratings(complete_ids(release.ratings, ids), "image").rename(columns={"human": "score"})
-    predicted = _wide(scores.to_pandas())
-    people = _wide(rated).reindex(index=predicted.index)
+    predicted = by_generator(scores.to_pandas())
+    people = by_generator(rated).reindex(index=predicted.index)
     generators = config.generators or tuple(str(name) for name in predicted)
     for name in generators:
         if name not in predicted:
@@ -143,7 +99,9 @@ def plan_labels(config: LabelsConfig) -> LabelPlan:
     if not people.notna().to_numpy().any():
         raise SourceError(f"{config.protocol.path}: rates no image that {metric} scored; write the same ids into both")
     towards = direction(metric, {metric} if falls else ())
-    found = list(_pairs(people, towards * predicted[list(generators)], config))
+    differences = pair_differences(towards * predicted[list(generators)])
+    level = 1 - config.alpha / len(differences.columns)
+    found = list(estimate_pairs(pair_differences(people), differences, level))
     return LabelPlan(metric, found, _next(found, scores, release, config))
 
 
@@ -163,45 +121,18 @@ def _scores(config: LabelsConfig, release: Release) -> tuple[pa.Table, bool]:
     return of_metrics(scores, [metric]), metric in falling
 
 
-def _wide(frame: pd.DataFrame) -> pd.DataFrame:
-    """Prompts x generators; several images of a prompt are averaged."""
-    return frame.pivot_table(index="prompt_id", columns="generator", values="score", aggfunc="mean", sort=True)
-
-
-def _pairs(people: pd.DataFrame, predicted: pd.DataFrame, config: LabelsConfig) -> Iterator[PairLabels]:
-    """Every pair, with its share of alpha."""
-    both = list(combinations(map(str, people), 2))
-    level = 1 - config.alpha / len(both)
-    for a, b in both:
-        said, scored = ((of[a] - of[b]).to_numpy(np.float64) for of in (people, predicted))
-        labelled = np.isfinite(said) & np.isfinite(scored)
-        others = np.isfinite(scored) & ~labelled
-        known = scored[labelled], scored[others]
-        if others.sum() < 2:  # all are rated: there is nothing that the metric could add
-            known = np.zeros(labelled.sum()), np.zeros(2)
-        found = powered_mean(said[labelled], *known) if enough(said[labelled]) else None
-        yield PairLabels(a, b, said, scored, found, level)
-
-
 def _next(pairs: Sequence[PairLabels], scores: pa.Table, release: Release, config: LabelsConfig) -> pa.Table:
     """Images of undecided pairs that nobody rated, prompts in a balanced random order; as many as are needed."""
     scored = scores.to_pandas().dropna(subset=["score", "prompt_id", "generator"])
     images = {(row.prompt_id, row.generator): row.image_id for row in scored.itertuples()}
     prompts = sorted({prompt for prompt, _ in images})
-    labels = ["\0".join(sorted(release.skills.get(prompt, ()))) for prompt in prompts]
-    order = [place for place in balanced_order(labels, config.seed).ravel() if place != NOBODY]
-    wanted: dict[tuple[str, str], None] = {}
-    for pair in (pair for pair in pairs if pair.better is None):
-        unrated = [place for place in order if np.isnan(pair.people[place]) and np.isfinite(pair.metric[place])]
-        for place in unrated[: pair.needed(config.chance)]:
-            wanted |= {(prompts[place], name): None for name in (pair.a, pair.b)}
-    by_place = {prompts[place]: rank for rank, place in enumerate(order)}
-    rows = sorted(wanted, key=lambda key: by_place[key[0]])
+    order = prompts_in_order(prompts, release.skills, config.seed)
+    wanted = wanted_images(pairs, prompts, order, config.chance)
     return pa.table(
         {
-            "prompt_id": pa.array([prompt for prompt, _ in rows], pa.string()),
-            "generator": pa.array([name for _, name in rows], pa.string()),
-            "image_id": pa.array([images[key] for key in rows], pa.string(), from_pandas=True),
+            "prompt_id": pa.array([prompt for prompt, _ in wanted], pa.string()),
+            "generator": pa.array([name for _, name in wanted], pa.string()),
+            "image_id": pa.array([images[key] for key in wanted], pa.string(), from_pandas=True),
         }
     )
 
@@ -223,28 +154,8 @@ def shown_labels(config: LabelsConfig, plan: LabelPlan) -> ShownTable:
         "amounts beside the metric's scores; the metric sharpens what people say and replaces nobody. The intervals "
         "hold where the rated prompts were chosen by chance.",
         ("pair", "prompts rated", "worth", "difference", "interval", "better", "further prompts"),
-        [_shown(pair, config.chance) for pair in plan.pairs],
+        [shown_pair(pair, config.chance) for pair in plan.pairs],
     )
-
-
-def _shown(pair: PairLabels, chance: float) -> tuple[str, ...]:
-    name, rated = f"{pair.a}, {pair.b}", str(pair.rated)
-    wanted = pair.needed(chance)
-    further = "more than there are" if wanted is None else str(wanted)
-    if pair.found is None:
-        return name, rated, NOT_KNOWN, NOT_KNOWN, NOT_KNOWN, _why_not(pair), further
-    low, high = pair.found.interval(pair.level)
-    interval = f"{signed(float(low))} to {signed(float(high))}"
-    told = (number(float(pair.found.worth), 2), signed(float(pair.found.estimate)), interval)
-    return name, rated, *told, pair.better or "undecided", "0" if pair.better else further
-
-
-def _why_not(pair: PairLabels) -> str:
-    if not pair.rated:
-        return "nobody rated both"
-    if pair.rated < FEWEST_LABELS:
-        return f"not told below {FEWEST_LABELS} prompts"
-    return f"not told: {pair.rated - int(different(pair.labels))} of {pair.rated} rated alike"
 
 
 def coverage_table(protocols: Sequence[ProtocolConfig], storage: StorageConfig, seed: int = 0) -> ShownTable:
@@ -283,9 +194,9 @@ def _pools(release: Release) -> Iterator[tuple[Floats, Floats]]:
     """Of each metric and pair, people's and the metric's differences by prompt."""
     if not len(release.ratings) or not len(release.scores):
         return
-    people = _wide(mean_ratings(release.ratings, "image").rename(columns={"human": "score"}))
+    people = by_generator(mean_ratings(release.ratings, "image").rename(columns={"human": "score"}))
     for _, of_metric in release.scores.to_pandas().groupby("metric", sort=False):
-        scored = _wide(of_metric).reindex(index=people.index, columns=people.columns)
+        scored = by_generator(of_metric).reindex(index=people.index, columns=people.columns)
         for a, b in combinations(people, 2):
             both = pd.DataFrame({"people": people[a] - people[b], "metric": scored[a] - scored[b]}).dropna()
             yield both["people"].to_numpy(np.float64), both["metric"].to_numpy(np.float64)

@@ -1,0 +1,135 @@
+"""How surely people's ratings tell generators apart so far, which prompts to rate next, and how many are wanted."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from plumbline.operators.sentences import number, signed
+from plumbline.operators.statistics.prediction_powered import (
+    FEWEST_DIFFERENT,
+    FEWEST_LABELS,
+    Powered,
+    different,
+    enough,
+    labels_needed,
+    powered_mean,
+)
+from plumbline.operators.statistics.sequential import NOBODY, balanced_order
+
+Floats = NDArray[np.float64]
+
+NOT_KNOWN = "–"
+
+
+class PairLabels(NamedTuple):
+    """Two generators, as far as people have rated them."""
+
+    a: str
+    b: str
+    people: Floats
+    """By prompt, people's rating of a's image less that of b's; nan where one is not rated."""
+    metric: Floats
+    """Likewise by the metric, in the direction in which more is better."""
+    found: Powered | None
+    """None where too few are rated, or are rated otherwise than most."""
+    level: float
+
+    @property
+    def labels(self) -> Floats:
+        """People's differences on the prompts of which both images are rated and scored."""
+        return np.asarray(self.people[np.isfinite(self.people) & np.isfinite(self.metric)])
+
+    @property
+    def rated(self) -> int:
+        """How many prompts these are."""
+        return len(self.labels)
+
+    @property
+    def better(self) -> str | None:
+        """The generator that people find better, where the interval tells."""
+        if self.found is None:
+            return None
+        low, high = self.found.interval(self.level)
+        return self.a if low > 0 else self.b if high < 0 else None
+
+    def needed(self, chance: float) -> int | None:
+        """Further prompts to rate; None where all that are scored would not do.
+
+        Of ratings that are mostly equal, as many as would make enough of them different.
+        """
+        if self.found is None:
+            mostly = math.ceil(self.rated * FEWEST_DIFFERENT / max(int(different(self.labels)), 1))
+            return max(FEWEST_LABELS, min(mostly, 2 * self.rated)) - self.rated
+        wanted = labels_needed(self.found, self.level, chance)
+        return None if wanted is None else max(wanted - self.rated, 0)
+
+
+def by_generator(frame: pd.DataFrame) -> pd.DataFrame:
+    """Scores or ratings (prompt_id, generator, score) as prompts x generators; images of a prompt are averaged."""
+    return frame.pivot_table(index="prompt_id", columns="generator", values="score", aggfunc="mean", sort=True)
+
+
+def pair_differences(wide: pd.DataFrame) -> pd.DataFrame:
+    """Of every two columns (prompts x generators), the first less the second: prompts x pairs."""
+    pairs = {(a, b): wide[a] - wide[b] for a, b in combinations(map(str, wide), 2)}
+    return pd.DataFrame(pairs, index=wide.index, dtype=np.float64)
+
+
+def estimate_pairs(people: pd.DataFrame, metric: pd.DataFrame, level: float) -> Iterator[PairLabels]:
+    """What is known of every pair at this level, of differences (prompts x pairs) by people and by a metric.
+
+    Zeros by the metric are no metric: people alone are heard, of as many prompts as there are.
+    """
+    for a, b in metric:
+        said, scored = (of[a, b].to_numpy(np.float64) for of in (people, metric))
+        labelled = np.isfinite(said) & np.isfinite(scored)
+        others = np.isfinite(scored) & ~labelled
+        known = scored[labelled], scored[others]
+        if others.sum() < 2:  # all are rated: there is nothing that the metric could add
+            known = np.zeros(labelled.sum()), np.zeros(2)
+        found = powered_mean(said[labelled], *known) if enough(said[labelled]) else None
+        yield PairLabels(a, b, said, scored, found, level)
+
+
+def prompts_in_order(prompts: Sequence[str], skills: Mapping[str, Sequence[str]], seed: int) -> list[int]:
+    """Places of prompts in a random order in which every few have of each skill its share."""
+    labels = ["\0".join(sorted(skills.get(prompt, ()))) for prompt in prompts]
+    return [int(place) for place in balanced_order(labels, seed).ravel() if place != NOBODY]
+
+
+def wanted_images(
+    pairs: Sequence[PairLabels], prompts: Sequence[str], order: Sequence[int], chance: float
+) -> list[tuple[str, str]]:
+    """Images (prompt, generator) of undecided pairs that nobody rated, prompts in order, as many as are needed."""
+    wanted: set[tuple[int, str]] = set()
+    for pair in (pair for pair in pairs if pair.better is None):
+        unrated = [place for place in order if np.isnan(pair.people[place]) and np.isfinite(pair.metric[place])]
+        wanted |= {(place, name) for place in unrated[: pair.needed(chance)] for name in (pair.a, pair.b)}
+    names = list(dict.fromkeys(name for pair in pairs for name in (pair.a, pair.b)))
+    return [(prompts[place], name) for place in order for name in names if (place, name) in wanted]
+
+
+def shown_pair(pair: PairLabels, chance: float) -> tuple[str, ...]:
+    """What is known of a pair, and what it still wants: a row of the table."""
+    name, rated = f"{pair.a}, {pair.b}", str(pair.rated)
+    wanted = pair.needed(chance)
+    further = "more than there are" if wanted is None else str(wanted)
+    if pair.found is None:
+        return name, rated, NOT_KNOWN, NOT_KNOWN, NOT_KNOWN, _why_not(pair), further
+    low, high = pair.found.interval(pair.level)
+    interval = f"{signed(float(low))} to {signed(float(high))}"
+    told = (number(float(pair.found.worth), 2), signed(float(pair.found.estimate)), interval)
+    return name, rated, *told, pair.better or "undecided", "0" if pair.better else further
+
+
+def _why_not(pair: PairLabels) -> str:
+    if not pair.rated:
+        return "nobody rated both"
+    if pair.rated < FEWEST_LABELS:
+        return f"not told below {FEWEST_LABELS} prompts"
+    return f"not told: {pair.rated - int(different(pair.labels))} of {pair.rated} rated alike"
