@@ -210,6 +210,20 @@ RATINGS = pa.schema([*_IMAGE_COLUMNS, *texts("rater", "template"), ("rating", pa
 """One person's rating of one image; null where the person was unsure. `template` is what was asked (likert, wl,
 ...)."""
 
+TASKS = pa.schema(
+    [
+        *texts("task_id", "template", "prompt_id", "prompt"),
+        *((name, pa.list_(pa.string())) for name in ("skills", "image_ids", "generators", "words")),
+        ("questions", pa.list_(pa.struct(texts("question_id", "text")))),
+        ("gold", pa.string()),
+        ("places", pa.list_(pa.struct([("shard", pa.string()), ("row", pa.int64())]))),
+    ]
+)
+"""What the raters of a study are asked (operators/rating/tasks.py): a row per page.
+
+`image_ids`, `generators` and `places` have one entry, or two where images are compared; `words` are those of the
+prompt where these are rated. `gold` is the right answer as JSON, null where none is known."""
+
 PREFERENCES = pa.schema([*texts("prompt_id", "image_a", "image_b", "generator_a", "generator_b", "rater", "preferred")])
 """One person's choice between two images of a prompt: `a`, `b`, or `unsure`; null where nothing was said."""
 

@@ -1,0 +1,1 @@
+"""What people are asked about images, and what they answered."""

@@ -1,0 +1,99 @@
+"""The templates by which people rate: what each one asks, of how many images, and which answers are valid."""
+
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
+
+UNSURE, CANNOT_TELL = "unsure", "cannot_tell"
+WHOLE = (UNSURE, CANNOT_TELL)
+"""Answers that every template takes."""
+GRADES = range(1, 6)
+MARKS = ("wrong", "unsure")
+"""What may be said of a word; a word of which nothing is said is shown in the image."""
+REPLIES = ("yes", "no", *WHOLE)
+SIDES = ("a", "b", "tie")
+"""`a` is the first of a task's images, whichever was shown on the left."""
+
+
+class Asked(NamedTuple):
+    """What a task asks about, as far as it is known where an answer is checked."""
+
+    words: int | None = None
+    """Of the prompt."""
+    questions: Collection[str] | None = None
+    """Their question_ids."""
+
+
+ANY = Asked()
+"""Where nothing is known of the task."""
+
+
+class Template(NamedTuple):
+    """A way to ask."""
+
+    name: str
+    asks: str
+    """What a rater reads above the image."""
+    images: int
+    """Of a task."""
+    expected: str
+    """Valid answers in words, after `expected`."""
+    holds: Callable[[Any, Asked], bool]
+    """Whether an answer is valid, besides those of `WHOLE`."""
+
+
+def _is_grade(answer: Any, asked: Asked) -> bool:
+    return type(answer) is int and answer in GRADES
+
+
+def _are_marks(answer: Any, asked: Asked) -> bool:
+    if (
+        not isinstance(answer, dict)
+        or answer.keys() != set(MARKS)
+        or any(type(answer[mark]) is not list for mark in MARKS)
+    ):
+        return False
+    marked = [word for mark in MARKS for word in answer[mark]]
+    known = all(type(word) is int and word >= 0 and (asked.words is None or word < asked.words) for word in marked)
+    return known and len(set(marked)) == len(marked)
+
+
+def _are_replies(answer: Any, asked: Asked) -> bool:
+    if not isinstance(answer, dict) or not answer or not all(reply in REPLIES for reply in answer.values()):
+        return False
+    return asked.questions is None or answer.keys() == set(asked.questions)
+
+
+def _is_side(answer: Any, asked: Asked) -> bool:
+    return answer in SIDES
+
+
+def _by_name(*templates: Template) -> dict[str, Template]:
+    return {template.name: template for template in templates}
+
+
+TEMPLATES = _by_name(
+    Template("likert", "How well does the image show the prompt?", 1, "a whole number from 1 to 5", _is_grade),
+    Template(
+        "words",
+        "Which words of the prompt does the image not show?",
+        1,
+        'an object {"wrong": [...], "unsure": [...]} of the numbers of words, from 0, none of them twice',
+        _are_marks,
+    ),
+    Template(
+        "questions",
+        "Answer each question about the image.",
+        1,
+        f"an object with {', '.join(REPLIES)} by the question_id of every question",
+        _are_replies,
+    ),
+    Template("side_by_side", "Which image shows the prompt better?", 2, " or ".join(SIDES), _is_side),
+    Template("vote", "Which image is better?", 2, " or ".join(SIDES), _is_side),
+)
+
+
+def what_is_wrong(template: Template, answer: Any, asked: Asked = ANY) -> str | None:
+    """Why an answer is not valid, in words; None where it is."""
+    if (isinstance(answer, str) and answer in WHOLE) or template.holds(answer, asked):
+        return None
+    return f"answer: expected {template.expected}, or {' or '.join(WHOLE)}, got {str(answer)[:80]!r}"
