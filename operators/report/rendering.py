@@ -31,6 +31,7 @@ FILE_POLICY = (
 MOST_IN_CSV = 400_000
 """Characters of the CSV that the page holds; a longer one it holds without the means at the skills."""
 TEMPLATES = Path(__file__).parent / "templates"
+RATING_SCRIPTS = ("report.js", "rate.js")
 MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*_{}[]<>|#~"} | {"\n": " ", "\r": " "})
 """What Markdown shows as it is where a backslash is before it."""
 FROM_THE_RIGHT = r"\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\U00010800-\U00010fff\U0001e800-\U0001efff"
@@ -74,22 +75,35 @@ def render_trends(page: Trends) -> str:
 
 def render_view(name: str, content: Mapping[str, Any]) -> str:
     """A page of the browser of a store as HTML, which may ask for images and pages where it is from."""
-    style = _asset("report.css") + _asset("view.css")
-    return _fill(f"view_{name}.html.j2", style, view_policy(), content)
+    style = _assets("report.css", "view.css")
+    return _fill(f"view_{name}.html.j2", style, _assets("report.js"), view_policy(), content)
 
 
 def view_policy() -> str:
     """What a page of the browser of a store may do."""
-    return _policy(_asset("report.js"), images="'self'", forms="'self'")
+    return _policy(_assets("report.js"), images="'self'", forms="'self'")
+
+
+def render_rating(name: str, content: Mapping[str, Any]) -> str:
+    """A page of a study as HTML: `start` asks for a name, `task` shows what is rated, one task after the other."""
+    style = _assets("report.css", "view.css", "rate.css")
+    return _fill(f"rate_{name}.html.j2", style, _assets(*RATING_SCRIPTS), rating_policy(), content)
+
+
+def rating_policy() -> str:
+    """What a page of a study may do: as one of a store, and ask its server for tasks and send answers to it."""
+    policy = _policy(_assets(*RATING_SCRIPTS), images="'self'", forms="'self'")
+    return f"{policy}; connect-src 'self'"
 
 
 def _render(template: str, page: Page | Trends, **content: Any) -> str:
-    return _fill(template, _asset("report.css"), _policy(_asset("report.js")), {"page": page, **content})
+    script = _assets("report.js")
+    return _fill(template, _assets("report.css"), script, _policy(script), {"page": page, **content})
 
 
-def _fill(template: str, style: str, policy: str, content: Mapping[str, Any]) -> str:
-    script = Markup(_asset("report.js"))
-    return _environment().get_template(template).render(style=Markup(style), script=script, policy=policy, **content)
+def _fill(template: str, style: str, script: str, policy: str, content: Mapping[str, Any]) -> str:
+    page = _environment().get_template(template)
+    return page.render(style=Markup(style), script=Markup(script), policy=policy, **content)
 
 
 def to_markdown(page: Page) -> str:
@@ -142,9 +156,9 @@ def _environment() -> Environment:
     return environment
 
 
-def _asset(name: str) -> str:
-    """A style or script of ours, which stands in the page as it is."""
-    return (TEMPLATES / name).read_text("utf-8")
+def _assets(*names: str) -> str:
+    """Styles or scripts of ours, which stand in the page as they are."""
+    return "".join((TEMPLATES / name).read_text("utf-8") for name in names)
 
 
 def _policy(script: str, images: str = "data:", forms: str = "'none'") -> str:

@@ -109,10 +109,11 @@
     slider.setAttribute("aria-valuetext", `${slider.value}% source`);
   };
   const sourceOf = (slider) => slider.dataset.address || all("[data-source]", slider.closest(".entry"))[slider.dataset.place].src;
+  addEventListener("input", ({ target: slider }) => {
+    if (slider.matches("main .wipe input")) draw(slider, slider.closest(".wipe").parentElement.querySelector("img"), sourceOf(slider));
+  });
   all("main .wipe").forEach((label) => {
-    const slider = label.querySelector("input");
-    slider.addEventListener("input", () => draw(slider, label.parentElement.querySelector("img"), sourceOf(slider)));
-    slider.value = 0;
+    label.querySelector("input").value = 0;
     label.hidden = false;
   });
 
