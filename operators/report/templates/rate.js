@@ -290,6 +290,7 @@
   const show = async () => {
     const task = shown = queue[0] ?? null;
     const template = TEMPLATES[task?.template];
+    rating.dataset.template = task?.template ?? "";
     rating.classList.toggle("wide", task?.pictures.length + task?.sources.length > 1);
     first("#moves").hidden = !task && !past.length;
     first("#undo").disabled = !past.length;
