@@ -11,7 +11,8 @@ from evalica import InsufficientRatingsError, alpha
 from numpy.typing import NDArray
 from scipy import stats
 
-from plumbline.operators.statistics.options import Level
+from plumbline.operators.statistics.bootstrap import UNDEFINED, Interval, Prompts, percentiles
+from plumbline.operators.statistics.options import Level, Sampling
 
 Floats = NDArray[np.float64]
 Statistic = Callable[[Floats, Floats], float]
@@ -125,6 +126,51 @@ def krippendorff_alpha(ratings: pd.DataFrame, level: Level) -> float:
         return float(alpha(wide, distance=level).alpha)
     except InsufficientRatingsError:
         return math.nan
+
+
+def alpha_interval(ratings: pd.DataFrame, level: Literal["nominal", "ordinal"], sampling: Sampling) -> Interval:
+    """The interval of `krippendorff_alpha` over prompts, of a long table (unit, prompt_id, rater, rating).
+
+    A prompt's units are resampled together, because they are not independent of each other.
+    """
+    prompts = Prompts(ratings["prompt_id"].drop_duplicates().to_list(), sampling)
+    if prompts.count < 2:
+        return UNDEFINED
+    coincidences = _coincidences(ratings)
+    drawn = prompts.multiplicities() @ coincidences.reshape(prompts.count, -1)
+    return percentiles(_alphas(drawn.reshape(-1, *coincidences.shape[1:]), level))
+
+
+def _coincidences(ratings: pd.DataFrame) -> Floats:
+    """By prompt, in the order of their names, how often two raters gave two values to one unit (prompts, values,
+    values), each unit by its number of ratings less one.
+    """
+    values = np.unique(ratings["rating"], return_inverse=True)[1]
+    prompts, of_prompt = np.unique(ratings["prompt_id"].astype(str), return_inverse=True)
+    units, first, of_unit = np.unique(ratings["unit"].astype(str), return_index=True, return_inverse=True)
+    counts = np.zeros((len(units), int(values.max(initial=0)) + 1))
+    np.add.at(counts, (of_unit, values), 1)
+    pairable = counts.sum(axis=1) > 1
+    counts, owners = counts[pairable], of_prompt[first][pairable]
+    both = counts[:, :, None] * counts[:, None, :] - counts[:, :, None] * np.eye(counts.shape[1])
+    summed = np.zeros((len(prompts), *both.shape[1:]))
+    np.add.at(summed, owners, both / (counts.sum(axis=1) - 1)[:, None, None])
+    return summed
+
+
+def _alphas(coincidences: Floats, level: Literal["nominal", "ordinal"]) -> Floats:
+    """Alpha of each matrix of coincidences (..., values, values); nan where nothing coincides, 1 of one value."""
+    margins = coincidences.sum(axis=-1)
+    total = margins.sum(axis=-1)
+    middles = margins.cumsum(axis=-1) - margins / 2
+    ranks = middles if level == "ordinal" else np.arange(margins.shape[-1], dtype=np.float64)
+    apart = ranks[..., :, None] - ranks[..., None, :]
+    distances = apart**2 if level == "ordinal" else (apart != 0).astype(np.float64)
+    observed = (coincidences * distances).sum(axis=(-1, -2))
+    expected = (margins[..., :, None] * margins[..., None, :] * distances).sum(axis=(-1, -2))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        alphas = np.where(expected > 0, 1 - (total - 1) * observed / expected, 1.0)
+    return np.where(total > 0, alphas, math.nan)
 
 
 def majority_vote(votes: Sequence[str | None]) -> str:

@@ -1,6 +1,7 @@
 """Agreement of raters: textbook values, majority votes and reliable prompts."""
 
 import math
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -8,12 +9,14 @@ import pytest
 
 from plumbline.operators.statistics.agreement import (
     STATISTICS,
+    alpha_interval,
     auroc,
     krippendorff_alpha,
     majority_vote,
     reliable_prompts,
     spearman_viescore,
 )
+from plumbline.operators.statistics.options import Sampling
 
 # Krippendorff, Computing Krippendorff's Alpha-Reliability (2011), example C: four raters, twelve units, missing values
 TEXTBOOK = {
@@ -109,3 +112,17 @@ def test_auroc_counts_ties_half_and_wants_two_labels() -> None:
     assert auroc(labels, np.array([0.1, 0.5, 0.5, 0.9])) == pytest.approx(3.5 / 4)
     with pytest.raises(ValueError, match="two labels, found 3"):
         auroc(HUMAN, METRIC)
+
+
+@pytest.mark.parametrize("level", ["nominal", "ordinal"])
+def test_the_interval_of_alpha_is_of_resampled_prompts(level: Literal["nominal", "ordinal"]) -> None:
+    """Of two prompts of equal units every resample gives the alpha of them; of one prompt there is no interval."""
+    units = textbook().assign(prompt_id="p1")
+    again = units.assign(prompt_id="p2", unit=units["unit"] + 100)
+    both = pd.concat([units, again])
+    low, high = alpha_interval(both, level, Sampling(resamples=50))
+    assert low == pytest.approx(high) == pytest.approx(krippendorff_alpha(both, level))
+    assert math.isnan(alpha_interval(units, level, Sampling()).low)
+    alone = textbook().assign(prompt_id=lambda frame: frame["unit"].astype(str))
+    low, high = alpha_interval(alone, level, Sampling())
+    assert low < krippendorff_alpha(alone, level) < high

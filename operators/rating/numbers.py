@@ -1,0 +1,134 @@
+"""Answers of people as numbers: one for each answer, and one for each thing that it says something of."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from plumbline.operators.judging.label_plan import by_generator, pair_differences
+from plumbline.operators.rating.answers import Answer
+from plumbline.operators.rating.tasks import Task
+from plumbline.operators.rating.templates import TEMPLATES, WHOLE
+
+SIGNS = {"a": 1.0, "tie": 0.0, "b": -1.0}
+REPLIED = {"yes": 1.0, "no": 0.0}
+WITHIN = 1
+"""A grade this far from another says the same."""
+Parts = Mapping[str, float]
+
+
+def _grade(answer: Any, task: Task) -> Parts:
+    return {"": float(answer)}
+
+
+def _words(answer: Any, task: Task) -> Parts:
+    """Of every word of which the rater was sure, whether the image shows it."""
+    unsure, wrong = set(answer["unsure"]), set(answer["wrong"])
+    return {str(word): float(word not in wrong) for word in range(len(task.words)) if word not in unsure}
+
+
+def _replies(answer: Any, task: Task) -> Parts:
+    return {question: REPLIED[reply] for question, reply in answer.items() if reply in REPLIED}
+
+
+def _side(answer: Any, task: Task) -> Parts:
+    return {"": SIGNS[answer]}
+
+
+PARTS: Mapping[str, Callable[[Any, Task], Parts]] = {
+    "likert": _grade,
+    "words": _words,
+    "questions": _replies,
+    "side_by_side": _side,
+    "vote": _side,
+}
+"""By template, what an answer says of each thing that it is asked about, more being better for the first image."""
+
+
+def parts_of(answer: Answer, task: Task) -> Parts:
+    """What an answer says of each thing; nothing where the rater was unsure of all."""
+    whole = isinstance(answer.answer, str) and answer.answer in WHOLE
+    return {} if whole else PARTS[answer.template](answer.answer, task)
+
+
+def is_right(answer: Answer) -> bool:
+    """Whether an answer to a gold question is the right one: a grade may be one off, and to be unsure is not right."""
+    return says_the_same(answer, answer.gold)
+
+
+def says_the_same(answer: Answer, other: Any) -> bool:
+    """Whether an answer says what another one to the same task does; grades may be one apart."""
+    said = answer.answer
+    if answer.template == "likert" and said not in WHOLE and other not in WHOLE:
+        return bool(abs(said - other) <= WITHIN)
+    if answer.template == "questions" and isinstance(said, dict) and isinstance(other, dict):
+        return all(said.get(question) == reply for question, reply in other.items())
+    return written(said) == written(other)
+
+
+def written(answer: Any) -> str:
+    """An answer as text, the same of all that say the same."""
+    if isinstance(answer, dict):
+        answer = {key: sorted(value) if isinstance(value, list) else value for key, value in answer.items()}
+    return json.dumps(answer, sort_keys=True, ensure_ascii=False)
+
+
+class Rated(NamedTuple):
+    """A study's first answers to all but gold questions."""
+
+    tasks: Sequence[Task]
+    answers: pd.DataFrame
+    """rater, task_id, template, number (mean over its parts; nan where unsure), said (text), seconds."""
+    parts: pd.DataFrame
+    """unit, prompt_id, template, rater, rating: each thing that was said."""
+
+
+def rated(answers: Sequence[Answer], tasks: Sequence[Task]) -> Rated:
+    """The answers that count as ratings; those to a task that is not among `tasks` are left out."""
+    by_id = {task.task_id: task for task in tasks}
+    counted = [one for one in answers if one.gold is None and not one.repeat and one.task_id in by_id]
+    said = [(one, parts_of(one, by_id[one.task_id])) for one in counted]
+    rows = [
+        (one.rater, one.task_id, one.template, _mean(parts), written(one.answer), one.seconds) for one, parts in said
+    ]
+    things = [
+        (f"{one.task_id} {thing}", one.prompt_id, one.template, one.rater, rating)
+        for one, parts in said
+        for thing, rating in parts.items()
+    ]
+    return Rated(
+        tasks,
+        pd.DataFrame(rows, columns=["rater", "task_id", "template", "number", "said", "seconds"]),
+        pd.DataFrame(things, columns=["unit", "prompt_id", "template", "rater", "rating"]),
+    )
+
+
+def _mean(parts: Parts) -> float:
+    return fmean(parts.values()) if parts else np.nan
+
+
+def pairs_rated(study: Rated, template: str) -> pd.DataFrame:
+    """What people say of every two generators by a template: mean differences, prompts x pairs, nan where not rated.
+
+    All prompts and generators that the template asks about are there, sorted.
+    """
+    asked = [task for task in study.tasks if task.template == template and task.gold is None]
+    means = study.answers[study.answers["template"] == template].groupby("task_id")["number"].mean()
+    prompts = sorted({task.prompt_id for task in asked})
+    rows = [(task.prompt_id, *task.generators, means.get(task.task_id, np.nan)) for task in asked]
+    if TEMPLATES[template].images == 1:
+        frame = pd.DataFrame(rows, columns=["prompt_id", "generator", "score"])
+        generators = sorted(frame["generator"].unique())
+        return pair_differences(by_generator(frame).reindex(index=prompts, columns=generators))
+    frame = pd.DataFrame(list(_turned(rows)), columns=["prompt_id", "pair", "score"])
+    wide = frame.groupby(["pair", "prompt_id"])["score"].mean().unstack("pair").reindex(index=prompts)
+    return wide.set_axis(pd.MultiIndex.from_tuples(wide.columns), axis=1)
+
+
+def _turned(rows: Sequence[tuple[Any, ...]]) -> Iterator[tuple[str, tuple[str, str], float]]:
+    """Choices with their generators in the order of their names."""
+    for prompt, a, b, score in rows:
+        yield (prompt, (a, b), score) if a < b else (prompt, (b, a), -score)

@@ -1,0 +1,328 @@
+"""Each rater beside the others: how steady, how right, how like them and how fast; and who stands out, and why."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy import stats
+
+from plumbline.operators.rating.answers import Answer
+from plumbline.operators.rating.numbers import Rated, is_right, says_the_same
+from plumbline.operators.sentences import number
+from plumbline.operators.statistics.agreement import alpha_interval, krippendorff_alpha
+from plumbline.operators.statistics.bootstrap import UNDEFINED, Interval
+from plumbline.operators.statistics.options import Sampling
+from plumbline.operators.statistics.ordering import holm
+
+Floats = NDArray[np.float64]
+
+LEVEL = 0.05
+"""The probability that any rater who rates as the others do is said to stand out, all raters together."""
+DRAWS = 1999
+FASTEST = 1.0
+"""Seconds in which nobody reads a prompt and looks at an image."""
+MOST_FAST = 0.05
+"""Share of a rater's answers that may be as fast: a key that was pressed twice."""
+SLOW = 2.0
+"""A rater whose median time is so many times the others' may be slow."""
+SAME = 0.95
+"""A rater who gives one answer in this share of cases may not look."""
+FEWEST = 12
+"""Answers below which nobody is judged."""
+
+
+class Share(NamedTuple):
+    """So many of so many."""
+
+    hits: int
+    n: int
+
+    @property
+    def interval(self) -> Interval:
+        """The exact 95% interval of Clopper and Pearson; nan of none."""
+        if not self.n:
+            return UNDEFINED
+        return Interval(*stats.binomtest(self.hits, self.n).proportion_ci(0.95, method="exact"))
+
+    @property
+    def value(self) -> float:
+        return self.hits / self.n if self.n else math.nan
+
+    def __str__(self) -> str:
+        if not self.n:
+            return "–"
+        low, high = self.interval
+        return f"{self.hits} of {self.n} ({low:.0%} to {high:.0%})"
+
+
+NOTHING = Share(0, 0)
+
+
+class Likeness(NamedTuple):
+    """How a rater's answers go with the mean of the others'."""
+
+    correlation: float
+    """Pearson's over tasks, of answers that are standardised within their template; nan where one side is constant."""
+    p_value: float
+    """That answers which know nothing of the images go so well with the others', times the number of raters."""
+    n: int
+    """Tasks that another rater answered too."""
+    enough: int | None
+    """Tasks after which nearly every rater like the others is told from one who answers at random; None where the
+    others agree too little, or are fewer than two."""
+
+
+class RaterQuality(NamedTuple):
+    """What is known of one rater."""
+
+    rater: str
+    answers: int
+    unsure: Share
+    seconds: float
+    """Median of an answer."""
+    repeats: Share
+    """Tasks that were answered alike when they came again."""
+    gold: Share
+    """Gold questions that were answered rightly."""
+    fast: Share
+    """Answers within FASTEST seconds."""
+    entropy: float
+    """Of the answers, in bits: 0 where all are one."""
+    likeness: Likeness
+    flags: Sequence[str]
+    """Why this rater stands out, in words."""
+
+
+class TemplateAgreement(NamedTuple):
+    """How far the raters agree by one template."""
+
+    template: str
+    level: str
+    """Of the distance: ordinal for grades, nominal otherwise."""
+    alpha: float
+    """Krippendorff's, over images, words or questions."""
+    interval: Interval
+    """Over prompts."""
+    raters: int
+
+
+def agreement(study: Rated, sampling: Sampling) -> list[TemplateAgreement]:
+    """Krippendorff's alpha of each template that has answers."""
+    return [_agreement(str(template), rows, sampling) for template, rows in study.parts.groupby("template", sort=False)]
+
+
+def _agreement(template: str, rows: pd.DataFrame, sampling: Sampling) -> TemplateAgreement:
+    level: Literal["nominal", "ordinal"] = "ordinal" if template == "likert" else "nominal"
+    alpha = krippendorff_alpha(rows, level)
+    interval = UNDEFINED if math.isnan(alpha) else alpha_interval(rows, level, sampling)
+    return TemplateAgreement(template, level, alpha, interval, rows["rater"].nunique())
+
+
+def judge_raters(study: Rated, answers: Sequence[Answer], seed: int = 0) -> list[RaterQuality]:
+    """Every rater of a study, by name; `answers` are all, with repeats and gold questions."""
+    by_rater = {str(rater): rows for rater, rows in study.answers.groupby("rater")}
+    gold, repeats = _gold(answers), _repeats(answers)
+    likeness = _likeness(study, sorted(by_rater), seed)
+    flags = _flags(study.answers, by_rater, gold, repeats)
+    return [
+        RaterQuality(
+            rater=rater,
+            answers=len(rows),
+            unsure=Share(int(rows["number"].isna().sum()), len(rows)),
+            seconds=float(rows["seconds"].median()),
+            repeats=repeats.get(rater, NOTHING),
+            gold=gold.get(rater, NOTHING),
+            fast=_fast(rows),
+            entropy=_entropy(rows),
+            likeness=likeness[rater],
+            flags=[*_random(likeness[rater], len(by_rater)), *flags[rater]],
+        )
+        for rater, rows in by_rater.items()
+    ]
+
+
+def _gold(answers: Sequence[Answer]) -> dict[str, Share]:
+    return _shares([(one.rater, is_right(one)) for one in answers if one.gold is not None])
+
+
+def _repeats(answers: Sequence[Answer]) -> dict[str, Share]:
+    first = {(one.rater, one.task_id): one.answer for one in answers if not one.repeat}
+    again = [one for one in answers if one.repeat and (one.rater, one.task_id) in first]
+    return _shares([(one.rater, says_the_same(one, first[one.rater, one.task_id])) for one in again])
+
+
+def _shares(hits: Sequence[tuple[str, bool]]) -> dict[str, Share]:
+    counted: dict[str, Share] = {}
+    for rater, hit in hits:
+        share = counted.get(rater, NOTHING)
+        counted[rater] = Share(share.hits + hit, share.n + 1)
+    return counted
+
+
+def _fast(rows: pd.DataFrame) -> Share:
+    return Share(int((rows["seconds"] < FASTEST).sum()), len(rows))
+
+
+def _entropy(rows: pd.DataFrame) -> float:
+    """Mean over the templates, by their answers."""
+    of_template = [(len(one), stats.entropy(one["said"].value_counts(), base=2)) for _, one in rows.groupby("template")]
+    return float(sum(n * bits for n, bits in of_template) / len(rows))
+
+
+# Who is like the others
+
+
+def _likeness(study: Rated, raters: Sequence[str], seed: int) -> dict[str, Likeness]:
+    wide = study.answers.pivot(index="task_id", columns="rater", values="number").reindex(columns=list(raters))
+    templates = study.answers.groupby("task_id")["template"].first().reindex(wide.index).to_numpy()
+    values = wide.to_numpy(np.float64)
+    everybody = np.arange(len(raters))
+    alike = {}
+    for place, rater in enumerate(raters):
+        others = everybody[everybody != place]
+        both = _Both(values, templates, place, others)
+        usual = [_Both(values, templates, other, others[others != other]) for other in others]
+        p_value = min(1.0, len(raters) * both.p_value(seed))
+        alike[rater] = Likeness(both.correlation, p_value, both.n, _enough(usual, len(raters)))
+    return alike
+
+
+class _Both:
+    """A rater's answers and the means of others', on the tasks that both answered, standardised by template."""
+
+    def __init__(self, values: Floats, templates: NDArray[np.object_], rater: int, others: NDArray[np.intp]) -> None:
+        theirs = values[:, others]
+        counts = np.isfinite(theirs).sum(axis=1)
+        means = np.nansum(theirs, axis=1) / np.maximum(counts, 1)
+        both = np.isfinite(values[:, rater]) & (counts > 0)
+        self.n = int(both.sum())
+        of_template = [both & (templates == name) for name in dict.fromkeys(templates[both])]
+        self.parts = [(_standardised(values[part, rater]), _standardised(means[part])) for part in of_template]
+
+    @property
+    def correlation(self) -> float:
+        if not any(own.any() and theirs.any() for own, theirs in self.parts):
+            return math.nan
+        return float(sum(own @ theirs for own, theirs in self.parts) / self.n)
+
+    def p_value(self, seed: int) -> float:
+        """One-sided, over the rater's answers in random orders within each template; 1 where it is not defined."""
+        if math.isnan(self.correlation):
+            return 1.0
+        random = np.random.default_rng(seed)
+        sums = np.zeros(DRAWS)
+        for own, theirs in self.parts:
+            sums += random.permuted(np.tile(own, (DRAWS, 1)), axis=1) @ theirs
+        return float((1 + (sums >= self.n * self.correlation - 1e-9).sum()) / (1 + DRAWS))
+
+
+def _standardised(values: Floats) -> Floats:
+    """Zeros where all are equal."""
+    spread = values.std()
+    return np.zeros_like(values) if spread < 1e-12 else np.asarray((values - values.mean()) / spread)
+
+
+def _enough(others: Sequence[_Both], raters: int) -> int | None:
+    """Tasks at which a correlation as the others have among themselves, in the median, is found with the probability
+    1 - LEVEL of all raters together, by Fisher's transformation.
+    """
+    known = [one.correlation for one in others if one.n >= FEWEST and not math.isnan(one.correlation)]
+    usual = float(np.median(known)) if known else 0.0
+    if usual <= 0:
+        return None
+    far = 2 * float(stats.norm.ppf(1 - LEVEL / raters))
+    return max(FEWEST, math.ceil((far / math.atanh(min(usual, 0.99))) ** 2 + 3))
+
+
+def _random(likeness: Likeness, raters: int) -> list[str]:
+    if likeness.enough is None or likeness.n < likeness.enough or likeness.p_value <= LEVEL:
+        return []
+    return [
+        f"random: the answers cannot be told from random ones (correlation with the others' "
+        f"{number(likeness.correlation, 2)}, permutation p = {likeness.p_value:.2f} for {raters} raters), where "
+        f"{likeness.enough} of {likeness.n} tasks would tell a rater like the others"
+    ]
+
+
+# Who stands out
+
+
+class _Doubt(NamedTuple):
+    """A reason why a rater may stand out, and how probable it is of one who rates as the others do."""
+
+    rater: str
+    p_value: float
+    words: str
+
+
+def _flags(
+    answers: pd.DataFrame, by_rater: Mapping[str, pd.DataFrame], gold: Mapping[str, Share], repeats: Mapping[str, Share]
+) -> dict[str, list[str]]:
+    """The doubts that remain after Holm's correction for all raters and kinds of doubts."""
+    relative = answers.assign(relative=answers["seconds"] / answers.groupby("template")["seconds"].transform("median"))
+    doubts = [
+        doubt
+        for rater, rows in by_rater.items()
+        if len(rows) >= FEWEST
+        for doubt in (
+            _wrong("gold", "right on {} gold questions", rater, gold),
+            _wrong("unsteady", "the same again on {} repeats", rater, repeats),
+            _hasty(rater, rows),
+            _slow(rater, relative),
+            _same(rater, answers),
+        )
+        if doubt is not None
+    ]
+    corrected = holm([doubt.p_value for doubt in doubts])
+    flags: dict[str, list[str]] = {rater: [] for rater in by_rater}
+    for doubt, p_value in zip(doubts, corrected, strict=True):
+        if p_value < LEVEL:
+            flags[doubt.rater].append(f"{doubt.words}; p = {p_value:.2g} for {len(by_rater)} raters")
+    return flags
+
+
+def _wrong(kind: str, words: str, rater: str, shares: Mapping[str, Share]) -> _Doubt | None:
+    """Fisher's exact test against the others."""
+    own = shares.get(rater, NOTHING)
+    others = [share for name, share in shares.items() if name != rater]
+    theirs = Share(sum(share.hits for share in others), sum(share.n for share in others))
+    if not own.n or not theirs.n:
+        return None
+    table = [[own.hits, own.n - own.hits], [theirs.hits, theirs.n - theirs.hits]]
+    p_value = float(stats.fisher_exact(table, alternative="less").pvalue)
+    return _Doubt(rater, p_value, f"{kind}: {words.format(own)}, the others on {theirs}")
+
+
+def _hasty(rater: str, rows: pd.DataFrame) -> _Doubt:
+    fast = _fast(rows)
+    p_value = float(stats.binomtest(fast.hits, fast.n, MOST_FAST, alternative="greater").pvalue)
+    return _Doubt(rater, p_value, f"hasty: {fast.hits} of {fast.n} answers took less than {FASTEST:g} s")
+
+
+def _slow(rater: str, relative: pd.DataFrame) -> _Doubt | None:
+    """Mann and Whitney's test against the others, of times beside the median of their template."""
+    is_own = relative["rater"] == rater
+    own, others = relative["relative"][is_own], relative["relative"][~is_own]
+    if not len(others) or own.median() < SLOW * others.median():
+        return None
+    p_value = float(stats.mannwhitneyu(own, others, alternative="greater", method="asymptotic").pvalue)
+    seconds = [float(relative["seconds"][rows].median()) for rows in (is_own, ~is_own)]
+    return _Doubt(rater, p_value, f"slow: {seconds[0]:.0f} s an answer in the median, the others {seconds[1]:.0f} s")
+
+
+def _same(rater: str, answers: pd.DataFrame) -> _Doubt | None:
+    """A binomial test of the commonest answer by the template that the rater answered most, against the others'."""
+    own = answers[answers["rater"] == rater]
+    template = own["template"].mode()[0]
+    own, others = (rows[rows["template"] == template]["said"] for rows in (own, answers[answers["rater"] != rater]))
+    commonest = own.mode()[0]
+    hits = int((own == commonest).sum())
+    if hits < SAME * len(own) or not len(others):
+        return None
+    usual = float((others == commonest).mean())
+    p_value = float(stats.binomtest(hits, len(own), usual, alternative="greater").pvalue)
+    words = f"same: {hits} of {len(own)} answers by {template} are {commonest}, of the others' {usual:.0%}"
+    return _Doubt(rater, p_value, words)
