@@ -10,6 +10,7 @@ import pandas as pd
 import pyarrow as pa
 
 from plumbline.operators.errors import SourceError
+from plumbline.operators.judging.calibration import CALIBRATION, NO_MARKS, PassMarks, judge_calibration
 from plumbline.operators.judging.judgement import (
     OVERALL,
     PEOPLE,
@@ -92,13 +93,17 @@ def judge_ratings(
     statistics: Sequence[str],
     skills: Mapping[str, Sequence[str]],
     sampling: Sampling,
+    marks: PassMarks = NO_MARKS,
 ) -> list[Judgement]:
-    """Every statistic of every metric, over all images and over those of each skill."""
+    """Every statistic of every metric, over all images and over those of each skill.
+
+    An image passes at the same `marks` in all of them.
+    """
     return [
         judgement
         for beside in rated
         for subset, frame in subsets(beside.frame, skills).items()
-        for judgement in _judge(beside, subset, frame, statistics, sampling)
+        for judgement in _judge(beside, subset, frame, statistics, sampling, marks)
     ]
 
 
@@ -113,13 +118,21 @@ def subsets(frame: pd.DataFrame, skills: Mapping[str, Sequence[str]]) -> dict[st
 
 
 def _judge(
-    rated: Rated, subset: str, frame: pd.DataFrame, statistics: Sequence[str], sampling: Sampling
+    rated: Rated,
+    subset: str,
+    frame: pd.DataFrame,
+    statistics: Sequence[str],
+    sampling: Sampling,
+    marks: PassMarks,
 ) -> list[Judgement]:
     human, score, prompts = frame["human"].to_numpy(), frame["score"].to_numpy(), _prompts(frame, sampling)
     judgements = []
     for statistic in statistics:
         if statistic in PAIRWISE:
             judgements += _pairwise(rated.metric, human, score, prompts, grouped=statistic != PAIRWISE[0])
+        elif statistic in CALIBRATION:
+            passed = marks.of(rated.template, rated.metric, rated.frame)
+            judgements.append(judge_calibration(rated.metric, statistic, frame, passed))
         else:
             compute = _of_rows(statistic, frame)
             judgements.append(_correlation(rated.metric, statistic, compute, human, score, prompts))

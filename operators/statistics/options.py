@@ -23,6 +23,8 @@ RatingStatistic = Literal[
     "kendall_c",
     "spearman_viescore",
     "auroc",
+    "sensitivity",
+    "specificity",
     "pairwise_accuracy",
     "pairwise_accuracy_grouped",
 ]

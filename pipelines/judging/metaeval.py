@@ -12,6 +12,7 @@ from plumbline.operators import schemas
 from plumbline.operators.diagnosis.correlations import Correlation, between_metrics
 from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.judging import matching, ratings
+from plumbline.operators.judging.calibration import PassMarks, rating_marks
 from plumbline.operators.judging.graphs import judge_graphs
 from plumbline.operators.judging.judgement import Comparison, Judgement, Order
 from plumbline.operators.judging.orders import judge_orders
@@ -189,11 +190,19 @@ class Case(NamedTuple):
         """Of the prompts, where the protocol judges by skill."""
         return self.release.skills if self.protocol.by_skill else {}
 
+    @property
+    def marks(self) -> PassMarks:
+        """From where on images pass, in the direction of the scores."""
+        protocol = self.protocol
+        given = (protocol.passing_scores or {}).items()
+        scores = {metric: direction(metric, protocol.falling) * score for metric, score in given}
+        return PassMarks(rating_marks(self.people, protocol.rating_range, protocol.passing_ratings or {}), scores)
+
 
 def _judge_ratings(case: Case, findings: Findings) -> None:
     statistics = case.protocol.statistics
     rated = ratings.match_scores(case.people, case.scores, case.match)
-    findings.judgements += ratings.judge_ratings(rated, statistics, case.skills, case.sampling)
+    findings.judgements += ratings.judge_ratings(rated, statistics, case.skills, case.sampling, case.marks)
     findings.judgements += ratings.judge_raters(case.people, case.protocol.agreement)
     if ratings.VIESCORE in statistics:
         findings.judgements += ratings.judge_people(case.people, rated, case.skills)

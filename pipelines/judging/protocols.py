@@ -1,5 +1,6 @@
 """Protocols of meta-evaluation: which release is read, how its rows meet the scores, and what is computed."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, get_args
 
@@ -44,6 +45,12 @@ class ProtocolConfig(Checked):
     """The least and greatest rating, as [1, 5]."""
     out_of_range: Literal["refused", "left_out"] = "refused"
     """What becomes of any other: an error, or no rating, with a note."""
+    passing_ratings: Mapping[str, float] | None = None
+    """By template, the mean rating from which on people pass an image, as {likert: 4}, for `sensitivity` and
+    `specificity`; three quarters up the template's scale where it is not said."""
+    passing_scores: Mapping[str, float] | None = None
+    """By metric, the score from which on it passes an image (down to which, where a lower score is better); where it is
+    not said, the one by which as many rated images pass as by people."""
     agreement: tuple[Level, ...] = ()
     """Distances of Krippendorff's alpha."""
     by_skill: bool = True

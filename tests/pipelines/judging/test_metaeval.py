@@ -524,3 +524,25 @@ def test_a_published_release_is_judged_by_its_own_scores(tmp_path: Path) -> None
     assert round(accuracy.value, 3) == 0.599
     assert accuracy.interval.low < accuracy.value < accuracy.interval.high
     assert json.dumps(list(found.notes))
+
+
+def test_a_metric_is_a_test_of_what_people_pass(tmp_path: Path) -> None:
+    """Ten prompts: people pass those rated 4 or 5, six of them; `judge` as many, `errors` those with 2 at most."""
+    rated = pd.DataFrame({"rating": [5, 5, 4, 4, 5, 4, 1, 2, 3, 1]})
+    rated = rated.assign(image_id=[f"i{n}" for n in range(10)], prompt_id=[f"p{n}" for n in range(10)])
+    rated.assign(rater="a", generator="g", template="likert").to_csv(tmp_path / "ratings.csv", index=False)
+    judge = [9, 9, 8, 8, 7, 2, 7, 1, 1, 0]
+    errors = [0, 1, 2, 2, 5, 6, 2, 4, 8, 9]
+    scores = table(tmp_path, judge=judge, errors=errors, flat=[1] * 10)
+    asked = ["protocol=long", f"protocol.path={tmp_path / 'ratings.csv'}", f"scores={scores}"]
+    asked += ["protocol.falling=[errors]", "protocol.passing_scores={errors: 2}"]
+    found = run_metaeval(config(tmp_path, *asked))
+    right, wrong = (value(found, "judge", name) for name in ("sensitivity", "specificity"))
+    assert (right.value, right.n, wrong.value, wrong.n) == (pytest.approx(5 / 6), 6, pytest.approx(3 / 4), 4)
+    assert right.interval == pytest.approx(stats.binomtest(5, 6).proportion_ci(0.95, "exact"))
+    assert "mean rating of 4 or more, the metric those with a score of 7 or more" in right.convention
+    few = [value(found, "errors", name) for name in ("sensitivity", "specificity")]
+    assert [one.value for one in few] == pytest.approx([4 / 6, 3 / 4])
+    assert value(found, "flat", "sensitivity").value == 0
+    strict = run_metaeval(config(tmp_path, *asked, "protocol.passing_ratings={likert: 5}"))
+    assert value(strict, "judge", "sensitivity").n == 3

@@ -1,0 +1,102 @@
+"""A metric as a test of what people pass: from where on an image passes, and how often the metric is right about it."""
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from plumbline.operators.judging.judgement import Judgement, undefined
+from plumbline.operators.statistics.shares import Share, share
+
+CALIBRATION = {
+    "sensitivity": "of the images that people pass, the share that the metric passes",
+    "specificity": "of the images that people do not pass, the share that the metric does not",
+}
+EXACT = "95% interval: exact (Clopper and Pearson), of fewer images where those of a prompt are judged alike"
+HIGH = 0.75
+"""Of a template's scale, from its least rating on: 4 of 1 to 5."""
+
+
+class Passed(NamedTuple):
+    """From where on an image passes."""
+
+    rating: float
+    """The least mean rating with which people pass it."""
+    score: float
+    """The least score with which the metric does, more being better."""
+    words: str
+
+
+class PassMarks(NamedTuple):
+    """From where on images pass, as far as that is said."""
+
+    ratings: Mapping[str, float] = {}
+    """By template."""
+    scores: Mapping[str, float] = {}
+    """By metric, more being better; those of others are found from the ratings."""
+
+    def of(self, template: str, metric: str, frame: pd.DataFrame) -> Passed:
+        """Of a metric beside a template; `frame` has the mean ratings `human` and the scores of the same images.
+
+        Where no score is said it is the one with which about as many images pass by the metric as by people, and at
+        least one does not: the threshold of equal prevalence (Freeman and Moisen 2008, A comparison of the performance
+        of threshold criteria for binary classification).
+        """
+        rating = self.ratings[template]
+        people = f"people pass images with a mean rating of {rating:g} or more"
+        if metric in self.scores:
+            score = self.scores[metric]
+            return Passed(rating, score, f"{people}, the metric those with a score of {score:g} or more")
+        values, counts = np.unique(frame["score"].to_numpy(np.float64), return_counts=True)
+        if len(values) < 2:
+            return Passed(rating, math.inf, f"{people}, the metric none, as it scores all alike")
+        passing = counts[::-1].cumsum()[::-1][1:]
+        score = float(values[1:][np.abs(passing - int((frame["human"] >= rating).sum())).argmin()])
+        how = f"{score:.4g} or more, by which about as many of the rated images pass as by people"
+        return Passed(rating, score, f"{people}, the metric those with a score of {how}")
+
+
+NO_MARKS = PassMarks()
+
+
+def rating_marks(
+    ratings: pa.Table, scale: tuple[float, float] | None, given: Mapping[str, float]
+) -> Mapping[str, float]:
+    """By template, the least mean rating with which an image passes: what is given, or what is `HIGH` on its scale.
+
+    The scale goes from the template's least rating to its greatest, where it is not said.
+    """
+    spans = ratings.to_pandas().groupby("template", dropna=False)["rating"].agg(["min", "max"])
+    if scale is not None:
+        spans[["min", "max"]] = scale
+    marks = spans["min"] + HIGH * (spans["max"] - spans["min"])
+    return {str(template): given.get(str(template), float(mark)) for template, mark in marks.items()}
+
+
+class Calibration(NamedTuple):
+    """How far a metric passes what people pass."""
+
+    sensitivity: Share
+    """Of the images that people pass, those that the metric passes too."""
+    specificity: Share
+    """Of the others, those that it does not pass either."""
+
+
+def calibrate(frame: pd.DataFrame, marks: Passed) -> Calibration:
+    """Of rated images with their scores."""
+    prompts = frame["prompt_id"].factorize()[0]
+    fits = (frame["human"] >= marks.rating).to_numpy()
+    passes = (frame["score"] >= marks.score).to_numpy()
+    return Calibration(share(passes[fits], prompts[fits]), share(~passes[~fits], prompts[~fits]))
+
+
+def judge_calibration(metric: str, statistic: str, frame: pd.DataFrame, marks: Passed) -> Judgement:
+    """The metric's sensitivity or specificity."""
+    found: Share = getattr(calibrate(frame, marks), statistic)
+    said = f"{CALIBRATION[statistic]}; {marks.words}"
+    if not found.n:
+        return undefined(metric, statistic, 0, f"there is none {said}")
+    return Judgement(metric, statistic, found.value, found.interval, found.n, f"{said}; {EXACT}")
