@@ -224,8 +224,11 @@ TASKS = pa.schema(
 `image_ids`, `generators` and `places` have one entry, or two where images are compared; `words` are those of the
 prompt where these are rated. `gold` is the right answer as JSON, null where none is known."""
 
-PREFERENCES = pa.schema([*texts("prompt_id", "image_a", "image_b", "generator_a", "generator_b", "rater", "preferred")])
-"""One person's choice between two images of a prompt: `a`, `b`, or `unsure`; null where nothing was said."""
+PREFERENCES = pa.schema(
+    [*texts("prompt_id", "image_a", "image_b", "generator_a", "generator_b", "rater", "template", "preferred")]
+)
+"""One person's choice between two images of a prompt: `a`, `b`, or `unsure`; null where nothing was said.
+`template` is what was asked (side_by_side, vote)."""
 
 PAIRINGS = pa.schema([*texts("sample_id", "tag"), *ints("caption", "image"), *texts("prompt_id", "image_id")])
 """Winoground's four pairings of a sample's two captions (0, 1) with its two images (0, 1); caption i fits image i."""

@@ -69,22 +69,31 @@ def examples(ids: pd.DataFrame, columns: Sequence[str]) -> str:
     return ", ".join(parts)
 
 
-def complete_ids(table: pa.Table, ids: pd.DataFrame) -> pa.Table:
-    """Ratings or scores with the prompt and the generator that `ids` name for their images, where they name none."""
+def complete_ids(table: pa.Table, ids: pd.DataFrame, side: str = "") -> pa.Table:
+    """Ratings, scores or a `side` (a or b) of choices with the prompt and the generator that `ids` name for their
+    images, where they name none.
+    """
+    names = _names_of(side)
     for column in ("prompt_id", "generator"):
-        if table.column(column).null_count:
+        name = names.get(column, column)
+        if table.column(name).null_count:
             pairs = ids[["image_id", column]].dropna().drop_duplicates()
             only = pairs[~pairs.duplicated("image_id", keep=False)].set_index("image_id")[column]
-            known = pa.Array.from_pandas(table.column("image_id").to_pandas().map(only), type=pa.string())
-            filled = pc.coalesce(table.column(column), known)
-            table = table.set_column(table.schema.get_field_index(column), column, filled)
+            images = table.column(names.get("image_id", "image_id")).to_pandas()
+            filled = pc.coalesce(table.column(name), pa.Array.from_pandas(images.map(only), type=pa.string()))
+            table = table.set_column(table.schema.get_field_index(name), name, filled)
     return table
+
+
+def _names_of(side: str) -> dict[str, str]:
+    """What choices call the ids of one of their sides."""
+    return {"image_id": f"image_{side}", "generator": f"generator_{side}"} if side else {}
 
 
 def of_images(table: pa.Table, ids: pd.DataFrame, match: Match, side: str = "") -> pa.Table:
     """The rows of ratings, of scores or of a `side` (a or b) of choices that are of these images."""
     keys = MATCH_COLUMNS[match]
-    names = {"image_id": f"image_{side}", "generator": f"generator_{side}"} if side else {}
+    names = _names_of(side)
     wanted = pd.MultiIndex.from_frame(ids[list(keys)].dropna())
     images = pd.MultiIndex.from_frame(table.select([names.get(key, key) for key in keys]).to_pandas())
     return table.filter(pa.array(images.isin(wanted)))

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from plumbline.operators.judging.judgement import PEOPLE, Judgement, Order, corrected, numbers
 from plumbline.operators.judging.matching import chosen_ids, complete_ids, of_images, rated_ids, scored_ids
-from plumbline.operators.judging.preferences import PREFERENCE_SIGNS, SIDE_BY_SIDE, majority_votes
+from plumbline.operators.judging.preferences import PREFERENCE_SIGNS, majority_votes
 from plumbline.operators.judging.ratings import mean_ratings
 from plumbline.operators.statistics.bootstrap import UNDEFINED
 from plumbline.operators.statistics.options import Match, ZeroHandling
@@ -84,7 +84,7 @@ def _orders(judge: str, rows: pd.DataFrame, alpha: float, zeros: ZeroHandling) -
 
 
 def order_by_preferences(preferences: pa.Table, *, alpha: float, zeros: ZeroHandling) -> list[Order]:
-    """Every two generators that were shown side by side.
+    """Every two generators of which images were shown side by side, by template.
 
     The better one must also be preferred more often than the other and than neither (Gecko, section 4.3).
     """
@@ -92,7 +92,16 @@ def order_by_preferences(preferences: pa.Table, *, alpha: float, zeros: ZeroHand
     signs = votes["preferred"].map(PREFERENCE_SIGNS).astype("float64")
     pairs = votes[["generator_a", "generator_b"]]
     swapped = votes["generator_a"] > votes["generator_b"]
-    frame = pd.DataFrame({"a": pairs.min(axis=1), "b": pairs.max(axis=1), "sign": signs.where(~swapped, -signs)})
+    columns = {"a": pairs.min(axis=1), "b": pairs.max(axis=1), "sign": signs.where(~swapped, -signs)}
+    by_template = votes[["template"]].assign(**columns).groupby("template", sort=False)
+    return [
+        order._replace(template=str(template))
+        for template, rows in by_template
+        for order in _orders_by_votes(rows, alpha, zeros)
+    ]
+
+
+def _orders_by_votes(frame: pd.DataFrame, alpha: float, zeros: ZeroHandling) -> list[Order]:
     words = f"majority votes, Wilcoxon signed-rank, zeros {zeros}, p < {alpha:g}, preferred more often than unsure"
     orders = []
     for (a, b), rows in frame.groupby(["a", "b"]):
@@ -101,8 +110,7 @@ def order_by_preferences(preferences: pa.Table, *, alpha: float, zeros: ZeroHand
         counts = {name: int((sign == value).sum()) for name, value in ((str(a), 1), (str(b), -1), (None, 0))}
         most = [name for name, count in counts.items() if count == max(counts.values())]
         better = most[0] if len(most) == 1 and test.p_value < alpha else None
-        said = (test.difference, test.p_value, test.n, words, SIDE_BY_SIDE)
-        orders.append(Order(PEOPLE, str(a), str(b), better, *said))
+        orders.append(Order(PEOPLE, str(a), str(b), better, test.difference, test.p_value, test.n, words))
     return corrected(orders)
 
 

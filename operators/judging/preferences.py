@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from plumbline.operators import schemas
 from plumbline.operators.judging.judgement import Comparison, Judgement, corrected, mean_judgement, undefined
 from plumbline.operators.judging.matching import metric_columns
 from plumbline.operators.statistics.agreement import UNSURE, majority_vote
@@ -17,13 +18,13 @@ from plumbline.operators.statistics.options import MATCH_COLUMNS, Match, Samplin
 from plumbline.operators.statistics.ordering import permutation
 
 ACCURACY = "binary_accuracy"
-SIDE_BY_SIDE = "side_by_side"
 
 
 class Chosen(NamedTuple):
     """One metric beside people's choices."""
 
     metric: str
+    template: str
     frame: pd.DataFrame
     """By pair of images that has both scores: prompt_id, preferred (a, b, unsure), right (1, a tie of the metric 0.5,
     or 0)."""
@@ -33,20 +34,22 @@ class Chosen(NamedTuple):
 def judge_preferences(
     preferences: pa.Table, scores: pa.Table, *, match: Match, unsure: Unsure, sampling: Sampling
 ) -> tuple[list[Judgement], list[Comparison]]:
-    """The share of pairs in which a metric prefers what the majority of raters does, and which metrics differ in it.
+    """By template, the share of pairs in which a metric prefers what most raters do, and which metrics differ in it.
 
     A pair whose scores are equal counts half, so that a metric which never decides gets 0.5.
     """
-    votes = majority_votes(preferences)
+    judgements, comparisons = list[Judgement](), list[Comparison]()
     columns = metric_columns(scores, match)
-    chosen = [_choose(metric, column, votes, match, unsure) for metric, column in columns.items()]
-    compared = [_permuted(a, b, sampling) for a, b in combinations(chosen, 2)]
-    return [_accuracy(choices, unsure, sampling) for choices in chosen], corrected(compared)
+    for _, votes in majority_votes(preferences).groupby("template", sort=False):
+        chosen = [_choose(metric, column, votes, match, unsure) for metric, column in columns.items()]
+        judgements += [_accuracy(choices, unsure, sampling) for choices in chosen]
+        comparisons += corrected([_permuted(a, b, sampling) for a, b in combinations(chosen, 2)])
+    return judgements, comparisons
 
 
 def majority_votes(preferences: pa.Table) -> pd.DataFrame:
-    """One row per pair of images, with what most raters preferred."""
-    keys = ["prompt_id", "image_a", "image_b", "generator_a", "generator_b"]
+    """One row per template and pair of images, with what most raters preferred."""
+    keys = ["template", "prompt_id", "image_a", "image_b", "generator_a", "generator_b"]
     votes = (
         preferences.to_pandas()
         .groupby(keys, sort=False, dropna=False)["preferred"]
@@ -55,13 +58,33 @@ def majority_votes(preferences: pa.Table) -> pd.DataFrame:
     return votes.reset_index()
 
 
+def choices_as_ratings(preferences: pa.Table) -> pa.Table:
+    """Choices as ratings of their pairs, by which raters' agreement is computed: 1 for a, 0 for neither, -1 for b."""
+    frame = preferences.to_pandas()
+    pairs = frame["image_a"].fillna("") + " " + frame["image_b"].fillna("")
+    rated = frame.assign(image_id=pairs, generator=None, rating=frame["preferred"].map(PREFERENCE_SIGNS))
+    return pa.Table.from_pandas(rated, schemas.RATINGS, preserve_index=False)
+
+
+def mean_choices(preferences: pa.Table) -> pd.DataFrame:
+    """Prompts x pairs of generators, each pair in both orders: the mean over raters of 1 for the first's image, 0 for
+    neither and -1 for the second's.
+    """
+    frame = preferences.to_pandas()
+    signs = frame["preferred"].map(PREFERENCE_SIGNS)
+    names = {"generator_a": "generator_b", "generator_b": "generator_a"}
+    both = pd.concat([frame.assign(sign=signs), frame.assign(sign=-signs).rename(columns=names)])
+    return both.groupby(["prompt_id", *names])["sign"].mean().unstack(list(names))
+
+
 def _choose(metric: str, column: "pd.Series[float]", votes: pd.DataFrame, match: Match, unsure: Unsure) -> Chosen:
     a, b = (_of_side(side, column, votes, match) for side in ("a", "b"))
     frame = votes[["prompt_id", "preferred"]].assign(sign=np.sign(a - b))
     wanted = frame["preferred"].ne(UNSURE) if unsure == "left_out" else pd.Series(True, index=frame.index)
     scored = frame["sign"].notna()
     kept = frame[wanted & scored]
-    return Chosen(metric, kept.assign(right=_right(kept)), int((wanted & ~scored).sum()))
+    template = str(votes["template"].iloc[0])
+    return Chosen(metric, template, kept.assign(right=_right(kept)), int((wanted & ~scored).sum()))
 
 
 def _of_side(side: str, column: "pd.Series[float]", votes: pd.DataFrame, match: Match) -> "pd.Series[float]":
@@ -88,7 +111,7 @@ def _accuracy(chosen: Chosen, unsure: Unsure, sampling: Sampling) -> Judgement:
         judged = mean_judgement(chosen.metric, ACCURACY, right, prompts, words)
     else:
         judged = undefined(chosen.metric, ACCURACY, 0, f"no decided pair with both scores; {words}")
-    return judged._replace(template=SIDE_BY_SIDE, n_unscored=chosen.n_unscored)
+    return judged._replace(template=chosen.template, n_unscored=chosen.n_unscored)
 
 
 def _permuted(a: Chosen, b: Chosen, sampling: Sampling) -> Comparison:
@@ -97,4 +120,4 @@ def _permuted(a: Chosen, b: Chosen, sampling: Sampling) -> Comparison:
     p_value = permutation(differences, resamples=sampling.permutations, seed=sampling.seed)
     test = f"permutation of prompts' signs, {sampling.permutations} draws"
     difference = float((both["right"] - both["right_b"]).mean()) if len(both) else math.nan
-    return Comparison(a.metric, b.metric, ACCURACY, difference, p_value, test, len(both), SIDE_BY_SIDE)
+    return Comparison(a.metric, b.metric, ACCURACY, difference, p_value, test, len(both), a.template)

@@ -24,7 +24,8 @@ from plumbline.operators.judging.label_plan import (
     shown_pair,
     wanted_images,
 )
-from plumbline.operators.judging.matching import complete_ids
+from plumbline.operators.judging.matching import IDS, complete_ids
+from plumbline.operators.judging.preferences import mean_choices
 from plumbline.operators.judging.ratings import mean_ratings
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.sentences import number
@@ -87,22 +88,35 @@ def plan_labels(config: LabelsConfig) -> LabelPlan:
     release = open_release(config.protocol, config.storage)
     scores, falls = _scores(config, release)
     metric = str(scores.column("metric")[0].as_py())
-    ids = scores.select(["image_id", "prompt_id", "generator"]).to_pandas()
-    rated = mean_ratings(complete_ids(release.ratings, ids), "image").rename(columns={"human": "score"})
     predicted = by_generator(scores.to_pandas())
-    people = by_generator(rated).reindex(index=predicted.index)
     generators = config.generators or tuple(str(name) for name in predicted)
     for name in generators:
         if name not in predicted:
             raise ConfigError(f"generators: {metric} scored none of {name!r}; it scored {', '.join(predicted)}")
-    people = people.reindex(columns=list(generators))
+    differences = pair_differences(direction(metric, {metric} if falls else ()) * predicted[list(generators)])
+    people = _said(release, scores, generators).reindex(index=differences.index, columns=differences.columns)
     if not people.notna().to_numpy().any():
         raise SourceError(f"{config.protocol.path}: rates no image that {metric} scored; write the same ids into both")
-    towards = direction(metric, {metric} if falls else ())
-    differences = pair_differences(towards * predicted[list(generators)])
-    level = 1 - config.alpha / len(differences.columns)
-    found = list(estimate_pairs(pair_differences(people), differences, level))
+    found = list(estimate_pairs(people, differences, 1 - config.alpha / len(differences.columns)))
     return LabelPlan(metric, found, _next(found, scores, release, config))
+
+
+def _said(release: Release, scores: pa.Table, generators: Sequence[str]) -> pd.DataFrame:
+    """By prompt and pair of generators, people's rating of the first less that of the second, or what they chose.
+
+    Raises ConfigError where raters were asked by several templates, whose answers are on no common scale.
+    """
+    judged = (release.ratings, release.preferences)
+    asked = list(dict.fromkeys(name for table in judged for name in table.column("template").unique().to_pylist()))
+    if len(asked) > 1:
+        raise ConfigError(
+            f"protocol.templates: expected one of {', '.join(asked)}; set protocol.templates=[{asked[0]}]"
+        )
+    ids = scores.select(IDS).to_pandas()
+    if len(release.preferences):
+        return mean_choices(complete_ids(complete_ids(release.preferences, ids, "a"), ids, "b"))
+    rated = mean_ratings(complete_ids(release.ratings, ids), "image").rename(columns={"human": "score"})
+    return pair_differences(by_generator(rated).reindex(columns=list(generators)))
 
 
 def _scores(config: LabelsConfig, release: Release) -> tuple[pa.Table, bool]:

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from plumbline.operators import schemas
 from plumbline.operators.diagnosis.correlations import Correlation, between_metrics
-from plumbline.operators.errors import ConfigError, SourceError
+from plumbline.operators.errors import ConfigError, SourceError, check_known
 from plumbline.operators.judging import matching, ratings
 from plumbline.operators.judging.calibration import PassMarks, rating_marks
 from plumbline.operators.judging.graphs import judge_graphs
@@ -18,7 +18,7 @@ from plumbline.operators.judging.judgement import Comparison, Judgement, Order
 from plumbline.operators.judging.orders import judge_orders
 from plumbline.operators.judging.pairings import judge_pairings
 from plumbline.operators.judging.paper_tables import to_latex, to_markdown
-from plumbline.operators.judging.preferences import judge_preferences
+from plumbline.operators.judging.preferences import choices_as_ratings, judge_preferences
 from plumbline.operators.judging.ratings import off_scale
 from plumbline.operators.judging.word_ratings import judge_words
 from plumbline.operators.metrics.metric import direction
@@ -77,7 +77,7 @@ def run_metaeval(config: MetaevalConfig) -> Findings:
 def open_release(protocol: ProtocolConfig, storage: StorageConfig) -> Release:
     """The release's tables, checked against the protocol; raises SourceError naming the file and the row."""
     read = read_release(protocol.release, storage.locate(protocol.path), protocol.columns)
-    release = _in_range(protocol, read)
+    release = _in_range(protocol, _of_templates(protocol, read))
     release = _reliable(protocol, release) if protocol.reliable else release
     wanted = {name for task in protocol.tasks for name in TASKS[task][1]}
     unwanted = {name for _, tables in TASKS.values() for name in tables} - wanted
@@ -96,6 +96,19 @@ def _require_judgements(protocol: ProtocolConfig, release: Release) -> None:
             f"{protocol.path}: nothing to judge by: {empty or 'it holds no judgement'}; fill in the file, or give "
             "another by protocol.path"
         )
+
+
+def _of_templates(protocol: ProtocolConfig, release: Release) -> Release:
+    """The release with ratings and choices of the protocol's templates alone; raises ConfigError for unknown ones."""
+    if not protocol.templates:
+        return release
+    tables = {"ratings": release.ratings, "preferences": release.preferences}
+    known = {name for table in tables.values() for name in table.column("template").unique().to_pylist()}
+    for name in protocol.templates:
+        check_known("protocol.templates", name, sorted(known))
+    wanted = pa.array(protocol.templates)
+    chosen = {name: table.filter(pc.is_in(table.column("template"), wanted)) for name, table in tables.items()}
+    return replace(release, **chosen)
 
 
 def _in_range(protocol: ProtocolConfig, release: Release) -> Release:
@@ -155,7 +168,10 @@ def judge(
     match = _match(judged, protocol, release, scores, scored_by)
     people = release.ratings
     if match == "image":
-        people = matching.complete_ids(people, scores.select(matching.IDS).to_pandas())
+        ids = scores.select(matching.IDS).to_pandas()
+        people = matching.complete_ids(people, ids)
+        choices = matching.complete_ids(matching.complete_ids(release.preferences, ids, "a"), ids, "b")
+        release = replace(release, preferences=choices)
     notes = [f"scores and judgements are matched by {matching.named(match)}"] if len(judged) else []
     metrics = scores.column("metric").unique().to_pylist()
     notes += [f"{metric}: {TURNED}" for metric in metrics if metric in protocol.falling]
@@ -211,10 +227,11 @@ def _judge_ratings(case: Case, findings: Findings) -> None:
 
 
 def _judge_preferences(case: Case, findings: Findings) -> None:
+    choices = case.release.preferences
     judgements, comparisons = judge_preferences(
-        case.release.preferences, case.scores, match=case.match, unsure=case.protocol.unsure, sampling=case.sampling
+        choices, case.scores, match=case.match, unsure=case.protocol.unsure, sampling=case.sampling
     )
-    findings.judgements += judgements
+    findings.judgements += judgements + ratings.judge_raters(choices_as_ratings(choices), case.protocol.agreement)
     findings.comparisons += comparisons
 
 

@@ -19,6 +19,8 @@ from plumbline.operators.statistics.options import (
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.releases.readers import RELEASES, RatingColumns
 
+OWN = ("long", "annotations")
+"""Readers of ratings of one's own, whose columns have other names."""
 Task = Literal["ratings", "preferences", "pairings", "graphs", "orders", "words"]
 
 
@@ -34,9 +36,11 @@ class ProtocolConfig(Checked):
     path: str
     """The release's file or folder, local or s3://."""
     columns: RatingColumns | None = None
-    """What ratings of one's own (the reader `long`) call their columns."""
+    """What ratings of one's own (the readers `long` and `annotations`) call their columns."""
     tasks: tuple[Task, ...]
     """What is computed."""
+    templates: tuple[str, ...] = ()
+    """Only ratings and choices of these templates (likert, wl, vote, ...); all where empty."""
     match: Match | None = None
     """What tells that a score and a judgement are of the same image; null takes the ids by which most images meet."""
     statistics: tuple[RatingStatistic, ...] = ("pearson", "spearman", "kendall_b", "pairwise_accuracy")
@@ -52,7 +56,7 @@ class ProtocolConfig(Checked):
     """By metric, the score from which on it passes an image (down to which, where a lower score is better); where it is
     not said, the one by which as many rated images pass as by people."""
     agreement: tuple[Level, ...] = ()
-    """Distances of Krippendorff's alpha."""
+    """Distances of Krippendorff's alpha; of choices, 1 is for the first of two images and -1 for the second."""
     by_skill: bool = True
     """Whether results are also given by skill."""
     reliable: bool = False
@@ -73,9 +77,9 @@ class ProtocolConfig(Checked):
     def __post_init__(self) -> None:
         Checked.__post_init__(self)
         check_known("protocol.reader", self.release, RELEASES)
-        if self.columns is not None and self.release != "long":
+        if self.columns is not None and self.release not in OWN:
             raise ConfigError(
-                f"protocol.columns: only ratings of one's own (long) have any, got some for {self.release}"
+                f"protocol.columns: only ratings of one's own ({', '.join(OWN)}) have any, got some for {self.release}"
             )
         if not self.tasks:
             raise ConfigError(f"protocol.tasks: expected some of {', '.join(get_args(Task))}, got none")

@@ -1,7 +1,7 @@
 """The releases by name, each with the function that reads its files, and the reader of ratings of one's own."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -15,7 +15,7 @@ from plumbline.pipelines.judging.releases.sheets import Sheet, read_sheet
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RatingColumns:
-    """What a table of ratings calls its columns."""
+    """What a table of ratings calls its columns, or an annotation tool's export the fields of its records."""
 
     image_id: str = "image_id"
     """The image's own name; or prompt_id and generator, which name it together."""
@@ -28,13 +28,26 @@ class RatingColumns:
     template: str = "template"
     """Which question was rated; may be absent."""
     rating: str = "rating"
-    """The rating; empty where the rater was unsure."""
+    """The rating; empty where the rater was unsure. In Label Studio's JSON-MIN, the name of Choices."""
     skills: str = "skills"
     """The prompt's skills, a list, or in a CSV separated by semicolons; may be absent."""
+    prompt: str = "prompt"
+    """Of an annotation tool's export: the text whose words are marked."""
+    question_id: str = "question_id"
+    """Of an export: which of several questions about an image a record asks, whose answers are averaged."""
+    image_a: str = "image_a"
+    """Of an export: the first image (left) of two; or generator_a, with prompt_id."""
+    image_b: str = "image_b"
+    """Of an export: the second image (right) of two; or generator_b, with prompt_id."""
+    generator_a: str = "generator_a"
+    """Of an export: what made the first image."""
+    generator_b: str = "generator_b"
+    """Of an export: what made the second image."""
 
-    def all(self) -> dict[str, str]:
-        """By our names."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+    def of_table(self) -> dict[str, str]:
+        """The columns of a table with a row per rating, by our names."""
+        names = ("image_id", "prompt_id", "generator", "rater", "template", "rating", "skills")
+        return {name: getattr(self, name) for name in names}
 
 
 USUAL = RatingColumns()
@@ -49,7 +62,7 @@ def read_long(place: Place, columns: RatingColumns = USUAL) -> Release:
     generator are null, the rater is `0`, the template `likert`. `skills` is a list, or text with semicolons between
     them.
     """
-    names = columns.all()
+    names = columns.of_table()
     sheet = read_sheet(place, names.values())
     _require(sheet, columns)
     prompts, generators = sheet.texts(columns.prompt_id), sheet.texts(columns.generator)
@@ -71,7 +84,11 @@ def _require(sheet: Sheet, columns: RatingColumns) -> None:
     """Raises SourceError where there are no ratings, nothing names the images, or a column is not there that was named
     otherwise than usual.
     """
-    named = [name for name, usual in zip(columns.all().values(), USUAL.all().values(), strict=True) if name != usual]
+    named = [
+        name
+        for name, usual in zip(columns.of_table().values(), USUAL.of_table().values(), strict=True)
+        if name != usual
+    ]
     sheet.require([columns.rating], "set protocol.columns.rating to the column that holds the ratings")
     sheet.require(named, "set protocol.columns to what the table calls its columns")
     if columns.image_id not in sheet.names:
@@ -112,6 +129,7 @@ RELEASES = Extensions[Callable[..., Release]](
     {
         name: f"{__package__}.{module}:read_{name}"
         for module, names in {
+            "annotations": ("annotations",),
             "edits": ("genai_arena", "imagenhub"),
             "error_graphs": ("shapes", "t2iscorescore"),
             "image_ratings": ("dsg_tifa160", "flickr8k_cf", "genai_bench", "seetrue", "t2vscore", "tifa160"),
@@ -127,7 +145,7 @@ RELEASES = Extensions[Callable[..., Release]](
 def read_release(name: str, place: Place, columns: RatingColumns | None = None) -> Release:
     """What the release of this name holds; raises SourceError naming the file and the row that does not fit.
 
-    `columns` are what ratings of one's own (`long`) call theirs.
+    `columns` are what ratings of one's own (`long`, `annotations`) call theirs.
     """
     read = RELEASES[name]
     return read(place) if columns is None else read(place, columns)

@@ -15,7 +15,8 @@ from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import as_object
 from plumbline.pipelines.judging.releases.sheets import NO_NUMBER, Sheet, as_list, read_objects, row_name
 
-LIKERT = "likert"
+LIKERT, SIDE_BY_SIDE = "likert", "side_by_side"
+"""What raters were asked, where a release does not say."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,7 +104,7 @@ def released(
     unscored = [f"{gaps} of {len(scored)} published scores are empty"] if gaps else []
     return Release(
         ratings=rated,
-        preferences=rows.table([dict(row) for row in preferences], schemas.PREFERENCES),
+        preferences=rows.table([{"template": SIDE_BY_SIDE, **row} for row in preferences], schemas.PREFERENCES),
         graph_nodes=rows.table([dict(row) for row in graph_nodes], schemas.GRAPH_NODES),
         words=_rated_once(words, schemas.WORDS),
         scores=scored,

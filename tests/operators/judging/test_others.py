@@ -12,14 +12,15 @@ from plumbline.operators.judging.graphs import judge_graphs, measure_graphs
 from plumbline.operators.judging.orders import agree_on_order, order_by_preferences, order_by_ratings, order_by_scores
 from plumbline.operators.judging.pairings import judge_pairings
 from plumbline.operators.judging.paper_tables import to_latex, to_markdown
-from plumbline.operators.judging.preferences import judge_preferences
+from plumbline.operators.judging.preferences import choices_as_ratings, judge_preferences
+from plumbline.operators.judging.ratings import judge_raters
 from plumbline.operators.statistics.options import Sampling
 from tests.operators.judging.test_ratings import ratings, scores
 
 FEW = Sampling(resamples=50, permutations=99)
 
 
-def preferences(*said: tuple[str, str]) -> pa.Table:
+def preferences(*said: tuple[str, str], template: str = "side_by_side") -> pa.Table:
     """Votes as (prompt, preferred) between generators g and h."""
     return rows.table(
         [
@@ -30,6 +31,7 @@ def preferences(*said: tuple[str, str]) -> pa.Table:
                 "generator_a": "g",
                 "generator_b": "h",
                 "rater": str(number),
+                "template": template,
                 "preferred": vote,
             }
             for number, (prompt, vote) in enumerate(said)
@@ -53,6 +55,29 @@ def test_accuracy_is_of_the_majority_equal_scores_count_half_and_missing_ones_ar
     table = scored(p=(0.9, 0.1), q=(0.5, 0.5), r=(0.3, 0.3), s=(0.2, None))
     [found], _ = judge_preferences(VOTES, table, match="image", unsure=unsure, sampling=FEW)  # type: ignore[arg-type]
     assert (found.value, found.n, found.n_unscored) == (pytest.approx(right / n), n, 1)
+
+
+def test_two_templates_of_choices_are_judged_apart() -> None:
+    """Side by side the metric is right of p and wrong of q, and by votes wrong of p."""
+    both = pa.concat_tables([VOTES, preferences(*[("p", "b")] * 9, template="vote")])
+    table = scored(p=(0.9, 0.1), q=(0.7, 0.5))
+    found, _ = judge_preferences(both, table, match="image", unsure="left_out", sampling=FEW)
+    assert [(one.template, one.value, one.n) for one in found] == [("side_by_side", 0.5, 2), ("vote", 0, 1)]
+    orders = order_by_preferences(both, alpha=0.5, zeros="wilcox")
+    assert [(order.template, order.n, order.difference) for order in orders] == [
+        ("side_by_side", 4, 0.25),
+        ("vote", 1, -1),
+    ]
+
+
+def test_raters_agreement_on_choices_is_krippendorffs_alpha() -> None:
+    """Two raters agree on two pairs of three: of six choices each side has three, so 1 - (2/6) / (18/30)."""
+    said = [("p", "a"), ("p", "a"), ("q", "b"), ("q", "b"), ("r", "a"), ("r", "b")]
+    rated = choices_as_ratings(preferences(*said))
+    raters = rated.set_column(3, "rater", pa.array(["ann", "bob"] * 3))
+    [nominal, interval] = judge_raters(raters, ("nominal", "interval"))
+    assert (nominal.template, nominal.n) == ("side_by_side", 3)
+    assert nominal.value == interval.value == pytest.approx(4 / 9)
 
 
 @pytest.mark.parametrize(("match", "n"), [("prompt_and_generator", 2), ("image_and_prompt", 0)])

@@ -15,7 +15,7 @@ from plumbline.pipelines.judging.labelling import LabelsConfig, coverage_table, 
 from plumbline.pipelines.judging.metaeval import open_release
 from plumbline.pipelines.plans.sweep_config import read_config
 from tests.commands import config_of, printed, run
-from tests.pipelines.judging.releases.files import REFERENCE, ROOT, needs_reference
+from tests.pipelines.judging.releases.files import REFERENCE, ROOT, annotated, needs_reference, put
 
 MEANS = {"best": 4.0, "close": 2.1, "last": 2.0}
 PROMPTS = 200
@@ -57,6 +57,37 @@ def test_a_clear_pair_is_decided_and_a_close_one_is_told_what_it_wants(folder: P
     rows = pd.read_csv(folder / "next.csv")
     assert set(rows["generator"]) == {"close", "last"}
     assert (rows["prompt_id"] >= "p040").all() and not rows.duplicated().any()
+
+
+def test_ratings_of_several_templates_are_not_mixed(folder: Path) -> None:
+    ratings = pd.read_csv(folder / "ratings.csv")
+    words = ratings.assign(rating=0.0, template="wl")
+    pd.concat([ratings.assign(template="likert"), words]).to_csv(folder / "ratings.csv", index=False)
+    with pytest.raises(ConfigError, match=r"expected one of likert, wl; set protocol.templates=\[likert\]"):
+        plan_labels(config(folder, f"scores={folder}/scores.csv"))
+    chosen = config(folder, f"scores={folder}/scores.csv", "protocol.templates=[likert]")
+    assert [pair.better for pair in plan_labels(chosen).pairs] == ["best", "best", None]
+    with pytest.raises(ConfigError, match=r"protocol.templates: expected one of likert, wl, got 'words'"):
+        plan_labels(config(folder, f"scores={folder}/scores.csv", "protocol.templates=[words]"))
+
+
+def test_votes_between_two_images_are_differences_by_themselves(folder: Path) -> None:
+    """People prefer best's image on each of 40 prompts, and of close and last each on half of them."""
+    pairs = [("best", "close", 1.0), ("last", "best", 0.0), ("close", "last", 0.5)]
+    tasks = [
+        {"data": {"prompt_id": f"p{n:03d}", "generator_a": a, "generator_b": b}, "annotations": [
+            annotated(1, ("vote", "choices", {"choices": ["left" if n < 40 * share else "right"]}))
+        ]}
+        for n in range(40) for a, b, share in pairs
+    ]  # fmt: skip
+    path = put(folder / "export.json", tasks)
+    given = (f"scores={folder}/scores.csv", "protocol=annotations", f"protocol.path={path}")
+    plan = plan_labels(config_of("labels", *given, f"output={folder}/next.csv"))
+    assert [(pair.a, pair.b, pair.rated) for pair in plan.pairs] == [
+        ("best", "close", 40), ("best", "last", 40), ("close", "last", 40)
+    ]  # fmt: skip
+    assert plan.pairs[2].people[np.isfinite(plan.pairs[2].people)].sum() == 0
+    assert plan.pairs[2].better is None
 
 
 def test_of_too_few_ratings_nothing_is_said_but_how_many_are_wanted(folder: Path) -> None:

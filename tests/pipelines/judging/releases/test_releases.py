@@ -83,7 +83,29 @@ LONG_RATINGS = {
     "skills": {"07": ["color"], "08": []},
     "notes": [],
 }
+ANNOTATIONS: dict[str, Any] = {
+    "ratings": (RATED, 0, [
+        ("i1", "p1", "atlas", "ann@x.org", "likert", 4.0), ("i1", "p1", "atlas", "ann@x.org", "shown", 1.0),
+        ("i1", "p1", "atlas", "ann@x.org", "wl", 2 / 3), ("i1", "p1", "atlas", "8", "likert", 2.0),
+        ("i1", "p1", "atlas", "8", "shown", None), ("i1", "p1", "atlas", "8", "wl", 1.0),
+    ]),
+    "preferences": ("prompt_id image_a image_b generator_a generator_b rater template preferred", 0, [
+        ("p1", "i1", "i2", "atlas", None, "8", "better", "b"),
+    ]),
+    "words": ("image_id rater word start end aligned", 0, [
+        ("i1", "ann@x.org", "a", 0, 1, 1.0), ("i1", "ann@x.org", "red", 2, 5, 0.0),
+        ("i1", "ann@x.org", "dog", 6, 9, 1.0), ("i1", "8", "a", 0, 1, 1.0),
+    ]),
+    "skills": {"p1": ["color", "animal"]},
+}  # fmt: skip
+UNREAD = [
+    "question 'comment' is not read: no answer is a number, yes, no, unsure or a side",
+    "1 of 6 ratings are empty and count as unsure",
+]
 EXPECTED: dict[str, dict[str, Any]] = {
+    "annotations, Label Studio": {**ANNOTATIONS, "notes": ["1 annotation (skipped) not counted", *UNREAD]},
+    "annotations, version 1": {**ANNOTATIONS, "notes": ["2 annotations (draft) not counted", *UNREAD]},
+    **{f"annotations, {kind}": {**ANNOTATIONS, "notes": UNREAD} for kind in ("Argilla", "flat", "Hub")},
     "tifa160": {
         "ratings": (RATED, 0, [
             ("coco_1_mini_dalle", "coco_1", "mini_dalle", "0", "likert", 5.0),
@@ -149,9 +171,11 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "skills": {"A zebra, a hydrant.": ["drawbench"], "A zebra.": ["drawbench", "editbench"]},
     },
     "pick_a_pic": {
-        "preferences": ("prompt_id image_a image_b generator_a generator_b rater preferred", 0, [
-            ("a cat", "u0-0", "u0-1", "sdxl", None, "9", "a"), ("a cat", "u1-0", "u1-1", "sdxl", None, "9", "b"),
-            ("a cat", "u2-0", "u2-1", "sdxl", None, "9", "unsure"), ("a cat", "u3-0", "u3-1", "sdxl", None, "9", None),
+        "preferences": ("prompt_id image_a image_b generator_a generator_b rater template preferred", 0, [
+            ("a cat", "u0-0", "u0-1", "sdxl", None, "9", "side_by_side", "a"),
+            ("a cat", "u1-0", "u1-1", "sdxl", None, "9", "side_by_side", "b"),
+            ("a cat", "u2-0", "u2-1", "sdxl", None, "9", "side_by_side", "unsure"),
+            ("a cat", "u3-0", "u3-1", "sdxl", None, "9", "side_by_side", None),
         ]),
         "notes": ["1 of 4 pairs have no label"],
     },
