@@ -182,9 +182,12 @@ def judge(
         warnings=release.warnings,
     )
     case = Case(protocol, release, people, scores, match, sampling, elements)
-    for name, (judge_task, _) in TASKS.items():
-        if name in protocol.tasks:
+    for name, (judge_task, tables) in TASKS.items():
+        asked = any(len(getattr(release, table)) for table in tables)
+        if name in protocol.tasks and asked:
             judge_task(case, findings)
+        elif name in protocol.tasks:
+            findings.notes = (*findings.notes, f"task {name}: nobody was asked for what it judges by")
     return findings
 
 

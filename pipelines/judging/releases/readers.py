@@ -135,6 +135,7 @@ RELEASES = Extensions[Callable[..., Release]](
             "image_ratings": ("dsg_tifa160", "flickr8k_cf", "genai_bench", "seetrue", "t2vscore", "tifa160"),
             "readers": ("long",),
             "pairs": ("eqben", "pick_a_pic", "winoground"),
+            "study_ratings": ("study",),
             "word_ratings": ("evalmuse", "gecko", "richhf"),
         }.items()
         for name in names

@@ -1,0 +1,92 @@
+"""What people said in a study as judgements of images: ratings, choices between two images, and words."""
+
+from collections import Counter
+from collections.abc import Container, Iterator
+from statistics import fmean
+from typing import Any
+
+from plumbline.operators.errors import SourceError
+from plumbline.operators.rating.answers import Answer
+from plumbline.operators.rating.numbers import Parts, parts_of
+from plumbline.operators.rating.tasks import Task
+from plumbline.operators.rating.templates import WHOLE
+from plumbline.operators.sentences import plural
+from plumbline.pipelines.base.storage import Place
+from plumbline.pipelines.judging.releases import study
+from plumbline.pipelines.judging.releases.release import LIKERT, Rating, Release, Word, released, words_in
+
+RATED = {"likert": LIKERT, "words": "wl", "questions": "dsg_h"}
+"""What releases call the templates that ask about one image."""
+PREFERRED = {1.0: "a", 0.0: "unsure", -1.0: "b"}
+
+
+def read_study(place: Place) -> Release:
+    """The answers to the newest version's tasks, by template, with the prompts' skills.
+
+    A study of one's own (docs/rating.md): its `likert` is that rating, `words` the share of a prompt's words that the
+    image shows (wl) and each word's rating, `questions` the share answered yes (dsg_h), of those that the rater was
+    sure of; `side_by_side` and `vote` are choices, in which a tie is unsure. Of an answer that was corrected the last
+    counts. Who was unsure or could not tell said nothing, which is null. Answers to gold questions and to repeats are
+    left out; so are answers to tasks that the newest version no longer asks. A note counts each of these.
+
+    Raises SourceError naming a file that is damaged, or where nobody has answered.
+    """
+    asked = study.read_study(place)
+    tasks = {task.task_id: task for task in asked.tasks}
+    answers = study.read_answers(place)
+    if not answers:
+        raise SourceError(f"{place}: nobody has answered yet; rate at python -m jobs.rate study={place}")
+    reasons = [_why_left_out(one, tasks, asked.version) for one in answers]
+    kept = [one for one, reason in zip(answers, reasons, strict=True) if reason is None]
+    earlier = sum(one.version != asked.version for one in kept)
+    counts = Counter(reason for reason in reasons if reason is not None)
+    counts[f"of earlier versions of the study, kept: version {asked.version} asks the same"] = earlier
+    notes = [f"{plural(count, 'answer')} {reason}" for reason, count in counts.items() if count]
+    whole = Counter(one.answer for one in kept if isinstance(one.answer, str))
+    notes += [f"{plural(whole[said], 'answer')} {said.replace('_', ' ')}: no rating" for said in WHOLE if whole[said]]
+    parts = [(one, tasks[one.task_id], parts_of(one, tasks[one.task_id])) for one in kept]
+    return released(
+        ratings=[_rating(one, said, place) for one, _, said in parts if one.template in RATED],
+        preferences=[_choice(one, said) for one, _, said in parts if one.template not in RATED],
+        words=[word for one, task, said in parts if one.template == "words" for word in _words(one, task, said, place)],
+        skills={task.prompt_id: task.skills for task in asked.tasks},
+        notes=notes,
+    )
+
+
+def _why_left_out(one: Answer, tasks: Container[str], version: int) -> str | None:
+    """Why an answer is no judgement, in words; None where it is one."""
+    if one.gold is not None:
+        return "to gold questions, left out"
+    if one.repeat:
+        return "to repeats, left out"
+    return None if one.task_id in tasks else f"to tasks that version {version} no longer asks, left out"
+
+
+def _rating(one: Answer, said: Parts, place: Place) -> Rating:
+    mean = fmean(said.values()) if said else None
+    return Rating(
+        one.image_ids[0], one.prompt_id, one.generators[0], one.rater, RATED[one.template], mean, _where(one, place)
+    )
+
+
+def _words(one: Answer, task: Task, said: Parts, place: Place) -> Iterator[Word]:
+    ids = (one.image_ids[0], one.prompt_id, one.generators[0], one.rater)
+    for number, (word, start, end) in enumerate(words_in(task.prompt)):
+        yield Word(*ids, word, start, end, said.get(str(number)), _where(one, place))
+
+
+def _choice(one: Answer, said: Parts) -> dict[str, Any]:
+    images, generators = (dict(zip("ab", pair, strict=True)) for pair in (one.image_ids, one.generators))
+    return {
+        **{f"image_{side}": image for side, image in images.items()},
+        **{f"generator_{side}": generator for side, generator in generators.items()},
+        "prompt_id": one.prompt_id,
+        "rater": one.rater,
+        "template": one.template,
+        "preferred": next((PREFERRED[sign] for sign in said.values()), None),
+    }
+
+
+def _where(one: Answer, place: Place) -> str:
+    return f"{place}, the answer of {one.rater!r} to task {one.task_id}"

@@ -1,0 +1,185 @@
+"""A study's answers as judgements: by template, by hand, and judged with a metric beside."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plumbline.operators.errors import SourceError
+from plumbline.operators.rating.answers import Answer, encode_answer
+from plumbline.operators.rating.tasks import Task, task_table
+from plumbline.pipelines.base.storage import Place, StorageConfig
+from plumbline.pipelines.cells.checksums import encode_json
+from plumbline.pipelines.cells.store import encode_table
+from plumbline.pipelines.judging.labelling import plan_labels
+from plumbline.pipelines.judging.metaeval import run_metaeval
+from plumbline.pipelines.judging.releases.release import words_in
+from plumbline.pipelines.judging.releases.study import answer_path, key_of, tasks_path, version_path
+from plumbline.pipelines.judging.releases.study_ratings import read_study
+from tests.commands import config_of
+from tests.operators.rating.simulated import answer_to, made_task
+from tests.operators.report.made import make_run, plain_prompts
+from tests.pipelines.judging.releases.files import put
+
+LIKERT, WORDS, QUESTIONS = (
+    made_task(name, "p1", ("atlas",), skills=("color",)) for name in ("likert", "words", "questions")
+)
+SIDES, VOTE = (made_task(name, "p1", ("atlas", "flint"), skills=("color",)) for name in ("side_by_side", "vote"))
+
+
+def write_version(study: Place, tasks: Sequence[Task], version: int = 1) -> None:
+    (study / tasks_path(version)).write(encode_table("tasks", task_table(tasks)))
+    (study / version_path(version)).write(encode_json({"version": version, "design": {}}).encode())
+
+
+def keep(study: Place, given: Answer, revision: int = 0) -> None:
+    (study / answer_path(key_of(given), revision)).write(encode_answer(given))
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Place:
+    place = StorageConfig().locate(str(tmp_path / "study"))
+    write_version(place, [LIKERT, WORDS, QUESTIONS, SIDES, VOTE])
+    return place
+
+
+def test_every_template_is_a_judgement_of_its_own(study: Place) -> None:
+    """Of "a red cube" one word of two sure ones is shown; of two questions one is answered."""
+    said: dict[str, tuple[Task, Any]] = {
+        "ann": (LIKERT, 4), "bob": (LIKERT, "unsure"), "cy": (WORDS, {"wrong": [1], "unsure": [0]}),
+        "di": (WORDS, "cannot_tell"), "ed": (QUESTIONS, {"q1": "yes", "q2": "cannot_tell"}), "flo": (SIDES, "b"),
+        "gus": (SIDES, "tie"), "hal": (VOTE, "a"), "ida": (VOTE, "unsure"),
+    }  # fmt: skip
+    for rater, (task, answer) in said.items():
+        keep(study, answer_to(task, rater, answer))
+    release = read_study(study)
+    ratings = {row["rater"]: (row["template"], row["rating"]) for row in release.ratings.to_pylist()}
+    assert ratings == {
+        "ann": ("likert", 4.0), "bob": ("likert", None), "cy": ("wl", 0.5), "di": ("wl", None), "ed": ("dsg_h", 1.0),
+    }  # fmt: skip
+    ids = {(row["image_id"], row["prompt_id"], row["generator"]) for row in release.ratings.to_pylist()}
+    assert ids == {("p1/atlas", "p1", "atlas")}
+    words = [(row["rater"], row["word"], row["start"], row["aligned"]) for row in release.words.to_pylist()]
+    assert words == [
+        ("cy", "a", 0, None), ("cy", "red", 2, 0.0), ("cy", "cube", 6, 1.0),
+        ("di", "a", 0, None), ("di", "red", 2, None), ("di", "cube", 6, None),
+    ]  # fmt: skip
+    choices = {row["rater"]: (row["template"], row["preferred"]) for row in release.preferences.to_pylist()}
+    assert choices == {
+        "flo": ("side_by_side", "b"), "gus": ("side_by_side", "unsure"), "hal": ("vote", "a"), "ida": ("vote", None),
+    }  # fmt: skip
+    (pair,) = {tuple(row[f"{name}_{side}"] for name in ("image", "generator") for side in "ab")
+               for row in release.preferences.to_pylist()}  # fmt: skip
+    assert pair == ("p1/atlas", "p1/flint", "atlas", "flint")
+    assert release.skills == {"p1": ("color",)}
+    assert release.notes == [
+        "2 answers unsure: no rating",
+        "1 answer cannot tell: no rating",
+        "2 of 5 ratings are empty and count as unsure",
+    ]
+
+
+def test_the_last_revision_counts_and_gold_and_repeats_and_tasks_that_are_gone_are_told(study: Place) -> None:
+    gone = made_task("likert", "p2", ("atlas",))
+    write_version(study, [LIKERT, gone])
+    keep(study, answer_to(LIKERT, "ann", 1))
+    keep(study, answer_to(LIKERT, "ann", 5), revision=1)
+    keep(study, answer_to(LIKERT, "ann", 2, repeat=1))
+    keep(study, answer_to(LIKERT, "bob", 2, gold=3))
+    keep(study, answer_to(gone, "ann", 3))
+    write_version(study, [LIKERT, SIDES], version=2)
+    keep(study, replace(answer_to(LIKERT, "cy", 4), version=2))
+    release = read_study(study)
+    assert [(row["rater"], row["rating"]) for row in release.ratings.to_pylist()] == [("ann", 5), ("cy", 4)]
+    assert {*release.notes} == {
+        "1 answer to gold questions, left out",
+        "1 answer to repeats, left out",
+        "1 answer to tasks that version 2 no longer asks, left out",
+        "1 answer of earlier versions of the study, kept: version 2 asks the same",
+    }
+
+
+def test_a_study_that_nobody_answered_says_how_to(study: Place) -> None:
+    with pytest.raises(SourceError, match=r"nobody has answered yet; rate at python -m jobs\.rate study=.*study"):
+        read_study(study)
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twenty prompts by two generators, by whose votes, grades and words atlas is always better, as `hits` says too."""
+    folder = tmp_path_factory.mktemp("judged")
+    place, tasks = StorageConfig().locate(str(folder / "study")), list[Task]()
+    scores = []
+    for number in range(20):
+        prompt, names = f"p{number}", ("atlas", "flint")
+        alone = [made_task(template, prompt, (name,)) for template in ("likert", "words") for name in names]
+        both = [made_task(template, prompt, names) for template in ("side_by_side", "vote")]
+        scores += [
+            {"image_id": f"{prompt}/{name}", "prompt_id": prompt, "generator": name,
+             "hits": number / 100 + (name == "atlas")} for name in names
+        ]  # fmt: skip
+        for task in (*alone, *both):
+            good = task.generators[0] == "atlas"
+            said = {
+                "likert": 5 if good else 1 + number % 2, "words": {"wrong": [] if good else [1], "unsure": []},
+                "side_by_side": "a", "vote": "b" if number < 6 else "a",
+            }[task.template]  # fmt: skip
+            for rater in ("ann", "bob"):
+                keep(place, answer_to(task, rater, said))
+        tasks += [*alone, *both]
+    write_version(place, tasks)
+    put(folder / "scores.csv", scores)
+    return folder
+
+
+def test_metrics_are_judged_by_all_templates_of_a_study(judged: Path) -> None:
+    given = [f"protocol.path={judged}/study", f"scores={judged}/scores.csv", f"output={judged}/out"]
+    found = run_metaeval(config_of("metaeval", "protocol=study", *given, "protocol.alpha=0.2", "sampling.resamples=20"))
+    values = {
+        (one.metric, one.template, one.statistic): one.value for one in found.judgements if one.subset == "overall"
+    }
+    assert values["hits", "side_by_side", "binary_accuracy"] == 1
+    assert values["hits", "vote", "binary_accuracy"] == 0.7
+    assert values["hits", "wl", "pairwise_accuracy_grouped"] == 1
+    for template in ("likert", "wl", "side_by_side", "vote"):
+        assert values["hits", template, "model_ordering"] == 1
+    assert values["people", "likert", "alpha_ordinal"] == values["people", "vote", "alpha_interval"] == 1
+    means = {(one.template, one.subset): one.value for one in found.judgements if one.statistic == "mean_rating"}
+    assert means["wl", "generator flint"] == pytest.approx(2 / 3) and means["likert", "generator flint"] == 1.5
+    people = {order.template: (order.generator_a, order.better) for order in found.orders if order.judge == "people"}
+    assert people == dict.fromkeys(("likert", "wl", "side_by_side", "vote"), ("atlas", "atlas"))
+
+
+@pytest.mark.parametrize("template", ["likert", "vote"])
+def test_jobs_labels_says_by_a_template_of_a_study_who_is_better(judged: Path, template: str) -> None:
+    given = [f"protocol.path={judged}/study", f"scores={judged}/scores.csv", f"output={judged}/next.csv"]
+    plan = plan_labels(config_of("labels", "protocol=study", *given, f"protocol.templates=[{template}]"))
+    (pair,) = plan.pairs
+    assert (pair.a, pair.b, pair.rated) == ("atlas", "flint", 20)
+    assert pair.found is not None and pair.found.estimate == pytest.approx({"likert": 3.5, "vote": 0.4}[template])
+
+
+def test_words_of_a_study_are_judged_with_the_questions_of_a_run(tmp_path: Path) -> None:
+    """Nobody finds cobalt's red, and gecko's question about it fails; of a template that nobody answered it is told."""
+    texts = plain_prompts(4)
+    names = ("atlas", "cobalt")
+    run = make_run(tmp_path, prompts=texts, generators=names, score=lambda name, *_: 0.9 if name == "atlas" else 0.1)
+    place = StorageConfig().locate(str(tmp_path / "study"))
+    made = [made_task("words", f"p{number:04d}", (name,)) for number in range(4) for name in names]
+    tasks = [replace(task, prompt=texts[int(task.prompt_id[1:])]) for task in made]
+    tasks = [replace(task, words=tuple(word for word, _, _ in words_in(task.prompt))) for task in tasks]
+    for task in tasks:
+        wrong = [task.words.index("red")] if task.generators == ("cobalt",) else []
+        keep(place, answer_to(task, "ann", {"wrong": wrong, "unsure": []}))
+    write_version(place, tasks)
+    given = [f"protocol.path={place.url}", f"scores={run.folder}", f"output={tmp_path}/out", "sampling.resamples=20"]
+    asked = "protocol.tasks=[ratings,preferences,words,orders]"
+    found = run_metaeval(config_of("metaeval", "protocol=study", *given, asked))
+    values = {
+        one.statistic: one.value for one in found.judgements if one.template == "words" and one.subset == "overall"
+    }
+    assert values["recall"] == values["precision"] == 1
+    assert "task preferences: nobody was asked for what it judges by" in found.notes
+    assert any(one.template == "wl" and one.statistic == "spearman" for one in found.judgements)
