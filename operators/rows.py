@@ -36,7 +36,7 @@ def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 def per_image(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """A row of a table over images, such as ANSWERS or SIMILARITIES, as one row for each of its images."""
-    for column in ("verdicts", "statistics", "comparisons"):
+    for column in ("statistics", "comparisons"):
         if column in row:
             return [{**row, **of_image} for of_image in row[column]]
     images = row.get("images")
@@ -49,6 +49,17 @@ def per_image(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     if size == 0:
         return [row]
     return [{**row, "answers": answers[first : first + size]} for first in range(0, len(answers), size)]
+
+
+def per_ask(row: Mapping[str, Any]) -> list[list[Mapping[str, Any] | None]]:
+    """A row of a table over images as one list for each of its images: of a judge's verdicts, one row for each time
+    that it was asked, None where its reply could not be read.
+    """
+    if "verdicts" not in row:
+        return [[image] for image in per_image(row)]
+    verdicts, size = row["verdicts"], row.get("repeats") or 1
+    asks: list[Mapping[str, Any] | None] = [verdict and {**row, **verdict} for verdict in verdicts]
+    return [asks[first : first + size] for first in range(0, len(asks), size)]
 
 
 def error_value(error: RowError | None) -> dict[str, Any] | None:

@@ -139,8 +139,16 @@ REGIONS = over_images(("regions", pa.list_(pa.list_(REGION))))
 DESCRIPTIONS = over_images(("descriptions", pa.list_(pa.string())))
 """What a language model makes of captions and regions: one for each image of the row."""
 
-VERDICTS = over_images(("verdicts", pa.list_(pa.struct([("ratings", RATINGS_GIVEN), ("rationale", pa.string())]))))
-"""How well a judge finds an image, or its description, to fit the prompt, and why: one for each image of the row."""
+VERDICTS = pa.schema(
+    [
+        *over_images(("verdicts", pa.list_(pa.struct([("ratings", RATINGS_GIVEN), ("rationale", pa.string())])))),
+        ("repeats", pa.int32()),
+    ]
+)
+"""How well a judge finds an image, or its description, to fit the prompt, and why: one for each image of the row.
+
+`repeats` is null where the judge is asked once; else there are so many verdicts for each image, null where the reply
+cannot be read."""
 
 IMAGE_STATISTICS = over_images(
     ("statistics", pa.list_(pa.struct([(name, pa.float32()) for name in ("edge_density", "entropy", "saturation")])))
@@ -177,10 +185,25 @@ ELEMENT = pa.struct(
 """One question's part in a score: the answer wanted and given, and its score in [0, 1], null where it was left out."""
 
 ELEMENT_SCORES = pa.schema(
-    [*SCORES, ("elements", pa.list_(ELEMENT)), _BASIS, ("ratings", RATINGS_GIVEN), ("rationale", pa.string())]
+    [
+        *SCORES,
+        ("elements", pa.list_(ELEMENT)),
+        _BASIS,
+        ("ratings", RATINGS_GIVEN),
+        ("rationale", pa.string()),
+        ("asks", pa.list_(pa.float64())),
+    ]
 )
 """Scores as the cells keep them: with the score of every element of the prompt (null for metrics that ask only once),
-and with the ratings and the reasons of a judge (null for metrics that have none)."""
+with the ratings and the reasons of a judge (null for metrics that have none), and with the score by each ask of a judge
+that is asked several times, null where the reply cannot be read (null for all others)."""
+
+JUDGE_NOISE = pa.schema(
+    [*texts("metric", "generator"), *longs("repeats", "images", "unread"), *floats("deviation", "share")]
+)
+"""What a judge that is asked several times about each image says each time: `unread` counts replies that could not be
+read, `deviation` is the standard deviation within an image, `share` how much of the variance of the generator's scores,
+which are means of the asks, is that noise (null where scores do not vary)."""
 
 ERRORS = pa.schema(
     [

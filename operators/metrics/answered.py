@@ -97,10 +97,10 @@ def mean_scored(elements: Sequence[Element]) -> Scored:
     return Scored(math.fsum(scores) / len(scores), tuple(elements), n_questions=len(scores))
 
 
-def mean_over_images(scored: Sequence[Scored]) -> Scored:
+def mean_over_images(scored: Sequence[Scored], each: str = "Image") -> Scored:
     """The score of a row by those of its images: their mean, and of each question too; an error of one is the row's.
 
-    So are videos scored by their frames (vqascore_genai_bench.txt, sec. 6).
+    So are videos scored by their frames (vqascore_genai_bench.txt, sec. 6). `each` is what they are called.
     """
     first = scored[0]
     if len(scored) == 1:
@@ -109,12 +109,13 @@ def mean_over_images(scored: Sequence[Scored]) -> Scored:
     if failed is not None:
         return failed
     questions = zip(*(image.elements or () for image in scored), strict=True)
+    rationales = [image.rationale or "" for image in scored]
     return first._replace(
         score=math.fsum(image.score or 0.0 for image in scored) / len(scored),
         elements=None if first.elements is None else tuple(map(_mean_element, questions)),
         truncated=any(image.truncated for image in scored),
         ratings=None if first.ratings is None else _mean_ratings([image.ratings or () for image in scored]),
-        rationale=None if first.rationale is None else _each_rationale([image.rationale or "" for image in scored]),
+        rationale=None if first.rationale is None else _each_rationale(rationales, each),
     )
 
 
@@ -133,8 +134,8 @@ def _mean_ratings(images: Sequence[Sequence[Rating]]) -> tuple[Rating, ...]:
     return tuple(Rating(each[0].name, math.fsum(one.value for one in each) / len(each)) for each in together)
 
 
-def _each_rationale(images: Sequence[str]) -> str:
-    return " ".join(f"Image {number}: {rationale}" for number, rationale in enumerate(images, 1))
+def _each_rationale(rationales: Sequence[str], each: str) -> str:
+    return " ".join(f"{each} {number}: {rationale}" for number, rationale in enumerate(rationales, 1))
 
 
 def incomplete(stage: str, what: str) -> RowError:

@@ -3,11 +3,9 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Any, ClassVar, Literal
 
-from plumbline.operators.bounds import NotNegative, Positive
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.bounds import NotNegative
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Rating, Scored
 from plumbline.operators.metrics.judged import Asked, InspectedConfig, Scale, Verdict, fill, ratings_of, values
@@ -33,22 +31,12 @@ class EditScoreConfig(InspectedConfig):
         "when it is asked several times"
     )
     views: ClassVar[tuple[View, ...]] = ("edit", "result")
-    num_pass: Positive = 1
-    """How often the judge is asked, each time with a seed of its own; each number is the mean."""
     temperature: NotNegative = 0.7
     """0 takes the likeliest token each time."""
     seed: int = 42
-    """Of the first time; each further one adds 1."""
+    """Of the first time; each further one (`repeats`, the release's num_pass) adds 1."""
     rating: Literal["overall", "prompt_following", "consistency", "perceptual_quality"] = "overall"
     """Which number is the score; the judge is asked the same for all of them."""
-
-    def __post_init__(self) -> None:
-        InspectedConfig.__post_init__(self)
-        if self.num_pass > 1 and self.temperature == 0:
-            raise ConfigError(
-                f"editscore num_pass: at temperature 0 all {self.num_pass} replies are the same; set a temperature, "
-                "or num_pass=1"
-            )
 
     @property
     def releases(self) -> tuple[type[Release], ...]:
@@ -59,31 +47,24 @@ class EditScoreConfig(InspectedConfig):
         return EDIT, PERCEPTUAL
 
     def expected(self, words: float) -> Expected:
-        """Two calls for an image, each time."""
-        return Expected(2 * self.num_pass, 1)
+        """Two calls for an image."""
+        return Expected(2, 1)
 
     def judging(self) -> dict[str, Any]:
         """All that decides a verdict, but for the judge."""
         release = self.released(EditScoreRelease)
         if release is not None:
-            return {"wording": release.digest, "num_pass": self.num_pass, **self.sampling._asdict()}
-        return self.asking(*self.templates) | {"num_pass": self.num_pass}
+            return {"wording": release.digest, **self.sampling._asdict()}
+        return self.asking(*self.templates)
 
     def inspect(self, prompt: str, questions: Sequence[WrittenQuestion] = ()) -> Writing[Verdict]:
-        """One verdict of two replies each time: about the source and the edited image, and about the latter alone."""
-        verdicts = []
-        for draw in range(self.num_pass):
-            verdicts.append((yield from self._inspect_once(prompt, draw)))
-        return Verdict(averaged([verdict.ratings for verdict in verdicts]), verdicts[-1].rationale)
-
-    def _inspect_once(self, prompt: str, draw: int) -> Writing[Verdict]:
-        """In our words or the release's."""
+        """One verdict of two replies: about the source and the edited image, and about the latter alone."""
         release = self.released(EditScoreRelease)
         if release is not None:
-            return Verdict(*(yield from release.rate(prompt, self.sampling._replace(seed=self.seed + draw))))
+            return rated(*(yield from release.rate(prompt, self.sampling)))
         edit = fill(self.template_text(EDIT), instruction=parsing.one_line(prompt))
-        asked = Asked(edit, EDITING, draw=draw), Asked(self.template_text(PERCEPTUAL), QUALITY, view=1, draw=draw)
-        return (yield from self.verdicts(asked))
+        asked = Asked(edit, EDITING), Asked(self.template_text(PERCEPTUAL), QUALITY, view=1)
+        return rated(*(yield from self.verdicts(asked)))
 
     def scoring(self) -> dict[str, Any]:
         return {"rating": self.rating}
@@ -94,15 +75,12 @@ class EditScoreConfig(InspectedConfig):
         return Scored(values(ratings)[self.rating], ratings=ratings, rationale=evidence.row["rationale"])
 
 
-def averaged(each: Sequence[Sequence[Rating]]) -> tuple[Rating, ...]:
-    """The means over all times of what the release makes of one, out of 10: `overall` is the root of the lower rating
-    of the edit times the lower one of the quality.
+def rated(ratings: Sequence[Rating], rationale: str) -> Verdict:
+    """What the release makes of a judge's ratings, out of 10: `overall` is the root of the lower rating of the edit
+    times the lower one of the quality.
     """
-    numbers: dict[str, list[float]] = {}
-    for ratings in each:
-        success, overediting, naturalness, artifacts = (rating.value * 10 / HIGHEST for rating in ratings)
-        quality = min(naturalness, artifacts)
-        of_pass = {"prompt_following": success, "consistency": overediting, "perceptual_quality": quality}
-        for name, value in {**of_pass, "overall": math.sqrt(min(success, overediting) * quality)}.items():
-            numbers.setdefault(name, []).append(value)
-    return tuple(Rating(name, fmean(numbers_of_name)) for name, numbers_of_name in numbers.items())
+    success, overediting, naturalness, artifacts = (rating.value * 10 / HIGHEST for rating in ratings)
+    quality = min(naturalness, artifacts)
+    numbers = {"prompt_following": success, "consistency": overediting, "perceptual_quality": quality}
+    numbers["overall"] = math.sqrt(min(success, overediting) * quality)
+    return Verdict(tuple(Rating(name, value) for name, value in numbers.items()), rationale)

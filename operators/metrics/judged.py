@@ -4,9 +4,10 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 
 from plumbline.operators.bounds import NotNegative, Positive
+from plumbline.operators.errors import ConfigError, RowError
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Rating
 from plumbline.operators.metrics.reply_forms import Replies, integer, record, string
@@ -15,6 +16,10 @@ from plumbline.operators.metrics.writer import digest
 from plumbline.operators.metrics.writing import ReplySampling, UnreadableReply, Writing, ask, read_each
 from plumbline.operators.models.calls import Request
 
+if TYPE_CHECKING:
+    from plumbline.operators.models.vqa_profiles import VqaProfile
+
+T = TypeVar("T")
 AGAIN = "That reply could not be read: {error}. Write the whole reply again, in exactly the form that was asked for."
 FORMS: Mapping[Replies, str] = {
     "json": "Reply with one JSON object and nothing else: {form}\n",
@@ -44,8 +49,6 @@ class Asked(NamedTuple):
     scales: Sequence[Scale]
     view: int = 0
     """The place, among the metric's views, of what it is about."""
-    draw: int = 0
-    """Which of several replies to the same question it asks for."""
 
 
 class Verdict(NamedTuple):
@@ -53,6 +56,43 @@ class Verdict(NamedTuple):
 
     ratings: tuple[Rating, ...]
     rationale: str
+
+
+Verdicts = tuple[Verdict | None, ...]
+"""Of one image, a verdict each time that the judge is asked; None where the reply cannot be read."""
+
+
+def ask_repeatedly(program: Callable[[], Writing[Verdict | RowError]], times: int) -> Writing[Verdicts | RowError]:
+    """The program so many times, each time with the next seed; None for what cannot be read.
+
+    Raises UnreadableReply where that is all. A request that has no reply at all ends it, as it does one program.
+    """
+    verdicts: list[Verdict | None] = []
+    problems = []
+    for draw in range(times):
+        try:
+            verdict = yield from _reseeded(program(), draw)
+        except UnreadableReply as error:
+            verdict = None
+            problems.append(error)
+        if isinstance(verdict, RowError):
+            return verdict
+        verdicts.append(verdict)
+    if len(problems) == times:
+        raise problems[0]
+    return tuple(verdicts)
+
+
+def _reseeded(program: Writing[T], draw: int) -> Writing[T]:
+    """The program with all seeds so much higher."""
+    try:
+        requests = next(program)
+        while True:
+            replies = yield [request._replace(seed=request.seed + draw) for request in requests]
+            requests = program.send(replies)
+    except StopIteration as end:
+        result: T = end.value
+        return result
 
 
 Check = Callable[[Mapping[str, float]], None]
@@ -81,6 +121,29 @@ class JudgedConfig(Worded):
     """0 takes the likeliest token each time."""
     seed: int = 0
     """Of draws at a temperature above 0."""
+    repeats: Positive = 1
+    """How often the judge is asked about an image, each time with the next seed; the score is the mean. What it says
+    each time tells its own noise, for which a temperature above 0 is needed."""
+
+    def __post_init__(self) -> None:
+        Worded.__post_init__(self)
+        if self.wording is None:
+            self._require_draws(self.temperature, "set a temperature, or repeats=1")
+
+    def settled(self, profile_of: "Callable[[str], VqaProfile]") -> Self:
+        """As Worded; raises ConfigError too where a judge who is asked several times would say the same each time."""
+        settled = Worded.settled(self, profile_of)
+        release = settled._wording.release
+        if release is not None and "temperature" in release.decides:
+            settled._require_draws(release.temperature, f"that is {release.repository}'s own; set repeats=1")
+        else:
+            settled._require_draws(self.temperature, "set a temperature, or repeats=1")
+        return settled
+
+    def _require_draws(self, temperature: float, remedy: str) -> None:
+        if self.repeats > 1 and temperature == 0:
+            same = f"at temperature 0 all {self.repeats} replies are the same"
+            raise ConfigError(f"{self.key_of('repeats')}: {same}; {remedy}")
 
     @property
     def sampling(self) -> ReplySampling:
@@ -93,10 +156,7 @@ class JudgedConfig(Worded):
 
     def verdicts(self, asked: Sequence[Asked]) -> Writing[Verdict]:
         """The program of one verdict of several replies, to questions that are asked side by side."""
-        requests = [
-            self.verdict_request(one.text, one.scales)._replace(view=one.view, seed=self.seed + one.draw)
-            for one in asked
-        ]
+        requests = [self.verdict_request(one.text, one.scales)._replace(view=one.view) for one in asked]
         read = yield from read_each(requests, [self.verdict_reader(one.scales) for one in asked], again=AGAIN)
         for verdict in read:
             if isinstance(verdict, UnreadableReply):

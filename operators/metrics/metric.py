@@ -147,6 +147,11 @@ class Metric(Checked, ABC):
         return Expected(0, 1)
 
 
+def repeats_of(metric: Metric) -> int:
+    """How often its judge is asked about an image; once by a metric that does not say so."""
+    return int(getattr(metric, "repeats", 1))
+
+
 @runtime_checkable
 class PackedMetric(Protocol):
     """A metric that scores by the questions that the benchmark ships, and has none written."""

@@ -62,6 +62,8 @@ class Health(NamedTuple):
     failures: FirstRows[Failure]
     truncated: list[tuple[str, int]]
     """By metric, how many rows were scored on a prompt that was cut."""
+    noise: FirstRows[Mapping[str, Any]]
+    """Of judges that were asked several times about each image (schema JUDGE_NOISE), the most in doubt first."""
     models: dict[str, Named]
     conventions: dict[str, Named]
     facts: Named
@@ -74,7 +76,9 @@ class Health(NamedTuple):
         return 1 - self.rows_null / self.rows if self.rows else 1.0
 
 
-def health(manifest: Mapping[str, Any], scores: RunScores, errors: pa.Table, overall: Boards) -> Health:
+def health(
+    manifest: Mapping[str, Any], scores: RunScores, errors: pa.Table, overall: Boards, noise: pa.Table
+) -> Health:
     """What can be told from a run's manifest and tables; what an old manifest lacks is left out."""
     uneven = [standing for board in overall.values() for standing in board.standings if standing.n_null]
     metrics = _mapping(manifest, "config", "metrics")
@@ -84,6 +88,7 @@ def health(manifest: Mapping[str, Any], scores: RunScores, errors: pa.Table, ove
         uneven=shown(sorted(uneven, key=lambda standing: standing.coverage), MOST_KINDS),
         failures=_failures(errors, len(scores)),
         truncated=list(scores.truncated.items()),
+        noise=shown(sorted(noise.to_pylist(), key=lambda row: -(row["share"] or 0)), MOST_KINDS),
         models={stage: _model(stage, manifest) for stage in _mapping(manifest, "models")},
         conventions={name: {key: _text(value) for key, value in options.items()} for name, options in metrics.items()},
         facts=_facts(manifest),

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from plumbline.operators import schemas
 from plumbline.operators.comparison import (
     BETTER,
     TIED,
@@ -57,6 +58,8 @@ class GatheredRun:
     """What its metrics are found to be like, where that was looked at."""
     agreement: Agreement | None = None
     """How far its metrics agree with people, where that was judged."""
+    noise: pa.Table = field(default_factory=schemas.JUDGE_NOISE.empty_table)
+    """Schema JUDGE_NOISE; of no rows where every judge is asked once."""
     decisions: pa.Table | None = None
     """Schema DECISIONS, where the run is an adaptive sweep's."""
     unreadable: str = ""
@@ -197,7 +200,7 @@ def build_page(
     cards = [_card(pick, details, run) for pick in picks.gallery]
     order = {name: place for place, name in enumerate(ranks)}
     prompts = [_side_by_side(sides, details, run, order) for sides in picks.side_by_side]
-    state = health(run.manifest, run.scores, run.errors, overall)
+    state = health(run.manifest, run.scores, run.errors, overall, run.noise)
     return Page(
         run_id=run.run_id,
         benchmark=str(run.manifest.get("benchmark", "")),

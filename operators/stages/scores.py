@@ -1,6 +1,6 @@
 """The scores stage: one number per image and metric, from what the metric's chain made of the image."""
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
@@ -88,13 +88,31 @@ def _scored(row: Mapping[str, Any], written: "WrittenIndex | None", metric: Metr
     """The columns of a score; its basis where it stands on more than its row does."""
     combined = metric.combined if isinstance(metric, CombiningMetric) else mean_over_images
     if written is None:
-        return _columns(combined([metric.score(Evidence(image)) for image in rows.per_image(row)]))
+        return _columns_of_asks(
+            [[None if ask is None else metric.score(Evidence(ask)) for ask in image] for image in rows.per_ask(row)],
+            combined,
+        )
     error = written.error_of(row["prompt_id"], {answer["question_id"] for answer in row["answers"]})
     if error is not None:
         return {"error": rows.error_value(error)}
     images = [Evidence(image, _answered(image, written)) for image in rows.per_image(row)]
     scored = combined([metric.score(evidence) for evidence in images])
     return {**_columns(scored), "basis": written.bases[row["prompt_id"]]}
+
+
+def _columns_of_asks(
+    images: Sequence[Sequence[Scored | None]], combined: Callable[[Sequence[Scored]], Scored]
+) -> dict[str, Any]:
+    """The columns of a row whose images were scored by each ask of a judge; None where its reply could not be read.
+
+    What was not read is left out of an image's mean; an ask has a score where all images were read by it.
+    """
+    read = [[ask for ask in image if ask is not None] for image in images]
+    columns = _columns(combined([mean_over_images(image, "Ask") for image in read]))
+    if len(images[0]) == 1:
+        return columns
+    asks = ([ask for ask in each if ask is not None] for each in zip(*images, strict=True))
+    return {**columns, "asks": [combined(each).score if len(each) == len(images) else None for each in asks]}
 
 
 def _columns(scored: Scored) -> dict[str, Any]:

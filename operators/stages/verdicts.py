@@ -7,14 +7,14 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 from plumbline.operators import rows, schemas
 from plumbline.operators.errors import RowError
 from plumbline.operators.metrics.answered import incomplete
-from plumbline.operators.metrics.judged import Verdict
-from plumbline.operators.metrics.metric import Metric
+from plumbline.operators.metrics.judged import Verdict, Verdicts, ask_repeatedly
+from plumbline.operators.metrics.metric import Metric, repeats_of
 from plumbline.operators.metrics.writing import Writing, WrittenQuestion
 from plumbline.operators.stages.derived import DerivedStage, ImageMaterial
 from plumbline.operators.stages.programs import Ran, generate, run_programs
 from plumbline.operators.stages.scores import WrittenIndex
 from plumbline.operators.stages.seeing import Encoded, SeeingStage, Seen, Shown, write_about
-from plumbline.operators.stages.stage import Inputs, StageOptions, remembered, skills_of, text_of, texts_of
+from plumbline.operators.stages.stage import Inputs, Stage, StageOptions, remembered, skills_of, text_of, texts_of
 
 
 @runtime_checkable
@@ -28,13 +28,27 @@ class JudgingMetric(Protocol):
         """The program that has one description judged."""
 
 
-class VerdictsStage(DerivedStage):
+class JudgingStage(Stage):
+    """A stage whose judge says each time that it is asked what it makes of an image."""
+
+    schema = schemas.VERDICTS
+    counted = "writer"
+
+    @classmethod
+    def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
+        repeated = {"repeats": metric.repeats} if repeats_of(metric) > 1 else {}
+        return {"kind": metric.kind, "asking": metric.judging(), **repeated}
+
+    @classmethod
+    def calls_of_row(cls, metric: Metric, words: float) -> float:
+        return repeats_of(metric) * super().calls_of_row(metric, words)
+
+
+class VerdictsStage(JudgingStage, DerivedStage):
     """Descriptions and prompts to verdicts (schema VERDICTS)."""
 
     name = "verdicts"
     version = 1
-    schema = schemas.VERDICTS
-    counted = "writer"
     needs = JudgingMetric
     calls: ClassVar = {"judge": "generate"}
     side_by_side = True
@@ -43,10 +57,6 @@ class VerdictsStage(DerivedStage):
     def reads(cls, metric: Any) -> tuple[str, ...]:
         return ("descriptions",)
 
-    @classmethod
-    def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
-        return {"kind": metric.kind, "asking": metric.judging()}
-
     def materials(
         self, metric: Any, read: Mapping[str, Mapping[str, Any]], text: str | RowError
     ) -> list[Any] | RowError:
@@ -54,22 +64,28 @@ class VerdictsStage(DerivedStage):
             return text
         return [(text, description) for description in read["descriptions"]["descriptions"]]
 
-    def make(self, wanted: Sequence[ImageMaterial]) -> Ran[Verdict]:
-        programs = [self.metrics[one.metric].judge_description(*one.material) for one in wanted]
-        return run_programs(programs, partial(generate, self.models["judge"]))
+    def make(self, wanted: Sequence[ImageMaterial]) -> Ran[Verdicts]:
+        return run_programs(list(map(self._program, wanted)), partial(generate, self.models["judge"]))
 
-    def columns(self, made: Sequence[Verdict]) -> dict[str, Any]:
+    def _program(self, wanted: ImageMaterial) -> Writing[Verdicts | RowError]:
+        metric = self.metrics[wanted.metric]
+        return ask_repeatedly(partial(metric.judge_description, *wanted.material), repeats_of(metric))
+
+    def columns(self, made: Sequence[Verdicts]) -> dict[str, Any]:
         return verdict_columns(made)
 
 
-def verdict_columns(verdicts: Sequence[Verdict]) -> dict[str, Any]:
+def verdict_columns(images: Sequence[Verdicts]) -> dict[str, Any]:
     """The columns of VERDICTS that the verdicts on a row's images fill."""
+    repeats = len(images[0])
     return {
-        "verdicts": [
-            {"ratings": [rating._asdict() for rating in verdict.ratings], "rationale": verdict.rationale}
-            for verdict in verdicts
-        ]
+        "verdicts": [verdict and _verdict_value(verdict) for image in images for verdict in image],
+        "repeats": repeats if repeats > 1 else None,
     }
+
+
+def _verdict_value(verdict: Verdict) -> dict[str, Any]:
+    return {"ratings": [rating._asdict() for rating in verdict.ratings], "rationale": verdict.rationale}
 
 
 @runtime_checkable
@@ -115,13 +131,11 @@ class JudgedPrompts(NamedTuple):
         return {"questions": self.questions(prompt_id), **skills}
 
 
-class InspectionsStage(SeeingStage):
+class InspectionsStage(JudgingStage, SeeingStage):
     """Images and prompts to verdicts (schema VERDICTS)."""
 
     name = "inspections"
     version = 1
-    schema = schemas.VERDICTS
-    counted = "writer"
     needs = InspectingMetric
     calls: ClassVar = {"judge": "generate_from_images"}
 
@@ -132,10 +146,6 @@ class InspectionsStage(SeeingStage):
     @classmethod
     def reads_skills(cls, metric: Any) -> bool:
         return bool(getattr(metric, "by_skills", False))
-
-    @classmethod
-    def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
-        return {"kind": metric.kind, "asking": metric.judging()}
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         super().__init__(metrics, models, options)
@@ -152,17 +162,16 @@ class InspectionsStage(SeeingStage):
             for name, read in asked.items()
         }
 
-    def say(self, encoded: Encoded, seen: Sequence[Seen]) -> Ran[Verdict]:
+    def say(self, encoded: Encoded, seen: Sequence[Seen]) -> Ran[Verdicts]:
         return write_about(self.model, encoded, seen, [self._program(one) for one in seen])
 
-    def _program(self, seen: Seen) -> Writing[Verdict | RowError]:
-        """The metric's program; why there is none where the prompt cannot be had."""
+    def _program(self, seen: Seen) -> Writing[Verdicts | RowError]:
+        """The metric's program, as often as it asks; why there is none where the prompt cannot be had."""
         text = seen.asked.text(seen.row.prompt_id)
         if isinstance(text, RowError):
             return text
-        told = seen.asked.told(seen.row.prompt_id)
-        program: Writing[Verdict | RowError] = self.metrics[seen.metric].inspect(text, **told)
-        return (yield from program)
+        metric, told = self.metrics[seen.metric], seen.asked.told(seen.row.prompt_id)
+        return (yield from ask_repeatedly(partial(metric.inspect, text, **told), repeats_of(metric)))
 
-    def columns(self, said: Sequence[Verdict], shown: Sequence[Shown]) -> dict[str, Any]:
+    def columns(self, said: Sequence[Verdicts], shown: Sequence[Shown]) -> dict[str, Any]:
         return verdict_columns(said)

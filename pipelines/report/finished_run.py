@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from plumbline.operators import schemas
 from plumbline.operators.diagnosis.diagnosis import KEPT, Diagnosis, diagnosis_of, shown_tables
 from plumbline.operators.errors import PlumblineError
 from plumbline.operators.image_decoding import ImageLimits
@@ -99,6 +100,12 @@ def read_diagnosis(store: Store, run_id: str) -> Diagnosis | None:
 
 def _folder(run_id: str) -> str:
     return f"runs/{run_id}/diagnosis"
+
+
+def read_judge_noise(store: Store, run_id: str) -> pa.Table:
+    """What judges who were asked several times said each time (schema JUDGE_NOISE); of no rows where none was."""
+    path = f"runs/{run_id}/judge_noise.parquet"
+    return store.read_table(path) if store.exists(path) else schemas.JUDGE_NOISE.empty_table()
 
 
 def read_agreement(store: Store, run_id: str) -> Agreement | None:

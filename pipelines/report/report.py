@@ -28,7 +28,13 @@ from plumbline.pipelines.cells.runs import (
 )
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.report.comparable_runs import obstacle_between
-from plumbline.pipelines.report.finished_run import Originals, find_originals, read_agreement, read_diagnosis
+from plumbline.pipelines.report.finished_run import (
+    Originals,
+    find_originals,
+    read_agreement,
+    read_diagnosis,
+    read_judge_noise,
+)
 from plumbline.pipelines.report.image_details import read_details
 from plumbline.pipelines.sources.sources import Sources, skills_of
 
@@ -214,6 +220,7 @@ def _gathered(
         skills=skills,
         diagnosis=read_diagnosis(store, run_id),
         agreement=read_agreement(store, run_id),
+        noise=read_judge_noise(store, run_id),
         decisions=store.read_table(f"{folder}/decisions.parquet") if manifest.get("seen") else None,
         unreadable=unreadable,
     )

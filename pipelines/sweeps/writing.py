@@ -20,6 +20,7 @@ from plumbline.pipelines.plans.plan import Plan
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.sources.sources import Sources, Whole
 from plumbline.pipelines.sweeps.computing import model_usage
+from plumbline.pipelines.sweeps.judge_noise import measure_judge_noise
 from plumbline.pipelines.sweeps.planning import PlannedSweep
 from plumbline.pipelines.sweeps.results import Results, error_counts
 
@@ -43,6 +44,9 @@ def write_run(
     models = [item.node.name for item in planned.plan.nodes if item.node.models]
     for name in ("summary", "errors"):
         store.write_table(f"{folder}/{name}.parquet", getattr(results, name))
+    noise = measure_judge_noise(planned.plan, planned.config.metrics, outcomes, store)
+    if len(noise):
+        store.write_table(f"{folder}/judge_noise.parquet", noise)
     if planned.seen is not None:
         store.write_table(f"{folder}/decisions.parquet", planned.seen.decisions)
     store.write_table(f"{folder}/cells.parquet", _cell_table(planned.plan, outcomes, results.first_rows))

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.bench_of import words_of, write_benchmark
-from tests.commands import newest, printed, run
+from tests.commands import newest, printed, refusal, run
 from tests.operators import tiny
 from tests.operators.tiny.roles import tiny_models
 
@@ -23,6 +23,8 @@ EXPECTED = {
 MATCHING = ("capclip", "capmeteor", "descclip", "descmeteor")
 UNREADABLE = "babble"
 """LLMScore by a judge of random weights, which no schema holds."""
+
+ASKED_TWICE = "twice"
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +44,8 @@ def store(request: pytest.FixtureRequest, given: list[str], tmp_path_factory: py
     store = tmp_path_factory.mktemp(request.param)
     metrics = f"metric=[{','.join([*EXPECTED, *MATCHING])}]"
     babble = f"+metrics.{UNREADABLE}={{kind: llmscore, judge: babbler, replies: text, max_tokens: 8}}"
-    assert run("sweep", *given, f"store={store}", metrics, babble, f"cluster={request.param}").code == 2
+    again = f"+metrics.{ASKED_TWICE}={{kind: gpt4v_eval, repeats: 2, temperature: 1}}"
+    assert run("sweep", *given, f"store={store}", metrics, babble, again, f"cluster={request.param}").code == 2
     return store
 
 
@@ -71,6 +74,22 @@ def test_a_judge_that_babbles_gives_nulls_with_their_reason(scores: Mapping[str,
     assert [row["score"] for row in scores[UNREADABLE]] == [None] * 4
     assert {row["error"]["kind"] for row in scores[UNREADABLE]} == {"unreadable_reply"}
     assert "expected 1 lines of one number each" in scores[UNREADABLE][0]["error"]["message"]
+
+
+def test_a_judge_that_is_asked_twice_tells_its_noise_in_a_table_and_in_the_report(store: Path) -> None:
+    folder = newest(store)
+    (noise,) = pq.read_table(folder / "judge_noise.parquet").to_pylist()
+    asked = (noise["metric"], noise["generator"], noise["repeats"], noise["images"], noise["unread"])
+    assert asked == (ASKED_TWICE, "atlas", 2, 4, 0)
+    table = pq.read_table(folder / "scores.parquet").to_pandas()
+    assert table[table["metric"] == ASKED_TWICE]["score"].between(0, 100).all()
+    assert "Judges asked several times" in (folder / "report.html").read_text("utf-8")
+
+
+def test_at_temperature_0_a_judge_is_not_asked_twice(given: list[str]) -> None:
+    asked = "+metrics.judge={kind: gpt4v_eval, repeats: 2}"
+    said = refusal("sweep", *given, "store=unused", "metric=[]", asked)
+    assert "gpt4v_eval repeats: at temperature 0 all 2 replies are the same; set a temperature" in said
 
 
 def test_captions_regions_and_descriptions_are_made_once(store: Path) -> None:

@@ -26,6 +26,8 @@ class Release(ABC):
     """The file by which a checkout is known."""
     decides: ClassVar[tuple[str, ...]]
     """The metric's options that the release has values of its own for."""
+    temperature: ClassVar[float] = 0.0
+    """Of its replies, where it decides that."""
 
     @classmethod
     @abstractmethod

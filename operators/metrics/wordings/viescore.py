@@ -32,6 +32,7 @@ class VieScoreRelease(Release):
     repository: ClassVar[str] = "TIGER-AI-Lab/VIEScore"
     mark: ClassVar[str] = "viescore/vie_prompts.py"
     decides: ClassVar[tuple[str, ...]] = ("max_tokens", "temperature", "replies")
+    temperature: ClassVar[float] = TEMPERATURE
     rules: ClassVar[tuple[str, str]] = ("_prompts_0shot_one_image_gen_rule", "_prompts_0shot_t2i_rule_SC")
     place: ClassVar[str] = "<prompt>"
     rated: ClassVar[tuple[str, ...]] = ("semantic_consistency",)

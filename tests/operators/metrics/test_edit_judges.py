@@ -2,13 +2,16 @@
 
 import json
 import math
+from functools import partial
 from typing import Any
 
 import pytest
 
 from plumbline.operators.errors import ConfigError, RowError
+from plumbline.operators.metrics.answered import mean_over_images
 from plumbline.operators.metrics.editscore import EditScoreConfig
 from plumbline.operators.metrics.imgedit import ImgEditConfig, read_kinds
+from plumbline.operators.metrics.judged import ask_repeatedly
 from plumbline.operators.metrics.metric import Evidence
 from plumbline.operators.metrics.viescore import VieScoreEditConfig
 from plumbline.operators.metrics.worded import prompt_template
@@ -64,21 +67,26 @@ def test_a_reply_about_an_edit_that_cannot_be_read_is_asked_for_again_about_the_
 
 
 def test_editscore_is_the_mean_over_its_passes_of_roots_out_of_25() -> None:
-    metric = EditScoreConfig(num_pass=2, seed=7)
-    ran = run(metric.inspect("a"), [editing(25, 10), quality(20, 15)], [editing(5, 25), quality(25, 20)])
+    metric = EditScoreConfig(repeats=2, seed=7)
+    ran = run(
+        ask_repeatedly(partial(metric.inspect, "a"), 2),
+        [editing(25, 10), quality(20, 15)],
+        [editing(5, 25), quality(25, 20)],
+    )
     assert [[(one.view, one.seed, one.temperature) for one in asked] for asked in ran.rounds] == [
         [(0, 7, 0.7), (1, 7, 0.7)], [(0, 8, 0.7), (1, 8, 0.7)],
     ]  # fmt: skip
     first, second = math.sqrt(min(10, 4) * min(8, 6)), math.sqrt(min(2, 10) * min(10, 8))
     expected = {"prompt_following": 6, "consistency": 7, "perceptual_quality": 7, "overall": (first + second) / 2}
     for rating, number in expected.items():
-        scored = EditScoreConfig(rating=rating).score(evidence(ran.result))
+        by_pass = [EditScoreConfig(rating=rating).score(evidence(one)) for one in ran.result]
+        scored = mean_over_images(by_pass, "Ask")
         assert scored.score == pytest.approx(number) and len(scored.ratings) == 4
 
 
 def test_editscore_that_would_be_told_the_same_each_time_is_refused() -> None:
-    with pytest.raises(ConfigError, match="editscore num_pass: at temperature 0 all 4 replies are the same"):
-        EditScoreConfig(num_pass=4, temperature=0)
+    with pytest.raises(ConfigError, match="editscore repeats: at temperature 0 all 4 replies are the same"):
+        EditScoreConfig(repeats=4, temperature=0)
 
 
 @pytest.mark.parametrize("kind", RELEASED_RESPECTS)

@@ -3,6 +3,7 @@
 import pickle
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from plumbline.operators.metrics.described import Sight
 from plumbline.operators.metrics.dsg import DsgConfig
 from plumbline.operators.metrics.editscore import EditScoreConfig
 from plumbline.operators.metrics.gpt4v_eval import Gpt4vEvalConfig
-from plumbline.operators.metrics.judged import values
+from plumbline.operators.metrics.judged import ask_repeatedly, values
 from plumbline.operators.metrics.llmscore import LlmScoreConfig, score_of
 from plumbline.operators.metrics.rubric import RubricConfig
 from plumbline.operators.metrics.sentence_matching import SentenceMatchingConfig
@@ -172,17 +173,28 @@ def test_viescore_and_gedit_ask_about_edits_in_their_releases_words(files: Mappi
 
 
 def test_editscore_asks_in_its_releases_words_on_a_scale_of_25_as_often_as_it_is_told(tmp_path: Path) -> None:
-    metric = settled(EditScoreConfig(wording=made_releases.write(tmp_path, made_releases.EDITSCORE), num_pass=2))
+    metric = settled(EditScoreConfig(wording=made_releases.write(tmp_path, made_releases.EDITSCORE), repeats=2))
     first = ['{"reasoning": "Done.", "score": [20, 10]}', '{"score": [25, 15]}']
-    verdict, rounds = run(metric.inspect("paint  10 doors"), first, ['{"score": [25, 20]}', "[20, 20]"])
+    program = ask_repeatedly(partial(metric.inspect, "paint  10 doors"), metric.repeats)
+    verdicts, rounds = run(program, first, ['{"score": [25, 20]}', "[20, 20]"])
     assert [(request.messages[0].text, request.view) for request in rounds[0]] == [
         ("Look 10 times.\nTwo images.\n0 to 25, is it done: paint  10 doors?", 0),
         ("Look 10 times.\n0 to 25, is it well made?", 1),
     ]
     assert [(one.seed, one.temperature, one.max_tokens) for (one, _) in rounds] == [(42, 0.7, 512), (43, 0.7, 512)]
-    overall = ((10 * 0.4 * 10 * 0.6) ** 0.5 + (8 * 8) ** 0.5) / 2
-    rated = {"prompt_following": 9, "consistency": 6, "perceptual_quality": 7, "overall": overall}
-    assert values(verdict.ratings) == pytest.approx(rated)
+    rated = [
+        {"prompt_following": 8, "consistency": 4, "perceptual_quality": 6, "overall": 24**0.5},
+        {"prompt_following": 10, "consistency": 8, "perceptual_quality": 8, "overall": 8},
+    ]
+    assert [values(verdict.ratings) for verdict in verdicts] == list(map(pytest.approx, rated))
+
+
+def test_a_judge_is_asked_several_times_where_its_release_draws(tmp_path: Path) -> None:
+    drawn = made_releases.write(tmp_path / "drawn", made_releases.VIESCORE)
+    assert settled(VieScoreConfig(wording=drawn, repeats=3)).repeats == 3
+    greedy = made_releases.write(tmp_path / "greedy", made_releases.UNIGENBENCH)
+    with pytest.raises(ConfigError, match="all 3 replies are the same; that is CodeGoat24/UniGenBench's own"):
+        settled(RubricConfig(rubric="checkpoints", wording=greedy, repeats=3))
 
 
 def test_unigenbench_asks_in_its_releases_words_about_all_checkpoints_at_once(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """From an image to what is said of it, to a verdict, to a score: each row by itself, and nothing asked twice."""
 
+import json
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,6 +10,7 @@ import pytest
 
 from plumbline.operators import rows, schemas
 from plumbline.operators.errors import ModelError, RowError
+from plumbline.operators.judge_noise import noise_by_generator
 from plumbline.operators.metrics.gpt4v_eval import Gpt4vEvalConfig
 from plumbline.operators.metrics.llmscore import LlmScoreConfig
 from plumbline.operators.metrics.metric import Metric
@@ -140,6 +143,36 @@ def test_an_image_becomes_a_caption_and_regions_a_description_a_verdict_and_a_sc
         assert (row["score"], row["rationale"]) == (0.7, "It fits.")
         assert row["ratings"] == [{"name": "rating", "value": 70}]
     assert rows.usage_of(chain.tables["llmscore", "captions"]) == Usage(2, 10, 0, 4)
+
+
+def test_a_judge_that_is_asked_three_times_scores_by_the_mean_of_what_can_be_read() -> None:
+    """The first image is rated 40, 50 and not readable, the second 90 each time, of the third nothing is readable."""
+
+    def rate(image: str, request: Request) -> str:
+        rated = {colour(0): (40, 50, None), colour(1): (90, 90, 90), colour(2): (None, None, None)}[image]
+        rating = rated[request.seed - 5]
+        return "Well." if rating is None else json.dumps({"rating": rating, "rationale": "So."})
+
+    judge = Seer(rate)
+    metric = Gpt4vEvalConfig(repeats=3, temperature=0.5, seed=5)
+    images = tiny.image_table(pictures(3), ["p0", "p1", "p2"])
+    chain = Chain({"judged": metric}, images, judge=judge).run()
+    first, second, third = chain.rows("judged")
+    assert [row["score"] for row in (first, second, third)] == [45, 90, None]
+    assert [row["asks"] for row in (first, second, third)] == [[40, 50, None], [90, 90, 90], None]
+    assert (first["rationale"], third["error"]["kind"]) == ("Ask 1: So. Ask 2: So.", "unreadable_reply")
+    assert judge.encoded == [colour(0), colour(1), colour(2)], "each image is encoded once"
+    (noise,) = noise_by_generator("judged", chain.tables["judged", "scores"])
+    assert (noise["repeats"], noise["images"], noise["unread"]) == (3, 2, 1)
+    assert noise["deviation"] == pytest.approx(math.sqrt(50 / 3))  # 25 + 25 + 0, with 1 + 2 degrees of freedom
+    assert noise["share"] == pytest.approx(50 / 3 * (1 / 2 + 1 / 3) / 2 / (45**2 / 2))
+
+
+def test_a_service_that_fails_once_leaves_the_row_to_be_tried_again() -> None:
+    judge = Seer(lambda image, request: UNSURE if request.seed == 1 else RATED)
+    metric = Gpt4vEvalConfig(repeats=2, temperature=1)
+    chain = Chain({"judged": metric}, tiny.image_table(pictures(1), ["p0"]), judge=judge).run()
+    assert rows.count_errors(chain.tables["judged", "scores"], retryable_only=True) == 1
 
 
 def test_a_verdict_that_cannot_be_read_is_a_null_with_its_reason_after_one_more_try() -> None:

@@ -1,0 +1,35 @@
+"""What a judge that is asked several times about the same image tells of its own noise."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+
+def noise_by_generator(metric: str, scores: pa.Table) -> Iterator[dict[str, Any]]:
+    """A metric's scores (generator, score, asks) to rows of schema JUDGE_NOISE.
+
+    A one-way analysis of variance: the standard deviation is pooled within images, and the share is 1 less the
+    reliability of a mean over the asks (Shrout and Fleiss 1979, Intraclass correlations, ICC(1, k)), here of the
+    variance of the scores as it is seen.
+    """
+    scored = scores.filter(scores.column("asks").is_valid()).to_pandas()
+    for generator, of_generator in scored.groupby("generator", sort=False):
+        asks = np.stack(of_generator["asks"].to_list()).astype(np.float64)
+        read = np.isfinite(asks)
+        counts, means = read.sum(axis=1), np.nanmean(asks, axis=1)
+        freedom = int((counts - 1).sum())
+        squares = float(np.nansum((asks - means[:, None]) ** 2))
+        within = squares / freedom if freedom else np.nan
+        seen = float(of_generator["score"].var())
+        share = min(within * float((1 / counts).mean()) / seen, 1.0) if seen > 0 else np.nan
+        yield {
+            "metric": metric,
+            "generator": str(generator),
+            "repeats": asks.shape[1],
+            "images": len(asks),
+            "unread": int((~read).sum()),
+            "deviation": float(np.sqrt(within)) if freedom else None,
+            "share": share if np.isfinite(share) else None,
+        }

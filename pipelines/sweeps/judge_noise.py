@@ -1,0 +1,38 @@
+"""The noise of a run's judges, read from the cells of the metrics that ask theirs several times."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+
+from plumbline.operators import rows, schemas
+from plumbline.operators.errors import PlumblineError
+from plumbline.operators.judge_noise import noise_by_generator
+from plumbline.operators.metrics.metric import Metric, repeats_of
+from plumbline.pipelines.cells.cells import Outcome, PlannedCell, is_draft
+from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.plans.plan import Plan
+
+READ = ("generator", "score", "asks")
+
+
+def measure_judge_noise(
+    plan: Plan, metrics: Mapping[str, Metric], outcomes: Mapping[str, Outcome], store: Store
+) -> pa.Table:
+    """By metric and generator (schema JUDGE_NOISE); of no rows where every judge is asked once."""
+    repeated = [name for name in plan.scores if repeats_of(metrics[name]) > 1]
+    records = [
+        record
+        for name in repeated
+        for record in noise_by_generator(name, pa.concat_tables(_read(plan.scores[name], outcomes, store)))
+    ]
+    return rows.table(records, schemas.JUDGE_NOISE)
+
+
+def _read(cells: Sequence[PlannedCell], outcomes: Mapping[str, Outcome], store: Store) -> Iterator[pa.Table]:
+    """The cells that can be read; the run has an error for the rows of others."""
+    yield schemas.ELEMENT_SCORES.empty_table().select(READ)
+    for cell in cells:
+        try:
+            yield store.read(cell.path, key=cell.key, draft=is_draft(cell.path, outcomes), columns=READ)
+        except (OSError, PlumblineError):
+            continue
