@@ -12,7 +12,7 @@ from plumbline.operators.errors import DISTRIBUTION, suggest
 
 JOBS = (
     "sweep", "score", "ingest", "questions", "status", "view", "report", "trends", "kinds", "diagnose",
-    "build_benchmark", "metaeval", "reproduce", "rehearse", "labels", "accumulate", "nightly", "gc", "export",
+    "build_benchmark", "metaeval", "reproduce", "rehearse", "labels", "rate", "accumulate", "nightly", "gc", "export",
     "publish", "rewards", "serve", "check_rewards", "train", "convert",
 )  # fmt: skip
 """In the order in which a user meets them."""

@@ -18,7 +18,7 @@ MOST_REPEATS, MOST_REVISIONS = 100, 1000
 Id = Annotated[str, Field(min_length=1)]
 TaskId = Annotated[str, Field(pattern=f"^{TASK_ID}$")]
 Repeat = Annotated[int, Field(ge=0, lt=MOST_REPEATS)]
-Revision = Annotated[int, Field(ge=0, lt=MOST_REVISIONS)]
+RevisionNumber = Annotated[int, Field(ge=0, lt=MOST_REVISIONS)]
 Version = Annotated[int, Field(ge=1)]
 Note = Annotated[str, Field(max_length=LONGEST_NOTE)]
 Seconds = Annotated[float, Field(ge=0, le=1e7, allow_inf_nan=False)]

@@ -1,11 +1,12 @@
 """Images as they come, folders of files or tars, taken in below a sweep's store so that it can score them."""
 
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import Field, replace
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from plumbline.operators.errors import ConfigError
+from plumbline.operators.image_decoding import ImageLimits
 from plumbline.pipelines.base.cluster import ClusterConfig
-from plumbline.pipelines.base.storage import Place
+from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.base.tables import JSON_LINES, SEPARATORS
 from plumbline.pipelines.ingest.image_folders import Folder, list_images
 from plumbline.pipelines.ingest.image_tables import ENDINGS as TABLES
@@ -18,8 +19,7 @@ from plumbline.pipelines.ingest.shards import ShardReport
 from plumbline.pipelines.ingest.tars import ENDINGS as TARS
 from plumbline.pipelines.ingest.tars import find_tars, name_generators
 from plumbline.pipelines.ingest.typed_tables import open_table
-from plumbline.pipelines.plans.sweep_config import SweepConfig
-from plumbline.pipelines.sources.benchmark import ColumnsConfig
+from plumbline.pipelines.sources.benchmark import BenchmarkConfig, ColumnsConfig
 from plumbline.pipelines.sources.origins import count_suffixes
 from plumbline.pipelines.sources.shards import is_table
 
@@ -28,16 +28,38 @@ FOLDER = "ingested"
 """Of a store."""
 
 
-class Own(NamedTuple):
-    """A sweep over images that rows of their own tell the prompts of."""
+class TakingConfig(Protocol):
+    """What is asked of a configuration whose images are taken in."""
 
-    config: SweepConfig
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def store(self) -> str: ...
+    @property
+    def benchmark(self) -> BenchmarkConfig: ...
+    @property
+    def cluster(self) -> ClusterConfig: ...
+    @property
+    def storage(self) -> StorageConfig: ...
+    @property
+    def limits(self) -> ImageLimits: ...
+    @property
+    def max_failed(self) -> float: ...
+
+
+Taking = TypeVar("Taking", bound=TakingConfig)
+
+
+class Own(NamedTuple, Generic[Taking]):
+    """A configuration over images that rows of their own tell the prompts of."""
+
+    config: Taking
     ingested: Ingested | None
     """What was taken in for it, if that was needed."""
 
 
-def take_in(config: SweepConfig, report: ShardReport) -> Own:
-    """The sweep as it is, where its images are tables; or over what is made of its image files or its tars.
+def take_in(config: Taking, report: ShardReport) -> Own[Taking]:
+    """The configuration as it is, where its images are tables; or over what is made of its image files or its tars.
 
     Image files stay where they are, and the tables have their addresses; what is in a tar is copied.
     Raises ConfigError where nothing tells the prompts of the files.
@@ -70,7 +92,7 @@ def take_in(config: SweepConfig, report: ShardReport) -> Own:
     return Own(replace(config, benchmark=taken), ingested)
 
 
-def _by_ids(config: SweepConfig, place: Place, folder: Folder, report: ShardReport) -> Own:
+def _by_ids(config: Taking, place: Place, folder: Folder, report: ShardReport) -> Own[Taking]:
     """Image files that are named by the ids of the benchmark's prompts; tables are as they are."""
     if not folder.images or any(is_table(name, TABLES) for name in folder.names):
         return Own(config, None)
@@ -103,7 +125,7 @@ def _look(place: Place, folder: Folder, columns: InputColumnsConfig) -> TableIns
 
 
 def _input(
-    config: SweepConfig, place: Place, folder: Folder, inspection: TableInspection | None
+    config: TakingConfig, place: Place, folder: Folder, inspection: TableInspection | None
 ) -> dict[str, Any] | None:
     """As what images are taken in; None for what sweeps read themselves, Parquet of one generator or a folder each."""
     if inspection is not None:
@@ -126,7 +148,7 @@ def _input(
     )
 
 
-def _tars_name_generators(config: SweepConfig, place: Place) -> bool:
+def _tars_name_generators(config: TakingConfig, place: Place) -> bool:
     asked = _ingest_config(config, place, {"tars": place.url})
     return name_generators(find_tars(asked)[0], asked)
 
@@ -138,7 +160,7 @@ def _with_found_columns(columns: ColumnsConfig, inspection: TableInspection | No
     return replace(columns, image=inspection.image or columns.image, prompt=inspection.prompt or columns.prompt)
 
 
-def _ingest_config(config: SweepConfig, place: Place, given: dict[str, Any]) -> IngestConfig:
+def _ingest_config(config: TakingConfig, place: Place, given: dict[str, Any]) -> IngestConfig:
     benchmark = config.benchmark
     asked = [benchmark.prompts_from, benchmark.columns.generator, benchmark.images_inside]
     named = digest([place.url, *asked] if any(asked) else place.url)  # another way may tell other generators

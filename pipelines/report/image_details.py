@@ -159,15 +159,31 @@ def show_image(
 ) -> Made | RowError:
     """What is made of a pick's image, or why it cannot be shown; `edits` are the sources that prompts have."""
     place = next(iter(_find_places([pick], cells).get(pick.key, ())), None)
-    shard = originals.shards.get((pick.key.generator, place.shard)) if place is not None else None
-    if place is None or shard is None:
+    if place is None:
+        return RowError("missing_image", GONE)
+    return show_row(pick.key, pick.prompt_id, place.shard, place.row, originals, make, edits.get(pick.prompt_id, {}))
+
+
+def show_row(
+    key: ImageKey,
+    prompt_id: str,
+    shard_name: str,
+    row: int,
+    originals: Originals,
+    make: MakePicture[Made],
+    edit: Mapping[str, Any] = MappingProxyType({}),
+) -> Made | RowError:
+    """What is made of the image in a row of a generator's shard, or why it cannot be shown; `edit` as the prompt has
+    the sources of it.
+    """
+    shard = originals.shards.get((key.generator, shard_name))
+    if shard is None:
         return RowError("missing_image", GONE)
     try:
-        record = read_row(shard, place.row)
-        key = pick.key
-        if record is None or identify(record | {"prompt_id": pick.prompt_id}, key.generator).image_id != key.image_id:
+        record = read_row(shard, row)
+        if record is None or identify(record | {"prompt_id": prompt_id}, key.generator).image_id != key.image_id:
             return RowError("missing_image", "another image stands in its place; the file has changed since the run")
-        return make({**edits.get(pick.prompt_id, {}), **record}, originals.limits, originals.uris.read)
+        return make({**edit, **record}, originals.limits, originals.uris.read)
     except Exception as error:
         if not _is_unreadable(error):
             raise

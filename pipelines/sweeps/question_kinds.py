@@ -11,8 +11,9 @@ import pyarrow as pa
 
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.storage import StorageConfig
+from plumbline.pipelines.cells.question_cells import cell_states, questions_in, read_stored, scores_of
 from plumbline.pipelines.cells.runs import find_run, read_manifest
-from plumbline.pipelines.cells.store import Store, draft_path
+from plumbline.pipelines.cells.store import Store
 
 Kinds = Mapping[tuple[str, str], str | None]
 """By prompt_id and question_id, what a question asks about."""
@@ -70,8 +71,6 @@ def _levels(kind: str) -> list[tuple[int, str]]:
     return [(1, broad.strip()), (2, kind)] if dash else [(1, kind)]
 
 
-READ = ("cached", "committed", "draft")
-"""States of cells that hold a table."""
 SHARDS_KEPT = 64
 """Of whose questions the kinds are kept in memory."""
 
@@ -95,8 +94,7 @@ def pool_kinds(store: Store, run: str, metric: str) -> list[Pooled]:
     metrics = read_manifest(store, run_id)["metrics"]
     if metric not in metrics:
         raise ConfigError(f"of={metric}: run {run_id} has no such metric; it has {', '.join(metrics)}")
-    cells = store.read_table(f"runs/{run_id}/cells.parquet", ["path", "state"])
-    states = dict(zip(*(cells.column(name).to_pylist() for name in ("path", "state")), strict=True))
+    states = cell_states(store, run_id)
 
     @lru_cache(maxsize=SHARDS_KEPT)
     def kinds_of(path: str) -> Kinds:
@@ -105,31 +103,13 @@ def pool_kinds(store: Store, run: str, metric: str) -> list[Pooled]:
         return dict(zip(zip(prompts, questions, strict=True), kinds, strict=True))
 
     pool = KindPool()
-    for path in _scores_of(store, states, metric):
-        cell = store.read_cell(draft_path(path) if states[path] == "draft" else path)
-        pool.add(cell.table, _merged(map(kinds_of, _questions(cell.provenance["inputs"]))))
+    for path in scores_of(store, states, metric):
+        cell = read_stored(store, states, path)
+        pool.add(cell.table, _merged(map(kinds_of, questions_in(cell.provenance["inputs"]))))
     pooled = pool.pooled()
     if not pooled:
         raise ConfigError(f"of={metric}: its questions in run {run_id} have no kinds, or it has no scores")
     return pooled
-
-
-def _scores_of(store: Store, states: Mapping[str, str], metric: str) -> Iterator[str]:
-    """The scores cells of the metric; all of a folder are of the same."""
-    metric_of: dict[str, str] = {}
-    for path, state in states.items():
-        if not path.startswith("scores/") or state not in READ:
-            continue
-        folder = "/".join(path.split("/")[:2])
-        if folder not in metric_of:
-            table = store.read(path, draft=state == "draft", columns=["metric"])
-            metric_of |= {folder: str(table.column("metric")[0])} if len(table) else {}
-        if metric_of.get(folder) == metric:
-            yield path
-
-
-def _questions(inputs: Iterable[str]) -> list[str]:
-    return [path for path in inputs if path.startswith("questions/")]
 
 
 def _merged(kinds: Iterable[Kinds]) -> Kinds:

@@ -1,15 +1,13 @@
 """The pages of a store over HTTP: who may see them, what each address shows, and what a browser may do with them."""
 
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 from starlette.applications import Starlette
 from starlette.convertors import IntegerConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
-from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
@@ -24,8 +22,7 @@ from plumbline.operators.summary import OVERALL, part_of
 from plumbline.pipelines.base.storage import first_line
 from plumbline.pipelines.cells.runs import Run
 from plumbline.pipelines.report.trends import make_trends
-from plumbline.pipelines.serving.http_guards import guards
-from plumbline.pipelines.serving.listening import has_token
+from plumbline.pipelines.serving.page_guards import page_guards
 from plumbline.pipelines.viewing.browser import BrowsedRun, Browser, NoPicture, NotThere, pick_of
 from plumbline.pipelines.viewing.run_database import ORDERS, Score, WantedRows
 
@@ -36,14 +33,6 @@ MOST_OF_PROMPT = 600
 MOST_QUESTIONS = 100
 """Of one prompt and metric."""
 MOST_PAGES = 10**7
-HEADERS = {
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-store",
-}
-"""Of every answer that does not say otherwise."""
 Elements = Sequence[Mapping[str, Any]]
 
 
@@ -353,16 +342,6 @@ def make_app(browser: Browser, token: str | None, names: Sequence[str]) -> Starl
     """Every page of a store, for reading alone, for who asks by one of the server's names."""
     pages = Pages(browser)
 
-    async def guard(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
-        if token is not None and not has_token(token, request.headers.get("authorization", "")):
-            response: Response = PlainTextResponse("expected the token as the password", 401)
-            response.headers["WWW-Authenticate"] = 'Basic realm="plumbline"'
-        else:
-            response = await answer(request)
-        for header, value in {"Content-Security-Policy": view_policy(), **HEADERS}.items():
-            response.headers.setdefault(header, value)
-        return response
-
     register_url_convertor("row", RowConvertor())
     routes = {
         "/": pages.runs,
@@ -378,6 +357,6 @@ def make_app(browser: Browser, token: str | None, names: Sequence[str]) -> Starl
     }
     return Starlette(
         routes=[Route(path, page, methods=["GET"]) for path, page in routes.items()],
-        middleware=[Middleware(BaseHTTPMiddleware, dispatch=guard), *guards(names)],
+        middleware=page_guards(names, token, view_policy()),
         exception_handlers=dict.fromkeys((PlumblineError, OSError, HTTPException), pages.refuse),
     )

@@ -76,8 +76,8 @@ def read_version(place: Place, version: int) -> AskedVersion:
     """One version of a study; raises SourceError naming the file that is damaged."""
     design = place / version_path(version)
     try:
-        content = decode_json(read_text(design))
-    except (DamagedError, ValueError) as error:
+        content = decode_json(read_text(design))["design"]
+    except (DamagedError, ValueError, KeyError, TypeError) as error:
         raise SourceError(f"{design}: the study's design is damaged ({first_line(error)}); restore the file") from error
     return AskedVersion(version, content, read_tasks(place, version))
 
@@ -107,6 +107,7 @@ class AnswerReader:
         """By file, why it is not among the answers."""
         self._place = place / ANSWERS
         self._seen: set[str] = set()
+        self._taken: dict[AnswerKey, int] = {}
         self._last: dict[AnswerKey, Revision] = {}
         self._looking = Lock()
 
@@ -126,12 +127,21 @@ class AnswerReader:
     def add(self, kept: Revision) -> None:
         """Takes an answer that was just kept, or read."""
         key = key_of(kept.answer)
+        self.take(key, kept.revision)
         if key not in self._last or self._last[key].revision < kept.revision:
             self._last[key] = kept
+
+    def next_revision(self, key: AnswerKey) -> int:
+        """The first that has no file yet, not even a damaged one."""
+        return self._taken.get(key, -1) + 1
 
     def last(self, key: AnswerKey) -> Revision | None:
         """The last revision of an answer; None where there is none."""
         return self._last.get(key)
+
+    def take(self, key: AnswerKey, revision: int) -> None:
+        """Notes that a revision has a file, whatever is in it."""
+        self._taken[key] = max(revision, self._taken.get(key, -1))
 
     def all(self) -> list[Answer]:
         """The last revision of every answer, in the order of time."""
@@ -146,11 +156,12 @@ class AnswerReader:
         path = ANSWER_FILE.fullmatch(name)
         if path is None:
             return f"{place}: expected RATER/TASK.REPEAT.REVISION.json below {ANSWERS}; remove the file"
+        key, revision = AnswerKey(path["rater"], path["task_id"], int(path["repeat"])), int(path["revision"])
+        self.take(key, revision)
         try:
-            kept = read_revision(place, int(path["revision"]))
+            kept = read_revision(place, revision)
         except SourceError as error:
             return str(error)
-        key = AnswerKey(path["rater"], path["task_id"], int(path["repeat"]))
         if key != key_of(kept.answer):
             return f"{place}: holds the answer of {_words_of(key_of(kept.answer))}; {REMEDY}"
         return kept

@@ -1,0 +1,214 @@
+"""A study over HTTP: its pages, the tasks of each rater, their pictures, and the answers that come in."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+from urllib.parse import urlencode
+
+from pydantic import TypeAdapter, ValidationError
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from plumbline.operators.errors import PlumblineError, RowError
+from plumbline.operators.rating.answers import MOST_REPEATS, BadAnswer, rater_name
+from plumbline.operators.rating.tasks import Task
+from plumbline.operators.report.rendering import rating_policy, render_rating
+from plumbline.pipelines.base.storage import first_line
+from plumbline.pipelines.judging.releases.study import AnswerKey, Revision
+from plumbline.pipelines.rating.study import Given, RefusedAnswer, Study
+from plumbline.pipelines.serving.page_guards import page_guards
+
+MOST_AT_ONCE = 20
+"""Tasks that a page may ask for."""
+MOST_BODY = 65_536
+"""Bytes of an answer that is sent."""
+BODY_SECONDS = 30.0
+"""That it may take to arrive."""
+GONE = "a picture of this task has gone; whoever runs the study is told"
+"""What a rater is told, whom the picture's address would tell its generator."""
+_GIVEN = TypeAdapter(Given)
+
+
+class Pages:
+    """Answers every address of a study."""
+
+    def __init__(self, study: Study) -> None:
+        self.study = study
+
+    def start(self, request: Request) -> Response:
+        """Asks for the rater's name, or goes on with the one that the address has."""
+        if "rater" not in request.query_params:
+            return self._page("start")
+        return RedirectResponse("/rate?" + urlencode({"rater": _rater(request)}), 303)
+
+    def rate(self, request: Request) -> Response:
+        """The page that a rater works on."""
+        return self._page("task", _rater(request))
+
+    def progress(self, request: Request) -> Response:
+        """How far the study is, and what is left out of it."""
+        self.study.look()
+        answers, opened = self.study.answers, self.study.opened
+        counts = {"version": opened.version, "tasks": len(opened.tasks), "answers": len(answers.all())}
+        return JSONResponse(counts | {"gone": self.study.gone, "problems": answers.problems})
+
+    def _page(self, name: str, rater: str = "", problem: str = "", status: int = 200) -> Response:
+        content = {"title": "Rate images", "study": self.study.place.name, "rater": rater, "problem": problem}
+        return HTMLResponse(render_rating(name, content), status)
+
+    def tasks(self, request: Request) -> Response:
+        """What a rater is asked next."""
+        rater, count = _rater(request), _whole(request, "count", 3, MOST_AT_ONCE)
+        left = self.study.left_for(rater, count)
+        progress = left._asdict() | {"left_out": len(self.study.gone)}
+        progress.pop("turns")
+        return JSONResponse([self._shown(turn.task, rater, turn.repeat) | progress for turn in left.turns])
+
+    def task(self, request: Request) -> Response:
+        """A task with the last answer of a rater."""
+        self.study.look()
+        rater, repeat = _rater(request), _whole(request, "repeat", 0, MOST_REPEATS)
+        task = self._task(request)
+        last = self.study.answers.last(AnswerKey(rater, task.task_id, repeat))
+        kept = {"answer": None, "note": "", "revision": None} if last is None else _kept(last)
+        return JSONResponse(kept | self._shown(task, rater, repeat) | {"version": self.study.opened.version})
+
+    def _shown(self, task: Task, rater: str, repeat: int) -> dict[str, Any]:
+        """A task as its page needs it; nothing tells which generator made a picture, or whether the answer is known."""
+        sources = range(len(self.study.opened.pictures.sources(task)))
+        shown = self.study.shown(task, rater, repeat)
+        return {
+            "task_id": task.task_id,
+            "repeat": repeat,
+            "template": task.template,
+            "prompt": task.prompt,
+            "words": list(task.words),
+            "questions": [question._asdict() for question in task.questions],
+            "shown": shown,
+            "pictures": [f"/pictures/{task.task_id}/{place}" for place in shown],
+            "sources": [f"/sources/{task.task_id}/{number}" for number in sources],
+        }
+
+    def _task(self, request: Request) -> Task:
+        task = self.study.opened.tasks.get(request.path_params["task"])
+        return task if task is not None else _missing("there is no such task in the study's newest version")
+
+    def picture(self, request: Request) -> Response:
+        """A picture of a task."""
+        task, number = self._task(request), request.path_params["number"]
+        if number >= len(task.places):
+            _missing("the task has no such picture")
+        return _picture(self.study.opened.pictures.image(task, number))
+
+    def source(self, request: Request) -> Response:
+        """One of the pictures that those of a task were edited from."""
+        sources, number = self.study.opened.pictures.sources(self._task(request)), request.path_params["number"]
+        if number >= len(sources):
+            _missing("the task has no such source")
+        return _picture(sources[number])
+
+    async def answer(self, request: Request) -> Response:
+        """Keeps an answer."""
+        given = _given(await _body(request))
+        kept = await run_in_threadpool(self.study.keep, given)
+        return JSONResponse(_kept(kept.revision), 201 if kept.new else 200)
+
+    def refuse(self, request: Request, error: Exception) -> Response:
+        """What is wrong, in one line: where a person asked for a page, on the page that asks for a name."""
+        status, kept = 500, None
+        if isinstance(error, HTTPException):
+            status = error.status_code
+        elif isinstance(error, RefusedAnswer):
+            status, kept = error.status, error.kept
+        elif isinstance(error, BadAnswer):
+            status = 400
+        message = error.detail if isinstance(error, HTTPException) else first_line(error)
+        if request.url.path in ("/", "/rate"):
+            return self._page("start", problem=message, status=status)
+        return JSONResponse({"error": message} | ({} if kept is None else {"kept": _kept(kept)}), status)
+
+
+def _kept(kept: Revision) -> dict[str, Any]:
+    """What a rater is told of an answer that is kept."""
+    answer = kept.answer
+    named = ("version", "task_id", "repeat", "rater", "answer", "note", "seconds", "at")
+    return {name: getattr(answer, name) for name in named} | {"revision": kept.revision}
+
+
+def _picture(made: bytes | RowError) -> Response:
+    if isinstance(made, RowError):
+        _missing(GONE, 410)
+    return Response(made, media_type="image/webp", headers={"Cache-Control": "private, max-age=3600"})
+
+
+def _missing(message: str, status: int = 404) -> NoReturn:
+    raise HTTPException(status, message)
+
+
+def _rater(request: Request) -> str:
+    return rater_name(request.query_params.get("rater", ""))
+
+
+def _whole(request: Request, name: str, default: int, most: int) -> int:
+    given = request.query_params.get(name, str(default))
+    if not (given.isascii() and given.isdecimal()) or len(given) > 3 or int(given) > most:
+        _missing(f"{name}: expected a whole number up to {most}, got {given[:20]!r}", 400)
+    return int(given)
+
+
+async def _body(request: Request) -> bytes:
+    """The body of a request, of which no more is taken than an answer may have."""
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        _missing("expected an answer as application/json", 415)
+    body = b""
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > MOST_BODY:
+                    _missing(f"expected an answer of at most {MOST_BODY} bytes", 413)
+    except TimeoutError:
+        _missing(f"expected an answer within {BODY_SECONDS:g} seconds", 408)
+    except ClientDisconnect:
+        _missing("the client left", 400)
+    return body
+
+
+def _given(body: bytes) -> Given:
+    """The answer that a body has; raises BadAnswer."""
+    try:
+        given = _GIVEN.validate_json(body, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        field = ".".join(map(str, first["loc"])) or "the body"
+        raise BadAnswer(f"{field}: {first['msg']}") from error
+    if (name := rater_name(given.rater)) != given.rater:
+        raise BadAnswer(f"rater: expected {name!r}, got {given.rater!r}")
+    return given
+
+
+def make_app(study: Study, token: str | None, names: Sequence[str]) -> Starlette:
+    """Every address of a study, for who asks by one of the server's names."""
+    pages = Pages(study)
+    routes: Mapping[str, Callable[[Request], Response]] = {
+        "/": pages.start,
+        "/rate": pages.rate,
+        "/progress": pages.progress,
+        "/tasks": pages.tasks,
+        "/tasks/{task}": pages.task,
+        "/pictures/{task}/{number:int}": pages.picture,
+        "/sources/{task}/{number:int}": pages.source,
+        "/favicon.ico": lambda request: Response(status_code=204),
+    }
+    return Starlette(
+        routes=[
+            *(Route(path, page, methods=["GET"]) for path, page in routes.items()),
+            Route("/answers", pages.answer, methods=["POST"]),
+        ],
+        middleware=page_guards(names, token, rating_policy()),
+        exception_handlers=dict.fromkeys((PlumblineError, OSError, HTTPException), pages.refuse),
+    )
