@@ -23,7 +23,12 @@ COMMAND = Command(
 def main(config: RateConfig) -> int:
     """Serves until it is told to stop."""
     console = make_console()
-    rate(config, lambda study, address: say(console, f"study {study}: {address}"), lambda line: warn(console, line))
+
+    def ready(study: str, address: str) -> None:
+        say(console, f"study {study}: {address}")
+        say(console, f"progress, for whoever runs it: {address}/progress")
+
+    rate(config, ready, lambda line: warn(console, line))
     return 0
 
 

@@ -26,6 +26,11 @@ class Gold(NamedTuple):
     where: str
     """The file and row."""
 
+    @property
+    def names(self) -> set[str]:
+        """The ids that say of which prompt it is: the prompt's or an image's."""
+        return {name for name in (self.prompt_id, *(image_id for _, image_id in self.images)) if name is not None}
+
     def is_of(self, task: Task) -> bool:
         """Whether this is what a task asks."""
         if task.template != self.template or self.prompt_id not in (None, task.prompt_id):
@@ -39,11 +44,11 @@ class Gold(NamedTuple):
 
 def read_gold(row: Mapping[str, Any], where: str) -> Gold:
     """The gold question of a row; raises SourceError naming what is missing or wrong in it."""
-    given = {name: None if (value := row.get(name)) in (None, "") else value for name in COLUMNS}
+    given = {name: None if row.get(name) in (None, "") else str(row[name]) for name in COLUMNS[:-1]}
     template = TEMPLATES.get(str(given["template"]))
     if template is None:
         raise SourceError(f"{where}: template: expected one of {', '.join(TEMPLATES)}, got {given['template']!r}")
-    answer = _answer_of(given["answer"])
+    answer = _answer_of(row.get("answer"))
     if (problem := what_is_wrong(template, answer)) is not None:
         raise SourceError(f"{where}: {problem}")
     images = [(given[f"generator{side}"], given[f"image_id{side}"]) for side in ("", "_b")[: template.images]]

@@ -1,7 +1,7 @@
 """Answers of people as numbers: one for each answer, and one for each thing that it says something of."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -123,12 +123,6 @@ def pairs_rated(study: Rated, template: str) -> pd.DataFrame:
         frame = pd.DataFrame(rows, columns=["prompt_id", "generator", "score"])
         generators = sorted(frame["generator"].unique())
         return pair_differences(by_generator(frame).reindex(index=prompts, columns=generators))
-    frame = pd.DataFrame(list(_turned(rows)), columns=["prompt_id", "pair", "score"])
-    wide = frame.groupby(["pair", "prompt_id"])["score"].mean().unstack("pair").reindex(index=prompts)
-    return wide.set_axis(pd.MultiIndex.from_tuples(wide.columns), axis=1)
-
-
-def _turned(rows: Sequence[tuple[Any, ...]]) -> Iterator[tuple[str, tuple[str, str], float]]:
-    """Choices with their generators in the order of their names."""
-    for prompt, a, b, score in rows:
-        yield (prompt, (a, b), score) if a < b else (prompt, (b, a), -score)
+    turned = [(prompt, a, b, score) if a < b else (prompt, b, a, -score) for prompt, a, b, score in rows]
+    frame = pd.DataFrame(turned, columns=["prompt_id", "a", "b", "score"])
+    return frame.groupby(["prompt_id", "a", "b"])["score"].mean().unstack(["a", "b"]).reindex(index=prompts)

@@ -34,25 +34,40 @@ class Look(NamedTuple):
     """Whether nothing more is asked: every pair is told apart, and the study stops there."""
 
 
+class Beside(NamedTuple):
+    """A metric's scores that stand beside what people say."""
+
+    metric: str
+    scores: pd.DataFrame
+    """Prompts x generators, more being better."""
+
+
+class QueueOptions(NamedTuple):
+    """What a queue does besides asking everything in a seeded order."""
+
+    order: Order = "seeded"
+    """`labels` asks first what tells generators apart soonest."""
+    stops: bool = False
+    """Whether nothing more is asked where every pair is told apart."""
+    telling: Telling = Telling()
+    beside: Beside | None = None
+
+
+SEEDED = QueueOptions()
+
+
 class Queue:
     """The tasks of a study in the order in which they are asked, as far as the answers so far decide it."""
 
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        sequencing: Sequencing,
-        *,
-        order: Order = "seeded",
-        stops: bool = False,
-        telling: Telling | None = None,
-        scores: pd.DataFrame | None = None,
-    ) -> None:
-        self.tasks, self.sequencing = tasks, sequencing
-        self.telling = telling or Telling()
-        self._order, self._stops, self._scores = order, stops, scores
+    def __init__(self, tasks: Sequence[Task], sequencing: Sequencing, options: QueueOptions = SEEDED) -> None:
+        self.tasks, self.sequencing, self.options = tasks, sequencing, options
         self._rounds = rounds_of(tasks, sequencing.seed)
         self._look: Look | None = None
         self._looking = Lock()
+
+    def only(self, tasks: Sequence[Task]) -> "Queue":
+        """The queue of some of the tasks."""
+        return Queue(tasks, self.sequencing, self.options)
 
     def next(self, answers: Sequence[Answer], rater: str, count: int) -> list[Turn]:
         """What a rater is asked next; nothing where the rater or the study is done."""
@@ -73,15 +88,16 @@ class Queue:
             return last
 
     def _rounds_now(self, answers: Sequence[Answer]) -> Sequence[Sequence[Task]]:
-        if self._order == "seeded":
+        if self.options.order == "seeded":
             return self._rounds
         look = self.look(answers)
         return () if look.finished else look.rounds
 
     def _looked(self, answers: Sequence[Answer]) -> Look:
         study = rated(answers, self.tasks)
-        pairs = pairs_so_far(study, self._scores, self.telling)
+        beside, telling = self.options.beside, self.options.telling
+        pairs = pairs_so_far(study, None if beside is None else beside.scores, telling)
         begun = set(study.answers["task_id"])
-        urgent = urgent_tasks(self.tasks, pairs, self._rounds, begun, self.telling.chance)
-        finished = self._order == "labels" and self._stops and all_decided(pairs)
+        urgent = urgent_tasks(self.tasks, pairs, self._rounds, begun, telling.chance)
+        finished = self.options.order == "labels" and self.options.stops and all_decided(pairs)
         return Look(len(answers), study, pairs, put_first(self._rounds, urgent), finished)

@@ -31,7 +31,7 @@ FILE_POLICY = (
 MOST_IN_CSV = 400_000
 """Characters of the CSV that the page holds; a longer one it holds without the means at the skills."""
 TEMPLATES = Path(__file__).parent / "templates"
-RATING_SCRIPTS = ("report.js", "rate.js")
+RATING_SCRIPTS = ("report.js", "rate.js", "rate_progress.js")
 MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*_{}[]<>|#~"} | {"\n": " ", "\r": " "})
 """What Markdown shows as it is where a backslash is before it."""
 FROM_THE_RIGHT = r"\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\U00010800-\U00010fff\U0001e800-\U0001efff"
@@ -85,7 +85,7 @@ def view_policy() -> str:
 
 
 def render_rating(name: str, content: Mapping[str, Any]) -> str:
-    """A page of a study as HTML: `start` asks for a name, `task` shows what is rated, one task after the other."""
+    """A page of a study as HTML: `start` asks for a name, `task` shows what is rated, `progress` how far it is."""
     style = _assets("report.css", "view.css", "rate.css")
     return _fill(f"rate_{name}.html.j2", style, _assets(*RATING_SCRIPTS), rating_policy(), content)
 

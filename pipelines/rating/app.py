@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from plumbline.operators.errors import PlumblineError, RowError
 from plumbline.operators.rating.answers import MOST_REPEATS, BadAnswer, rater_name
+from plumbline.operators.rating.progress_page import progress_page
 from plumbline.operators.rating.tasks import Task
 from plumbline.operators.report.rendering import rating_policy, render_rating
 from plumbline.pipelines.base.storage import first_line
@@ -26,6 +27,8 @@ MOST_AT_ONCE = 20
 """Tasks that a page may ask for."""
 MOST_BODY = 65_536
 """Bytes of an answer that is sent."""
+REFRESH_SECONDS = 10
+"""After which the page of a study's progress asks for itself again."""
 BODY_SECONDS = 30.0
 """That it may take to arrive."""
 GONE = "a picture of this task has gone; whoever runs the study is told"
@@ -38,6 +41,8 @@ class Pages:
 
     def __init__(self, study: Study) -> None:
         self.study = study
+        self._progress_of: object = None
+        self._progress: dict[str, Any] = {}
 
     def start(self, request: Request) -> Response:
         """Asks for the rater's name, or goes on with the one that the address has."""
@@ -52,13 +57,18 @@ class Pages:
     def progress(self, request: Request) -> Response:
         """How far the study is, and what is left out of it."""
         self.study.look()
-        answers, opened = self.study.answers, self.study.opened
-        counts = {"version": opened.version, "tasks": len(opened.tasks), "answers": len(answers.all())}
-        return JSONResponse(counts | {"gone": self.study.gone, "problems": answers.problems})
+        queue, answers = self.study.opened.queue, self.study.answers.all()
+        state = queue, len(answers), max((answer.at for answer in answers), default="")
+        if state != self._progress_of:
+            self._progress = progress_page(queue, answers)
+            self._progress_of = state
+        left_out = [f"task {task_id}: left out, a picture has gone: {why}" for task_id, why in self.study.gone.items()]
+        problems = [*self.study.answers.problems.values(), *left_out]
+        return self._page("progress", seconds=REFRESH_SECONDS, problems=problems, **self._progress)
 
-    def _page(self, name: str, rater: str = "", problem: str = "", status: int = 200) -> Response:
-        content = {"title": "Rate images", "study": self.study.place.name, "rater": rater, "problem": problem}
-        return HTMLResponse(render_rating(name, content), status)
+    def _page(self, name: str, rater: str = "", problem: str = "", status: int = 200, **content: Any) -> Response:
+        common = {"title": "Rate images", "study": self.study.place.name, "rater": rater, "problem": problem}
+        return HTMLResponse(render_rating(name, common | content), status)
 
     def tasks(self, request: Request) -> Response:
         """What a rater is asked next."""

@@ -13,6 +13,8 @@ import pyarrow as pa
 from plumbline.operators.errors import ConfigError, SourceError, suggest
 from plumbline.operators.image_decoding import ImageLimits
 from plumbline.operators.image_rows import identify, image_records
+from plumbline.operators.rating.gold import COLUMNS as GOLD_COLUMNS
+from plumbline.operators.rating.gold import Gold, read_gold, with_gold
 from plumbline.operators.rating.tasks import ImagePlace, Task, TaskQuestion, task_id_of
 from plumbline.operators.rating.templates import TEMPLATES, Template
 from plumbline.operators.sentences import plural
@@ -23,6 +25,7 @@ from plumbline.pipelines.cells.runs import find_run, read_manifest
 from plumbline.pipelines.cells.store import open_existing_store
 from plumbline.pipelines.ingest.score_input import take_in
 from plumbline.pipelines.judging.releases.release import words_in
+from plumbline.pipelines.judging.releases.sheets import read_sheet
 from plumbline.pipelines.rating.rate_config import RateConfig
 from plumbline.pipelines.report.finished_run import Originals, find_originals
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS, BenchmarkConfig
@@ -44,6 +47,8 @@ class Design:
     """All of them where empty."""
     pictures: int | None
     questions: str | None
+    gold: str | None = None
+    """Where the table of gold questions is."""
     seed: int
     store: str
     sources: Mapping[str, Any]
@@ -89,8 +94,10 @@ def make_design(config: RateConfig, own: Mapping[str, Any] | None) -> Design:
 
     Raises ConfigError where there is no such run, or no images.
     """
-    given = {name: getattr(config, name) for name in ("templates", "generators", "pictures", "questions", "seed")}
-    usual = {"templates": ("likert",), "generators": (), "pictures": None, "questions": None, "seed": 0}
+    usual = {"templates": ("likert",), "generators": (), "pictures": None, "questions": None, "gold": None, "seed": 0}
+    given = {name: getattr(config, name) for name in usual}
+    if config.gold is not None:
+        given["gold"] = config.storage.locate(config.gold).url
     known = usual | {name: (own or {}).get(name, value) for name, value in usual.items()}
     chosen = {name: value if value is not None else known[name] for name, value in given.items()}
     if own is not None and config.run is None and config.images is None:
@@ -142,19 +149,30 @@ def make_tasks(design: Design, originals: Originals, storage: StorageConfig) -> 
         if image.prompt_id in texts:
             of_prompt.setdefault(image.prompt_id, {}).setdefault(image.generator, []).append(image)
     drawn = sorted(of_prompt, key=lambda prompt_id: _draw(design.seed, prompt_id))[: design.pictures]
+    gold = [] if design.gold is None else _gold(storage.locate(design.gold))
+    named = {name for one in gold for name in one.names}
+    known = dict.fromkeys(image.prompt_id for image in images if named & {image.prompt_id, image.image_id})
     asked = _Questions({}, []) if "questions" not in design.templates else _questions(design, storage)
     tasks = [
         task
-        for prompt_id in drawn
+        for prompt_id in dict.fromkeys([*drawn, *(prompt for prompt in known if prompt in of_prompt)])
         for template in map(TEMPLATES.__getitem__, design.templates)
         for task in _tasks_of(template, texts[prompt_id], of_prompt[prompt_id], asked.of_prompt.get(prompt_id, ()))
     ]
+    kept = set(drawn)
+    tasks = [task for task in with_gold(tasks, gold) if task.gold is not None or task.prompt_id in kept]
     for template in design.templates:
         if not any(task.template == template for task in tasks):
             raise ConfigError(f"templates: {template} has nothing to ask of {_named(design)}; {_lack(template, drawn)}")
     left_out = sum(image.prompt_id not in texts for image in images)
     notes = [f"left out {plural(left_out, 'image')} whose prompt has no text"] if left_out else []
     return DesignedTasks(tasks, [*notes, *asked.notes])
+
+
+def _gold(place: Place) -> list[Gold]:
+    """The gold questions of a table; raises SourceError naming a row that is none."""
+    sheet = read_sheet(place).require(("template", "answer"), f"a gold question has {', '.join(GOLD_COLUMNS)}")
+    return [read_gold(row, sheet.where(place)) for place, row in enumerate(sheet.table.to_pylist())]
 
 
 def _lack(template: str, prompts: Sequence[str]) -> str:

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from plumbline.operators.bounds import Checked, Positive, Share
+from plumbline.operators.bounds import Checked, Positive, Probability, Share
 from plumbline.operators.errors import ConfigError, check_known
+from plumbline.operators.rating.queue import Order
 from plumbline.operators.rating.templates import TEMPLATES
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.serving.listening import check_address
@@ -38,8 +39,23 @@ class RateConfig(Checked):
     raters: Positive = 3
     """Answers wanted to each task, each by another rater."""
     repeats: Share = 0.05
-    """Share of what a rater is asked that the rater has answered before, which shows how far a rater agrees with
-    himself or herself."""
+    """Share of what a rater is asked that the rater has answered before, at least 20 tasks ago, which shows how far a
+    rater agrees with himself or herself."""
+    gold: str | None = None
+    """A table (CSV, Parquet) of tasks whose right answer is known: template, prompt_id and generator, or image_id,
+    answer. Each rater gets them among the others, and they are no ratings. Null is as the study has it."""
+    queue: Order = "seeded"
+    """What is asked first: `seeded` asks in random order; `labels` first asks what tells generators apart soonest, as
+    jobs.labels does."""
+    stop: bool = False
+    """Whether the study ends where every pair of generators is told apart; with queue=labels."""
+    metrics: tuple[str, ...] = ()
+    """The one of the run whose scores stand beside what people say, as [vqascore]; where it is left out the first for
+    queue=labels, else none."""
+    alpha: Probability = 0.05
+    """The probability of error of all intervals together, which share it evenly, however often one looks."""
+    chance: Probability = 0.8
+    """With which the answers that are asked for show a difference, if it is what it seems."""
     host: str = "127.0.0.1"
     """Where it listens; a host that others reach needs a token."""
     hosts: tuple[str, ...] = ()
@@ -58,5 +74,11 @@ class RateConfig(Checked):
             check_known("templates", name, TEMPLATES)
         if self.templates == ():
             raise ConfigError(f"templates: expected some of {', '.join(TEMPLATES)}, got none")
+        if len(self.metrics) > 1:
+            raise ConfigError(
+                f"metrics: expected one, got {', '.join(self.metrics)}; name it, as in metrics=[vqascore]"
+            )
+        if self.stop and self.queue != "labels":
+            raise ConfigError("stop: only queue=labels knows when to; set it too, or leave stop out")
         if self.run is not None and self.images is not None:
             raise ConfigError(f"run: expected a run or images, got {self.run!r} beside images={self.images}; name one")

@@ -24,7 +24,7 @@ from plumbline.operators.rating.answers import (
     Version,
     encode_answer,
 )
-from plumbline.operators.rating.order import Sequencing, Turn, shown_order
+from plumbline.operators.rating.order import Turn, shown_order
 from plumbline.operators.rating.queue import Queue
 from plumbline.operators.rating.tasks import Task, task_table
 from plumbline.operators.rating.templates import TEMPLATES, what_is_wrong
@@ -47,11 +47,12 @@ from plumbline.pipelines.judging.releases.study import (
 from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.rating.designs import Design, make_design, make_tasks, open_originals, study_place
 from plumbline.pipelines.rating.pictures import Pictures
+from plumbline.pipelines.rating.queue import open_queue
 from plumbline.pipelines.rating.rate_config import RateConfig
 
 MARK = "study.json"
 """By which a folder is a study's, and its server is known to honour create-only writes."""
-DECIDING = ("templates", "run", "images", "generators", "pictures", "questions", "seed")
+DECIDING = ("templates", "run", "images", "generators", "pictures", "questions", "gold", "seed")
 """Keys of the configuration that decide what is asked."""
 LOOK_SECONDS = 1.0
 """After which the study's folder is listed again for what other servers kept."""
@@ -132,10 +133,9 @@ class Study:
 
     def _open(self, version: AskedVersion) -> Opened:
         design = read_config(version.design, Design)
-        sequencing = Sequencing(design.seed, self._config.raters, self._config.repeats)
         pictures = Pictures(open_originals(design, self.place.storage))
         tasks = {task.task_id: task for task in version.tasks}
-        return Opened(version.version, tasks, pictures, Queue(version.tasks, sequencing))
+        return Opened(version.version, tasks, pictures, open_queue(version.tasks, design, self._config))
 
     @property
     def opened(self) -> Opened:
@@ -179,7 +179,7 @@ class Study:
             if self._opened.version == opened.version and task.task_id not in self.gone:
                 self.gone[task.task_id] = problem
                 left = [other for other in opened.tasks.values() if other.task_id not in self.gone]
-                self._opened = self._opened._replace(queue=Queue(left, opened.queue.sequencing))
+                self._opened = self._opened._replace(queue=opened.queue.only(left))
                 self._report(f"task {task.task_id} is left out, a picture has gone: {problem}")
         return True
 

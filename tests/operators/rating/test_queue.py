@@ -6,11 +6,12 @@ import numpy as np
 
 from plumbline.operators.rating.answers import Answer
 from plumbline.operators.rating.order import Sequencing, Turn
-from plumbline.operators.rating.queue import Queue
+from plumbline.operators.rating.queue import Queue, QueueOptions
 from plumbline.operators.rating.tasks import Task
 from tests.operators.rating.simulated import answer_to, likert_tasks
 
 MEANS = {"best": 4.4, "close": 2.1, "last": 2.0}
+LABELS = QueueOptions("labels")
 SEQUENCING = Sequencing(seed=0, raters=1, repeats=0.0)
 
 
@@ -32,7 +33,7 @@ def generators(turns: list[Turn]) -> Counter[str]:
 def test_what_is_told_apart_is_asked_last_and_by_the_seed_alone_it_is_not() -> None:
     tasks = likert_tasks(60, ("best", "close", "last"))
     answers: list[Answer] = []
-    queue = Queue(tasks, SEQUENCING, order="labels")
+    queue = Queue(tasks, SEQUENCING, LABELS)
     assert generators(rate(queue, answers, 72)).keys() == MEANS.keys()
     assert [pair.better for pair in queue.look(answers, growth=0).pairs["likert"]] == ["best", "best", None]
     later = rate(queue, answers, 40)
@@ -44,7 +45,7 @@ def test_what_is_told_apart_is_asked_last_and_by_the_seed_alone_it_is_not() -> N
 
 def test_it_stops_where_every_pair_is_told_apart_if_it_is_to() -> None:
     tasks = likert_tasks(60, ("best", "last"))
-    stopping, going_on = (Queue(tasks, SEQUENCING, order="labels", stops=stops) for stops in (True, False))
+    stopping, going_on = (Queue(tasks, SEQUENCING, LABELS._replace(stops=stops)) for stops in (True, False))
     answers: list[Answer] = []
     assert 24 <= len(rate(stopping, answers, 500)) < 60, "12 prompts of two generators are the fewest"
     assert stopping.look(answers).finished and stopping.left(answers, "bob") == []
@@ -54,7 +55,7 @@ def test_it_stops_where_every_pair_is_told_apart_if_it_is_to() -> None:
 
 def test_pairs_are_not_looked_at_again_at_every_answer() -> None:
     tasks: list[Task] = likert_tasks(60, ("best", "last"))
-    queue = Queue(tasks, SEQUENCING, order="labels")
+    queue = Queue(tasks, SEQUENCING, LABELS)
     answers: list[Answer] = []
     rate(queue, answers, 20)
     assert queue.look(answers).answers == 16 and queue.look(answers, growth=0).answers == 20

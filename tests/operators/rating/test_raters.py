@@ -110,6 +110,8 @@ def test_pairs_are_rated_by_the_difference_of_images_or_by_the_choice_between_th
     assert pairs_rated(study, "likert")["a", "b"].to_dict() == {"p1": -2.5}
     by_vote = pairs_rated(study, "vote")["a", "b"]
     assert by_vote["p1"] == -0.5 and np.isnan(by_vote["p2"])
+    of_gold = [replace(task, gold="a") for task in votes]
+    assert pairs_rated(rated(answers, of_gold), "vote").empty, "gold questions tell nothing of generators"
 
 
 def test_alpha_is_ordinal_of_grades_and_nominal_of_words_with_an_interval_over_prompts() -> None:

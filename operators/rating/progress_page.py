@@ -1,0 +1,63 @@
+"""What the page of a study's progress says."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from plumbline.operators.judging.label_plan import shown_pair
+from plumbline.operators.rating.answers import Answer
+from plumbline.operators.rating.progress import PairProgress, TemplateProgress, pair_progress, template_progress
+from plumbline.operators.rating.queue import Look, Queue
+from plumbline.operators.rating.raters import agreement, judge_raters
+from plumbline.operators.sentences import count, number, plural
+from plumbline.operators.statistics.options import Sampling
+
+SAMPLING = Sampling()
+
+
+class ShownProgress(NamedTuple):
+    """A pair of generators as the page shows it."""
+
+    template: str
+    row: Sequence[str]
+    """As jobs.labels shows it."""
+    minutes: float
+
+
+def progress_page(queue: Queue, answers: Sequence[Answer]) -> dict[str, Any]:
+    """The page's content, of all answers with repeats and gold questions."""
+    look = queue.look(answers, growth=0)
+    raters, telling, beside = queue.sequencing.raters, queue.options.telling, queue.options.beside
+    templates = template_progress(look.study, raters)
+    pairs = pair_progress(look.pairs, templates, raters, telling)
+    return {
+        "answers": len(answers),
+        "standing": standing(look, templates, pairs),
+        "templates": templates,
+        "agreement": {one.template: one for one in agreement(look.study, SAMPLING)},
+        "pairs": [ShownProgress(one.template, shown_pair(one.pair, telling.chance), one.minutes) for one in pairs],
+        "alpha": telling.alpha,
+        "metric": None if beside is None else beside.metric,
+        "raters": judge_raters(look.study, answers),
+    }
+
+
+def standing(look: Look, templates: Sequence[TemplateProgress], pairs: Sequence[PairProgress]) -> str:
+    """How far the study has come, in a sentence or two."""
+    given, wanted = (sum(getattr(one, name) for one in templates) for name in ("given", "wanted"))
+    there = f"{count(given)} of {plural(wanted, 'answer')} are there"
+    if look.finished:
+        return f"Every pair of generators is told apart, and the study is done: {there}."
+    if not pairs:
+        return f"{there[0].upper()}{there[1:]}."
+    told = sum(one.pair.better is not None for one in pairs)
+    return f"{told} of {plural(len(pairs), 'pair')} told apart; {there}.{_next(pairs)}"
+
+
+def _next(pairs: Sequence[PairProgress]) -> str:
+    """Which pair is told apart next, and what that takes."""
+    able = [one for one in pairs if one.prompts and one.minutes == one.minutes]
+    if not able:
+        return ""
+    soonest = min(able, key=lambda one: one.minutes)
+    takes = f"{plural(soonest.prompts or 0, 'further prompt')}, {number(soonest.minutes, 0)} minutes of rating"
+    return f" Next, if they differ as it seems, {soonest.pair.a} and {soonest.pair.b} by {soonest.template}: {takes}."
