@@ -112,6 +112,7 @@ REMEDIES: Mapping[str, str] = {
     "no_edit_kind": "name the column of kinds by benchmark.prompt_columns.skills, or set the metric's edit_kind",
     "no_likelihood": "use a model whose weights run here, or choices of one token",
     "no_questions": "look at the prompt's questions; lower the metric's threshold or switch its filter off",
+    "no_track": "name the column of tracks by benchmark.prompt_columns.skills, or set the metric's track",
     "no_text_wanted": "put the wanted words in double quotes or in a column, or leave the prompt out",
     "unknown_script": "only Latin and Chinese words are compared; leave the prompt out",
     "not_computed": "run without retry_failed=true",

@@ -156,6 +156,14 @@ def write_tiif_bench(folder: Path, count: int = 4) -> Path:
     return folder
 
 
+def write_prism_bench(folder: Path) -> Path:
+    """Two prompts of each track, of which one says nothing."""
+    folder.mkdir(parents=True)
+    for track in ("affection", "composition", "entity", "imagination", "long_text", "style", "text_rendering"):
+        (folder / f"{track}.jsonl").write_text(json.dumps({"prompt": f"a {track}"}) + '\n{"prompt": ""}\n')
+    return folder
+
+
 WRITTEN: Mapping[str, tuple[str, Callable[[Path], Path]]] = {
     "dpg_bench": ("q.csv", write_propositions),
     "dsg_1k": ("q.csv", write_propositions),

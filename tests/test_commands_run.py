@@ -25,7 +25,7 @@ REFERENCE = Path(os.environ.get("REFERENCE_DATA", "none"))
 NOT_HERE = {
     r"\.\.\.": "leaves out what every reader has of their own",
     r"models=released|cluster=gpu|num_gpus|model=clip_flant5_xl": "the released checkpoints, and mostly a GPU",
-    r"^convert |seetrue|DSG|wording=|imagenhub|genai_arena|gedit|imgedit": "a release that has to be fetched",
+    r"^convert |seetrue|DSG|wording=|imagenhub|genai_arena|gedit|imgedit|qwen_image": "a release that is to be fetched",
     r"models\.(ocr|vlm)=": "a released reader or judge",
     r"signs\.csv|longtext_bench|oneig_text|cvtg_2k|metric=\[text\]": "signs with the words that they want",
     r"tagging=llm|generation=llm|build/smollm2|data/mine": "a language model that follows instructions (make vllm)",

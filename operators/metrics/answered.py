@@ -129,9 +129,11 @@ def _mean_element(images: Sequence[Element]) -> Element:
 
 
 def _mean_ratings(images: Sequence[Sequence[Rating]]) -> tuple[Rating, ...]:
-    """Each rating's mean over the images."""
-    together = zip(*images, strict=True)
-    return tuple(Rating(each[0].name, math.fsum(one.value for one in each) / len(each)) for each in together)
+    """Each rating's mean over the images that have it."""
+    given: dict[str, list[float]] = {}
+    for rating in (rating for image in images for rating in image):
+        given.setdefault(rating.name, []).append(rating.value)
+    return tuple(Rating(name, math.fsum(numbers) / len(numbers)) for name, numbers in given.items())
 
 
 def _each_rationale(rationales: Sequence[str], each: str) -> str:

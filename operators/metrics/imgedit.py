@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from plumbline.operators.errors import RowError
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Scored
-from plumbline.operators.metrics.judged import InspectedConfig, Scale, Verdict, fill, ratings_of
+from plumbline.operators.metrics.judged import InspectedConfig, Scale, Verdict, fill, named_kind, ratings_of
 from plumbline.operators.metrics.metric import Evidence, Expected, View
 from plumbline.operators.metrics.writing import Writing, WrittenQuestion
 
@@ -66,12 +66,10 @@ class ImgEditConfig(InspectedConfig):
     ) -> Writing[Verdict | RowError]:
         """One verdict on an edit of the kind that is among the skills."""
         kinds = read_kinds(self.template_text(KINDS))
-        wanted = [skill.casefold() for skill in skills] if self.edit_kind is None else [self.edit_kind]
-        named = [kinds[name] for name in dict.fromkeys(wanted) if name in kinds]
-        if len(named) != 1:
+        one = named_kind(kinds, skills, self.edit_kind)
+        if one is None:
             found = ", ".join(map(repr, skills)) or "none"
             return RowError("no_edit_kind", NO_KIND.format(kinds=", ".join(kinds), found=found))
-        (one,) = named
         parts = {"instruction": parsing.one_line(prompt), "task": one.task, "respects": one.respects}
         return (yield from self.verdict(fill(self.template_text(INSPECT), **parts), one.scales))
 

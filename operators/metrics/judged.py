@@ -10,7 +10,7 @@ from plumbline.operators.bounds import NotNegative, Positive
 from plumbline.operators.errors import ConfigError, RowError
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Rating
-from plumbline.operators.metrics.reply_forms import Replies, integer, record, string
+from plumbline.operators.metrics.reply_forms import Replies, Schema, integer, one_of, record, string
 from plumbline.operators.metrics.worded import Worded
 from plumbline.operators.metrics.writer import digest
 from plumbline.operators.metrics.writing import ReplySampling, UnreadableReply, Writing, ask, read_each
@@ -31,6 +31,7 @@ MOST_OBJECTS = 20
 """Braces of a reply at which an object may begin."""
 _NUMBER = r"(-?\d+(?:\.\d+)?)(?: ?(?:/|out of) ?(\d+))?"
 _NUMBER_LINE = re.compile(rf"(?:\W*[A-Za-z][\w -]{{0,40}}[:=] ?)?\W*{_NUMBER}\W*")
+NOT_APPLICABLE = "N/A"
 
 
 class Scale(NamedTuple):
@@ -40,6 +41,8 @@ class Scale(NamedTuple):
     """What it rates: a key of the reply, and of the verdict's ratings."""
     low: int
     high: int
+    optional: bool = False
+    """Whether a judge may say N/A in its place, and the verdict then lacks it."""
 
 
 class Asked(NamedTuple):
@@ -154,10 +157,10 @@ class JudgedConfig(Worded):
         """The program of one verdict: `text` says what is to be judged, the form is put below it."""
         return (yield from ask(self.verdict_request(text, scales), self.verdict_reader(scales, check), again=AGAIN))
 
-    def verdicts(self, asked: Sequence[Asked]) -> Writing[Verdict]:
+    def verdicts(self, asked: Sequence[Asked], check: Check = accept) -> Writing[Verdict]:
         """The program of one verdict of several replies, to questions that are asked side by side."""
         requests = [self.verdict_request(one.text, one.scales)._replace(view=one.view) for one in asked]
-        read = yield from read_each(requests, [self.verdict_reader(one.scales) for one in asked], again=AGAIN)
+        read = yield from read_each(requests, [self.verdict_reader(one.scales, check) for one in asked], again=AGAIN)
         for verdict in read:
             if isinstance(verdict, UnreadableReply):
                 raise verdict
@@ -205,16 +208,25 @@ class InspectedConfig(JudgedConfig):
 
 def form_text(replies: Replies, scales: Sequence[Scale]) -> str:
     """The form in words."""
-    members = [f'"{scale.name}": <integer from {scale.low} to {scale.high}>' for scale in scales]
+    members = [f'"{scale.name}": <integer from {scale.low} to {scale.high}{_or_nothing(scale)}>' for scale in scales]
     shown = "{" + ", ".join([*members, '"rationale": "<explanation>"']) + "}"
-    lines = " and ".join(f"the number for {scale.name} ({scale.low} to {scale.high})" for scale in scales)
-    return FORMS[replies].format(form=shown, lines=lines)
+    told = (f"the number for {scale.name} ({scale.low} to {scale.high}{_or_nothing(scale)})" for scale in scales)
+    return FORMS[replies].format(form=shown, lines=" and ".join(told))
+
+
+def _or_nothing(scale: Scale) -> str:
+    return f', or "{NOT_APPLICABLE}"' if scale.optional else ""
 
 
 def schema_of(scales: Sequence[Scale]) -> str:
     """The JSON schema of a verdict, as text."""
-    numbers = {scale.name: integer(scale.high, scale.low) for scale in scales}
+    numbers = {scale.name: _number_schema(scale) for scale in scales}
     return json.dumps(record(**numbers, rationale=string(LONGEST_RATIONALE)))
+
+
+def _number_schema(scale: Scale) -> Schema:
+    number = integer(scale.high, scale.low)
+    return {"anyOf": [number, one_of([NOT_APPLICABLE])]} if scale.optional else number
 
 
 def read_object(reply: str, scales: Sequence[Scale]) -> Verdict:
@@ -223,11 +235,11 @@ def read_object(reply: str, scales: Sequence[Scale]) -> Verdict:
     for found in _objects(parsing.plain(reply)):
         by_key = {parsing.key(name): value for name, value in found.items()}
         try:
-            ratings = tuple(_rating(scale, by_key.get(parsing.key(scale.name))) for scale in scales)
+            read = [_rating(scale, by_key.get(parsing.key(scale.name))) for scale in scales]
         except UnreadableReply as error:
             problem = str(error)
             continue
-        return Verdict(ratings, _kept(by_key.get("rationale")))
+        return Verdict(_given(read), _kept(by_key.get("rationale")))
     raise UnreadableReply(problem)
 
 
@@ -246,14 +258,25 @@ def _refuse(constant: str) -> Any:
     raise ValueError(f"{constant} is no number of JSON")
 
 
-def _rating(scale: Scale, value: Any) -> Rating:
-    """A number, or a text that is one (`85`, `85/100`), on its scale."""
+def _given(read: Iterable[Rating | None]) -> tuple[Rating, ...]:
+    """The ratings without those that do not apply."""
+    return tuple(rating for rating in read if rating is not None)
+
+
+def _rating(scale: Scale, value: Any) -> Rating | None:
+    """A number, or a text that is one (`85`, `85/100`), on its scale; None for one that may not apply, and does not."""
+    if _does_not_apply(scale, value):
+        return None
     if value is None:
         raise UnreadableReply(f"it has no number for {scale.name!r}")
     match = re.fullmatch(_NUMBER, parsing.one_line(str(value))) if isinstance(value, str | int | float) else None
     if match is None or isinstance(value, bool):
         raise UnreadableReply(f"expected a number for {scale.name!r}, found {parsing.shown(str(value))}")
     return _on_scale(scale, match)
+
+
+def _does_not_apply(scale: Scale, value: Any) -> bool:
+    return scale.optional and isinstance(value, str) and parsing.key(value) == parsing.key(NOT_APPLICABLE)
 
 
 def _on_scale(scale: Scale, match: re.Match[str]) -> Rating:
@@ -267,10 +290,12 @@ def _on_scale(scale: Scale, match: re.Match[str]) -> Rating:
 def read_lines(reply: str, scales: Sequence[Scale]) -> Verdict:
     """A number a line, in the order asked for, then the reasons; raises UnreadableReply where a number is missing."""
     said = parsing.lines(reply)
-    matches = [_NUMBER_LINE.fullmatch(line) for line in said[: len(scales)]]
-    if len(matches) < len(scales) or not all(matches):
+    given = dict(zip(scales, said, strict=False))
+    absent = [scale for scale, line in given.items() if _does_not_apply(scale, line.rpartition(": ")[2])]
+    matches = {scale: _NUMBER_LINE.fullmatch(line) for scale, line in given.items() if scale not in absent}
+    if len(given) < len(scales) or not all(matches.values()):
         raise UnreadableReply(f"expected {len(scales)} lines of one number each, then the explanation")
-    ratings = tuple(_on_scale(scale, match) for scale, match in zip(scales, matches, strict=True) if match)
+    ratings = tuple(_on_scale(scale, match) for scale, match in matches.items() if match)
     return Verdict(ratings, _kept(" ".join(said[len(scales) :])))
 
 
@@ -286,3 +311,10 @@ def ratings_of(row: Mapping[str, Any]) -> tuple[Rating, ...]:
 def fill(template: str, **parts: str) -> str:
     """The template with each {name} of the parts as that part, which is taken literally."""
     return re.sub(r"\{(\w+)\}", lambda match: parts.get(match[1], match[0]), template)
+
+
+def named_kind(kinds: Mapping[str, T], skills: Sequence[str], chosen: str | None) -> T | None:
+    """The kind that is chosen, or else the only one that is among a prompt's skills; None where there is none."""
+    wanted = [skill.casefold() for skill in skills] if chosen is None else [chosen]
+    named = [kinds[name] for name in dict.fromkeys(wanted) if name in kinds]
+    return named[0] if len(named) == 1 else None

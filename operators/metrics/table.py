@@ -33,6 +33,8 @@ KINDS = Extensions[type[Metric]](
         "image_statistic": "plumbline.operators.metrics.image_statistic:ImageStatisticConfig",
         "source_comparison": "plumbline.operators.metrics.source_comparison:SourceComparisonConfig",
         "question_pack": "plumbline.operators.metrics.question_pack:QuestionPackConfig",
+        "prism": "plumbline.operators.metrics.prism_bench:PrismBenchConfig",
+        "qwen_image_bench": "plumbline.operators.metrics.qwen_image_bench:QwenImageBenchConfig",
         "rubric": "plumbline.operators.metrics.rubric:RubricConfig",
     },
     Metric,

@@ -66,9 +66,9 @@ class Request(NamedTuple):
     """Tokens that end the reply beside the model's own, where its weights run here."""
     system: str | None = None
     """What a service is told before the conversation; a model whose weights run here has it above the first message."""
-    image_last: bool = False
-    """Whether a service is shown the images behind the first message's text; a model whose weights run here sees them
-    first."""
+    image_at: int = 0
+    """Before which character of the first message's text a service is shown the images; a model whose weights run here
+    sees them first."""
     view: int = 0
     """Which of its metric's views it is about; no model reads it."""
 

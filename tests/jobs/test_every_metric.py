@@ -20,8 +20,8 @@ from tests.question_packs import write_pack
 from tests.serving import pack_pairs
 
 NAMES = sorted(file.stem for file in (ROOT / "conf/metric").glob("*.yaml"))
-FORM = ("metrics.vpeval.replies=json", "metrics.vpeval.max_tokens=512")
-"""What the embedded world's writer needs for VPEval's form, which it has not learnt."""
+FORM = ("metrics.vpeval.replies=json", "metrics.vpeval.max_tokens=512", "metrics.prism_bench.track=composition")
+"""What the embedded world's writer needs for VPEval's form, which it has not learnt; its prompts are of no track."""
 PACKS = {
     "dpg_bench": "dpg_bench",
     "dpg_bench_levels": "dpg_bench",

@@ -56,7 +56,7 @@ class VieScoreRelease(Release):
         """As `inspect`, drawn as it is said (VIEScore.evaluate)."""
         texts = self.consistency.replace(self.place, prompt), self.quality
         requests = [
-            sampling.request(text, stop=())._replace(image_last=True, view=view)
+            sampling.request(text, stop=())._replace(image_at=len(text), view=view)
             for text, view in zip(texts, (0, self.quality_view), strict=True)
         ]
         consistency, quality = yield from ask_as_released(requests, [read_scores] * len(requests), tries=self.tries)

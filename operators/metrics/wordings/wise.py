@@ -33,7 +33,7 @@ class WiseRelease(Release):
         """1 or 0 (evaluate_image)."""
         text = filled(self.protocol, {"prompt_data['Prompt']": prompt, "prompt_data['Explanation']": explanation})
         request = ReplySampling(MAX_TOKENS, seed=seed).request(text, stop=())
-        request = request._replace(system=self.system, image_last=True)
+        request = request._replace(system=self.system, image_at=len(text))
         (score,) = yield from ask_as_released([request], [_read], tries=TRIES)
         return (Rating("score", score),), ""
 

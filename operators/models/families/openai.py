@@ -267,7 +267,7 @@ class OpenAiModel:
             "model": self.name,
             "messages": [
                 *([] if request.system is None else [{"role": "system", "content": request.system}]),
-                _shown(first, images, last=request.image_last),
+                _shown(first, images, at=request.image_at),
                 *({"role": turn.role, "content": turn.text} for turn in others),
             ],
             "max_tokens": request.max_tokens + thought,
@@ -369,12 +369,14 @@ class OpenAiModel:
         return without_secrets(" ".join(_without_key(words, self.client.api_key).split()))[:300]
 
 
-def _shown(message: Message, images: Sequence[str], *, last: bool = False) -> dict[str, Any]:
+def _shown(message: Message, images: Sequence[str], *, at: int = 0) -> dict[str, Any]:
     if not images:
         return {"role": message.role, "content": message.text}
     pictures = [{"type": "image_url", "image_url": {"url": image}} for image in images]
-    text = {"type": "text", "text": message.text}
-    return {"role": message.role, "content": [text, *pictures] if last else [*pictures, text]}
+    before, behind = (
+        [{"type": "text", "text": text}] if text else [] for text in (message.text[:at], message.text[at:])
+    )
+    return {"role": message.role, "content": [*before, *pictures, *behind]}
 
 
 def _with_limit_as(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:

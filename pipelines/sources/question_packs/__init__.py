@@ -20,7 +20,7 @@ PACKS = Extensions[PackReader](
             name: f"{__name__}.independent:read_{name}"
             for name in ("geneval2", "tifa_v1", "unigenbench", "wise_verified")
         },
-        **{name: f"{__name__}.checklists:read_{name}" for name in ("t2i_corebench", "tiif_bench")},
+        **{name: f"{__name__}.checklists:read_{name}" for name in ("prism_bench", "t2i_corebench", "tiif_bench")},
         **{name: f"{__name__}.texts:read_{name}" for name in ("cvtg_2k", "longtext_bench", "oneig_text")},
     },
 )

@@ -1,4 +1,4 @@
-"""Packs of yes/no questions that a benchmark lists for each prompt: T2I-CoReBench and TIIF-Bench."""
+"""Packs in folders of files: T2I-CoReBench and TIIF-Bench, of yes/no questions, and PRISM-Bench, of prompts alone."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -120,3 +120,25 @@ def _pairs(row: PackRow, asked: PackLine) -> Iterator[PackRow]:
         if said not in parsing.YES_NO:
             raise Refused("no_answer", f"expected yes or no, found {parsing.shown(answer)}")
         yield row._replace(question=_yes_no(number, question, said, row.skills[0]))
+
+
+TRACKS = ("affection", "composition", "entity", "imagination", "long_text", "style", "text_rendering")
+
+
+def read_prism_bench(place: Place, convention: Convention) -> PackRows:
+    """The prompts of a folder's seven files; nothing is asked about them, for a judge goes by their tracks.
+
+    PRISM-Bench (Fang et al. 2025): 700 prompts, 100 of each track, in English or Chinese.
+
+    Source: rongyaofang/prism-bench, `captions/{en,zh}/TRACK.jsonl`: an object a line with `prompt` (the English ones
+    are in zlab-princeton/i1, `benchmark_eval/prism-bench` at b58a62f). Images are called by their lines from 0 in a
+    folder of the track, `affection/0.png`; the prompt is called `affection_0` here, and its skill is the track. Both
+    conventions read it alike.
+    """
+    for track in TRACKS:
+        for number, line in enumerate(read_lines(place / f"{track}.jsonl")):
+            yield from read_rows([line], partial(_prism, prompt_id=f"{track}_{number}", track=track))
+
+
+def _prism(line: PackLine, *, prompt_id: str, track: str) -> Iterator[PackRow]:
+    yield PackRow(line.where, prompt_id, the_text(line.values, "prompt"), skills=(track,))

@@ -107,6 +107,23 @@ def build_evaluation_messages(prompt_data, image):
     ]
 """,
 }
+PRISM_BENCH: Mapping[str, str] = {
+    "evaluation/eval_qwen25.py": "def get_message_templates():\n"
+    + "".join(f'    messages_{number} = """{number} {{{{{{text_prompt}}}}}}"""\n' for number in range(1, 8))
+    + '    messages_8 = "8 {text_prompt}"\n',
+}
+QWEN_IMAGE_BENCH: Mapping[str, str] = {
+    "checklists.py": """
+QUALITY_CHECKLIST = "Q"
+AESTHETICS_CHECKLIST = ALIGNMENT_CHECKLIST = REAL_WORLD_FIDELITY_CHECKLIST = CREATIVE_GENERATION_CHECKLIST = "C"
+SYSTEM_PROMPT = ("You " "judge.")
+USER_PROMPT_TEMPLATE = "Of {prompt}\\n<image>\\njudge {level1_dim}: {format_checklist}. {{}}"
+""",
+    "score_utils.py": """
+CHECKLIST_L3_TO_L2 = {"Quality": {"x": "A", "y": "A", "z": "B"}}
+L3_RENAME = {"Quality": {"Y": "y"}}
+""",
+}
 
 
 def write(folder: Path, files: Mapping[str, str]) -> str:

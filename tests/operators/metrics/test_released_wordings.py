@@ -21,6 +21,9 @@ from plumbline.operators.metrics.dsg import DsgConfig
 from plumbline.operators.metrics.editscore import EditScoreConfig
 from plumbline.operators.metrics.judged import Verdict, ask_repeatedly
 from plumbline.operators.metrics.llmscore import LlmScoreConfig
+from plumbline.operators.metrics.metric import Evidence
+from plumbline.operators.metrics.prism_bench import PrismBenchConfig
+from plumbline.operators.metrics.qwen_image_bench import QwenImageBenchConfig
 from plumbline.operators.metrics.rubric import RubricConfig
 from plumbline.operators.metrics.tifa import TifaConfig
 from plumbline.operators.metrics.viescore import VieScoreConfig, VieScoreEditConfig
@@ -70,6 +73,7 @@ from unittest.mock import MagicMock
 GIVEN = json.load(sys.stdin)
 sys.path.insert(0, "")
 ABSENT = "openai word2number requests cv2 modelscope promptcap transformers torch lavis PIL json_repair".split()
+ABSENT += ["demjson3", "qwen_vl_utils"]
 
 class Nothing:
     # In place of what releases import to load models and pictures.
@@ -114,7 +118,7 @@ IMAGE = "[image]"
 def shown(request: Request) -> dict[str, Any]:
     """As `sent`, with the parts of the message about an image (tests/operators/models/families/test_openai_api.py)."""
     (message,) = request.messages
-    parts = [message.text, IMAGE] if request.image_last else [IMAGE, message.text]
+    parts = [part for part in (message.text[: request.image_at], IMAGE, message.text[request.image_at :]) if part]
     system = [] if request.system is None else [{"role": "system", "content": [request.system]}]
     return {**sent(request), "messages": [*system, {"role": "user", "content": parts}]}
 
@@ -503,3 +507,114 @@ def test_wise_verified() -> None:
         assert ours.requests == [with_texts(each) for each in without(theirs.requests, "model", "chat_template_kwargs")]
         assert (ours.result.ratings[0].value if ours.result else None) == theirs.result
     assert sum(one.result is not None for one in released) == 80
+
+
+PRISM_BENCH = """
+import tempfile
+from pathlib import Path
+sys.path.insert(0, "evaluation")
+import eval_qwen25 as release
+
+class Broken(Exception): pass
+def refuse(text): raise Broken
+release.demjson3 = SimpleNamespace(decode=refuse, JSONDecodeError=Broken)  # what it mends is unreadable here
+
+def run(given):
+    prompt, track, replies = given
+    messages = release.get_message_templates()
+    asked = [message.format(text_prompt=prompt) for message in (messages["alignment"][track], messages["aesthetic"])]
+    with contextlib.redirect_stdout(io.StringIO()), tempfile.TemporaryDirectory() as folder:
+        found = [release.clean_and_parse_json(reply) for reply in replies]
+        for name, one in zip(("alignment", "aesthetic"), found):
+            (Path(folder) / name / track).mkdir(parents=True)
+            (Path(folder) / name / track / "0.jsonl").write_text(json.dumps(one))
+        release.summarize_results(Path(folder), [track], 1)
+        said = (Path(folder) / "evaluation_summary.txt").read_text()
+    whole = all(isinstance(one.get("score"), (int, float)) for one in found)
+    return asked, float(said.split("AVERAGE SCORE: ")[1].split()[0]) if whole else None
+"""
+PRISM_REPLIES = [
+    ('{"justification": "So.", "score": 8}', '{"score": 3,}'),
+    ('```json\n{"score": 7.5,\n}\n```', '{"score": 0, "justification": [1,]}'),
+    ('{"score": "8"}', '{"score": 3}'),
+    ("Eight.", '{"rating": 3}'),
+]
+PRISM_TRACKS = ("affection", "composition", "entity", "imagination", "style", "text_rendering", "long_text")
+
+
+def evidence(verdict: Verdict) -> Evidence:
+    return Evidence({"ratings": [rating._asdict() for rating in verdict.ratings], "rationale": verdict.rationale})
+
+
+def test_prism_bench() -> None:
+    given = [(prompt, PRISM_TRACKS[index % 7], PRISM_REPLIES[index % 4]) for index, prompt in enumerate(PROMPTS)]
+    released = as_released("PRISM", PRISM_BENCH, given)
+    metric = PrismBenchConfig(wording=checkout("PRISM")).settled(profile)
+    for (prompt, track, replies), theirs in zip(given, released, strict=True):
+        ours = as_ours(metric.inspect(prompt, skills=(track,)), replies, shown)
+        assert [request["messages"][0]["content"] for request in ours.requests] == [
+            [IMAGE, text] for text in theirs.requests
+        ]
+        assert (metric.score(evidence(ours.result)).score if ours.result else None) == theirs.result
+    assert sum(one.result is not None for one in released) == 50
+
+
+QWEN_IMAGE_BENCH = """
+import checklists, score_utils as scores
+
+def run(given):
+    prompt, dims, replies = given
+    asked, results, left = [], {}, iter(replies)
+    for name in checklists.parse_dims_by_level1(dims):
+        words = checklists.USER_PROMPT_TEMPLATE.format(
+            prompt=prompt, level1_dim=name, format_checklist=checklists.DIM_TO_CHECKLIST[name]
+        )
+        asked.append([checklists.SYSTEM_PROMPT, words])
+        found = scores.extract_json_from_response(next(left))
+        results[name] = found and scores.compute_dimension_score(scores.fix_score_json(found, name))
+    if any(one is None for one in results.values()):
+        return asked, None  # it takes the mean of the others, where the image is null here
+    return asked, scores.aggregate_total_score(results)
+"""
+DIMS = (
+    "Quality / Realism / Physical Logic; Quality / Detail / Noise",
+    "Aesthetics / Lighting / Lighting; Creative Generation / Text Rendering / Font; Alignment / Layout / 2D Space",
+)
+QWEN_REPLIES = [
+    ['<think>{"a": 1}</think>\n{"Realism": {"Physical Logic": {"score": 2}, "Edge Clarity": {"score": "N/A"}}}'],
+    [
+        'So:\n{"Composition": {"score": 1}, "Color Harmony": {"score": 2}, "Style Control": {"score": 0}}',
+        '{"Anything": {"Feature Mapping": {"score": "2"}, "Font": 1, "Own": {"score": 0}, "Font": {"score": 7}}}',
+        '{"Layout": {"2D Space": {"score": "n/a"}}, "Scene": "none"}',
+    ],
+    ['{"Realism": {"Physical Logic": {"score": "good"}}}'],
+    ["none", '{"Font": {"score": 1}}', '{"2D Space": {"score": 1}}'],
+]
+
+
+@pytest.mark.parametrize("name", ["QwenImageBench", "QwenImageBenchShort"])
+def test_qwen_image_bench(name: str) -> None:
+    """At the release, and in the copy whose checklists are shorter."""
+    given = [(prompt, DIMS[index % 2], QWEN_REPLIES[index % 4]) for index, prompt in enumerate(PROMPTS)]
+    released = as_released(name, QWEN_IMAGE_BENCH, given)
+    metric = QwenImageBenchConfig(wording=checkout(name)).settled(profile)
+    for (prompt, dims, replies), theirs in zip(given, released, strict=True):
+        order = [part.partition(" /")[0] for part in dims.split("; ")]
+        ours = as_ours(metric.inspect(prompt, skills=dims.split("; ")), in_our_order(replies, order), shown)
+        said = [[one["messages"][0]["content"][0], IMAGE.join(_around(one))] for one in ours.requests]
+        assert sorted(said) == sorted([system, words.replace("<image>", IMAGE)] for system, words in theirs.requests)
+        score = metric.score(evidence(ours.result)).score if ours.result else None
+        assert score == (theirs.result if theirs.result is None else pytest.approx(theirs.result))
+    assert sum(one.result is not None for one in released) == 50
+
+
+def _around(request: dict[str, Any]) -> list[str]:
+    """The words before and behind the image."""
+    return [part for part in request["messages"][1]["content"] if part != IMAGE]
+
+
+def in_our_order(replies: Sequence[str], names: Sequence[str]) -> list[str]:
+    """The replies about dimensions in the order in which these are listed, not in that of the prompt."""
+    ours = ("Quality", "Aesthetics", "Alignment", "Real-world Fidelity", "Creative Generation")
+    of_name = dict(zip(dict.fromkeys(names), replies, strict=True))
+    return [of_name[name] for name in ours if name in of_name]

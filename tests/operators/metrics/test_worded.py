@@ -166,8 +166,8 @@ def test_viescore_and_gedit_ask_about_edits_in_their_releases_words(files: Mappi
     metric = settled(VieScoreEditConfig(wording=made_releases.write(tmp_path, files)))
     replies = ['{"score": [8, 3], "reasoning": "Done."}', '{"score": [9, 4, 2], "reasoning": ""}']
     verdict, (requests,) = run(metric.inspect("make  it red"), replies)
-    assert [(request.messages[0].text, request.view, request.image_last) for request in requests] == [
-        ("Look.\nTwo images.\nIs it done: make  it red?", 0, True), ("Look.\nIs it well made?", 1, True),
+    assert [(request.messages[0].text, request.view) for request in requests] == [
+        ("Look.\nTwo images.\nIs it done: make  it red?", 0), ("Look.\nIs it well made?", 1),
     ]  # fmt: skip
     assert values(verdict.ratings) == {"editing_success": 8, "overediting": 3, "naturalness": 9, "artifacts": 2}
 
@@ -228,7 +228,7 @@ def test_wise_asks_in_its_releases_words_three_times_and_takes_a_score_alone(tmp
     )
     ((request,), *_) = rounds
     assert (request.system, request.messages[0].text) == ("You judge.", "Is the\npastry so: a  mooncake?")
-    assert request.image_last and (request.max_tokens, request.temperature) == (500, 0.0)
+    assert request.image_at == len(request.messages[0].text) and (request.max_tokens, request.temperature) == (500, 0.0)
     assert request.spoken[0].text == "You judge.\n\nIs the\npastry so: a  mooncake?"
     assert values(verdict.ratings) == {"score": 1}
     with pytest.raises(UnreadableReply):

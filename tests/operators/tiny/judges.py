@@ -13,16 +13,20 @@ from transformers import (
     LlamaForCausalLM,
 )
 
+from plumbline.operators.metrics.qwen_image_bench import FACETS, read_dimensions
+from plumbline.operators.metrics.worded import prompt_template
 from tests.operators import tiny
 
 SPECIAL = ("<pad>", "<unk>", "<|im_start|>", "<|im_end|>")
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}<|im_start|>"
 SPACE = "\N{LATIN CAPITAL LETTER G WITH DOT ABOVE}"
 """As a byte-level tokenizer writes it."""
+MARKS = {f"{one.key}: {facet}": 1 for one in read_dimensions(prompt_template(FACETS)) for facet in one.facets}
 REPLY = json.dumps(
     {
         "rating": 7, "semantic_consistency": 8, "naturalness": 9, "artifacts": 6,
-        "score": 1, "Style": 1, "Attribute - Color": 0, "rationale": "<b>plausible</b>",
+        "score": 1, "Style": 1, "Attribute - Color": 0, "alignment": 7, "aesthetics": 4, **MARKS,
+        "rationale": "<b>plausible</b>",
     }
 )  # fmt: skip
 """What the judge that sees says."""

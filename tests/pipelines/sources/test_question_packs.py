@@ -20,6 +20,7 @@ from tests.question_packs import (
     write_geneval2,
     write_json,
     write_oneig,
+    write_prism_bench,
     write_t2i_corebench,
     write_tiif_bench,
 )
@@ -261,6 +262,17 @@ def test_tiif_bench_asks_the_same_of_a_prompt_in_both_lengths(tmp_path: Path) ->
         ("Is it square?", "no", "numeracy"),
     ]
     assert pack.prompts["skills"].to_pylist()[1] == ["numeracy", "long"]
+
+
+# Prompts alone
+
+
+def test_prism_bench_has_prompts_by_track_and_line_and_no_questions(tmp_path: Path) -> None:
+    pack = pack_of("prism_bench", write_prism_bench(tmp_path / "en"))
+    assert [(row["prompt_id"], row["text"], row["skills"]) for row in pack.prompts.to_pylist()][:2] == [
+        ("affection_0", "a affection", ["affection"]), ("composition_0", "a composition", ["composition"]),
+    ]  # fmt: skip
+    assert len(pack.prompts) == len(pack.problems) == 7 and not pack.choices
 
 
 # WISE_Verified

@@ -69,13 +69,16 @@ def test_an_image_stands_before_the_first_words_and_keeps_every_pixel(server: Se
         assert np.array_equal(np.asarray(shown(body)), np.asarray(picture))
 
 
-def test_a_request_may_have_a_system_message_and_show_the_image_behind_its_words(server: Server) -> None:
+@pytest.mark.parametrize(("place", "parts"), [(0, ["image", "ab"]), (1, ["a", "image", "b"]), (2, ["ab", "image"])])
+def test_a_request_may_have_a_system_message_and_the_image_anywhere_in_its_words(
+    place: int, parts: list[str], server: Server
+) -> None:
     model = connect(server)
-    request = Request((Message("user", "a"),), 7, system="Judge.", image_last=True)
+    request = Request((Message("user", "ab"),), 7, system="Judge.", image_at=place)
     model.generate_from_images(features(model), [ImageRequest(0, request)])
     system, user = server.bodies[0]["messages"]
-    assert system == {"role": "system", "content": "Judge."}
-    assert [part["type"] for part in user["content"]] == ["text", "image_url"] and user["role"] == "user"
+    assert system == {"role": "system", "content": "Judge."} and user["role"] == "user"
+    assert [part.get("text", "image") for part in user["content"]] == parts
 
 
 def test_a_jpeg_is_smaller_and_nearly_the_same(server: Server) -> None:
