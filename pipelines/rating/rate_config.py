@@ -1,6 +1,7 @@
 """What a study asks and how it is served, as a configuration says it."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from plumbline.operators.bounds import Checked, Positive, Probability, Share
 from plumbline.operators.errors import ConfigError, check_known
@@ -8,6 +9,8 @@ from plumbline.operators.rating.queue import Order
 from plumbline.operators.rating.templates import TEMPLATES
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.serving.listening import check_address
+
+ToolName = Literal["label_studio", "argilla"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,6 +59,10 @@ class RateConfig(Checked):
     """The probability of error of all intervals together, which share it evenly, however often one looks."""
     chance: Probability = 0.8
     """With which the answers that are asked for show a difference, if it is what it seems."""
+    export_to: ToolName | None = None
+    """Writes the tasks for raters in Label Studio or Argilla in place of serving them."""
+    import_from: str | None = None
+    """Takes in the answers of an export of that tool, its file, in place of serving."""
     host: str = "127.0.0.1"
     """Where it listens; a host that others reach needs a token."""
     hosts: tuple[str, ...] = ()
@@ -80,5 +87,7 @@ class RateConfig(Checked):
             )
         if self.stop and self.queue != "labels":
             raise ConfigError("stop: only queue=labels knows when to; set it too, or leave stop out")
+        if self.export_to is not None and self.import_from is not None:
+            raise ConfigError(f"export_to: expected it or import_from, got both; export to {self.export_to} first")
         if self.run is not None and self.images is not None:
             raise ConfigError(f"run: expected a run or images, got {self.run!r} beside images={self.images}; name one")

@@ -227,6 +227,21 @@ class Study:
             raise RefusedAnswer(409, f"{message} {self.answers.next_revision(key)}", self.answers.last(key))
         return Kept(kept, new)
 
+    def keep_elsewhere(self, answer: Answer) -> bool:
+        """Keeps an answer that was given in another tool as the next revision; False where nothing is new in it.
+
+        That is so where the last one says the same or came later.
+        """
+        key = key_of(answer)
+        last = self.answers.last(key)
+        if last is not None and (last.answer.at >= answer.at or _are_same(last.answer, answer)):
+            return False
+        revision = self.answers.next_revision(key)
+        while not (self.place / answer_path(key, revision)).create(encode_answer(answer)):
+            revision += 1
+        self.answers.add(Revision(revision, answer))
+        return True
+
     def _asked(self, given: Given, opened: Opened) -> Task:
         """The task that an answer is to; raises RefusedAnswer."""
         version = opened.version
