@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
@@ -36,6 +37,18 @@ class TemplateProgress(NamedTuple):
     """Of those; what a task has beyond its number is not counted."""
     seconds: float
     """Median of an answer; nan of none."""
+
+
+class Standing(NamedTuple):
+    """A generator by one template, beside the others."""
+
+    template: str
+    generator: str
+    difference: float
+    """Of people's mean answers, to those about the other generators on the same prompts, mean over these generators;
+    nan where none of them shares a rated prompt."""
+    better_than: Sequence[str]
+    """The generators from which it is told apart, as the better one."""
 
 
 class PairProgress(NamedTuple):
@@ -89,6 +102,27 @@ def _by_metric(people: pd.DataFrame, scores: pd.DataFrame | None) -> pd.DataFram
     known = [pair for pair in people if pair in differences]
     nothing[known] = differences[known]
     return nothing
+
+
+def standings(pairs: Mapping[str, Sequence[PairLabels]]) -> list[Standing]:
+    """Every generator by each template, the best so far first."""
+    return [one for template, of_template in pairs.items() for one in _standings(template, of_template)]
+
+
+def _standings(template: str, pairs: Sequence[PairLabels]) -> list[Standing]:
+    differences: dict[str, list[float]] = {name: [] for pair in pairs for name in (pair.a, pair.b)}
+    better: dict[str, list[str]] = {name: [] for name in differences}
+    for pair in pairs:
+        if pair.rated:
+            mean = float(pair.labels.mean())
+            differences[pair.a].append(mean)
+            differences[pair.b].append(-mean)
+        if pair.better is not None:
+            better[pair.better].append(pair.b if pair.better == pair.a else pair.a)
+    standing = [
+        Standing(template, name, fmean(of) if of else math.nan, better[name]) for name, of in differences.items()
+    ]
+    return sorted(standing, key=lambda one: (math.isnan(one.difference), -one.difference))
 
 
 def pair_progress(

@@ -5,7 +5,13 @@ from typing import Any, NamedTuple
 
 from plumbline.operators.judging.label_plan import shown_pair
 from plumbline.operators.rating.answers import Answer
-from plumbline.operators.rating.progress import PairProgress, TemplateProgress, pair_progress, template_progress
+from plumbline.operators.rating.progress import (
+    PairProgress,
+    TemplateProgress,
+    pair_progress,
+    standings,
+    template_progress,
+)
 from plumbline.operators.rating.queue import Look, Queue
 from plumbline.operators.rating.raters import agreement, judge_raters
 from plumbline.operators.sentences import count, number, plural
@@ -34,6 +40,7 @@ def progress_page(queue: Queue, answers: Sequence[Answer]) -> dict[str, Any]:
         "standing": standing(look, templates, pairs),
         "templates": templates,
         "agreement": {one.template: one for one in agreement(look.study, SAMPLING)},
+        "standings": standings(look.pairs),
         "pairs": [ShownProgress(one.template, shown_pair(one.pair, telling.chance), one.minutes) for one in pairs],
         "alpha": telling.alpha,
         "metric": None if beside is None else beside.metric,

@@ -14,6 +14,7 @@ from plumbline.operators.rating.progress import (
     all_decided,
     pair_progress,
     pairs_so_far,
+    standings,
     template_progress,
     urgent_tasks,
 )
@@ -49,6 +50,9 @@ def test_a_clear_pair_is_told_apart_and_a_close_one_says_what_it_takes() -> None
     assert [(pair.a, pair.b, pair.better) for pair in pairs["likert"]] == [
         ("best", "close", "best"), ("best", "last", "best"), ("close", "last", None),
     ]  # fmt: skip
+    best, *others = standings(pairs)
+    assert best == ("likert", "best", pytest.approx(2.2, abs=0.3), ["close", "last"])
+    assert [one.better_than for one in others] == [[], []] and others[0].difference > others[1].difference
     assert not all_decided(pairs) and all(pair.level == pytest.approx(1 - 0.05 / 3) for pair in pairs["likert"])
     (templates,) = template_progress(study, 3)
     assert templates == ("likert", 300, 900, 2 * 3 * 40, 6.0)
