@@ -1,5 +1,6 @@
 """What the page of a study's progress says."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from plumbline.operators.rating.progress import (
 )
 from plumbline.operators.rating.queue import Look, Queue
 from plumbline.operators.rating.raters import agreement, judge_raters
-from plumbline.operators.sentences import count, number, plural
+from plumbline.operators.sentences import count, plural
 from plumbline.operators.statistics.options import Sampling
 
 SAMPLING = Sampling()
@@ -66,5 +67,6 @@ def _next(pairs: Sequence[PairProgress]) -> str:
     if not able:
         return ""
     soonest = min(able, key=lambda one: one.minutes)
-    takes = f"{plural(soonest.prompts or 0, 'further prompt')}, {number(soonest.minutes, 0)} minutes of rating"
+    prompts, minutes = plural(soonest.prompts or 0, "further prompt"), plural(math.ceil(soonest.minutes), "minute")
+    takes = f"{prompts}, about {minutes} of rating"
     return f" Next, if they differ as it seems, {soonest.pair.a} and {soonest.pair.b} by {soonest.template}: {takes}."
