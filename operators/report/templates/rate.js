@@ -384,7 +384,7 @@
   let wasAway = false;
   const tell = (kind = "") => {
     const waiting = keptAs("answer ").length;
-    if (kind) say(`The server does not answer. ${waiting ? `${plural(waiting, "answer")} kept in this browser, and sent as soon as it does. ` : ""}${queue.length ? "You can go on." : ""}`, kind);
+    if (kind) say(`The server does not answer. ${waiting ? `${plural(waiting, "answer")} kept in this browser, to be sent when it does. ` : ""}${queue.length ? "You can go on." : ""}`, kind);
     else if (wasAway && !waiting) say("The server answers again: every answer is kept.");
     wasAway = Boolean(kind) || (wasAway && waiting > 0);
   };
