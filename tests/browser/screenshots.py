@@ -1,6 +1,7 @@
 """The README's screenshots: python -m tests.browser.screenshots store/runs/RUN/report.html docs
 
-Or of a page of jobs.view: python -m tests.browser.screenshots http://127.0.0.1:8008/... docs/view-desktop.png
+Or of a page of jobs.view or jobs.rate, as on a phone with `390 844` behind:
+python -m tests.browser.screenshots http://127.0.0.1:8008/... docs/view-desktop.png
 """
 
 import shutil
@@ -16,7 +17,10 @@ from selenium.webdriver.support.wait import WebDriverWait
 ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
              "--disable-component-update", "--disable-sync", "--hide-scrollbars")  # fmt: skip
 
-SHOWN = "return [...document.images].every(i => i.complete || i.getBoundingClientRect().top > innerHeight)"
+SHOWN = """
+return !document.querySelector("[aria-busy=true]")
+  && [...document.images].every(i => i.complete || i.getBoundingClientRect().top > innerHeight)
+"""
 """Whether all images in the window are there."""
 
 
@@ -41,7 +45,8 @@ def shoot(address: str, picture: Path, *, width: int, height: int) -> None:
 if __name__ == "__main__":
     shown, target = sys.argv[1], Path(sys.argv[2])
     if shown.startswith("http://"):
-        shoot(shown, target, width=1280, height=1000)
+        width, height = map(int, sys.argv[3:5] or (1280, 1000))
+        shoot(shown, target, width=width, height=height)
     else:
         report = Path(shown).absolute().as_uri()
         shoot(report, target / "report-desktop.png", width=1280, height=1500)

@@ -88,6 +88,7 @@ def make_run(
     picture: Callable[[int], bytes] = png,
     sources: Callable[[int], list[bytes]] | None = None,
     sources_in: Literal["prompts", "images"] = "images",
+    questions: Sequence[str] = (),
     run_id: str = "20260102-030405-000006",
     **manifest: Any,
 ) -> MadeRun:
@@ -96,6 +97,7 @@ def make_run(
     `sources` gives what the images of each prompt were edited from; they stand in the prompts' or the images' tables.
 
     `asking` are the metrics whose cells have elements, `judging` those whose cells have ratings and a rationale.
+    `questions`, of yes or no, are asked about every prompt by the first metric, in a cell of their own.
     """
     texts = list(prompts) or plain_prompts(12)
     ids = [f"p{number:04d}" for number in range(len(texts))]
@@ -104,6 +106,8 @@ def make_run(
     store = store_at(folder / "store")
     store.check()
     cells, tables = [], []
+    asked = _ask(store, ids, texts, questions) if questions else ()
+    cells += [{"path": path, "state": "committed", "first_row": 0} for path in asked]
     for number, metric in enumerate(metrics):
         for generator in generators:
             records = [
@@ -112,7 +116,8 @@ def make_run(
                 for at, text in enumerate(texts)
             ]
             path = f"scores/{number:08d}/{generator}/00000-{number:08d}.parquet"
-            cell = Cell(node="scores", stage="scores", metric=metric, key=f"{number:08d}", path=path, inputs={})
+            cell = Cell(node="scores", stage="scores", metric=metric, key=f"{number:08d}", path=path,
+                        inputs={} if number else {"questions": asked})  # fmt: skip
             store.save(cell, rows.table(records, schemas.ELEMENT_SCORES))
             cells.append({"path": path, "state": "committed", "first_row": sum(map(len, tables))})
             tables.append(rows.table(records, schemas.ELEMENT_SCORES).select(schemas.SCORES.names))
@@ -129,6 +134,19 @@ def make_run(
     store.write_json(f"runs/{run_id}/manifest.json", content)
     store.write_text(LATEST, run_id)
     return MadeRun(store, run_id, Path(run))
+
+
+def _ask(store: Store, ids: Sequence[str], texts: Sequence[str], questions: Sequence[str]) -> tuple[str, ...]:
+    path = "questions/00000000/made/00000-00000000.parquet"
+    asked = [
+        {"prompt_id": one, "prompt": text, "question_id": f"q{at}", "text": question, "choices": ["yes", "no"],
+         "answer": "yes"}
+        for one, text in zip(ids, texts, strict=True)
+        for at, question in enumerate(questions)
+    ]  # fmt: skip
+    cell = Cell(node="questions", stage="questions", metric="", key="00000000", path=path, inputs={})
+    store.save(cell, rows.table(asked, schemas.QUESTIONS))
+    return (path,)
 
 
 def _skills(prompt: int) -> list[str]:
