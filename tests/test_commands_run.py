@@ -40,7 +40,7 @@ OF_THE_PACK = re.compile(
 )
 OWN_MODELS = re.compile(r"^(sweep|score|questions)\b(?!.*\b(models=|sweep=shapes|sweep=gecko_ablation))")
 """Commands that ask the released models, in whose place the pack's are asked here."""
-LASTING = re.compile(r"^(serve|view)\b|--watch")
+LASTING = re.compile(r"^(serve|view|rate)\b|--watch")
 AT_WORK = re.compile(r"http://127|no sweep is running")
 """What these say once they do what they are for."""
 PLACES = {"STORE": "store", "OUT": "data/out", "RATINGS": "ratings.csv", "TABLE": "scores.csv", "METRIC": "vqascore",

@@ -17,6 +17,7 @@ from plumbline.operators.errors import PlumblineError, RowError
 from plumbline.operators.rating.answers import MOST_REPEATS, BadAnswer, rater_name
 from plumbline.operators.rating.progress_page import progress_page
 from plumbline.operators.rating.tasks import Task
+from plumbline.operators.rating.templates import TEMPLATES
 from plumbline.operators.report.rendering import rating_policy, render_rating
 from plumbline.pipelines.base.storage import first_line
 from plumbline.pipelines.judging.releases.study import AnswerKey, Revision
@@ -95,6 +96,7 @@ class Pages:
             "task_id": task.task_id,
             "repeat": repeat,
             "template": task.template,
+            "asks": TEMPLATES[task.template].asks,
             "prompt": task.prompt,
             "words": list(task.words),
             "questions": [question._asdict() for question in task.questions],

@@ -94,7 +94,7 @@
 
   const fill = async () => {
     if (queue.length >= AHEAD) return;
-    const { status, content } = await ask(`/tasks?${new URLSearchParams({ rater, count: AHEAD + refused.size })}`);
+    const { status, content } = await ask(`/tasks?${new URLSearchParams({ rater, count: Math.min(AHEAD + refused.size, 20) })}`);
     if (status !== 200) { stop(content.error); return; }
     queue.push(...content.filter((task) => !known(task)));
     if (content.length) {
@@ -152,29 +152,26 @@
     else since = performance.now();
   });
 
-  // The templates: what is asked, the answers of one press, and how an answer of several parts is drawn and read.
+  // The templates: the answers of one press, and how an answer of several parts is drawn and read.
   const pairs = (task) => [0, 1].map((place) => ["ab"[task.shown[place]], "AB"[place], "ab"[place], "", ["ArrowLeft", "ArrowRight"][place]]);
-  const pick = (question) => ({
-    question,
+  const PICK = {
     keys: "A or ← the first, B or → the second, T a tie",
     choices: (task) => { const [a, b] = pairs(task); return [a, ["tie", "Tie", "t", ""], b]; },
-  });
+  };
   const TEMPLATES = {
     likert: {
-      question: "How well does the picture show what the text says?",
       keys: "1 to 5 answer",
       choices: () => ["not at all", "a little", "partly", "mostly", "fully"].map((hint, place) => [place + 1, String(place + 1), String(place + 1), hint]),
     },
-    side_by_side: pick("Which picture fits the text better?"),
-    vote: pick("Which picture is better?"),
+    side_by_side: PICK,
+    vote: PICK,
     words: {
-      question: "Tap each word that the picture does not show.",
+      how: "Tap a word once if the image does not show it, twice if you are unsure.",
       keys: "← and → go from word to word, Space marks one as wrong, then as unsure; Enter sends",
       draw: (task, given) => drawWords(task, given),
       take: { ArrowLeft: () => step(-1), ArrowRight: () => step(1) },
     },
     questions: {
-      question: "Answer by the picture.",
       keys: "Y yes, N no, U unsure, C cannot tell; ↑ and ↓ go from question to question; Enter sends",
       draw: (task, given) => drawQuestions(task, given),
       take: {
@@ -259,7 +256,7 @@
   const figures = (task, images) => {
     const one = task.pictures.length === 1;
     const results = task.pictures.map((_, place) => {
-      const name = one ? "The picture" : `Picture ${"AB"[place]}`;
+      const name = one ? "The image" : `Image ${"AB"[place]}`;
       const image = Object.assign(images[place], { alt: name });
       const wipe = task.sources.length ? [slider(task.sources[0], name)] : [];
       return made("figure", {}, made("figcaption", { hidden: one && !wipe.length }, one ? "Result" : "AB"[place]), made("div", { className: "pair" }, image), ...wipe);
@@ -298,7 +295,8 @@
     first("#noting").hidden = first("#help").hidden = !task;
     ["#pictures", "#answers", "#choices", "#whole"].forEach((part) => first(part).replaceChildren());
     first("#prompt").textContent = task && task.template !== "words" ? task.prompt : "";
-    first("#question").textContent = template?.question ?? (finished ? `Thank you, ${rater}: you have rated everything.` : "Loading…");
+    first("#how").textContent = template?.how ?? "";
+    first("#question").textContent = task?.asks ?? (finished ? `Thank you, ${rater}: you have rated everything.` : "Loading…");
     enable(false);
     if (!task) return;
     const given = task.given?.answer;
@@ -334,7 +332,7 @@
   const leaveOut = (task, why) => {
     refused.add(keyOf(task));
     queue.splice(queue.indexOf(task), 1);
-    say(`A picture was left out: ${why}`);
+    say(`An image was left out: ${why}`);
     show();
     sync();
   };

@@ -1,0 +1,358 @@
+"""Rating in a real browser, of a study that the command serves: by keys and touch, with the server killed meanwhile."""
+
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+pytest.importorskip("selenium.webdriver", reason="needs selenium: pip install -e '.[test]'")
+pytest.importorskip("axe_core_python", reason="needs axe-core: pip install -e '.[test]'")
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.actions.action_builder import ActionBuilder
+from selenium.webdriver.common.actions.interaction import POINTER_TOUCH
+from selenium.webdriver.common.actions.pointer_input import PointerInput
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webdriver import WebDriver
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.ui import WebDriverWait
+
+from plumbline.operators.rating.answers import Answer, parse_answer
+from tests.browser.opened import DESKTOP, NEEDS_BROWSER, PHONE, barriers, find, in_scheme, open_page
+from tests.operators.report.made import HOSTILE, MadeRun, make_run, plain_prompts, png
+from tests.s3 import free_ports
+
+pytestmark = NEEDS_BROWSER
+ROOT = Path(__file__).parents[2]
+TEMPLATES = ("likert", "words", "questions", "side_by_side", "vote")
+QUESTIONS = ("is there a star?", "is it <b>red</b>?", "how many cups are there: more than two?")
+SECONDS = 60
+"""That a page may take on a busy machine; none is waited for longer than it takes."""
+READY = "return document.querySelector('#rating')?.getAttribute('aria-busy') === 'false'"
+
+
+class Server:
+    """`jobs.rate` in a process of its own, which is killed and begins again at the same address."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        (port,) = free_ports(1)
+        self.study, self.log = folder / "study", folder / "log"
+        self.command = [sys.executable, "-m", "jobs.rate", f"study={self.study}", f"port={port}", *words]
+        self.address = f"http://127.0.0.1:{port}"
+        self.start()
+
+    def start(self) -> None:
+        with self.log.open("wb") as stream:
+            self.process = subprocess.Popen(self.command, stdout=stream, stderr=stream, cwd=ROOT)
+        waiting = threading.Event()
+        while self.address.encode() not in self.log.read_bytes():
+            assert self.process.poll() is None, self.log.read_text()
+            waiting.wait(0.1)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def kept(self, rater: str) -> list[Answer]:
+        """All that a rater answered, corrections too."""
+        files = sorted((self.study / "answers" / rater).glob("*.json"))
+        return [parse_answer(file.read_bytes(), str(file)) for file in files]
+
+
+def sources_of(prompt: int) -> list[bytes]:
+    """Every third prompt is of an edit."""
+    return [png(500 + prompt)] if prompt % 3 == 0 else []
+
+
+@contextmanager
+def serving(folder: Path, made: MadeRun) -> Iterator[Server]:
+    """A study of all templates about a run."""
+    server = Server(folder, f"store={made.store.place.url}", f"templates=[{','.join(TEMPLATES)}]", "repeats=0")
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A study with hostile prompts and edits."""
+    folder = tmp_path_factory.mktemp("study")
+    made = make_run(folder, prompts=HOSTILE, generators=("atlas", "<b>bold"), sources=sources_of, questions=QUESTIONS)
+    with serving(folder, made) as served:
+        yield served
+
+
+def rate(browser: WebDriver, server: Server, rater: str, width: int = DESKTOP) -> WebDriver:
+    """The rating page of a rater, ready for an answer."""
+    page = open_page(browser, f"{server.address}/rate?rater={rater}", width)
+    until_ready(page)
+    return page
+
+
+def script(page: WebDriver, code: str, *given: object) -> Any:
+    return page.execute_script(code, *given)  # type: ignore[no-untyped-call]
+
+
+def until(page: WebDriver, condition: Callable[[WebDriver], object]) -> None:
+    WebDriverWait(page, SECONDS, poll_frequency=0.05).until(condition)
+
+
+def until_ready(page: WebDriver) -> None:
+    """Until the task that is shown takes an answer, or there is none left."""
+    until(page, lambda seen: script(seen, READY))
+
+
+def template_of(page: WebDriver) -> str:
+    """What is asked; nothing where everything is rated."""
+    return str(script(page, "return document.querySelector('#rating').dataset.template"))
+
+
+def state(page: WebDriver) -> str:
+    return page.find_element("id", "state").text
+
+
+def press(page: WebDriver, *keys: str) -> None:
+    ActionChains(page, duration=0).send_keys(*keys).perform()
+
+
+def answer_by_keys(page: WebDriver) -> None:
+    """Rates what is shown, without a pointer."""
+    until_ready(page)
+    keys = {
+        "likert": "4",
+        "words": f"{Keys.ARROW_RIGHT} {Keys.ARROW_RIGHT}  {Keys.ENTER}",
+        "questions": "ync"[: len(find(page, ".asked"))] + Keys.ENTER,
+        "side_by_side": "a",
+        "vote": "t",
+    }[template_of(page)]
+    press(page, keys)
+
+
+def tap(page: WebDriver, element: WebElement) -> None:
+    script(page, "arguments[0].scrollIntoView({block: 'center'})", element)
+    touch = ActionBuilder(page, mouse=PointerInput(POINTER_TOUCH, "finger"), duration=0)
+    touch.pointer_action.move_to(element).pointer_down().pointer_up()
+    touch.perform()
+
+
+def answer_by_touch(page: WebDriver) -> None:
+    """Rates what is shown, without a key."""
+    until_ready(page)
+    template = template_of(page)
+    for question in find(page, ".asked"):
+        tap(page, question.find_element("css selector", "label:nth-child(2)"))
+    if template == "words":
+        tap(page, find(page, ".word")[0])
+    place = {"likert": 1, "side_by_side": 2, "vote": 1}.get(template, 0)
+    tap(page, find(page, "#choices button")[place])
+
+
+def rate_all(page: WebDriver, answer: Callable[[WebDriver], None], *, with_axe: bool = True) -> None:
+    """Rates everything that is left, and looks at each template once."""
+    seen: set[str] = set()
+    while template := template_of(page):
+        if template not in seen and with_axe:
+            width = script(page, "return innerWidth")
+            assert script(page, "return document.documentElement.scrollWidth") <= width, template
+            assert barriers(page) == [], template
+        seen.add(template)
+        answer(page)
+        until_ready(page)
+    assert script(page, "return window.hacked") is None and page.get_log("browser") == []  # type: ignore[no-untyped-call]
+    assert seen == set(TEMPLATES)
+    until(page, lambda _: script(page, "return Object.keys(localStorage).every(key => !key.includes('answer '))"))
+
+
+def test_all_templates_are_rated_by_keys_alone(browser: WebDriver, server: Server) -> None:
+    rate_all(rate(browser, server, "keys"), answer_by_keys)
+    assert "Thank you, keys" in browser.find_element("id", "question").text
+    kept = server.kept("keys")
+    assert len(kept) == len({answer.task_id for answer in kept})
+    for answer in kept:
+        assert (
+            answer.answer
+            == {
+                "likert": 4,
+                "words": {"wrong": [0], "unsure": [1]},
+                "questions": dict(zip(("q0", "q1", "q2"), ("yes", "no", "cannot_tell"), strict=True)),
+                "side_by_side": "ab"[answer.shown[0]],
+                "vote": "tie",
+            }[answer.template]
+        )
+
+
+def test_all_templates_are_rated_by_touch_on_a_phone(browser: WebDriver, server: Server) -> None:
+    in_scheme(browser, "dark")
+    rate_all(rate(browser, server, "touch", PHONE), answer_by_touch)
+    in_scheme(browser, "")
+    for answer in server.kept("touch"):
+        assert (
+            answer.answer
+            == {
+                "likert": 2,
+                "words": {"wrong": [0], "unsure": []},
+                "questions": dict.fromkeys(("q0", "q1", "q2"), "no"),
+                "side_by_side": "ab"[answer.shown[-1]],
+                "vote": "tie",
+            }[answer.template]
+        )
+
+
+def give_whole(page: WebDriver, label: str) -> None:
+    """Answers a task, whatever it asks, as a whole."""
+    until_ready(page)
+    tap(page, next(button for button in find(page, "#whole button") if button.text == label))
+    until_ready(page)
+
+
+def earlier_answer(page: WebDriver) -> list[str]:
+    """What undo shows as the answer that was given."""
+    press(page, "z")
+    until_ready(page)
+    return [button.text for button in find(page, "#whole [aria-pressed=true]")]
+
+
+def test_undo_shows_the_earlier_answer_and_another_one_corrects_it(browser: WebDriver, server: Server) -> None:
+    page = rate(browser, server, "undo")
+    give_whole(page, "Unsure")
+    press(page, "m")
+    press(page, "zu: blurred", Keys.ESCAPE)
+    give_whole(page, "Cannot tell")
+    assert earlier_answer(page) == ["Cannot tell"]
+    assert page.find_element("id", "note").get_attribute("value") == "zu: blurred"
+    assert earlier_answer(page) == ["Unsure"]
+    give_whole(page, "Cannot tell")
+    tap(page, page.find_element("id", "leave"))
+    until(page, lambda _: len(server.kept("undo")) == 3)
+    kept = server.kept("undo")
+    assert len({answer.task_id for answer in kept}) == 2
+    said = Counter((str(answer.answer), answer.note) for answer in kept)
+    assert said == Counter([("unsure", ""), ("cannot_tell", ""), ("cannot_tell", "zu: blurred")])
+
+
+def until_ahead(page: WebDriver, server: Server, rater: str) -> None:
+    """Until the pictures of the next tasks are here."""
+    tasks = httpx.get(f"{server.address}/tasks", params={"rater": rater, "count": 3}).json()
+    wanted = {server.address + picture for task in tasks for picture in (*task["pictures"], *task["sources"])}
+    loaded = "return performance.getEntriesByType('resource').map(one => one.name)"
+    until(page, lambda seen: wanted <= set(script(seen, loaded)))
+
+
+@contextmanager
+def without_network(page: WebDriver) -> Iterator[None]:
+    """No request of the page reaches its server meanwhile."""
+    page.execute_cdp_cmd("Network.enable", {})
+    page.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["*"]})
+    yield
+    page.execute_cdp_cmd("Network.setBlockedURLs", {"urls": []})
+
+
+def forgive(page: WebDriver) -> None:
+    """Takes what the browser said of requests that failed, as they were to."""
+    page.get_log("browser")  # type: ignore[no-untyped-call]
+
+
+def test_without_a_network_rating_goes_on_and_the_answers_follow(browser: WebDriver, server: Server) -> None:
+    page = rate(browser, server, "offline")
+    until_ahead(page, server, "offline")
+    with without_network(page):
+        answer_by_keys(page)
+        until(page, lambda seen: state(seen).startswith("The server does not answer. 1 answer kept in this browser"))
+    until(page, lambda seen: state(seen) == "The server answers again: every answer is kept.")
+    assert len(server.kept("offline")) == 1
+    forgive(page)
+
+
+def test_a_killed_server_and_a_closed_window_lose_and_double_nothing(browser: WebDriver, server: Server) -> None:
+    page = rate(browser, server, "killed")
+    answer_by_keys(page)
+    until(page, lambda _: len(server.kept("killed")) == 1)
+    until_ahead(page, server, "killed")
+    server.kill()
+    for _ in range(2):
+        answer_by_keys(page)
+        until_ready(page)
+        assert all(script(page, "return Array.from(document.images, image => image.naturalWidth)"))
+    until(page, lambda seen: "2 answers kept in this browser" in state(seen))
+    page.get("about:blank")
+    forgive(page)
+    server.start()
+    page = rate(browser, server, "killed")
+    answer_by_keys(page)
+    until(page, lambda _: len(server.kept("killed")) == 4)
+    assert len({answer.task_id for answer in server.kept("killed")}) == 4
+
+
+def test_an_answer_of_another_window_is_shown_before_it_is_replaced(browser: WebDriver, server: Server) -> None:
+    page = rate(browser, server, "two")
+    first = page.current_window_handle
+    page.switch_to.new_window("tab")
+    rate(browser, server, "two")
+    give_whole(page, "Unsure")
+    until(page, lambda _: len(server.kept("two")) == 1)
+    page.close()
+    page.switch_to.window(first)
+    give_whole(page, "Cannot tell")
+    until(page, lambda seen: find(seen, "#refused li"))
+    (refused,) = find(page, "#refused li")
+    assert "Another answer is kept: unsure. Yours was: cannot tell." in refused.text
+    assert [answer.answer for answer in server.kept("two")] == ["unsure"]
+    tap(page, find(refused, "button")[0])
+    until(page, lambda _: [answer.answer for answer in server.kept("two")] == ["unsure", "cannot_tell"])
+    assert find(page, "#refused li") == []
+    forgive(page)
+
+
+def test_a_name_is_asked_for_and_a_bad_one_refused_in_a_line(browser: WebDriver, server: Server) -> None:
+    page = open_page(browser, server.address, PHONE)
+    assert barriers(page) == []
+    page.find_element("id", "rater").send_keys("../ann", Keys.ENTER)
+    until(page, lambda seen: find(seen, "#problem"))
+    assert "a name of up to 48 characters" in page.find_element("id", "problem").text
+    field = page.find_element("id", "rater")
+    field.clear()
+    field.send_keys("Ann Ü", Keys.ENTER)
+    until(page, lambda seen: find(seen, "#rating"))
+    until_ready(page)
+    assert "Ann Ü" in page.find_element("css selector", ".eyebrow").text
+    forgive(page)
+
+
+@pytest.mark.slow
+def test_three_raters_rate_sixty_images_each_and_nothing_is_lost_or_doubled(browser: WebDriver, tmp_path: Path) -> None:
+    """Each in a window of their own, in turns; the server is killed in the middle, and one turn is without it."""
+    made = make_run(tmp_path, prompts=plain_prompts(4), generators=("atlas", "<b>bold", "cobalt"),
+                    questions=QUESTIONS)  # fmt: skip
+    windows: dict[str, str] = {}
+    with serving(tmp_path, made) as server:
+        for name in ("ann", "ben", "cem"):
+            if windows:
+                browser.switch_to.new_window("window")
+            windows[name] = rate(browser, server, name).current_window_handle
+        for turn in range(60):
+            if turn == 30:
+                for window in windows.values():
+                    browser.switch_to.window(window)
+                    until_ready(browser)
+                server.kill()
+            if turn == 31:
+                server.start()
+            for window in windows.values():
+                browser.switch_to.window(window)
+                answer_by_keys(browser)
+        for name in windows:
+            until(browser, lambda _, name=name: len(server.kept(name)) == 60)
+            assert len({answer.task_id for answer in server.kept(name)}) == 60
+            assert {answer.template for answer in server.kept(name)} == set(TEMPLATES)
+        for window in [*windows.values()][1:]:
+            browser.switch_to.window(window)
+            browser.close()
+        browser.switch_to.window(windows["ann"])
+        forgive(browser)
