@@ -17,16 +17,19 @@ from plumbline.pipelines.judging.releases.release import Rating, Release, Word, 
 from plumbline.pipelines.judging.releases.sheets import as_list, read_json, read_text
 
 AGAIN = "export it again as JSON"
+NO_RATING = "no answer is a number, yes, no, unsure or a side"
+OWN_LABELS = "set +protocol.columns.values={LABEL: NUMBER}"
 UNSURE = ("unsure", "cannot tell", "cannot_tell")
 """Labels of choices and of marked words by which nothing is said."""
 SHOWN = ("shown", "aligned", "yes")
 """Labels of marked words that are in the image; every other label is of words that are not."""
 REPLIES: Mapping[str, float | None] = {"yes": 1, "no": 0, **dict.fromkeys(UNSURE)}
-SIDES: Mapping[str, str | None] = {
-    **{"a": "a", "left": "a", "b": "b", "right": "b"},
-    **dict.fromkeys(("tie", "equal", "same", "both", "neither"), "unsure"),
+SIDES: Mapping[str, float | None] = {
+    **{"a": 1, "left": 1, "b": -1, "right": -1},
+    **dict.fromkeys(("tie", "equal", "same", "both", "neither"), 0),
     **dict.fromkeys(UNSURE),
 }
+"""Labels of a choice between two images: 1 is the first, -1 the second, 0 neither."""
 
 
 class Span(NamedTuple):
@@ -74,9 +77,10 @@ def read_annotations(place: Place, columns: RatingColumns = USUAL) -> Release:
     - marked text (Labels of a Text, SpanQuestion) is of words that the image does not show, unless its label is shown,
       aligned or yes, or unsure. The share of words shown is a rating.
 
-    A question of which no answer is any of this is left out with a note. `columns` name fields of the record: Label
-    Studio's `data`, Argilla's fields, metadata and `id`. In JSON-MIN, Choices look like data: `columns.rating` names
-    them. What was skipped or discarded, and drafts where the export tells them, do not count.
+    `columns.values` give other labels their numbers. A question of which no answer is any of this is left out with a
+    note. `columns` name fields of the record: Label Studio's `data`, Argilla's fields, metadata and `id`. In JSON-MIN,
+    Choices look like data: `columns.rating` names them. What was skipped or discarded, and drafts where the export
+    tells them, do not count.
     """
     annotations, notes = read_export(place, columns)
     readable = _readable(annotations, columns)
@@ -86,18 +90,18 @@ def read_annotations(place: Place, columns: RatingColumns = USUAL) -> Release:
     for one in annotations:
         pair = _pair(one, columns)
         for question in (name for name in one.answers if name in readable):
-            answer = one.answers[question].strip().lower()
+            value = _meaning(one.answers[question], pair is not None, columns)
             if pair:
-                preferences.append({**pair, "rater": one.rater, "template": question, "preferred": SIDES[answer]})
+                preferences.append({**pair, "rater": one.rater, "template": question, "preferred": _side(value)})
             else:
-                ratings.add(one, question, _number(answer))
+                ratings.add(one, question, value)
         for question in sorted(marking) if pair is None else ():
             marked = list(_marked_words(one, question, columns))
             sure = [word.aligned for word in marked if word.aligned is not None]
             ratings.add(one, question, fmean(sure) if sure else None)
             words += marked
     unread = sorted({question for one in annotations for question in one.answers} - readable)
-    notes += [f"question {name!r} is not read: no answer is a number, yes, no, unsure or a side" for name in unread]
+    notes += [f"question {name!r} is not read: {NO_RATING}; {OWN_LABELS}" for name in unread]
     skills = skills_of((_text(one, columns.prompt_id), skill) for one in annotations for skill in _skills(one, columns))
     return released(ratings=ratings.all(), preferences=preferences, words=words, skills=skills, notes=notes)
 
@@ -111,32 +115,40 @@ def _readable(annotations: Sequence[Annotation], columns: RatingColumns) -> set[
     for one in annotations:
         of_pair = _pair(one, columns) is not None
         for question, answer in one.answers.items():
-            known = answer.strip().lower() in SIDES if of_pair else _is_rating(answer)
-            (good if known else bad).setdefault(question, one)
+            (good if _is_known(answer, of_pair, columns) else bad).setdefault(question, one)
     for question in good.keys() & bad.keys():
         one = bad[question]
         raise SourceError(
             f"{one.where}: {question!r} is answered by {one.answers[question]!r}, and elsewhere by "
-            f"{good[question].answers[question]!r}; correct it to a number, yes, no, unsure, or a side of two images"
+            f"{good[question].answers[question]!r}; correct it, or {OWN_LABELS}"
         )
     return set(good)
 
 
-def _is_rating(answer: str) -> bool:
+def _is_known(answer: str, of_pair: bool, columns: RatingColumns) -> bool:
     try:
-        _number(answer.strip().lower())
+        _meaning(answer, of_pair, columns)
     except ValueError:
         return False
     return True
 
 
-def _number(answer: str) -> float | None:
-    """An answer as a rating; raises ValueError where it is none."""
-    if answer in REPLIES:
-        return REPLIES[answer]
-    if not math.isfinite(number := float(answer)):
-        raise ValueError(answer)
+def _meaning(answer: str, of_pair: bool, columns: RatingColumns) -> float | None:
+    """An answer as a rating, or as one of SIDES; None where nothing is said. Raises ValueError where it is neither."""
+    label = answer.strip().lower()
+    own = {name.lower(): value for name, value in columns.values.items()}
+    for meanings in (own, SIDES if of_pair else REPLIES):
+        if label in meanings:
+            return meanings[label]
+    if of_pair or not math.isfinite(number := float(label)):
+        raise ValueError(label)
     return number
+
+
+def _side(value: float | None) -> str | None:
+    if value is None:
+        return None
+    return "a" if value > 0 else "b" if value < 0 else "unsure"
 
 
 def _text(one: Annotation, name: str) -> str | None:

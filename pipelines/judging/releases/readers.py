@@ -1,7 +1,7 @@
 """The releases by name, each with the function that reads its files, and the reader of ratings of one's own."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
@@ -43,6 +43,9 @@ class RatingColumns:
     """Of an export: what made the first image."""
     generator_b: str = "generator_b"
     """Of an export: what made the second image."""
+    values: Mapping[str, float] = field(default_factory=dict)
+    """Of an export: what labels count as, as {good: 2, poor: 0}; of two images 1 is the first, 0 neither, -1 the
+    second."""
 
     def of_table(self) -> dict[str, str]:
         """The columns of a table with a row per rating, by our names."""

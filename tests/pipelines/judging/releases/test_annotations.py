@@ -55,6 +55,17 @@ def test_fields_are_named_by_columns_and_several_questions_about_an_image_are_av
     assert [(row["image_id"], row["rating"]) for row in release.ratings.to_pylist()] == [("1.png", 2 / 3)]
 
 
+def test_labels_of_ones_own_count_as_columns_say(tmp_path: Path) -> None:
+    pair = {"prompt_id": "p1", "image_a": "i1", "image_b": "i2"}
+    records = [
+        *task(("quality", "choices", {"choices": ["Poor "]})),
+        *task(("better", "choices", {"choices": ["the second"]}), data=pair),
+    ]
+    release = opened(tmp_path, records, "+protocol.columns.values={poor: 1, good: 2, the second: -1}")
+    assert rated(release) == [("7", "quality", 1)]
+    assert release.preferences.column("preferred").to_pylist() == ["b"]
+
+
 def test_of_what_a_person_said_of_a_task_the_last_counts(tmp_path: Path) -> None:
     records = task(("likert", "rating", {"rating": 5}), updated_at="2026-01-02T00:00:00Z")
     records[0]["annotations"].append(

@@ -99,7 +99,8 @@ ANNOTATIONS: dict[str, Any] = {
     "skills": {"p1": ["color", "animal"]},
 }  # fmt: skip
 UNREAD = [
-    "question 'comment' is not read: no answer is a number, yes, no, unsure or a side",
+    "question 'comment' is not read: no answer is a number, yes, no, unsure or a side; set "
+    "+protocol.columns.values={LABEL: NUMBER}",
     "1 of 6 ratings are empty and count as unsure",
 ]
 EXPECTED: dict[str, dict[str, Any]] = {
