@@ -41,6 +41,7 @@ def show_report(console: Console, report: WrittenReport) -> None:
     show_tables(console, title, {name: _cells(page, name) for name in page.generators.rows})
     if page.generators.left_out:
         console.print(f"{plural(page.generators.left_out, 'more generator')} in summary.csv")
+    _show_usual(console, page)
     for sentence in page.decision.sentences():
         _show_sentence(console, sentence)
     for warning in page.warnings:
@@ -50,6 +51,22 @@ def show_report(console: Console, report: WrittenReport) -> None:
         for sentence in page.changes.sentences:
             _show_sentence(console, sentence, indent="  ")
     say(console, f"report: {report.url} ({report.size / 1e6:.1f} MB)")
+
+
+def _show_usual(console: Console, page: Page) -> None:
+    """Where the means stand among the scores of all images so far, by metrics of which there are enough."""
+    rows: dict[str, dict[str, str]] = {name: {} for name in page.generators.rows}
+    for column in page.columns:
+        for name, standing in column.standings.items():
+            place = page.usual.place(column.name, standing.mean) if standing.n and name in rows else None
+            if place is not None:
+                rows[name][f"{column.name} ({place.images:,})"] = f"{place.better_than:.0%}"
+    if any(rows.values()):
+        left = f"; {plural(page.usual.left_out, 'older run')} left out" if page.usual.left_out else ""
+        columns = dict.fromkeys(name for row in rows.values() for name in row)
+        cells = {name: {at: row.get(at, EMPTY) for at in columns} for name, row in rows.items()}
+        show_tables(console, "usual scores (images)", cells)
+        say(console, f"of the images scored so far on {page.benchmark}, the share that a mean is better than{left}")
 
 
 def _show_sentence(console: Console, sentence: Sentence, indent: str = "") -> None:

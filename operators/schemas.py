@@ -229,6 +229,10 @@ SUMMARY = pa.schema(
 """`n` counts scored rows, `n_null` rows without a score; `low` to `high` is the mean's 95% interval, bootstrapped over
 prompts (null where there are fewer than two), `sem` its standard error with all rows taken as independent."""
 
+USUAL_SCORES = pa.schema([*texts("metric", "generator"), ("n", pa.int64()), ("values", pa.list_(pa.float64()))])
+"""Scores that stand for the `n` scores of a metric and generator, evenly by rank, or all of them
+(operators/usual_scores.py)."""
+
 RATINGS = pa.schema([*_IMAGE_COLUMNS, *texts("rater", "template"), ("rating", pa.float64())])
 """One person's rating of one image; null where the person was unsure. `template` is what was asked (likert, wl,
 ...)."""

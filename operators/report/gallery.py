@@ -24,6 +24,7 @@ from plumbline.operators.report.marked_words import (
 )
 from plumbline.operators.report.picked_images import Pick
 from plumbline.operators.sentences import names
+from plumbline.operators.usual_scores import NOTHING_USUAL, UsualScores
 
 THUMBNAIL_SIDE = 512
 THUMBNAIL_BYTES = 16_000
@@ -70,6 +71,8 @@ class MetricView(NamedTuple):
     metric: str
     score: float
     rank: float
+    usual: str
+    """Where it stands among all images scored so far, in words; empty where they are too few."""
     questions: list[MarkedQuestion]
     words: list[Segment]
     """The prompt by what its questions score; empty where none says which words it is about."""
@@ -128,7 +131,13 @@ class Card(NamedTuple):
         return json.dumps(self.skills)
 
 
-def make_card(pick: Pick, detail: ImageDetail, prompt: str | None, skills: Sequence[str]) -> Card:
+def make_card(
+    pick: Pick,
+    detail: ImageDetail,
+    prompt: str | None,
+    skills: Sequence[str],
+    usual: UsualScores = NOTHING_USUAL,
+) -> Card:
     """The card of a picked image; its prompt is marked by the first of its reasons' metrics that has questions."""
     text = prompt if prompt is not None else unreadable(pick.prompt_id)
     metrics = [*(reason.metric for reason in pick.reasons), *detail.elements] if prompt is not None else []
@@ -142,12 +151,12 @@ def make_card(pick: Pick, detail: ImageDetail, prompt: str | None, skills: Seque
         prompt=mark_prompt(text, detail.elements.get(marked_by, ())),
         marked_by=marked_by,
         skills=tuple(skills),
-        views=[_view(metric, pick, detail, prompt) for metric in pick.scores],
+        views=[_view(metric, pick, detail, prompt, usual) for metric in pick.scores],
         search=" ".join((cut(text, 1000), pick.key.generator, pick.key.image_id, pick.prompt_id)).lower(),
     )
 
 
-def _view(metric: str, pick: Pick, detail: ImageDetail, prompt: str | None) -> MetricView:
+def _view(metric: str, pick: Pick, detail: ImageDetail, prompt: str | None, usual: UsualScores) -> MetricView:
     elements = detail.elements.get(metric) or ()
     words = mark_prompt(prompt, elements) if prompt is not None else []
     compared = compared_words(elements)
@@ -157,6 +166,7 @@ def _view(metric: str, pick: Pick, detail: ImageDetail, prompt: str | None) -> M
         metric=metric,
         score=pick.scores[metric],
         rank=pick.ranks[metric],
+        usual=usual.say(metric, pick.scores[metric]),
         questions=questions,
         words=words if any(word.state for word in words) else [],
         compared=compared,

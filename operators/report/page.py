@@ -39,6 +39,7 @@ from plumbline.operators.rewards.combination import Combination
 from plumbline.operators.run_scores import RunScores
 from plumbline.operators.sentences import FirstRows, Sentence, plural, shown
 from plumbline.operators.summary import OVERALL, Skills
+from plumbline.operators.usual_scores import NOTHING_USUAL, UsualScores
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,6 +61,8 @@ class GatheredRun:
     """How far its metrics agree with people, where that was judged."""
     noise: pa.Table = field(default_factory=schemas.JUDGE_NOISE.empty_table)
     """Schema JUDGE_NOISE; of no rows where every judge is asked once."""
+    usual: UsualScores = NOTHING_USUAL
+    """The scores of all images of its benchmark so far."""
     decisions: pa.Table | None = None
     """Schema DECISIONS, where the run is an adaptive sweep's."""
     unreadable: str = ""
@@ -113,6 +116,8 @@ class Page(NamedTuple):
     """Those on which generators differ most."""
     cards: list[Card]
     health: Health
+    usual: UsualScores
+    """The scores of all images of the benchmark so far."""
     changes: Changes | None
     agreement: ShownAgreement | None
     """How far the metrics agree with people, where that was judged."""
@@ -216,6 +221,7 @@ def build_page(
         prompts=prompts,
         cards=cards,
         health=state,
+        usual=run.usual,
         changes=None if before is None else _changes(before, run, reward),
         agreement=None if run.agreement is None else show_agreement(run.agreement),
         decided=None if run.decisions is None else decisions_table(run.decisions),
@@ -243,7 +249,7 @@ def _decision(at_skills: Mapping[tuple[str, str], Board], overall: Boards, ranki
 
 def _card(pick: Pick, details: Mapping[ImageKey, ImageDetail], run: GatheredRun) -> Card:
     detail = details.get(pick.key, NO_DETAIL)
-    return make_card(pick, detail, run.prompts.get(pick.prompt_id), run.skills.of(pick.prompt_id))
+    return make_card(pick, detail, run.prompts.get(pick.prompt_id), run.skills.of(pick.prompt_id), run.usual)
 
 
 def _side_by_side(

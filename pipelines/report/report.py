@@ -36,6 +36,7 @@ from plumbline.pipelines.report.finished_run import (
     read_judge_noise,
 )
 from plumbline.pipelines.report.image_details import read_details
+from plumbline.pipelines.report.usual import read_usual_scores
 from plumbline.pipelines.sources.sources import Sources, skills_of
 
 MOST_IMAGES = 96
@@ -197,7 +198,8 @@ def open_run(store: Store, run_id: str, sources: Sources | None = None) -> Opene
     manifest = read_manifest(store, run_id)
     originals, unreadable = find_originals(manifest, store.place.storage, sources)
     skills = Skills(()) if originals is None else skills_of(originals.prompts)
-    return OpenedRun(_gathered(store, run_id, manifest, skills, unreadable), originals)
+    gathered = _gathered(store, run_id, manifest, skills, unreadable)
+    return OpenedRun(replace(gathered, usual=read_usual_scores(store, run_id, manifest)), originals)
 
 
 def _gathered(

@@ -23,6 +23,7 @@ from plumbline.operators.image_rows import identify, image_records
 from plumbline.operators.stages.scores import written_bases
 from plumbline.operators.stages.table import STAGES
 from plumbline.operators.summary import Skills, Tally
+from plumbline.operators.usual_scores import OfGenerator, Sketch, sketch, usual_table
 from plumbline.pipelines.cells.cells import Outcome, PlannedCell, Shard, digest, is_draft
 from plumbline.pipelines.cells.reused_rows import NOT_TRIED
 from plumbline.pipelines.cells.runs import run_ids
@@ -57,6 +58,8 @@ class Results:
     n_truncated: int
     summary: pa.Table
     errors: pa.Table
+    usual: pa.Table = field(default_factory=schemas.USUAL_SCORES.empty_table)
+    """What stands for the scores (schema USUAL_SCORES)."""
     broken: frozenset[str] = frozenset()
     """Paths of cells that are damaged, or stand on questions that have been written anew."""
     first_rows: Mapping[str, int] = field(default_factory=dict)
@@ -96,6 +99,8 @@ class CountedPart(NamedTuple):
     rows: int
     n_null: int
     n_truncated: int
+    scores: Sketch
+    """What stands for them."""
     cell_rows: Sequence[tuple[str, int]]
     """The paths of its cells, each with the number of its rows, in their order."""
     lost: Mapping[Shard, BrokenFile]
@@ -128,6 +133,7 @@ def gather_results(
                 total.merge(part.tally)
                 counted.append(part._replace(tally=Tally(skills)))
     last = f"{folder}/{len(parts):05d}.parquet"
+    of_cells = list(zip(parts, counted, strict=True))
     counted.append(_count_missing(plan, sources, counted, skills, benchmark, store, last))
     total.merge(counted[-1].tally)
     for path in set(store.files(folder)) - {last, *(part.path for part in parts)}:
@@ -141,6 +147,7 @@ def gather_results(
         n_truncated=sum(part.n_truncated for part in counted),
         summary=total.summary(),
         errors=pa.concat_tables([part.errors for part in counted]),
+        usual=usual_table((OfGenerator(part.metric, part.cells[0].shard.group), one.scores) for part, one in of_cells),
         broken=frozenset(maker.broken),
         first_rows=_first_rows(counted),
     )
@@ -360,6 +367,7 @@ def _counted(metric: str, table: pa.Table, shards: Sequence[tuple[Shard, int]], 
         rows=len(table),
         n_null=table.column("score").null_count,
         n_truncated=pc.sum(table.column("truncated")).as_py() or 0,
+        scores=sketch(table.column("score")),
         cell_rows=(),
         lost={},
     )

@@ -42,8 +42,8 @@ def write_run(
     store, folder = planned.store, f"runs/{run_id}"
     usage = model_usage(planned.plan, outcomes)
     models = [item.node.name for item in planned.plan.nodes if item.node.models]
-    for name in ("summary", "errors"):
-        store.write_table(f"{folder}/{name}.parquet", getattr(results, name))
+    for name, table in {"summary": results.summary, "errors": results.errors, "usual_scores": results.usual}.items():
+        store.write_table(f"{folder}/{name}.parquet", table)
     noise = measure_judge_noise(planned.plan, planned.config.metrics, outcomes, store)
     if len(noise):
         store.write_table(f"{folder}/judge_noise.parquet", noise)

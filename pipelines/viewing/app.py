@@ -224,7 +224,7 @@ class Pages:
         return [
             SeenImage(
                 row=of_one[0].row,
-                card=make_card(pick, details[pick.key], of_one[0].text, ()),
+                card=make_card(pick, details[pick.key], of_one[0].text, (), run.usual),
                 failed=[score for score in of_one if score.score is None],
                 elements=details[pick.key].elements,
             )

@@ -12,6 +12,7 @@ from plumbline.operators.metrics.table import falling_metrics
 from plumbline.operators.report.gallery import ImageDetail, make_picture, make_sources
 from plumbline.operators.report.picked_images import ImageKey, Pick
 from plumbline.operators.schemas import PROMPTS
+from plumbline.operators.usual_scores import UsualScores
 from plumbline.pipelines.cells.runs import Run, ScoresCell, list_runs, read_manifest, run_ids
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.report.finished_run import Originals, find_originals
@@ -23,6 +24,7 @@ from plumbline.pipelines.report.image_details import (
     read_scores_cells,
     show_image,
 )
+from plumbline.pipelines.report.usual import read_usual_scores
 from plumbline.pipelines.viewing.run_database import Database, RunRows, Score
 
 MOST_OPEN = 8
@@ -53,6 +55,8 @@ class BrowsedRun(NamedTuple):
     originals: Originals | None
     unreadable: str
     """Why there are no originals; empty where there are."""
+    usual: UsualScores
+    """The scores of all images of its benchmark, as the store had them when the run was opened."""
 
 
 class Browser:
@@ -107,7 +111,8 @@ class Browser:
         prompts = originals.prompts if originals is not None else PROMPTS.empty_table()
         rows = RunRows(self._database, self.store, run_id, prompts)
         cells = read_scores_cells(self.store, run_id)
-        return BrowsedRun(run_id, manifest, falling_metrics(manifest), rows, cells, originals, unreadable)
+        usual = read_usual_scores(self.store, run_id, manifest)
+        return BrowsedRun(run_id, manifest, falling_metrics(manifest), rows, cells, originals, unreadable, usual)
 
     def details(self, run: BrowsedRun, picks: Sequence[Pick]) -> Mapping[ImageKey, ImageDetail]:
         """The questions, ratings and reasons that the run's cells have of images."""

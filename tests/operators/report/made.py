@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from plumbline.operators import rows, schemas
+from plumbline.operators.usual_scores import OfGenerator, sketch, usual_table
 from plumbline.pipelines.cells.cells import Cell
 from plumbline.pipelines.cells.runs import CELLS
 from plumbline.pipelines.cells.store import LATEST, Store
@@ -105,7 +106,8 @@ def make_run(
     _write_sources(folder / "bench", texts, ids, generators, skills, picture, before)
     store = store_at(folder / "store")
     store.check()
-    cells, tables = [], []
+    cells, sketches = [], []
+    tables: list[pa.Table] = []
     asked = _ask(store, ids, texts, questions) if questions else ()
     cells += [{"path": path, "state": "committed", "first_row": 0} for path in asked]
     for number, metric in enumerate(metrics):
@@ -121,11 +123,13 @@ def make_run(
             store.save(cell, rows.table(records, schemas.ELEMENT_SCORES))
             cells.append({"path": path, "state": "committed", "first_row": sum(map(len, tables))})
             tables.append(rows.table(records, schemas.ELEMENT_SCORES).select(schemas.SCORES.names))
+            sketches.append((OfGenerator(metric, generator), sketch(tables[-1].column("score"))))
     scores = pa.concat_tables(tables)
     skills_of = {one: _skills(at) if skills else [] for at, one in enumerate(ids)}
     run = (store.place / f"runs/{run_id}").path
     summary = summarise(scores, skills_of)
     made = {"scores": scores, "summary": summary, "errors": _errors(scores), "cells": rows.table(cells, CELLS)}
+    made["usual_scores"] = usual_table(sketches)
     for name, table in made.items():
         store.write_table(f"runs/{run_id}/{name}.parquet", table)
     content = _manifest(folder, run_id, generators, metrics, len(cells)) | manifest

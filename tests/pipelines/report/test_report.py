@@ -1,14 +1,18 @@
 """A report is made of any run, whatever became of its sources, and says what it could not read."""
 
+import io
 import json
 import math
+import re
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
+from plumbline.jobs.report import show_report
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.judging.judgement import Comparison, Judgement
 from plumbline.operators.statistics.bootstrap import UNDEFINED, Interval
@@ -38,6 +42,29 @@ def test_a_run_gets_its_page_and_its_numbers(tmp_path: Path) -> None:
     assert '<mark class="m wrong"' in run.html and "what &lt;colour&gt; is it?" in run.html
     assert (run.folder / "summary.csv").read_text().count("\n") == 1 + 3 * 2 * 3
     assert "| 1 | atlas |" in (run.folder / "summary.md").read_text()
+
+
+def test_scores_are_placed_among_those_of_all_runs_of_the_benchmark(tmp_path: Path) -> None:
+    """Three generators' 36 images here; 12 of another in an earlier run, whose clipscore has other settings."""
+    made: Any = {"score": lambda generator, metric, prompt: 0.0, "generators": ["delta"]}
+    earlier = make_run(tmp_path, run_id="20260101-030405-000006", **made)
+    config = (earlier.store.read_json(f"runs/{earlier.run_id}/manifest.json") or {})["config"]
+    config["metrics"]["clipscore"]["template"] = "another"
+    edit_manifest(earlier, config=config)
+    make_run(tmp_path, run_id="20260101-040405-000006", **made, benchmark="another")
+    old = make_run(tmp_path, run_id="20260101-050405-000006", **made)
+    (old.folder / "usual_scores.parquet").unlink()
+    run = make_run(tmp_path)
+    usual = write_report(run.store).page.usual
+    assert usual.place("gecko", 0.0) == (0, 48) and usual.place("gecko", 2.0) == (1, 48)
+    assert usual.place("clipscore", 2.0) == (1, 36) and usual.left_out == 1
+    card = run.html[run.html.index('<li class="card') :]
+    assert re.search(r"<bdi>gecko</bdi>: 0\.\d+ is better than \d+% of the 48 images scored so far on made</li>", card)
+    written = io.StringIO()
+    show_report(Console(width=200, file=written), write_report(run.store))
+    said = written.getvalue()
+    assert "of the images scored so far on made, the share that a mean is better than; 1 older run left out" in said
+    assert "gecko (48)" in said and "clipscore (36)" in said
 
 
 def sources_of(prompt: int) -> list[bytes]:

@@ -3,6 +3,7 @@
 import gc
 import io
 import json
+import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -169,6 +170,7 @@ def test_an_image_has_all_its_scores_questions_and_reasons_and_its_neighbours(as
     assert f"{RUN}/pictures/{order[1]}?large" in page.links
     for text in ("what <colour> is it?", "is it round?", "One of two is missing.", "objects matched", "clipscore"):
         assert text in page.text, text
+    assert re.search(r"gecko: 0\.\d+ is better than \d+% of the \d+ images scored so far on made", page.text)
     around = [link for link in page.links if f"{RUN}/scores/" in link]
     assert [link.partition("?")[0].rpartition("/")[2] for link in around] == [order[0], order[2]]
     assert found(read(ask, f"{RUN}/scores?page=1"))  # and back
