@@ -103,9 +103,16 @@ def _question(entry: Any, place: int) -> WrittenQuestion:
 
 
 def _of_entry(entry: Any, place: int) -> WrittenQuestion:
-    if isinstance(entry, str) and entry.strip():
-        return wanted_text(place, entry)
-    return _of_object(entry, place) if isinstance(entry, dict) else read_pair(entry, place)
+    if isinstance(entry, dict):
+        return _of_object(entry, place)
+    is_text = isinstance(entry, str) and entry.strip()
+    question = wanted_text(place, entry) if is_text else read_pair(entry, place)
+    return question._replace(question_id=_unnamed(place))
+
+
+def _unnamed(place: int) -> str:
+    """The id of a question that has none of its own."""
+    return f"question {place}"
 
 
 def _of_object(entry: Any, place: int) -> WrittenQuestion:
@@ -120,7 +127,7 @@ def _of_object(entry: Any, place: int) -> WrittenQuestion:
     if len(set(choices)) < len(choices) or (listed.answer not in choices if choices else listed.answer is not None):
         answer = None if listed.answer is None else parsing.shown(listed.answer)
         raise BadQuestion(f"expected the one right answer among different choices, found {answer} and {[*choices]}")
-    name = f"question {place}" if listed.question_id is None else listed.question_id
+    name = _unnamed(place) if listed.question_id is None else listed.question_id
     return WrittenQuestion(name, listed.text, choices, listed.answer, listed.kind, parents=tuple(listed.parents or ()))
 
 

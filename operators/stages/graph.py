@@ -6,6 +6,7 @@ from typing import NamedTuple
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.models.calls import Call
+from plumbline.operators.models.engines.engine_options import image_limit
 from plumbline.operators.models.engines.thinking import LIKELIHOOD
 from plumbline.operators.models.families import FAMILIES, serving
 from plumbline.operators.models.model import ModelConfig
@@ -95,6 +96,12 @@ def _check_views(node: GraphNode, role: str, model: ModelConfig, clips: Clips) -
             f"metrics.{showing[0]}: it shows a model the source of an edit and its result in one question, and the "
             f"role {role!r} is {model.checkpoint}, which takes one image; use a model that takes several, such as a "
             "Qwen2.5-VL of family vlm, or a service of family openai (docs/edits.md)"
+        )
+    limit = image_limit(model)
+    if showing and limit is not None and limit < 2:
+        raise ConfigError(
+            f"models.{role}.engine_options.limit_mm_per_prompt: it allows {limit} image(s) in a question, and "
+            f"metrics.{showing[0]} shows the source of an edit and its result in one; set image to 2, or leave it out"
         )
 
 

@@ -19,6 +19,11 @@ NONE_CAME = RowError(
     "its list of questions, or correct the prompt",
 )
 """Of a prompt in a call of the scorer, or a request of a service."""
+ONLY_TEXTS = RowError(
+    "no_questions",
+    "of the prompt only texts are known that its images are to show, which the metric text compares; add questions to "
+    "them, or leave the metric out",
+)
 
 
 class PackIndex:
@@ -62,7 +67,7 @@ class PackIndex:
         errors = [RowError(**row["error"]) for row in asked if row.get("error") is not None]
         if errors and errors[0] != NONE_CAME:
             return errors[0]
-        return [row["answer"] for row in asked if row["kind"] == TEXT and row["answer"] is not None]
+        return [row["answer"] for row in asked if _is_text(row)]
 
 
 def taken(prompts: pa.Table, pack: PackIndex, metric: PackedMetric) -> pa.Table:
@@ -76,8 +81,16 @@ def taken(prompts: pa.Table, pack: PackIndex, metric: PackedMetric) -> pa.Table:
     return rows.table(records, schemas.QUESTIONS)
 
 
-def _fitting(asked: Sequence[Mapping[str, Any]], metric: PackedMetric) -> Sequence[Mapping[str, Any]]:
-    """A prompt's rows, or the one that says why the metric cannot score by them."""
+def _is_text(row: Mapping[str, Any]) -> bool:
+    """Whether a row is a text to be written in the image, and no question about it."""
+    return row.get("kind") == TEXT and row.get("answer") is not None and not row.get("choices")
+
+
+def _fitting(known: Sequence[Mapping[str, Any]], metric: PackedMetric) -> Sequence[Mapping[str, Any]]:
+    """A prompt's questions, without the texts beside them, or the row that says why the metric cannot score by them."""
+    asked = [row for row in known if not _is_text(row)]
+    if not asked:
+        return [{"error": rows.error_value(ONLY_TEXTS)}]
     refusal = metric.refusal_of_pack({len(row["choices"]) for row in asked if row.get("error") is None})
     if refusal is None:
         return asked

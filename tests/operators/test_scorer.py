@@ -238,13 +238,15 @@ def test_options_are_the_words_of_their_names_and_models_load_without_false_alar
 
 
 def test_questions_beside_images_are_what_a_benchmarks_metric_asks(images: list[bytes], prompts: list[str]) -> None:
-    """Pairs, or objects with choices and parents: a child counts only where its parent holds."""
+    """Pairs, or objects with choices and parents: a child counts only where its parent holds. Texts that are wanted in
+    the image stand in the same list, and are no questions.
+    """
     scorer = open_scorer("metric=[geneval2,dsg_1k]", "models=shapes")
     yes_or_no = {"choices": ["yes", "no"], "answer": "yes"}
     parent = {"text": "is there a circle?", **yes_or_no, "question_id": "1"}
     child = {"text": "is it red?", **yes_or_no, "parents": ["1"]}
     pairs = [["Are there any circles in the image?", "Yes"]]
-    table = scorer.score(images[:3], prompts[:3], questions=[pairs, [parent, child], None])
+    table = scorer.score(images[:3], prompts[:3], questions=[pairs, [parent, "OPEN", child], ["OPEN"]])
     soft, *unfit = scores_of(table, "geneval2")
     assert soft is not None and 0 < soft < 1 and unfit == [None, None]
     by_objects = next(row for row in table.to_pylist() if row["metric"] == "dsg_1k" and row["image_id"] == "1")
@@ -253,6 +255,7 @@ def test_questions_beside_images_are_what_a_benchmarks_metric_asks(images: list[
     assert second["score"] <= first["score"] and by_objects["score"] == (first["score"] + second["score"]) / 2
     reasons = [row["error"]["message"] for row in table.to_pylist() if row["error"] is not None]
     assert len(reasons) == 4 and any("share takes the likeliest of several choices" in reason for reason in reasons)
+    assert sum("only texts are known that its images are to show" in reason for reason in reasons) == 2
     with pytest.raises(ConfigError, match="got 1 images and 2 entries"):
         scorer.score(images[:1], prompts[:1], questions=[pairs, pairs])
 

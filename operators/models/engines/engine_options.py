@@ -106,6 +106,13 @@ class EngineModel(LocalModel):
         check_options(self.engine_options)
 
 
+def image_limit(model: ModelConfig) -> int | None:
+    """How many images in a question the engine is told to allow, where it is told so."""
+    options = model.engine_options if isinstance(model, EngineModel) and model.engine == "vllm" else {}
+    limits = options.get("limit_mm_per_prompt") or {}
+    return int(limits["image"]) if "image" in limits else None
+
+
 def engine_in_key(model: EngineModel) -> dict[str, Any]:
     """What of its engine can change a result: the options as JSON values in the order of their names."""
     if model.engine != "vllm":

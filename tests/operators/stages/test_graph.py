@@ -164,6 +164,20 @@ def test_on_vllm_a_model_is_shown_as_many_images_as_on_transformers(tmp_path: Pa
         check_shown(make_nodes({"e": VieScoreEditConfig()}), served, Clips())
 
 
+def test_on_vllm_a_limit_of_one_image_is_refused_for_two(tmp_path: Path) -> None:
+    fields = {"architectures": ["ForConditionalGeneration"], "model_type": "qwen2_vl", "vision_config": {}}
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    nodes = make_nodes({"e": VieScoreEditConfig()})
+    for limit in ({"image": 1}, {"image": 2}, {"video": 0}):
+        options = {"engine": "vllm", "engine_options": {"limit_mm_per_prompt": limit}}
+        served = {"vlm": model_config(family="vlm", checkpoint=str(tmp_path), **options)}
+        refusal = pytest.raises(
+            ConfigError, match=r"models\.vlm\.engine_options\.limit_mm_per_prompt: it allows 1 .* 2"
+        )
+        with refusal if limit == {"image": 1} else nullcontext():
+            check_shown(nodes, served, Clips())
+
+
 def test_two_measures_of_one_model_share_its_pass() -> None:
     itm, itc = SimilarityConfig(model="itm", measure="match"), SimilarityConfig(model="itm")
     nodes = [node for node in make_nodes({"itm": itm, "itc": itc}) if node.roles]
