@@ -58,7 +58,7 @@ def standing(look: Look, templates: Sequence[TemplateProgress], pairs: Sequence[
     if not pairs:
         return f"{there[0].upper()}{there[1:]}."
     told = sum(one.pair.better is not None for one in pairs)
-    return f"{told} of {plural(len(pairs), 'pair')} told apart; {there}.{_next(pairs)}"
+    return f"Told apart: {told} of {plural(len(pairs), 'pair')}; {there}.{_next(pairs)}"
 
 
 def _next(pairs: Sequence[PairProgress]) -> str:

@@ -58,7 +58,7 @@ def test_it_shows_how_far_the_study_is_and_never_scrolls_sideways(page: WebDrive
     assert page.find_element(By.TAG_NAME, "h1").text == "Progress"
     assert [heading.text for heading in find(page, "h2")] == ["Answers and agreement", "Generators", "Raters"]
     assert page.execute_script("return document.documentElement.scrollWidth") <= width  # type: ignore[no-untyped-call]
-    assert page.find_element(By.ID, "standing").text.startswith("1 of 1 pair told apart; ")
+    assert page.find_element(By.ID, "standing").text.startswith("Told apart: 1 of 1 pair; ")
 
 
 @ON_DESKTOP

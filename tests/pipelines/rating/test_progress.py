@@ -68,7 +68,7 @@ def test_the_page_of_progress_shows_agreement_pairs_and_who_is_random(made: Made
     main = page.partition('id="standing"')[2].partition("</main>")[0]
     assert main.count('class="warning"') == 1 and "<strong><bdi>zed</bdi></strong>" in main
     assert '<td class="n">320</td><td class="n">320</td>' in main, "all answers that are wanted"
-    assert "1 of 1 pair told apart; 320 of 320 answers are there." in main
+    assert "Told apart: 1 of 1 pair; 320 of 320 answers are there." in main
     assert ">ordinal</td>" in main and "prediction-powered" not in main
 
 
