@@ -259,6 +259,17 @@ def forgive(page: WebDriver) -> None:
     page.get_log("browser")  # type: ignore[no-untyped-call]
 
 
+def test_a_source_is_drawn_over_its_edit_without_rating_it(browser: WebDriver, server: Server) -> None:
+    page = rate(browser, server, "edits")
+    while not find(page, ".wipe"):
+        answer_by_keys(page)
+        until_ready(page)
+    before = page.find_element("id", "left").text
+    find(page, ".wipe input")[0].send_keys(Keys.END, Keys.ARROW_LEFT, "t4y")
+    assert find(page, ".before")[0].value_of_css_property("clip-path") == "inset(0px 5% 0px 0px)"
+    assert page.find_element("id", "left").text == before
+
+
 def test_without_a_network_rating_goes_on_and_the_answers_follow(browser: WebDriver, server: Server) -> None:
     page = rate(browser, server, "offline")
     until_ahead(page, server, "offline")

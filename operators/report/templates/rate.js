@@ -10,6 +10,7 @@
   const PAST = 20; // tasks that undo goes back to
   const LONGEST_WAIT = 30000;
   const PATIENCE = 30000;
+  const LATER = [401, 403, 408, 429]; // statuses of a server that is to be asked again
 
   const made = (name, properties = {}, ...content) => {
     const element = Object.assign(document.createElement(name), properties);
@@ -43,7 +44,7 @@
   const ask = async (address, body) => {
     const sent = body && { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
     const response = await fetch(address, { ...sent, signal: AbortSignal.timeout(PATIENCE) }).catch(() => { throw new Away(); });
-    if (response.status >= 500 || response.status === 429 || response.status === 408) throw new Away();
+    if (response.status >= 500 || LATER.includes(response.status)) throw new Away();
     const text = await response.text().catch(() => { throw new Away(); });
     let content = { error: text };
     try { content = JSON.parse(text); } catch { /* a line of text */ }
@@ -111,7 +112,7 @@
   const post = async (name, { body, task }) => {
     const { status, content } = await ask("/answers", body);
     if (status !== 200 && status !== 201) {
-      keep(`refused ${keyOf(body)}`, { at: Date.now(), body, task, why: content.error, other: content.kept });
+      keep(name.replace("answer", "refused"), { at: Date.now(), body, task, why: content.error, other: content.kept });
       refused.add(keyOf(body));
       showRefused();
       if (status === 409 && !content.kept) queue.length = 0; // of an older version
@@ -358,6 +359,7 @@
     past.splice(0, past.length - PAST);
     keep("past", past);
     finished = false;
+    if (!first("#state").className) say("");
     show();
     progress();
     sync();
@@ -408,15 +410,15 @@
   const showRefused = () => {
     first("#refused").replaceChildren(...keptAs("refused ").map(([name, { body, task, why, other }]) => {
       const dismiss = () => { drop(name); showRefused(); };
-      const replace = () => {
-        const revision = other.revision + 1;
+      const send = () => {
+        const revision = other ? other.revision + 1 : body.revision;
         keep(`answer ${keyOf(body)} ${revision}`, { at: Date.now(), task, body: { ...body, revision } });
         dismiss();
         sync();
       };
       const line = other ? `Another answer is kept: ${inWords(other.answer, task)}. Yours was: ${inWords(body.answer, task)}.` : `Your answer (${inWords(body.answer, task)}) was not kept: ${why}`;
-      const buttons = other ? [button("Keep mine", replace), button("Keep the other", dismiss)] : [button("Understood", dismiss)];
-      return made("li", {}, made("b", { dir: "auto" }, task.prompt), made("br"), line, made("br"), ...buttons);
+      const [mine, others] = other ? ["Keep mine", "Keep the other"] : ["Send it again", "Leave it"];
+      return made("li", {}, made("b", { dir: "auto" }, task.prompt), made("br"), line, made("br"), button(mine, send), button(others, dismiss));
     }));
   };
 
