@@ -1,5 +1,6 @@
 """Rating in a real browser, of a study that the command serves: by keys and touch, with the server killed meanwhile."""
 
+import io
 import subprocess
 import sys
 import threading
@@ -10,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pandas as pd
 import pytest
+from PIL import Image
 
 pytest.importorskip("selenium.webdriver", reason="needs selenium: pip install -e '.[test]'")
 pytest.importorskip("axe_core_python", reason="needs axe-core: pip install -e '.[test]'")
@@ -336,11 +339,44 @@ def test_a_name_is_asked_for_and_a_bad_one_refused_in_a_line(browser: WebDriver,
     forgive(page)
 
 
+BRIGHTNESS = """
+return Array.from(document.querySelectorAll("#pictures img"), image => {
+  const canvas = new OffscreenCanvas(1, 1).getContext("2d");
+  canvas.drawImage(image, 0, 0, 1, 1);
+  return canvas.getImageData(0, 0, 1, 1).data[0];
+});
+"""
+"""Of each image that a rater sees, 0 to 255."""
+
+
+def grey_png(number: int) -> bytes:
+    """An image of a prompt by a generator: that of the first generator is the brightest."""
+    buffer = io.BytesIO()
+    Image.new("L", (48, 48), 230 - 70 * (number // 100) - 9 * (number % 100)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def answer_by_looking(page: WebDriver, mood: int) -> None:
+    """Rates what is shown by its brightness, and by a rater's mood."""
+    until_ready(page)
+    looks = [look + mood for look in script(page, BRIGHTNESS)]
+    bright = looks[0] > 128
+    keys = {
+        "likert": str(min(max(round(looks[0] / 51), 1), 5)),
+        "words": Keys.ENTER if bright else f"{Keys.ARROW_RIGHT} {Keys.ENTER}",
+        "questions": ("y" if bright else "n") * len(QUESTIONS) + Keys.ENTER,
+        "side_by_side": "a" if looks[0] > looks[-1] else "b",
+        "vote": "t",
+    }[template_of(page)]
+    press(page, keys)
+
+
 @pytest.mark.slow
-def test_three_raters_rate_sixty_images_each_and_nothing_is_lost_or_doubled(browser: WebDriver, tmp_path: Path) -> None:
+def test_three_raters_rate_sixty_images_each_nothing_is_lost_or_doubled_and_the_ratings_come_back(
+    browser: WebDriver, tmp_path: Path
+) -> None:
     """Each in a window of their own, in turns; the server is killed in the middle, and one turn is without it."""
-    made = make_run(tmp_path, prompts=plain_prompts(4), generators=("atlas", "<b>bold", "cobalt"),
-                    questions=QUESTIONS)  # fmt: skip
+    made = make_run(tmp_path, prompts=plain_prompts(4), picture=grey_png, questions=QUESTIONS)
     windows: dict[str, str] = {}
     with serving(tmp_path, made) as server:
         for name in ("ann", "ben", "cem"):
@@ -355,9 +391,9 @@ def test_three_raters_rate_sixty_images_each_and_nothing_is_lost_or_doubled(brow
                 server.kill()
             if turn == 31:
                 server.start()
-            for window in windows.values():
+            for place, window in enumerate(windows.values()):
                 browser.switch_to.window(window)
-                answer_by_keys(browser)
+                answer_by_looking(browser, mood=(7 * turn + 11 * place) % 41 - 20)
         for name in windows:
             until(browser, lambda _, name=name: len(server.kept(name)) == 60)
             assert len({answer.task_id for answer in server.kept(name)}) == 60
@@ -367,3 +403,15 @@ def test_three_raters_rate_sixty_images_each_and_nothing_is_lost_or_doubled(brow
             browser.close()
         browser.switch_to.window(windows["ann"])
         forgive(browser)
+    words = (
+        "protocol=study",
+        f"protocol.path={server.study}",
+        f"scores={made.folder}",
+        f"output={tmp_path / 'judged'}",
+    )
+    subprocess.run([sys.executable, "-m", "jobs.metaeval", *words], cwd=ROOT, check=True)
+    judged = pd.read_parquet(tmp_path / "judged/judgements.parquet").query("subset == 'overall'")
+    value = judged.set_index(["template", "metric", "statistic"])["value"]
+    assert value["likert", "people", "alpha_ordinal"] > 0.8
+    assert value["side_by_side", "gecko", "binary_accuracy"] == 1
+    assert all(value[template, "gecko", "spearman"] > 0.5 for template in ("likert", "wl", "dsg_h"))
