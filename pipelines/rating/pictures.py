@@ -18,6 +18,14 @@ KEPT = 200
 DECODED_AT_ONCE = 4
 
 
+class _Missing(Exception):
+    """There is no picture, which may pass, so that it is not kept."""
+
+    def __init__(self, error: RowError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
 class Pictures:
     """Makes the pictures of tasks."""
 
@@ -31,13 +39,18 @@ class Pictures:
 
     def image(self, task: Task, number: int) -> bytes | RowError:
         """A picture of a task as WebP, or why there is none."""
-        return self._image(*_place_of(task, number))
+        try:
+            return self._image(*_place_of(task, number))
+        except _Missing as missing:
+            return missing.error
 
     def sources(self, task: Task) -> Sequence[bytes | RowError]:
         """What the pictures of a task were edited from, each as WebP or why there is none; nothing where they are no
         edits."""
-        made = self._sources(*_place_of(task, 0))
-        return [] if isinstance(made, RowError) else made
+        try:
+            return self._sources(*_place_of(task, 0))
+        except _Missing:
+            return []
 
     def problem(self, task: Task) -> str | None:
         """Why a rater cannot see all of a task; None where everything is there."""
@@ -46,10 +59,13 @@ class Pictures:
 
     def _made(
         self, make: MakePicture[Made], key: ImageKey, prompt_id: str, shard: str, row: int, *, edited: bool = False
-    ) -> Made | RowError:
+    ) -> Made:
         with self._decoding:
             edits: Mapping[str, Mapping[str, Any]] = read_edit_sources([prompt_id], self._originals) if edited else {}
-            return show_row(key, prompt_id, shard, row, self._originals, make, edits.get(prompt_id, {}))
+            made = show_row(key, prompt_id, shard, row, self._originals, make, edits.get(prompt_id, {}))
+        if isinstance(made, RowError):
+            raise _Missing(made)
+        return made
 
 
 def _place_of(task: Task, number: int) -> tuple[ImageKey, str, str, int]:

@@ -125,6 +125,7 @@ class Study:
         self.answers = AnswerReader(place)
         self.gone: dict[str, str] = {}
         """By task whose pictures cannot all be shown, why."""
+        self._told: set[str] = set()
         self._config, self._report = config, report
         self._opened = self._open(read_study(place))
         self._changing, self._looking = Lock(), Lock()
@@ -136,6 +137,12 @@ class Study:
         pictures = Pictures(open_originals(design, self.place.storage))
         tasks = {task.task_id: task for task in version.tasks}
         return Opened(version.version, tasks, pictures, open_queue(version.tasks, design, self._config))
+
+    def _leave_out(self, gone: dict[str, str]) -> None:
+        """Asks all tasks but those of pictures that have gone."""
+        left = [task for task in self._opened.tasks.values() if task.task_id not in gone]
+        self.gone = gone
+        self._opened = self._opened._replace(queue=self._opened.queue.only(left))
 
     @property
     def opened(self) -> Opened:
@@ -159,16 +166,27 @@ class Study:
             self._looked = time.monotonic()
 
     def left_for(self, rater: str, count: int) -> Left:
-        """What a rater is asked next, tasks with a picture that has gone left out and told."""
+        """What a rater is asked next, tasks with a picture that has gone left out and told.
+
+        Where nothing else is left these are tried again: the pictures may be back.
+        """
         self.look()
-        opened = self._opened
-        answers = [answer for answer in self.answers.all() if answer.task_id in opened.tasks]
-        turns = opened.queue.next(answers, rater, count)
-        while any(self._is_gone(opened, turn.task) for turn in turns):
-            opened = self._opened
-            turns = opened.queue.next(answers, rater, count)
+        answers = [answer for answer in self.answers.all() if answer.task_id in self._opened.tasks]
+        opened, turns = self._turns(answers, rater, count)
+        if not turns and self.gone:
+            with self._changing:
+                self._leave_out({})
+            opened, turns = self._turns(answers, rater, count)
         own, left = [answer for answer in answers if answer.rater == rater], len(opened.queue.left(answers, rater))
         return Left(opened.version, turns, len(own), len(own) + left, _minutes(own, left))
+
+    def _turns(self, answers: Sequence[Answer], rater: str, count: int) -> tuple[Opened, list[Turn]]:
+        """The next turns whose pictures are all there, of the version that asks them."""
+        while True:
+            opened = self._opened
+            turns = opened.queue.next(answers, rater, count)
+            if not any(self._is_gone(opened, turn.task) for turn in turns):
+                return opened, turns
 
     def _is_gone(self, opened: Opened, task: Task) -> bool:
         """Whether a picture of a task has gone, which is then left out."""
@@ -177,10 +195,10 @@ class Study:
             return False
         with self._changing:
             if self._opened.version == opened.version and task.task_id not in self.gone:
-                self.gone[task.task_id] = problem
-                left = [other for other in opened.tasks.values() if other.task_id not in self.gone]
-                self._opened = self._opened._replace(queue=opened.queue.only(left))
-                self._report(f"task {task.task_id} is left out, a picture has gone: {problem}")
+                self._leave_out({**self.gone, task.task_id: problem})
+                if task.task_id not in self._told:
+                    self._report(f"task {task.task_id} is left out, a picture has gone: {problem}")
+                self._told.add(task.task_id)
         return True
 
     def shown(self, task: Task, rater: str, repeat: int) -> tuple[int, ...]:

@@ -109,7 +109,7 @@ class AnswerReader:
         self._seen: set[str] = set()
         self._taken: dict[AnswerKey, int] = {}
         self._last: dict[AnswerKey, Revision] = {}
-        self._looking = Lock()
+        self._looking, self._adding = Lock(), Lock()
 
     def look(self) -> None:
         """Reads the files that have come since; raises ConfigError where the folder cannot be listed."""
@@ -128,8 +128,9 @@ class AnswerReader:
         """Takes an answer that was just kept, or read."""
         key = key_of(kept.answer)
         self.take(key, kept.revision)
-        if key not in self._last or self._last[key].revision < kept.revision:
-            self._last[key] = kept
+        with self._adding:
+            if key not in self._last or self._last[key].revision < kept.revision:
+                self._last[key] = kept
 
     def next_revision(self, key: AnswerKey) -> int:
         """The first that has no file yet, not even a damaged one."""
@@ -141,7 +142,8 @@ class AnswerReader:
 
     def take(self, key: AnswerKey, revision: int) -> None:
         """Notes that a revision has a file, whatever is in it."""
-        self._taken[key] = max(revision, self._taken.get(key, -1))
+        with self._adding:
+            self._taken[key] = max(revision, self._taken.get(key, -1))
 
     def all(self) -> list[Answer]:
         """The last revision of every answer, in the order of time."""

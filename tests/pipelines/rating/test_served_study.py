@@ -224,6 +224,16 @@ def test_a_picture_that_has_gone_is_told_and_its_tasks_are_left_out(tmp_path: Pa
     assert picture.status_code == 410 and "borealis" not in picture.text and "parquet" not in picture.text
 
 
+def test_a_picture_that_comes_back_is_asked_once_nothing_else_is_left(tmp_path: Path) -> None:
+    run = asked_run(tmp_path / "made")
+    file, away = tmp_path / "made/bench/images/atlas/00000.parquet", tmp_path / "away"
+    study = Served(store=run.store.place.url, study=str(tmp_path / "study"), repeats=0.0)
+    file.rename(away)
+    assert len(everything(study)) == 4 and len(study.study.gone) == len(study.told) == 2
+    away.rename(file)
+    assert len(everything(study)) == 2 and not study.study.gone and len(study.told) == 2
+
+
 def test_edits_are_shown_with_their_sources(tmp_path: Path) -> None:
     run = asked_run(tmp_path / "made", sources=lambda at: [png(at + 7), png(at + 8)])
     study = Served(store=run.store.place.url, study=str(tmp_path / "study"), templates=("vote",))
