@@ -72,6 +72,10 @@ class OwnImages:
     max_failed: float = 1.0
 
 
+class UnreadableImages(ConfigError):
+    """The images of a design cannot be read, or were written anew meanwhile."""
+
+
 class DesignedTasks(NamedTuple):
     """The tasks of a design."""
 
@@ -129,10 +133,12 @@ def _of_images(config: RateConfig, images: str) -> dict[str, Any]:
 
 
 def open_originals(design: Design, storage: StorageConfig) -> Originals:
-    """The prompts and images of a design; raises ConfigError with the reason where they cannot be read."""
+    """The prompts and images of a design; raises UnreadableImages with the reason where they cannot be read."""
     originals, unreadable = find_originals(design.sources, storage)
     if originals is None:
-        raise ConfigError(f"{_named(design)}: its images cannot be read ({unreadable}); put them back, or name others")
+        raise UnreadableImages(
+            f"{_named(design)}: its images cannot be read ({unreadable}); put them back, or name others"
+        )
     return originals
 
 
@@ -200,7 +206,7 @@ def _images(originals: Originals, design: Design) -> Iterator[SourceImage]:
         try:
             records = image_records(_with_ids(shard))
         except SourceError as error:
-            raise ConfigError(f"{_named(design)}: {error}") from error
+            raise UnreadableImages(f"{_named(design)}: {error}") from error
         for row, record in enumerate(records):
             ids = identify(record, generator)
             if ids.prompt_id is not None and ids.image_id is not None:

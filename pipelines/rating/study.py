@@ -4,10 +4,11 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from threading import Lock
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass as checked
@@ -45,7 +46,15 @@ from plumbline.pipelines.judging.releases.study import (
     version_path,
 )
 from plumbline.pipelines.plans.sweep_config import read_config
-from plumbline.pipelines.rating.designs import Design, make_design, make_tasks, open_originals, study_place
+from plumbline.pipelines.rating.designs import (
+    Design,
+    DesignedTasks,
+    UnreadableImages,
+    make_design,
+    make_tasks,
+    open_originals,
+    study_place,
+)
 from plumbline.pipelines.rating.pictures import Pictures
 from plumbline.pipelines.rating.queue import open_queue
 from plumbline.pipelines.rating.rate_config import RateConfig
@@ -54,6 +63,8 @@ MARK = "study.json"
 """By which a folder is a study's, and its server is known to honour create-only writes."""
 DECIDING = ("templates", "run", "images", "generators", "pictures", "questions", "gold", "seed")
 """Keys of the configuration that decide what is asked."""
+TRIES = 4
+Found = TypeVar("Found")
 LOOK_SECONDS = 1.0
 """After which the study's folder is listed again for what other servers kept."""
 FEWEST_TIMED = 5
@@ -134,7 +145,7 @@ class Study:
 
     def _open(self, version: AskedVersion) -> Opened:
         design = read_config(version.design, Design)
-        pictures = Pictures(open_originals(design, self.place.storage))
+        pictures = Pictures(_read_again(lambda: open_originals(design, self.place.storage)))
         tasks = {task.task_id: task for task in version.tasks}
         return Opened(version.version, tasks, pictures, open_queue(version.tasks, design, self._config))
 
@@ -286,8 +297,7 @@ def open_study(config: RateConfig, report: Report) -> Study:
     versions = study_versions(place)
     own = read_version(place, versions[-1]) if versions else None
     if own is None or any(getattr(config, name) is not None for name in DECIDING):
-        design = make_design(config, None if own is None else own.design)
-        made = make_tasks(design, open_originals(design, config.storage), config.storage)
+        design, made = _read_again(lambda: _make(config, None if own is None else own.design))
         for note in made.notes:
             report(note)
         if own is None or (own.design, own.tasks) != (design.as_json(), made.tasks):
@@ -295,6 +305,19 @@ def open_study(config: RateConfig, report: Report) -> Study:
             if own is not None:
                 report(f"the study was edited: version {version} is asked from now on, and its answers say so")
     return Study(place, config, report)
+
+
+def _make(config: RateConfig, own: Mapping[str, Any] | None) -> tuple[Design, DesignedTasks]:
+    design = make_design(config, own)
+    return design, make_tasks(design, open_originals(design, config.storage), config.storage)
+
+
+def _read_again(read: Callable[[], Found]) -> Found:
+    """What is read of images, which another server that takes in the same ones may just be writing anew."""
+    for _ in range(TRIES - 1):
+        with suppress(UnreadableImages):
+            return read()
+    return read()
 
 
 def _keep_version(place: Place, design: Design, tasks: Sequence[Task], version: int) -> int:

@@ -114,13 +114,14 @@ def test_two_servers_and_a_killed_one_lose_and_double_nothing(images: Path, stud
     words = (f"images={images}", f"study={study}", f"store={tmp_path}/store", "templates=[likert,vote]")
     logs = [tmp_path / "first.log", tmp_path / "second.log"]
     with ExitStack() as stack:
-        processes = [stack.enter_context(serving(*words, "raters=9", "repeats=0", log=log)) for log in logs]
-        servers = tuple(map(once_ready, processes, logs))
+        first, second = (
+            once_ready(stack.enter_context(serving(*words, "raters=9", "repeats=0", log=log)), log) for log in logs
+        )
         half = Event()
         with ThreadPoolExecutor(len(RATERS)) as pool:
-            rating = [pool.submit(Rater(name, servers, half).rate) for name in RATERS]
+            rating = [pool.submit(Rater(name, (first, second), half).rate) for name in RATERS]
             half.wait(300)
-            processes[0].send_signal(signal.SIGKILL)
+            first.process.send_signal(signal.SIGKILL)
             kept = {name: one.result() for name, one in zip(RATERS, rating, strict=True)}
     place = StorageConfig().locate(study)
     answers = read_answers(place)

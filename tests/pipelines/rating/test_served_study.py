@@ -4,6 +4,8 @@ import io
 import json
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,9 @@ from PIL import Image
 
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.rating.templates import TEMPLATES
-from plumbline.pipelines.judging.releases.study import read_answers, read_study
+from plumbline.pipelines.judging.releases.study import read_answers, read_study, study_versions
 from plumbline.pipelines.rating.rate_config import RateConfig
+from plumbline.pipelines.rating.study import open_study
 from tests.operators.report.made import MadeRun, png
 from tests.pipelines.rating.served import GENERATORS, Served, asked_run
 
@@ -201,6 +204,17 @@ def test_an_edited_study_is_a_new_version_which_is_told_and_keeps_the_answers_to
     refused = only.post(likert[1], 3)
     assert refused.status_code == 409 and "version 1 of the study asked this; now version 3" in refused.json()["error"]
     assert read_study(only.study.place).version == 3
+
+
+def test_servers_that_make_a_study_at_the_same_time_make_one_version(run: MadeRun, tmp_path: Path) -> None:
+    config = RateConfig(store=run.store.place.url, study=str(tmp_path / "study"))
+    with ThreadPoolExecutor(4) as pool:
+        studies = list(pool.map(lambda _: open_study(config, print), range(4)))
+    assert study_versions(studies[0].place) == [1]
+    edits = [replace(config, templates=(name,)) for name in ("words", "vote")]
+    with ThreadPoolExecutor(2) as pool:
+        edited = list(pool.map(lambda edit: open_study(edit, print), edits))
+    assert study_versions(edited[0].place) == [1, 2, 3]
 
 
 def test_more_prompts_keep_those_that_were_drawn_before(run: MadeRun, tmp_path: Path) -> None:
