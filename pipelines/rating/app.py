@@ -81,8 +81,8 @@ class Pages:
 
     def task(self, request: Request) -> Response:
         """A task with the last answer of a rater."""
-        self.study.look()
         rater, repeat = _rater(request), _whole(request, "repeat", 0, MOST_REPEATS)
+        self.study.look(rater)
         task = self._task(request)
         last = self.study.answers.last(AnswerKey(rater, task.task_id, repeat))
         kept = {"answer": None, "note": "", "revision": None} if last is None else _kept(last)

@@ -160,28 +160,37 @@ class Study:
         """The version that is asked now."""
         return self._opened
 
-    def look(self) -> None:
-        """Takes in what other servers kept, and a newer version; not more often than each `LOOK_SECONDS`."""
+    def look(self, rater: str = "") -> None:
+        """Takes in what other servers kept: of this rater all, else not more often than each `LOOK_SECONDS`."""
         with self._looking:
-            if time.monotonic() - self._looked < LOOK_SECONDS:
-                return
-            known = len(self.answers.problems)
-            self.answers.look()
-            for problem in list(self.answers.problems.values())[known:]:
-                self._report(f"not among the answers: {problem}")
-            newest = study_versions(self.place)[-1:]
-            if newest and newest[0] > self._opened.version:
-                self._opened = self._open(read_version(self.place, newest[0]))
-                self.gone = {}
-                self._report(f"the study was edited: version {newest[0]} is asked from now on")
-            self._looked = time.monotonic()
+            if time.monotonic() - self._looked > LOOK_SECONDS:
+                self.answers.look()
+                self._take_newest()
+                self._looked = time.monotonic()
+            elif rater:
+                self.answers.look(rater)
+        for name, problem in list(self.answers.problems.items()):
+            self._tell(name, f"not among the answers: {problem}")
+
+    def _take_newest(self) -> None:
+        newest = study_versions(self.place)[-1:]
+        if newest and newest[0] > self._opened.version:
+            self._opened = self._open(read_version(self.place, newest[0]))
+            self.gone = {}
+            self._report(f"the study was edited: version {newest[0]} is asked from now on")
+
+    def _tell(self, what: str, line: str) -> None:
+        """Tells something once."""
+        if what not in self._told:
+            self._told.add(what)
+            self._report(line)
 
     def left_for(self, rater: str, count: int) -> Left:
         """What a rater is asked next, tasks with a picture that has gone left out and told.
 
         Where nothing else is left these are tried again: the pictures may be back.
         """
-        self.look()
+        self.look(rater)
         answers = [answer for answer in self.answers.all() if answer.task_id in self._opened.tasks]
         opened, turns = self._turns(answers, rater, count)
         if not turns and self.gone:
@@ -207,9 +216,7 @@ class Study:
         with self._changing:
             if self._opened.version == opened.version and task.task_id not in self.gone:
                 self._leave_out({**self.gone, task.task_id: problem})
-                if task.task_id not in self._told:
-                    self._report(f"task {task.task_id} is left out, a picture has gone: {problem}")
-                self._told.add(task.task_id)
+                self._tell(task.task_id, f"task {task.task_id} is left out, a picture has gone: {problem}")
         return True
 
     def shown(self, task: Task, rater: str, repeat: int) -> tuple[int, ...]:
@@ -221,7 +228,7 @@ class Study:
 
         Raises RefusedAnswer where it is not valid or another is kept, WriteError where it cannot be written.
         """
-        self.look()
+        self.look(given.rater)
         opened = self._opened
         task = self._asked(given, opened)
         answer = Answer(

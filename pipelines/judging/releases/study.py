@@ -111,11 +111,14 @@ class AnswerReader:
         self._last: dict[AnswerKey, Revision] = {}
         self._looking, self._adding = Lock(), Lock()
 
-    def look(self) -> None:
-        """Reads the files that have come since; raises ConfigError where the folder cannot be listed."""
+    def look(self, rater: str = "") -> None:
+        """Reads the files that have come since, of one rater or of all; raises ConfigError where the folder cannot be
+        listed.
+        """
         with self._looking:
             with readable_errors(self._place, "study"):
-                new = [name for name, _ in self._place.files() if name not in self._seen]
+                names = [f"{rater}/{name}".lstrip("/") for name, _ in (self._place / rater).files()]
+            new = [name for name in names if name not in self._seen]
             with ThreadPoolExecutor(READERS) as pool:
                 for name, found in zip(new, pool.map(self._read, new), strict=True):
                     self._seen.add(name)

@@ -206,6 +206,16 @@ def test_an_edited_study_is_a_new_version_which_is_told_and_keeps_the_answers_to
     assert read_study(only.study.place).version == 3
 
 
+def test_a_rater_goes_on_at_another_server_at_once(run: MadeRun, study: Served) -> None:
+    other = Served(store=run.store.place.url, study=study.study.place.url, repeats=0.0)
+    for place in range(5):
+        here, there = (study, other) if place % 2 else (other, study)
+        task = here.tasks(count=1)[0]
+        assert task["done"] == place
+        assert here.post(task, VALID[task["template"]]).status_code == 201
+        assert there(f"/tasks/{task['task_id']}", params={"rater": "ann"}).json()["revision"] == 0
+
+
 def test_servers_that_make_a_study_at_the_same_time_make_one_version(run: MadeRun, tmp_path: Path) -> None:
     config = RateConfig(store=run.store.place.url, study=str(tmp_path / "study"))
     with ThreadPoolExecutor(4) as pool:
