@@ -7,22 +7,32 @@ from rich.markup import escape
 
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import EMPTY, make_console, say, show_tables, warn
+from plumbline.jobs.display.findings import show_agreement
 from plumbline.operators.report.page import Page
 from plumbline.operators.sentences import Sentence, number, plural
+from plumbline.pipelines.cells.runs import find_run
 from plumbline.pipelines.cells.store import open_existing_store
+from plumbline.pipelines.judging.judged_run import judge_run
 from plumbline.pipelines.report.report import ReportConfig, WrittenReport, write_report
 
 COMMAND = Command(
-    "report", "Write the report of a run: which generator is best, at what, how sure.", ReportConfig, first="run"
+    "report",
+    "Write the report of a run: which generator is best, at what, how sure. With protocol=NAME protocol.path=PATH\n"
+    "people's judgements are read first: how far each metric agrees with them, and what they correct.",
+    ReportConfig,
+    first="run",
 )
 
 
 def main(config: ReportConfig) -> int:
-    """Writes the report and says what it says."""
+    """Judges the run by people, where they are named, writes the report, and says what both say."""
+    console, store = make_console(), open_existing_store(config)
+    if config.protocol is not None:
+        show_agreement(console, judge_run(store, find_run(store, config.run), config.protocol))
     show_report(
-        make_console(),
+        console,
         write_report(
-            open_existing_store(config),
+            store,
             config.run,
             compare=config.compare,
             reward=config.reward,

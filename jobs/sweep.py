@@ -15,9 +15,10 @@ from plumbline.jobs.logs import logged
 from plumbline.jobs.overrides import OF_SWEEPS
 from plumbline.operators.errors import PlumblineError
 from plumbline.pipelines.cells.runs import name_newest
+from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.judging.protocols import ProtocolConfig
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.running.events import Watch
-from plumbline.pipelines.sweeps.agreement import judge_metrics
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
 
@@ -105,25 +106,24 @@ def _afterwards(console: Console, what: str, command: str, make: Callable[[], No
 
 
 def show_judged(console: Console, planned: PlannedSweep, finished: FinishedSweep) -> None:
-    """The agreement with people, where it has not been told of this run."""
-    if not planned.store.exists(f"runs/{finished.run_id}/metaeval/judgements.parquet"):
-        judge = f"jobs.metaeval scores={finished.folder}"
-        _afterwards(console, "agreement with people", judge, lambda: _judge(console, planned, finished))
+    """The agreement with people, where the sweep has a protocol and it has not been told of this run."""
+    protocol, run_id = planned.config.protocol, finished.run_id
+    if protocol is not None and not planned.store.exists(f"runs/{run_id}/metaeval/judgements.parquet"):
+        command = f"jobs.report run={run_id} protocol={protocol.name} protocol.path={protocol.path}"
+        _afterwards(console, "agreement with people", command, lambda: _judge(console, planned.store, run_id, protocol))
+
+
+def _judge(console: Console, store: Store, run_id: str, protocol: ProtocolConfig) -> None:
+    from plumbline.jobs.display.findings import show_agreement  # imports scipy
+    from plumbline.pipelines.judging.judged_run import judge_run
+
+    show_agreement(console, judge_run(store, run_id, protocol))
 
 
 def show_renewed(console: Console, finished: FinishedSweep) -> None:
     """That cells which stood in the store could not be used, where there were any."""
     if finished.renewed:
         warn(console, f"{finished.renewed} {RENEWED}")
-
-
-def _judge(console: Console, planned: PlannedSweep, finished: FinishedSweep) -> None:
-    """How far each metric agrees with people, where the sweep has a protocol."""
-    findings = judge_metrics(planned, finished)
-    if findings is not None:
-        from plumbline.jobs.display.findings import show_agreement  # imports scipy
-
-        show_agreement(console, findings)
 
 
 def _report(console: Console, planned: PlannedSweep, finished: FinishedSweep) -> None:

@@ -322,6 +322,24 @@ ORDERS = pa.schema(
 where its ranks and the means do not favour the same one.
 """
 
+CORRECTED = pa.schema(
+    [
+        *texts("template", "metric", "scale", "generator", "other"),
+        *floats("corrected", "low", "high", "people", "people_low", "people_high"),
+        *floats("predicted", "predicted_low", "predicted_high", "worth"),
+        *longs("n_rated", "n_scored"),
+        *texts("better", "metric_better", "note"),
+    ]
+)
+"""A generator's mean rating by people over all prompts that a metric scored, or its rate of wins (`scale`: rating,
+win_rate); with `other`, its difference from another generator, or its rate of wins against that one
+(operators/judging/corrected_means.py).
+
+`corrected` is by people and the metric together, with its 95% interval `low` to `high`; `people` of the rated prompts
+alone; `predicted` by the metric alone, on people's scale. Each rated prompt amounts to `worth` prompts without the
+metric. Where nothing is said, `corrected` is null and `note` has the reason. `better` and `metric_better` are which of
+two is clearly better by people with the metric, and by the metric alone; the intervals of pairs hold all together."""
+
 CORRELATIONS = pa.schema(
     [*texts("metric", "other", "kind", "generator"), *floats("rho", "low", "high"), ("n", pa.int64())]
 )

@@ -7,8 +7,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from plumbline.jobs.display.console import show_table, show_tables, warn
+from plumbline.jobs.display.console import say, show_table, show_tables, warn
 from plumbline.operators.comparison import SIGNIFICANT
+from plumbline.operators.judging.corrected_tables import contradictions, shown_means
 from plumbline.operators.judging.judgement import OVERALL, PEOPLE, Comparison, Judgement, Order
 from plumbline.operators.judging.paper_tables import EMPTY, conventions, count_columns, value_text
 from plumbline.pipelines.judging.metaeval import Findings
@@ -20,6 +21,8 @@ def show_agreement(console: Console, findings: Findings) -> None:
         warn(console, warning)
     for title, judgements in _by_template(findings).items():
         _show_statistics(console, title, [judged for judged in judgements if judged.subset == OVERALL])
+    for sentence in contradictions(findings.corrected):
+        console.print(f"[bold]{escape(sentence.lead)}[/] {escape(sentence.rest)}", soft_wrap=True)
 
 
 def show_findings(console: Console, findings: Findings) -> None:
@@ -30,6 +33,9 @@ def show_findings(console: Console, findings: Findings) -> None:
     _show_people(console, [judged for judged in findings.judgements if judged.metric == PEOPLE])
     _show_comparisons(console, findings.comparisons)
     _show_orders(console, findings.orders)
+    for table in shown_means(findings.corrected):
+        show_table(console, table.title, table.names, table.rows)
+        say(console, table.caption)
     for line in (*conventions(findings.judgements), *findings.notes):
         console.print(f"[dim]{escape(line)}[/]", soft_wrap=True)
 

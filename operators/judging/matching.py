@@ -90,6 +90,15 @@ def _names_of(side: str) -> dict[str, str]:
     return {"image_id": f"image_{side}", "generator": f"generator_{side}"} if side else {}
 
 
+def as_scored(frame: pd.DataFrame, scores: pa.Table, match: Match, side: str = "") -> pd.DataFrame:
+    """What people judged (a `side`, a or b, of choices), its prompts and generators named as the scores name them."""
+    keys, own = list(MATCH_COLUMNS[match]), _names_of(side)
+    ids = scores.select(IDS).to_pandas().dropna(subset=keys).drop_duplicates(keys).set_index(keys)
+    named = frame[[own.get(key, key) for key in keys]].set_axis(keys, axis=1).join(ids, on=keys)
+    names = {own.get(name, name): named[name] for name in ids.columns if own.get(name, name) in frame}
+    return frame.assign(**{name: column.fillna(frame[name]) for name, column in names.items()})
+
+
 def of_images(table: pa.Table, ids: pd.DataFrame, match: Match, side: str = "") -> pa.Table:
     """The rows of ratings, of scores or of a `side` (a or b) of choices that are of these images."""
     keys = MATCH_COLUMNS[match]

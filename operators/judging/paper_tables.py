@@ -7,19 +7,24 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
+from plumbline.operators.diagnosis.diagnosis import ShownTable
 from plumbline.operators.judging.judgement import OVERALL, PEOPLE, Judgement
 from plumbline.operators.sentences import latex
 
 EMPTY = "-"
 
 
-def to_markdown(judgements: Sequence[Judgement], notes: Sequence[str] = ()) -> str:
-    """One table per template and subset, then the conventions and notes."""
+def to_markdown(judgements: Sequence[Judgement], notes: Sequence[str] = (), further: Sequence[ShownTable] = ()) -> str:
+    """One table per template and subset, the `further` ones, then the conventions and notes."""
     parts = [
         f"### {title}\n\n{frame.to_markdown(disable_numparse=True)}\n"
         for title, frame in tables(judgements)
         if len(frame)
     ]
+    for table in further:
+        cells = [[cell.replace("\n", " ") for cell in row] for row in table.rows]
+        frame = pd.DataFrame(cells, columns=table.names).set_index(table.names[0])
+        parts.append(f"### {table.title}\n\n{table.caption}\n\n{frame.to_markdown(disable_numparse=True)}\n")
     said = [f"- {text}" for text in [*conventions(judgements), *notes]]
     return "\n".join([*parts, *said]) + "\n"
 

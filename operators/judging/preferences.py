@@ -78,7 +78,7 @@ def mean_choices(preferences: pa.Table) -> pd.DataFrame:
 
 
 def _choose(metric: str, column: "pd.Series[float]", votes: pd.DataFrame, match: Match, unsure: Unsure) -> Chosen:
-    a, b = (_of_side(side, column, votes, match) for side in ("a", "b"))
+    a, b = (of_side(side, column, votes, match) for side in ("a", "b"))
     frame = votes[["prompt_id", "preferred"]].assign(sign=np.sign(a - b))
     wanted = frame["preferred"].ne(UNSURE) if unsure == "left_out" else pd.Series(True, index=frame.index)
     scored = frame["sign"].notna()
@@ -87,7 +87,7 @@ def _choose(metric: str, column: "pd.Series[float]", votes: pd.DataFrame, match:
     return Chosen(metric, template, kept.assign(right=_right(kept)), int((wanted & ~scored).sum()))
 
 
-def _of_side(side: str, column: "pd.Series[float]", votes: pd.DataFrame, match: Match) -> "pd.Series[float]":
+def of_side(side: str, column: "pd.Series[float]", votes: pd.DataFrame, match: Match) -> "pd.Series[float]":
     """The scores of the images on one side of every pair."""
     keys = list(MATCH_COLUMNS[match])
     named = votes.rename(columns={f"image_{side}": "image_id", f"generator_{side}": "generator"})

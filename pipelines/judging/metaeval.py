@@ -13,6 +13,8 @@ from plumbline.operators.diagnosis.correlations import Correlation, between_metr
 from plumbline.operators.errors import ConfigError, SourceError, check_known
 from plumbline.operators.judging import matching, ratings
 from plumbline.operators.judging.calibration import PassMarks, rating_marks
+from plumbline.operators.judging.corrected_means import CorrectedMean, correct_choices, correct_ratings
+from plumbline.operators.judging.corrected_tables import contradictions, shown_means
 from plumbline.operators.judging.graphs import judge_graphs
 from plumbline.operators.judging.judgement import Comparison, Judgement, Order
 from plumbline.operators.judging.orders import judge_orders
@@ -44,6 +46,8 @@ class Findings:
     judgements: list[Judgement] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
     orders: list[Order] = field(default_factory=list)
+    corrected: list[CorrectedMean] = field(default_factory=list)
+    """Means of generators by people and each metric together."""
     correlations: Sequence[Correlation] = ()
     """Of every two metrics, over the images of each generator that both scored."""
     frames: dict[str, pd.DataFrame] = field(default_factory=dict)
@@ -155,13 +159,16 @@ def judge(
     sampling: Sampling,
     scored_by: str = "scores",
     elements: Iterable[pa.Table] = (),
+    run: RunScores | None = None,
 ) -> Findings:
     """Everything that the protocol asks for, of scores in schema SCORES.
 
-    `elements` are the scores of single questions (read_elements), for the task words. The scores of `protocol.falling`
-    are turned round, so that every statistic is of agreement. Raises SourceError, naming the file `scored_by`, where
-    none of them is of an image that people judged.
+    `elements` are the scores of single questions (read_elements), for the task words. `run` has the scores also of what
+    nobody judged, where `scores` does not. The scores of `protocol.falling` are turned round, so that every statistic
+    is of agreement. Raises SourceError, naming the file `scored_by`, where none of them is of an image that people
+    judged.
     """
+    run = _as_run(scores) if run is None else run
     scores = _turned(scores, protocol.falling)
     judged_ids = [matching.rated_ids(release.ratings), matching.chosen_ids(release.preferences)]
     judged = pd.concat([*judged_ids, matching.other_ids(release.words)], ignore_index=True)
@@ -177,11 +184,11 @@ def judge(
     notes += [f"{metric}: {TURNED}" for metric in metrics if metric in protocol.falling]
     findings = Findings(
         protocol=protocol.name,
-        correlations=list(_correlations(scores)),
+        correlations=list(between_metrics(_as_run(scores), metrics)),
         notes=(*release.notes, *notes),
         warnings=release.warnings,
     )
-    case = Case(protocol, release, people, scores, match, sampling, elements)
+    case = Case(protocol, release, people, scores, match, sampling, elements, run)
     for name, (judge_task, tables) in TASKS.items():
         asked = any(len(getattr(release, table)) for table in tables)
         if name in protocol.tasks and asked:
@@ -203,6 +210,8 @@ class Case(NamedTuple):
     match: Match
     sampling: Sampling
     elements: Iterable[pa.Table]
+    run: RunScores
+    """All scores, in the metrics' own direction."""
 
     @property
     def skills(self) -> Mapping[str, Sequence[str]]:
@@ -227,6 +236,8 @@ def _judge_ratings(case: Case, findings: Findings) -> None:
         findings.judgements += ratings.judge_people(case.people, rated, case.skills)
     findings.judgements += ratings.judge_generators(case.people, case.match, case.sampling)
     findings.comparisons += ratings.compare_metrics(rated, statistics, case.sampling)
+    scores = _with_ids(case.scores)
+    findings.corrected += correct_ratings(case.people, scores, case.run, case.match, case.protocol.falling)
 
 
 def _judge_preferences(case: Case, findings: Findings) -> None:
@@ -236,6 +247,8 @@ def _judge_preferences(case: Case, findings: Findings) -> None:
     )
     findings.judgements += judgements + ratings.judge_raters(choices_as_ratings(choices), case.protocol.agreement)
     findings.comparisons += comparisons
+    scores = _with_ids(case.scores)
+    findings.corrected += correct_choices(choices, scores, case.run, case.match, case.protocol.falling)
 
 
 def _judge_pairings(case: Case, findings: Findings) -> None:
@@ -280,15 +293,20 @@ TASKS: Mapping[Task, tuple[Callable[[Case, Findings], None], Sequence[str]]] = {
 """How each task is judged, and by which tables of a release."""
 
 
-def _correlations(scores: pa.Table) -> Iterable[Correlation]:
-    """Of every two metrics by generator; what names no image is its prompt's by its generator."""
+def _as_run(scores: pa.Table) -> RunScores:
+    """The scores as a run has them."""
+    return RunScores([_with_ids(scores).select])
+
+
+def _with_ids(scores: pa.Table) -> pa.Table:
+    """The scores with all ids as text: what names no image is its prompt's by its generator, and an image without a
+    prompt is its own.
+    """
     image, prompt, generator = (pc.cast(scores.column(name), pa.string()) for name in matching.IDS)
     generator = pc.fill_null(generator, "")
     image = pc.coalesce(image, pc.binary_join_element_wise(prompt, generator, "/"))
     columns = dict(zip(matching.IDS, (image, pc.coalesce(prompt, image), generator), strict=True))
-    named = pa.table({**columns, **{name: scores.column(name) for name in ("metric", "score", "truncated")}})
-    run = RunScores([named.select])
-    return between_metrics(run, run.metrics)
+    return pa.table({**columns, **{name: scores.column(name) for name in ("metric", "score", "truncated")}})
 
 
 def _turned(scores: pa.Table, falling: Collection[str]) -> pa.Table:
@@ -329,10 +347,12 @@ def write_findings(findings: Findings, folder: Place) -> None:
     _write_table(folder, "judgements", judgements, schemas.JUDGEMENTS)
     _write_table(folder, "comparisons", [compared._asdict() for compared in findings.comparisons], schemas.COMPARISONS)
     _write_table(folder, "orders", [order._asdict() for order in findings.orders], schemas.ORDERS)
+    _write_table(folder, "corrected", [mean._asdict() for mean in findings.corrected], schemas.CORRECTED)
     _write_table(folder, "correlations", [one._asdict() for one in findings.correlations], schemas.CORRELATIONS)
     for name, frame in findings.frames.items():
         _write_table(folder, name, frame, FRAMES[name])
-    page = to_markdown(findings.judgements, (*findings.warnings, *findings.notes))
+    notes = (*findings.warnings, *contradictions(findings.corrected), *findings.notes)
+    page = to_markdown(findings.judgements, list(map(str, notes)), shown_means(findings.corrected))
     (folder / "judgements.md").write(page.encode())
     (folder / "judgements.tex").write(to_latex(findings.judgements).encode())
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -14,9 +13,9 @@ from plumbline.operators.report.page import GatheredRun, Page, build_page
 from plumbline.operators.report.picked_images import pick_images
 from plumbline.operators.report.rendering import render, to_csv, to_markdown
 from plumbline.operators.rewards.combination import AnyReward, Combination
-from plumbline.operators.run_scores import RunScores
 from plumbline.operators.summary import Skills
 from plumbline.pipelines.base.storage import StorageConfig
+from plumbline.pipelines.cells.run_scores import read_run_scores
 from plumbline.pipelines.cells.runs import (
     awaits_name,
     earlier_runs,
@@ -27,6 +26,7 @@ from plumbline.pipelines.cells.runs import (
     show_newest,
 )
 from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.judging.protocols import ProtocolConfig
 from plumbline.pipelines.report.comparable_runs import obstacle_between
 from plumbline.pipelines.report.finished_run import (
     Originals,
@@ -40,8 +40,6 @@ from plumbline.pipelines.report.usual import read_usual_scores
 from plumbline.pipelines.sources.sources import Sources, skills_of
 
 MOST_IMAGES = 96
-SHARED = ("generator", "metric")
-"""Columns of a run's scores whose values many rows share."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,6 +62,8 @@ class ReportConfig:
     """How many images the gallery has at most, and how many at most stand side by side."""
     bradley_terry: bool = False
     """Whether summary.csv and summary.md also rate generators by the prompts that they win of each other."""
+    protocol: ProtocolConfig | None = None
+    """People's judgements by which the run is judged first, in place of what was judged before; null shows that."""
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
@@ -211,11 +211,10 @@ def _gathered(
 ) -> GatheredRun:
     """A run without the texts of its prompts."""
     folder = f"runs/{run_id}"
-    parts = store.files(f"{folder}/scores.parquet") or [f"{folder}/scores.parquet"]
     return GatheredRun(
         run_id=run_id,
         manifest=manifest,
-        scores=RunScores([partial(store.read_file, path, encoded=SHARED) for path in parts]),
+        scores=read_run_scores(store, run_id),
         summary=store.read_table(f"{folder}/summary.parquet"),
         errors=store.read_table(f"{folder}/errors.parquet"),
         prompts={},

@@ -69,10 +69,6 @@ class Results:
         """All scores, read from the store."""
         return self.store.read_table(self.path)
 
-    def read_parts(self) -> Iterator[pa.Table]:
-        """All scores, read from the store one part after the other."""
-        yield from map(self.store.read_table, self.store.files(self.path))
-
     @property
     def coverage(self) -> float:
         """Share of rows with a score; 1 where nothing was asked for."""

@@ -20,10 +20,10 @@ from plumbline.jobs import sweep as job
 from plumbline.operators import schemas
 from plumbline.pipelines.cells.cells import Outcome, PlannedCell
 from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.judging import judged_run
 from plumbline.pipelines.report import report
 from plumbline.pipelines.sources.shards import read_shard
 from plumbline.pipelines.sweeps import computing, sweep
-from plumbline.pipelines.sweeps.agreement import judge_metrics
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.pipelines.sweeps.results import gather_results
 from plumbline.pipelines.sweeps.writing import write_run
@@ -126,7 +126,7 @@ def measure(folder: str, store: str, metrics: str = "1") -> dict[str, Any]:
         (sweep, "gather_results", timed(seconds, "results", gather_results)),
         (sweep, "write_run", timed(seconds, "written", write_run)),
         (job, "plan_sweep", timed(seconds, "plan", plan_sweep)),
-        (job, "judge_metrics", timed(seconds, "agreement", judge_metrics)),
+        (judged_run, "judge_run", timed(seconds, "agreement", judged_run.judge_run)),
         (report, "write_report", timed(seconds, "report", report.write_report)),
     )
     more = [f"+metrics.clipscore_{number}={{kind: clipscore, model: clip}}" for number in range(2, int(metrics) + 1)]

@@ -22,7 +22,6 @@ from plumbline.pipelines.plans.sweep_config import SweepConfig, read_config
 from plumbline.pipelines.running import runner, session
 from plumbline.pipelines.running.actor import RunTerms
 from plumbline.pipelines.running.events import Totals
-from plumbline.pipelines.sweeps.agreement import judge_metrics
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.benchmarks.size import HERE, run_module, said_by, sized, wanted
@@ -132,7 +131,10 @@ def test_the_phases_of_a_small_sweep(
         with phase(phases, "run"):
             finished = run_sweep(planned, computing.add)
         with phase(phases, "judging"):
-            judge_metrics(planned, finished)
+            from plumbline.pipelines.judging.judged_run import judge_run
+
+            assert planned.config.protocol is not None
+            judge_run(planned.store, finished.run_id, planned.config.protocol)
         with phase(phases, "report"):
             from plumbline.pipelines.report.report import write_report
 

@@ -8,11 +8,11 @@ import pytest
 
 from plumbline.jobs.command import command_of, load_values
 from plumbline.operators.report.page import Page
+from plumbline.pipelines.judging.judged_run import judge_run
 from plumbline.pipelines.judging.metaeval import run_metaeval
 from plumbline.pipelines.judging.protocols import MetaevalConfig
 from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.report.report import write_report
-from plumbline.pipelines.sweeps.agreement import judge_metrics
 from plumbline.pipelines.sweeps.planning import PlannedSweep
 from plumbline.pipelines.sweeps.sweep import FinishedSweep
 from tests.bench_of import plan_bench, prompts, run_config, run_plan, write_benchmark
@@ -75,8 +75,8 @@ def test_its_report_ranks_both_metrics_alike_and_shows_the_highest_scores_as_the
 def test_it_agrees_with_people_where_its_low_scores_do(
     planned: PlannedSweep, finished: FinishedSweep, tmp_path: Path
 ) -> None:
-    found = judge_metrics(planned, finished)
-    assert found is not None and planned.config.protocol is not None
+    assert planned.config.protocol is not None
+    found = judge_run(planned.store, finished.run_id, planned.config.protocol)
     spearman = {its.metric: its.value for its in found.judgements if its.statistic == "spearman"}
     assert spearman["nll"] > 0 and spearman["gecko"] > 0
     assert [note for note in found.notes if note.startswith("nll: a lower score is better")]

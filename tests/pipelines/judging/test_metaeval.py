@@ -24,7 +24,7 @@ from plumbline.pipelines.judging.protocols import MetaevalConfig
 from plumbline.pipelines.judging.releases.release import Release
 from plumbline.pipelines.judging.reproduction import ReproductionConfig, reproduce, reproduction_text
 from plumbline.pipelines.plans.sweep_config import read_config
-from tests.commands import config_of, refusal
+from tests.commands import config_of, printed, refusal
 from tests.pipelines.judging.releases.files import ANSWERS, LAYOUTS, RATERS, put, reading
 
 REFERENCE = os.environ.get("REFERENCE_DATA")
@@ -71,7 +71,7 @@ def test_anybodys_scores_are_judged_by_anybodys_ratings_and_all_files_are_writte
     assert (value(found, "bad", "spearman").n_unscored, value(found, "bad", "spearman").n_unrated) == (1, 1)
     assert value(found, "people", "alpha_ordinal").value == pytest.approx(1)
     written = {path.name for path in (tmp_path / "out").iterdir()}
-    tables = {f"{name}.parquet" for name in ("judgements", "comparisons", "orders", "correlations")}
+    tables = {f"{name}.parquet" for name in ("judgements", "comparisons", "orders", "correlations", "corrected")}
     assert written == {*tables, "judgements.md", "judgements.tex"}
     (row,) = pd.read_parquet(tmp_path / "out" / "correlations.parquet").to_dict("records")
     assert (row["metric"], row["other"], row["kind"], row["n"]) == ("good", "bad", "metric", 5)
@@ -79,6 +79,30 @@ def test_anybodys_scores_are_judged_by_anybodys_ratings_and_all_files_are_writte
     kept = pd.read_parquet(tmp_path / "out" / "judgements.parquet")
     assert set(kept["metric"]) == {"good", "bad", "people"}
     assert kept["convention"].str.len().gt(0).all()
+
+
+def test_generators_are_told_apart_by_the_ratings_of_some_images_and_the_scores_of_all(tmp_path: Path) -> None:
+    """The metric flatters g; its scores are of 60 prompts, and the ratings, which name images alone, of 16."""
+    random = np.random.default_rng(0)
+    fit = {name: mean + random.normal(0, 1, 60) for name, mean in (("f", 3.4), ("g", 2.0))}
+    images = [
+        {"image_id": f"{name}{n}", "prompt_id": f"p{n}", "generator": name, "score": fit[name][n] + 2.5 * (name == "g")}
+        for name in fit
+        for n in range(60)
+    ]
+    pd.DataFrame(images).rename(columns={"score": "m"}).to_csv(tmp_path / "scores.csv", index=False)
+    said = [(f"{name}{n}", rater, round(fit[name][n])) for name in fit for n in range(16) for rater in "ab"]
+    pd.DataFrame(said, columns=["image_id", "rater", "rating"]).to_csv(tmp_path / "ratings.csv", index=False)
+    words = ["protocol=long", f"protocol.path={tmp_path}/ratings.csv", f"scores={tmp_path}/scores.csv"]
+    told = printed("metaeval", *words, f"output={tmp_path}/out", "sampling.resamples=20")
+    f, g, pair = pd.read_parquet(tmp_path / "out" / "corrected.parquet").to_dict("records")
+    assert [(row["generator"], row["n_rated"], row["n_scored"]) for row in (f, g)] == [("f", 16, 60), ("g", 16, 60)]
+    assert f["low"] < 3.4 < f["high"] and g["low"] < 2.0 < g["high"] and g["predicted_low"] > g["high"]
+    assert f["people"] == pytest.approx(np.mean([row[2] for row in said if row[0].startswith("f")]))
+    assert (pair["generator"], pair["other"], pair["better"], pair["metric_better"]) == ("f", "g", "f", "g")
+    assert "m contradicts people on f and g: people find f better by +" in told and "m alone finds g" in told
+    page = (tmp_path / "out" / "judgements.md").read_text()
+    assert "### generators by likert, corrected" in page and "- m contradicts people on f and g" in page
 
 
 PAIRS = [[0, 0], [0, 1], [0.5, 0.5], [1, 1], [1, 0], [0.5, 0], [0, 0.5]]

@@ -1,0 +1,154 @@
+"""Corrected means as people read them: tables, who is before whom by each judge, and where these contradict."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from plumbline.operators.diagnosis.diagnosis import ShownTable
+from plumbline.operators.judging.corrected_means import CorrectedMean, Scale
+from plumbline.operators.sentences import Sentence, count, names, number, plural, signed
+
+MOST_PAIRS = 5
+ESTIMAND: Mapping[Scale, str] = {
+    "rating": "Corrected: the mean rating that people would give over all prompts that the metric scored.",
+    "win_rate": "Corrected: how often the generator would win over all prompts that the metric scored, by most raters "
+    "and a draw counting half, against every other one that it was compared with alike.",
+}
+CAPTION = (
+    "It is estimated from what people said of some prompts and what the metric says of all (prediction-powered "
+    "inference), with a 95% interval over prompts, which holds where the rated prompts were drawn by chance. People "
+    "alone: the rated prompts. Metric alone: all prompts, on people's scale and uncorrected. Worth: to how many "
+    "prompts each rated one amounts beside the metric."
+)
+
+Judged = Mapping[tuple[str, str], Sequence[CorrectedMean]]
+"""By template and metric."""
+
+
+def shown_means(means: Sequence[CorrectedMean]) -> list[ShownTable]:
+    """Every generator's mean, and then who is before whom."""
+    return [*means_tables(means), *order_tables(means)]
+
+
+def means_tables(means: Sequence[CorrectedMean]) -> list[ShownTable]:
+    """Of each template every generator's mean by each metric, the best first."""
+    tables: dict[tuple[str, Scale], list[tuple[str, ...]]] = {}
+    for (template, _), rows in _single(means).items():
+        tables.setdefault((template, rows[0].scale), []).extend(map(_cells, rows))
+    columns = ("generator", "metric", "corrected", "people alone", "metric alone", "rated", "prompts", "worth")
+    return [
+        ShownTable(f"generators by {template}, corrected", f"{ESTIMAND[scale]} {CAPTION}", columns, cells)
+        for (template, scale), cells in tables.items()
+    ]
+
+
+def _single(means: Sequence[CorrectedMean]) -> Judged:
+    """The means of single generators, the best first."""
+    found: dict[tuple[str, str], list[CorrectedMean]] = {}
+    for mean in means:
+        if not mean.other:
+            found.setdefault((mean.template, mean.metric), []).append(mean)
+    return {judged: sorted(rows, key=_best_first) for judged, rows in found.items()}
+
+
+def _pairs(means: Sequence[CorrectedMean]) -> Judged:
+    found: dict[tuple[str, str], list[CorrectedMean]] = {}
+    for mean in means:
+        if mean.other:
+            found.setdefault((mean.template, mean.metric), []).append(mean)
+    return found
+
+
+def _best_first(mean: CorrectedMean) -> tuple[bool, float]:
+    """Of whom nothing is told, last, by the metric alone."""
+    unknown = math.isnan(mean.corrected)
+    return unknown, -(mean.predicted if unknown else mean.corrected)
+
+
+def _cells(mean: CorrectedMean) -> tuple[str, ...]:
+    values = (
+        _with_interval(mean.people, mean.people_low, mean.people_high),
+        _with_interval(mean.predicted, mean.predicted_low, mean.predicted_high),
+    )
+    corrected = mean.note or _with_interval(mean.corrected, mean.low, mean.high)
+    numbers = (count(mean.n_rated), count(mean.n_scored), number(mean.worth, 1))
+    return mean.generator, mean.metric, corrected, *values, *numbers
+
+
+def _with_interval(value: float, low: float, high: float) -> str:
+    return number(value, 2) if math.isnan(low) else f"{number(value, 2)}\n[{number(low, 2)}, {number(high, 2)}]"
+
+
+def order_tables(means: Sequence[CorrectedMean]) -> list[ShownTable]:
+    """Of each template who is before whom, by people alone, and by each metric alone and corrected."""
+    lines: dict[str, dict[str, str]] = {}
+    for (template, metric), rows in _single(means).items():
+        said = lines.setdefault(template, {})
+        people = _in_order({mean.generator: mean.people for mean in rows})
+        said.setdefault(
+            "people alone" if said.get("people alone", people) == people else f"people, where {metric} scored", people
+        )
+        said[f"{metric} alone"] = _in_order({mean.generator: mean.predicted for mean in rows})
+        said[f"{metric}, corrected"] = _in_order({mean.generator: mean.corrected for mean in rows})
+    caption = "The best first. Neighbours may be apart by chance: the tables above have the intervals."
+    return [
+        ShownTable(f"orders of generators by {template}", caption, ("by", "order"), list(said.items()))
+        for template, said in lines.items()
+    ]
+
+
+def _in_order(values: Mapping[str, float]) -> str:
+    known = {name: value for name, value in values.items() if math.isfinite(value)}
+    ordered = sorted(known, key=lambda name: -known[name])
+    return " > ".join(f"{name} {number(known[name], 2)}" for name in ordered) or "–"
+
+
+def contradictions(means: Sequence[CorrectedMean]) -> list[Sentence]:
+    """Where a metric's order of two generators is clearly not people's, and whom it puts too high or too low."""
+    return [*_reversed(_pairs(means)), *_misjudged(_single(means))]
+
+
+def _reversed(judged: Judged) -> Iterator[Sentence]:
+    agreeing: dict[str, list[str]] = {}
+    for (template, metric), pairs in judged.items():
+        told = [pair for pair in pairs if pair.better and pair.metric_better]
+        contrary = [pair for pair in told if pair.better != pair.metric_better]
+        for pair in contrary[:MOST_PAIRS]:
+            others = f"{metric} alone finds {pair.metric_better} clearly better."
+            yield Sentence(
+                f"{metric} contradicts people on {pair.generator} and {pair.other}:", f"{_found(pair)}; {others}"
+            )
+        if more := contrary[MOST_PAIRS:]:
+            yield Sentence(f"{metric} contradicts people", f"on {plural(len(more), 'more pair')} by {template}.")
+        if told and not contrary:
+            agreeing.setdefault(template, []).append(f"{metric} ({len(told)} of {plural(len(pairs), 'pair')})")
+    for template, said in agreeing.items():
+        yield Sentence(
+            "No contradiction", f"where people, by {template}, and the metric tell two generators apart: {names(said)}."
+        )
+
+
+def _found(pair: CorrectedMean) -> str:
+    """Whom people find better, and by how much."""
+    turned = pair.better == pair.other
+    if pair.scale == "rating":
+        value, *ends = (-one if turned else one for one in (pair.corrected, pair.low, pair.high))
+        said = "by " + signed(value, 2)
+    else:
+        value, *ends = (1 - one if turned else one for one in (pair.corrected, pair.low, pair.high))
+        said = f"on {value:.0%} of prompts"
+    low, high = sorted(ends)
+    return f"people find {pair.better} better {said} (interval {number(low, 2)} to {number(high, 2)})"
+
+
+def _misjudged(judged: Judged) -> Iterator[Sentence]:
+    """Generators that a metric alone puts elsewhere than people do, by intervals that do not meet."""
+    for (template, metric), means in judged.items():
+        for verb, apart in (
+            ("puts too high", [mean for mean in means if mean.predicted_low > mean.high]),
+            ("puts too low", [mean for mean in means if mean.predicted_high < mean.low]),
+        ):
+            if apart:
+                said = [
+                    f"{mean.generator} ({number(mean.predicted, 2)} for {number(mean.corrected, 2)})" for mean in apart
+                ]
+                yield Sentence(f"{metric} alone {verb}", f"{names(said)}, by {template}.")
