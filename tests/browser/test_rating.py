@@ -5,7 +5,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -74,9 +74,9 @@ def sources_of(prompt: int) -> list[bytes]:
 
 
 @contextmanager
-def serving(folder: Path, made: MadeRun) -> Iterator[Server]:
-    """A study of all templates about a run."""
-    server = Server(folder, f"store={made.store.place.url}", f"templates=[{','.join(TEMPLATES)}]", "repeats=0")
+def serving(folder: Path, made: MadeRun, templates: Sequence[str] = TEMPLATES) -> Iterator[Server]:
+    """A study about a run."""
+    server = Server(folder, f"store={made.store.place.url}", f"templates=[{','.join(templates)}]", "repeats=0")
     try:
         yield server
     finally:
@@ -415,3 +415,24 @@ def test_three_raters_rate_sixty_images_each_nothing_is_lost_or_doubled_and_the_
     assert value["likert", "people", "alpha_ordinal"] > 0.8
     assert value["side_by_side", "gecko", "binary_accuracy"] == 1
     assert all(value[template, "gecko", "spearman"] > 0.5 for template in ("likert", "wl", "dsg_h"))
+
+
+@pytest.mark.slow
+def test_an_edited_study_is_told_with_the_answer_that_it_no_longer_asks_for(browser: WebDriver, tmp_path: Path) -> None:
+    with serving(tmp_path, make_run(tmp_path, prompts=plain_prompts(3)), ["words"]) as server:
+        page = rate(browser, server, "ann")
+        server.kill()
+        server.command = [word.replace("[words]", "[likert]") for word in server.command]
+        server.start()
+        answer_by_keys(page)
+        until(page, lambda seen: template_of(seen) == "likert")
+        assert (
+            "was not kept: version 1 of the study asked this; now version 2 is asked"
+            in page.find_element("id", "refused").text
+        )
+        answer_by_keys(page)
+        until(page, lambda _: [answer.version for answer in server.kept("ann")] == [2])
+        page.refresh()
+        until_ready(page)
+        assert len(find(page, "#refused li")) == 1
+        forgive(page)
