@@ -9,7 +9,10 @@ import pytest
 
 from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.rating.order import APART
+from plumbline.operators.statistics.prediction_powered import FEWEST_LABELS
+from plumbline.pipelines.judging.labelling import plan_labels
 from plumbline.pipelines.judging.releases.study import read_answers
+from tests.commands import config_of
 from tests.operators.report.made import MadeRun, make_run, plain_prompts
 from tests.pipelines.rating.raters import MEANS, Rated, random_grade
 
@@ -89,3 +92,17 @@ def test_a_queue_that_cannot_be_is_refused(made: MadeRun, tmp_path: Path, config
 def test_a_gold_question_that_fits_no_task_is_refused_with_its_row(made: MadeRun, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"gold.csv, row 0: no tasks of the study are like this gold question"):
         study_of(made, tmp_path, gold=write_gold(tmp_path / "gold.csv", generator="other"))
+
+
+def test_what_is_asked_first_is_what_jobs_labels_would_ask_for(made: MadeRun, tmp_path: Path) -> None:
+    """Of one round that is rated nothing is said yet: the four prompts that are lacking for it come first."""
+    study = study_of(made, tmp_path, queue="labels", raters=1, repeats=0.0)
+    study.rate("ann", most=16)
+    run = f"{made.store.place.url}/runs/{made.run_id}"
+    words = ("protocol=study", f"protocol.path={tmp_path}/study", f"scores={run}", "metrics=[gecko]")
+    listed = plan_labels(config_of("labels", *words)).next_prompts.to_pylist()
+    asked = [study.study.opened.tasks[task["task_id"]] for task in study.tasks("bob", count=9)]
+    assert len(listed) == 2 * (FEWEST_LABELS - 8)
+    assert {(row["prompt_id"], (row["generator"],)) for row in listed} == {
+        (task.prompt_id, task.generators) for task in asked[:-1]
+    }
