@@ -16,6 +16,7 @@ from plumbline.operators.statistics.agreement import alpha_interval, krippendorf
 from plumbline.operators.statistics.bootstrap import UNDEFINED, Interval
 from plumbline.operators.statistics.options import Sampling
 from plumbline.operators.statistics.ordering import holm
+from plumbline.operators.statistics.shares import exact_interval
 
 Floats = NDArray[np.float64]
 
@@ -34,7 +35,7 @@ FEWEST = 12
 """Answers below which nobody is judged."""
 
 
-class Share(NamedTuple):
+class Tally(NamedTuple):
     """So many of so many."""
 
     hits: int
@@ -43,9 +44,7 @@ class Share(NamedTuple):
     @property
     def interval(self) -> Interval:
         """The exact 95% interval of Clopper and Pearson; nan of none."""
-        if not self.n:
-            return UNDEFINED
-        return Interval(*stats.binomtest(self.hits, self.n).proportion_ci(0.95, method="exact"))
+        return exact_interval(self.hits, self.n - self.hits)
 
     @property
     def value(self) -> float:
@@ -58,7 +57,7 @@ class Share(NamedTuple):
         return f"{self.hits} of {self.n} ({low:.0%} to {high:.0%})"
 
 
-NOTHING = Share(0, 0)
+NOTHING = Tally(0, 0)
 
 
 class Likeness(NamedTuple):
@@ -80,14 +79,14 @@ class RaterQuality(NamedTuple):
 
     rater: str
     answers: int
-    unsure: Share
+    unsure: Tally
     seconds: float
     """Median of an answer."""
-    repeats: Share
+    repeats: Tally
     """Tasks that were answered alike when they came again."""
-    gold: Share
+    gold: Tally
     """Gold questions that were answered rightly."""
-    fast: Share
+    fast: Tally
     """Answers within FASTEST seconds."""
     entropy: float
     """Of the answers, in bits: 0 where all are one."""
@@ -131,7 +130,7 @@ def judge_raters(study: Rated, answers: Sequence[Answer], seed: int = 0) -> list
         RaterQuality(
             rater=rater,
             answers=len(rows),
-            unsure=Share(int(rows["number"].isna().sum()), len(rows)),
+            unsure=Tally(int(rows["number"].isna().sum()), len(rows)),
             seconds=float(rows["seconds"].median()),
             repeats=repeats.get(rater, NOTHING),
             gold=gold.get(rater, NOTHING),
@@ -144,26 +143,26 @@ def judge_raters(study: Rated, answers: Sequence[Answer], seed: int = 0) -> list
     ]
 
 
-def _gold(answers: Sequence[Answer]) -> dict[str, Share]:
+def _gold(answers: Sequence[Answer]) -> dict[str, Tally]:
     return _shares([(one.rater, is_right(one)) for one in answers if one.gold is not None])
 
 
-def _repeats(answers: Sequence[Answer]) -> dict[str, Share]:
+def _repeats(answers: Sequence[Answer]) -> dict[str, Tally]:
     first = {(one.rater, one.task_id): one.answer for one in answers if not one.repeat}
     again = [one for one in answers if one.repeat and (one.rater, one.task_id) in first]
     return _shares([(one.rater, says_the_same(one, first[one.rater, one.task_id])) for one in again])
 
 
-def _shares(hits: Sequence[tuple[str, bool]]) -> dict[str, Share]:
-    counted: dict[str, Share] = {}
+def _shares(hits: Sequence[tuple[str, bool]]) -> dict[str, Tally]:
+    counted: dict[str, Tally] = {}
     for rater, hit in hits:
         share = counted.get(rater, NOTHING)
-        counted[rater] = Share(share.hits + hit, share.n + 1)
+        counted[rater] = Tally(share.hits + hit, share.n + 1)
     return counted
 
 
-def _fast(rows: pd.DataFrame) -> Share:
-    return Share(int((rows["seconds"] < FASTEST).sum()), len(rows))
+def _fast(rows: pd.DataFrame) -> Tally:
+    return Tally(int((rows["seconds"] < FASTEST).sum()), len(rows))
 
 
 def _entropy(rows: pd.DataFrame) -> float:
@@ -259,7 +258,7 @@ class _Doubt(NamedTuple):
 
 
 def _flags(
-    answers: pd.DataFrame, by_rater: Mapping[str, pd.DataFrame], gold: Mapping[str, Share], repeats: Mapping[str, Share]
+    answers: pd.DataFrame, by_rater: Mapping[str, pd.DataFrame], gold: Mapping[str, Tally], repeats: Mapping[str, Tally]
 ) -> dict[str, list[str]]:
     """The doubts that remain after Holm's correction for all raters and kinds of doubts."""
     relative = answers.assign(relative=answers["seconds"] / answers.groupby("template")["seconds"].transform("median"))
@@ -284,11 +283,11 @@ def _flags(
     return flags
 
 
-def _wrong(kind: str, words: str, rater: str, shares: Mapping[str, Share]) -> _Doubt | None:
+def _wrong(kind: str, words: str, rater: str, shares: Mapping[str, Tally]) -> _Doubt | None:
     """Fisher's exact test against the others."""
     own = shares.get(rater, NOTHING)
     others = [share for name, share in shares.items() if name != rater]
-    theirs = Share(sum(share.hits for share in others), sum(share.n for share in others))
+    theirs = Tally(sum(share.hits for share in others), sum(share.n for share in others))
     if not own.n or not theirs.n:
         return None
     table = [[own.hits, own.n - own.hits], [theirs.hits, theirs.n - theirs.hits]]

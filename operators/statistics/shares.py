@@ -32,10 +32,16 @@ class Share(NamedTuple):
         """Clopper and Pearson's, of the effective number of rows."""
         if not self.n:
             return UNDEFINED
-        having, lacking = self.effective * self.value, self.effective * (1 - self.value)
-        low = special.betaincinv(having, lacking + 1, (1 - LEVEL) / 2) if having else 0.0
-        high = special.betaincinv(having + 1, lacking, (1 + LEVEL) / 2) if lacking else 1.0
-        return Interval(float(low), float(high))
+        return exact_interval(self.effective * self.value, self.effective * (1 - self.value))
+
+
+def exact_interval(having: float, lacking: float) -> Interval:
+    """Clopper and Pearson's of a share, of so many rows that have something and so many that do not; nan of none."""
+    if not having + lacking:
+        return UNDEFINED
+    low = special.betaincinv(having, lacking + 1, (1 - LEVEL) / 2) if having else 0.0
+    high = special.betaincinv(having + 1, lacking, (1 + LEVEL) / 2) if lacking else 1.0
+    return Interval(float(low), float(high))
 
 
 def share(having: NDArray[np.bool_], prompts: NDArray[np.int64]) -> Share:

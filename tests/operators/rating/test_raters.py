@@ -8,7 +8,7 @@ import pytest
 
 from plumbline.operators.rating.answers import Answer
 from plumbline.operators.rating.numbers import pairs_rated, parts_of, rated
-from plumbline.operators.rating.raters import RaterQuality, Share, agreement, judge_raters
+from plumbline.operators.rating.raters import RaterQuality, Tally, agreement, judge_raters
 from plumbline.operators.rating.tasks import Task
 from plumbline.operators.statistics.options import Sampling
 from tests.operators.rating.simulated import (
@@ -86,11 +86,11 @@ def test_repeats_and_gold_are_counted_and_are_no_ratings() -> None:
     quality = judged(answers, [golden, *tasks[1:]])["ann"]
     assert (quality.answers, quality.unsure, quality.repeats, quality.gold) == (
         3,
-        Share(1, 3),
-        Share(1, 2),
-        Share(1, 1),
+        Tally(1, 3),
+        Tally(1, 2),
+        Tally(1, 1),
     )
-    assert str(Share(3, 4)) == "3 of 4 (19% to 99%)", "Clopper and Pearson's"
+    assert str(Tally(3, 4)) == "3 of 4 (19% to 99%)", "Clopper and Pearson's"
     assert quality.entropy == pytest.approx(math.log2(3) - 2 / 3), "two answers of 2, one unsure"
 
 
