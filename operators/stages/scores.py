@@ -105,14 +105,20 @@ def _columns_of_asks(
 ) -> dict[str, Any]:
     """The columns of a row whose images were scored by each ask of a judge; None where its reply could not be read.
 
-    What was not read is left out of an image's mean; an ask has a score where all images were read by it.
+    What was not read, or gave no score, is left out of an image's mean where others gave one; an ask has a score where
+    all images have one by it.
     """
-    read = [[ask for ask in image if ask is not None] for image in images]
-    columns = _columns(combined([mean_over_images(image, "Ask") for image in read]))
+    columns = _columns(combined([mean_over_images(_with_scores(image), "Ask") for image in images]))
     if len(images[0]) == 1:
         return columns
     asks = ([ask for ask in each if ask is not None] for each in zip(*images, strict=True))
     return {**columns, "asks": [combined(each).score if len(each) == len(images) else None for each in asks]}
+
+
+def _with_scores(asks: Sequence[Scored | None]) -> Sequence[Scored]:
+    """Those that have a score; the first that has a reason where none has."""
+    read = [ask for ask in asks if ask is not None]
+    return [ask for ask in read if ask.error is None] or read[:1]
 
 
 def _columns(scored: Scored) -> dict[str, Any]:
