@@ -152,7 +152,7 @@ def test_choices_are_corrected_by_pair_with_what_the_metric_says_of_prompts_that
     metric = [1] * 7 + [-1] * 5 + [1] * 4 + [-1] * 4 + [0] * 4 + [1] * 16
     votes = [
         {"prompt_id": f"p{n}", "image_a": f"p{n}/{'gh'[n % 2]}", "image_b": f"p{n}/{'hg'[n % 2]}",
-             "generator_a": "gh"[n % 2], "generator_b": "hg"[n % 2], "rater": rater,
+             "generator_a": "gh"[n % 2], "generator_b": "hg"[n % 2], "rater": rater, "template": "vote",
              "preferred": "a" if said == 1 - 2 * (n % 2) else "b"}
         for n, said in enumerate(prefers)
         for rater in "xy"
