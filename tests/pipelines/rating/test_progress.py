@@ -62,7 +62,7 @@ def test_a_study_that_stops_tells_raters_that_it_is_done_and_says_so(made: MadeR
 
 
 def test_the_page_of_progress_shows_agreement_pairs_and_who_is_random(made: MadeRun, tmp_path: Path) -> None:
-    study = study_of(made, tmp_path, raters=4, repeats=0.0)
+    study = study_of(made, tmp_path, raters=4, repeats=0.0, pictures=25)
     for name in ("ann", "bobby", "cyrill"):
         study.rate(name)
     study.rate("zed", random_grade)
@@ -70,8 +70,8 @@ def test_the_page_of_progress_shows_agreement_pairs_and_who_is_random(made: Made
     assert "random: the answers cannot be told from random ones" in page
     main = page.partition('id="standing"')[2].partition("</main>")[0]
     assert main.count('class="warning"') == 1 and "<strong><bdi>zed</bdi></strong>" in main
-    assert '<td class="n">320</td><td class="n">320</td>' in main, "all answers that are wanted"
-    assert "Told apart: 1 of 1 pair; 320 of 320 answers are there." in main
+    assert '<td class="n">200</td><td class="n">200</td>' in main, "all answers that are wanted"
+    assert "Told apart: 1 of 1 pair; 200 of 200 answers are there." in main
     assert ">ordinal</td>" in main and "prediction-powered" not in main
 
 
