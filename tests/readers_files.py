@@ -45,6 +45,7 @@ def lay_out(folder: Path) -> None:
             "prompts.csv": as_csv(gecko),
             "ratings.csv": as_csv(ratings),
             "scores.csv": as_csv(scores),
+            "export.json": json.dumps(_annotated()),
         },
     )
     asked = [row for one in PROMPTS for row in propositions(one["prompt_id"], one["text"])]
@@ -110,6 +111,22 @@ def _judged() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         ratings += [{**image, "rater": rater, "rating": 1 + 2 * better + (place + rater) % 3} for rater in (0, 1)]
         scores.append({**image, "vqascore": better / 2 + place % 5 / 10, "clipscore": place / COUNT})
     return ratings, scores
+
+
+def _annotated() -> list[dict[str, Any]]:
+    """Grades of the pack's images, as Label Studio exports them."""
+    images = product(enumerate(PROMPTS), enumerate(OF_THE_PACK.values()))
+    grades = [
+        ({"prompt_id": one["prompt_id"], "generator": generator}, 1 + (place + 2 * better) % 5)
+        for (place, one), (better, generator) in images
+    ]
+    return [
+        {
+            "data": data,
+            "annotations": [{"result": [{"from_name": "likert", "type": "rating", "value": {"rating": grade}}]}],
+        }
+        for data, grade in grades
+    ]
 
 
 def fill_bucket(filesystem: fsspec.AbstractFileSystem) -> None:

@@ -50,8 +50,8 @@ class Answer:
     answer: Any
     """As `template` takes it (operators/rating/templates.py)."""
     note: Note = ""
-    seconds: Seconds
-    """From when the page was shown to when the answer was given."""
+    seconds: Seconds | None
+    """From when the page was shown to when the answer was given; null where another tool does not say."""
     at: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")]
     """When it was given: ISO 8601, in UTC."""
 

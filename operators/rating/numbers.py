@@ -81,7 +81,7 @@ class Rated(NamedTuple):
 
     tasks: Sequence[Task]
     answers: pd.DataFrame
-    """rater, task_id, template, number (mean over its parts; nan where unsure), said (text), seconds."""
+    """rater, task_id, template, number (mean over its parts; nan where unsure), said (text), seconds (nan of none)."""
     parts: pd.DataFrame
     """unit, prompt_id, template, rater, rating: each thing that was said."""
 
@@ -92,7 +92,7 @@ def rated(answers: Sequence[Answer], tasks: Sequence[Task]) -> Rated:
     counted = [one for one in answers if one.gold is None and not one.repeat and one.task_id in by_id]
     said = [(one, parts_of(one, by_id[one.task_id])) for one in counted]
     rows = [
-        (one.rater, one.task_id, one.template, _mean(parts), written(one.answer), one.seconds) for one, parts in said
+        (one.rater, one.task_id, one.template, _mean(parts), written(one.answer), _timed(one)) for one, parts in said
     ]
     things = [
         (f"{one.task_id} {thing}", one.prompt_id, one.template, one.rater, rating)
@@ -104,6 +104,10 @@ def rated(answers: Sequence[Answer], tasks: Sequence[Task]) -> Rated:
         pd.DataFrame(rows, columns=["rater", "task_id", "template", "number", "said", "seconds"]),
         pd.DataFrame(things, columns=["unit", "prompt_id", "template", "rater", "rating"]),
     )
+
+
+def _timed(answer: Answer) -> float:
+    return np.nan if answer.seconds is None else answer.seconds
 
 
 def _mean(parts: Parts) -> float:

@@ -162,7 +162,7 @@ def _shares(hits: Sequence[tuple[str, bool]]) -> dict[str, Tally]:
 
 
 def _fast(rows: pd.DataFrame) -> Tally:
-    return Tally(int((rows["seconds"] < FASTEST).sum()), len(rows))
+    return Tally(int((rows["seconds"] < FASTEST).sum()), int(rows["seconds"].count()))
 
 
 def _entropy(rows: pd.DataFrame) -> float:
@@ -295,8 +295,10 @@ def _wrong(kind: str, words: str, rater: str, shares: Mapping[str, Tally]) -> _D
     return _Doubt(rater, p_value, f"{kind}: {words.format(own)}, the others on {theirs}")
 
 
-def _hasty(rater: str, rows: pd.DataFrame) -> _Doubt:
+def _hasty(rater: str, rows: pd.DataFrame) -> _Doubt | None:
     fast = _fast(rows)
+    if not fast.n:
+        return None
     p_value = float(stats.binomtest(fast.hits, fast.n, MOST_FAST, alternative="greater").pvalue)
     return _Doubt(rater, p_value, f"hasty: {fast.hits} of {fast.n} answers took less than {FASTEST:g} s")
 
@@ -304,8 +306,8 @@ def _hasty(rater: str, rows: pd.DataFrame) -> _Doubt:
 def _slow(rater: str, relative: pd.DataFrame) -> _Doubt | None:
     """Mann and Whitney's test against the others, of times beside the median of their template."""
     is_own = relative["rater"] == rater
-    own, others = relative["relative"][is_own], relative["relative"][~is_own]
-    if not len(others) or own.median() < SLOW * others.median():
+    own, others = (relative["relative"][rows].dropna() for rows in (is_own, ~is_own))
+    if not len(own) or not len(others) or own.median() < SLOW * others.median():
         return None
     p_value = float(stats.mannwhitneyu(own, others, alternative="greater", method="asymptotic").pvalue)
     seconds = [float(relative["seconds"][rows].median()) for rows in (is_own, ~is_own)]

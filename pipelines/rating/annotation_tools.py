@@ -243,7 +243,7 @@ def _checked(task: Task, version: int, rater: str, answer: Any, said: Sequence[A
         rater=rater,
         answer=answer,
         note=" ".join(filter(None, (_text(one, NOTE) for one in said)))[:LONGEST_NOTE],
-        seconds=sum(one.seconds for one in said),
+        seconds=sum(timed) if (timed := [one.seconds for one in said if one.seconds is not None]) else None,
         at=max(one.at for one in said) or datetime.now(UTC).isoformat(timespec="milliseconds"),
     )
 

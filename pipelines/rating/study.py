@@ -350,6 +350,5 @@ def _are_same(kept: Answer, given: Answer) -> bool:
 
 def _minutes(own: Sequence[Answer], left: int) -> float | None:
     """How long the rest takes a rater at the pace so far."""
-    if len(own) < FEWEST_TIMED:
-        return None
-    return round(statistics.median(answer.seconds for answer in own) * left / 60, 1)
+    timed = [answer.seconds for answer in own if answer.seconds is not None]
+    return round(statistics.median(timed) * left / 60, 1) if len(timed) >= FEWEST_TIMED else None

@@ -57,7 +57,7 @@ class Annotation:
     """By question, what was marked."""
     at: str = ""
     """When; empty where the tool does not say."""
-    seconds: float = 0
+    seconds: float | None = None
     dropped: str = ""
     """Why it does not count (skipped, a draft); empty where it does."""
 
@@ -341,7 +341,8 @@ def _said(
                 given = next((value[name] for name in VALUES if name in value), value.get("kind", "something"))
                 answers[question] = "; ".join(map(str, given)) if isinstance(given, list) else str(given)
     at = str(annotation.get("updated_at") or annotation.get("created_at") or "")
-    seconds = float(annotation.get("lead_time") or 0)
+    lead_time = annotation.get("lead_time")
+    seconds = float(lead_time) if isinstance(lead_time, int | float) else None
     return Annotation(where=where, fields=data, rater="", answers=answers, spans=spans, at=at, seconds=seconds)
 
 

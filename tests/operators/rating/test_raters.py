@@ -75,6 +75,14 @@ def test_who_is_hasty_slow_always_the_same_or_wrong_is_told_with_its_numbers() -
     assert "random: " in flags["lou"], "who says the same of everything has looked at nothing"
 
 
+def test_of_answers_without_a_time_nobody_is_hasty_or_slow() -> None:
+    tasks = likert_tasks(30)
+    untimed = [replace(answer, seconds=None) for answer in answers_of(tasks, {"cy": honest}, 0)]
+    found = judged([*answers_of(tasks, {"ann": honest, "bob": honest}, 0), *untimed], tasks)
+    assert found["cy"].fast.n == 0 and np.isnan(found["cy"].seconds)
+    assert not any(quality.flags for quality in found.values())
+
+
 def test_repeats_and_gold_are_counted_and_are_no_ratings() -> None:
     tasks = likert_tasks(10)
     golden = replace(tasks[0], gold=5)

@@ -100,6 +100,8 @@ def test_what_people_say_in_another_tool_comes_back_as_answers_of_the_study(
     assert {(one.rater, one.note, one.repeat, one.gold) for one in answers_kept if one.template != "questions"} == {
         ("ann@example.org", "hm", 0, None)
     }
+    seconds = {one.seconds for one in answers_kept if one.template != "questions"}
+    assert seconds == {{"label_studio": 3.5, "argilla": None}[tool]}, "Argilla does not say"
     said: dict[str, list[Any]] = {}
     for one in answers_kept:
         said.setdefault(one.template, []).append(one.answer)
