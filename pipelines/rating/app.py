@@ -130,18 +130,29 @@ class Pages:
         return JSONResponse(_kept(kept.revision), 201 if kept.new else 200)
 
     def refuse(self, request: Request, error: Exception) -> Response:
+        """A request that asks for what is not there, or is not of its form."""
+        assert isinstance(error, HTTPException)
+        return self._refusal(request, error.detail, error.status_code)
+
+    def refuse_answer(self, request: Request, error: Exception) -> Response:
+        """An answer that is not kept, with the one that is."""
+        assert isinstance(error, RefusedAnswer)
+        kept = {} if error.kept is None else {"kept": _kept(error.kept)}
+        return self._refusal(request, first_line(error), error.status, **kept)
+
+    def refuse_form(self, request: Request, error: Exception) -> Response:
+        """A name or an answer that is none."""
+        return self._refusal(request, first_line(error), 400)
+
+    def fail(self, request: Request, error: Exception) -> Response:
+        """What the server cannot do."""
+        return self._refusal(request, first_line(error), 500)
+
+    def _refusal(self, request: Request, message: str, status: int, **content: Any) -> Response:
         """What is wrong, in one line: where a person asked for a page, on the page that asks for a name."""
-        status, kept = 500, None
-        if isinstance(error, HTTPException):
-            status = error.status_code
-        elif isinstance(error, RefusedAnswer):
-            status, kept = error.status, error.kept
-        elif isinstance(error, BadAnswer):
-            status = 400
-        message = error.detail if isinstance(error, HTTPException) else first_line(error)
         if request.url.path in ("/", "/rate"):
             return self._page("start", problem=message, status=status)
-        return JSONResponse({"error": message} | ({} if kept is None else {"kept": _kept(kept)}), status)
+        return JSONResponse({"error": message, **content}, status)
 
 
 def _kept(kept: Revision) -> dict[str, Any]:
@@ -222,5 +233,11 @@ def make_app(study: Study, token: str | None, names: Sequence[str]) -> Starlette
             Route("/answers", pages.answer, methods=["POST"]),
         ],
         middleware=page_guards(names, token, rating_policy()),
-        exception_handlers=dict.fromkeys((PlumblineError, OSError, HTTPException), pages.refuse),
+        exception_handlers={
+            HTTPException: pages.refuse,
+            RefusedAnswer: pages.refuse_answer,
+            BadAnswer: pages.refuse_form,
+            PlumblineError: pages.fail,
+            OSError: pages.fail,
+        },
     )

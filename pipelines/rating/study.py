@@ -307,7 +307,7 @@ def open_study(config: RateConfig, report: Report) -> Study:
         design, made = _read_again(lambda: _make(config, None if own is None else own.design))
         for note in made.notes:
             report(note)
-        if own is None or (own.design, own.tasks) != (design.as_json(), made.tasks):
+        if own is None or not (_is_of(own, design) and own.tasks == made.tasks):
             version = _keep_version(place, design, made.tasks, 1 if own is None else own.version + 1)
             if own is not None:
                 report(f"the study was edited: version {version} is asked from now on, and its answers say so")
@@ -327,6 +327,11 @@ def _read_again(read: Callable[[], Found]) -> Found:
     return read()
 
 
+def _is_of(version: AskedVersion, design: Design) -> bool:
+    """Whether a version has this design; keys that are younger than its file are as they are by default."""
+    return read_config(version.design, Design).as_json() == design.as_json()
+
+
 def _keep_version(place: Place, design: Design, tasks: Sequence[Task], version: int) -> int:
     """Writes a version, by create-only writes; gives the number that it has, or had where another server wrote it."""
     data = encode_table("tasks", task_table(tasks))
@@ -334,7 +339,7 @@ def _keep_version(place: Place, design: Design, tasks: Sequence[Task], version: 
         table, file = place / tasks_path(version), place / version_path(version)
         if table.create(data) or table.read() == data:
             made = {"version": version, "made": _now(), "design": design.as_json()}
-            if file.create(encode_json(made).encode()) or read_version(place, version).design == design.as_json():
+            if file.create(encode_json(made).encode()) or _is_of(read_version(place, version), design):
                 return version
         version += 1
 

@@ -132,6 +132,7 @@ def test_two_servers_and_a_killed_one_lose_and_double_nothing(images: Path, stud
     files = [name for name, _ in (place / "answers").files() if not name.rpartition("/")[2].startswith(".")]
     assert len(files) == len(answers), "the same answer is one file"
     assert not any(SECRET in log.read_text() for log in logs)
+    assert not any(SECRET.encode() in (place / name).read() for name, _ in place.files())
 
 
 def test_what_the_command_cannot_ask_is_one_line(images: Path, tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from PIL import Image
 
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.rating.templates import TEMPLATES
-from plumbline.pipelines.judging.releases.study import read_answers, read_study, study_versions
+from plumbline.pipelines.cells.checksums import decode_json, encode_json
+from plumbline.pipelines.judging.releases.study import read_answers, read_study, study_versions, version_path
 from plumbline.pipelines.rating.rate_config import RateConfig
 from plumbline.pipelines.rating.study import open_study
 from tests.operators.report.made import MadeRun, png
@@ -186,6 +187,15 @@ def test_a_study_goes_on_as_it_was_where_nothing_is_edited(run: MadeRun, study: 
     assert again.study.opened.version == 1 and again.tasks(count=1)[0]["done"] == 1 and not again.told
     same = Served(store=run.store.place.url, study=study.study.place.url, templates=tuple(TEMPLATES), run="latest")
     assert same.study.opened.version == 1
+
+
+def test_a_study_whose_file_is_older_than_a_key_is_not_edited_by_that(run: MadeRun, study: Served) -> None:
+    file = study.study.place / version_path(1)
+    content = decode_json(file.read().decode())
+    del content["design"]["gold"]
+    file.write(encode_json(content).encode())
+    again = Served(store=run.store.place.url, study=study.study.place.url, templates=tuple(TEMPLATES))
+    assert again.study.opened.version == 1 and not any("edited" in line for line in again.told)
 
 
 def test_an_edited_study_is_a_new_version_which_is_told_and_keeps_the_answers_to_what_it_still_asks(
