@@ -29,8 +29,17 @@ LONG = ("tests/jobs/test_sweep_job", "tests/test_plugins", "tests/faults", "test
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest first, for workers to end together."""
-    items.sort(key=lambda item: next((n for n, start in enumerate(LONG) if item.nodeid.startswith(start)), len(LONG)))
+    """The longest first, for workers to end together; but last the modules that start Ray in a worker's process.
+
+    A sweep with `cluster=auto`, which computes where it is, would find that Ray and run there for many times as long.
+    """
+    on_ray = {item.path for item in items if "ray_cluster" in getattr(item, "fixturenames", ())}
+
+    def order(item: pytest.Item) -> tuple[bool, int]:
+        rank = next((n for n, start in enumerate(LONG) if item.nodeid.startswith(start)), len(LONG))
+        return item.path in on_ray, rank
+
+    items.sort(key=order)
 
 
 @pytest.fixture(scope="session")
