@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -70,13 +71,17 @@ def test_a_shipped_model_on_vllm_runs_on_transformers_by_one_word() -> None:
     assert read_config(values, SweepConfig).models["vqa"].engine == "transformers"
 
 
+@cache
+def keys_of_own_images() -> set[str]:
+    return set(dotted_keys(load_values(command_of("sweep"), ["sweep=own_images", *OWN])))
+
+
 @pytest.mark.parametrize("benchmark", choices_of("benchmark", None))
 def test_every_ready_made_benchmark_has_the_same_keys_and_fits_any_sweep(benchmark: str) -> None:
     given = ["benchmark.prompts=s3://b/prompts.json", "benchmark.images=s3://b/images"]
     given += ["benchmark.questions=s3://b/questions.json"] if benchmark in PACKS else []
     values = load_values(command_of("sweep"), ["sweep=own_images", f"benchmark={benchmark}", *given])
-    own = load_values(command_of("sweep"), ["sweep=own_images", *given])
-    assert set(dotted_keys(values)) == set(dotted_keys(own))
+    assert set(dotted_keys(values)) == keys_of_own_images()
     assert read_config(values, SweepConfig).benchmark.columns.prompt == "prompt"
 
 
@@ -125,18 +130,24 @@ def test_every_way_to_look_early_is_valid(adaptive: str) -> None:
     assert config.adaptive is not None
 
 
-@pytest.mark.parametrize("cluster", choices_of("cluster", None))
-def test_every_ready_made_sweep_is_valid_on_every_cluster(cluster: str) -> None:
-    own = ["benchmark.prompts=s3://b/prompts.parquet", "benchmark.images=s3://b/images"]
+EVERYWHERE = [
+    *(("own_images", cluster) for cluster in choices_of("cluster", None)),
+    ("shapes", "auto"),
+    ("gecko_ablation", "auto"),
+]
+"""One sweep on every cluster, and the others on one."""
+
+
+@pytest.mark.parametrize(("sweep", "cluster"), EVERYWHERE)
+def test_every_ready_made_sweep_and_cluster_is_valid_with_every_metric(sweep: str, cluster: str) -> None:
     metrics = choices_of("metric", None)
     everything = f"metric=[{','.join(metrics)}]"
     asked = ["benchmark.questions=s3://b/questions.csv", "benchmark.question_pack=dsg_1k"]
     asked += ["benchmark.columns.source=source"]
     asked += ["benchmark.columns.source_caption=was", "benchmark.columns.target_caption=wanted"]
-    for overrides in (["sweep=shapes"], ["sweep=own_images", *own], ["sweep=gecko_ablation"]):
-        given = [*overrides, everything, *asked, "models=released", f"cluster={cluster}"]
-        config = config_of("sweep", *given)
-        assert set(config.metrics) == set(metrics)
+    own = OWN if sweep == "own_images" else ()
+    config = config_of("sweep", f"sweep={sweep}", *own, everything, *asked, "models=released", f"cluster={cluster}")
+    assert set(config.metrics) == set(metrics)
 
 
 @pytest.mark.parametrize(
