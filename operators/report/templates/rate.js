@@ -298,13 +298,12 @@
     first("#prompt").textContent = task && task.template !== "words" ? task.prompt : "";
     first("#how").textContent = template?.how ?? "";
     first("#question").textContent = task?.asks ?? (finished ? `Thank you, ${rater}: you have rated everything.` : "Loading…");
-    enable(false);
-    if (!task) return;
+    if (!task) { enable(false); return; }
     const given = task.given?.answer;
     first("#note").value = task.given?.note ?? "";
     first("#noting").open = false;
     noted();
-    first("#keys").textContent = `${template.keys}. ${template.draw ? "" : "U unsure, C cannot tell. "}Z undo, M note.`;
+    first("#keys").textContent = `${template.keys}. ${template.take?.u ? "" : "U unsure, C cannot tell. "}Z undo, M note.`;
     const send = template.draw?.(task, given);
     const row = template.choices ? template.choices(task).map((choice) => control(choice, given)) : [send];
     first("#choices").append(...row);
@@ -432,7 +431,7 @@
     if (key === "z") return undo;
     if (!shown) return null;
     if (key === "m") return openNote;
-    if (key === "Enter") return target.matches("button:not(.word), summary, a") ? null : () => first(".send")?.click();
+    if (key === "Enter") return target.matches("button:not(.word), [type=checkbox], summary, a") ? null : () => first(".send")?.click();
     const press = pressed(key);
     return press ? () => press.click() : null;
   };
