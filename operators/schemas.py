@@ -331,9 +331,9 @@ CORRECTED = pa.schema(
         *texts("better", "metric_better", "note"),
     ]
 )
-"""A generator's mean rating by people over all prompts that a metric scored, or its rate of wins (`scale`: rating,
-win_rate); with `other`, its difference from another generator, or its rate of wins against that one
-(operators/judging/corrected_means.py).
+"""A generator's mean rating by people over all prompts that a metric scored, its rate of wins, or the share of its
+images that people would pass (`scale`: rating, win_rate, passing); with `other`, its difference from another generator,
+or its rate of wins against that one (operators/judging/corrected_means.py, corrected_shares.py).
 
 `corrected` is by people and the metric together, with its 95% interval `low` to `high`; `people` of the rated prompts
 alone; `predicted` by the metric alone, on people's scale. Each rated prompt amounts to `worth` prompts without the

@@ -36,7 +36,7 @@ Floats = NDArray[np.float64]
 
 FOLDS = 5
 """Parts of the rated prompts; what people say of one is predicted from the other parts."""
-Scale = Literal["rating", "win_rate"]
+Scale = Literal["rating", "win_rate", "passing"]
 EVEN: Mapping[Scale, float] = {"rating": 0.0, "win_rate": 0.5}
 """Where neither of two generators is better: their difference of ratings, or how often the first wins."""
 

@@ -8,17 +8,27 @@ from plumbline.operators.judging.corrected_means import CorrectedMean, Scale
 from plumbline.operators.sentences import Sentence, count, names, number, plural, signed
 
 MOST_PAIRS = 5
-ESTIMAND: Mapping[Scale, str] = {
-    "rating": "Corrected: the mean rating that people would give over all prompts that the metric scored.",
-    "win_rate": "Corrected: how often the generator would win over all prompts that the metric scored, by most raters "
-    "and a draw counting half, against every other one that it was compared with alike.",
+TITLES: Mapping[Scale, str] = {
+    "rating": "generators by {}, corrected",
+    "win_rate": "generators by {}, corrected",
+    "passing": "images that pass by {}, corrected",
 }
-CAPTION = (
+PREDICTION_POWERED = (
     "It is estimated from what people said of some prompts and what the metric says of all (prediction-powered "
     "inference), with a 95% interval over prompts, which holds where the rated prompts were drawn by chance. People "
     "alone: the rated prompts. Metric alone: all prompts, on people's scale and uncorrected. Worth: to how many "
     "prompts each rated one amounts beside the metric."
 )
+CAPTIONS: Mapping[Scale, str] = {
+    "rating": "Corrected: the mean rating that people would give over all prompts that the metric scored. "
+    + PREDICTION_POWERED,
+    "win_rate": "Corrected: how often the generator would win over all prompts that the metric scored, by most raters "
+    "and a draw counting half, against every other one that it was compared with alike. " + PREDICTION_POWERED,
+    "passing": "Corrected: the share of a generator's images that people would pass, from the share that the metric "
+    "passes and how often it errs on the rated images of all generators, which it is taken to do alike for each (Rogan "
+    "and Gladen's estimate, Lang and Reiczigel's interval). People alone: the rated images. Metric alone: all images. "
+    "Rated and prompts count images.",
+}
 
 Judged = Mapping[tuple[str, str], Sequence[CorrectedMean]]
 """By template and metric."""
@@ -32,11 +42,12 @@ def shown_means(means: Sequence[CorrectedMean]) -> list[ShownTable]:
 def means_tables(means: Sequence[CorrectedMean]) -> list[ShownTable]:
     """Of each template every generator's mean by each metric, the best first."""
     tables: dict[tuple[str, Scale], list[tuple[str, ...]]] = {}
-    for (template, _), rows in _single(means).items():
-        tables.setdefault((template, rows[0].scale), []).extend(map(_cells, rows))
+    passing = [mean for mean in means if mean.scale == "passing"]
+    for rows in (*_single(means).values(), *([mean] for mean in sorted(passing, key=_best_first))):
+        tables.setdefault((rows[0].template, rows[0].scale), []).extend(map(_cells, rows))
     columns = ("generator", "metric", "corrected", "people alone", "metric alone", "rated", "prompts", "worth")
     return [
-        ShownTable(f"generators by {template}, corrected", f"{ESTIMAND[scale]} {CAPTION}", columns, cells)
+        ShownTable(TITLES[scale].format(template), CAPTIONS[scale], columns, cells)
         for (template, scale), cells in tables.items()
     ]
 
@@ -45,7 +56,7 @@ def _single(means: Sequence[CorrectedMean]) -> Judged:
     """The means of single generators, the best first."""
     found: dict[tuple[str, str], list[CorrectedMean]] = {}
     for mean in means:
-        if not mean.other:
+        if not mean.other and mean.scale != "passing":
             found.setdefault((mean.template, mean.metric), []).append(mean)
     return {judged: sorted(rows, key=_best_first) for judged, rows in found.items()}
 

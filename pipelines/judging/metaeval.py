@@ -12,8 +12,9 @@ from plumbline.operators import schemas
 from plumbline.operators.diagnosis.correlations import Correlation, between_metrics
 from plumbline.operators.errors import ConfigError, SourceError, check_known
 from plumbline.operators.judging import matching, ratings
-from plumbline.operators.judging.calibration import PassMarks, rating_marks
+from plumbline.operators.judging.calibration import CALIBRATION, PassMarks, rating_marks
 from plumbline.operators.judging.corrected_means import CorrectedMean, correct_choices, correct_ratings
+from plumbline.operators.judging.corrected_shares import correct_shares
 from plumbline.operators.judging.corrected_tables import contradictions, shown_means
 from plumbline.operators.judging.graphs import judge_graphs
 from plumbline.operators.judging.judgement import Comparison, Judgement, Order
@@ -238,6 +239,8 @@ def _judge_ratings(case: Case, findings: Findings) -> None:
     findings.comparisons += ratings.compare_metrics(rated, statistics, case.sampling)
     scores = _with_ids(case.scores)
     findings.corrected += correct_ratings(case.people, scores, case.run, case.match, case.protocol.falling)
+    if CALIBRATION.keys() & set(statistics):
+        findings.corrected += correct_shares(rated, case.marks, case.run, case.protocol.falling)
 
 
 def _judge_preferences(case: Case, findings: Findings) -> None:

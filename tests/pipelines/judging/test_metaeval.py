@@ -95,7 +95,8 @@ def test_generators_are_told_apart_by_the_ratings_of_some_images_and_the_scores_
     pd.DataFrame(said, columns=["image_id", "rater", "rating"]).to_csv(tmp_path / "ratings.csv", index=False)
     words = ["protocol=long", f"protocol.path={tmp_path}/ratings.csv", f"scores={tmp_path}/scores.csv"]
     told = printed("metaeval", *words, f"output={tmp_path}/out", "sampling.resamples=20")
-    f, g, pair = pd.read_parquet(tmp_path / "out" / "corrected.parquet").to_dict("records")
+    f, g, pair, *passing = pd.read_parquet(tmp_path / "out" / "corrected.parquet").to_dict("records")
+    assert [(one["generator"], one["scale"]) for one in passing] == [("f", "passing"), ("g", "passing")]
     assert [(row["generator"], row["n_rated"], row["n_scored"]) for row in (f, g)] == [("f", 16, 60), ("g", 16, 60)]
     assert f["low"] < 3.4 < f["high"] and g["low"] < 2.0 < g["high"] and g["predicted_low"] > g["high"]
     assert f["people"] == pytest.approx(np.mean([row[2] for row in said if row[0].startswith("f")]))
@@ -558,6 +559,7 @@ def test_a_metric_is_a_test_of_what_people_pass(tmp_path: Path) -> None:
     judge = [9, 9, 8, 8, 7, 2, 7, 1, 1, 0]
     errors = [0, 1, 2, 2, 5, 6, 2, 4, 8, 9]
     scores = table(tmp_path, judge=judge, errors=errors, flat=[1] * 10)
+    pd.read_csv(scores).assign(generator="g").to_csv(scores, index=False)
     asked = ["protocol=long", f"protocol.path={tmp_path / 'ratings.csv'}", f"scores={scores}"]
     asked += ["protocol.falling=[errors]", "protocol.passing_scores={errors: 2}"]
     found = run_metaeval(config(tmp_path, *asked))
@@ -568,5 +570,25 @@ def test_a_metric_is_a_test_of_what_people_pass(tmp_path: Path) -> None:
     few = [value(found, "errors", name) for name in ("sensitivity", "specificity")]
     assert [one.value for one in few] == pytest.approx([4 / 6, 3 / 4])
     assert value(found, "flat", "sensitivity").value == 0
+    shares = {one.metric: one for one in found.corrected if one.scale == "passing"}
+    assert (shares["judge"].generator, shares["judge"].people, shares["judge"].predicted) == ("g", 0.6, 0.6)
+    assert "add up to 1.58, which is not clearly above 1" in shares["judge"].note, "of so few images"
     strict = run_metaeval(config(tmp_path, *asked, "protocol.passing_ratings={likert: 5}"))
     assert value(strict, "judge", "sensitivity").n == 3
+
+
+def test_rated_images_of_one_generator_tell_how_many_of_anothers_people_would_pass(tmp_path: Path) -> None:
+    """Of g's 40 images people pass 20, the judge 18 of these and 4 others; of h's, which nobody rated, it passes 30."""
+    passes = {"g": [1] * 18 + [0] * 2 + [1] * 4 + [0] * 16, "h": [1] * 30 + [0] * 10}
+    ids = [{"image_id": f"{name}{at}", "prompt_id": f"p{at}", "generator": name} for name in "gh" for at in range(40)]
+    pd.DataFrame(ids).assign(judge=passes["g"] + passes["h"]).to_csv(tmp_path / "scores.csv", index=False)
+    rated = pd.DataFrame(ids[:40]).assign(rater="a", template="likert", rating=[5] * 20 + [1] * 20)
+    rated.to_csv(tmp_path / "ratings.csv", index=False)
+    asked = ["protocol=long", f"protocol.path={tmp_path / 'ratings.csv'}", f"scores={tmp_path / 'scores.csv'}"]
+    found = run_metaeval(config(tmp_path, *asked, "protocol.passing_scores={judge: 1}"))
+    assert value(found, "judge", "sensitivity").value == 0.9 and value(found, "judge", "specificity").value == 0.8
+    g, h = (one for one in found.corrected if one.scale == "passing")
+    assert (g.people, g.predicted, g.corrected) == pytest.approx((0.5, 22 / 40, (22 / 40 + 0.8 - 1) / 0.7))
+    assert (h.n_rated, h.predicted, h.corrected) == pytest.approx((0, 0.75, (0.75 + 0.8 - 1) / 0.7))
+    assert math.isnan(h.people) and h.low < 0.75 < h.corrected < h.high
+    assert "images that pass by likert, corrected" in (tmp_path / "out/judgements.md").read_text()
