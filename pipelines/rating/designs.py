@@ -165,8 +165,8 @@ def make_tasks(design: Design, originals: Originals, storage: StorageConfig) -> 
         for template in map(TEMPLATES.__getitem__, design.templates)
         for task in _tasks_of(template, texts[prompt_id], of_prompt[prompt_id], asked.of_prompt.get(prompt_id, ()))
     ]
-    kept = set(drawn)
-    tasks = [task for task in with_gold(tasks, gold) if task.gold is not None or task.prompt_id in kept]
+    kept, once = set(drawn), list({task.task_id: task for task in tasks}.values())
+    tasks = [task for task in with_gold(once, gold) if task.gold is not None or task.prompt_id in kept]
     for template in design.templates:
         if not any(task.template == template for task in tasks):
             raise ConfigError(f"templates: {template} has nothing to ask of {_named(design)}; {_lack(template, drawn)}")
@@ -233,7 +233,7 @@ def _tasks_of(
         groups = ((image,) for of_generator in images.values() for image in of_generator)
     else:
         pairs = (both for a, b in combinations(images.values(), 2) for both in zip(a, b, strict=False))
-        groups = (tuple(sorted(both, key=lambda image: _draw(0, image.image_id))) for both in pairs)
+        groups = (tuple(sorted(both, key=lambda image: _draw(0, "\0".join(image[:3])))) for both in pairs)
     for group in groups:
         yield _task(template.name, prompt, group, questions if template.name == "questions" else ())
 

@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -317,3 +319,15 @@ def test_a_damaged_answer_is_told_and_costs_nothing_else(study: Served) -> None:
 def test_a_name_of_a_study_is_a_folder_of_the_store(run: MadeRun) -> None:
     assert Served(store=run.store.place.url).study.place.url == f"{run.store.place.url}/studies/{run.run_id}"
     assert RateConfig().port == 8009
+
+
+def test_which_of_a_pair_is_the_first_does_not_follow_the_generators_names(tmp_path: Path) -> None:
+    """The address of a picture has its place, in which no generator may be seen."""
+    run = asked_run(tmp_path / "made", prompts=[f"a cup beside {number} stars" for number in range(24)])
+    for file in (tmp_path / "made/bench/images").rglob("*.parquet"):
+        table = pq.read_table(file)
+        ids = pa.array([f"{number:05}" for number in range(len(table))])  # alike for all generators
+        pq.write_table(table.set_column(table.schema.get_field_index("image_id"), "image_id", ids), file)
+    study = Served(store=run.store.place.url, study=str(tmp_path / "study"), templates=("vote",))
+    first = [task.generators == tuple(sorted(task.generators)) for task in study.study.opened.tasks.values()]
+    assert len(first) == 72 and 20 < sum(first) < 52
