@@ -200,16 +200,22 @@ class RunScores:
         prompt = _hashes(table.column("prompt_id"))
         image = _hashes(table.column("image_id"))
         named = (image != NONE) & (prompt != NONE)
-        mixed = ((image * MIX + prompt) * MIX + hash_ids(generators)[generator]) * MIX
+        mixed = mix_ids(image, prompt, hash_ids(generators)[generator])
         return _Part(
             metric=_encoded(table.column("metric"), self.metrics)[1],
             generator=generator,
             prompt=prompt,
-            image=np.where(named, mixed ^ (mixed >> np.uint64(32)), NONE),
+            image=np.where(named, mixed, NONE),
             score=table.column("score").to_numpy().astype(np.float64, copy=False),
             truncated=pc.fill_null(table.column("truncated"), False).to_numpy(),
             n_null=table.column("score").null_count,
         )
+
+
+def mix_ids(image: Hashes, prompt: Hashes, generator: Hashes) -> Hashes:
+    """The hashes of images, from those of their ids."""
+    mixed = ((image * MIX + prompt) * MIX + generator) * MIX
+    return np.asarray(mixed ^ (mixed >> np.uint64(32)))
 
 
 def _encoded(column: pa.ChunkedArray, names: list[str]) -> tuple[list[str], NDArray[np.int32]]:

@@ -340,6 +340,9 @@ alone; `predicted` by the metric alone, on people's scale. Each rated prompt amo
 metric. Where nothing is said, `corrected` is null and `note` has the reason. `better` and `metric_better` are which of
 two is clearly better by people with the metric, and by the metric alone; the intervals of pairs hold all together."""
 
+CONTRADICTED = pa.schema(texts("template", "metric", "image_id", "prompt_id", "generator", "why"))
+"""The images about which a metric and people differ most (operators/judging/contradicted_images.py), and how."""
+
 CORRELATIONS = pa.schema(
     [*texts("metric", "other", "kind", "generator"), *floats("rho", "low", "high"), ("n", pa.int64())]
 )

@@ -36,6 +36,8 @@ Floats = NDArray[np.float64]
 
 FOLDS = 5
 """Parts of the rated prompts; what people say of one is predicted from the other parts."""
+ROUNDING = 1e-20
+"""Of a variance to the mean square: below it scores are all alike."""
 Scale = Literal["rating", "win_rate", "passing"]
 EVEN: Mapping[Scale, float] = {"rating": 0.0, "win_rate": 0.5}
 """Where neither of two generators is better: their difference of ratings, or how often the first wins."""
@@ -163,7 +165,7 @@ def combine(weights: Sequence[float], means: Sequence[Corrected], start: float =
 
 
 def predict(labels: Floats, beside: Floats, others: Floats) -> list[Said]:
-    """By generator, what people would say by scores (generators, prompts): on one line, fitted over all generators.
+    """By generator, what people would say by scores (generators, prompts): on one line for all generators.
 
     A rated prompt is predicted by the line of the other folds, the others by the mean of these lines.
     """
@@ -176,13 +178,20 @@ def predict(labels: Floats, beside: Floats, others: Floats) -> list[Said]:
 
 
 def _line(x: Floats, y: Floats) -> tuple[float, float]:
-    """Slope, and height at 0, of the line of least squares through the known points; flat where x does not vary."""
+    """Slope, and height at 0, of the line through the known points (generators, prompts).
+
+    The slope is of prompts within a generator, so that whom a metric flatters does not bend it, and 0 at least: a
+    metric that goes against people is not followed.
+    """
     known = np.isfinite(x) & np.isfinite(y)
     if not known.any():
         return math.nan, math.nan
-    x, y = x[known], y[known]
-    slope = float(((x - x.mean()) * y).mean() / x.var()) if np.ptp(x) else 0.0
-    return slope, float(y.mean() - slope * x.mean())
+    count = np.maximum(known.sum(axis=1, keepdims=True), 1)
+    dx, dy = (np.where(known, of - np.where(known, of, 0).sum(axis=1, keepdims=True) / count, 0) for of in (x, y))
+    spread = float((dx**2).sum())
+    varies = spread > ROUNDING * float((x[known] ** 2).sum())
+    slope = max(float((dx * dy).sum()) / spread, 0.0) if varies else 0.0
+    return slope, float(y[known].mean() - slope * x[known].mean())
 
 
 def correct_ratings(

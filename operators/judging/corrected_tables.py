@@ -43,7 +43,7 @@ def means_tables(means: Sequence[CorrectedMean]) -> list[ShownTable]:
     """Of each template every generator's mean by each metric, the best first."""
     tables: dict[tuple[str, Scale], list[tuple[str, ...]]] = {}
     passing = [mean for mean in means if mean.scale == "passing"]
-    for rows in (*_single(means).values(), *([mean] for mean in sorted(passing, key=_best_first))):
+    for rows in (*single_means(means).values(), *([mean] for mean in sorted(passing, key=_best_first))):
         tables.setdefault((rows[0].template, rows[0].scale), []).extend(map(_cells, rows))
     columns = ("generator", "metric", "corrected", "people alone", "metric alone", "rated", "prompts", "worth")
     return [
@@ -52,7 +52,7 @@ def means_tables(means: Sequence[CorrectedMean]) -> list[ShownTable]:
     ]
 
 
-def _single(means: Sequence[CorrectedMean]) -> Judged:
+def single_means(means: Sequence[CorrectedMean]) -> Judged:
     """The means of single generators, the best first."""
     found: dict[tuple[str, str], list[CorrectedMean]] = {}
     for mean in means:
@@ -92,7 +92,7 @@ def _with_interval(value: float, low: float, high: float) -> str:
 def order_tables(means: Sequence[CorrectedMean]) -> list[ShownTable]:
     """Of each template who is before whom, by people alone, and by each metric alone and corrected."""
     lines: dict[str, dict[str, str]] = {}
-    for (template, metric), rows in _single(means).items():
+    for (template, metric), rows in single_means(means).items():
         said = lines.setdefault(template, {})
         people = _in_order({mean.generator: mean.people for mean in rows})
         said.setdefault(
@@ -113,9 +113,15 @@ def _in_order(values: Mapping[str, float]) -> str:
     return " > ".join(f"{name} {number(known[name], 2)}" for name in ordered) or "–"
 
 
+def contradictions_table(means: Sequence[CorrectedMean]) -> list[ShownTable]:
+    """They as a table, where there are any."""
+    rows = [(sentence.lead, sentence.rest) for sentence in contradictions(means)]
+    return [ShownTable("people's order and the metrics'", "", ("which", "how"), rows)] if rows else []
+
+
 def contradictions(means: Sequence[CorrectedMean]) -> list[Sentence]:
     """Where a metric's order of two generators is clearly not people's, and whom it puts too high or too low."""
-    return [*_reversed(_pairs(means)), *_misjudged(_single(means))]
+    return [*_reversed(_pairs(means)), *_misjudged(single_means(means))]
 
 
 def _reversed(judged: Judged) -> Iterator[Sentence]:

@@ -8,8 +8,13 @@ import pandas as pd
 
 from plumbline.operators.comparison import SIGNIFICANT
 from plumbline.operators.diagnosis.diagnosis import ShownTable
+from plumbline.operators.judging.contradicted_images import ContradictedImage
+from plumbline.operators.judging.corrected_means import CorrectedMean
+from plumbline.operators.judging.corrected_tables import contradictions, shown_means
 from plumbline.operators.judging.judgement import OVERALL, PEOPLE, Comparison, Judgement
 from plumbline.operators.judging.paper_tables import tables
+from plumbline.operators.judging.trust import trust_sentences, trust_tables
+from plumbline.operators.report.charts import NamedChart, corrected_charts
 from plumbline.operators.sentences import FirstRows, Sentence, names, number, shown
 
 MOST_TABLES = 40
@@ -25,6 +30,8 @@ class Agreement(NamedTuple):
     """Of every two metrics."""
     notes: Sequence[str]
     """How each statistic was computed, and what is to be known before believing it."""
+    corrected: Sequence[CorrectedMean] = ()
+    contradicted: Sequence[ContradictedImage] = ()
 
 
 class ShownAgreement(NamedTuple):
@@ -35,6 +42,15 @@ class ShownAgreement(NamedTuple):
     tables: list[ShownTable]
     """Over all images, and of the raters themselves."""
     by_skill: FirstRows[ShownTable]
+    trust: list[Sentence]
+    """How far to trust each metric, at which skills."""
+    trust_tables: list[ShownTable]
+    contradictions: list[Sentence]
+    """On which generators metrics contradict people."""
+    corrected: list[ShownTable]
+    """Means of generators by people and metrics together, and their orders."""
+    charts: list[NamedChart]
+    """The same means, by template and metric."""
     notes: Sequence[str]
 
 
@@ -52,6 +68,11 @@ def show_agreement(agreement: Agreement) -> ShownAgreement:
         sentences=[_sentence(judged, agreement.comparisons) for judged in overall.values()],
         tables=[*_shown(whole), *_shown(tables(people), metrics_across=False)],
         by_skill=shown(_shown(tables(by_skill)), MOST_TABLES),
+        trust=trust_sentences(agreement.judgements),
+        trust_tables=trust_tables(agreement.judgements),
+        contradictions=contradictions(agreement.corrected),
+        corrected=shown_means(agreement.corrected),
+        charts=corrected_charts(agreement.corrected),
         notes=agreement.notes,
     )
 

@@ -5,6 +5,7 @@ colours are the page's own CSS variables. Names enter as data values only, never
 """
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +15,8 @@ import vl_convert
 from markupsafe import Markup
 
 from plumbline.operators.comparison import Board
+from plumbline.operators.judging.corrected_means import CorrectedMean
+from plumbline.operators.judging.corrected_tables import single_means
 from plumbline.operators.run_scores import RunScores
 from plumbline.operators.sentences import number
 
@@ -75,6 +78,41 @@ def interval_chart(board: Board) -> Chart:
     better = ", lower is better" if board.lower_is_better else ""
     label = f"Mean {board.metric} with 95% intervals{better}: {'; '.join(said)}"
     return Chart(_draw("interval", {"means": means}), label, len(board.standings) - len(scored))
+
+
+class NamedChart(NamedTuple):
+    """A chart with what stands above it."""
+
+    name: str
+    chart: Chart
+    lower_is_better: bool = False
+
+
+def corrected_charts(means: Sequence[CorrectedMean]) -> list[NamedChart]:
+    """Of each template and metric every generator's corrected mean with its interval, and, small, what people alone and
+    the metric alone say; the best first.
+    """
+    charts = []
+    for (template, metric), rows in single_means(means).items():
+        told = [row for row in rows if math.isfinite(row.low)][:MOST_GENERATORS]
+        corrected = [
+            {"generator": row.generator, "mean": row.corrected, "low": row.low, "high": row.high} for row in told
+        ]
+        alone = [
+            {"generator": row.generator, "x": value, "shape": shape}
+            for row in told
+            for value, shape in ((row.people, "circle"), (row.predicted, "diamond"))
+        ]
+        said = [
+            f"{row.generator} {number(row.corrected, 2)} ({number(row.low, 2)} to {number(row.high, 2)}), people alone "
+            f"{number(row.people, 2)}, {metric} alone {number(row.predicted, 2)}"
+            for row in told
+        ]
+        label = f"Generators by {template}, corrected with {metric}, with 95% intervals: {'; '.join(said)}"
+        if told:
+            svg = _draw("corrected", {"means": corrected, "alone": alone})
+            charts.append(NamedChart(f"{template}, with {metric}", Chart(svg, label, len(rows) - len(told))))
+    return charts
 
 
 def distribution_chart(scores: RunScores, board: Board) -> Chart:

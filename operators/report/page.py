@@ -121,6 +121,8 @@ class Page(NamedTuple):
     changes: Changes | None
     agreement: ShownAgreement | None
     """How far the metrics agree with people, where that was judged."""
+    contradicted: list[Card]
+    """The images on which a metric contradicts people."""
     decided: ShownTable | None
     """What an adaptive sweep decided."""
     diagnosis: list[ShownTable]
@@ -140,7 +142,9 @@ class Page(NamedTuple):
     @property
     def has_sources(self) -> bool:
         """Whether some image was edited from another."""
-        return any(card.sources for card in self.cards) or any(prompt.sources for prompt in self.prompts)
+        return any(card.sources for card in (*self.cards, *self.contradicted)) or any(
+            prompt.sources for prompt in self.prompts
+        )
 
     @property
     def marks(self) -> str:
@@ -224,6 +228,7 @@ def build_page(
         usual=run.usual,
         changes=None if before is None else _changes(before, run, reward),
         agreement=None if run.agreement is None else show_agreement(run.agreement),
+        contradicted=[_card(pick, details, run) for pick in picks.contradicted],
         decided=None if run.decisions is None else decisions_table(run.decisions),
         diagnosis=[] if run.diagnosis is None else shown_tables(run.diagnosis),
         standings=ranked,

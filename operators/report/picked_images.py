@@ -9,9 +9,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from plumbline.operators.judging.contradicted_images import ContradictedImage
 from plumbline.operators.metrics.metric import direction
-from plumbline.operators.run_scores import NONE, Hashes, RunScores, ScoreColumns
-from plumbline.operators.statistics.poisson_bootstrap import uniform
+from plumbline.operators.run_scores import NONE, Hashes, RunScores, ScoreColumns, mix_ids
+from plumbline.operators.statistics.poisson_bootstrap import hash_ids, uniform
 
 Floats = NDArray[np.float64]
 MOST_PROMPTS = 16
@@ -90,7 +91,8 @@ MOST_CARDS = 100
 LOOKED_AT = 200
 """Images for each place of the gallery."""
 
-Kind = Literal["best", "worst", "disagreed"]
+Kind = Literal["best", "worst", "disagreed", "contradicted"]
+"""Those that metrics disagree on, and those on which a metric contradicts people."""
 
 
 class ImageKey(NamedTuple):
@@ -129,11 +131,13 @@ class Picked(NamedTuple):
     gallery: Sequence[Pick] = ()
     side_by_side: Sequence[Sequence[Pick]] = ()
     """Of each prompt, those of several generators."""
+    contradicted: Sequence[Pick] = ()
+    """Those on which a metric contradicts people."""
 
     def every(self) -> list[Pick]:
         """All of them, each once."""
         sides = (pick for picks in self.side_by_side for pick in picks)
-        return list({pick.key: pick for pick in (*self.gallery, *sides)}.values())
+        return list({pick.key: pick for pick in (*self.gallery, *sides, *self.contradicted)}.values())
 
 
 NOTHING_PICKED = Picked()
@@ -206,6 +210,24 @@ def pick_images(scores: RunScores, metrics: Sequence[str], most: int, falling: C
     wanted = dict.fromkeys([*gallery, *(side.image for prompt in sides for side in prompt)])
     picks = _picks({image: reasons.get(image, ()) for image in wanted}, rows, scores, list(sizes), falling)
     return Picked([picks[image] for image in gallery], [[picks[side.image] for side in prompt] for prompt in sides])
+
+
+def pick_contradicted(
+    images: Sequence[ContradictedImage], scores: RunScores, metrics: Sequence[str], falling: Container[str] = ()
+) -> list[Pick]:
+    """These images, but for those that the run does not have any more, with what all metrics say of them."""
+    if not images:
+        return []
+    ids = (hash_ids([getattr(image, name) for image in images]) for name in ("image_id", "prompt_id", "generator"))
+    reasons: dict[int, list[Reason]] = {}
+    for image, mixed in zip(images, mix_ids(*ids).tolist(), strict=True):
+        reasons.setdefault(mixed, []).append(Reason("contradicted", image.metric, image.why))
+    row_of: dict[int, int] = {}
+    for metric in metrics:
+        columns = scores.of(metric)
+        row_of |= dict(columns.where(np.isin(columns.image, np.array([*reasons], np.uint64))).places())
+    known = {image: of_image for image, of_image in reasons.items() if image in row_of}
+    return list(_picks(known, row_of, scores, metrics, falling).values())
 
 
 def _seen(scores: RunScores, metric: str, falling: Container[str]) -> _Seen:

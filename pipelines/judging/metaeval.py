@@ -13,9 +13,14 @@ from plumbline.operators.diagnosis.correlations import Correlation, between_metr
 from plumbline.operators.errors import ConfigError, SourceError, check_known
 from plumbline.operators.judging import matching, ratings
 from plumbline.operators.judging.calibration import CALIBRATION, PassMarks, rating_marks
+from plumbline.operators.judging.contradicted_images import (
+    ContradictedImage,
+    contradicted_choices,
+    contradicted_ratings,
+)
 from plumbline.operators.judging.corrected_means import CorrectedMean, correct_choices, correct_ratings
 from plumbline.operators.judging.corrected_shares import correct_shares
-from plumbline.operators.judging.corrected_tables import contradictions, shown_means
+from plumbline.operators.judging.corrected_tables import contradictions_table, shown_means
 from plumbline.operators.judging.graphs import judge_graphs
 from plumbline.operators.judging.judgement import Comparison, Judgement, Order
 from plumbline.operators.judging.orders import judge_orders
@@ -49,6 +54,8 @@ class Findings:
     orders: list[Order] = field(default_factory=list)
     corrected: list[CorrectedMean] = field(default_factory=list)
     """Means of generators by people and each metric together."""
+    contradicted: list[ContradictedImage] = field(default_factory=list)
+    """The images about which a metric and people differ most."""
     correlations: Sequence[Correlation] = ()
     """Of every two metrics, over the images of each generator that both scored."""
     frames: dict[str, pd.DataFrame] = field(default_factory=dict)
@@ -241,6 +248,7 @@ def _judge_ratings(case: Case, findings: Findings) -> None:
     findings.corrected += correct_ratings(case.people, scores, case.run, case.match, case.protocol.falling)
     if CALIBRATION.keys() & set(statistics):
         findings.corrected += correct_shares(rated, case.marks, case.run, case.protocol.falling)
+    findings.contradicted += contradicted_ratings(case.people, scores, case.match)
 
 
 def _judge_preferences(case: Case, findings: Findings) -> None:
@@ -252,6 +260,7 @@ def _judge_preferences(case: Case, findings: Findings) -> None:
     findings.comparisons += comparisons
     scores = _with_ids(case.scores)
     findings.corrected += correct_choices(choices, scores, case.run, case.match, case.protocol.falling)
+    findings.contradicted += contradicted_choices(choices, scores, case.match)
 
 
 def _judge_pairings(case: Case, findings: Findings) -> None:
@@ -351,11 +360,12 @@ def write_findings(findings: Findings, folder: Place) -> None:
     _write_table(folder, "comparisons", [compared._asdict() for compared in findings.comparisons], schemas.COMPARISONS)
     _write_table(folder, "orders", [order._asdict() for order in findings.orders], schemas.ORDERS)
     _write_table(folder, "corrected", [mean._asdict() for mean in findings.corrected], schemas.CORRECTED)
+    _write_table(folder, "contradicted", [image._asdict() for image in findings.contradicted], schemas.CONTRADICTED)
     _write_table(folder, "correlations", [one._asdict() for one in findings.correlations], schemas.CORRELATIONS)
     for name, frame in findings.frames.items():
         _write_table(folder, name, frame, FRAMES[name])
-    notes = (*findings.warnings, *contradictions(findings.corrected), *findings.notes)
-    page = to_markdown(findings.judgements, list(map(str, notes)), shown_means(findings.corrected))
+    further = [*shown_means(findings.corrected), *contradictions_table(findings.corrected)]
+    page = to_markdown(findings.judgements, (*findings.warnings, *findings.notes), further)
     (folder / "judgements.md").write(page.encode())
     (folder / "judgements.tex").write(to_latex(findings.judgements).encode())
 

@@ -10,6 +10,8 @@ from plumbline.operators import schemas
 from plumbline.operators.diagnosis.diagnosis import KEPT, Diagnosis, diagnosis_of, shown_tables
 from plumbline.operators.errors import PlumblineError
 from plumbline.operators.image_decoding import ImageLimits
+from plumbline.operators.judging.contradicted_images import ContradictedImage
+from plumbline.operators.judging.corrected_means import CorrectedMean
 from plumbline.operators.judging.judgement import Comparison, Judgement
 from plumbline.operators.report.agreement import Agreement
 from plumbline.operators.report.rendering import diagnosis_markdown
@@ -119,7 +121,14 @@ def read_agreement(store: Store, run_id: str) -> Agreement | None:
         judgements=[Judgement(**{"interval": Interval(row.pop("low"), row.pop("high")), **row}) for row in judgements],
         comparisons=[Comparison(**row) for row in comparisons],
         notes=[line.removeprefix("- ") for line in page.splitlines() if line.startswith("- ")],
+        corrected=[CorrectedMean(**row) for row in _later_rows(store, f"{folder}/corrected.parquet")],
+        contradicted=[ContradictedImage(**row) for row in _later_rows(store, f"{folder}/contradicted.parquet")],
     )
+
+
+def _later_rows(store: Store, path: str) -> list[dict[str, Any]]:
+    """Likewise of a table that earlier versions did not write."""
+    return _rows(store, path) if store.exists(path) else []
 
 
 def _rows(store: Store, path: str) -> list[dict[str, Any]]:

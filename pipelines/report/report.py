@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics.table import falling_metrics
 from plumbline.operators.report.page import GatheredRun, Page, build_page
-from plumbline.operators.report.picked_images import pick_images
+from plumbline.operators.report.picked_images import pick_contradicted, pick_images
 from plumbline.operators.report.rendering import render, to_csv, to_markdown
 from plumbline.operators.rewards.combination import AnyReward, Combination
 from plumbline.operators.summary import Skills
@@ -40,6 +40,8 @@ from plumbline.pipelines.report.usual import read_usual_scores
 from plumbline.pipelines.sources.sources import Sources, skills_of
 
 MOST_IMAGES = 96
+MOST_CONTRADICTED = 24
+"""Images on which metrics contradict people."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -161,6 +163,11 @@ def _make_page(
 ) -> Page:
     run, originals = opened
     picks = pick_images(run.scores, run.ranking(), images, falling_metrics(run.manifest))
+    if run.agreement is not None:
+        seen = run.agreement.contradicted[: min(images, MOST_CONTRADICTED)]
+        picks = picks._replace(
+            contradicted=pick_contradicted(seen, run.scores, run.ranking(), falling_metrics(run.manifest))
+        )
     every = picks.every()
     details = read_details(every, run, store, originals)
     if originals is not None:

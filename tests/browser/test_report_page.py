@@ -13,8 +13,9 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from plumbline.pipelines.report.report import write_report
-from tests.browser.opened import NEEDS_BROWSER, ON_DESKTOP, barriers, find, in_scheme, open_page, press
-from tests.operators.report.made import HOSTILE, make_run, noisy, plain_prompts
+from tests.browser.opened import DESKTOP, NEEDS_BROWSER, ON_DESKTOP, barriers, find, in_scheme, open_page, press
+from tests.commands import printed
+from tests.operators.report.made import HOSTILE, QUALITY, make_run, noisy, plain_prompts
 
 pytestmark = NEEDS_BROWSER
 
@@ -334,3 +335,38 @@ def test_thirty_long_names_take_two_lines_at_most_and_their_heads_stay(browser: 
         below = f"{top} - arguments[1].getBoundingClientRect().top"
         assert abs(page.execute_script(below, head, box)) < 40, table  # type: ignore[no-untyped-call]
         assert page.execute_script("return arguments[0].scrollTop", box) > 0, table  # type: ignore[no-untyped-call]
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a run that people judged afterwards, and that one metric misjudges."""
+    folder = tmp_path_factory.mktemp("judged")
+
+    def score(generator: str, metric: str, prompt: int) -> float:
+        return noisy(generator, "fit", prompt) + 1.5 * (metric == "clipscore" and generator == "cobalt")
+
+    run = make_run(folder, prompts=plain_prompts(24), score=score)
+    rated = [f"{name}-p{at:04d},{1 + 4 * noisy(name, 'fit', at):.2f}" for name in QUALITY for at in range(16)]
+    (folder / "ratings.csv").write_text("\n".join(["image_id,rating", *rated]) + "\n")
+    printed("report", f"store={folder}/store", "protocol=long", f"protocol.path={folder}/ratings.csv")
+    return run.folder / "report.html"
+
+
+def test_what_people_say_beside_metrics_is_seen_by_everybody(browser: WebDriver, judged: Path, width: int) -> None:
+    """In the dark on a desktop, in the light on a phone."""
+    in_scheme(browser, "dark" if width == DESKTOP else "light")
+    page = open_page(browser, judged, width)
+    page.execute_script("document.querySelectorAll('#people details').forEach((each) => { each.open = true; })")  # type: ignore[no-untyped-call]
+    assert (
+        "clipscore contradicts people on atlas and cobalt: people find atlas better by +"
+        in page.page_source.replace("</b>", "")
+    )
+    cards, charts = find(page, "#people .card"), find(page, "#people figure svg")
+    widths = page.execute_script(
+        "return Array.from(document.querySelectorAll('#people .card img')).map((one) => one.naturalWidth)"
+    )  # type: ignore[no-untyped-call]
+    assert len(widths) == len(cards) > 0 and min(widths) > 0
+    assert len(charts) == 2 and all(chart.size["width"] > 200 for chart in charts)
+    assert page.execute_script("return document.documentElement.scrollWidth") <= width  # type: ignore[no-untyped-call]
+    assert barriers(page) == []
+    in_scheme(browser, "")

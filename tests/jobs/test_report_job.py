@@ -4,9 +4,10 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 
 from tests.commands import printed, refusal
-from tests.operators.report.made import make_run, plain_prompts
+from tests.operators.report.made import QUALITY, make_run, noisy, plain_prompts
 
 
 def test_the_decision_is_in_the_terminal_with_the_place_of_the_page(tmp_path: Path) -> None:
@@ -98,3 +99,41 @@ def test_why_nothing_was_scored_stands_where_it_is_said(tmp_path: Path) -> None:
     assert "\nNothing could be scored. Failed rows: 72 corrupt_image. For instance atlas, gecko, image " in said
     assert "bytes <b>unreadable</b>" in said
     assert "below" not in said
+
+
+def test_people_who_rate_after_a_sweep_correct_its_means_and_are_shown_where_a_metric_contradicts_them(
+    tmp_path: Path,
+) -> None:
+    """Clipscore puts cobalt, which people find worst, first; 20 of 40 prompts are rated, then all."""
+
+    def fit(generator: str, prompt: int) -> float:
+        return noisy(generator, "fit", prompt) + np.random.default_rng(prompt).normal(0, 0.15)
+
+    def score(generator: str, metric: str, prompt: int) -> float:
+        flattered = metric == "clipscore" and generator == "cobalt"
+        return fit(generator, prompt) + 0.3 * noisy(generator, metric, prompt) + 1.5 * flattered
+
+    made = make_run(tmp_path, prompts=plain_prompts(40), score=score)
+    ratings = tmp_path / "ratings.csv"
+
+    def rate(prompts: int) -> str:
+        lines = [f"{name}-p{at:04d},ann,{round(1 + 4 * fit(name, at), 2)}" for name in QUALITY for at in range(prompts)]
+        ratings.write_text("\n".join(["image_id,rater,rating", *lines]) + "\n")
+        words = [f"store={tmp_path}/store", "run=latest", "protocol=long", f"protocol.path={ratings}"]
+        return printed("report", *words)
+
+    said = rate(20)
+    assert "clipscore contradicts people on atlas and cobalt: people find atlas better by +" in said
+    assert "clipscore alone puts too high cobalt (" in said
+    assert "<b>clipscore contradicts people on atlas and cobalt:</b>" in made.html
+    assert '<span class="tag contradicted">contradicts people</span>' in made.html
+    assert "above" in made.html and "of the rated images; clipscore puts it above" in made.html
+    assert "<bdi>likert, with clipscore</bdi>" in made.html and "not enough ratings" not in made.html
+    assert "<b>gecko beside people&#39;s likert</b> agrees" in made.html
+    corrected = pq.read_table(made.folder / "metaeval/corrected.parquet").to_pylist()
+    assert {row["n_rated"] for row in corrected} == {20} and {row["n_scored"] for row in corrected} == {40}
+    rate(40)
+    corrected = pq.read_table(made.folder / "metaeval/corrected.parquet").to_pylist()
+    assert {row["n_rated"] for row in corrected} == {40}
+    rate(5)
+    assert "not enough ratings: 5 prompts, of 12 that are wanted" in made.html

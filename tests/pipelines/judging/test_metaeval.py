@@ -71,7 +71,10 @@ def test_anybodys_scores_are_judged_by_anybodys_ratings_and_all_files_are_writte
     assert (value(found, "bad", "spearman").n_unscored, value(found, "bad", "spearman").n_unrated) == (1, 1)
     assert value(found, "people", "alpha_ordinal").value == pytest.approx(1)
     written = {path.name for path in (tmp_path / "out").iterdir()}
-    tables = {f"{name}.parquet" for name in ("judgements", "comparisons", "orders", "correlations", "corrected")}
+    tables = {
+        f"{name}.parquet"
+        for name in ("judgements", "comparisons", "orders", "correlations", "corrected", "contradicted")
+    }
     assert written == {*tables, "judgements.md", "judgements.tex"}
     (row,) = pd.read_parquet(tmp_path / "out" / "correlations.parquet").to_dict("records")
     assert (row["metric"], row["other"], row["kind"], row["n"]) == ("good", "bad", "metric", 5)
@@ -103,7 +106,7 @@ def test_generators_are_told_apart_by_the_ratings_of_some_images_and_the_scores_
     assert (pair["generator"], pair["other"], pair["better"], pair["metric_better"]) == ("f", "g", "f", "g")
     assert "m contradicts people on f and g: people find f better by +" in told and "m alone finds g" in told
     page = (tmp_path / "out" / "judgements.md").read_text()
-    assert "### generators by likert, corrected" in page and "- m contradicts people on f and g" in page
+    assert "### generators by likert, corrected" in page and "| m contradicts people on f and g:" in page
 
 
 PAIRS = [[0, 0], [0, 1], [0.5, 0.5], [1, 1], [1, 0], [0.5, 0], [0, 0.5]]
