@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
+from pydantic import ValidationError
+
 from plumbline.operators.errors import RowError, SourceError
 from plumbline.operators.rating.answers import LONGEST_NOTE, Answer, BadAnswer, rater_name
 from plumbline.operators.rating.tasks import Task
@@ -231,21 +233,25 @@ def _checked(task: Task, version: int, rater: str, answer: Any, said: Sequence[A
     """The answer as the study keeps it; raises SourceError where it is not valid."""
     if (problem := what_is_wrong(TEMPLATES[task.template], answer, task.asked)) is not None:
         raise SourceError(f"{said[-1].where}: {problem}; was the project's configuration edited? Correct the answer")
-    return Answer(
-        version=version,
-        task_id=task.task_id,
-        template=task.template,
-        prompt_id=task.prompt_id,
-        image_ids=task.image_ids,
-        generators=task.generators,
-        shown=_shown(task),
-        gold=task.gold,
-        rater=rater,
-        answer=answer,
-        note=" ".join(filter(None, (_text(one, NOTE) for one in said)))[:LONGEST_NOTE],
-        seconds=sum(timed) if (timed := [one.seconds for one in said if one.seconds is not None]) else None,
-        at=max(one.at for one in said) or datetime.now(UTC).isoformat(timespec="milliseconds"),
-    )
+    try:
+        return Answer(
+            version=version,
+            task_id=task.task_id,
+            template=task.template,
+            prompt_id=task.prompt_id,
+            image_ids=task.image_ids,
+            generators=task.generators,
+            shown=_shown(task),
+            gold=task.gold,
+            rater=rater,
+            answer=answer,
+            note=" ".join(filter(None, (_text(one, NOTE) for one in said)))[:LONGEST_NOTE],
+            seconds=sum(timed) if (timed := [one.seconds for one in said if one.seconds is not None]) else None,
+            at=max(one.at for one in said) or datetime.now(UTC).isoformat(timespec="milliseconds"),
+        )
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise SourceError(f"{said[-1].where}: {first['loc'][0]}: {first['msg']}; correct the file") from error
 
 
 def _said(task: Task, said: Sequence[Annotation]) -> Any:

@@ -164,7 +164,8 @@ def _required(one: Annotation, name: str, remedy: str) -> str:
 
 
 def _skills(one: Annotation, columns: RatingColumns) -> Sequence[str | None]:
-    return [str(name) for name in tables.as_list(one.fields.get(columns.skills)) or ()] or [None]
+    skills = tables.as_list(one.fields.get(columns.skills))
+    return [str(name) for name in skills] if isinstance(skills, list) and skills else [None]
 
 
 def _ids(one: Annotation, columns: RatingColumns) -> tuple[str, str | None, str | None]:
@@ -287,11 +288,12 @@ def _label_studio(record: Mapping[str, Any], where: str, columns: RatingColumns)
         yield _minimal(record, where, columns)
         return
     data = as_object(record.get("data"), f"{where}, data")
-    for given in record.get("annotations") or record.get("completions") or ():
+    for given in _listed(record.get("annotations") or record.get("completions"), f"{where}, annotations"):
         annotation = as_object(given, f"{where}, annotations")
         skipped = annotation.get("was_cancelled") or annotation.get("skipped")
         answers: dict[str, list[Mapping[str, Any]]] = {}
-        for result in annotation.get("result") or ():
+        for one in _listed(annotation.get("result"), f"{where}, result"):
+            result = as_object(one, f"{where}, result")
             if "from_name" in result:
                 value = as_object(result.get("value"), f"{where}, {result['from_name']}")
                 answers.setdefault(str(result["from_name"]), []).append({"kind": result.get("type"), **value})
@@ -319,6 +321,8 @@ def _annotator(given: Any) -> str:
     return "0" if named is None else str(named)
 
 
+LONGEST = 1e7
+"""Seconds; a longer time, as a shorter one than none, is no time."""
 VALUES = ("rating", "number", "selected", "choices", "text")
 """Fields of a value in Label Studio that are an answer by themselves."""
 
@@ -335,14 +339,14 @@ def _said(
     for question, of_question in values.items():
         for value in of_question:
             if "labels" in value and "start" in value:
-                label = ", ".join(map(str, value["labels"]))
+                label = ", ".join(map(str, _listed(value["labels"], f"{where}, {question}, labels")))
                 spans.setdefault(question, []).append(_span(value, label, f"{where}, {question}"))
             else:
                 given = next((value[name] for name in VALUES if name in value), value.get("kind", "something"))
                 answers[question] = "; ".join(map(str, given)) if isinstance(given, list) else str(given)
     at = str(annotation.get("updated_at") or annotation.get("created_at") or "")
     lead_time = annotation.get("lead_time")
-    seconds = float(lead_time) if isinstance(lead_time, int | float) else None
+    seconds = float(lead_time) if isinstance(lead_time, int | float) and 0 <= lead_time <= LONGEST else None
     return Annotation(where=where, fields=data, rater="", answers=answers, spans=spans, at=at, seconds=seconds)
 
 
@@ -367,7 +371,7 @@ class Response(NamedTuple):
 
 def _argilla(record: Mapping[str, Any], where: str, columns: RatingColumns) -> Iterator[Annotation]:
     metadata = record.get("metadata") or {}
-    fields = {**record, **(record.get("fields") or {})}
+    fields = {**record, **as_object(record.get("fields") or {}, f"{where}, fields")}
     fields |= as_object(
         tables.read_json(metadata.encode(), where) if isinstance(metadata, str) else metadata, f"{where}, metadata"
     )
@@ -393,19 +397,31 @@ def _are_spans(value: Any) -> bool:
 def _responses(record: Mapping[str, Any], where: str) -> Iterator[Response]:
     """The answers of a record in whichever of Argilla's four forms it is."""
     given = record.get("responses")
-    for response in given if isinstance(given, list) else ():  # version 1
+    for one in given if isinstance(given, list) else ():  # version 1
+        response = as_object(one, f"{where}, responses")
         for question, value in as_object(response.get("values"), f"{where}, responses").items():
             answer = as_object(value, f"{where}, {question}")
             yield Response(question, str(response.get("user_id")), answer.get("value"), response.get("status"))
     for question, said in (given if isinstance(given, dict) else _columns_of(record)).items():
-        for response in said or ():
+        for response in _listed(said, f"{where}, {question}"):
             answer = as_object(response, f"{where}, {question}")
             yield Response(question, str(answer.get("user_id")), answer.get("value"), answer.get("status"))
     for name in (name for name in record if name.endswith(RESPONSES)):  # version 2, flattened
-        values = record[name] or ()
-        users, statuses = (record.get(f"{name}.{part}") or [None] * len(values) for part in ("users", "status"))
+        parts = [
+            _listed(record.get(column), f"{where}, {column}") for column in (name, f"{name}.users", f"{name}.status")
+        ]
+        values, users, statuses = parts[0], parts[1], parts[2] or [None] * len(parts[0])
+        if not len(values) == len(users) == len(statuses):
+            raise SourceError(f"{where}, {name}: expected a user for each of {len(values)} answers; {AGAIN}")
         for value, user, status in zip(values, users, statuses, strict=True):
             yield Response(name.removesuffix(RESPONSES), str(user), value, status)
+
+
+def _listed(value: Any, where: str) -> list[Any]:
+    """A list, empty where there is none; raises SourceError where it is something else."""
+    if value is not None and not isinstance(value, list):
+        raise SourceError(f"{where}: expected a list, found {type(value).__name__}; {AGAIN}")
+    return value or []
 
 
 def _columns_of(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -174,6 +174,8 @@ def test_answers_that_do_not_fit_are_told_and_nothing_of_a_file_with_a_bad_one_i
     assert "record 0: no task_id, so it is none of a study's tasks" in refused({**good, "data": {"image_id": "i"}})
     named = {**good, "annotations": [annotated("a/b", ("likert", "choices", {"choices": ["3"]}))]}
     assert "record 0: rater: expected a name of up to 48 characters" in refused(named)
+    late = {**good, "annotations": [{**good["annotations"][0], "updated_at": "yesterday"}]}
+    assert "record 0: at: " in refused(late)
     assert read_answers(StorageConfig().locate(f"{tmp_path}/study")) == []
     gone = {**good, "data": {**good["data"], "task_id": "0" * 16}}
     half = rated_in_label_studio(tasks["questions"][:1], "questions", "ann")
