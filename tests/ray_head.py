@@ -110,7 +110,6 @@ def _running(command: Sequence[str | Path], log: Path, node: RayNode) -> Iterato
         MARK: node.mark,
         "RAY_health_check_period_ms": "500",
         "RAY_health_check_initial_delay_ms": "500",
-        "RAY_raylet_start_wait_time_s": "120",
     }
     with log.open("w") as stream:
         process = subprocess.Popen(command, stdout=stream, stderr=stream, start_new_session=True, env=environment)
