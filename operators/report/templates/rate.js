@@ -297,7 +297,7 @@
     ["#pictures", "#answers", "#choices", "#whole"].forEach((part) => first(part).replaceChildren());
     first("#prompt").textContent = task && task.template !== "words" ? task.prompt : "";
     first("#how").textContent = template?.how ?? "";
-    first("#question").textContent = task?.asks ?? (finished ? `Thank you, ${rater}: you have rated everything.` : "Loading…");
+    first("#question").textContent = task?.asks ?? (finished ? `Thank you, ${rater}: nothing is left to rate.` : "Loading…");
     if (!task) { enable(false); return; }
     const given = task.given?.answer;
     first("#note").value = task.given?.note ?? "";
