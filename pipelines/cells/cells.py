@@ -113,6 +113,8 @@ class Recipe:
     reads: tuple["Recipe", ...] = ()
     compares: bool = False
     """Whether it, or a stage that it reads, looks at the sources of edits, or reads their captions."""
+    asks: bool = False
+    """Whether it, or a stage that it reads, asks what the benchmark asks about its prompts."""
 
     @property
     def folder(self) -> str:
@@ -128,11 +130,15 @@ def make_recipe(
     node: str = "",
     metric: str = "",
     compares: bool = False,
+    asks: bool = False,
 ) -> Recipe:
     """A stage's recipe; the stage's `version` is raised when its results change."""
     semantic = {"stage": stage, "version": version, "config": config, "upstream": [recipe.digest for recipe in reads]}
     compares = compares or any(recipe.compares for recipe in reads)
-    return Recipe(stage=stage, digest=digest(semantic), node=node, metric=metric, reads=reads, compares=compares)
+    asks = asks or any(recipe.asks for recipe in reads)
+    return Recipe(
+        stage=stage, digest=digest(semantic), node=node, metric=metric, reads=reads, compares=compares, asks=asks
+    )
 
 
 class PlannedCell:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -63,16 +63,19 @@ class ShardCells:
     """The cells of all shards of prompts, or of images: for each shard one of every recipe."""
 
     def __init__(
-        self, recipes: Sequence[Recipe], shards: Iterable[Shard], semantic: Callable[[Shard, bool], str]
+        self, recipes: Sequence[Recipe], shards: Iterable[Shard], semantic: Callable[[Shard, Recipe], str]
     ) -> None:
-        """`semantic` is what of a shard can change a result, as canonical JSON, of a recipe that `compares` or not."""
+        """`semantic` is what of a shard can change a result, as canonical JSON, of a recipe that compares and asks, or
+        does not."""
         self.recipes = recipes
         self.place = {recipe.digest: place for place, recipe in enumerate(recipes)}
         self.of_shard: dict[Shard, tuple[PlannedCell, ...]] = {}
-        kinds = {recipe.compares for recipe in recipes}
+        kinds = {(recipe.compares, recipe.asks): recipe for recipe in recipes}
         for shard in shards:
-            texts = {compares: semantic(shard, compares) for compares in kinds}
-            self.of_shard[shard] = tuple(PlannedCell(recipe, shard, texts[recipe.compares]) for recipe in recipes)
+            texts = {kind: semantic(shard, recipe) for kind, recipe in kinds.items()}
+            self.of_shard[shard] = tuple(
+                PlannedCell(recipe, shard, texts[recipe.compares, recipe.asks]) for recipe in recipes
+            )
 
     def of(self, recipe: Recipe, shards: Iterable[Shard]) -> tuple[PlannedCell, ...]:
         """The recipe's cell of each of the shards, whichever metric named it."""
@@ -164,7 +167,7 @@ def make_plan(
     cells that are committed and cannot be used.
     """
     nodes = [_resolved(node, config, store) for node in make_nodes(config.metrics)]
-    pack = sources.packed.digest if sources.packed is not None else ""
+    pack = sources.packed.digest if sources.packed is not None and not sources.packed.by_prompt else ""
     by_skills = any(STAGES[name].reads_skills(metric) for metric in config.metrics.values() for name in metric.chain)
     skills = _skills_digest(sources.prompts) if by_skills else ""
     recipes = {
@@ -174,9 +177,9 @@ def make_plan(
     over_prompts, over_images = (
         [recipe for recipe in each_once if STAGES[recipe.stage].over == kind] for kind in ("prompts", "images")
     )
-    limits = config.limits.semantic()
-    prompts = ShardCells(over_prompts, sources.prompt_shards, lambda shard, compares: canonical(shard.prompts))
-    images = ShardCells(over_images, sources.prompts_of, partial(_semantic, limits))
+    limits, asked = config.limits.semantic(), _asked_of_shards(sources)
+    prompts = ShardCells(over_prompts, sources.prompt_shards, partial(_semantic_of_prompts, asked))
+    images = ShardCells(over_images, sources.prompts_of, partial(_semantic_of_images, asked, limits))
     committed, others = _stored((prompts, images), store)
     plan = Plan(
         recipes=recipes,
@@ -246,6 +249,7 @@ def recipes_of(
             node=node.name,
             metric=name,
             compares=stage.decodes and (metric.needs_sources or bool(metric.captions)),
+            asks=stage.reads_pack(metric),
         )
     return recipes
 
@@ -271,8 +275,30 @@ def _each_once(recipes: Iterable[Recipe], nodes: Sequence[Node]) -> list[Recipe]
     return sorted(once.values(), key=lambda recipe: order.index(recipe.node))
 
 
-def _semantic(limits: Mapping[str, int], shard: Shard, compares: bool) -> str:
-    return canonical({"source": shard.source(compares=compares), "prompts": shard.prompts, "limits": limits})
+def _asked_of_shards(sources: Sources) -> dict[Shard, str]:
+    """By shard of prompts or images, the digest of the questions about its prompts; none where the pack's counts."""
+    if not sources.asked:
+        return {}
+    ids = sources.prompts.column("prompt_id").to_pylist()
+    starts = accumulate((shard.rows for shard in sources.prompt_shards), initial=0)
+    held = {shard: ids[start : start + shard.rows] for shard, start in zip(sources.prompt_shards, starts, strict=False)}
+    named = {shard: [ids[row] for row in of_shard] for shard, of_shard in sources.named.items()}
+    asked = {
+        shard: sorted((prompt_id, sources.asked[prompt_id]) for prompt_id in prompt_ids if prompt_id in sources.asked)
+        for shard, prompt_ids in (held | named).items()
+    }
+    return {shard: digest(pairs) for shard, pairs in asked.items() if pairs}
+
+
+def _semantic_of_prompts(asked: Mapping[Shard, str], shard: Shard, recipe: Recipe) -> str:
+    own = asked.get(shard) if recipe.asks else None
+    return canonical({"prompts": shard.prompts, "asked": own} if own else shard.prompts)
+
+
+def _semantic_of_images(asked: Mapping[Shard, str], limits: Mapping[str, int], shard: Shard, recipe: Recipe) -> str:
+    own = {"asked": asked[shard]} if recipe.asks and shard in asked else {}  # other keys are older than it
+    source = shard.source(compares=recipe.compares)
+    return canonical({"source": source, "prompts": shard.prompts, "limits": limits, **own})
 
 
 def _stored(planned: Iterable[ShardCells], store: Store) -> tuple[set[PlannedCell], dict[str, float]]:

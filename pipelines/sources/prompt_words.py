@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import Any, ClassVar
 
 from plumbline.operators.errors import SourceError
 from plumbline.operators.metrics.question_list import wanted_text
@@ -23,6 +23,7 @@ SHARD_ROWS = 10_000
 class WordsColumn(PackFile):
     """The prompts file, and what it calls its columns."""
 
+    by_prompt: ClassVar[bool] = True
     benchmark: BenchmarkConfig
 
     def rows(self) -> PackRows:

@@ -19,7 +19,7 @@ from plumbline.operators.image_decoding import ImageLimits
 from plumbline.operators.stages.question_pack import PackIndex
 from plumbline.operators.summary import Skills
 from plumbline.pipelines.base.storage import Entry, Place, StorageConfig, readable_errors
-from plumbline.pipelines.cells.cells import Shard
+from plumbline.pipelines.cells.cells import Shard, digest
 from plumbline.pipelines.cells.store import MARK, is_store
 from plumbline.pipelines.sources.benchmark import GENERATORS, IMAGE_COLUMNS, BenchmarkConfig, ColumnsConfig, check_extra
 from plumbline.pipelines.sources.edit_pictures import with_stored_pictures
@@ -90,6 +90,8 @@ class Sources(NamedTuple):
     """A line for each of their rows that is left out, or read otherwise than it stands."""
     pack_choices: frozenset[int] = frozenset()
     """How many choices they have."""
+    asked: Mapping[str, str] = {}
+    """By prompt, the digest of the questions about it, where these make the keys of its own shards alone."""
     unknown: UnknownPrompts = UnknownPrompts()
     """The images of prompts that the benchmark does not have."""
     whole: Whole | None = None
@@ -230,8 +232,10 @@ def with_pack(sources: Sources, packed: PackFile, suite: str) -> Sources:
         raise ConfigError(f"{packed.key}: {error}") from error
     ids, texts = (sources.prompts.column(name).to_pylist() for name in ("prompt_id", "text"))
     index = PackIndex(pack.questions)
-    known = {index.id_of(prompt_id, text or "") for prompt_id, text in zip(ids, texts, strict=True)}
-    unknown = [] if sources.whole else [prompt_id for prompt_id in pack.places if prompt_id not in known]
+    known = {prompt_id: index.id_of(prompt_id, text or "") for prompt_id, text in zip(ids, texts, strict=True)}
+    named = set(known.values())
+    asked = {prompt_id: digest(index.asked[name]) for prompt_id, name in known.items() if isinstance(name, str)}
+    unknown = [] if sources.whole else [prompt_id for prompt_id in pack.places if prompt_id not in named]
     problems = [*pack.problems]
     if unknown:
         others = f", nor are {len(unknown) - 1} other prompts of the pack" if len(unknown) > 1 else ""
@@ -243,6 +247,7 @@ def with_pack(sources: Sources, packed: PackFile, suite: str) -> Sources:
         packed=replace(packed, digest=pack_digest(pack)),
         pack_problems=tuple(problems),
         pack_choices=pack.choices,
+        asked=asked if packed.by_prompt else {},
     )
 
 

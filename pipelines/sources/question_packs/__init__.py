@@ -62,6 +62,8 @@ class PackConfig(Checked):
 class PackFile:
     """Where a benchmark's own questions are, and how they are read."""
 
+    by_prompt: ClassVar[bool] = False
+    """Whether a changed question renews only the cells of shards with its prompt, and not those of the whole pack."""
     pack: str
     """One of PACKS."""
     place: Place
