@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from plumbline.operators import rows
 from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.image_decoding import ImageLimits
+from plumbline.operators.image_rows import SOURCES
 from plumbline.operators.stages.question_pack import PackIndex
 from plumbline.operators.summary import Skills
 from plumbline.pipelines.base.storage import Entry, Place, StorageConfig, readable_errors
@@ -279,6 +280,19 @@ def open_images(
     extra = _extra_schema(benchmark.columns, [table.schema for table in tables])
     origins = _origins(benchmark, root, places, tables, others)
     return Images(shards, broken, list(places), extra, origins._replace(sources=_sources(benchmark, tables, origins)))
+
+
+def ingested_sources(benchmark: BenchmarkConfig, storage: StorageConfig) -> dict[str, str]:
+    """The columns of sources, by our names, of the first images' table that can be read, where an ingest wrote it."""
+    for name, place in _generators(benchmark, storage).of_generators.items():
+        for file in _listing(name, place).tables:
+            try:
+                footer = read_footer(file)
+            except SourceError:
+                continue
+            held = footer.schema.to_arrow_schema().names if INGESTED in (footer.metadata or {}) else []
+            return {column: column for column in SOURCES if column in held}
+    return {}
 
 
 def _listing(generator: str, place: Place) -> Listing:

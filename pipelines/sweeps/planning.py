@@ -18,7 +18,7 @@ from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.running.executor import Executor, choose_executor
 from plumbline.pipelines.sources.prompt_words import words_of
 from plumbline.pipelines.sources.question_packs import check_choices
-from plumbline.pipelines.sources.sources import Sources, open_sources, with_pack
+from plumbline.pipelines.sources.sources import Sources, ingested_sources, open_sources, with_pack
 from plumbline.pipelines.sources.uris import Uris, benchmark_uris
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ def plan_sweep(config: SweepConfig, *, wanted: tuple[str, ...] = ("scores",)) ->
 
     Raises ConfigError or ModelError, whose message is one line with the remedy.
     """
+    config = with_ingested_sources(config)
     check_sources(config)
     store = open_store(config)
     if config.benchmark.images and store.place.url == config.storage.locate(config.benchmark.images).url:
@@ -110,6 +111,16 @@ def plan_sweep(config: SweepConfig, *, wanted: tuple[str, ...] = ("scores",)) ->
 def uris_of(config: SweepConfig) -> Uris:
     """Reads the images that the rows of a sweep name by address."""
     return benchmark_uris(config.benchmark, config.storage, config.limits)
+
+
+def with_ingested_sources(config: SweepConfig) -> SweepConfig:
+    """Where a metric compares edits with sources whose column is not named, with that of images that were ingested."""
+    benchmark = config.benchmark
+    if benchmark.columns.sources or not need_sources(config.metrics):
+        return config
+    held = ingested_sources(benchmark, config.storage)
+    columns = replace(benchmark.columns, source=held.get("source"), source_uri=held.get("source_uri"))
+    return replace(config, benchmark=replace(benchmark, columns=columns))
 
 
 def check_sources(config: SweepConfig) -> None:

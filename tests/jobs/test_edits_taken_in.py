@@ -146,7 +146,7 @@ def test_rows_of_several_editors_bring_one_or_several_sources(tmp_path: Path) ->
     assert none == "the source of the edit: the row has none; fill it in"
 
 
-def test_an_ingest_from_s3_holds_the_sources_that_a_sweep_names(tmp_path: Path, bucket: str) -> None:
+def test_an_ingest_from_s3_holds_the_sources_that_a_sweep_reads(tmp_path: Path, bucket: str) -> None:
     for name, content in {"source/0.png": grey(10), "kind/0.png": grey(15), "prompts.txt": b"make it red"}.items():
         StorageConfig().locate(f"{bucket}/edits/{name}").write(content)
     said = printed("ingest", f"images={bucket}/edits", f"output={tmp_path}/own")
@@ -154,7 +154,7 @@ def test_an_ingest_from_s3_holds_the_sources_that_a_sweep_names(tmp_path: Path, 
     (row,) = pq.read_table(tmp_path / "own/kind/00000.parquet").to_pylist()
     assert row["source"] == [grey(10)]
     words = [f"benchmark.prompts={tmp_path}/own/prompts.parquet", f"benchmark.images={tmp_path}/own", METRICS]
-    words += ["sweep=own_images", "benchmark.columns.source=source", f"store={tmp_path}/store", *SMALL]
+    words += ["sweep=own_images", f"store={tmp_path}/store", *SMALL]
     assert "sources: 1, from source/, by name" in printed("sweep", *words)
     assert distances(tmp_path / "store") == {"kind kind/0.png": 5}
 
