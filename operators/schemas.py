@@ -338,7 +338,8 @@ or its rate of wins against that one (operators/judging/corrected_means.py, corr
 `corrected` is by people and the metric together, with its 95% interval `low` to `high`; `people` of the rated prompts
 alone; `predicted` by the metric alone, on people's scale. Each rated prompt amounts to `worth` prompts without the
 metric. Where nothing is said, `corrected` is null and `note` has the reason. `better` and `metric_better` are which of
-two is clearly better by people with the metric, and by the metric alone; the intervals of pairs hold all together."""
+two is clearly better by people with the metric, and by the metric's own scores; the intervals of pairs hold all
+together."""
 
 CONTRADICTED = pa.schema(texts("template", "metric", "image_id", "prompt_id", "generator", "why"))
 """The images about which a metric and people differ most (operators/judging/contradicted_images.py), and how."""

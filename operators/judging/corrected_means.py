@@ -210,7 +210,7 @@ def correct_ratings(
             labels, beside = (everything.means(rows["generator"], rows, column) for column in ("human", "score"))
             said = predict(labels, beside, np.where(np.isfinite(labels), math.nan, everything.scores))
             means = dict(zip(everything.generators, map(correct, said), strict=True))
-            found += rating_rows(str(template), metric, means)
+            found += rating_rows(str(template), metric, means, dict(zip(means, everything.scores, strict=True)))
     return found
 
 
@@ -292,12 +292,19 @@ def _means(shape: tuple[int, ...], row: NDArray[Any], column: NDArray[Any], valu
         return np.asarray(sums / counts)
 
 
-def rating_rows(template: str, metric: str, means: Mapping[str, Corrected]) -> Iterator[CorrectedMean]:
-    """Every generator that has a score; then the differences of those of which enough is known."""
+def rating_rows(
+    template: str, metric: str, means: Mapping[str, Corrected], scores: Mapping[str, Floats]
+) -> Iterator[CorrectedMean]:
+    """Every generator that has a score; then the differences of those of which enough is known.
+
+    Whom the metric alone finds better is told by its own `scores` (prompts,), whatever people make of them.
+    """
     scored = {name: mean for name, mean in means.items() if mean.predicted.prompts}
     told = [name for name, mean in scored.items() if not mean.note]
     pairs = {(a, b): combine((1, -1), (scored[a], scored[b])) for a, b in combinations(told, 2)}
-    yield from _rows(template, metric, "rating", scored, pairs)
+    differences = {(a, b): scores[a] - scores[b] for a, b in pairs}
+    alone = {pair: _mean(values, np.isfinite(values)) for pair, values in differences.items()}
+    yield from _rows(template, metric, "rating", scored, pairs, alone)
 
 
 def choice_rows(template: str, metric: str, pairs: Mapping[tuple[str, str], Corrected]) -> Iterator[CorrectedMean]:
@@ -308,7 +315,7 @@ def choice_rows(template: str, metric: str, pairs: Mapping[tuple[str, str], Corr
         weights = [(1 if pair[0] == name else -1) / len(own) for pair in own]
         lost = sum(pair[1] == name for pair in own) / len(own)
         means[name] = combine(weights, list(own.values()), lost)
-    yield from _rows(template, metric, "win_rate", means, pairs)
+    yield from _rows(template, metric, "win_rate", means, pairs, {pair: mean.predicted for pair, mean in pairs.items()})
 
 
 def _rows(
@@ -317,12 +324,15 @@ def _rows(
     scale: Scale,
     means: Mapping[str, Corrected],
     pairs: Mapping[tuple[str, str], Corrected],
+    alone: Mapping[tuple[str, str], Estimate],
 ) -> Iterator[CorrectedMean]:
-    """The intervals of pairs hold all together."""
+    """The intervals of pairs hold all together; `alone` has the metric's own difference of each."""
     for name, mean in means.items():
         yield _row((template, metric, scale, name, ""), mean, LEVEL)
+    level = 1 - (1 - LEVEL) / max(len(pairs), 1)
     for (a, b), mean in pairs.items():
-        yield _row((template, metric, scale, a, b), mean, 1 - (1 - LEVEL) / len(pairs))
+        names = (template, metric, scale, a, b)
+        yield _row(names, mean, level)._replace(metric_better=_better(names, alone[a, b].interval(level)))
 
 
 def _row(names: tuple[str, str, Scale, str, str], mean: Corrected, level: float) -> CorrectedMean:
@@ -342,7 +352,7 @@ def _row(names: tuple[str, str, Scale, str, str], mean: Corrected, level: float)
         people=people.value, people_low=said.low, people_high=said.high,
         predicted=predicted.value, predicted_low=alone.low, predicted_high=alone.high,
         worth=worth, n_rated=people.prompts, n_scored=predicted.prompts,
-        better=_better(names, told), metric_better=_better(names, alone), note="" if known else note,
+        better=_better(names, told), metric_better="", note="" if known else note,
     )  # fmt: skip
 
 

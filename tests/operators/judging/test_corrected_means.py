@@ -48,7 +48,8 @@ def corrected(people: Floats, scores: Floats, rated: int) -> list[CorrectedMean]
     """By people's ratings of the first prompts."""
     first = np.arange(people.shape[1]) < rated
     said = predict(*(np.where(kept, of, np.nan) for kept, of in ((first, people), (first, scores), (~first, scores))))
-    return list(rating_rows("likert", "m", dict(zip(QUALITY, map(correct, said), strict=True))))
+    means = dict(zip(QUALITY, map(correct, said), strict=True))
+    return list(rating_rows("likert", "m", means, dict(zip(QUALITY, scores, strict=True))))
 
 
 @pytest.mark.parametrize("rated", [20, 40, 80])
@@ -77,6 +78,14 @@ def test_who_is_flattered_is_told_and_so_is_the_order_that_is_turned_round() -> 
     (orders,) = order_tables(rows)
     first = {judge: order.split()[0] for judge, order in orders.rows}
     assert first == {"people alone": "atlas", "m alone": FLATTERED, "m, corrected": "atlas"}
+
+
+def test_a_metric_that_goes_against_people_contradicts_them_though_its_line_is_flat() -> None:
+    people, scores = world(np.random.default_rng(4))
+    rows = corrected(people, -scores, 80)
+    assert all(row.predicted == pytest.approx(rows[0].predicted) for row in rows[:3])
+    pair = next(row for row in rows if (row.generator, row.other) == ("atlas", "borealis"))
+    assert (pair.better, pair.metric_better) == ("atlas", "borealis")
 
 
 def test_a_difference_of_corrected_means_is_the_corrected_difference() -> None:
@@ -114,7 +123,7 @@ def test_of_too_few_ratings_nothing_is_told_but_what_people_and_metric_say(
 ) -> None:
     beside = np.linspace(0, 1, len(labels))
     said = predict(np.array([labels]), beside[None], np.full((1, len(labels)), np.nan))
-    (row,) = rating_rows("likert", "m", {"atlas": correct(said[0])})
+    (row,) = rating_rows("likert", "m", {"atlas": correct(said[0])}, {"atlas": beside})
     assert math.isnan(row.corrected) and math.isnan(row.low) and row.note == reason
     assert row.people == pytest.approx(np.mean(labels)) and math.isfinite(row.predicted)
 
