@@ -21,7 +21,7 @@ from plumbline.operators.rating.templates import TEMPLATES
 from plumbline.operators.report.rendering import rating_policy, render_rating
 from plumbline.pipelines.base.storage import first_line
 from plumbline.pipelines.judging.releases.study import AnswerKey, Revision
-from plumbline.pipelines.rating.study import Given, RefusedAnswer, Study
+from plumbline.pipelines.rating.study import GONE, Given, RefusedAnswer, Study
 from plumbline.pipelines.serving.page_guards import page_guards
 
 MOST_AT_ONCE = 20
@@ -32,8 +32,6 @@ REFRESH_SECONDS = 10
 """After which the page of a study's progress asks for itself again."""
 BODY_SECONDS = 30.0
 """That it may take to arrive."""
-GONE = "a picture of this task has gone; whoever runs the study is told"
-"""What a rater is told, whom the picture's address would tell its generator."""
 _GIVEN = TypeAdapter(Given)
 
 

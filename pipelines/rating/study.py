@@ -63,6 +63,8 @@ MARK = "study.json"
 """By which a folder is a study's, and its server is known to honour create-only writes."""
 DECIDING = ("templates", "run", "images", "generators", "pictures", "questions", "gold", "seed")
 """Keys of the configuration that decide what is asked."""
+GONE = "a picture of this task has gone; whoever runs the study is told"
+"""What a rater is told, whom the picture's address would tell its generator."""
 TRIES = 4
 Found = TypeVar("Found")
 LOOK_SECONDS = 1.0
@@ -287,7 +289,7 @@ class Study:
         if task is None:
             raise RefusedAnswer(404, f"task {given.task_id}: version {version} of the study has no such task")
         if task.task_id in self.gone:
-            raise RefusedAnswer(410, f"task {task.task_id}: a picture has gone: {self.gone[task.task_id]}")
+            raise RefusedAnswer(410, GONE)
         if (problem := what_is_wrong(TEMPLATES[task.template], given.answer, task.asked)) is not None:
             raise RefusedAnswer(400, problem)
         return task
