@@ -64,12 +64,13 @@ def show_report(console: Console, report: WrittenReport) -> None:
 
 
 def _show_usual(console: Console, page: Page) -> None:
-    """Where the means stand among the scores of all images so far, by metrics of which there are enough."""
+    """Where the means stand among the scores of all images so far, by metrics that also scored images of others."""
     rows: dict[str, dict[str, str]] = {name: {} for name in page.generators.rows}
     for column in page.columns:
+        own = sum(standing.n for standing in column.standings.values())
         for name, standing in column.standings.items():
             place = page.usual.place(column.name, standing.mean) if standing.n and name in rows else None
-            if place is not None:
+            if place is not None and place.images > own:
                 rows[name][f"{column.name} ({place.images:,})"] = f"{place.better_than:.0%}"
     if any(rows.values()):
         left = f"; {plural(page.usual.left_out, 'older run')} left out" if page.usual.left_out else ""
