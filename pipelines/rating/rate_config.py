@@ -18,51 +18,51 @@ class RateConfig(Checked):
     """Which study to serve; what is left out of its design stays as the study has it."""
 
     study: str | None = None
-    """The study's folder, local or s3://; a name alone is a folder of STORE/studies. Null is called as the run, or as
-    the folder of images."""
+    """The study's folder, local or s3://; a name alone means STORE/studies/NAME. Null names it after the run or the
+    folder of images."""
     store: str = "store"
     """Folder or s3:// prefix of the store."""
     run: str | None = None
-    """Whose images are rated: a run's id or `latest`; null is the study's own, for a new study the newest."""
+    """The run whose images are rated: its id or `latest`. Null keeps the study's; a new study takes the newest."""
     images: str | None = None
-    """Images with their prompts in place of a run's, as jobs.score takes them."""
+    """Rates these images with their prompts instead of a run's; anything that jobs.score takes."""
     templates: tuple[str, ...] | None = None
-    """What is asked: likert, words, questions, side_by_side, vote; null is as the study has it, for a new one
+    """What raters are asked: likert, words, questions, side_by_side, vote. Null keeps the study's; a new study asks
     likert."""
     generators: tuple[str, ...] | None = None
-    """Whose images, as [a, b]; null is as the study has it, for a new one all."""
+    """The generators whose images are rated, as [a, b]. Null keeps the study's; a new study takes all."""
     pictures: Positive | None = None
-    """Of how many prompts, drawn by `seed`; more keep those drawn before. Null is as the study has it, for a new one
-    all."""
+    """How many prompts to draw, by `seed`; a larger number keeps the prompts drawn before. Null keeps the study's; a
+    new study takes all."""
     questions: str | None = None
-    """The metric of the run whose yes-no questions are asked; null is as the study has it, for a new one the first that
-    has any."""
+    """The run's metric whose yes-no questions are asked. Null keeps the study's; a new study takes the first metric
+    that has any."""
     seed: int | None = None
-    """Of which prompts are drawn, and of each rater's order; null is as the study has it, for a new one 0."""
+    """Draws the prompts and each rater's order. Null keeps the study's; a new study takes 0."""
     raters: Positive = 3
-    """Answers wanted to each task, each by another rater."""
+    """How many raters answer each task."""
     repeats: Share = 0.05
-    """Share of what a rater is asked that the rater has answered before, at least 20 tasks ago, which shows how far a
-    rater agrees with himself or herself."""
+    """Share of a rater's tasks that the same rater answered before, at least 20 tasks earlier; shows how consistent
+    each rater is."""
     gold: str | None = None
-    """A table (CSV, Parquet) of tasks whose right answer is known: template, prompt_id and generator, or image_id,
-    answer. Each rater gets them among the others, and they are no ratings. Null is as the study has it."""
+    """A table (CSV, Parquet) of tasks whose right answer is known, with template, answer, and prompt_id and generator,
+    or image_id. Every rater gets them among the others; they do not count as ratings. Null keeps the study's."""
     queue: Order = "seeded"
-    """What is asked first: `seeded` asks in random order; `labels` first asks what tells generators apart soonest, as
-    jobs.labels does."""
+    """`seeded` asks in random order; `labels` first asks the tasks that tell generators apart soonest, as jobs.labels
+    lists them."""
     stop: bool = False
-    """Whether the study ends where every pair of generators is told apart; with queue=labels."""
+    """With queue=labels: ends the study once every pair of generators is told apart."""
     metrics: tuple[str, ...] = ()
-    """The one of the run whose scores stand beside what people say, as [vqascore]; where it is left out the first for
-    queue=labels, else none."""
+    """The run's metric whose scores sharpen what people say, as [vqascore]. If left out, queue=labels takes the first
+    one and queue=seeded none."""
     alpha: Probability = 0.05
     """The probability of error of all intervals together, which share it evenly, however often one looks."""
     chance: Probability = 0.8
-    """With which the answers that are asked for show a difference, if it is what it seems."""
+    """The probability that the answers asked for show a difference, if it is as large as it seems so far."""
     export_to: ToolName | None = None
-    """Writes the tasks for raters in Label Studio or Argilla in place of serving them."""
+    """Writes the tasks as files for Label Studio or Argilla instead of serving them."""
     import_from: str | None = None
-    """Takes in the answers of an export of that tool, its file, in place of serving."""
+    """Takes in the answers from that tool's export file instead of serving."""
     host: str = "127.0.0.1"
     """Where it listens; a host that others reach needs a token."""
     hosts: tuple[str, ...] = ()
