@@ -121,14 +121,15 @@ def contradictions_table(means: Sequence[CorrectedMean]) -> list[ShownTable]:
 
 def contradictions(means: Sequence[CorrectedMean]) -> list[Sentence]:
     """Where a metric's order of two generators is clearly not people's, and whom it puts too high or too low."""
-    return [*_reversed(_pairs(means)), *_misjudged(single_means(means))]
+    pairs = _pairs(means)
+    return [*_reversed(pairs), *_misjudged(single_means(means), pairs)]
 
 
 def _reversed(judged: Judged) -> Iterator[Sentence]:
     agreeing: dict[str, list[str]] = {}
     for (template, metric), pairs in judged.items():
         told = [pair for pair in pairs if pair.better and pair.metric_better]
-        contrary = [pair for pair in told if pair.better != pair.metric_better]
+        contrary = _contrary(pairs)
         for pair in contrary[:MOST_PAIRS]:
             others = f"{metric} alone finds {pair.metric_better} clearly better."
             yield Sentence(
@@ -157,9 +158,21 @@ def _found(pair: CorrectedMean) -> str:
     return f"people find {pair.better} better {said} (interval {number(low, 2)} to {number(high, 2)})"
 
 
-def _misjudged(judged: Judged) -> Iterator[Sentence]:
-    """Generators that a metric alone puts elsewhere than people do, by intervals that do not meet."""
-    for (template, metric), means in judged.items():
+def _contrary(pairs: Sequence[CorrectedMean]) -> list[CorrectedMean]:
+    """The pairs of which people find one clearly better and the metric the other."""
+    return [pair for pair in pairs if pair.better and pair.metric_better and pair.better != pair.metric_better]
+
+
+def _misjudged(judged: Judged, pairs: Judged) -> Iterator[Sentence]:
+    """Generators of contradicted pairs that a metric alone puts elsewhere than people do, by intervals that do not meet.
+
+    Of others that says little: a metric that follows people weakly puts every generator near the middle.
+    """
+    for (template, metric), every in judged.items():
+        contrary = {
+            name for pair in _contrary(pairs.get((template, metric), ())) for name in (pair.generator, pair.other)
+        }
+        means = [mean for mean in every if mean.generator in contrary]
         for verb, apart in (
             ("puts too high", [mean for mean in means if mean.predicted_low > mean.high]),
             ("puts too low", [mean for mean in means if mean.predicted_high < mean.low]),

@@ -88,6 +88,14 @@ def test_a_metric_that_goes_against_people_contradicts_them_though_its_line_is_f
     assert (pair.better, pair.metric_better) == ("atlas", "borealis")
 
 
+def test_a_metric_that_orders_generators_as_people_do_is_not_said_to_misjudge_them_though_it_follows_weakly() -> None:
+    random = np.random.default_rng(6)
+    people, _ = world(random)
+    rows = corrected(people, np.array([[3.0], [2.0], [1.0]]) + random.normal(0, 0.5, people.shape), 80)
+    assert rows[2].predicted_low > rows[2].high, "its line is nearly flat"
+    assert [sentence.lead for sentence in contradictions(rows)] == ["No contradiction"]
+
+
 def test_a_difference_of_corrected_means_is_the_corrected_difference() -> None:
     rows = corrected(*world(np.random.default_rng(2)), 40)
     by_name = {(row.generator, row.other): row for row in rows}
