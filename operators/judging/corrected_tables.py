@@ -164,7 +164,7 @@ def _contrary(pairs: Sequence[CorrectedMean]) -> list[CorrectedMean]:
 
 
 def _misjudged(judged: Judged, pairs: Judged) -> Iterator[Sentence]:
-    """Generators of contradicted pairs that a metric alone puts elsewhere than people do, by intervals that do not meet.
+    """Generators of contradicted pairs that a metric alone puts elsewhere than people do: their intervals do not meet.
 
     Of others that says little: a metric that follows people weakly puts every generator near the middle.
     """
