@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
-from plumbline.operators.bounds import Checked, NotNegative, Positive, Seconds
+from plumbline.operators.bounds import Checked, Natural, NotNegative, Positive, Seconds
 from plumbline.operators.errors import ConfigError, suggest
 from plumbline.operators.sentences import plural
 
@@ -77,6 +77,9 @@ class ClusterConfig(Checked):
     max_attempts: Positive = 5
     """How often a worker may die on a shard before it is given up. The first death repeats it whole and by itself; from
     the second on it goes row by row, and each death leaves out the row that it names."""
+    driver_rows: Natural = 1_000_000
+    """Rows of scores up to which the driver makes results and reports itself, without Ray's workers (not with `here`,
+    where it always does)."""
     pools: Mapping[str, PoolConfig] = field(default_factory=dict)
     """By stage (`answers`), or by node (`answers:vqa`), whose own pool goes before that of its stage."""
     default: PoolConfig = field(default_factory=PoolConfig)

@@ -1,0 +1,62 @@
+"""Pure functions over many items, in parallel: by threads of this process, or by tasks of Ray."""
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Protocol
+
+from plumbline.pipelines.base.cluster import ClusterConfig
+from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.running.in_order import AHEAD, Item, Result, Shared, in_order
+
+if TYPE_CHECKING:
+    from plumbline.pipelines.running.surroundings import Landmark
+
+THREADS = 8
+"""Items at once in this process: they wait for storage more than they compute."""
+
+
+class Tasks(Protocol):
+    """Calls functions for many items at once. Whoever holds it need not know where they run."""
+
+    def map(
+        self, function: Callable[[Shared, Item], Result], items: Iterable[Item], *, shared: Shared
+    ) -> Iterator[Result]:
+        """The function's result for each item, in the items' order; raises what the function raises.
+
+        Items are taken as they are begun, a few at a time. `shared` travels once, so that items and results can be
+        small; all must be picklable. A call is repeated if its process dies, so a second call must do no harm.
+        """
+
+
+class TasksHere:
+    """Calls functions in threads of this process."""
+
+    def map(
+        self, function: Callable[[Shared, Item], Result], items: Iterable[Item], *, shared: Shared
+    ) -> Iterator[Result]:
+        """As Tasks says."""
+
+        def begin(item: Item) -> Future[Result]:
+            return pool.submit(copy_context().run, function, shared, item)
+
+        with ThreadPoolExecutor(THREADS) as pool:
+            yield from in_order(items, begin, Future.result, Future.cancel, lambda: AHEAD * THREADS)
+
+
+@contextmanager
+def open_tasks(
+    cluster: ClusterConfig, store: Store, *, rows: int, sources: Callable[[], Collection["Landmark"]] = tuple
+) -> Iterator[Tasks]:
+    """Tasks for so many rows: in this process up to `cluster.driver_rows` or with cluster=here, else on Ray.
+
+    On Ray, a running one or one that is started, every process must see the store and the `sources` as the driver does.
+    """
+    if cluster.executor == "here" or rows <= cluster.driver_rows:
+        yield TasksHere()
+        return
+    from plumbline.pipelines.running.ray_tasks import tasks_on_ray  # imports Ray, which takes seconds
+
+    with tasks_on_ray(cluster, store, sources()) as tasks:
+        yield tasks

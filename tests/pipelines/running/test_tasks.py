@@ -1,0 +1,79 @@
+"""Functions over many items: the same results in the same order here and on Ray, and errors that say what they said."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from plumbline.operators.errors import SourceError
+from plumbline.pipelines.base.cluster import ClusterConfig
+from plumbline.pipelines.base.storage import StorageConfig
+from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.running.errors import RunnerError
+from plumbline.pipelines.running.in_order import AHEAD
+from plumbline.pipelines.running.tasks import THREADS, Tasks, TasksHere, open_tasks
+
+CLUSTER = ClusterConfig(driver_rows=10, max_attempts=2)
+
+
+@pytest.fixture(scope="module", params=["here", "ray"])
+def tasks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tasks]:
+    if request.param == "ray":
+        request.getfixturevalue("ray_cluster")
+    store = Store(StorageConfig().locate(str(tmp_path_factory.mktemp("store"))))
+    with open_tasks(CLUSTER, store, rows=10 if request.param == "here" else 11) as tasks:
+        assert isinstance(tasks, TasksHere) == (request.param == "here")
+        yield tasks
+
+
+def times(factor: int, number: int) -> int:
+    return factor * number
+
+
+def refuse(place: str, number: int) -> int:
+    if number == 3:
+        raise SourceError(f"{place}, row 3: expected a number; write one")
+    return number
+
+
+def die_once(notes: Path, number: int) -> int:
+    """Ends its process at the first call for each number; None of them is 9, whose every call does so."""
+    note = notes / str(number)
+    if number == 9 or not note.exists():
+        note.write_text("died")
+        os._exit(1)
+    return number
+
+
+def test_results_come_in_the_order_of_the_items(tasks: Tasks) -> None:
+    assert list(tasks.map(times, range(100), shared=3)) == list(range(0, 300, 3))
+    assert list(tasks.map(times, [], shared=3)) == []
+
+
+def test_items_are_taken_as_they_are_begun_and_none_after_the_last_result_that_is_wanted(tasks: Tasks) -> None:
+    taken = []
+    results = tasks.map(times, (taken.append(number) or number for number in range(10_000)), shared=1)
+    assert next(results) == 0
+    results.close()
+    assert len(taken) <= AHEAD * max(THREADS, os.cpu_count() or 1, 4) + 1
+
+
+def test_an_error_for_a_person_comes_as_it_was_raised(tasks: Tasks) -> None:
+    with pytest.raises(SourceError, match=r"^images\.parquet, row 3: expected a number; write one$"):
+        list(tasks.map(refuse, range(10), shared="images.parquet"))
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_task_whose_process_dies_is_called_again_until_it_has_died_too_often(tmp_path: Path) -> None:
+    with open_tasks(CLUSTER, Store(StorageConfig().locate(str(tmp_path))), rows=11) as tasks:
+        assert list(tasks.map(die_once, range(3), shared=tmp_path)) == [0, 1, 2]
+        with pytest.raises(RunnerError, match=r"^Ray failed \(WorkerCrashedError.*run the same command to go on$"):
+            list(tasks.map(die_once, [9], shared=tmp_path))
+
+
+def test_all_rows_are_the_drivers_where_ray_is_not_wanted(tmp_path: Path) -> None:
+    cluster = ClusterConfig(executor="here", driver_rows=0)
+    with open_tasks(cluster, Store(StorageConfig().locate(str(tmp_path))), rows=10**9) as tasks:
+        assert isinstance(tasks, TasksHere)
+    assert not list(tmp_path.iterdir())
