@@ -21,7 +21,13 @@ FEWEST_PROMPTS = 1.5
 CUMULATIVE = np.cumsum([math.exp(-1) / math.factorial(count) for count in range(16)])
 PROMPTS_AT_ONCE = 1024
 """So many prompts' weights are in memory at a time."""
+PROMPTS_IN_CACHE = 64
+"""So many prompts' numbers stay in a core's cache while their weights are made of them."""
 STEP, FIRST, SECOND = (np.uint64(number) for number in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+STREAMS = np.arange(1, RESAMPLES + 1, dtype=np.uint64) * STEP
+FIRST_BITS = 12
+OPEN = 255
+"""In place of a weight that the first bits of a number leave open."""
 
 
 def hash_ids(ids: Sequence[str]) -> NDArray[np.uint64]:
@@ -36,11 +42,36 @@ def uniform(hashes: NDArray[np.uint64]) -> Floats:
 
 def poisson_weights(prompts: NDArray[np.uint64]) -> NDArray[np.uint8]:
     """Each prompt's weight in every resample, (prompts, RESAMPLES), from its id's hash (SplitMix64 streams)."""
-    mixed = prompts[:, None] + np.arange(1, RESAMPLES + 1, dtype=np.uint64) * STEP
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * FIRST
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * SECOND
-    drawn = uniform(mixed ^ (mixed >> np.uint64(31)))
-    return np.asarray(np.searchsorted(CUMULATIVE, drawn, side="right"), np.uint8)
+    weights = np.empty((len(prompts), RESAMPLES), np.uint8)
+    for first in range(0, len(prompts), PROMPTS_IN_CACHE):
+        some = slice(first, first + PROMPTS_IN_CACHE)
+        mixed = prompts[some, None] + STREAMS
+        mixed ^= mixed >> np.uint64(30)
+        mixed *= FIRST
+        mixed ^= mixed >> np.uint64(27)
+        mixed *= SECOND
+        weights[some] = _weights(mixed)
+    return weights
+
+
+def _weights(mixed: NDArray[np.uint64]) -> NDArray[np.uint8]:
+    """The weights of SplitMix64 streams before their last step, which leaves the first bits as they are."""
+    weights = WEIGHT_OF_FIRST_BITS[(mixed >> np.uint64(64 - FIRST_BITS)).view(np.int64)]
+    open_ones = np.nonzero(weights == OPEN)
+    left = mixed[open_ones]
+    weights[open_ones] = np.searchsorted(CUMULATIVE, uniform(left ^ (left >> np.uint64(31))), side="right")
+    return weights
+
+
+def _weight_of_first_bits() -> NDArray[np.uint8]:
+    """The weight of all numbers that begin with the same bits; OPEN where they have several."""
+    ends = np.arange(2**FIRST_BITS + 1) / 2**FIRST_BITS
+    lowest, highest = ends[:-1], ends[1:] - 2.0**-53
+    least, most = (np.searchsorted(CUMULATIVE, numbers, side="right") for numbers in (lowest, highest))
+    return np.where(least == most, least, OPEN).astype(np.uint8)
+
+
+WEIGHT_OF_FIRST_BITS = _weight_of_first_bits()
 
 
 def weighted_sums(prompts: NDArray[np.uint64], values: Callable[[slice], Floats]) -> Floats:

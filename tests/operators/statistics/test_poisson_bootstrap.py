@@ -1,0 +1,29 @@
+"""A prompt's weights are Poisson numbers that follow from its id alone."""
+
+import math
+
+import numpy as np
+
+from plumbline.operators.statistics.poisson_bootstrap import CUMULATIVE, RESAMPLES, hash_ids, poisson_weights
+
+MASK = 2**64 - 1
+
+
+def weight(prompt: int, resample: int) -> int:
+    """By SplitMix64 as it is published, and the definition: as many steps as the drawn number is not below."""
+    mixed = (prompt + (resample + 1) * 0x9E3779B97F4A7C15) & MASK
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & MASK
+    drawn = ((mixed ^ (mixed >> 31)) >> 11) * 2.0**-53
+    return sum(float(step) <= drawn for step in CUMULATIVE)
+
+
+def test_weights_are_those_of_the_definition_and_each_is_as_frequent_as_it_should_be() -> None:
+    prompts = hash_ids([f"prompt-{number}" for number in range(200)])
+    weights = poisson_weights(prompts)
+    assert weights.shape == (200, RESAMPLES)
+    for row in (0, 63, 64, 199):
+        assert weights[row].tolist() == [weight(int(prompts[row]), resample) for resample in range(RESAMPLES)]
+    for count in range(5):
+        expected = math.exp(-1) / math.factorial(count)
+        assert abs(np.mean(weights == count) - expected) < 4 * math.sqrt(expected / weights.size)
