@@ -224,6 +224,8 @@ class Work:
     """In the order of the stages."""
     outcomes: Mapping[str, Outcome]
     """By cell path: of the cells computed so far, and of upstream cells that did not commit."""
+    benchmark: str = ""
+    """Whose sources it is read from."""
 
     def to_json(self) -> str:
         return _WORK.dump_json(self).decode()

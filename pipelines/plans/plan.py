@@ -1,6 +1,6 @@
 """The plan: every cell of a sweep, which are committed, and which work is left, known before any model loads."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate, chain
@@ -39,6 +39,12 @@ class Node:
     def model(self) -> ResolvedModel | None:
         """Its own model."""
         return next(iter(self.models.values()), None)
+
+    def of(self, metrics: Container[str]) -> "Node":
+        """What of it serves these metrics alone."""
+        own = {name: metric for name, metric in self.metrics.items() if name in metrics}
+        keys = {key for metric in own.values() for key in metric.roles}
+        return replace(self, metrics=own, models={key: self.models[key] for key in self.models if key in keys})
 
     def pool(self, cluster: ClusterConfig) -> PoolConfig:
         """Its pool; without a model on its machine it needs no GPU."""

@@ -17,6 +17,7 @@ from plumbline.operators.errors import PlumblineError, RowError
 from plumbline.pipelines.base.cluster import PoolConfig
 from plumbline.pipelines.base.logs import Forwarder, about, take_over
 from plumbline.pipelines.cells.cells import Cell, Outcome, Work
+from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.running.errors import RunnerError, one_line
 from plumbline.pipelines.running.machines import own_resources
@@ -31,7 +32,7 @@ from plumbline.pipelines.running.outcomes import (
 )
 from plumbline.pipelines.running.process import Deadline, tune_process
 from plumbline.pipelines.running.progress import NO_HISTORY, History
-from plumbline.pipelines.running.stages import NodeStage, StageContext
+from plumbline.pipelines.running.stages import StageContext, node_stages
 from plumbline.pipelines.running.surroundings import Surroundings
 
 LOG = logging.getLogger(__name__)
@@ -49,7 +50,9 @@ DEADLY_ROW = RowError(
 class RunTerms:
     """What every actor of a run gets."""
 
-    context: StageContext
+    store: Store
+    contexts: Mapping[str, StageContext]
+    """By benchmark."""
     surroundings: Surroundings
     progress: Any
     """The handle of the ProgressLog."""
@@ -66,7 +69,7 @@ class StageActor:
     def __init__(self, node: Node, pool: PoolConfig, terms: RunTerms) -> None:
         self.node = node
         self.terms = terms
-        self.store = terms.context.store
+        self.store = terms.store
         self.progress = terms.progress
         self.deadline = Deadline(pool.deadline)
         self.computing = threading.Lock()
@@ -85,7 +88,8 @@ class StageActor:
             terms.surroundings.apply_environment()
             tune_process(pool.threads if node.model is not None else None)
             machine = own_resources()
-            self.stage = NodeStage(node, terms.context, decoders=pool.decoders_on(machine.cpus, machine.gpus))
+            decoders = pool.decoders_on(machine.cpus, machine.gpus)
+            self.stages = node_stages(node, terms.contexts, decoders=decoders)
         except Exception as error:
             with about(**self.log_fields):
                 LOG.error("a worker cannot start: %s", one_line(error), exc_info=error)
@@ -106,7 +110,7 @@ class StageActor:
         cells = [cell for cell in work.cells if cell.node == self.node.name]
         if not cells:
             return batch
-        with about(**self.log_fields, **log_context(work.shard, self.node.stage)):
+        with about(**self.log_fields, **log_context(work, self.node.stage)):
             outcomes = self._of_shard(work, cells)
         return {"work": [replace(work, outcomes={**work.outcomes, **outcomes}).to_json()]}
 
@@ -143,13 +147,15 @@ class StageActor:
         """The outcome of each cell. If the device is lost, this process ends and Ray starts another one."""
 
         def compute(able: Sequence[Cell]) -> Mapping[str, pa.Table]:
-            if history.deaths > 1 and self.stage.rows_alone:
+            if history.deaths > 1 and self.stages[work.benchmark].rows_alone:
                 return self._row_by_row(work, able, history, spent)
             return self._whole(work, able, spent)
 
         again = self.terms.repeated or history != NO_HISTORY
         try:
-            return compute_cells(work, cells, compute, self.terms.context, self._committed(cells) if again else NONE)
+            return compute_cells(
+                work, cells, compute, self.terms.contexts[work.benchmark], self._committed(cells) if again else NONE
+            )
         except Exception as error:
             if not device_lost(error):
                 raise
@@ -165,15 +171,15 @@ class StageActor:
         return committed
 
     def _whole(self, work: Work, cells: Sequence[Cell], spent: ModelTime) -> Mapping[str, pa.Table]:
-        came = time.monotonic()
+        came, stage = time.monotonic(), self.stages[work.benchmark]
         with self.deadline():
-            prepared = self.stage.prepare(work, cells)
-        if self.stage.side_by_side:
+            prepared = stage.prepare(work, cells)
+        if stage.side_by_side:
             with self.deadline(), spent.working():
-                return self.stage.compute(prepared)
+                return stage.compute(prepared)
         with self.computing, self.deadline(), spent.working(waiting_since=max(came, self.idle_since)):
             try:
-                return self.stage.compute(prepared)
+                return stage.compute(prepared)
             finally:
                 self.idle_since = time.monotonic()
 
@@ -181,17 +187,17 @@ class StageActor:
         self, work: Work, cells: Sequence[Cell], history: History, spent: ModelTime
     ) -> Mapping[str, pa.Table]:
         """The tables of a shard that killed its worker before; each row is announced before it is touched."""
-        name = shard_name(work)
+        name, stage = shard_name(work), self.stages[work.benchmark]
         tables = []
         for row in range(work.shard.rows):
             if row in history.deadly:
-                tables.append(self.stage.compute(self.stage.refuse_row(work, cells, row, DEADLY_ROW)))
+                tables.append(stage.compute(stage.refuse_row(work, cells, row, DEADLY_ROW)))
                 continue
             ray.get(self.progress.started_row.remote(self.node.name, name, row))
             with self.deadline():
-                prepared = self.stage.prepare_row(work, cells, row)
+                prepared = stage.prepare_row(work, cells, row)
                 with spent.working():
-                    tables.append(self.stage.compute(prepared))
+                    tables.append(stage.compute(prepared))
         ray.get(self.progress.started_row.remote(self.node.name, name, None))
         return {cell.metric: pa.concat_tables([table[cell.metric] for table in tables]) for cell in cells}
 

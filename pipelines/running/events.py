@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from plumbline.pipelines.plans.plan import Plan
+from plumbline.pipelines.plans.plan import NodePlan
 from plumbline.pipelines.running.errors import one_line
 
 LOG = logging.getLogger(__name__)
@@ -27,6 +27,7 @@ class ShardStarted:
 
     node: str
     at: float = field(default_factory=time.monotonic)
+    benchmark: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ class ShardFinished:
     waited: float = 0.0
     """Seconds that they waited for its rows to be read and decoded."""
     at: float = field(default_factory=time.monotonic)
+    benchmark: str = ""
 
 
 Event = CellsExpected | ShardStarted | CallsAnswered | ShardFinished
@@ -111,9 +113,9 @@ class Totals:
         self.nodes[node] = state
 
 
-def expected_cells(plan: Plan) -> Iterator[CellsExpected]:
-    """What each node with something to compute has before it."""
-    for item in plan.nodes:
+def expected_cells(nodes: Iterable[NodePlan]) -> Iterator[CellsExpected]:
+    """What each of the nodes with something to compute has before it."""
+    for item in nodes:
         if item.missing:
             yield CellsExpected(item.node.name, item.missing, item.model_calls)
 

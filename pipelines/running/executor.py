@@ -1,4 +1,4 @@
-"""How a plan is computed: in this process, or on Ray. Whoever holds an executor need not know which it is."""
+"""How missing cells are computed: in this process, or on Ray. Whoever holds an executor need not know which it is."""
 
 import os
 import sys
@@ -8,23 +8,23 @@ from typing import Protocol
 
 from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.cells.cells import Outcome
-from plumbline.pipelines.plans.plan import NodePlan, Plan
+from plumbline.pipelines.plans.plan import NodePlan
 from plumbline.pipelines.running.events import Watch
-from plumbline.pipelines.running.stages import StageContext
+from plumbline.pipelines.running.workload import Workload
 
 SMALL_CALLS = 4000
 """Model calls up to which a plan is small: Ray's start and its workers' imports would take longer than they."""
 
 
 class Executor(Protocol):
-    """Computes plans."""
+    """Computes missing cells."""
 
     @property
     def place(self) -> str:
-        """Where plans are computed, and which key computes them elsewhere, in one line."""
+        """Where it computes, and which key has it done elsewhere, in one line."""
 
-    def compute(self, plan: Plan, context: StageContext, watch: Watch) -> dict[str, Outcome]:
-        """The outcomes of the plan's missing cells, by path; `watch` is told what happens meanwhile.
+    def compute(self, workload: Workload, watch: Watch) -> dict[str, Outcome]:
+        """The outcomes of its missing cells, by path; `watch` is told what happens meanwhile.
 
         Raises RunnerError for a stage that cannot start.
         """
@@ -37,11 +37,11 @@ class Here:
     cluster: ClusterConfig
     place = "here, in this process (cluster=local runs it on Ray)"
 
-    def compute(self, plan: Plan, context: StageContext, watch: Watch) -> dict[str, Outcome]:
+    def compute(self, workload: Workload, watch: Watch) -> dict[str, Outcome]:
         """As Executor says."""
         from plumbline.pipelines.running.here import compute_here
 
-        return compute_here(plan, context, self.cluster, watch)
+        return compute_here(workload, self.cluster, watch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +51,17 @@ class OnRay:
     cluster: ClusterConfig
     place = "on Ray (cluster=here runs it in this process)"
 
-    def compute(self, plan: Plan, context: StageContext, watch: Watch) -> dict[str, Outcome]:
+    def compute(self, workload: Workload, watch: Watch) -> dict[str, Outcome]:
         """As Executor says; raises RunnerError also where Ray itself fails."""
-        from plumbline.pipelines.running.runner import run_plan  # imports Ray, which takes seconds
+        from plumbline.pipelines.running.runner import run_workload  # imports Ray, which takes seconds
 
-        return run_plan(plan, context, self.cluster, watch)
+        return run_workload(workload, self.cluster, watch)
 
 
-def choose_executor(cluster: ClusterConfig, plan: Plan) -> Executor:
-    """As `cluster.executor` says; for `auto`, this process where the plan is small and no Ray is named."""
+def choose_executor(cluster: ClusterConfig, nodes: Iterable[NodePlan]) -> Executor:
+    """As `cluster.executor` says; for `auto`, this process where little is missing and no Ray is named."""
     if cluster.executor == "auto":
-        return Here(cluster) if not _names_ray(cluster) and is_small(plan.nodes, cluster) else OnRay(cluster)
+        return Here(cluster) if not _names_ray(cluster) and is_small(nodes, cluster) else OnRay(cluster)
     return Here(cluster) if cluster.executor == "here" else OnRay(cluster)
 
 

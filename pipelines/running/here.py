@@ -15,7 +15,7 @@ from plumbline.operators.batches import telling_calls
 from plumbline.pipelines.base.cluster import ClusterConfig, PoolConfig
 from plumbline.pipelines.base.logs import about
 from plumbline.pipelines.cells.cells import Cell, Outcome, Work
-from plumbline.pipelines.plans.plan import Node, Plan
+from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.running.errors import RunnerError, one_line
 from plumbline.pipelines.running.events import CallsAnswered, ShardStarted, Watch
 from plumbline.pipelines.running.outcomes import (
@@ -26,28 +26,30 @@ from plumbline.pipelines.running.outcomes import (
     finished_shard,
     log_cell,
     log_context,
+    shard_name,
 )
 from plumbline.pipelines.running.process import set_torch_threads
-from plumbline.pipelines.running.stages import NodeStage, StageContext
+from plumbline.pipelines.running.stages import NodeStage, node_stages
+from plumbline.pipelines.running.workload import Workload
 
 
-def compute_here(plan: Plan, context: StageContext, cluster: ClusterConfig, watch: Watch) -> dict[str, Outcome]:
-    """The outcomes of the plan's missing cells, by path; one stage's models at a time are loaded.
+def compute_here(workload: Workload, cluster: ClusterConfig, watch: Watch) -> dict[str, Outcome]:
+    """The outcomes of its missing cells, by path; one stage's models at a time are loaded.
 
     Whatever ends this process ends the run: no row is left out because of it, and pools' deadlines are not kept.
     Raises RunnerError for a stage that cannot start, or whose device is lost.
     """
     outcomes: dict[str, Outcome] = {}
-    shards = [*plan.work(plan.prompts), *plan.work(plan.images)]
-    for node in (item.node for item in plan.nodes if item.missing):
-        _compute_node(node, shards, context, cluster.pool(node.name), watch, outcomes)
+    shards = [*workload.over("prompts"), *workload.over("images")]
+    for node in (item.node for item in workload.nodes if item.missing):
+        _compute_node(node, shards, workload, cluster.pool(node.name), watch, outcomes)
     return outcomes
 
 
 def _compute_node(
     node: Node,
     shards: Sequence[Work],
-    context: StageContext,
+    workload: Workload,
     pool: PoolConfig,
     watch: Watch,
     outcomes: dict[str, Outcome],
@@ -56,20 +58,21 @@ def _compute_node(
     with _raising(node):
         set_torch_threads(pool.threads if node.model is not None else None)
         cores = len(os.sched_getaffinity(0))  # no other stage is at work
-        stage = NodeStage(node, context, decoders=pool.decoders or cores)
+        stages = node_stages(node, workload.contexts, decoders=pool.decoders or cores)
     calls = CallReporter(lambda made: watch(CallsAnswered(node.name, made)))
     with ThreadPoolExecutor(1) as reader:
-        for work, prepared in _read_ahead(stage, [work for work in shards if _cells(work, node)], outcomes, reader):
-            watch(ShardStarted(node.name))
+        for work, prepared in _read_ahead(node, stages, shards, outcomes, reader):
+            watch(ShardStarted(node.name, benchmark=work.benchmark))
             cells, spent = _cells(work, node), ModelTime()
             with _about(work, node):
                 with _raising(node), telling_calls(calls.note):
-                    computed = _compute_shard(stage, work, cells, prepared, spent)
+                    computed = _compute_shard(stages[work.benchmark], work, cells, prepared, spent)
                 for cell in cells:
                     log_cell(cell, computed[cell.path])
             calls.send()
             outcomes |= computed
-            watch(finished_shard(node.name, work.shard.rows, computed.values(), spent if node.models else ModelTime()))
+            spent = spent if node.models else ModelTime()
+            watch(finished_shard(node.name, shard_name(work), work.shard.rows, computed.values(), spent))
 
 
 def _cells(work: Work, node: Node) -> list[Cell]:
@@ -77,20 +80,25 @@ def _cells(work: Work, node: Node) -> list[Cell]:
 
 
 def _about(work: Work, node: Node) -> AbstractContextManager[None]:
-    return about(stage=node.stage, node=node.name, **log_context(work.shard, node.stage))
+    return about(stage=node.stage, node=node.name, **log_context(work, node.stage))
 
 
 def _read_ahead(
-    stage: NodeStage, shards: Sequence[Work], outcomes: Mapping[str, Outcome], reader: ThreadPoolExecutor
+    node: Node,
+    stages: Mapping[str, NodeStage],
+    shards: Sequence[Work],
+    outcomes: Mapping[str, Outcome],
+    reader: ThreadPoolExecutor,
 ) -> Iterator[tuple[Work, Future[Any]]]:
-    """Each shard with its rows, which are read and decoded while the shard before is computed."""
+    """Each of the node's shards with its rows, which are read and decoded while the shard before is computed."""
 
     def begin(work: Work) -> Future[Any]:
-        able = [cell for cell in _cells(work, stage.node) if failed_input(cell, outcomes) is None]
-        with _about(work, stage.node):
+        able = [cell for cell in _cells(work, node) if failed_input(cell, outcomes) is None]
+        stage = stages[work.benchmark]
+        with _about(work, node):
             return reader.submit(copy_context().run, lambda: stage.prepare(work, able) if able else None)
 
-    works = [replace(work, outcomes=outcomes) for work in shards]
+    works = [replace(work, outcomes=outcomes) for work in shards if _cells(work, node)]
     ahead = [begin(work) for work in works[:1]]
     for number, work in enumerate(works):
         ahead += [begin(following) for following in works[number + 1 : number + 2]]

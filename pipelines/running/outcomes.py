@@ -7,13 +7,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from plumbline.operators.batches import device_lost
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.logs import about
-from plumbline.pipelines.cells.cells import Cell, Outcome, Shard, Work
+from plumbline.pipelines.cells.cells import Cell, Outcome, Work
 from plumbline.pipelines.cells.store import BrokenCell, Store
 from plumbline.pipelines.running.errors import one_line
 from plumbline.pipelines.running.events import ShardFinished
@@ -94,16 +95,31 @@ def failed_outcome(error: Exception) -> Outcome:
     return Outcome(state="failed", message=one_line(error), broken=broken)
 
 
-def log_context(shard: Shard, stage: str) -> dict[str, str]:
+class ShardName(NamedTuple):
+    """What tells a shard from all others that are computed with it."""
+
+    benchmark: str
+    group: str
+    name: str
+
+
+def shard_name(work: Work) -> ShardName:
+    """The name of the shard to be worked on."""
+    return ShardName(work.benchmark, work.shard.group, work.shard.name)
+
+
+def log_context(work: Work, stage: str) -> dict[str, str]:
     """The fields of log lines about a shard; the group of a shard of images is their generator."""
-    group = {"images": "generator", "prompts": "benchmark"}[STAGES[stage].over]
-    return {group: shard.group, "shard": shard.name}
+    generator = {"generator": work.shard.group} if STAGES[stage].over == "images" else {}
+    return {"benchmark": work.benchmark, **generator, "shard": work.shard.name}
 
 
-def finished_shard(node: str, rows: int, outcomes: Collection[Outcome], spent: ModelTime) -> ShardFinished:
+def finished_shard(
+    node: str, shard: ShardName, rows: int, outcomes: Collection[Outcome], spent: ModelTime
+) -> ShardFinished:
     """The event of a shard of so many rows whose cells came to these outcomes; all rows of a failed cell failed."""
     failed = sum(rows if outcome.state == "failed" else outcome.errors for outcome in outcomes)
-    return ShardFinished(node, len(outcomes), rows, failed, spent.worked, spent.waited)
+    return ShardFinished(node, len(outcomes), rows, failed, spent.worked, spent.waited, benchmark=shard.benchmark)
 
 
 def log_cell(cell: Cell, outcome: Outcome) -> None:
@@ -112,11 +128,6 @@ def log_cell(cell: Cell, outcome: Outcome) -> None:
     said = outcome.message or ", ".join(counts + kept)
     with about(metric=cell.metric, cell=cell.key[:SHORT_KEY]):
         LOG.log(LEVELS[outcome.state], "%s: %s", outcome.state, said)
-
-
-def shard_name(work: Work) -> str:
-    """The name of a shard in progress and messages."""
-    return f"{work.shard.group}/{work.shard.name}"
 
 
 class CallReporter:

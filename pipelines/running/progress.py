@@ -10,7 +10,7 @@ import ray
 from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.running.counters import Counters
 from plumbline.pipelines.running.events import CallsAnswered, Event, ShardStarted
-from plumbline.pipelines.running.outcomes import ModelTime, finished_shard
+from plumbline.pipelines.running.outcomes import ModelTime, ShardName, finished_shard
 
 MAX_LINES = 100_000
 """Log lines kept for the driver; beyond it the oldest are dropped."""
@@ -57,7 +57,7 @@ class ProgressLog:
         self.waiting: Counter[str] = Counter()
         self.lines: deque[Mapping[str, Any]] = deque(maxlen=MAX_LINES)
         self.events: list[Event] = []
-        self.begun: defaultdict[tuple[str, str], _UnfinishedShard] = defaultdict(_UnfinishedShard)
+        self.begun: defaultdict[tuple[str, ShardName], _UnfinishedShard] = defaultdict(_UnfinishedShard)
         self.loading: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self.start_failures: dict[str, str] = {}
 
@@ -96,7 +96,7 @@ class ProgressLog:
         """By node, how many actors are loading."""
         return {node: sum(counts.values()) for node, counts in self.loading.items()}
 
-    def history(self, node: str, shard: str) -> History:
+    def history(self, node: str, shard: ShardName) -> History:
         """The earlier attempts of a node at a shard.
 
         A row that was started and not finished counts as deadly from now on, unless its machine is lost.
@@ -111,15 +111,15 @@ class ProgressLog:
         deaths = sum(machine in living for machine in begun.machines)
         return History(deaths, len(begun.machines) - deaths, tuple(begun.deadly))
 
-    def started(self, node: str, shard: str, machine: str) -> None:
+    def started(self, node: str, shard: ShardName, machine: str) -> None:
         """A node starts a shard on a machine."""
-        self.events.append(ShardStarted(node))
+        self.events.append(ShardStarted(node, benchmark=shard.benchmark))
         begun = self.begun[node, shard]
         if begun.machines:
             self.counters.again(node)
         begun.machines.append(machine)
 
-    def started_row(self, node: str, shard: str, row: int | None) -> None:
+    def started_row(self, node: str, shard: ShardName, row: int | None) -> None:
         """A node starts one row of a shard alone; None after the last one."""
         self.begun[node, shard].row = row
 
@@ -127,13 +127,15 @@ class ProgressLog:
         """A node's models have answered so many more calls."""
         self.events.append(CallsAnswered(node, calls))
 
-    def finished(self, node: str, shard: str, rows: int, outcomes: Mapping[str, Outcome], spent: ModelTime) -> None:
+    def finished(
+        self, node: str, shard: ShardName, rows: int, outcomes: Mapping[str, Outcome], spent: ModelTime
+    ) -> None:
         """A node is done with a shard, whatever became of its cells, by metric."""
         self.counters.finished(node, rows, outcomes, spent)
         self.waiting[node] = max(0, self.waiting[node] - 1)
         self.counters.waiting(node, self.waiting[node])
         self.begun.pop((node, shard), None)
-        self.events.append(finished_shard(node, rows, outcomes.values(), spent))
+        self.events.append(finished_shard(node, shard, rows, outcomes.values(), spent))
 
     def interrupted(self) -> None:
         """All processes were ended, through no fault of their shards."""

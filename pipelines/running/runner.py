@@ -21,7 +21,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from plumbline.pipelines.base.cluster import ClusterConfig, PoolConfig
 from plumbline.pipelines.base.logs import relay, wanted_level
 from plumbline.pipelines.cells.cells import Outcome, Work
-from plumbline.pipelines.plans.plan import Node, Plan
+from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.running.actor import CALLS_PER_ACTOR, RunTerms, StageActor
 from plumbline.pipelines.running.errors import KEPT, RunnerError, one_line
 from plumbline.pipelines.running.events import Watch
@@ -29,8 +29,8 @@ from plumbline.pipelines.running.machines import RoomWatch, list_other_drivers, 
 from plumbline.pipelines.running.placement import fits
 from plumbline.pipelines.running.progress import ProgressLog
 from plumbline.pipelines.running.session import ray_session
-from plumbline.pipelines.running.stages import StageContext
 from plumbline.pipelines.running.surroundings import sweep_surroundings
+from plumbline.pipelines.running.workload import Workload
 
 LOG = logging.getLogger(__name__)
 POLL_INTERVAL = 0.25
@@ -90,7 +90,7 @@ class Runner:
         ray.get(self.terms.progress.waits.remote(dict(waiting)))
         with self._reporting():
             try:
-                storage = self.terms.context.store.place.storage
+                storage = self.terms.store.place.storage
                 for row in self._dataset(wave, shards, replace(self.terms, repeated=repeated)).iter_rows():
                     self.outcomes |= Work.from_json(row["work"], storage).outcomes
             except (RayError, UserCodeException, SystemException, LostWave) as error:
@@ -161,28 +161,29 @@ class Runner:
             relay(news.lines)
 
 
-def run_plan(plan: Plan, context: StageContext, cluster: ClusterConfig, watch: Watch) -> dict[str, Outcome]:
-    """The outcomes of a plan's missing cells; questions first, since images of any prompt may come in any shard."""
+def run_workload(workload: Workload, cluster: ClusterConfig, watch: Watch) -> dict[str, Outcome]:
+    """The outcomes of its missing cells; questions first, since images of any prompt may come in any shard."""
     try:
-        with ray_session(cluster) as cluster, _running(plan, context, cluster, watch) as runner:
-            for shards in (plan.prompts, plan.images):
-                runner.run(list(plan.work(shards)))
+        with ray_session(cluster) as cluster, _running(workload, cluster, watch) as runner:
+            runner.run(list(workload.over("prompts")))
+            runner.run(list(workload.over("images")))
             return runner.outcomes
     except RayError as error:
         raise RunnerError(f"Ray failed ({one_line(error)}); {KEPT}") from error
 
 
 @contextmanager
-def _running(plan: Plan, context: StageContext, cluster: ClusterConfig, watch: Watch) -> Iterator[Runner]:
+def _running(workload: Workload, cluster: ClusterConfig, watch: Watch) -> Iterator[Runner]:
     quieten()
-    nodes = [item.node for item in plan.nodes if item.missing]
-    with sweep_surroundings(context.store, plan) as given, progress_log() as progress:
-        if not plan.renewed:  # or what the last round computed would count as having stood
-            progress.standing.remote({item.node.name: item.cells - item.missing for item in plan.nodes})
+    nodes = [item.node for item in workload.nodes if item.missing]
+    with sweep_surroundings(workload.store, workload) as given, progress_log() as progress:
+        if not workload.renews:  # or what the last round computed would count as having stood
+            progress.standing.remote({item.node.name: item.cells - item.missing for item in workload.nodes})
         yield Runner(
             nodes,
             RunTerms(
-                context=context,
+                store=workload.store,
+                contexts=workload.contexts,
                 surroundings=given,
                 progress=progress,
                 max_attempts=cluster.max_attempts,

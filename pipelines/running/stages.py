@@ -29,9 +29,11 @@ from plumbline.pipelines.sources.uris import Uris
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageContext:
-    """What every stage of a run shares."""
+    """What the stages share that work on one benchmark."""
 
     store: Store
+    metrics: tuple[str, ...]
+    """By which it is scored."""
     limits: ImageLimits
     clips: Clips
     uris: Uris
@@ -40,16 +42,31 @@ class StageContext:
     """The benchmark's own questions, where it has any."""
 
 
+def load_models(node: Node) -> dict[str, Any]:
+    """A node's models, loaded, by the keys of its metrics that name their roles."""
+    from plumbline.operators.models.loading import load  # the driver never imports torch
+
+    return {key: load(model, STAGES[node.stage].calls[key]) for key, model in node.models.items()}
+
+
+def node_stages(node: Node, contexts: Mapping[str, StageContext], *, decoders: int = 1) -> dict[str, "NodeStage"]:
+    """By benchmark, the node's stage for its metrics, over models that are loaded once for all of them."""
+    loaded = load_models(node)
+    nodes = {benchmark: node.of(context.metrics) for benchmark, context in contexts.items()}
+    return {
+        benchmark: NodeStage(own, contexts[benchmark], {key: loaded[key] for key in own.models}, decoders=decoders)
+        for benchmark, own in nodes.items()
+        if own.metrics
+    }
+
+
 class NodeStage:
-    """A node's stage with its models loaded: the cells of one shard after the other."""
+    """A node's stage on one benchmark: the cells of one shard after the other."""
 
-    def __init__(self, node: Node, context: StageContext, *, decoders: int = 1) -> None:
+    def __init__(self, node: Node, context: StageContext, models: Mapping[str, Any], *, decoders: int = 1) -> None:
         """`decoders` images are decoded at once."""
-        from plumbline.operators.models.loading import load  # the driver never imports torch
-
         declared = STAGES[node.stage]
         self.node, self.context = node, context
-        models = {key: load(model, declared.calls[key]) for key, model in node.models.items()}
         options = StageOptions(context.limits, context.uris.read, decoders=decoders, clips=context.clips)
         if node.model is not None:
             options = options._replace(image_batch=node.model.config.image_batch)

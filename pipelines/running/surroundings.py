@@ -20,9 +20,9 @@ from plumbline.pipelines.base.storage import (
     readable_errors,
 )
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.plans.plan import Plan
 from plumbline.pipelines.running.errors import RunnerError
 from plumbline.pipelines.running.progress import living_machines
+from plumbline.pipelines.running.workload import Workload
 
 VARIABLES = ("HF_TOKEN", "HF_ENDPOINT")
 """Variables that workers inherit from the driver, besides `AWS_*` and the models' API keys."""
@@ -83,11 +83,16 @@ def _look(location: Place) -> tuple[int, str] | None:
     return entry.size, entry.etag
 
 
-def sweep_surroundings(store: Store, plan: Plan) -> AbstractContextManager[Surroundings]:
-    """The surroundings of a sweep: its models' keys, its store, one file of its prompts and one of its images."""
-    models = [model for item in plan.nodes for model in item.node.models.values()]
+def sweep_surroundings(store: Store, workload: Workload) -> AbstractContextManager[Surroundings]:
+    """Of each plan its models' keys, one file of its prompts and one of its images, and the store."""
+    models = [model for item in workload.nodes for model in item.node.models.values()]
     keys = {model.config.key_variable for model in models if isinstance(model.config, ServiceModel)}
-    shards = [work.shard for cells in (plan.prompts, plan.images) for work in islice(plan.work(cells), 1)]
+    shards = [
+        work.shard
+        for plan in workload.plans.values()
+        for cells in (plan.prompts, plan.images)
+        for work in islice(plan.work(cells), 1)
+    ]
     sources = [
         Landmark(f"source {shard.place}", shard.place, shard.size, shard.etag)
         for shard in shards

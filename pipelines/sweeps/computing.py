@@ -1,6 +1,6 @@
 """The cells of a planned sweep computed, again where some of them are damaged."""
 
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -12,7 +12,9 @@ from plumbline.pipelines.maintenance.working_sweeps import present, progress_of,
 from plumbline.pipelines.plans.costs import try_services
 from plumbline.pipelines.plans.plan import Plan, make_plan, with_missing
 from plumbline.pipelines.running.events import Event, Totals, Watch, expected_cells, to_all
+from plumbline.pipelines.running.executor import Executor
 from plumbline.pipelines.running.stages import StageContext
+from plumbline.pipelines.running.workload import Workload
 from plumbline.pipelines.sweeps.planning import NodeTimes, PlannedSweep, uris_of
 
 T = TypeVar("T")
@@ -31,7 +33,7 @@ def registered_sweep(planned: PlannedSweep, watch: Watch, **content: Any) -> Ite
     recipes = (*planned.plan.prompts.recipes, *planned.plan.images.recipes)
     uses = sorted({recipe.folder for recipe in recipes})
     content |= {"benchmark": planned.config.benchmark.name, "uses": uses}
-    at_first, totals = Totals(expected_cells(planned.plan)), Totals()
+    at_first, totals = Totals(expected_cells(planned.plan.nodes)), Totals()
     with present(planned.store, **content, **progress_of(planned.plan, at_first.nodes)) as presence:
         if wait_for_deletions(planned.store) != planned.deletions:
             plan = make_plan(planned.config, planned.sources, planned.store, wanted=planned.wanted)
@@ -79,12 +81,27 @@ def compute_whole(
 
 def compute_missing(planned: PlannedSweep, watch: Watch) -> dict[str, Outcome]:
     """The outcomes of the plan's missing cells; with nothing missing, nothing of the executor is imported."""
-    if not planned.plan.missing:
+    return compute_workload(workload_of([planned]), planned.executor, watch)
+
+
+def compute_workload(workload: Workload, executor: Executor, watch: Watch) -> dict[str, Outcome]:
+    """As `compute_missing`, of one sweep or several."""
+    nodes = [item for item in workload.nodes if item.missing]
+    if not nodes:
         return {}
-    try_services(item.node for item in planned.plan.nodes if item.missing)
-    for event in expected_cells(planned.plan):
+    try_services(item.node for item in nodes)
+    for event in expected_cells(nodes):
         watch(event)
-    return planned.executor.compute(planned.plan, stage_context(planned), watch)
+    return executor.compute(workload, watch)
+
+
+def workload_of(sweeps: Sequence[PlannedSweep]) -> Workload:
+    """What sweeps have to compute, together."""
+    named = {planned.config.benchmark.name: planned for planned in sweeps}
+    return Workload(
+        {name: planned.plan for name, planned in named.items()},
+        {name: stage_context(planned) for name, planned in named.items()},
+    )
 
 
 def stage_context(planned: PlannedSweep) -> StageContext:
@@ -92,6 +109,7 @@ def stage_context(planned: PlannedSweep) -> StageContext:
     config = planned.config
     return StageContext(
         store=planned.store,
+        metrics=tuple(config.metrics),
         limits=config.limits,
         clips=config.clips,
         uris=uris_of(config),

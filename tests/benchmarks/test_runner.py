@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -73,8 +72,8 @@ def test_the_driver_takes_less_than_ten_milliseconds_for_a_cell(
     node = Node(name="questions", stage="questions", models={}, metrics={})
     with session.ray_session(cluster), runner.progress_log() as progress:
         runner.quieten()
-        context: Any = SimpleNamespace(store=Store(Place("/b", StorageConfig())))
-        terms: Any = RunTerms(context=context, surroundings=None, progress=progress, max_attempts=1)
+        store = Store(Place("/b", StorageConfig()))
+        terms: Any = RunTerms(store=store, contexts={}, surroundings=None, progress=progress, max_attempts=1)
         seconds = {}
         for count in (10, CELLS):  # the first time actors are started and modules imported
             running = runner.Runner([node], terms, cluster, lambda progress: None)

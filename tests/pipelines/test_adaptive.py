@@ -16,13 +16,12 @@ from plumbline.jobs.sweep import main
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.judging.decided_pairs import SeenPrompts
 from plumbline.pipelines.cells.cells import Outcome
-from plumbline.pipelines.plans.plan import Plan
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.rewards.scored_images import gather_scores
 from plumbline.pipelines.running.events import ShardFinished, ShardStarted, Watch
 from plumbline.pipelines.running.executor import Executor
-from plumbline.pipelines.running.stages import StageContext
+from plumbline.pipelines.running.workload import Workload
 from plumbline.pipelines.sources import adaptive_rounds
 from plumbline.pipelines.sweeps.adaptive import run_adaptive
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
@@ -70,10 +69,10 @@ class TwoSecondsARound:
     def __init__(self, executor: Executor) -> None:
         self.executor = executor
 
-    def compute(self, plan: Plan, context: StageContext, watch: Watch) -> dict[str, Outcome]:
+    def compute(self, workload: Workload, watch: Watch) -> dict[str, Outcome]:
         watch(ShardStarted("similarities:clip", at=1.0))
         watch(ShardFinished("similarities:clip", 0, 0, 0, at=3.0))
-        return self.executor.compute(plan, context, lambda event: None)
+        return self.executor.compute(workload, lambda event: None)
 
 
 class Stopped(NamedTuple):

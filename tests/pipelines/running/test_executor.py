@@ -43,17 +43,17 @@ def test_a_small_plan_is_computed_here_unless_ray_is_named_or_a_gpu_is_wanted(
     changes: dict[str, Any], chosen: type, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ray.is_initialized", lambda: False)
-    assert isinstance(choose_executor(replace(AUTO, **changes), plan), chosen)
+    assert isinstance(choose_executor(replace(AUTO, **changes), plan.nodes), chosen)
 
 
 def test_a_ray_of_the_environment_is_named_too_and_a_large_plan_is_not_small(
     plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ray.is_initialized", lambda: False)
-    large = replace(plan, nodes=tuple(item._replace(model_calls=SMALL_CALLS) for item in plan.nodes))
+    large = [item._replace(model_calls=SMALL_CALLS) for item in plan.nodes]
     assert isinstance(choose_executor(AUTO, large), OnRay)
     monkeypatch.setenv("RAY_ADDRESS", "head:6379")
-    assert isinstance(choose_executor(AUTO, plan), OnRay)
+    assert isinstance(choose_executor(AUTO, plan.nodes), OnRay)
 
 
 def test_totals_add_up_rounds_and_leave_out_the_time_between_them() -> None:

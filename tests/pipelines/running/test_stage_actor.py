@@ -24,7 +24,7 @@ from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.running import actor as actor_module
 from plumbline.pipelines.running.actor import CALLS_PER_ACTOR, RunTerms, StageActor
 from plumbline.pipelines.running.events import Totals
-from plumbline.pipelines.running.outcomes import CallReporter, shard_name
+from plumbline.pipelines.running.outcomes import CallReporter, ShardName, shard_name
 from plumbline.pipelines.running.progress import ProgressLog
 from plumbline.pipelines.running.stages import StageContext
 from plumbline.pipelines.running.surroundings import Surroundings
@@ -33,6 +33,7 @@ from tests.bench_of import compute, plan_bench, write_benchmark
 from tests.commands import store_at
 
 PATIENCE = 20
+FIRST = ShardName("bench", "bench", "first")
 NOWHERE = Uris(roots=(), storage=StorageConfig(), max_bytes=0)
 
 
@@ -42,7 +43,7 @@ class OverlappingStage:
     side_by_side = False
     rows_alone = False
 
-    def __init__(self, node: Node, context: StageContext, decoders: int) -> None:
+    def __init__(self) -> None:
         self.prepared = threading.Barrier(2)
         self.computing = 0
         self.most_computing = 0
@@ -66,13 +67,13 @@ class OverlappingStage:
 def actor(ray_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StageActor]:
     import ray
 
-    monkeypatch.setattr(actor_module, "NodeStage", OverlappingStage)
+    monkeypatch.setattr(actor_module, "node_stages", lambda *given, **options: {"bench": OverlappingStage()})
     progress = ray.remote(ProgressLog).options(num_cpus=0).remote()
     store = store_at(tmp_path)
     given = Surroundings(variables={}, landmarks=())
-    context = StageContext(store=store, limits=ImageLimits(), clips=Clips(), uris=NOWHERE, prompt_shards=())
+    context = StageContext(store=store, metrics=(), limits=ImageLimits(), clips=Clips(), uris=NOWHERE, prompt_shards=())
     node = Node(name="questions", stage="questions", models={}, metrics={})
-    terms = RunTerms(context=context, surroundings=given, progress=progress, max_attempts=4)
+    terms = RunTerms(store=store, contexts={"bench": context}, surroundings=given, progress=progress, max_attempts=4)
     yield StageActor(node, PoolConfig(), terms)
     ray.kill(progress)
 
@@ -84,7 +85,9 @@ def batch(name: str) -> dict[str, Any]:
     cell = Cell(
         node="questions", stage="questions", metric="vqascore", key=name, path=f"questions/{name}.parquet", inputs={}
     )
-    return {"work": np.array([Work(shard=shard, cells=(cell,), outcomes={}).to_json()], dtype=object)}
+    return {
+        "work": np.array([Work(shard=shard, cells=(cell,), outcomes={}, benchmark="bench").to_json()], dtype=object)
+    }
 
 
 def test_the_next_shard_is_prepared_while_this_one_is_computed(actor: StageActor) -> None:
@@ -95,7 +98,7 @@ def test_the_next_shard_is_prepared_while_this_one_is_computed(actor: StageActor
     def call(name: str) -> None:
         done = Work.from_json(actor(batch(name))["work"][0], StorageConfig())
         (outcome,) = done.outcomes.values()
-        states[shard_name(done)] = outcome.state
+        states[shard_name(done).name] = outcome.state
 
     calls = [threading.Thread(target=call, args=(name,)) for name in ("first", "second")]
     assert len(calls) == CALLS_PER_ACTOR
@@ -103,8 +106,9 @@ def test_the_next_shard_is_prepared_while_this_one_is_computed(actor: StageActor
         thread.start()
     for thread in calls:
         thread.join(2 * PATIENCE)
-    assert states == {"bench/first": "committed", "bench/second": "committed"}
-    assert isinstance(actor.stage, OverlappingStage) and actor.stage.most_computing == 1
+    assert states == {"first": "committed", "second": "committed"}
+    stage: Any = actor.stages["bench"]
+    assert stage.most_computing == 1
     events = ray.get(actor.progress.take_news.remote()).events
     assert Totals(events).nodes["questions"].calls == 4
     assert not ray.get(actor.progress.take_news.remote()).events, "each is handed out once"
@@ -121,7 +125,7 @@ def test_a_cell_that_cannot_be_saved_fails_alone(actor: StageActor, monkeypatch:
         return save(self, cell, table, **provenance)
 
     monkeypatch.setattr(Store, "save", refusing)
-    monkeypatch.setattr(actor.stage, "prepare", lambda work, cells: "alone")
+    monkeypatch.setattr(actor.stages["bench"], "prepare", lambda work, cells: "alone")
     both = replace(work, cells=(*work.cells, second))
     done = Work.from_json(actor({"work": np.array([both.to_json()], dtype=object)})["work"][0], StorageConfig())
     assert {path: outcome.state for path, outcome in done.outcomes.items()} == {
@@ -156,8 +160,8 @@ def begin(actor: StageActor, *machines: str, row: int | None = None) -> None:
 
     for machine in machines:
         begun = actor.machine if machine == "here" else machine
-        ray.get(actor.progress.started.remote("questions", "bench/first", begun))
-    ray.get(actor.progress.started_row.remote("questions", "bench/first", row))
+        ray.get(actor.progress.started.remote("questions", FIRST, begun))
+    ray.get(actor.progress.started_row.remote("questions", FIRST, row))
 
 
 def computed(actor: StageActor) -> list[str]:
@@ -183,16 +187,16 @@ def computed(actor: StageActor) -> list[str]:
 def test_the_first_death_repeats_a_shard_the_second_goes_row_by_row_and_a_lost_machine_is_no_death(
     machines: list[str], row: int | None, how: list[str], actor: StageActor
 ) -> None:
-    actor.stage = RowStage()  # type: ignore[assignment]
+    actor.stages = {"bench": RowStage()}  # type: ignore[dict-item]
     begin(actor, *machines, row=row)
     assert computed(actor) == how
 
 
 def test_a_repeated_shard_whose_cells_are_committed_is_not_computed_again(actor: StageActor) -> None:
-    actor.stage = RowStage()  # type: ignore[assignment]
+    actor.stages = {"bench": RowStage()}  # type: ignore[dict-item]
     assert computed(actor) == ["whole"]
     begin(actor, "lost")
-    actor.stage = None  # type: ignore[assignment]
+    actor.stages = {}
     done = Work.from_json(actor(batch("first"))["work"][0], StorageConfig())
     assert [(outcome.state, outcome.rows) for outcome in done.outcomes.values()] == [("committed", 1)]
 
@@ -204,7 +208,7 @@ def test_a_repeated_shard_is_computed_where_the_store_does_not_tell_what_stands(
         raise ConfigError(f"{path}: the store does not answer")
 
     monkeypatch.setattr(Store, "exists", unanswered)
-    monkeypatch.setattr(actor.stage, "prepare", lambda work, cells: "alone")
+    monkeypatch.setattr(actor.stages["bench"], "prepare", lambda work, cells: "alone")
     actor.terms = replace(actor.terms, repeated=True)
     done = Work.from_json(actor(batch("again"))["work"][0], StorageConfig())
     assert [outcome.state for outcome in done.outcomes.values()] == ["committed"]

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from plumbline.operators.errors import RowError
-from plumbline.pipelines.running.stages import NodeStage
+from plumbline.pipelines.running.stages import NodeStage, load_models
 from plumbline.pipelines.sweeps.computing import stage_context
 from tests.bench_of import plan_bench, write_benchmark
 
@@ -15,7 +15,7 @@ def test_images_are_shown_to_a_dual_encoder_by_the_rule_of_every_metric_that_sha
     (node,) = [item.node for item in planned.plan.nodes if item.node.stage == "similarities"]
     (work,) = planned.plan.work(planned.plan.images)
     cells = [cell for cell in work.cells if cell.node == node.name]
-    stage = NodeStage(node, stage_context(planned))
+    stage = NodeStage(node, stage_context(planned), load_models(node))
     tables = stage.compute(stage.prepare(work, cells))
     assert set(tables) == {"clipscore", "original"}
     for table in tables.values():
@@ -29,7 +29,7 @@ def test_prompts_can_be_asked_about_one_by_one_and_one_that_kills_its_worker_lef
     (node,) = [item.node for item in planned.plan.nodes if item.node.stage == "questions"]
     (work,) = planned.plan.work(planned.plan.prompts)
     cells = [cell for cell in work.cells if cell.node == node.name]
-    stage = NodeStage(node, stage_context(planned))
+    stage = NodeStage(node, stage_context(planned), load_models(node))
     whole = stage.compute(stage.prepare(work, cells))["gecko"].to_pylist()
     refusal = RowError("killed_worker", "it died", retryable=True)
     alone = [
