@@ -51,7 +51,7 @@ def s3_server() -> Iterator[S3Server]:
 @pytest.fixture
 def bucket(s3_server: S3Server, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A bucket of the test's own, reachable by the standard AWS variables, which are forgotten after it."""
-    from plumbline.pipelines.base.storage import _s3
+    from plumbline.pipelines.base.filesystems import open_filesystem
 
     for name, value in s3_server.environment().items():
         monkeypatch.setenv(name, value)
@@ -59,7 +59,7 @@ def bucket(s3_server: S3Server, request: pytest.FixtureRequest, monkeypatch: pyt
     name = f"b-{readable}-{hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:8]}"
     s3_server.filesystem().mkdir(name)
     yield f"s3://{name}"
-    _s3.cache_clear()
+    open_filesystem.cache_clear()
 
 
 @pytest.fixture(params=["folder", "s3"])

@@ -25,7 +25,6 @@ from plumbline.pipelines.base.storage import (
     first_line,
     is_storage_error,
     readable_errors,
-    session_remedy,
     write_errors,
 )
 from plumbline.pipelines.cells.cells import Cell, Outcome
@@ -364,7 +363,7 @@ def _content(place: Place) -> bytes:
     except Exception as error:
         if not is_storage_error(error):
             raise
-        renew = f"{remedy} and " if (remedy := session_remedy(error)) else ""
+        renew = f"{remedy} and " if (remedy := place.filesystem.renewal(error)) else ""
         raise StoreError(f"{place}: the cell cannot be read ({first_line(error)}); {renew}run again") from error
 
 

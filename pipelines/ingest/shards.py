@@ -1,9 +1,7 @@
 """Shards on their way into an output: drafted a row group at a time, and each committed whole once it has a place."""
 
 import json
-import os
 import struct
-import tempfile
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -20,8 +18,6 @@ from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.ingest_output import Footer, read_footer
 from plumbline.pipelines.ingest.input_rows import SOURCE, Candidate
 from plumbline.pipelines.sources.sources import INGESTED
-
-UPLOAD_BYTES = 16 * 2**20
 
 
 class ShardRecord(NamedTuple):
@@ -200,40 +196,13 @@ def _in_place(value: bytes) -> pa.Array:
 
 
 def _draft_file(output: Place, generator: str) -> Path:
-    """Where a shard is drafted: beside its place on a local disk, so that it can be linked there."""
-    if not output.is_local:
-        descriptor, name = tempfile.mkstemp(prefix="plumbline-ingest-", suffix=".parquet")
-        os.close(descriptor)
-        return Path(name)
-    folder = Path((output / generator).path)
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder / f".draft.parquet.{uuid.uuid4().hex}"
+    """Where a shard is drafted."""
+    return (output / generator / "draft").draft_folder() / f".draft.parquet.{uuid.uuid4().hex}"
 
 
 def commit_file(draft: Path, place: Place, *, replace: bool) -> bool:
     """Puts a local file in its place whole, and removes it; False where another was first."""
     try:
-        if not place.is_local:
-            return _upload(draft, place, replace=replace)
-        with draft.open("rb") as file:
-            os.fsync(file.fileno())  # what is committed outlives a machine that stops
-        if replace:
-            draft.replace(place.path)
-        else:
-            os.link(draft, place.path)
-    except FileExistsError:
-        return False
+        return place.put(draft, replace=replace)
     finally:
         draft.unlink(missing_ok=True)
-    return True
-
-
-def _upload(draft: Path, place: Place, *, replace: bool) -> bool:
-    mode = "overwrite" if replace else "create"
-    try:
-        place.fs.put_file(str(draft), place.path, mode=mode, chunksize=UPLOAD_BYTES, max_concurrency=2)
-    except OSError:
-        if replace or not place.exists():  # SeaweedFS answers a lost race with errno 22
-            raise
-        return False
-    return True

@@ -11,7 +11,7 @@ import pytest
 from s3fs import S3FileSystem  # type: ignore[import-untyped]
 
 from plumbline.jobs import sweep
-from plumbline.pipelines.base.storage import _s3
+from plumbline.pipelines.base.filesystems import open_filesystem
 from plumbline.pipelines.ingest import drafting
 from plumbline.pipelines.ingest.ingest import ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
@@ -42,10 +42,10 @@ def proxy(s3_server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> 
     proxy = FaultProxy(s3_server, seed=0, share=0.0)
     with faulty(proxy) as endpoint:
         monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
-        _s3.cache_clear()
+        open_filesystem.cache_clear()
         yield proxy
     S3FileSystem.clear_instance_cache()  # whose clients call the proxy
-    _s3.cache_clear()
+    open_filesystem.cache_clear()
 
 
 def test_a_cell_is_written_by_one_request_and_a_night_without_news_asks_for_none(

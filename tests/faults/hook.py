@@ -38,9 +38,9 @@ def install() -> None:
 
     import plumbline.operators.image_decoding as module
     from plumbline.operators.stages.similarities import SimilaritiesStage
-    from plumbline.pipelines.base import storage
+    from plumbline.pipelines.base.filesystems import disk
 
-    storage.write_new = scarce(storage.write_new)
+    disk.write_new = scarce(disk.write_new)
     SimilaritiesStage.measure = hanging(SimilaritiesStage.measure)
     decode = module.decode_bytes
 

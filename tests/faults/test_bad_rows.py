@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 from plumbline.operators.errors import REMEDIES, ConfigError
-from plumbline.pipelines.base import storage
+from plumbline.pipelines.base.filesystems import open_filesystem
 from tests.bench_of import images, plan_bench, prompts, words_of, write_benchmark, write_rows
 from tests.commands import newest, run
 from tests.operators.broken_images import ARITHMETIC, BMPS, in_three_scans, tiff_of_kind, without_intervals
@@ -321,7 +321,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server) -> Swee
         for name, value in {**s3_server.environment(), "AWS_SECRET_ACCESS_KEY": "wrong"}.items():
             environment.setenv(name, value)
         ended = run("sweep", *words_of(folder, folder / "store", *options, "shard_rows=32"))
-    storage._s3.cache_clear()
+    open_filesystem.cache_clear()
     made = newest(folder / "store")
     scores, errors = (pq.read_table(made / f"{name}.parquet").to_pylist() for name in ("scores", "errors"))
     return Sweep(scores, errors, ended.out, ended.code, folder)

@@ -9,7 +9,6 @@ from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOr
 from pyiceberg.table import Table
 
 from plumbline.operators.errors import ConfigError
-from plumbline.pipelines.base.storage import s3_settings
 from plumbline.pipelines.exports.score_table import PART_COLUMNS, StoredPart, Target, count_parts, export_errors
 
 NAMESPACE = "plumbline"
@@ -120,5 +119,7 @@ def _open_catalog(target: Target) -> Catalog:
 
 
 def _s3_properties(target: Target) -> Mapping[str, str]:
+    from plumbline.pipelines.base.filesystems.s3 import s3_settings  # takes a second, and only s3:// needs it
+
     settings = s3_settings(target.place.storage)
     return {f"s3.{theirs}": settings[name] for name, theirs in S3_PROPERTIES.items() if name in settings}

@@ -6,7 +6,6 @@ import lance
 import pyarrow as pa
 
 from plumbline.operators.errors import ConfigError
-from plumbline.pipelines.base.storage import s3_settings
 from plumbline.pipelines.exports.exported_rows import KEY
 from plumbline.pipelines.exports.score_table import PART_COLUMNS, StoredPart, Target, count_parts, export_errors
 
@@ -76,6 +75,8 @@ def open_table(target: Target, schema: pa.Schema) -> LanceTable:
 
 
 def _s3_options(target: Target) -> Mapping[str, str]:
+    from plumbline.pipelines.base.filesystems.s3 import s3_settings  # takes a second, and only s3:// needs it
+
     settings = s3_settings(target.place.storage)
     options = {theirs: settings[name] for name, theirs in S3_OPTIONS.items() if name in settings}
     return {**options, "allow_http": str(settings.get("endpoint_url", "").startswith("http://")).lower()}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from plumbline.operators import rows, schemas
 from plumbline.operators.errors import ConfigError
-from plumbline.pipelines.base import storage
+from plumbline.pipelines.base.filesystems import disk, open_filesystem, s3
 from plumbline.pipelines.base.storage import StorageConfig, WriteError
 from plumbline.pipelines.cells.cells import Cell
 from plumbline.pipelines.cells.checksums import DamagedError
@@ -38,7 +38,7 @@ CELL = Cell(node="n", stage="scores", metric="m", key="k" * 64, path=f"{FOLDER}/
 
 def forget_connections() -> None:
     """Filesystems are kept for the life of a process, with the credentials they were made with."""
-    storage._s3.cache_clear()
+    open_filesystem.cache_clear()
     fsspec.get_filesystem_class("s3").clear_instance_cache()
 
 
@@ -81,7 +81,7 @@ def test_a_commit_whose_answer_is_lost_is_ours(fault: str, bucket: str, s3_serve
 def test_a_full_disk_is_named_with_the_remedy_and_nothing_half_written_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage, "write_new", scarce(storage.write_new))
+    monkeypatch.setattr(disk, "write_new", scarce(disk.write_new))
     store = store_at(tmp_path)
     (tmp_path / ROOM).write_text("0")
     with pytest.raises(WriteError, match=r"0-kkkkkkkk\.parquet: cannot be written .*the disk is full: free some space"):
@@ -193,7 +193,7 @@ def test_s3_refusals_name_the_remedy(s3_server: S3Server, monkeypatch: pytest.Mo
     assert "wrong" not in str(refusal.value) and "wrong" not in repr(wrong)
     with pytest.raises(ConfigError, match=r"no-such-bucket/x: not found"):
         store_at("s3://no-such-bucket/x").check()
-    monkeypatch.setattr(storage, "S3_RETRIES", 1)
+    monkeypatch.setattr(s3, "RETRIES", 1)
     nobody = StorageConfig(endpoint_url="http://127.0.0.1:9", key="a", secret="b")
     with pytest.raises(ConfigError, match=r"cannot be reached.*check AWS_ENDPOINT_URL or storage\.endpoint_url"):
         Store(nobody.locate("s3://anywhere/x")).check()

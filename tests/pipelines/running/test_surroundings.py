@@ -42,17 +42,17 @@ def test_a_machine_that_cannot_reach_s3_is_told_so(monkeypatch: pytest.MonkeyPat
         def info(self, path: str) -> dict[str, Any]:
             raise EndpointConnectionError(endpoint_url="http://s3.example")
 
-    monkeypatch.setattr("plumbline.pipelines.base.storage._s3", lambda storage: Unreachable())
+    monkeypatch.setattr("plumbline.pipelines.base.filesystems.s3._client", lambda settings: Unreachable())
     told = r"cannot look at the store s3://bucket \(file s3://bucket/mark: cannot be reached \(.*s3\.example"
     with pytest.raises(RunnerError, match=told) as refusal:
-        enter(Landmark("store s3://bucket", Place("s3://bucket/mark", STORAGE), 1, "1"))
+        enter(Landmark("store s3://bucket", Place("s3://bucket/mark", StorageConfig(region="unreached")), 1, "1"))
     assert "as the driver does" not in str(refusal.value)
 
 
 def test_a_machine_without_credentials_is_told_of_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("plumbline.pipelines.base.storage._no_credentials", lambda: True)
+    monkeypatch.setattr("plumbline.pipelines.base.filesystems.s3._no_credentials", lambda: True)
     other = StorageConfig(region="of-this-test")
     mark = Landmark("store s3://bucket", Place("s3://bucket/mark", other), 1, "1")
     with pytest.raises(RunnerError, match=r"cannot look at the store s3://bucket \(s3://: no credentials found; set"):

@@ -1,0 +1,116 @@
+"""Files on a disk: a finished file is linked to its name, so that readers never see a part."""
+
+import os
+import stat
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from fsspec.implementations.local import LocalFileSystem
+
+from plumbline.pipelines.base.filesystems.filesystem import Entry, Writable, entry_of
+
+LOCAL = LocalFileSystem()
+
+
+class Disk(Writable):
+    """Files on a disk; links are followed."""
+
+    check = rights = "the path and the rights to it"
+
+    def __init__(self) -> None:
+        super().__init__("", LOCAL)
+
+    def list(self, path: str) -> dict[str, Entry]:
+        """As of any filesystem; a link counts as its target."""
+        return {
+            str(item["name"]).rpartition("/")[2]: entry_at(item["name"]) if item.get("islink") else entry_of(item)
+            for item in self.fs.ls(path, detail=True)
+        }
+
+    def _below(self, path: str) -> Iterator[tuple[str, Entry]]:
+        """Links are followed, and a folder is read once however many links lead to it."""
+        if not self.fs.isdir(path):
+            return
+        seen: set[str] = set()
+        for folder, folders, files in os.walk(path, onerror=_raise, followlinks=True):
+            if (real := os.path.realpath(folder)) in seen:
+                folders.clear()
+                continue
+            seen.add(real)
+            for name in files:
+                file = f"{folder}/{name}"
+                yield file.removeprefix(path).lstrip("/"), entry_at(file)
+
+    def create(self, path: str, data: bytes) -> bool:
+        with _written_beside(Path(path), data) as draft:
+            return self._link(draft, path)
+
+    def heeds_conditions(self, path: str, data: bytes) -> bool:
+        self.create(path, data)
+        return True
+
+    def write(self, path: str, data: bytes) -> None:
+        with _written_beside(Path(path), data) as draft:
+            draft.replace(path)
+
+    def draft_folder(self, path: str) -> Path:
+        folder = Path(path).parent
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def put(self, draft: Path, path: str, *, replace: bool) -> bool:
+        with draft.open("rb") as file:
+            os.fsync(file.fileno())  # what is committed outlives a machine that stops
+        if not replace:
+            return self._link(draft, path)
+        draft.replace(path)
+        return True
+
+    def copy(self, source: str, target: str) -> None:
+        Path(target).parent.mkdir(parents=True, exist_ok=True)
+        self._link(Path(source), target)
+
+    def remove_all(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            Path(path).unlink(missing_ok=True)
+
+    @staticmethod
+    def _link(source: Path, target: str) -> bool:
+        with suppress(FileExistsError):
+            os.link(source, target)
+            return True
+        return False
+
+
+@contextmanager
+def _written_beside(path: Path, data: bytes) -> Iterator[Path]:
+    """A finished file in the folder of `path`, which is gone afterwards, however writing it ended."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        write_new(draft, data)
+        yield draft
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def write_new(path: Path, data: bytes) -> None:
+    """Writes a file that was not there."""
+    with path.open("xb") as file:
+        file.write(data)
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def entry_at(path: str) -> Entry:
+    """A local file's entry; a link that leads nowhere is neither file nor folder."""
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return Entry("other", 0, "0.0", 0.0)
+    entry_type = "file" if stat.S_ISREG(found.st_mode) else "directory" if stat.S_ISDIR(found.st_mode) else "other"
+    return Entry(entry_type, found.st_size, str(found.st_mtime), found.st_mtime)

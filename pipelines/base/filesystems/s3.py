@@ -1,0 +1,159 @@
+"""S3, as AWS and other servers speak it: its client, with credentials that are renewed, and its errors."""
+
+import os
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from random import random
+from typing import Any, cast
+
+import fsspec
+from aiobotocore.session import AioSession
+from botocore.exceptions import BotoCoreError, FlexibleChecksumError
+from botocore.session import Session
+from botocore.utils import parse_timestamp
+from s3fs.core import set_custom_error_handler  # type: ignore[import-untyped]
+
+from plumbline.operators.errors import ConfigError, without_secrets
+from plumbline.pipelines.base.credentials import renewing_session
+from plumbline.pipelines.base.filesystems.filesystem import RENEW, Entry, Settings
+from plumbline.pipelines.base.filesystems.objects import ObjectStore
+
+CREDENTIALS = (
+    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE), or storage.key and storage.secret, "
+    "or storage.anon=true for a public bucket"
+)
+SETTINGS = "correct AWS_ENDPOINT_URL (http://HOST:PORT), AWS_REGION and AWS_PROFILE, or storage.*"
+CHECK = "AWS_ENDPOINT_URL or storage.endpoint_url, and the network"
+MAYBE_RENEW = f"where the credentials are those of a session it may have expired: {RENEW}; or check {CHECK}"
+"""A HEAD is answered by a status alone, and S3 answers 400 both to an expired session and to a malformed call."""
+ENDED_SESSION = ("ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired")
+"""Error codes of S3 for credentials that have expired."""
+RETRIES = 5
+"""Retries of a call by botocore, with pauses that double; s3fs repeats them all five times for errors that may pass."""
+PASSING_STATUS = (429, 500, 502, 503, 504)
+"""Statuses of an S3 server that is busy or broken; the call itself may be right."""
+TOO_MANY_REQUESTS = 429
+DELETE_BATCH = 1000
+"""Objects that S3 deletes with one call."""
+
+
+class S3(ObjectStore):
+    """S3 by s3fs. Its client is made ready without a call to the server."""
+
+    check = CHECK
+
+    def __init__(self, settings: Settings) -> None:
+        """Raises ConfigError for settings that the client refuses."""
+        try:
+            super().__init__("s3://", _client(settings))
+        except (BotoCoreError, ValueError) as error:
+            raise ConfigError(f"s3://: {without_secrets(str(error).splitlines()[0])}; {SETTINGS}") from error
+
+    def read(self, path: str, most: int | None) -> bytes:
+        """Whole objects come with one call; s3fs would ask for the size first."""
+        return super().read(path, most) if most is not None else bytes(self.fs.cat_file(path, max_concurrency=1))
+
+    def _below(self, path: str) -> Iterator[tuple[str, Entry]]:
+        bucket, key, _ = self.fs.split_path(path)
+        prefix, further = f"{key}/" if key else "", dict[str, str]()
+        while True:
+            page = self.fs.call_s3("list_objects_v2", Bucket=bucket, Prefix=prefix, **further)
+            for found in page.get("Contents", ()):
+                if not found["Key"].endswith("/"):  # by which S3 consoles mark folders
+                    etag, written = found["ETag"].strip('"'), found["LastModified"].timestamp()
+                    yield found["Key"].removeprefix(prefix), Entry("file", found["Size"], etag, written)
+            if not page.get("IsTruncated"):
+                return
+            further = {"ContinuationToken": page["NextContinuationToken"]}
+
+    def remove_all(self, paths: Sequence[str]) -> None:
+        """A thousand with one call; fsspec's own `rm` would read a `*` or a `[` in a name as a pattern."""
+        for first in range(0, len(paths), DELETE_BATCH):
+            buckets, keys, _ = zip(*map(self.fs.split_path, paths[first : first + DELETE_BATCH]), strict=True)
+            objects = [{"Key": key} for key in keys]
+            reply = self.fs.call_s3("delete_objects", Bucket=buckets[0], Delete={"Objects": objects, "Quiet": True})
+            for refused in reply.get("Errors", ()):
+                raise PermissionError(f"{refused['Key']}: {refused.get('Message') or refused.get('Code')}")
+
+    def renewal(self, error: Exception) -> str | None:
+        for source in (error, error.__cause__, error.__context__):
+            code = (getattr(source, "response", None) or {}).get("Error", {}).get("Code")
+            if code in ENDED_SESSION:
+                return RENEW
+            if code == "400":
+                return MAYBE_RENEW
+        return None
+
+
+def _client(settings: Settings) -> fsspec.AbstractFileSystem:
+    named = settings.anon or settings.key is not None
+    if not named and _no_credentials():
+        raise ConfigError(f"s3://: no credentials found; {CREDENTIALS}")
+    set_custom_error_handler(_may_pass)
+    session = AioSession() if named else renewing_session()
+    session.register("needs-retry.s3", _pause_where_busy)
+    session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_parse_time)
+    client = fsspec.filesystem(
+        "s3",
+        session=session,
+        anon=settings.anon,
+        key=settings.key,
+        secret=settings.secret,
+        endpoint_url=settings.endpoint_url,
+        client_kwargs={"region_name": settings.region} if settings.region else {},
+        config_kwargs={"connect_timeout": 5, "retries": {"max_attempts": RETRIES, "mode": "standard"}},
+        use_listings_cache=False,
+    )
+    client.connect()
+    return client
+
+
+def _parse_time(value: Any) -> datetime:
+    """A time in an answer of S3. Botocore's own parser tries several forms, which takes four fifths of a listing."""
+    try:
+        return datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        return cast(datetime, parse_timestamp(value))
+
+
+def _no_credentials() -> bool:
+    return Session().get_credentials() is None
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether a refusal of the S3 server is its own fault, or one of two conditional PUTs that met (409), or its answer
+    came garbled.
+    """
+    response = getattr(error, "response", None) or {}
+    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    conflict = response.get("Error", {}).get("Code") == "ConditionalRequestConflict"
+    return status in PASSING_STATUS or conflict or isinstance(error, FlexibleChecksumError)
+
+
+def _pause_where_busy(response: tuple[Any, Any] | None, attempts: int, **_: Any) -> float | None:
+    """Botocore's event after each try: the seconds to wait for the next one, or None where others decide.
+
+    Botocore knows this answer by some of the names that servers give it, and of a HEAD, which has no name, not at all.
+    """
+    if response is None or response[0].status_code != TOO_MANY_REQUESTS or attempts > RETRIES:
+        return None
+    return random() * 2.0 ** (attempts - 1)
+
+
+def s3_settings(settings: Settings) -> dict[str, str]:
+    """What other libraries' S3 clients are to be given: endpoint_url, region, key, secret and token, where known.
+
+    What is not set comes from where the AWS tools look: variables, profiles, the machine's role.
+    """
+    session = Session()
+    found = session.get_credentials() if settings.key is None else None
+    frozen = found.get_frozen_credentials() if found is not None else None
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    given = {
+        "endpoint_url": settings.endpoint_url or endpoint,
+        "region": settings.region or session.get_config_variable("region"),
+        "key": frozen.access_key if frozen is not None else settings.key,
+        "secret": frozen.secret_key if frozen is not None else settings.secret,
+        "token": frozen.token if frozen is not None else None,
+    }
+    return {name: value for name, value in given.items() if value}
