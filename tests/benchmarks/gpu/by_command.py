@@ -1,4 +1,4 @@
-"""python -m tests.benchmarks.gpu.by_command MODEL FOLDER [--images N] [OVERRIDE ...]: a sweep as users start it, on Ray.
+"""python -m tests.benchmarks.gpu.by_command MODEL FOLDER [--images N] [OVERRIDE ...]: a sweep by the command, on Ray.
 
 A checkpoint of random weights is written, in full size where there is a CUDA device, then so many photographs of 1024 x
 1024 pixels as PNG in Parquet, and then python -m jobs.sweep scores them by VQAScore with `cluster=gpu1`, or without a
@@ -59,7 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         run = json.loads(manifest.read_text())
         seconds, rows = run["seconds"][NODE], run["counts"]["rows"] - run["counts"]["rows_null"]
         times = {name: round(run[name][NODE] / seconds, 2) for name in ("worked", "waited")}
-        print(json.dumps({"model": told.model, "images_a_second": round(rows / seconds, 2), "seconds": seconds, **times}))
+        print(
+            json.dumps({"model": told.model, "images_a_second": round(rows / seconds, 2), "seconds": seconds, **times})
+        )
     return code
 
 

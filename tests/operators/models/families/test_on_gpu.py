@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from plumbline.operators.models.calls import Call
-from plumbline.operators.models.families import FAMILIES, florence2, got_ocr2, model_config
+from plumbline.operators.models.families import florence2, got_ocr2, model_config
 from plumbline.operators.models.loading import load
 from plumbline.operators.models.resolution import resolve_model
 from tests.operators.models.alike import PICTURES, Answer, asked
