@@ -35,9 +35,9 @@ def choose_cut(benchmark: BenchmarkConfig, storage: StorageConfig) -> Cut:
 def _expected_rows(files: Sequence[ListedFile]) -> int:
     """About how many rows files have that are like the largest of them."""
     largest = max(files, key=lambda file: file.size, default=None)
+    if largest is None:
+        return 0
     try:
-        return (
-            0 if largest is None else read_footer(largest).num_rows * sum(file.size for file in files) // largest.size
-        )
+        return read_footer(largest).num_rows * sum(file.size for file in files) // largest.size
     except SourceError:
         return 0
