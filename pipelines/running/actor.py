@@ -179,7 +179,7 @@ class StageActor:
         Where it killed its worker twice a window is one row, which is announced before it is touched.
         """
         came, name, stage = time.monotonic(), shard_name(work), self.stages[work.benchmark]
-        made, alone = MadeRows(cells, stage.context), history.deaths > 1 and stage.rows_alone
+        made, alone = MadeRows(cells, self.terms.contexts[work.benchmark]), history.deaths > 1 and stage.rows_alone
         with self.deadline():
             windows = stage.windows(work, cells, 1 if alone else WINDOW)
         for row, window in enumerate(windows):

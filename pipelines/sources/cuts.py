@@ -38,6 +38,7 @@ def _expected_rows(files: Sequence[ListedFile]) -> int:
     if largest is None:
         return 0
     try:
-        return read_footer(largest).num_rows * sum(file.size for file in files) // largest.size
+        rows: int = read_footer(largest).num_rows
     except SourceError:
         return 0
+    return rows * sum(file.size for file in files) // max(largest.size, 1)

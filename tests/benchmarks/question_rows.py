@@ -23,7 +23,7 @@ from tests.operators.stages.given import options, score
 
 QUESTIONS = (1, 10, 30)
 """Of a row."""
-WORDS = ("tea cup", "teapot", "table", "red", "blue", "small", "round", "wooden", "window", "cat", "dog", "two", "three")
+WORDS = ("tea cup", "teapot", "table", "red", "blue", "small", "round", "wooden", "window", "cat", "dog", "two")
 
 
 class MadeUpModel:

@@ -57,7 +57,10 @@ def test_a_shard_is_computed_in_windows_to_the_same_rows_by_every_stage_over_ima
     assert {node.stage for node in nodes} == {"answers", "similarities", "scores"}
     for node in nodes:
         cells = [cell for cell in work.cells if cell.node == node.name]
-        stage, made = NodeStage(node, stage_context(planned), load_models(node)), MadeRows(cells, stage_context(planned))
+        stage, made = (
+            NodeStage(node, stage_context(planned), load_models(node)),
+            MadeRows(cells, stage_context(planned)),
+        )
         for window in stage.windows(work, cells, 2):
             made.add(stage.compute(stage.prepare(window)))
         for cell in cells:
@@ -74,7 +77,10 @@ def test_the_rows_of_a_shard_that_was_at_work_for_long_are_not_made_again(tmp_pa
     (node,) = [item.node for item in planned.plan.nodes if item.node.stage == "similarities"]
     (work,) = planned.plan.work(planned.plan.images)
     (cell,) = [cell for cell in work.cells if cell.node == node.name]
-    stage, made = NodeStage(node, stage_context(planned), load_models(node)), MadeRows([cell], stage_context(planned), seconds=0)
+    stage, made = (
+        NodeStage(node, stage_context(planned), load_models(node)),
+        MadeRows([cell], stage_context(planned), seconds=0),
+    )
     for window in stage.windows(work, [cell], 2)[:2]:
         made.add(stage.compute(stage.prepare(window)))
         made.keep_safe()
