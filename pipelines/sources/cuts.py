@@ -9,8 +9,8 @@ from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.shards import Cut, ListedFile, read_footer
 from plumbline.pipelines.sources.sources import list_images
 
-LARGEST = Cut(rows=32_768, bytes=256 << 20)
-"""A score takes some 35 bytes, so that the scores of such a shard take 1 MB. A worker holds two shards' bytes."""
+LARGEST = Cut(rows=32_768, bytes=512 << 20)
+"""The scores of so many rows are about 1 MB. A worker holds the bytes of two shards or three."""
 FEWEST = 128
 """Shards that a benchmark is cut into at least, as long as they have the rows of a small one's (Cut)."""
 

@@ -1,7 +1,7 @@
 """What many small rows cost on S3 in shards of 256 rows, and in those that a sweep makes by itself: objects, requests,
 bytes and CPU, counted between a sweep and a real S3 server.
 
-python -m tests.benchmarks.shard_sizes [ROWS]
+python -m tests.benchmarks.shard_sizes [ROWS] [SHARD_ROWS]    # of the second sweep, where it is not to decide
 """
 
 import os
@@ -70,7 +70,7 @@ def swept(proxy: FaultProxy, bucket: str, name: str, word: str) -> str:
     )
 
 
-def main(count: int) -> None:
+def main(count: int, decided: str) -> None:
     with run_server() as server, faulty(proxy := FaultProxy(server, seed=0, share=0.0)) as endpoint:
         os.environ |= server.environment() | {"AWS_ENDPOINT_URL": endpoint}
         server.filesystem().mkdir("rows")
@@ -80,9 +80,10 @@ def main(count: int) -> None:
             fsspec.filesystem("s3", use_listings_cache=False).put(f"{folder}/", "s3://rows/bench/", recursive=True)
         print(f"{count:,} images of 64x64 pixels in row groups of {ROW_GROUP}, by {METRIC}\n")
         print(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|")
-        for name, word in (("before", "shard_rows=256"), ("now", "shard_rows=null")):
+        for name, word in (("before", "shard_rows=256"), ("now", f"shard_rows={decided}")):
             print(swept(proxy, "s3://rows", name, word), flush=True)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000)
+    given = sys.argv[1:]
+    main(int(given[0]) if given else 1_000_000, *(given[1:] or ["null"]))

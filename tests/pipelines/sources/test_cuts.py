@@ -47,7 +47,7 @@ def paths(planned: PlannedSweep) -> set[str]:
 def test_a_benchmark_that_grows_keeps_the_shards_of_its_first_sweep(folder: Path) -> None:
     first = plan(folder)
     assert sizes(first) == [300] * 128
-    assert (first.config.shard_rows, first.config.shard_bytes) == (300, 256 << 20), "as the manifest has them"
+    assert (first.config.shard_rows, first.config.shard_bytes) == (300, 512 << 20), "as the manifest has them"
     write_images(folder, "another")
     grown = plan(folder)
     assert sizes(grown) == [300] * 256
