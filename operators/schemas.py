@@ -218,6 +218,9 @@ ERRORS = pa.schema(
 
 `file` and `row` (counted from the file's first, 0) tell where the image stands; null where there is none."""
 
+FAILURES = pa.schema([*ERRORS, ("rows", pa.int64())])
+"""The first of the rows that failed in one way, as ERRORS has it, and how many they are (operators/failures.py)."""
+
 SUMMARY = pa.schema(
     [
         *texts("generator", "metric", "skill"),

@@ -3,16 +3,17 @@
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from plumbline.operators import rows, schemas
 from plumbline.operators.metrics.metric import direction
-from plumbline.operators.statistics.poisson_bootstrap import hash_ids, ratio_intervals, weighted_sums
+from plumbline.operators.statistics.poisson_bootstrap import hash_ids, ratio_intervals, weighted_sums_of_each
 
 OVERALL = "overall"
 PROMPTS_AT_ONCE = 4096
@@ -78,7 +79,7 @@ class Skills:
 
 
 @dataclass(slots=True)
-class _Sums:
+class Sums:
     """One generator's and metric's sums by skill, `overall` first; every one can be added to another's."""
 
     rows: Floats
@@ -91,16 +92,15 @@ class _Sums:
     counts: Floats = field(repr=False)
     """Weighted numbers of scores, by skill and resample."""
 
-    def merge(self, other: "_Sums") -> None:
+    def merge(self, other: "Sums") -> None:
         """Adds another's rows (means and squares as in Chan, Golub and LeVeque 1983)."""
         n = self.n + other.n
         apart = other.mean - self.mean
         share = np.divide(other.n, n, out=np.zeros_like(n), where=n > 0)
-        self.squares += other.squares + apart**2 * self.n * share
-        self.mean += apart * share
+        self.squares = self.squares + (other.squares + apart**2 * self.n * share)
+        self.mean = self.mean + apart * share
         self.rows, self.n = self.rows + other.rows, n
-        self.totals += other.totals
-        self.counts += other.counts
+        self.totals, self.counts = self.totals + other.totals, self.counts + other.counts
 
 
 class Tally:
@@ -112,56 +112,20 @@ class Tally:
 
     def __init__(self, skills: Skills) -> None:
         self.skills = skills
-        self.sums: dict[tuple[str, str], _Sums] = {}
+        self.sums: dict[tuple[str, str], Sums] = {}
 
     def add(self, scores: pa.Table) -> None:
         """Counts the rows of a table with generator, metric, prompt_id and score."""
-        frame = scores.select(["generator", "metric", "prompt_id", "score"]).to_pandas()
-        for (generator, metric), rows_of_both in frame.groupby(["generator", "metric"], sort=False, observed=True):
-            self._merge((str(generator), str(metric)), self._count(rows_of_both))
+        (counted,) = count_each([scores], self.skills)
+        self.merge(counted.sums)
 
-    def merge(self, other: "Tally") -> None:
+    def merge(self, sums: Mapping[tuple[str, str], Sums]) -> None:
         """Adds what another counted, of the same skills."""
-        for key, sums in other.sums.items():
-            self._merge(key, sums)
-
-    def _merge(self, key: tuple[str, str], sums: _Sums) -> None:
-        if key in self.sums:
-            self.sums[key].merge(sums)
-        else:
-            self.sums[key] = sums
-
-    def _count(self, frame: pd.DataFrame) -> _Sums:
-        """The sums of one generator's and metric's rows."""
-        prompts = frame["prompt_id"].astype(object).where(frame["prompt_id"].notna(), "")
-        codes, names = pd.factorize(prompts)
-        scores = frame["score"].to_numpy(np.float64)
-        scored = ~np.isnan(scores)
-        codes_scored, scores = codes[scored], scores[scored]
-        hashes = hash_ids(names)
-        member = self.skills.membership(hashes)
-
-        def per_prompt(of: NDArray[np.intp], values: Floats | None = None) -> Floats:
-            return np.bincount(of, weights=values, minlength=len(names)).astype(np.float64)
-
-        n, total = per_prompt(codes_scored), per_prompt(codes_scored, scores)
-        own_mean = _ratio(total, n)
-        own_squares = per_prompt(codes_scored, (scores - own_mean[codes_scored]) ** 2)
-        n_of_skill = member.T @ n
-        mean = _ratio(member.T @ total, n_of_skill)
-        apart = (own_mean[:, None] - mean[None, :]) ** 2 * n[:, None] + own_squares[:, None]
-        per_prompt_sums = np.stack([total, n], axis=1)
-        weighted = weighted_sums(
-            hashes, lambda part: (per_prompt_sums[part, :, None] * member[part, None, :]).reshape(-1, 2 * len(mean))
-        )
-        return _Sums(
-            rows=member.T @ per_prompt(codes),
-            n=n_of_skill,
-            mean=mean,
-            squares=(member * apart).sum(axis=0),
-            totals=weighted[: len(mean)],
-            counts=weighted[len(mean) :],
-        )
+        for key, of_key in sums.items():
+            if key in self.sums:
+                self.sums[key].merge(of_key)
+            else:
+                self.sums[key] = of_key
 
     def to_table(self) -> pa.Table:
         """The tally (schema TALLIES), without the skills that have no rows."""
@@ -186,7 +150,7 @@ class Tally:
                 stored = np.stack(frame[name].to_list())
                 columns[name] = np.zeros((len(place), *stored.shape[1:]))
                 columns[name][places] = stored
-            self._merge((str(generator), str(metric)), _Sums(**columns))
+            self.merge({(str(generator), str(metric)): Sums(**columns)})
 
     def summary(self) -> pa.Table:
         """The summary (schema SUMMARY), highest overall mean first within each metric; a skill without rows is left
@@ -198,7 +162,7 @@ class Tally:
         frame = pd.concat(frames, ignore_index=True)
         return best_first(pa.Table.from_pandas(frame, schema=schemas.SUMMARY, preserve_index=False))
 
-    def _frame(self, generator: str, metric: str, sums: _Sums) -> pd.DataFrame:
+    def _frame(self, generator: str, metric: str, sums: Sums) -> pd.DataFrame:
         low, high = ratio_intervals(sums.totals, sums.counts)
         with np.errstate(invalid="ignore", divide="ignore"):
             sem = np.where(sums.n > 1, np.sqrt(sums.squares / (sums.n - 1) / sums.n), np.nan)
@@ -215,6 +179,88 @@ class Tally:
             }
         )
         return frame[sums.rows > 0].assign(generator=generator, metric=metric)
+
+
+def count_each(tables: Sequence[pa.Table], skills: Skills) -> list[Tally]:
+    """A tally of each table with generator, metric, prompt_id and score; those of the same prompts share their weights,
+    which are most of the work.
+    """
+    tallies = [Tally(skills) for _ in tables]
+    alike: dict[bytes, list[tuple[Tally, tuple[str, str], _PromptSums]]] = {}
+    for table, tally in zip(tables, tallies, strict=True):
+        for key, of_key in _by_generator_and_metric(table):
+            counted = _PromptSums.of(of_key, skills)
+            alike.setdefault(counted.hashes.tobytes(), []).append((tally, key, counted))
+    for group in alike.values():
+        hashes = group[0][2].hashes
+        for (tally, key, counted), weighted in zip(
+            group, weighted_sums_of_each(hashes, [counted.values for _, _, counted in group]), strict=True
+        ):
+            tally.merge({key: counted.sums(weighted)})
+    return tallies
+
+
+def _by_generator_and_metric(scores: pa.Table) -> Iterator[tuple[tuple[str, str], pa.Table]]:
+    """The rows of each generator and metric."""
+    keys = scores.select(["generator", "metric"]).group_by(["generator", "metric"], use_threads=False).aggregate([])
+    for generator, metric in zip(*(column.to_pylist() for column in keys.columns), strict=True):
+        of_both = scores
+        if len(keys) > 1:
+            of_both = scores.filter((pc.field("generator") == generator) & (pc.field("metric") == metric))
+        yield (generator, metric), of_both
+
+
+class _PromptSums(NamedTuple):
+    """One generator's and metric's scores, summed by prompt and by skill."""
+
+    hashes: NDArray[np.uint64]
+    """Of the prompts' ids."""
+    member: Floats
+    """Which prompts have which skills."""
+    each: Floats
+    """Of each prompt the sum and the number of its scores, (prompts, 2)."""
+    rows: Floats
+    n: Floats
+    mean: Floats
+    squares: Floats
+
+    @staticmethod
+    def of(scores: pa.Table, skills: Skills) -> "_PromptSums":
+        prompts = scores.column("prompt_id").fill_null("").combine_chunks().dictionary_encode()
+        codes = prompts.indices.to_numpy()
+        hashes = hash_ids(prompts.dictionary.to_numpy(zero_copy_only=False))
+        values = scores.column("score").to_numpy().astype(np.float64)
+        scored = ~np.isnan(values)
+        codes_scored, values = codes[scored], values[scored]
+        member = skills.membership(hashes)
+
+        def per_prompt(of: NDArray[np.int32], weights: Floats | None = None) -> Floats:
+            return np.bincount(of, weights=weights, minlength=len(hashes)).astype(np.float64)
+
+        n, total = per_prompt(codes_scored), per_prompt(codes_scored, values)
+        own_mean = _ratio(total, n)
+        own_squares = per_prompt(codes_scored, (values - own_mean[codes_scored]) ** 2)
+        n_of_skill = member.T @ n
+        mean = _ratio(member.T @ total, n_of_skill)
+        apart = (own_mean[:, None] - mean[None, :]) ** 2 * n[:, None] + own_squares[:, None]
+        return _PromptSums(
+            hashes=hashes,
+            member=member,
+            each=np.stack([total, n], axis=1),
+            rows=member.T @ per_prompt(codes),
+            n=n_of_skill,
+            mean=mean,
+            squares=(member * apart).sum(axis=0),
+        )
+
+    def values(self, part: slice) -> Floats:
+        """The sums and the numbers of some prompts by skill, (prompts, 2 x skills)."""
+        return (self.each[part, :, None] * self.member[part, None, :]).reshape(-1, 2 * len(self.mean))
+
+    def sums(self, weighted: Floats) -> Sums:
+        """With the weighted sums of the values in every resample, (2 x skills, resamples)."""
+        skills = len(self.mean)
+        return Sums(self.rows, self.n, self.mean, self.squares, weighted[:skills], weighted[skills:])
 
 
 def _ratio(total: Floats, n: Floats) -> Floats:

@@ -4,13 +4,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from rich.console import Console
 from rich.markup import escape
 
 from plumbline.jobs.display.console import EMPTY, say, show_table, show_tables, warn
 from plumbline.operators.errors import REMEDIES
+from plumbline.operators.failures import kinds_of_failure
 from plumbline.operators.models.calls import Usage
 from plumbline.operators.question_quality import QuestionQuality
 from plumbline.operators.summary import OVERALL
@@ -18,7 +17,7 @@ from plumbline.pipelines.cells.runs import read_manifest
 from plumbline.pipelines.plans.costs import Cost
 from plumbline.pipelines.sweeps.planning import PlannedSweep
 from plumbline.pipelines.sweeps.questions import WrittenQuestions
-from plumbline.pipelines.sweeps.results import Results, error_counts
+from plumbline.pipelines.sweeps.results import Results
 from plumbline.pipelines.sweeps.sweep import FinishedSweep
 
 
@@ -109,15 +108,16 @@ def show_failures(console: Console, results: Results) -> None:
     """
     if not results.n_null:
         return
-    counts = list(error_counts(results.errors))
+    kinds = sorted(kinds_of_failure(results.failures), key=lambda first: (-first["rows"], first["kind"]))
     rows = [
-        (kind, str(count), f"{count / results.rows:.1%}", REMEDIES.get(kind, "act on its message"))
-        for kind, count in counts
-    ]
+        (first["kind"], str(first["rows"]), f"{first['rows'] / results.rows:.1%}",
+         REMEDIES.get(first["kind"], "act on its message"))
+        for first in kinds
+    ]  # fmt: skip
     names = ("kind", "rows", "share", "what to do")
     show_table(console, "rows without a score", names, rows, numbers=slice(1, 3))
-    for kind, _ in counts:
-        say(console, f"{kind}, such as {_example(results.errors, kind)}")
+    for first in kinds:
+        say(console, f"{first['kind']}, such as {_example(first)}")
     console.print(
         f"[yellow]coverage {results.coverage:.2%}[/]: {results.n_null} of {results.rows} rows have no score; "
         "errors.parquet names each, docs/failures.md explains the kinds",
@@ -125,10 +125,8 @@ def show_failures(console: Console, results: Results) -> None:
     )
 
 
-def _example(errors: pa.Table, kind: str) -> str:
-    """The first row that failed so, its generator and its image or else its prompt, and its message."""
-    index = pc.index(errors.column("kind"), kind).as_py()
-    row = errors.slice(index, 1).to_pylist()[0]
+def _example(row: Mapping[str, Any]) -> str:
+    """A row that failed: its generator and its image or else its prompt, and its message."""
     name = f"image {row['image_id']}" if row["image_id"] is not None else f"prompt {row['prompt_id']}"
     return f"{row['generator']}, {name}: {row['message']}"
 

@@ -6,10 +6,10 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from plumbline.operators.comparison import Standing
 from plumbline.operators.errors import REMEDIES
+from plumbline.operators.failures import kinds_of_failure
 from plumbline.operators.report.findings import Boards
 from plumbline.operators.report.marked_words import cut
 from plumbline.operators.run_scores import RunScores
@@ -77,7 +77,7 @@ class Health(NamedTuple):
 
 
 def health(
-    manifest: Mapping[str, Any], scores: RunScores, errors: pa.Table, overall: Boards, noise: pa.Table
+    manifest: Mapping[str, Any], scores: RunScores, failures: pa.Table, overall: Boards, noise: pa.Table
 ) -> Health:
     """What can be told from a run's manifest and tables; what an old manifest lacks is left out."""
     uneven = [standing for board in overall.values() for standing in board.standings if standing.n_null]
@@ -86,7 +86,7 @@ def health(
         rows=len(scores),
         rows_null=scores.n_null,
         uneven=shown(sorted(uneven, key=lambda standing: standing.coverage), MOST_KINDS),
-        failures=_failures(errors, len(scores)),
+        failures=_failures(failures, len(scores)),
         truncated=list(scores.truncated.items()),
         noise=shown(sorted(noise.to_pylist(), key=lambda row: -(row["share"] or 0)), MOST_KINDS),
         models={stage: _model(stage, manifest) for stage in _mapping(manifest, "models")},
@@ -107,21 +107,17 @@ def reasons(failures: FirstRows[Failure]) -> str:
     return f"{kinds}{more}. For instance {first.example}: {first.message}"
 
 
-def _counted(column: pa.ChunkedArray) -> list[tuple[str, int]]:
-    return [(count["values"], count["counts"]) for count in pc.value_counts(column).to_pylist()]
-
-
-def _failures(errors: pa.Table, rows: int) -> FirstRows[Failure]:
+def _failures(failures: pa.Table, rows: int) -> FirstRows[Failure]:
     """The kinds of failure, the most frequent first, each with one of its rows."""
-    counts = shown(sorted(_counted(errors.column("kind")), key=lambda kind: -kind[1]), MOST_KINDS)
-    failures = []
-    for kind, count in counts.rows:
-        row = errors.slice(pc.index(errors.column("kind"), kind).as_py(), 1).to_pylist()[0]
+    kinds = shown(sorted(kinds_of_failure(failures), key=lambda first: -first["rows"]), MOST_KINDS)
+    told = []
+    for row in kinds.rows:
         where = f"image {row['image_id']}" if row["image_id"] is not None else f"prompt {row['prompt_id']}"
         example = cut(f"{row['generator']}, {row['metric']}, {where}", 200)
-        remedy = REMEDIES.get(kind, "act on the message")
-        failures.append(Failure(kind, count, count / rows if rows else 0.0, example, cut(row["message"]), remedy))
-    return FirstRows(failures, counts.left_out)
+        remedy = REMEDIES.get(row["kind"], "act on the message")
+        share = row["rows"] / rows if rows else 0.0
+        told.append(Failure(row["kind"], row["rows"], share, example, cut(row["message"]), remedy))
+    return FirstRows(told, kinds.left_out)
 
 
 def _mapping(manifest: Mapping[str, Any], *path: str) -> Mapping[str, Any]:

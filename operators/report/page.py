@@ -50,7 +50,7 @@ class GatheredRun:
     manifest: Mapping[str, Any]
     scores: RunScores
     summary: pa.Table
-    errors: pa.Table
+    failures: pa.Table
     prompts: Mapping[str, str]
     """Text by prompt_id."""
     skills: Skills
@@ -209,7 +209,7 @@ def build_page(
     cards = [_card(pick, details, run) for pick in picks.gallery]
     order = {name: place for place, name in enumerate(ranks)}
     prompts = [_side_by_side(sides, details, run, order) for sides in picks.side_by_side]
-    state = health(run.manifest, run.scores, run.errors, overall, run.noise)
+    state = health(run.manifest, run.scores, run.failures, overall, run.noise)
     return Page(
         run_id=run.run_id,
         benchmark=str(run.manifest.get("benchmark", "")),

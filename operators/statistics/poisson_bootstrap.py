@@ -80,10 +80,17 @@ def weighted_sums(prompts: NDArray[np.uint64], values: Callable[[slice], Floats]
     `prompts` are the hashes of their ids; `values` gives those of a run of the prompts, (prompts, k): so neither they
     nor the weights are held whole.
     """
-    sums: Floats = np.zeros((1, RESAMPLES))
+    (sums,) = weighted_sums_of_each(prompts, [values])
+    return sums
+
+
+def weighted_sums_of_each(prompts: NDArray[np.uint64], values: Sequence[Callable[[slice], Floats]]) -> list[Floats]:
+    """As `weighted_sums`, of several kinds of values of the same prompts, whose weights are made once."""
+    sums: list[Floats] = [np.zeros((1, RESAMPLES)) for _ in values]
     for first in range(0, len(prompts), PROMPTS_AT_ONCE):
         part = slice(first, first + PROMPTS_AT_ONCE)
-        sums = sums + values(part).T @ poisson_weights(prompts[part]).astype(np.float64)
+        weights = poisson_weights(prompts[part]).astype(np.float64)
+        sums = [before + kind(part).T @ weights for before, kind in zip(sums, values, strict=True)]
     return sums
 
 

@@ -15,6 +15,7 @@ from plumbline.operators.report.rendering import render, to_csv, to_markdown
 from plumbline.operators.rewards.combination import AnyReward, Combination
 from plumbline.operators.summary import Skills
 from plumbline.pipelines.base.storage import StorageConfig
+from plumbline.pipelines.cells.run_errors import read_failures
 from plumbline.pipelines.cells.run_scores import read_run_scores
 from plumbline.pipelines.cells.runs import (
     awaits_name,
@@ -223,7 +224,7 @@ def _gathered(
         manifest=manifest,
         scores=read_run_scores(store, run_id),
         summary=store.read_table(f"{folder}/summary.parquet"),
-        errors=store.read_table(f"{folder}/errors.parquet"),
+        failures=read_failures(store, folder),
         prompts={},
         skills=skills,
         diagnosis=read_diagnosis(store, run_id),

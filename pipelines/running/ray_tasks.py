@@ -1,6 +1,6 @@
 """Pure functions over many items as tasks of Ray, on any machine of the cluster."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
@@ -9,11 +9,12 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from plumbline.pipelines.base.cluster import ClusterConfig
+from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.running.errors import KEPT, RunnerError, one_line
 from plumbline.pipelines.running.in_order import AHEAD, Item, Result, Shared, in_order
 from plumbline.pipelines.running.session import ray_session
-from plumbline.pipelines.running.surroundings import Landmark, Surroundings, surroundings
+from plumbline.pipelines.running.surroundings import Surroundings, landmark, surroundings
 
 
 class RayTasks:
@@ -36,9 +37,10 @@ class RayTasks:
 
 
 @contextmanager
-def tasks_on_ray(cluster: ClusterConfig, store: Store, sources: Collection[Landmark]) -> Iterator[RayTasks]:
+def tasks_on_ray(cluster: ClusterConfig, store: Store, sources: Sequence[Place]) -> Iterator[RayTasks]:
     """Tasks on the cluster's Ray, or on one that is started and ends with them."""
-    with ray_session(cluster), surroundings(f"store {store.place}", store.place, sources) as given:
+    landmarks = [landmark(f"source {place}", place) for place in sources if place.is_file()]
+    with ray_session(cluster), surroundings(f"store {store.place}", store.place, landmarks) as given:
         yield RayTasks(given, cluster.max_attempts)
 
 

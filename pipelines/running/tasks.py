@@ -1,17 +1,15 @@
 """Pure functions over many items, in parallel: by threads of this process, or by tasks of Ray."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from plumbline.pipelines.base.cluster import ClusterConfig
+from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.running.in_order import AHEAD, Item, Result, Shared, in_order
-
-if TYPE_CHECKING:
-    from plumbline.pipelines.running.surroundings import Landmark
 
 THREADS = 8
 """Items at once in this process: they wait for storage more than they compute."""
@@ -46,17 +44,15 @@ class TasksHere:
 
 
 @contextmanager
-def open_tasks(
-    cluster: ClusterConfig, store: Store, *, rows: int, sources: Callable[[], Collection["Landmark"]] = tuple
-) -> Iterator[Tasks]:
+def open_tasks(cluster: ClusterConfig, store: Store, *, rows: int, sources: Sequence[Place] = ()) -> Iterator[Tasks]:
     """Tasks for so many rows: in this process up to `cluster.driver_rows` or with cluster=here, else on Ray.
 
-    On Ray, a running one or one that is started, every process must see the store and the `sources` as the driver does.
+    On Ray, running or started for them, every process must see the store and the files `sources` as the driver does.
     """
     if cluster.executor == "here" or rows <= cluster.driver_rows:
         yield TasksHere()
         return
     from plumbline.pipelines.running.ray_tasks import tasks_on_ray  # imports Ray, which takes seconds
 
-    with tasks_on_ray(cluster, store, sources()) as tasks:
+    with tasks_on_ray(cluster, store, sources) as tasks:
         yield tasks

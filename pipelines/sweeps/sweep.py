@@ -98,6 +98,7 @@ def _run(
             run_id=run_id,
             store=now.store,
             benchmark=now.config.benchmark,
+            cluster=now.config.cluster,
         )
         ordered = best_first(results.summary, now.falling)
         return Inspection(replace(results, summary=ordered), results.broken)

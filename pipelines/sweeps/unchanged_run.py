@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from plumbline.operators.errors import PlumblineError
 from plumbline.operators.summary import best_first
+from plumbline.pipelines.cells.run_errors import read_failures
 from plumbline.pipelines.cells.runs import Run, newest_first
 from plumbline.pipelines.sources.sources import Sources
 from plumbline.pipelines.sweeps.planning import PlannedSweep
@@ -41,12 +42,13 @@ def find_standing_run(planned: PlannedSweep) -> StandingRun | None:
             return None
         results = _read_results(planned, folder, manifest["counts"])
         parts = store.files(results.path)
-        if len(parts) != results.parts or not all(map(store.is_sound, (f"{folder}/cells.parquet", *parts))):
+        whole = (len(parts), pc.sum(results.failures.column("rows")).as_py() or 0) == (results.parts, results.n_null)
+        if not whole or not all(map(store.is_sound, (f"{folder}/cells.parquet", *parts))):
             return None
         code = manifest["exit_code"]
     except (PlumblineError, KeyError):
         return None
-    if _has_storage_errors(results.errors, planned.sources):
+    if _has_storage_errors(results.failures, planned.sources):
         return None
     return StandingRun(newest.run_id, results, code)
 
@@ -60,13 +62,15 @@ def _newest_like(planned: PlannedSweep) -> Run | None:
     return None
 
 
-def _has_storage_errors(errors: pa.Table, sources: Sources) -> bool:
+def _has_storage_errors(failures: pa.Table, sources: Sources) -> bool:
     """Whether a run has errors that its cells do not have: a cell could not be read or written then.
 
     With nothing missing all cells are committed, apart from those that are left out, and a committed cell has no
     retryable error. Retryable errors without a file are about images that nobody has made, or about broken files.
     """
-    may_pass = errors.filter(pc.and_(errors.column("retryable"), pc.not_equal(errors.column("kind"), "not_computed")))
+    may_pass = failures.filter(
+        pc.and_(failures.column("retryable"), pc.not_equal(failures.column("kind"), "not_computed"))
+    )
     of_shards = pc.is_valid(may_pass.column("file"))
     if not sources.broken:
         of_shards = pc.or_(of_shards, pc.equal(may_pass.column("kind"), "broken_file"))
@@ -84,5 +88,5 @@ def _read_results(planned: PlannedSweep, folder: str, counts: Mapping[str, Any])
         n_null=counts["rows_null"],
         n_truncated=counts["rows_truncated"],
         summary=best_first(store.read_table(f"{folder}/summary.parquet"), planned.falling),
-        errors=store.read_table(f"{folder}/errors.parquet"),
+        failures=read_failures(store, folder),
     )

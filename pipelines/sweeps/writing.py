@@ -1,6 +1,6 @@
 """A run's tables and manifest, written into the store."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from plumbline.operators.errors import DISTRIBUTION
+from plumbline.operators.failures import failure_counts
 from plumbline.operators.models.calls import Usage
 from plumbline.pipelines.base.logs import LogConfig
 from plumbline.pipelines.cells.cells import Outcome, PlannedCell, digest
@@ -22,10 +23,12 @@ from plumbline.pipelines.sources.sources import Sources, Whole
 from plumbline.pipelines.sweeps.computing import model_usage
 from plumbline.pipelines.sweeps.judge_noise import measure_judge_noise
 from plumbline.pipelines.sweeps.planning import PlannedSweep
-from plumbline.pipelines.sweeps.results import Results, error_counts
+from plumbline.pipelines.sweeps.results import Results
 
 PACKAGES = (DISTRIBUTION, "ray", "torch", "transformers", "pyarrow")
 """The packages whose versions a manifest names."""
+CELLS_AT_ONCE = 1 << 15
+"""Rows of a run's cells that are Python's objects at a time."""
 
 
 def write_run(
@@ -42,7 +45,7 @@ def write_run(
     store, folder = planned.store, f"runs/{run_id}"
     usage = model_usage(planned.plan, outcomes)
     models = [item.node.name for item in planned.plan.nodes if item.node.models]
-    for name, table in {"summary": results.summary, "errors": results.errors, "usual_scores": results.usual}.items():
+    for name, table in {"summary": results.summary, "usual_scores": results.usual}.items():
         store.write_table(f"{folder}/{name}.parquet", table)
     noise = measure_judge_noise(planned.plan, planned.config.metrics, outcomes, store)
     if len(noise):
@@ -62,7 +65,7 @@ def write_run(
         "metrics": list(planned.config.metrics),
         "lower_is_better": sorted(planned.falling),
         "counts": count_cells(planned.plan, results, outcomes),
-        "errors": dict(error_counts(results.errors)),
+        "errors": dict(failure_counts(results.failures)),
         "calls": {
             item.node.name: item.model_calls
             for item in planned.plan.nodes
@@ -146,16 +149,23 @@ def count_cells(plan: Plan, results: Results, outcomes: Mapping[str, Outcome]) -
     }
 
 
-def _cell_table(plan: Plan, outcomes: Mapping[str, Outcome], first_rows: Mapping[str, int]) -> pa.Table:
+def _cell_table(plan: Plan, outcomes: Mapping[str, Outcome], first_rows: Mapping[PlannedCell, int]) -> pa.Table:
     """The cells of a run (schema CELLS) by path."""
     cells = sorted(plan.cells, key=lambda cell: cell.path)
+    runs = (cells[first : first + CELLS_AT_ONCE] for first in range(0, len(cells), CELLS_AT_ONCE))
+    return pa.concat_tables([CELLS.empty_table(), *(_cell_rows(run, plan, outcomes, first_rows) for run in runs)])
+
+
+def _cell_rows(
+    cells: Sequence[PlannedCell], plan: Plan, outcomes: Mapping[str, Outcome], first_rows: Mapping[PlannedCell, int]
+) -> pa.Table:
     computed = [outcomes.get(cell.path) for cell in cells]
     usages = [outcome.usage if outcome is not None else None for outcome in computed]
     columns: dict[str, list[Any]] = {
         "path": [cell.path for cell in cells],
         "node": [cell.recipe.node for cell in cells],
         "state": [_state(plan, cell, outcome) for cell, outcome in zip(cells, computed, strict=True)],
-        "first_row": [first_rows.get(cell.path) for cell in cells],
+        "first_row": [first_rows.get(cell) for cell in cells],
     }
     columns |= {name: [getattr(outcome, name, None) for outcome in computed] for name in ("rows", "errors", "message")}
     columns |= {name: [getattr(usage, name, None) for usage in usages] for name in Usage._fields}

@@ -1,6 +1,8 @@
 """A sweep in a process of its own whose scores are made up and all else is real: what its driver takes, as JSON.
 
-python -m tests.benchmarks.scripted_sweep FOLDER STORE [METRICS]
+python -m tests.benchmarks.scripted_sweep FOLDER STORE [METRICS] [ROWS_OF_A_SHARD] [WORKERS]
+
+Without workers it is in this process alone, else on Ray with so many CPUs. sweep_table.py makes a table of several.
 """
 
 import json
@@ -9,7 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import numpy as np
@@ -18,10 +20,11 @@ import pyarrow.parquet as pq
 
 from plumbline.jobs import sweep as job
 from plumbline.operators import schemas
-from plumbline.pipelines.cells.cells import Outcome, PlannedCell
+from plumbline.pipelines.cells.cells import Cell, Outcome, Shard
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.judging import judged_run
 from plumbline.pipelines.report import report
+from plumbline.pipelines.running.tasks import open_tasks
 from plumbline.pipelines.sources.shards import read_shard
 from plumbline.pipelines.sweeps import computing, sweep
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
@@ -33,7 +36,7 @@ ROW_GROUP = 250
 SKILLS = ("colour", "counting", "negation", "spatial")
 
 
-def write_prompts(folder: Path, count: int) -> None:
+def write_prompts(folder: Path, count: int, *, row_group: int = ROW_GROUP) -> None:
     ids = [f"prompt-{number:06d}" for number in range(count)]
     table = {
         "prompt_id": ids,
@@ -43,10 +46,10 @@ def write_prompts(folder: Path, count: int) -> None:
         "skills": [[SKILLS[number % 4], SKILLS[number % 3]] for number in range(count)],
     }
     folder.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.table(table), folder / "prompts.parquet", row_group_size=ROW_GROUP)
+    pq.write_table(pa.table(table), folder / "prompts.parquet", row_group_size=row_group)
 
 
-def write_images(folder: Path, generator: str, count: int, copies: int = 1) -> None:
+def write_images(folder: Path, generator: str, count: int, copies: int = 1, *, row_group: int = ROW_GROUP) -> None:
     """So many rows for each of the first `count` prompts; nothing looks at their images."""
     ids = [f"prompt-{number:06d}" for _ in range(copies) for number in range(count)]
     table = {
@@ -55,32 +58,48 @@ def write_images(folder: Path, generator: str, count: int, copies: int = 1) -> N
         "image": [b""] * len(ids),
     }
     (folder / "images" / generator).mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.table(table), folder / "images" / generator / "00000.parquet", row_group_size=ROW_GROUP)
+    pq.write_table(pa.table(table), folder / "images" / generator / "00000.parquet", row_group_size=row_group)
+
+
+class MissingScores(NamedTuple):
+    """The scores cells to commit of a shard."""
+
+    shard: Shard
+    cells: tuple[Cell, ...]
 
 
 def scores_of(planned: PlannedSweep, report: object = None) -> dict[str, Outcome]:
-    """Commits the missing scores cells with scores that follow from the shard's name."""
-    return {
-        cell.path: planned.store.save(planned.plan.to_compute(cell), _scores(metric, cell, planned))
-        for metric, cells in planned.plan.scores.items()
-        for cell in cells
-        if cell in planned.plan.missing
-    }
+    """Commits the missing scores cells with scores that follow from the cell's name."""
+    plan, wanted = planned.plan, {cell for cells in planned.plan.scores.values() for cell in cells}
+    cells_of = ((shard, tuple(cell for cell in cells if cell in wanted and cell in plan.missing))
+                for shard, cells in plan.images.of_shard.items())  # fmt: skip
+    items = (MissingScores(shard, tuple(map(plan.to_compute, cells))) for shard, cells in cells_of if cells)
+    rows = sum(cell.shard.rows for cell in wanted & plan.missing)
+    with open_tasks(planned.config.cluster, planned.store, rows=rows) as tasks:
+        return {
+            path: outcome
+            for of_shard in tasks.map(commit_scores, items, shared=planned.store)
+            for path, outcome in of_shard.items()
+        }
 
 
-def _scores(metric: str, cell: PlannedCell, planned: PlannedSweep) -> pa.Table:
-    shard = cell.shard
-    ids = read_shard(shard, ("image_id", "prompt_id"))
+def commit_scores(store: Store, missing: MissingScores) -> dict[str, Outcome]:
+    """Commits cells of one shard."""
+    ids = read_shard(missing.shard, ("image_id", "prompt_id"))
+    return {cell.path: store.save(cell, _scores(cell, missing.shard, ids)) for cell in missing.cells}
+
+
+def _scores(cell: Cell, shard: Shard, ids: pa.Table) -> pa.Table:
     drawn = np.random.default_rng(list(cell.path.encode()))
     generator = sum(shard.group.encode()) % 7
     columns = {
         "image_id": ids.column("image_id"),
         "prompt_id": ids.column("prompt_id"),
-        "generator": [shard.group] * len(ids),
-        "metric": [metric] * len(ids),
+        "generator": pa.repeat(shard.group, len(ids)),
+        "metric": pa.repeat(cell.metric, len(ids)),
         "score": drawn.normal(0.5 + 0.01 * generator, 0.1, len(ids)),
-        "n_questions": [1] * len(ids),
-        "truncated": [False] * len(ids),
+        "n_questions": pa.repeat(pa.scalar(1, pa.int32()), len(ids)),
+        "truncated": pa.repeat(False, len(ids)),
     }
     schema = schemas.ELEMENT_SCORES
     absent = {field.name: pa.nulls(len(ids), field.type) for field in schema if field.name not in columns}
@@ -91,18 +110,21 @@ def timed(seconds: dict[str, float], name: str, call: Callable[..., Any]) -> Cal
     """The call, whose CPU seconds, over all threads, are noted: they differ less than the clock's on a busy machine."""
 
     def calling(*arguments: Any, **options: Any) -> Any:
-        began = time.process_time()
+        began, wall = time.process_time(), time.time()
         try:
             return call(*arguments, **options)
         finally:
             seconds[name] = seconds.get(name, 0.0) + time.process_time() - began
             peaks[name] = peak_megabytes()
+            moments[name] = (wall, time.time())
 
     return calling
 
 
 peaks: dict[str, float] = {}
 """Peak memory up to the end of each step."""
+moments: dict[str, tuple[float, float]] = {}
+"""When each step began and ended, in seconds since 1970."""
 
 
 def peak_megabytes() -> float:
@@ -110,7 +132,9 @@ def peak_megabytes() -> float:
     return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM"))
 
 
-def measure(folder: str, store: str, metrics: str = "1") -> dict[str, Any]:
+def measure(
+    folder: str, store: str, metrics: str = "1", shard_rows: str = str(ROW_GROUP), workers: str = "0"
+) -> dict[str, Any]:
     """Plans, scores by so many metrics, gathers and reports; each step's CPU seconds, and the peak memory in MB."""
     read: list[str] = []
     read_cell = Store.read
@@ -130,12 +154,17 @@ def measure(folder: str, store: str, metrics: str = "1") -> dict[str, Any]:
         (report, "write_report", timed(seconds, "report", report.write_report)),
     )
     more = [f"+metrics.clipscore_{number}={{kind: clipscore, model: clip}}" for number in range(2, int(metrics) + 1)]
-    config = sweep_config(folder, store, "metric=[clipscore]", *more, f"shard_rows={ROW_GROUP}", "benchmark.name=large")
+    on_ray = ["cluster=local", f"cluster.num_cpus={workers}", "cluster.driver_rows=0"] if int(workers) else []
+    words = ["metric=[clipscore]", *more, f"shard_rows={shard_rows}", "benchmark.name=large", *on_ray]
+    config = sweep_config(folder, store, *words)
     with ExitStack() as stack:
         for place, name, call in replaced:
             stack.enter_context(patch.object(place, name, call))
         code = job.main(config)
-    return {"exit_code": code, "cells_read": len(read), "seconds": seconds, "peaks": peaks, "peak": peak_megabytes()}
+    return {
+        "exit_code": code, "cells_read": len(read), "seconds": seconds, "moments": moments, "peaks": peaks,
+        "peak": peak_megabytes(),
+    }  # fmt: skip
 
 
 if __name__ == "__main__":

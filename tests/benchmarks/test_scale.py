@@ -122,10 +122,11 @@ def write_standing_run(sweep: PlannedSweep) -> None:
     """A run that stands on the sweep's cells, and of which a night has told; its tables have no rows."""
     store, folder = sweep.store, "runs/2026-01-02"
     store.write_table(f"{folder}/scores.parquet/00000-{'0' * 32}.parquet", schemas.SCORES.empty_table())
+    store.write_table(f"{folder}/errors.parquet/00000.parquet", schemas.ERRORS.empty_table())
     store.write_text(f"{folder}/report.html", "")
     results = Results(
         store=store, path=f"{folder}/scores.parquet", parts=1, rows=0, n_null=0, n_truncated=0,
-        summary=schemas.SUMMARY.empty_table(), errors=schemas.ERRORS.empty_table(),
+        summary=schemas.SUMMARY.empty_table(), failures=schemas.FAILURES.empty_table(),
     )  # fmt: skip
     began = datetime(2026, 1, 2, tzinfo=UTC)
     write_run(sweep, "2026-01-02", results, {}, began=began, exit_code=0, assert_lease=lambda: None)

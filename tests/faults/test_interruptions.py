@@ -193,7 +193,7 @@ def test_a_write_that_finds_the_disk_full_fails_its_cell_alone(
     store.mkdir()
     (store / ROOM).write_text(str(random.Random(seed).randrange(CELLS // 2)))
     done = run(bench, str(store), ON_RAY)
-    messages = {error["message"] for error in done.results.errors.to_pylist()}
+    messages = {error["message"] for error in done.results.read_errors().to_pylist()}
     assert done.exit_code == 1 and len(messages) == 1
     (message,) = messages
     assert str(store) in message and "the disk is full: free some space and run again" in message

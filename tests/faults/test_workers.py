@@ -51,7 +51,7 @@ def test_rows_that_kill_their_worker_or_hang_are_left_out_and_their_shards_are_s
     overrides = (f"metric=[{metric}]", "cluster.default.deadline=5", *deadlines)
     done, rows = sweep_with({5: DEADLY, 10: HANGING}, tmp_path, *overrides)
     assert failed_ids(done) == {rows[5]["image_id"], rows[10]["image_id"]}
-    errors = done.results.errors.to_pylist()
+    errors = done.results.read_errors().to_pylist()
     assert [(error["kind"], error["retryable"]) for error in errors] == [("killed_worker", True)] * 2
 
 
@@ -64,7 +64,7 @@ def test_a_model_call_that_hangs_is_ended_by_the_deadline_and_its_row_left_out(t
     overrides = ("metric=[clipscore]", "cluster.pools.similarities.deadline=5")
     done = run_bench(folder, tmp_path / "store", *overrides, "cluster=local")
     assert failed_ids(done) == {HANGING_CALL}
-    (error,) = done.results.errors.to_pylist()
+    (error,) = done.results.read_errors().to_pylist()
     assert (error["kind"], error["retryable"]) == ("killed_worker", True)
 
 
@@ -73,7 +73,7 @@ def test_a_shard_that_goes_on_killing_workers_fails_alone_and_is_tried_again_by_
     overrides = ("metric=[edge_density]", "cluster.max_attempts=2")
     done, rows = sweep_with({4: DEADLY, 6: DEADLY}, tmp_path, *overrides)
     assert failed_ids(done) == {row["image_id"] for row in rows[4:8]}
-    assert {e["message"] for e in done.results.errors.to_pylist()} == {"the worker died 2 times on this shard"}
+    assert {e["message"] for e in done.results.read_errors().to_pylist()} == {"the worker died 2 times on this shard"}
     assert (done.exit_code, len(done.results.read_scores())) == (1, 12)
 
     left = plan_bench(tmp_path / "bench", tmp_path / "store", "cluster=local", *overrides).plan.missing
@@ -89,8 +89,8 @@ def test_a_shard_that_was_given_up_is_tried_by_a_sweep_that_retries_what_failed(
     config = sweep_config(tmp_path / "bench", tmp_path / "store", "cluster=local", *overrides, "retry_failed=true")
     again = run_config(config)
     assert (again.computed, again.retried) == (2, (4, 4))
-    assert {error["kind"] for error in again.results.errors.to_pylist()} == {"not_computed"}
-    assert {error["generator"] for error in again.results.errors.to_pylist()} == {"flint"}
+    assert {error["kind"] for error in again.results.read_errors().to_pylist()} == {"not_computed"}
+    assert {error["generator"] for error in again.results.read_errors().to_pylist()} == {"flint"}
 
 
 def test_a_model_that_does_not_load_stops_the_run_with_its_reason(tmp_path: Path) -> None:

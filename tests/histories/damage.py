@@ -38,8 +38,10 @@ def kind_of(path: str) -> str | None:
         return "latest"
     if "scores.parquet" in rest:
         return "part"
+    if "errors.parquet" in rest:
+        return "errors"
     return {
-        "manifest.json": "manifest", "summary.parquet": "summary", "errors.parquet": "errors",
+        "manifest.json": "manifest", "summary.parquet": "summary",
         "cells.parquet": "cells of a run", "report.html": "report",
     }.get(name)  # fmt: skip
 

@@ -183,7 +183,7 @@ def test_however_the_rows_are_cut_and_ordered_the_summary_is_that_of_the_whole(c
         tallies[-1].add(part)
     total = Tally(Skills(MANY_SKILLS.items()))
     for tally in tallies:
-        total.merge(tally)
+        total.merge(tally.sums)
     found, whole = total.summary().to_pylist(), summarise(scores, MANY_SKILLS).to_pylist()
     assert len(found) == len(whole) == 2 * 2 * 3
     for one, other in zip(found, whole, strict=True):

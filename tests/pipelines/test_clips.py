@@ -88,7 +88,7 @@ def test_a_grid_is_one_picture_and_a_damaged_clip_one_error(tmp_path: Path) -> N
         "max_failed=0.5",
         "benchmark.require_every_prompt=false",
     )
-    (error,) = done.results.errors.to_pylist()
+    (error,) = done.results.read_errors().to_pylist()
     assert (error["kind"], error["row"], error["image_id"]) == ("corrupt_video", 1, reels[1]["image_id"])
     scores = {row["image_id"]: row["score"] for row in done.results.read_scores().to_pylist()}
     texts = {row["prompt_id"]: row["text"] for row in pq.read_table(CLIPS / "prompts.parquet").to_pylist()}

@@ -155,7 +155,9 @@ def test_images_of_prompts_that_a_subset_has_not_are_one_line_with_the_remedy(
     own, planned, manifest = run(
         sweep_config(folder, tmp_path / "s", CLIP, "max_failed=1", "benchmark.require_every_image=false")
     )
-    assert own.results.errors.column("kind").to_pylist() == ["missing_prompt_id"], "whose row tells nothing is no other"
+    assert own.results.read_errors().column("kind").to_pylist() == ["missing_prompt_id"], (
+        "whose row tells nothing is no other"
+    )
     assert own.results.rows == 5 and "limited" not in manifest
     show_plan(make_console(), planned)
     assert "warning" not in capsys.readouterr().out

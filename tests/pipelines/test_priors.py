@@ -35,7 +35,7 @@ def test_a_score_without_the_prior_is_that_with_it_less_what_is_said_of_a_grey_i
     assert len(priors) == len(planned.plan.prompts.of_shard) == 2
     assert len(answers) == len([cell for cell in alone.cells if cell.recipe.stage == "answers"]), "they are shared"
     done = run_plan(planned)
-    assert done.exit_code == 0, done.results.errors.to_pylist()
+    assert done.exit_code == 0, done.results.read_errors().to_pylist()
     scores: dict[str, dict[str, float]] = {name: {} for name in variants}
     for row in done.results.read_scores().to_pylist():
         scores[row["metric"]][f"{row['generator']} {row['image_id']}"] = row["score"]

@@ -166,7 +166,7 @@ def test_a_file_that_changes_after_the_plan_fails_its_cells(folder: Path, tmp_pa
     questions = write_propositions(tmp_path / "q.csv")
     plan = planned(folder, tmp_path / "store", "dsg_1k", questions)
     write_propositions(questions, count=3)
-    errors = run_plan(plan).results.errors.to_pylist()
+    errors = run_plan(plan).results.read_errors().to_pylist()
     assert len(errors) == 4 and all("have changed since the run was planned" in row["message"] for row in errors)
 
 

@@ -168,7 +168,7 @@ def test_damage_that_comes_back_is_told_and_loses_no_row(
 
     monkeypatch.setattr(Store, "read", failing(Store.read))
     done = run_plan(planned(folder, tmp_path))
-    kinds = {row["kind"] for row in done.results.errors.to_pylist()}
+    kinds = {row["kind"] for row in done.results.read_errors().to_pylist()}
     assert kinds == {"cell_unreadable"} and done.results.n_null == 4 and done.results.rows == 16
 
 
@@ -193,6 +193,6 @@ def test_a_cell_that_is_renewed_with_a_row_that_may_pass_later_is_a_draft_that_t
     monkeypatch.setattr(AnswersStage, "_call", call_but_one)
     monkeypatch.setattr(computing, "MAX_ROUNDS", 3)  # in which one damage, the other, and nothing more is found
     done = run_config(config)
-    errors = done.results.errors.to_pylist()
+    errors = done.results.read_errors().to_pylist()
     assert [(row["image_id"], row["metric"], row["kind"]) for row in errors] == [(failing, "gecko", "model_failed")]
     assert done.results.n_null == 1

@@ -62,7 +62,7 @@ def test_a_prompt_without_an_image_is_a_null_that_the_summary_counts(tmp_path: P
     write_rows(folder / "images/borealis/00000.parquet", images("borealis", 6))
     (folder / "images/cobalt/00000.parquet").write_bytes(b"PAR1")
     done = run_bench(folder, tmp_path / "store", "metric=[clipscore]", "max_failed=0.6")
-    errors = [(row["generator"], row["kind"]) for row in done.results.errors.to_pylist()]
+    errors = [(row["generator"], row["kind"]) for row in done.results.read_errors().to_pylist()]
     assert sorted(errors) == [("borealis", "missing_image")] * 2 + [("cobalt", "broken_file")] * 8
     overall = {
         row["generator"]: (row["n"], row["n_null"])

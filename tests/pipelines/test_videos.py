@@ -25,6 +25,6 @@ def test_videos_are_scored_by_the_mean_of_their_frames_and_kept_like_images(tmp_
         of_frames = [scores[metric, f"frame-{number}"] for number in range(3)]
         assert scores[metric, "video"] == pytest.approx(sum(of_frames) / 3, abs=1e-6)
         assert scores[metric, "broken"] is None
-    messages = {row["message"].partition(":")[0] for row in done.results.errors.to_pylist()}
+    messages = {row["message"].partition(":")[0] for row in done.results.read_errors().to_pylist()}
     assert messages == {"image 2 of 2"}
     assert not plan_sweep(config).plan.missing

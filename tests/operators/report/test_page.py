@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from plumbline.operators import rows, schemas
+from plumbline.operators.failures import count_failures
 from plumbline.operators.metrics.table import metric_story
 from plumbline.operators.report.gallery import THUMBNAIL_BYTES, ImageDetail, Picture
 from plumbline.operators.report.page import GatheredRun, Page, build_page
@@ -35,7 +36,7 @@ def gathered(scores: pa.Table, prompts: dict[str, str], **manifest: Any) -> Gath
         manifest={"benchmark": "<bench>", "metrics": ["<gecko>"], **manifest},
         scores=of_table(scores),
         summary=summarise(scores, skills),
-        errors=rows.table(failed, schemas.ERRORS),
+        failures=count_failures(rows.table(failed, schemas.ERRORS)),
         prompts=prompts,
         skills=Skills(skills.items()),
     )
@@ -190,7 +191,7 @@ def test_a_hundred_thousand_images_give_a_page_below_15_megabytes_at_worst_and_e
     skills = Skills((prompt, ["even" if int(prompt) % 2 else "odd"]) for prompt in prompts)
     run = GatheredRun(run_id="r", manifest={"metrics": ["m", "k"]}, scores=of_table(scores), prompts=prompts,
                       summary=schemas.SUMMARY.empty_table(),
-                      errors=schemas.ERRORS.empty_table(), skills=skills)  # fmt: skip
+                      failures=schemas.FAILURES.empty_table(), skills=skills)  # fmt: skip
     picks = pick_images(run.scores, ["m", "k"], 100)
     assert 80 <= len(picks.gallery) <= 100 and len(picks.side_by_side) == 12
     edits = {pick.key: fullest_detail(place) for place, pick in enumerate(picks.every())}

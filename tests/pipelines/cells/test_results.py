@@ -93,7 +93,7 @@ def test_rows_without_a_score_that_are_taken_over_keep_their_error_and_their_pla
     nights.sweep()
     nights.add("cobalt")
     done = nights.sweep()
-    errors = done.results.errors.to_pylist()
+    errors = done.results.read_errors().to_pylist()
     assert nights.generators_read() == {"cobalt"} and done.results.n_null == 4
     assert [(row["file"], row["row"]) for row in errors] == [(cell.shard.url, row) for row in range(4, 8)]
     assert_as_if_nothing_stood(nights, done, tmp_path / "fresh")

@@ -59,7 +59,7 @@ def run(folder: Path, *overrides: str) -> FinishedSweep:
 
 
 def kinds(done: FinishedSweep) -> list[str]:
-    return sorted(done.results.errors.column("kind").to_pylist())
+    return sorted(done.results.read_errors().column("kind").to_pylist())
 
 
 def of(cells: frozenset[PlannedCell]) -> list[tuple[str, str]]:

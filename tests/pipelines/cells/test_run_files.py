@@ -18,7 +18,13 @@ from plumbline.pipelines.sweeps.sweep import FinishedSweep
 from tests.bench_of import Bench, images, prompts, run_plan, run_tables, save_scores, write_rows
 from tests.commands import run, store_at
 
-FILES = ("manifest.json", "cells.parquet", "summary.parquet", "errors.parquet", "scores.parquet/00000-*.parquet")
+FILES = (
+    "manifest.json",
+    "cells.parquet",
+    "summary.parquet",
+    "errors.parquet/*.parquet",
+    "scores.parquet/00000-*.parquet",
+)
 
 
 class Standing(Bench):

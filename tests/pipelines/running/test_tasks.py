@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from plumbline.operators import rows, schemas
 from plumbline.operators.errors import SourceError
 from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.base.storage import StorageConfig
@@ -13,6 +14,8 @@ from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.running.errors import RunnerError
 from plumbline.pipelines.running.in_order import AHEAD
 from plumbline.pipelines.running.tasks import THREADS, Tasks, TasksHere, open_tasks
+from plumbline.pipelines.sources.shards import read_shard
+from tests.bench_of import Bench, images, run_plan, save_scores
 
 CLUSTER = ClusterConfig(driver_rows=10, max_attempts=2)
 
@@ -77,3 +80,29 @@ def test_all_rows_are_the_drivers_where_ray_is_not_wanted(tmp_path: Path) -> Non
     with open_tasks(cluster, Store(StorageConfig().locate(str(tmp_path))), rows=10**9) as tasks:
         assert isinstance(tasks, TasksHere)
     assert not list(tmp_path.iterdir())
+
+
+def tables(bench: Bench, *words: str) -> dict[str, bytes]:
+    """The files of the tables of a run over committed cells, by their names."""
+    run = Path(run_plan(bench.plan(*words)).folder)
+    every = (path for name in ("scores", "errors", "summary", "usual_scores") for path in run.rglob(f"{name}.parquet*"))
+    files = (file for path in every for file in ([path] if path.is_file() else path.iterdir()))
+    return {str(file.relative_to(run)): file.read_bytes() for file in files}
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_run_is_to_the_bit_the_same_whether_ray_or_the_driver_makes_its_parts(tmp_path: Path) -> None:
+    """With rows that failed, and with prompts that a generator has no image of."""
+    bench = Bench(tmp_path, "metric=[clipscore,edge_density]", "max_failed=1")
+    bench.write("flint", images("flint", 5))
+    planned = bench.plan()
+    save_scores(planned, lambda generator, image: len(generator) / (1 + int(image["prompt_id"][-1], 16)))
+    cell = planned.plan.scores["clipscore"][0]
+    error = {"kind": "corrupt_image", "message": "it does not decode", "retryable": False}
+    failed = [{**row, "generator": cell.shard.group, "metric": "clipscore", "error": error}
+              for row in read_shard(cell.shard, ("image_id", "prompt_id")).to_pylist()]  # fmt: skip
+    planned.store.remove(cell.path)
+    planned.store.save(planned.plan.to_compute(cell), rows.table(failed, schemas.ELEMENT_SCORES))
+    other = bench.copied(tmp_path / "other")
+    here, on_ray = tables(bench), tables(other, "cluster=local", "cluster.driver_rows=0")
+    assert len(here) == 5 + 2 + 2 and here == on_ray

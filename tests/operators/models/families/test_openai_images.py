@@ -292,7 +292,7 @@ def test_what_a_service_does_not_tell_is_a_row_without_a_score(server: Server, t
     finished = run_sweep(plan_sweep(sweep_config(folder, tmp_path / "store", *asking(server))), lambda progress: None)
     scores = [row["score"] for row in pq.read_table(Path(finished.folder) / "scores.parquet").to_pylist()]
     assert sorted(score for score in scores if score is not None) == [pytest.approx(math.exp(-0.5))]
-    kinds = {error["kind"] for error in finished.results.errors.to_pylist()}
+    kinds = {error["kind"] for error in finished.results.read_errors().to_pylist()}
     assert (scores.count(None), kinds) == (3, {"no_likelihood"})
 
 
@@ -305,7 +305,7 @@ def test_a_quota_that_is_spent_costs_a_sweep_a_few_requests_and_the_next_one_goe
     folder = write_benchmark(tmp_path / "bench", ["atlas", "flint"], count=11)
     few = ("shard_rows=4", "max_failed=1", "models.vqa.concurrency=2", "models.vqa.max_retries=0")
     config = sweep_config(folder, tmp_path / "store", *asking(server), *few)
-    errors = run_sweep(plan_sweep(config), lambda progress: None).results.errors.to_pylist()
+    errors = run_sweep(plan_sweep(config), lambda progress: None).results.read_errors().to_pylist()
     assert {(error["kind"], error["retryable"]) for error in errors} == {("quota_spent", True)}
     assert len(errors) == 22 - 4 and len(server.bodies) < 4 + 6, "one of each process, and what was under way"
     server.script = lambda number, body: told(("Yes", -0.5))

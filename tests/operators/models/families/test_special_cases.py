@@ -270,7 +270,7 @@ def test_metrics_of_every_kind_of_question_run_with_each(
     config = sweep_config(folder, tmp_path / "store", f"metric=[{metrics}]", own)
     finished = run_sweep(plan_sweep(config), lambda progress: None)
     scores = finished.results.read_scores().column("score").to_pylist()
-    assert len(scores) == 2 * len(metrics.split(",")) and None not in scores, finished.results.errors.to_pylist()
+    assert len(scores) == 2 * len(metrics.split(",")) and None not in scores, finished.results.read_errors().to_pylist()
     assert all(0 <= score <= 1 for score in scores)
 
 

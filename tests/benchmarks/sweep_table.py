@@ -1,0 +1,152 @@
+"""What a sweep of many made-up scores takes, step by step and process by process, with one worker and with two.
+
+python -m tests.benchmarks.sweep_table FOLDER PROMPTS GENERATORS METRICS
+
+Plans, commits cells, makes results and a report with two workers; then results and report once more with one. The
+folder gets prompts, images' tables and a store; 100,000,000 rows take 20 GB of it and are deleted at the end.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.benchmarks.scripted_sweep import write_images, write_prompts
+from tests.benchmarks.size import ROOT
+
+SHARD_ROWS = 1_000
+LOOK_INTERVAL = 0.5
+"""Seconds between two looks at the processes."""
+TICKS = os.sysconf("SC_CLK_TCK")
+STEPS = {"plan": "plan", "scripted": "compute", "results": "results", "written": "manifest", "report": "report"}
+"""By the step's name in scripted_sweep.py, how it is called here."""
+
+
+class Process(NamedTuple):
+    """A process as /proc shows it."""
+
+    pid: int
+    parent: int
+    name: str
+    cpu: float
+    """Seconds."""
+    peak: float
+    """MB."""
+
+
+class Look(NamedTuple):
+    """The processes of a sweep at a time."""
+
+    at: float
+    cpu: Mapping[int, float]
+    """By process."""
+
+
+class Sweep(NamedTuple):
+    """A sweep that has ended."""
+
+    measured: dict[str, Any]
+    """As scripted_sweep.py says it."""
+    looks: list[Look]
+    """At its workers."""
+    worker: float
+    """The largest one's peak memory, in MB."""
+
+    def wall(self, step: str) -> float:
+        began, ended = self.measured["moments"][step]
+        return float(ended - began)
+
+    def workers(self, step: str) -> float:
+        """CPU seconds of all workers."""
+        began, ended = self.measured["moments"][step]
+        return self._worked(ended + LOOK_INTERVAL) - self._worked(began)
+
+    def _worked(self, until: float) -> float:
+        latest: dict[int, float] = {}
+        for look in self.looks:
+            if look.at <= until:
+                latest.update(look.cpu)
+        return sum(latest.values())
+
+
+def processes() -> dict[int, Process]:
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            name, _, rest = (folder / "stat").read_text().partition("(")[2].rpartition(")")
+            fields = rest.split()
+            status = (folder / "status").read_text()
+            command = (folder / "cmdline").read_text().replace("\0", " ") or name
+        except OSError:  # it has ended
+            continue
+        peak = next((int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM")), 0.0)
+        cpu = (int(fields[11]) + int(fields[12])) / TICKS
+        found[int(folder.name)] = Process(int(folder.name), int(fields[1]), command, cpu, peak)
+    return found
+
+
+def below(pid: int, every: Mapping[int, Process]) -> list[Process]:
+    """The descendants of a process."""
+    children = [process for process in every.values() if process.parent == pid]
+    return [*children, *(process for child in children for process in below(child.pid, every))]
+
+
+def run_sweep(folder: Path, metrics: int, workers: int) -> Sweep:
+    command = [sys.executable, "-m", "tests.benchmarks.scripted_sweep", str(folder), str(folder / "store")]
+    said = folder / "said"
+    looks: list[Look] = []
+    largest = 0.0
+    with said.open("w") as output:
+        sweep = subprocess.Popen(
+            [*command, str(metrics), str(SHARD_ROWS), str(workers)],
+            cwd=ROOT, stdout=output, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        while sweep.poll() is None:
+            own = [process for process in below(sweep.pid, processes()) if process.name.startswith("ray::")]
+            looks.append(Look(time.time(), {process.pid: process.cpu for process in own}))
+            largest = max([largest, *(process.peak for process in own)])
+            with suppress(subprocess.TimeoutExpired):
+                sweep.wait(LOOK_INTERVAL)
+    assert sweep.returncode == 0, said.read_text()[-3000:]
+    return Sweep(json.loads(said.read_text().splitlines()[-1]), looks, largest)
+
+
+def show(rows: int, workers: int, sweep: Sweep) -> None:
+    """The steps of a sweep as rows of a table."""
+    for step, name in STEPS.items():
+        driver, theirs = sweep.measured["seconds"].get(step, 0.0), sweep.workers(step)
+        share = driver / (driver + theirs)
+        print(
+            f"| {name} | {workers} | {sweep.wall(step):,.1f} | {driver:,.1f} | {theirs:,.1f} | {share:.0%} | "
+            f"{(driver + theirs) / rows * 1e6:.2f} |"
+        )
+    print(f"peak memory: driver {sweep.measured['peak']:,.0f} MB, largest worker {sweep.worker:,.0f} MB", flush=True)
+
+
+def main(folder: Path, prompts: int, generators: int, metrics: int) -> None:
+    write_prompts(folder, prompts, row_group=SHARD_ROWS)
+    for number in range(generators):
+        write_images(folder, f"generator-{number:02d}", prompts, row_group=SHARD_ROWS)
+    rows = prompts * generators * metrics
+    print(f"{rows:,} rows: {prompts:,} prompts x {generators} generators x {metrics} metrics")
+    print("| step | workers | s | driver's CPU s | workers' CPU s | driver's share | us a row |")
+    print("|---|---|---|---|---|---|---|", flush=True)
+    two = run_sweep(folder, metrics, 2)
+    show(rows, 2, two)
+    for part in ("runs", "order", "latest"):
+        shutil.rmtree(folder / "store" / part)
+    one = run_sweep(folder, metrics, 1)
+    show(rows, 1, one)
+    for step in ("results", "report"):
+        print(f"{step}: two workers are {one.wall(step) / two.wall(step):.2f} times as fast as one")
+    shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:5]))
