@@ -101,13 +101,17 @@ def _frames(encoded: bytes, demuxer: str, limits: ImageLimits, clips: Clips) -> 
         yield refused.error
     except CostlyImage:
         yield _too_slow(limits)
+    except ImportError:  # it is the machine's fault
+        raise
     except Exception as error:
         message = f"the video does not decode: {error or type(error).__name__}; generate it again"
         yield RowError("corrupt_video", message, retryable=isinstance(error, MemoryError))
 
 
 def _decode(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
-    """Whatever Pillow raises is about these bytes, and so costs this row alone."""
+    """Whatever Pillow raises is about these bytes, and so costs this row alone; a decoder that is not installed costs
+    the shard, to be tried again.
+    """
     try:
         return _pixels(encoded, limits)
     except UnidentifiedImageError:
@@ -118,6 +122,8 @@ def _decode(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
         return RowError("corrupt_image", message)
     except CostlyImage:
         return _too_slow(limits)
+    except ImportError:
+        raise
     except Exception as error:
         message = f"the image does not decode: {error or type(error).__name__}; generate it again"
         return RowError("corrupt_image", message, retryable=isinstance(error, MemoryError))

@@ -5,6 +5,7 @@ import io
 import math
 import resource
 import struct
+import sys
 import threading
 import zlib
 from collections.abc import Callable, Iterator
@@ -56,6 +57,12 @@ def refusal(row: dict[str, Any], limits: ImageLimits = LIMITS, fetch: Any = no_f
     error = decode_picture(row, limits, fetch)
     assert isinstance(error, RowError)
     return error
+
+
+def test_a_decoder_that_is_not_installed_is_no_fault_of_an_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "imagecodecs", None)
+    with pytest.raises(ImportError, match="imagecodecs"):
+        decode(encoded(PLAIN))
 
 
 def chunk(kind: bytes, content: bytes) -> bytes:
