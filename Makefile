@@ -11,7 +11,7 @@ PARALLEL := -n auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder
 SEED ?= 0
 MINUTES ?= 20
 
-.PHONY: help sweep test slow soak vllm check bench bench-gpu docs reproduce validity adaptive train trainers smollm2 install
+.PHONY: help sweep test slow soak vllm check bench bench-gpu gpu docs reproduce validity adaptive train trainers smollm2 install
 
 help:  ## this list
 	@awk -F ':.*  ## ' '/^[a-z0-9-]+:.*  ## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -45,6 +45,9 @@ bench: install  ## speed and memory, as ratios within one run
 
 bench-gpu: install  ## speed of full-size models with random weights on this machine's GPU; tiny ones on a CPU
 	$(BIN)/python -m tests.benchmarks.gpu $(ARGS)
+
+gpu: install  ## every model family on this machine's GPU, against its CPU
+	$(BIN)/python -m pytest -n 0 -m gpu tests/operators/models $(ARGS)
 
 docs: .venv/.docs-installed  ## the documentation's site, into build/site; fails on a dead link or a command that does not parse
 	$(BIN)/python -m pytest -q -n 0 tests/test_commands.py tests/test_pages.py

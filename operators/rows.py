@@ -5,6 +5,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import pyarrow as pa
@@ -96,6 +97,17 @@ def with_kept(table: pa.Table, kept: int) -> pa.Table:
 def kept_of(table: pa.Table) -> int:
     """How many rows of a table earlier cells had, where it says so."""
     return int((table.schema.metadata or {}).get(KEPT, 0))
+
+
+def joined(tables: Sequence[pa.Table]) -> pa.Table:
+    """The rows of tables that were made one after the other, with what their calls took and how many were kept."""
+    if len(tables) == 1:
+        return tables[0]
+    table = pa.concat_tables([part.replace_schema_metadata(None) for part in tables])
+    usages = [usage for usage in map(usage_of, tables) if usage is not None]
+    counted = with_usage(table, reduce(Usage.plus, usages)) if usages else table
+    kept = sum(map(kept_of, tables))
+    return with_kept(counted, kept) if kept else counted
 
 
 def error_kinds(cell: pa.Table) -> dict[str, int]:

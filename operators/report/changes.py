@@ -22,7 +22,7 @@ TEST = f"Wilcoxon's signed-rank test, Holm, p < {SIGNIFICANT:g}"
 MOST_ROWS = 300
 MOST_SETTINGS = 60
 MOST_CHARACTERS = 200
-APART = ("store", "dry_run", "cluster", "storage", "max_failed", "shard_rows")
+APART = ("store", "dry_run", "cluster", "storage", "max_failed", "shard_rows", "shard_bytes")
 """Settings that change no score."""
 NAMING = ("checkpoint", "revision")
 """What names a model of whose files nothing is known."""

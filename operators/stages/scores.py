@@ -1,6 +1,7 @@
 """The scores stage: one number per image and metric, from what the metric's chain made of the image."""
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
@@ -192,13 +193,17 @@ class WrittenIndex:
 
     def stands_under(self, answers: pa.Table) -> bool:
         """Whether answers (schema ANSWERS) are to these questions; of rows with an error that cannot be told."""
-        asked = {
+        sound = answers.filter(answers.column("error").is_null())
+        held = zip(*(sound.column(name).to_pylist() for name in ("prompt_id", "basis")), strict=True)
+        return all(self._asked.get(prompt_id) == basis for prompt_id, basis in held)
+
+    @cached_property
+    def _asked(self) -> dict[str, str]:
+        """By prompt_id, what answers to all that is asked stand on."""
+        return {
             prompt_id: rows.basis_of(*(one.question_id for one in written if is_asked(one.keep)))
             for prompt_id, written in self.questions.items()
         }
-        sound = answers.filter(answers.column("error").is_null())
-        held = zip(*(sound.column(name).to_pylist() for name in ("prompt_id", "basis")), strict=True)
-        return all(asked.get(prompt_id) == basis for prompt_id, basis in held)
 
     def error_of(self, prompt_id: str, answered: Container[str]) -> RowError | None:
         """Why an image with answers to the questions of these ids has no score: all that are asked must be there.

@@ -32,7 +32,8 @@ class PoolConfig(Checked):
     threads: int | None = None
     """Torch threads per actor; torch's own choice by default."""
     deadline: Seconds | None = 3600.0
-    """Seconds that reading or computing one shard may take before its process is ended; null waits for ever."""
+    """Seconds that reading a shard, or computing 256 of its rows, may take before its process is ended; null waits for
+    ever."""
 
     def __post_init__(self) -> None:
         Checked.__post_init__(self)

@@ -112,7 +112,12 @@ class Store:
     def check(self) -> None:
         """Marks the folder as a store; raises ConfigError where it cannot be reached, or written create-only."""
         with readable_errors(self.place, "store"):
-            (self.place / MARK).create_mark(b'{"plumbline_store": 1}\n')
+            (self.place / MARK).create_mark(b'{"plumbline_store": 2}\n')
+
+    def keeps_cuts(self) -> bool:
+        """Whether it has kept from its first sweep on how benchmarks are cut; earlier stores cut all alike."""
+        mark = self.read_text(MARK)
+        return mark is None or '"plumbline_store": 1' not in mark
 
     def listing(self, folder: str) -> dict[str, float]:
         """What stands in a folder, with the time it was written."""
@@ -146,16 +151,16 @@ class Store:
         lacks. A cell to renew replaces what stands there. Raises WriteError where it cannot be written.
         """
         kinds, kept, usage = error_kinds(table), kept_of(table), usage_of(table)
-        errors = sum(kinds.values())
-        provenance |= {"key": cell.key, "recipe": cell.recipe, "node": cell.node}
-        provenance |= {"inputs": cell.upstream, "errors": errors}
-        data = encode_cell(table, provenance | ({"usage": usage._asdict()} if usage is not None else {}))
         if count_errors(table, retryable_only=True):
-            (self.place / draft_path(cell.path)).write(data)
+            self.save_draft(cell, table, **provenance)
             return Outcome(state="draft", rows=len(table), kinds=kinds, kept=kept, usage=usage)
         place = self.place / cell.path
-        (place.write if cell.renew else place.create)(data)
+        (place.write if cell.renew else place.create)(_encoded(cell, table, provenance))
         return Outcome(state="committed", rows=len(table), kinds=kinds, kept=kept, usage=usage)
+
+    def save_draft(self, cell: Cell, table: pa.Table, **provenance: Any) -> None:
+        """Saves what there is of a cell, for whoever computes it next; raises WriteError where it cannot be written."""
+        (self.place / draft_path(cell.path)).write(_encoded(cell, table, provenance))
 
     def read(
         self, path: str, *, key: str | None = None, draft: bool = False, columns: Sequence[str] | None = None
@@ -273,6 +278,10 @@ class Store:
             return content if isinstance(content, dict) else {}
         return {}
 
+    def create_json(self, path: str, content: Mapping[str, Any]) -> bool:
+        """As `write_json`, only if there is none; False where another was first."""
+        return (self.place / path).create(encode_json(content).encode())
+
     def write_text(self, path: str, text: str) -> None:
         (self.place / path).write(text.encode())
 
@@ -365,6 +374,13 @@ def _content(place: Place) -> bytes:
             raise
         renew = f"{remedy} and " if (remedy := place.filesystem.renewal(error)) else ""
         raise StoreError(f"{place}: the cell cannot be read ({first_line(error)}); {renew}run again") from error
+
+
+def _encoded(cell: Cell, table: pa.Table, provenance: Mapping[str, Any]) -> bytes:
+    usage = usage_of(table)
+    of_cell = {"key": cell.key, "recipe": cell.recipe, "node": cell.node, "inputs": cell.upstream}
+    counted = {"errors": sum(error_kinds(table).values())} | ({} if usage is None else {"usage": usage._asdict()})
+    return encode_cell(table, {**provenance, **of_cell, **counted})
 
 
 def encode_cell(table: pa.Table, provenance: Mapping[str, Any]) -> bytes:

@@ -44,8 +44,11 @@ class SweepConfig(Checked):
     storage: StorageConfig = field(default_factory=StorageConfig)
     limits: ImageLimits = field(default_factory=ImageLimits)
     clips: Clips = field(default_factory=Clips)
-    shard_rows: Positive = 256
-    """Row groups of a file are worked on together up to this many rows."""
+    shard_rows: Positive | None = None
+    """Row groups of a file are worked on together up to this many rows. By default the benchmark's size decides when it
+    first comes to the store, and its images' bytes (docs/scale.md)."""
+    shard_bytes: Positive | None = None
+    """And up to this many bytes; by default the same decides, and nothing where `shard_rows` is given."""
     max_failed: Share = 0.01
     """Share of rows without a score up to which the exit code is 2 instead of 1."""
     dry_run: bool = False

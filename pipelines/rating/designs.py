@@ -32,7 +32,7 @@ from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS, BenchmarkConfig
 from plumbline.pipelines.sources.shards import read_shard
 
 YES_NO = {"yes", "no"}
-MADE_FROM = ("benchmark", "limits", "shard_rows", "adaptive")
+MADE_FROM = ("benchmark", "limits", "shard_rows", "shard_bytes", "adaptive")
 """What of a run's configuration tells its images and prompts."""
 
 

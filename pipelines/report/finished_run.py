@@ -24,6 +24,7 @@ from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.sources.adaptive_rounds import cut_rounds
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.prompts import open_prompts
+from plumbline.pipelines.sources.shards import cut_of
 from plumbline.pipelines.sources.sources import Sources, open_images, open_sources
 from plumbline.pipelines.sources.uris import Uris, benchmark_uris
 
@@ -61,17 +62,17 @@ def _open_originals(manifest: Mapping[str, Any], storage: StorageConfig, sources
     config = manifest.get("config", {})
     limits = read_config(config.get("limits", {}), ImageLimits)
     benchmark = read_config(config.get("benchmark", {}), BenchmarkConfig)
-    shard_rows = config.get("shard_rows", 256)
+    cut = cut_of(config)
     uris = benchmark_uris(benchmark, storage, limits)
     whole = benchmark.limit is None and benchmark.require_every_image and not manifest.get("seen")
     if sources is None and (benchmark.prompts is None or not whole):
-        sources = _as_seen(open_sources(benchmark, storage, shard_rows=shard_rows), manifest, benchmark, uris)
+        sources = _as_seen(open_sources(benchmark, storage, cut=cut), manifest, benchmark, uris)
     if sources is not None:
         prompts, shards, prompt_shards = sources.prompts, sources.image_shards, sources.prompt_shards
     else:
-        opened = open_prompts(benchmark, storage, shard_rows)
+        opened = open_prompts(benchmark, storage, cut)
         prompts, prompt_shards = opened.table, opened.shards
-        shards = open_images(benchmark, storage, shard_rows, opened).shards
+        shards = open_images(benchmark, storage, cut, opened).shards
     by_name = {(shard.group, shard.name): shard for shard in shards}
     return Originals(prompts, by_name, prompt_shards, limits, uris)
 

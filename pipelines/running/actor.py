@@ -14,6 +14,7 @@ import ray
 
 from plumbline.operators.batches import device_lost, telling_calls
 from plumbline.operators.errors import PlumblineError, RowError
+from plumbline.operators.stages.stage import Inputs
 from plumbline.pipelines.base.cluster import PoolConfig
 from plumbline.pipelines.base.logs import Forwarder, about, take_over
 from plumbline.pipelines.cells.cells import Cell, Outcome, Work
@@ -24,15 +25,17 @@ from plumbline.pipelines.running.machines import own_resources
 from plumbline.pipelines.running.outcomes import (
     NONE,
     CallReporter,
+    MadeRows,
     ModelTime,
     compute_cells,
     log_cell,
     log_context,
+    own_draft,
     shard_name,
 )
 from plumbline.pipelines.running.process import Deadline, tune_process
 from plumbline.pipelines.running.progress import NO_HISTORY, History
-from plumbline.pipelines.running.stages import StageContext, node_stages
+from plumbline.pipelines.running.stages import WINDOW, NodeStage, StageContext, node_stages
 from plumbline.pipelines.running.surroundings import Surroundings
 
 LOG = logging.getLogger(__name__)
@@ -147,11 +150,11 @@ class StageActor:
         """The outcome of each cell. If the device is lost, this process ends and Ray starts another one."""
 
         def compute(able: Sequence[Cell]) -> Mapping[str, pa.Table]:
-            if history.deaths > 1 and self.stages[work.benchmark].rows_alone:
-                return self._row_by_row(work, able, history, spent)
-            return self._whole(work, able, spent)
+            return self._tables(work, able, history, spent)
 
         again = self.terms.repeated or history != NO_HISTORY
+        if again:
+            cells = [replace(cell, earlier=(*own_draft(cell), *cell.earlier)) for cell in cells]
         try:
             return compute_cells(
                 work, cells, compute, self.terms.contexts[work.benchmark], self._committed(cells) if again else NONE
@@ -170,10 +173,31 @@ class StageActor:
                     committed[cell.path] = self.store.read_cell(cell.path).outcome()
         return committed
 
-    def _whole(self, work: Work, cells: Sequence[Cell], spent: ModelTime) -> Mapping[str, pa.Table]:
-        came, stage = time.monotonic(), self.stages[work.benchmark]
+    def _tables(self, work: Work, cells: Sequence[Cell], history: History, spent: ModelTime) -> Mapping[str, pa.Table]:
+        """The tables of a shard, window after window.
+
+        Where it killed its worker twice a window is one row, which is announced before it is touched.
+        """
+        came, name, stage = time.monotonic(), shard_name(work), self.stages[work.benchmark]
+        made, alone = MadeRows(cells, self.terms.contexts[work.benchmark]), history.deaths > 1 and stage.rows_alone
         with self.deadline():
-            prepared = stage.prepare(work, cells)
+            windows = stage.windows(work, cells, 1 if alone else WINDOW)
+        for row, window in enumerate(windows):
+            made.keep_safe()
+            if alone and row in history.deadly:
+                made.add(stage.compute(stage.refuse(window, DEADLY_ROW)))
+                continue
+            if alone:
+                ray.get(self.progress.started_row.remote(self.node.name, name, row))
+            made.add(self._computed(stage, window, spent, came))
+        if alone:
+            ray.get(self.progress.started_row.remote(self.node.name, name, None))
+        return made.tables()
+
+    def _computed(self, stage: NodeStage, window: Inputs, spent: ModelTime, came: float) -> Mapping[str, pa.Table]:
+        """The tables of some rows of a shard that came to this process at this time."""
+        with self.deadline():
+            prepared = stage.prepare(window)
         if stage.side_by_side:
             with self.deadline(), spent.working():
                 return stage.compute(prepared)
@@ -182,24 +206,6 @@ class StageActor:
                 return stage.compute(prepared)
             finally:
                 self.idle_since = time.monotonic()
-
-    def _row_by_row(
-        self, work: Work, cells: Sequence[Cell], history: History, spent: ModelTime
-    ) -> Mapping[str, pa.Table]:
-        """The tables of a shard that killed its worker before; each row is announced before it is touched."""
-        name, stage = shard_name(work), self.stages[work.benchmark]
-        tables = []
-        for row in range(work.shard.rows):
-            if row in history.deadly:
-                tables.append(stage.compute(stage.refuse_row(work, cells, row, DEADLY_ROW)))
-                continue
-            ray.get(self.progress.started_row.remote(self.node.name, name, row))
-            with self.deadline():
-                prepared = stage.prepare_row(work, cells, row)
-                with spent.working():
-                    tables.append(stage.compute(prepared))
-        ray.get(self.progress.started_row.remote(self.node.name, name, None))
-        return {cell.metric: pa.concat_tables([table[cell.metric] for table in tables]) for cell in cells}
 
 
 class Turns:

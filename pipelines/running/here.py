@@ -20,6 +20,7 @@ from plumbline.pipelines.running.errors import RunnerError, one_line
 from plumbline.pipelines.running.events import CallsAnswered, ShardStarted, Watch
 from plumbline.pipelines.running.outcomes import (
     CallReporter,
+    MadeRows,
     ModelTime,
     compute_cells,
     failed_input,
@@ -61,12 +62,12 @@ def _compute_node(
         stages = node_stages(node, workload.contexts, decoders=pool.decoders or cores)
     calls = CallReporter(lambda made: watch(CallsAnswered(node.name, made)))
     with ThreadPoolExecutor(1) as reader:
-        for work, prepared in _read_ahead(node, stages, shards, outcomes, reader):
+        for work, windows in _read_ahead(node, stages, shards, outcomes, reader):
             watch(ShardStarted(node.name, benchmark=work.benchmark))
             cells, spent = _cells(work, node), ModelTime()
             with _about(work, node):
                 with _raising(node), telling_calls(calls.note):
-                    computed = _compute_shard(stages[work.benchmark], work, cells, prepared, spent)
+                    computed = _compute_shard(stages[work.benchmark], work, cells, windows, spent)
                 for cell in cells:
                     log_cell(cell, computed[cell.path])
             calls.send()
@@ -83,20 +84,39 @@ def _about(work: Work, node: Node) -> AbstractContextManager[None]:
     return about(stage=node.stage, node=node.name, **log_context(work, node.stage))
 
 
+class Ahead:
+    """What an iterator gives, the next of which is made by a thread meanwhile."""
+
+    def __init__(self, of: Iterator[Any], reader: ThreadPoolExecutor) -> None:
+        self._of, self._reader = of, reader
+        self._next = self._begin()
+
+    def _begin(self) -> Future[Any]:
+        return self._reader.submit(copy_context().run, lambda: next(self._of, None))
+
+    def __iter__(self) -> Iterator[Any]:
+        while (made := self._next.result()) is not None:
+            self._next = self._begin()
+            yield made
+
+
 def _read_ahead(
     node: Node,
     stages: Mapping[str, NodeStage],
     shards: Sequence[Work],
     outcomes: Mapping[str, Outcome],
     reader: ThreadPoolExecutor,
-) -> Iterator[tuple[Work, Future[Any]]]:
-    """Each of the node's shards with its rows, which are read and decoded while the shard before is computed."""
+) -> Iterator[tuple[Work, Ahead]]:
+    """Each of the node's shards with its rows, which are read and decoded while those before are computed."""
 
-    def begin(work: Work) -> Future[Any]:
-        able = [cell for cell in _cells(work, node) if failed_input(cell, outcomes) is None]
+    def prepared(work: Work, able: Sequence[Cell]) -> Iterator[Any]:
         stage = stages[work.benchmark]
+        yield from map(stage.prepare, stage.windows(work, able) if able else ())
+
+    def begin(work: Work) -> Ahead:
+        able = [cell for cell in _cells(work, node) if failed_input(cell, outcomes) is None]
         with _about(work, node):
-            return reader.submit(copy_context().run, lambda: stage.prepare(work, able) if able else None)
+            return Ahead(prepared(work, able), reader)
 
     works = [replace(work, outcomes=outcomes) for work in shards if _cells(work, node)]
     ahead = [begin(work) for work in works[:1]]
@@ -106,13 +126,16 @@ def _read_ahead(
 
 
 def _compute_shard(
-    stage: NodeStage, work: Work, cells: Sequence[Cell], prepared: Future[Any], spent: ModelTime
+    stage: NodeStage, work: Work, cells: Sequence[Cell], windows: Ahead, spent: ModelTime
 ) -> dict[str, Outcome]:
-    def tables(_: Sequence[Cell]) -> Mapping[str, pa.Table]:
-        began = time.monotonic()
-        rows = prepared.result()
-        with spent.working(waiting_since=began):
-            return stage.compute(rows)
+    def tables(able: Sequence[Cell]) -> Mapping[str, pa.Table]:
+        made, began = MadeRows(able, stage.context), time.monotonic()
+        for window in windows:
+            made.keep_safe()
+            with spent.working(waiting_since=began):
+                made.add(stage.compute(window))
+            began = time.monotonic()
+        return made.tables()
 
     return compute_cells(work, cells, tables, stage.context)
 

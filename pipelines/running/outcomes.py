@@ -4,18 +4,21 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
 import pyarrow as pa
 
 from plumbline.operators.batches import device_lost
+from plumbline.operators.errors import PlumblineError
+from plumbline.operators.rows import joined
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.logs import about
 from plumbline.pipelines.cells.cells import Cell, Outcome, Work
-from plumbline.pipelines.cells.store import BrokenCell, Store
+from plumbline.pipelines.cells.reused_rows import read_earlier
+from plumbline.pipelines.cells.store import BrokenCell, Store, draft_path
 from plumbline.pipelines.running.errors import one_line
 from plumbline.pipelines.running.events import ShardFinished
 from plumbline.pipelines.running.stages import StageContext
@@ -26,6 +29,8 @@ SHORT_KEY = 8
 """Digits of a cell's key that its file name has."""
 CALLS_INTERVAL = 1.0
 """Seconds at least between two reports of answered model calls."""
+SAVE_INTERVAL = 300.0
+"""Seconds after which the rows of a shard are saved that is still at work: what a process's death costs at most."""
 NONE: Mapping[str, Outcome] = MappingProxyType({})
 
 
@@ -53,6 +58,46 @@ def save_cell(store: Store, cell: Cell, table: pa.Table, limits: Mapping[str, in
         return store.save(cell, table, limits=limits)
     except Exception as error:
         return failed_outcome(error)
+
+
+class MadeRows:
+    """The rows of a shard's cells that have been made; now and then they are saved for whoever begins it again."""
+
+    def __init__(self, cells: Sequence[Cell], context: StageContext, *, seconds: float = SAVE_INTERVAL) -> None:
+        self._cells, self._context, self._seconds = cells, context, seconds
+        self._made: list[Mapping[str, pa.Table]] = []
+        self._saved = time.monotonic()
+        self._drafts: Mapping[str, Sequence[pa.Table]] | None = None
+
+    def add(self, tables: Mapping[str, pa.Table]) -> None:
+        """Adds the tables of the next rows, by metric."""
+        self._made.append(tables)
+
+    def tables(self) -> dict[str, pa.Table]:
+        """All rows, by metric."""
+        return {cell.metric: joined([made[cell.metric] for made in self._made]) for cell in self._cells}
+
+    def keep_safe(self) -> None:
+        """Saves the rows as drafts, with those of the drafts that stand there, if the last time is long ago."""
+        if not self._made or time.monotonic() - self._saved < self._seconds:
+            return
+        store, limits = self._context.store, self._context.limits
+        cells, tables = [cell for cell in self._cells if STAGES[cell.stage].keeps_rows], self.tables()
+        with suppress(PlumblineError):  # a store that takes no draft now may take the cell later
+            if self._drafts is None:
+                self._drafts = {
+                    cell.metric: read_earlier(replace(cell, earlier=own_draft(cell)), limits, store.read_cell)
+                    for cell in cells
+                }
+            for cell in cells:
+                table = joined([*self._drafts[cell.metric], tables[cell.metric]])
+                store.save_draft(cell, table, limits=limits.semantic())
+        self._saved = time.monotonic()
+
+
+def own_draft(cell: Cell) -> tuple[str, ...]:
+    """Where rows of the cell itself may stand."""
+    return (draft_path(cell.path),) if STAGES[cell.stage].keeps_rows else ()
 
 
 def compute_cells(

@@ -1,7 +1,7 @@
 """A node's stage on the cells of a shard: reads what its declaration names, and has the operator compute."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +25,9 @@ from plumbline.pipelines.sources.prompts import read_prompts
 from plumbline.pipelines.sources.question_packs import PackFile, read_pack
 from plumbline.pipelines.sources.shards import read_shard
 from plumbline.pipelines.sources.uris import Uris
+
+WINDOW = 256
+"""Rows of a shard that are decoded together, and computed together."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,42 +75,44 @@ class NodeStage:
             options = options._replace(image_batch=node.model.config.image_batch)
         self.stage = declared(node.metrics, models, options)
         self.side_by_side = self.stage.side_by_side
-        self._alone: tuple[Shard, Sequence[Cell], Inputs] | None = None
 
     @property
     def rows_alone(self) -> bool:
         """Whether rows can be tried one by one."""
         return isinstance(self.stage, RowStage)
 
-    def prepare(self, work: Work, cells: Sequence[Cell]) -> Any:
-        """Reads and decodes; called for the next shard while `compute` works on this one."""
-        return self._prepare(self._inputs(work, cells))
+    def windows(self, work: Work, cells: Sequence[Cell], size: int = WINDOW) -> Sequence[Inputs]:
+        """Reads what the cells are made of, in runs of so many rows, which are prepared and computed by themselves.
 
-    def prepare_row(self, work: Work, cells: Sequence[Cell], row: int) -> Any:
-        """As `prepare`, for one row of the shard."""
-        return self._prepare(self._inputs_of_row(work, cells, row))
+        Whole where the rows of a shard are not: those of prompts of a stage that reads only what others made.
+        """
+        inputs, count = self._inputs(work, cells), work.shard.rows
+        if count <= size or not (self.rows_alone or self.stage.over == "images"):
+            return [inputs]
+        firsts = range(0, count, size)
+        if self.stage.reads_rows:
+            return [inputs._replace(rows=inputs.rows.slice(first, size)) for first in firsts]
+        upstream = {metric: _read_measured(read) for metric, read in inputs.upstream.items()}
+        return [
+            inputs._replace(upstream={metric: _parts(read, first, size) for metric, read in upstream.items()})
+            for first in firsts
+        ]
 
-    def refuse_row(self, work: Work, cells: Sequence[Cell], row: int, error: RowError) -> Any:
-        """As `prepare_row` for a row that is not to be touched but by its ids."""
-        assert isinstance(self.stage, RowStage), "its rows can be tried one by one"
-        return self.stage.refuse(self._inputs_of_row(work, cells, row), error)
-
-    def compute(self, prepared: Any) -> Mapping[str, pa.Table]:
-        """The tables of the cells, by metric."""
-        return self.stage.compute(prepared)
-
-    def _prepare(self, inputs: Inputs) -> Any:
+    def prepare(self, inputs: Inputs) -> Any:
+        """Decodes; called for the next rows while `compute` works on these."""
         try:
             return self.stage.prepare(inputs)
         except StaleInput as error:
             raise BrokenCell(error.name, str(error)) from error
 
-    def _inputs_of_row(self, work: Work, cells: Sequence[Cell], row: int) -> Inputs:
-        """Those of the shard, which is read once for all of its rows, with one row of it."""
-        if self._alone is None or self._alone[:2] != (work.shard, cells):
-            self._alone = work.shard, cells, self._inputs(work, cells)
-        inputs = self._alone[2]
-        return inputs._replace(rows=inputs.rows.slice(row, 1))
+    def refuse(self, inputs: Inputs, error: RowError) -> Any:
+        """As `prepare` for rows that are not to be touched but by their ids."""
+        assert isinstance(self.stage, RowStage), "its rows can be tried one by one"
+        return self.stage.refuse(inputs, error)
+
+    def compute(self, prepared: Any) -> Mapping[str, pa.Table]:
+        """The tables of the cells, by metric."""
+        return self.stage.compute(prepared)
 
     def _inputs(self, work: Work, cells: Sequence[Cell]) -> Inputs:
         read = self.context.store.read_cell
@@ -163,3 +168,22 @@ class NodeStage:
         shards = (shard,) if shard.holds_prompts else self.context.prompt_shards
         names = tuple(f"{prompts.group}/{prompts.name}" for prompts in shards)
         return Upstream(names, lambda: [read_prompts(prompts) for prompts in shards], schemas.PROMPTS)
+
+
+def _read_measured(upstream: Mapping[str, Upstream]) -> dict[str, Upstream]:
+    """The same with those tables read that have a row for each of the shard's images."""
+    return {stage: _held(read) if STAGES[stage].over == "images" else read for stage, read in upstream.items()}
+
+
+def _held(upstream: Upstream) -> Upstream:
+    table = upstream.read()
+    return replace(upstream, read_each=lambda: [table])
+
+
+def _parts(upstream: Mapping[str, Upstream], first: int, size: int) -> dict[str, Upstream]:
+    """The same with so many rows of the tables that have a row for each of the shard's images."""
+
+    def part(read: Upstream) -> Upstream:
+        return replace(read, read_each=lambda: [read.read().slice(first, size)], state=(read.state, first))
+
+    return {stage: part(read) if STAGES[stage].over == "images" else read for stage, read in upstream.items()}

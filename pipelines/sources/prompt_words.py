@@ -13,9 +13,9 @@ from plumbline.pipelines.sources.benchmark import PROMPT_COLUMNS, BenchmarkConfi
 from plumbline.pipelines.sources.prompts import list_prompt_files, prompt_records, prompt_shards, prompts_table
 from plumbline.pipelines.sources.question_packs import PackFile
 from plumbline.pipelines.sources.question_packs.pack import PackRow, PackRows, questions_or_error, the_texts
-from plumbline.pipelines.sources.shards import where
+from plumbline.pipelines.sources.shards import Cut, where
 
-SHARD_ROWS = 10_000
+AT_ONCE = Cut(10_000)
 """Prompts that are read at once."""
 
 
@@ -30,7 +30,7 @@ class WordsColumn(PackFile):
         """A row for each text; raises SourceError where no prompt has one."""
         column = str(self.benchmark.columns.words)
         files = list_prompt_files(self.place, self.benchmark.name)
-        shards = [shard for file in files for shard in prompt_shards(file, self.benchmark, SHARD_ROWS)]
+        shards = [shard for file in files for shard in prompt_shards(file, self.benchmark, AT_ONCE)]
         row = None
         for row in chain.from_iterable(_wanted(shard, column) for shard in shards):
             yield row

@@ -23,6 +23,7 @@ from plumbline.pipelines.sources.question_packs import PackFile, read_pack
 from plumbline.pipelines.sources.shards import (
     FILE_READERS,
     BrokenFile,
+    Cut,
     ListedFile,
     check_columns,
     column_values,
@@ -82,7 +83,7 @@ class Prompted(NamedTuple):
     unknown: UnknownPrompts = UnknownPrompts()
 
 
-def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, shard_rows: int) -> PromptTables:
+def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, cut: Cut) -> PromptTables:
     """The prompts of benchmark.prompts; whatever is wrong with them stops the sweep before anything is computed."""
     place = storage.locate(str(benchmark.prompts))
     packed = benchmark.packed(storage)
@@ -91,7 +92,7 @@ def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, shard_rows:
     with readable_errors(place, "benchmark.prompts"):
         files = list_prompt_files(place, benchmark.name)
     try:
-        shards = [shard for file in files for shard in prompt_shards(file, benchmark, shard_rows)]
+        shards = [shard for file in files for shard in prompt_shards(file, benchmark, cut.of_prompts)]
         tables = list(_read_prompt_files(shards))
     except SourceError as error:
         raise ConfigError(f"benchmark.prompts: {error}") from error
@@ -183,7 +184,7 @@ def read_files(shards: Sequence[Shard], columns: Sequence[str]) -> Iterator[tupl
                 yield from zip(of_file, read, strict=True)
 
 
-def prompt_shards(file: ListedFile, benchmark: BenchmarkConfig, shard_rows: int) -> list[Shard]:
+def prompt_shards(file: ListedFile, benchmark: BenchmarkConfig, cut: Cut) -> list[Shard]:
     """The shards of a prompts file, with those columns of sources and masks that it has; a CSV or JSON file is one."""
     names, beside = benchmark.prompt_columns.renamed(), benchmark.columns.beside
     if not file.url.lower().endswith(prompt_files.SUFFIXES):
@@ -193,7 +194,7 @@ def prompt_shards(file: ListedFile, benchmark: BenchmarkConfig, shard_rows: int)
         read = [own_names.get(name, name) for name in PROMPT_COLUMNS]
         check_columns(schema, [*read, *beside.values()], read[:1], file.url)
         held = [(name, its) for name, its in beside.items() if its in schema.names]
-        return _where(cut_shards(file, footer, (*names, *held), shard_rows), benchmark.prompt_columns.where)
+        return _where(cut_shards(file, footer, (*names, *held), cut), benchmark.prompt_columns.where)
     whole = Shard(
         group=file.group, name=file.name, place=file.place, size=file.size, etag=file.etag, row_groups=(), rows=0,
         columns=names,

@@ -38,6 +38,29 @@ Read = ParamSpec("Read")
 Found = TypeVar("Found")
 
 
+class Cut(NamedTuple):
+    """How much of a file is worked on together."""
+
+    rows: int = 256
+    """Row groups of a file go together up to so many rows."""
+    bytes: int | None = None
+    """And up to so many bytes of theirs; None is no limit."""
+
+    def holds(self, rows: int, size: int) -> bool:
+        """Whether so many rows of so many bytes are within it."""
+        return rows <= self.rows and (self.bytes is None or size <= self.bytes)
+
+    @property
+    def of_prompts(self) -> "Cut":
+        """That of prompts, which have few bytes and take long where a model writes about them."""
+        return self if self.bytes is None else Cut()
+
+
+def cut_of(config: Mapping[str, Any]) -> Cut:
+    """That of a run, by its manifest's configuration."""
+    return Cut(config.get("shard_rows", Cut().rows), config.get("shard_bytes"))
+
+
 class BrokenFile(NamedTuple):
     """A source file that cannot be read; its rows are counted as failed and everything else goes on."""
 
@@ -161,11 +184,11 @@ def check_columns(schema: pa.Schema, read: Sequence[str], ids: Sequence[str], ur
             raise SourceError(f"{url}: expected {name!r} to hold text or numbers, found {dtype}; write ids as text")
 
 
-def cut_shards(
-    file: ListedFile, footer: pq.FileMetaData, names: tuple[tuple[str, str], ...], shard_rows: int
-) -> list[Shard]:
-    """Runs of row groups of about `shard_rows` rows; a larger row group is a shard of its own, and no rows are none."""
-    sizes = [footer.row_group(index).num_rows for index in range(footer.num_row_groups)]
+def cut_shards(file: ListedFile, footer: pq.FileMetaData, names: tuple[tuple[str, str], ...], cut: Cut) -> list[Shard]:
+    """Runs of row groups; one that is larger than the cut is a shard of its own, and no rows are none."""
+    groups = [footer.row_group(index) for index in range(footer.num_row_groups)]
+    sizes = [group.num_rows for group in groups]
+    firsts = list(accumulate(sizes, initial=0))
     return [
         Shard(
             group=file.group,
@@ -175,19 +198,19 @@ def cut_shards(
             etag=file.etag,
             row_groups=tuple(run),
             rows=sum(sizes[index] for index in run),
-            first_row=sum(sizes[: run[0]]),
+            first_row=firsts[run[0]],
             columns=names,
         )
-        for run in _runs(sizes, shard_rows)
+        for run in _runs(sizes, [group.total_byte_size for group in groups], cut)
         if any(sizes[index] for index in run)
     ]
 
 
-def _runs(sizes: Sequence[int], shard_rows: int) -> Iterator[list[int]]:
-    """Consecutive indices whose sizes add up to at most `shard_rows`, and at least one index each."""
+def _runs(rows: Sequence[int], sizes: Sequence[int], cut: Cut) -> Iterator[list[int]]:
+    """Consecutive indices of row groups within the cut, at least one each; `sizes` are their bytes when read."""
     run: list[int] = []
-    for index, size in enumerate(sizes):
-        if run and sum(sizes[i] for i in run) + size > shard_rows:
+    for index in range(len(rows)):
+        if run and not cut.holds(sum(rows[run[0] : index + 1]), sum(sizes[run[0] : index + 1])):
             yield run
             run = []
         run.append(index)

@@ -1,7 +1,7 @@
 """The source tables of a sweep on disk or S3: its prompts, and the images of every generator, as shards."""
 
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import NamedTuple
@@ -47,6 +47,7 @@ from plumbline.pipelines.sources.question_packs import PackFile, pack_digest, re
 from plumbline.pipelines.sources.shards import (
     FILE_READERS,
     BrokenFile,
+    Cut,
     ListedFile,
     Listing,
     check_columns,
@@ -157,17 +158,17 @@ class Images(NamedTuple):
     origins: Origins
 
 
-def open_sources(benchmark: BenchmarkConfig, storage: StorageConfig, *, shard_rows: int) -> Sources:
+def open_sources(benchmark: BenchmarkConfig, storage: StorageConfig, *, cut: Cut) -> Sources:
     """Lists the sources and reads their footers, the prompts and which images are of which; no image is read.
 
     A Parquet file without rows is read like any other and counts no rows. Raises ConfigError where prompts or images
     are missing or cannot be reached, and where no file has the columns that the configuration names.
     """
-    prompts = open_prompts(benchmark, storage, shard_rows) if benchmark.prompts is not None else None
+    prompts = open_prompts(benchmark, storage, cut) if benchmark.prompts is not None else None
     uris = benchmark_uris(benchmark, storage, ImageLimits())
     if prompts is not None:
         prompts = with_stored_pictures(prompts, uris.locate)
-    images = open_images(benchmark, storage, shard_rows, prompts)
+    images = open_images(benchmark, storage, cut, prompts)
     selected = _select(_Selected(prompts, images.shards), benchmark)
     prompted = with_prompts(selected.images, selected.prompts, benchmark.name, uris)
     return Sources(
@@ -252,9 +253,7 @@ def with_pack(sources: Sources, packed: PackFile, suite: str) -> Sources:
     )
 
 
-def open_images(
-    benchmark: BenchmarkConfig, storage: StorageConfig, shard_rows: int, prompts: PromptTables | None
-) -> Images:
+def open_images(benchmark: BenchmarkConfig, storage: StorageConfig, cut: Cut, prompts: PromptTables | None) -> Images:
     """Every generator's files with their footers; a file that cannot be read costs nothing else.
 
     Columns of sources and masks that `prompts` have may be absent.
@@ -268,7 +267,7 @@ def open_images(
     with ThreadPoolExecutor(FILE_READERS) as pool:
         files = [file for listing in listed.values() for file in listing.tables]
         elsewhere = set() if prompts is None else prompts.beside
-        results = list(pool.map(lambda file: _images_file(file, benchmark, shard_rows, elsewhere), files))
+        results = list(pool.map(lambda file: _images_file(file, benchmark, cut, elsewhere), files))
     broken = [result for result in results if isinstance(result, BrokenFile)]
     broken += [_no_files(name, places[name]) for name, listing in listed.items() if not listing.tables]
     tables = [result for result in results if isinstance(result, _ImagesFile)]
@@ -282,10 +281,15 @@ def open_images(
     return Images(shards, broken, list(places), extra, origins._replace(sources=_sources(benchmark, tables, origins)))
 
 
+def list_images(benchmark: BenchmarkConfig, storage: StorageConfig) -> Iterator[Listing]:
+    """Every generator's files."""
+    return (_listing(name, place) for name, place in _generators(benchmark, storage).of_generators.items())
+
+
 def ingested_sources(benchmark: BenchmarkConfig, storage: StorageConfig) -> dict[str, str]:
     """The columns of sources, by our names, of the first images' table that can be read, where an ingest wrote it."""
-    for name, place in _generators(benchmark, storage).of_generators.items():
-        for file in _listing(name, place).tables:
+    for listing in list_images(benchmark, storage):
+        for file in listing.tables:
             try:
                 footer = read_footer(file)
             except SourceError:
@@ -419,7 +423,7 @@ def _holds_images(file: Place, benchmark: BenchmarkConfig) -> bool:
 
 
 def _images_file(
-    file: ListedFile, benchmark: BenchmarkConfig, shard_rows: int, elsewhere: Container[str]
+    file: ListedFile, benchmark: BenchmarkConfig, cut: Cut, elsewhere: Container[str]
 ) -> _ImagesFile | BrokenFile:
     """A file's schema and shards; columns that are `elsewhere` it need not have."""
     names = benchmark.columns.renamed(prompts=benchmark.prompts is None)
@@ -435,7 +439,7 @@ def _images_file(
             rows.require_columns(schema.names, ["image or uri"], file.url, key="benchmark.columns.image or .uri")
     except SourceError as error:
         return BrokenFile(file.group, str(error))
-    shards, ingested = cut_shards(file, footer, names, shard_rows), INGESTED in (footer.metadata or {})
+    shards, ingested = cut_shards(file, footer, names, cut), INGESTED in (footer.metadata or {})
     return _ImagesFile(schema, shards, ingested, "" if ingested else _several(file, footer, benchmark))
 
 

@@ -16,8 +16,10 @@ from plumbline.pipelines.maintenance.working_sweeps import deletions
 from plumbline.pipelines.plans.plan import Plan, make_plan
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.running.executor import Executor, choose_executor
+from plumbline.pipelines.sources.cuts import kept_cut
 from plumbline.pipelines.sources.prompt_words import words_of
 from plumbline.pipelines.sources.question_packs import check_choices
+from plumbline.pipelines.sources.shards import Cut
 from plumbline.pipelines.sources.sources import Sources, ingested_sources, open_sources, with_pack
 from plumbline.pipelines.sources.uris import Uris, benchmark_uris
 
@@ -82,8 +84,9 @@ def plan_sweep(config: SweepConfig, *, wanted: tuple[str, ...] = ("scores",)) ->
         raise ConfigError(f"store {store.place.url}: the images are there too; name a folder of its own")
     if not config.dry_run:
         store.check()
-    sources = open_sources(config.benchmark, config.storage, shard_rows=config.shard_rows)
-    config = with_model_defaults(config)
+    cut = _cut(config, store)
+    sources = open_sources(config.benchmark, config.storage, cut=cut)
+    config = with_model_defaults(replace(config, shard_rows=cut.rows, shard_bytes=cut.bytes))
     packed = config.benchmark.packed(config.storage) or words_of(config.benchmark, config.storage)
     if packed is not None and any(map(takes_questions, config.metrics.values())):
         sources = with_pack(sources, packed, config.benchmark.name)
@@ -106,6 +109,14 @@ def plan_sweep(config: SweepConfig, *, wanted: tuple[str, ...] = ("scores",)) ->
         deletions=deleted,
         rounds=rounds,
     )
+
+
+def _cut(config: SweepConfig, store: Store) -> Cut:
+    """How large shards are: as configured, or as the store keeps it."""
+    if config.shard_rows is not None:
+        return Cut(config.shard_rows, config.shard_bytes)
+    kept = kept_cut(config.benchmark, config.storage, store, remember=not config.dry_run)
+    return Cut(kept.rows, config.shard_bytes or kept.bytes)
 
 
 def uris_of(config: SweepConfig) -> Uris:

@@ -16,7 +16,7 @@ from plumbline.operators.training.checkpoint import begin
 from plumbline.pipelines.base.storage import readable_errors
 from plumbline.pipelines.cells.cells import digest
 from plumbline.pipelines.judging.releases.release import Release
-from plumbline.pipelines.sources.shards import check_columns, cut_shards, list_files, read_footer, require_columns
+from plumbline.pipelines.sources.shards import Cut, check_columns, cut_shards, list_files, read_footer, require_columns
 from plumbline.pipelines.sources.uris import Uris, benchmark_uris
 from plumbline.pipelines.training.examples import Examples, ExampleShard
 from plumbline.pipelines.training.rated import read_rated
@@ -164,7 +164,7 @@ def _table_examples(config: StageConfig) -> Examples:
         if not {columns["image"], columns["uri"]} & set(schema.names):
             require_columns(schema, ["image"], names, "columns", file.url)
         check_columns(schema, list(columns.values()), (), file.url)
-        shards += [ExampleShard(shard=shard) for shard in cut_shards(file, footer, names, config.shard_rows)]
+        shards += [ExampleShard(shard=shard) for shard in cut_shards(file, footer, names, Cut(config.shard_rows))]
     if not shards:
         raise ConfigError(f"data {place.url}: its files hold no rows")
     folder = place.url.rpartition("/")[0] if place.path.endswith(".parquet") else place.url

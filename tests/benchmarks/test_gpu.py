@@ -136,3 +136,12 @@ def test_a_model_that_fails_or_dies_is_a_row_with_its_reason(monkeypatch: pytest
     told = table([sound, failed, killed])
     assert "4.0       20.0      2.00" in told and "60.0%" in told
     assert "qwen2.5-vl-7b: not measured: its process ended with -9" in told
+
+
+def test_a_sweep_is_measured_as_users_start_it(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.benchmarks.gpu.by_command", "clip-flant5-xl", str(tmp_path), "--images=64"]
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
+    assert ran.returncode == 0, ran.stderr
+    told = json.loads(ran.stdout.splitlines()[-1])
+    assert told["images_a_second"] == pytest.approx(64 / told["seconds"], rel=0.01)

@@ -67,6 +67,8 @@ class FaultProxy:
         self.counts: Counter[str] = Counter()
         self.requests: list[str] = []
         """The first line of each, in the order they came."""
+        self.bytes: Counter[str] = Counter()
+        """Of the bodies of calls without a fault: what was sent by PUT, and what came by GET."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection of a client, and one to the server for it, for as many calls as the client makes."""
@@ -92,7 +94,7 @@ class FaultProxy:
         self.counts[fault] += 1
         if fault in ("none", "delay"):
             await asyncio.sleep(DELAY_SECONDS if fault == "delay" else 0)
-            return await pass_on(request, client, server)
+            return await pass_on(request, client, server, self.bytes)
         if fault == "garbled":
             return await garble(request, client, server)
         if fault == "truncated":
@@ -149,9 +151,12 @@ async def ask(request: Head, client: Stream, server: Stream) -> Head:
     return answer
 
 
-async def pass_on(request: Head, client: Stream, server: Stream) -> bool:
-    """A call without a fault; whether the connection may go on."""
+async def pass_on(request: Head, client: Stream, server: Stream, counted: Counter[str]) -> bool:
+    """A call without a fault, whose bytes are counted by its method; whether the connection may go on."""
     answer = await ask(request, client, server)
+    method = request.start.split()[0]
+    body = answer if method == "GET" else request
+    counted[method] += int(body.headers.get("content-length", 0))
     await _put(client.writer, answer.raw)
     await _copy_answer(request, answer, server, client.writer)
     return "close" not in (request.headers.get("connection", ""), answer.headers.get("connection", ""))

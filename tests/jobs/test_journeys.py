@@ -19,6 +19,7 @@ from plumbline.pipelines.maintenance.retention import drop_runs
 from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
+from plumbline.pipelines.sources.shards import Cut
 from plumbline.pipelines.sources.sources import open_sources
 from tests.bench_of import images, prompts
 from tests.commands import Ended, newest, run, store_at
@@ -52,7 +53,7 @@ def scored(tmp_path: Path) -> Counter[tuple[str, str]]:
     """How many images have a score, by generator and prompt."""
     of_run = manifest(tmp_path)
     benchmark = read_config(of_run["config"]["benchmark"], BenchmarkConfig)
-    known = open_sources(benchmark, StorageConfig(), shard_rows=256).prompts.to_pylist()
+    known = open_sources(benchmark, StorageConfig(), cut=Cut(256)).prompts.to_pylist()
     texts = {row["prompt_id"]: row["text"] for row in known}
     rows = pq.read_table(newest(tmp_path / "store") / "scores.parquet").to_pylist()
     return Counter((row["generator"], texts[row["prompt_id"]]) for row in rows if row["score"] is not None)

@@ -1,14 +1,17 @@
 """`ray job submit`: the sweep as a job of a Ray head node, with its log the job's and its exit code passed on."""
 
+import json
 import re
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
 from ray._private.runtime_env.packaging import get_excludes_from_ignore_files
 
-from tests.bench_of import write_benchmark
+from tests.bench_of import images, write_benchmark, write_rows
 from tests.environment import ROOT
 from tests.ray_head import RAY, RayHead, head_environment, run_head
 
@@ -49,17 +52,21 @@ PLACED = [f"+cluster.pools.{stage}.labels={{whose:theirs}}" for stage in ("image
 """A Ray of the sweep's own has no machine with that label."""
 
 
-def test_a_submitted_sweep_runs_on_the_given_cluster_which_goes_on_living_and_its_log_is_the_jobs(
+def test_a_submitted_sweep_runs_on_the_given_cluster_which_goes_on_living_and_its_log_and_exit_code_are_the_jobs(
     head: RayHead, tmp_path: Path
 ) -> None:
+    """One image of eight is damaged, so that the sweep gives a table and still ends with exit code 1."""
     folder = write_benchmark(tmp_path / "bench")
+    damaged = images("atlas", 8)
+    damaged[3]["image"] = b"no image"
+    write_rows(folder / "images/atlas/00000.parquet", damaged)
     sweep = ["python", "-m", "jobs.sweep", "sweep=shapes", f"store={tmp_path}/store", "metric=[edge_density]", *PLACED]
     sweep += [f"benchmark.prompts={folder}/prompts.parquet", f"benchmark.images={folder}/images"]
     done = submit(head, *sweep)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == 1, done.stdout + done.stderr
     assert "means; sharing a letter" in done.stdout and "\x1b[2K" not in done.stdout
     assert list((tmp_path / "store").glob("runs/*/scores.parquet"))
-
-    failed = submit(head, *sweep, "benchmark.generators=[nobody]")
-    assert failed.returncode != 0
-    assert "error: benchmark.generators: no folder 'nobody'" in failed.stdout
+    with closing(HTTPConnection(head.jobs.removeprefix("http://"))) as caller:
+        caller.request("GET", "/api/jobs/")
+        (job,) = json.load(caller.getresponse())
+    assert (job["status"], job["driver_exit_code"]) == ("FAILED", 1)

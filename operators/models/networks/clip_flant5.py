@@ -198,7 +198,7 @@ def save_clip_flant5(model: ClipFlanT5, folder: Path, *, tower_name: str) -> Non
         "mm_vision_select_feature": "patch",
     }
     (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-    save_file(_released_weights(model), folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(released_weights(model), folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def untie_head(language_model: T5) -> None:
@@ -207,7 +207,8 @@ def untie_head(language_model: T5) -> None:
     language_model.lm_head.weight = nn.Parameter(language_model.lm_head.weight.detach().clone())
 
 
-def _released_weights(model: ClipFlanT5) -> dict[str, torch.Tensor]:
+def released_weights(model: ClipFlanT5) -> dict[str, torch.Tensor]:
+    """The tensors of the released layout by their names there."""
     named = {
         "": model.language_model.state_dict(),
         PROJECTOR_PREFIX: model.mm_projector.state_dict(),

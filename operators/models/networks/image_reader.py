@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 from transformers import DynamicCache
 
 from plumbline.operators.models.networks import prefixes
-from plumbline.operators.models.networks.attention import ALIGNED, join_windows, share_keys
+from plumbline.operators.models.networks.attention import ALIGNED, share_keys, speed_up_tower
 from plumbline.operators.models.networks.image_prompts import Pixels
 from plumbline.operators.models.networks.prefixes import Prefix, Tail, memory_of, starting
 from plumbline.operators.models.pixels import PixelInput
@@ -45,7 +45,7 @@ class ImageReader:
 
     def __init__(self, model: Any, pixels: PixelInput, *, image_id: int) -> None:
         """`image_id` is the token whose embeddings are the image's."""
-        join_windows(model)
+        speed_up_tower(model)
         self.pixels = pixels
         self.model = model
         self.image_id = image_id

@@ -68,19 +68,32 @@ def served(
     `batch` is how many images are encoded, and how many pairs are answered, together; `options` are the model's. On the
     device `meta` it has no weights, and can be asked for its shapes and to preprocess.
     """
-    network_config = SAVES[name](shape, folder, _words([*SPOKEN, *texts]))
+    network_config = _save(name, shape, folder, texts)
     config = model_config(family=FAMILIES[name], checkpoint=str(folder), image_batch=batch, pair_batch=batch, **options)
     model = resolve_model(config, on_gpu=on_gpu)
-    with (
-        torch.device(device or device_of(model)),
-        _default_dtype(getattr(torch, model.dtype)),
-    ):  # in place, and in half the memory
-        torch.manual_seed(SEED)
-        network = _network(network_config, shape)
+    network = _drawn(network_config, shape, torch.device(device or device_of(model)), getattr(torch, model.dtype))
     if not isinstance(network, ClipFlanT5):
         return model, vlm.serve(model, network.eval())
     network.drop_unused_layers()
     return model, ClipFlanT5Likelihood.load(model, network.eval())
+
+
+def random_network(
+    name: str, shape: Shape, folder: Path, texts: Iterable[str], device: torch.device, dtype: torch.dtype
+) -> Any:
+    """A network of the shape; what its checkpoint has besides the weights is written into the folder."""
+    return _drawn(_save(name, shape, folder, texts), shape, device, dtype)
+
+
+def _save(name: str, shape: Shape, folder: Path, texts: Iterable[str]) -> Any:
+    folder.mkdir(parents=True, exist_ok=True)
+    return SAVES[name](shape, folder, _words([*SPOKEN, *texts]))
+
+
+def _drawn(config: Any, shape: Shape, device: torch.device, dtype: torch.dtype) -> Any:
+    with device, _default_dtype(dtype):  # in place, and in half the memory
+        torch.manual_seed(SEED)
+        return _network(config, shape)
 
 
 def _network(config: Any, shape: Shape) -> Any:

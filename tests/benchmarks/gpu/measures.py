@@ -77,7 +77,7 @@ def make_load(name: str, shape: Shape, folder: Path, *, images: int, on_gpu: boo
     """A model of random weights and its work. None of this is measured: images are made ready on the CPU, beside the
     model's work; `options` go to `served`.
     """
-    texts = [[_text(image, text) for text in range(QUESTIONS)] for image in range(images)]
+    texts = [[text_about(image, text) for text in range(QUESTIONS)] for image in range(images)]
     spoken = [RELEASED.template, FIRST_TOKEN.template, *(text for of_image in texts for text in of_image)]
     resolved, model = served(name, shape, folder, spoken, on_gpu=on_gpu, batch=images, **options)
     assert resolved.profile is not None
@@ -242,7 +242,7 @@ def _png(picture: Image.Image) -> bytes:
     return stream.getvalue()
 
 
-def _text(image: int, text: int) -> str:
+def text_about(image: int, text: int) -> str:
     """A text of about ten words, another one for every image and place."""
     number = image * QUESTIONS + text
     colour, other = COLOURS[number % 8], COLOURS[(number // 8) % 8]

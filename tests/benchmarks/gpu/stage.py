@@ -62,7 +62,7 @@ def measure_sweep(resolved: ResolvedModel, model: LikelihoodModel, shards: Shard
         node = _compute(config)
         busy = node.worked / node.seconds
         if resolved.on_gpu:  # apart from the time taken, for what is recorded of every kernel takes some
-            with profile(activities=[ProfilerActivity.CUDA]) as kernels:
+            with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as kernels:
                 profiled = _compute(sweep_config(resolved, shards, store="profiled"))
             busy = kernel_seconds(kernels) / profiled.seconds
     return Sweep(node.rows / node.seconds, busy, config.cluster.pool(NODE).decoders or 0)

@@ -10,7 +10,7 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
 from plumbline.operators.models.calls import Question
-from plumbline.operators.models.networks.attention import join_windows
+from plumbline.operators.models.networks.attention import speed_up_tower
 from tests.operators import tiny
 from tests.operators.models.families.test_vlm import load
 
@@ -20,7 +20,7 @@ GRIDS = torch.tensor([[1, 74, 74], [1, 30, 46]])
 
 
 VISION = {
-    "depth": LAYERS, "hidden_size": 32, "num_heads": 2, "intermediate_size": 32, "out_hidden_size": 32,
+    "depth": LAYERS, "hidden_size": 32, "num_heads": 2, "intermediate_size": 44, "out_hidden_size": 32,
     "fullatt_block_indexes": [LAYERS - 1], "patch_size": 14, "window_size": 112,
 }  # fmt: skip
 TEXT = {
@@ -41,11 +41,13 @@ def test_windows_of_one_size_are_attended_to_in_one_call_with_the_same_result() 
         return states, calls
 
     expected, before = run()
-    join_windows(model)
+    speed_up_tower(model)
     states, after = run()
     torch.testing.assert_close(states, expected)
     assert before > 300
     assert after <= 5 * LAYERS, "one for each size of window in each layer"
+    assert {block.mlp.gate_proj.weight.shape[0] for block in model.model.visual.blocks} == {48}
+    assert {block.mlp.down_proj.in_features for block in model.model.visual.blocks} == {48}, "no width that is slow"
 
 
 class SeenKeys(TorchFunctionMode):

@@ -1,9 +1,12 @@
 """FlanT5 as it is computed here against transformers' own forward: the same logits, with less work."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+from torch.nn.functional import scaled_dot_product_attention
+from torch.overrides import TorchFunctionMode
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import T5Config
@@ -86,3 +89,29 @@ def test_the_choices_of_a_question_read_its_encoding_once(t5: T5) -> None:
         return int(counter.get_total_flops())
 
     assert operations([[5, 1], [6, 1], [7, 1], [8, 1]]) < 1.2 * operations([[5, 1]])
+
+
+class SeenMasks(TorchFunctionMode):
+    """The masks of every call of attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.masks: list[torch.Tensor] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is scaled_dot_product_attention:
+            self.masks.append(kwargs["attn_mask"])
+        return func(*args, **(kwargs or {}))
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("padded", [True, False])
+def test_a_gpus_kernels_of_attention_take_its_masks(
+    t5: T5, given: tuple[torch.Tensor, torch.Tensor], padded: bool
+) -> None:
+    """They want the places of a row side by side in memory; with any other mask torch falls back to float32."""
+    inputs, mask = given
+    with SeenMasks() as seen:
+        choice_logits(t5, encode(t5, inputs, mask if padded else torch.ones_like(mask), aligned=16), CHOICES)
+    assert len(seen.masks) == 3 * LAYERS
+    assert {mask.stride(-1) for mask in seen.masks} == {1}

@@ -48,10 +48,13 @@ class OverlappingStage:
         self.computing = 0
         self.most_computing = 0
 
-    def prepare(self, work: Work, cells: Sequence[Cell]) -> str:
-        if work.shard.name == "second":
+    def windows(self, work: Work, cells: Sequence[Cell], size: int) -> list[str]:
+        return [work.shard.name]
+
+    def prepare(self, window: str) -> str:
+        if window == "second":
             self.prepared.wait(PATIENCE)
-        return work.shard.name
+        return window
 
     def compute(self, prepared: str) -> Mapping[str, pa.Table]:
         self.computing += 1
@@ -125,7 +128,7 @@ def test_a_cell_that_cannot_be_saved_fails_alone(actor: StageActor, monkeypatch:
         return save(self, cell, table, **provenance)
 
     monkeypatch.setattr(Store, "save", refusing)
-    monkeypatch.setattr(actor.stages["bench"], "prepare", lambda work, cells: "alone")
+    monkeypatch.setattr(actor.stages["bench"], "prepare", lambda window: "alone")
     both = replace(work, cells=(*work.cells, second))
     done = Work.from_json(actor({"work": np.array([both.to_json()], dtype=object)})["work"][0], StorageConfig())
     assert {path: outcome.state for path, outcome in done.outcomes.items()} == {
@@ -141,14 +144,14 @@ class RowStage:
     side_by_side = False
     rows_alone = True
 
-    def prepare(self, work: Work, cells: Sequence[Cell]) -> str:
-        return "whole"
+    def windows(self, work: Work, cells: Sequence[Cell], size: int) -> list[str]:
+        return [f"row {row}" for row in range(work.shard.rows)] if size == 1 else ["whole"]
 
-    def prepare_row(self, work: Work, cells: Sequence[Cell], row: int) -> str:
-        return f"row {row}"
+    def prepare(self, window: str) -> str:
+        return window
 
-    def refuse_row(self, work: Work, cells: Sequence[Cell], row: int, error: RowError) -> str:
-        return f"refused {row}"
+    def refuse(self, window: str, error: RowError) -> str:
+        return window.replace("row", "refused")
 
     def compute(self, prepared: str) -> Mapping[str, pa.Table]:
         return {"vqascore": table([{"prompt_id": prepared, "question_id": prepared}], QUESTIONS)}
@@ -208,7 +211,7 @@ def test_a_repeated_shard_is_computed_where_the_store_does_not_tell_what_stands(
         raise ConfigError(f"{path}: the store does not answer")
 
     monkeypatch.setattr(Store, "exists", unanswered)
-    monkeypatch.setattr(actor.stages["bench"], "prepare", lambda work, cells: "alone")
+    monkeypatch.setattr(actor.stages["bench"], "prepare", lambda window: "alone")
     actor.terms = replace(actor.terms, repeated=True)
     done = Work.from_json(actor(batch("again"))["work"][0], StorageConfig())
     assert [outcome.state for outcome in done.outcomes.values()] == ["committed"]

@@ -3,9 +3,12 @@
 from pathlib import Path
 
 from plumbline.operators.errors import RowError
+from plumbline.operators.rows import usage_of
+from plumbline.operators.stages.table import STAGES
+from plumbline.pipelines.running.outcomes import MadeRows
 from plumbline.pipelines.running.stages import NodeStage, load_models
 from plumbline.pipelines.sweeps.computing import stage_context
-from tests.bench_of import plan_bench, write_benchmark
+from tests.bench_of import compute, plan_bench, write_benchmark
 
 
 def test_images_are_shown_to_a_dual_encoder_by_the_rule_of_every_metric_that_shares_it(tmp_path: Path) -> None:
@@ -16,7 +19,8 @@ def test_images_are_shown_to_a_dual_encoder_by_the_rule_of_every_metric_that_sha
     (work,) = planned.plan.work(planned.plan.images)
     cells = [cell for cell in work.cells if cell.node == node.name]
     stage = NodeStage(node, stage_context(planned), load_models(node))
-    tables = stage.compute(stage.prepare(work, cells))
+    (whole,) = stage.windows(work, cells)
+    tables = stage.compute(stage.prepare(whole))
     assert set(tables) == {"clipscore", "original"}
     for table in tables.values():
         assert (table["error"].null_count, table["similarity"].null_count) == (4, 0)
@@ -30,16 +34,55 @@ def test_prompts_can_be_asked_about_one_by_one_and_one_that_kills_its_worker_lef
     (work,) = planned.plan.work(planned.plan.prompts)
     cells = [cell for cell in work.cells if cell.node == node.name]
     stage = NodeStage(node, stage_context(planned), load_models(node))
-    whole = stage.compute(stage.prepare(work, cells))["gecko"].to_pylist()
+    (shard,) = stage.windows(work, cells)
+    whole = stage.compute(stage.prepare(shard))["gecko"].to_pylist()
     refusal = RowError("killed_worker", "it died", retryable=True)
     alone = [
-        stage.compute(stage.refuse_row(work, cells, row, refusal) if row == 2 else stage.prepare_row(work, cells, row))[
-            "gecko"
-        ].to_pylist()
-        for row in range(work.shard.rows)
+        stage.compute(stage.refuse(window, refusal) if row == 2 else stage.prepare(window))["gecko"].to_pylist()
+        for row, window in enumerate(stage.windows(work, cells, 1))
     ]
     assert stage.rows_alone and len(alone) == 4
     assert [row["error"] and row["error"]["kind"] for row in alone[2]] == ["killed_worker"]
     (lost,) = {row["prompt_id"] for row in alone[2]}
     sound = [row for rows_alone in (*alone[:2], alone[3]) for row in rows_alone]
     assert sound == [row for row in whole if row["prompt_id"] != lost]
+
+
+def test_a_shard_is_computed_in_windows_to_the_same_rows_by_every_stage_over_images(tmp_path: Path) -> None:
+    folder = write_benchmark(tmp_path / "bench", generators=("atlas",), count=5)
+    planned = plan_bench(folder, tmp_path / "store", "metric=[gecko,clipscore]", "shard_rows=5")
+    (work,) = planned.plan.work(planned.plan.images)
+    compute(planned)
+    nodes = [item.node for item in planned.plan.nodes if STAGES[item.node.stage].over == "images"]
+    assert {node.stage for node in nodes} == {"answers", "similarities", "scores"}
+    for node in nodes:
+        cells = [cell for cell in work.cells if cell.node == node.name]
+        stage, made = (
+            NodeStage(node, stage_context(planned), load_models(node)),
+            MadeRows(cells, stage_context(planned)),
+        )
+        for window in stage.windows(work, cells, 2):
+            made.add(stage.compute(stage.prepare(window)))
+        for cell in cells:
+            whole = planned.store.read_cell(cell.path)
+            table = made.tables()[cell.metric]
+            assert table.column("image_id").equals(whole.table.column("image_id")), node.name
+            assert usage_of(table) == whole.outcome().usage
+
+
+def test_the_rows_of_a_shard_that_was_at_work_for_long_are_not_made_again(tmp_path: Path) -> None:
+    folder = write_benchmark(tmp_path / "bench", generators=("atlas",), count=5)
+    given = (folder, tmp_path / "store", "metric=[clipscore]", "shard_rows=5")
+    planned = plan_bench(*given)
+    (node,) = [item.node for item in planned.plan.nodes if item.node.stage == "similarities"]
+    (work,) = planned.plan.work(planned.plan.images)
+    (cell,) = [cell for cell in work.cells if cell.node == node.name]
+    stage, made = (
+        NodeStage(node, stage_context(planned), load_models(node)),
+        MadeRows([cell], stage_context(planned), seconds=0),
+    )
+    for window in stage.windows(work, [cell], 2)[:2]:
+        made.add(stage.compute(stage.prepare(window)))
+        made.keep_safe()
+    outcomes = compute(plan_bench(*given))
+    assert (outcomes[cell.path].rows, outcomes[cell.path].kept) == (5, 4)

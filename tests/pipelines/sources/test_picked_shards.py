@@ -19,7 +19,7 @@ from plumbline.pipelines.cells.cells import digest
 from plumbline.pipelines.sources import adaptive_rounds
 from plumbline.pipelines.sources.adaptive_rounds import cut_rounds
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig, ColumnsConfig
-from plumbline.pipelines.sources.shards import read_shard
+from plumbline.pipelines.sources.shards import Cut, read_shard
 from plumbline.pipelines.sources.sources import Sources, open_sources
 from plumbline.pipelines.sources.uris import benchmark_uris
 from tests.bench_of import images, prompts, run_config, sweep_config, write_rows
@@ -77,7 +77,7 @@ def opened(folder: Path, bench: dict[str, Any]) -> tuple[BenchmarkConfig, Source
         require_every_image=not bench["some"],
         limit=bench["limit"],
     )
-    return config, open_sources(config, STORAGE, shard_rows=bench["shard_rows"])
+    return config, open_sources(config, STORAGE, cut=Cut(bench["shard_rows"]))
 
 
 def check(sources: Sources, bench: dict[str, Any]) -> None:

@@ -1,0 +1,101 @@
+"""What rows of many questions take of the store and of a worker: answers are made up and all else is real.
+
+python -m tests.benchmarks.question_rows [ROWS]
+"""
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from plumbline.operators import rows, schemas
+from plumbline.operators.image_rows import ImageRow
+from plumbline.operators.images import PreparedImages
+from plumbline.operators.metrics.dsg import DsgConfig
+from plumbline.operators.models.calls import Question, Usage
+from plumbline.operators.stages.answers import AnswersStage, QuestionIndex
+from plumbline.operators.stages.scores import WrittenIndex
+from plumbline.pipelines.cells.store import encode_cell
+from tests.operators.stages.given import options, score
+
+QUESTIONS = (1, 10, 30)
+"""Of a row."""
+WORDS = ("tea cup", "teapot", "table", "red", "blue", "small", "round", "wooden", "window", "cat", "dog", "two")
+
+
+class MadeUpModel:
+    """Encodes nothing, and has two tokens for either choice of a question, each with a probability of its own."""
+
+    usage = Usage()
+    side_by_side = False
+
+    def __init__(self) -> None:
+        self.chance = np.random.default_rng(0)
+
+    def encode(self, pixels: Sequence[Any]) -> Sequence[Any]:
+        return pixels
+
+    def likelihood(self, features: Sequence[Any], questions: Sequence[Question]) -> list[list[list[float]]]:
+        made: list[list[list[float]]] = np.log(self.chance.random((len(questions), 2, 2), np.float32)).tolist()
+        return made
+
+    def reply(self, features: Sequence[Any], questions: Sequence[Question]) -> list[str]:
+        return [question.choices[0] for question in questions]
+
+
+def written(prompts: int, each: int) -> pa.Table:
+    """As many yes-no questions about every prompt, half of which have a parent."""
+    chance = np.random.default_rng(1)
+    records = []
+    for number in range(prompts):
+        text = f"{' '.join(chance.choice(WORDS, 12))}, number {number}"
+        ids = [chance.bytes(8).hex() for _ in range(each)]
+        for place, question_id in enumerate(ids):
+            first, second, third = chance.choice(WORDS, 3)
+            records.append({
+                "prompt_id": f"prompt-{number:08d}", "prompt": text, "question_id": question_id,
+                "text": f"Is the {first} {second} next to the {third}?", "choices": ["yes", "no"], "answer": "yes",
+                "kind": "relation - spatial", "span": f"{first} {second}", "start": 0, "end": 9,
+                "parents": [ids[place // 2]] if place % 2 else [],
+            })  # fmt: skip
+    return rows.table(records, schemas.QUESTIONS)
+
+
+def pictures(count: int) -> PreparedImages:
+    """An image of every prompt, as if it had been decoded."""
+    chance, images = np.random.default_rng(2), PreparedImages()
+    for number in range(count):
+        row = ImageRow(f"atlas-{number:08d}", f"prompt-{number:08d}", "atlas")
+        images.add(number, row, chance.bytes(8).hex(), [number])
+    return images
+
+
+def measured(count: int, each: int) -> Iterator[tuple[str, float, float]]:
+    """By stage, the bytes of its cell and the microseconds that it took, for each row."""
+
+    def told(stage: str, call: Callable[[], pa.Table]) -> tuple[pa.Table, tuple[str, float, float]]:
+        began = time.process_time()
+        table = call()
+        size = len(encode_cell(table, {"key": "0" * 64}))
+        return table, (stage, size / count, 1e6 * (time.process_time() - began) / count)
+
+    metric, images = DsgConfig(), pictures(count)
+    questions, said = told("questions", lambda: written(count, each))
+    yield (*said[:2], float("nan"))  # who made them up is no writer
+    stage = AnswersStage({"dsg": metric}, {"model": MadeUpModel()}, options(image_batch=256))
+    answers, said = told("answers", lambda: stage.measure(images, {"dsg": QuestionIndex(questions, metric)})["dsg"])
+    yield said
+    _, said = told("scores", lambda: score(answers, "dsg", metric, WrittenIndex(questions, None)))
+    yield said
+
+
+if __name__ == "__main__":
+    ROWS = int(sys.argv[1]) if len(sys.argv) > 1 else 4096
+    print(f"{ROWS} rows, each an image of a prompt of its own\n")
+    print("| questions a row | stage | bytes a row | CPU microseconds a row |\n|---|---|---|---|")
+    for number in QUESTIONS:
+        for name, size, spent in measured(ROWS, number):
+            print(f"| {number} | {name} | {size:,.0f} | {'' if np.isnan(spent) else f'{spent:,.0f}'} |")

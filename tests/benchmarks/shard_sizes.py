@@ -1,0 +1,89 @@
+"""What many small rows cost on S3 in shards of 256 rows, and in those that a sweep makes by itself: objects, requests,
+bytes and CPU, counted between a sweep and a real S3 server.
+
+python -m tests.benchmarks.shard_sizes [ROWS] [SHARD_ROWS]    # of the second sweep, where it is not to decide
+"""
+
+import os
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from plumbline.pipelines.sweeps.planning import plan_sweep
+from plumbline.pipelines.sweeps.sweep import run_sweep
+from tests.bench_of import prompts, sweep_config, write_rows
+from tests.benchmarks.small_images import encoded
+from tests.benchmarks.test_requests import kind_of
+from tests.faults.proxy import FaultProxy, faulty
+from tests.s3 import run_server
+
+ROW_GROUP, PROMPTS, AT_ONCE = 256, 256, 16_384
+COLUMNS = (
+    "rows of a shard", "objects a stage", "kB of one: statistics and scores", "PUT", "GET", "HEAD", "LIST", "GB read",
+    "MB written", "CPU s",
+)  # fmt: skip
+METRIC = "edge_density"
+"""Its images are decoded and no model is asked."""
+
+
+def write_images(path: Path, count: int) -> None:
+    """Rows of 64x64 JPEG files."""
+    files, ids = encoded(), [row["prompt_id"] for row in prompts(PROMPTS)]
+    schema = pa.schema([("image_id", pa.string()), ("prompt_id", pa.string()), ("image", pa.binary())])
+    path.parent.mkdir(parents=True)
+    with pq.ParquetWriter(path, schema, use_dictionary=False) as writer:
+        for first in range(0, count, AT_ONCE):
+            numbers = range(first, min(first + AT_ONCE, count))
+            columns = [
+                [f"atlas-{number:09d}" for number in numbers],
+                [ids[number % PROMPTS] for number in numbers],
+                [files[number % len(files)] for number in numbers],
+            ]
+            writer.write_table(pa.table(columns, schema=schema), row_group_size=ROW_GROUP)
+
+
+def swept(proxy: FaultProxy, bucket: str, name: str, word: str) -> str:
+    """A line about a sweep over the images into a store of its own."""
+    requests, sent = len(proxy.requests), Counter(proxy.bytes)
+    began = time.process_time()
+    planned = plan_sweep(sweep_config(f"{bucket}/bench", f"{bucket}/{name}", f"metric=[{METRIC}]", word))
+    assert run_sweep(planned, lambda event: None).exit_code == 0
+    spent = time.process_time() - began
+    kinds = Counter(map(kind_of, proxy.requests[requests:]))
+    files = fsspec.filesystem("s3", use_listings_cache=False)
+    cells = [
+        [entry["size"] for entry in files.find(f"{bucket}/{name}/{stage}", detail=True).values()]
+        for stage in ("image_statistics", "scores")
+    ]
+    sizes = " and ".join(f"{sum(of_stage) / len(of_stage) / 1e3:,.0f}" for of_stage in cells)
+    counts = " | ".join(f"{kinds[kind]:,}" for kind in ("PUT", "GET", "HEAD", "LIST"))
+    moved = proxy.bytes - sent
+    return (
+        f"| {planned.config.shard_rows:,} | {len(cells[0]):,} | {sizes} | {counts} | "
+        f"{moved['GET'] / 1e9:.2f} | {moved['PUT'] / 1e6:.1f} | {spent:.0f} |"
+    )
+
+
+def main(count: int, decided: str) -> None:
+    with run_server() as server, faulty(proxy := FaultProxy(server, seed=0, share=0.0)) as endpoint:
+        os.environ |= server.environment() | {"AWS_ENDPOINT_URL": endpoint}
+        server.filesystem().mkdir("rows")
+        with tempfile.TemporaryDirectory() as folder:
+            write_rows(Path(folder) / "prompts.parquet", prompts(PROMPTS))
+            write_images(Path(folder) / "images/atlas/00000.parquet", count)
+            fsspec.filesystem("s3", use_listings_cache=False).put(f"{folder}/", "s3://rows/bench/", recursive=True)
+        print(f"{count:,} images of 64x64 pixels in row groups of {ROW_GROUP}, by {METRIC}\n")
+        print(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|")
+        for name, word in (("before", "shard_rows=256"), ("now", f"shard_rows={decided}")):
+            print(swept(proxy, "s3://rows", name, word), flush=True)
+
+
+if __name__ == "__main__":
+    given = sys.argv[1:]
+    main(int(given[0]) if given else 1_000_000, *(given[1:] or ["null"]))

@@ -1,0 +1,62 @@
+"""Every model family and chat model on the machine's GPU, held against the same tiny checkpoint on its CPU."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from plumbline.operators.models.calls import Call
+from plumbline.operators.models.families import florence2, got_ocr2, model_config
+from plumbline.operators.models.loading import load
+from plumbline.operators.models.resolution import resolve_model
+from tests.operators.models.alike import PICTURES, Answer, asked
+from tests.operators.models.families.test_families import CALLS, inputs_of
+from tests.operators.models.families.test_vlm import CHECKPOINTS
+from tests.operators.tiny.families import KINDS
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device"),
+]
+CLOSE = 2e-3
+"""In float32, whose sums a GPU adds in another order."""
+CHATS = [(name, call) for name in CHECKPOINTS for call in ("likelihood", "generate_from_images")]
+
+
+@pytest.fixture(autouse=True)
+def as_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Convolutions in whole float32, and readers that write on to their limit cut short, as on the CPU."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    monkeypatch.setattr(got_ocr2, "MAX_TOKENS", 12)
+    monkeypatch.setattr(florence2, "REGION_TOKENS", 40)
+
+
+@pytest.mark.parametrize(("name", "call"), CALLS)
+def test_a_family_says_on_a_gpu_what_it_says_on_a_cpu(tmp_path: Path, name: str, call: Call) -> None:
+    kind = KINDS[name]
+    options = {"reading": "Read", "reading_tokens": 12} if (call, kind.family) == ("ocr", "vlm") else {}
+    require_same(kind.family, kind.save(tmp_path / "own"), call, kind.measure, inputs_of(name, call), **options)
+
+
+@pytest.mark.parametrize(("name", "call"), CHATS)
+def test_a_chat_model_says_on_a_gpu_what_it_says_on_a_cpu(tmp_path: Path, name: str, call: Call) -> None:
+    require_same("vlm", CHECKPOINTS[name].save(tmp_path / "own"), call, "cosine", asked(call)[0])
+
+
+def require_same(family: str, folder: Path, call: Call, measure: Any, inputs: Sequence[Any], **options: Any) -> None:
+    """Fails where float32 on the GPU says something else than on the CPU, or bfloat16, a GPU's own, says nothing."""
+
+    def answers(dtype: str, *, on_gpu: bool) -> list[Answer]:
+        config = model_config(family=family, checkpoint=str(folder), dtype=dtype, **options)
+        return asked(call, measure)[1](load(resolve_model(config, on_gpu=on_gpu), call), PICTURES, inputs)
+
+    expected, found = answers("float32", on_gpu=False), answers("float32", on_gpu=True)
+    assert [answer.words for answer in found] == [answer.words for answer in expected]
+    for answer, wanted in zip(found, expected, strict=True):
+        assert answer.numbers == pytest.approx(wanted.numbers, abs=CLOSE, rel=CLOSE)
+    short = answers("auto", on_gpu=True)
+    assert len(short) == len(expected)
+    assert all(math.isfinite(number) for answer in short for number in answer.numbers)

@@ -1,0 +1,81 @@
+"""Shards are as large as rows, bytes and workers allow, and stay so in a store, since the keys of cells follow."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from plumbline.pipelines.base.storage import StorageConfig
+from plumbline.pipelines.sources.shards import Cut
+from plumbline.pipelines.sources.sources import open_sources
+from plumbline.pipelines.sweeps.planning import PlannedSweep
+from tests.bench_of import images, plan_bench, prompts, sweep_config, write_benchmark, write_rows
+
+ROWS, ROW_GROUP = 38_400, 100
+"""A file's: of the shards that a benchmark is cut into at least, each has 300 rows, three row groups."""
+
+
+def write_images(folder: Path, name: str, rows: int = ROWS) -> None:
+    """Rows of some bytes each; a plan looks at no image."""
+    ids = [f"{name}-{row}" for row in range(rows)]
+    table = {"image_id": ids, "prompt_id": [prompts(1)[0]["prompt_id"]] * rows, "image": [b"image"] * rows}
+    (folder / "images/atlas").mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(table), folder / f"images/atlas/{name}.parquet", row_group_size=ROW_GROUP)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_rows(tmp_path / "bench/prompts.parquet", prompts(1))
+    write_images(tmp_path / "bench", "first")
+    return tmp_path / "bench"
+
+
+def plan(folder: Path, *words: str) -> PlannedSweep:
+    """The plan of a sweep whose shards nobody sized, but for these words."""
+    return plan_bench(folder, folder.parent / "store", "metric=[edge_density]", "shard_rows=null", *words)
+
+
+def sizes(planned: PlannedSweep) -> list[int]:
+    return [shard.rows for shard in planned.sources.image_shards]
+
+
+def paths(planned: PlannedSweep) -> set[str]:
+    return {cell.path for cells in planned.plan.scores.values() for cell in cells}
+
+
+def test_a_benchmark_that_grows_keeps_the_shards_of_its_first_sweep(folder: Path) -> None:
+    first = plan(folder)
+    assert sizes(first) == [300] * 128
+    assert (first.config.shard_rows, first.config.shard_bytes) == (300, 512 << 20), "as the manifest has them"
+    write_images(folder, "another")
+    grown = plan(folder)
+    assert sizes(grown) == [300] * 256
+    assert paths(first) < paths(grown)
+
+
+def test_a_store_of_an_earlier_version_keeps_the_shards_that_it_has(folder: Path) -> None:
+    (folder.parent / "store").mkdir()
+    (folder.parent / "store/store.json").write_text('{"plumbline_store": 1}\n')
+    assert sizes(plan(folder)) == [200] * 192
+    assert paths(plan(folder)) == paths(plan(folder, "shard_rows=256"))
+
+
+def test_a_small_benchmark_has_shards_of_256_rows_and_a_dry_run_decides_nothing(folder: Path) -> None:
+    write_images(folder, "first", rows=1000)
+    assert sizes(plan(folder, "dry_run=true")) == [200] * 5
+    assert not (folder.parent / "store").exists()
+    write_images(folder, "first")
+    assert sizes(plan(folder)) == [300] * 128
+
+
+def test_rows_of_many_bytes_make_small_shards(tmp_path: Path) -> None:
+    folder = write_benchmark(tmp_path, ["atlas"], count=8)
+    large = [{**row, "image": bytes(50_000)} for row in images("atlas", 8)]
+    write_rows(folder / "images/atlas/00000.parquet", large, row_group=1)
+    benchmark = sweep_config(folder, tmp_path / "store").benchmark
+    cut = [shard.rows for shard in open_sources(benchmark, StorageConfig(), cut=Cut(4, 160_000)).image_shards]
+    assert cut == [3, 3, 2]
+    assert [
+        len(shard.row_groups) for shard in open_sources(benchmark, StorageConfig(), cut=Cut(4, 1)).image_shards
+    ] == [1] * 8
