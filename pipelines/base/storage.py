@@ -1,11 +1,11 @@
-"""Places: files and folders on a disk or on S3, read and written one way, with errors that name the remedy."""
+"""Places: files and folders on a disk or in a cloud, read and written one way, with errors that name the remedy."""
 
 import errno
 import os
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Annotated, Any, cast
@@ -16,12 +16,16 @@ import pyarrow.parquet as pq
 
 from plumbline.operators.bounds import Bound
 from plumbline.operators.errors import ConfigError, PlumblineError, without_secrets
-from plumbline.pipelines.base.filesystems import open_filesystem
+from plumbline.pipelines.base.filesystems import OBJECT_STORES, filesystem_of
+from plumbline.pipelines.base.filesystems.filesystem import STORES, Filesystem, Writable, entry_of
 from plumbline.pipelines.base.filesystems.filesystem import Entry as Entry
-from plumbline.pipelines.base.filesystems.filesystem import Filesystem, Writable, entry_of
 
+CLIENTS = ("botocore.", "aiobotocore.", "obstore.", "aiohttp.", "httpx.", "huggingface_hub.")
+"""Modules of the clients whose errors are not all OSErrors."""
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/{1,2}")
 """How an address begins that is not a path; one slash is a typing error."""
+OTHER_NAMES = {"gcs://": "gs://", "abfs://": "az://", "abfss://": "az://", "azure://": "az://", "s3a://": "s3://"}
+"""Of schemes of object stores, elsewhere."""
 REMEDIES = {
     errno.ENOSPC: "the disk is full: free some space",
     errno.EDQUOT: "the quota is used up: free some space",
@@ -33,11 +37,13 @@ REMEDIES = {
 }
 
 
-def _may_be_root(address: str) -> bool:
-    return bool(address) and ("://" not in address or address.startswith(("s3://", "file://")))
+def is_remote(url: str) -> bool:
+    """Whether it is an address of another filesystem than a disk."""
+    scheme = SCHEME.match(url)
+    return scheme is not None and scheme[0].endswith("://") and scheme[0] != "file://"
 
 
-Roots = Annotated[tuple[str, ...], Bound("folders or s3:// prefixes", lambda roots: all(map(_may_be_root, roots)))]
+Roots = Annotated[tuple[str, ...], Bound("folders or s3:// prefixes", all)]
 """Below which files may be read that a table or a request names."""
 
 
@@ -47,7 +53,10 @@ class WriteError(PlumblineError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StorageConfig:
-    """How s3:// is reached; what is not set comes from the standard AWS variables."""
+    """How s3:// is reached; what is not set comes from the standard AWS variables.
+
+    gs:// and az:// are reached by the variables of their clouds' own tools, or by `anon`.
+    """
 
     endpoint_url: str | None = None
     """The S3 server, where it is not AWS."""
@@ -67,30 +76,40 @@ class StorageConfig:
                 "put the credentials into storage.key and storage.secret"
             )
 
-    def filesystem(self, url: str) -> Filesystem:
-        """The filesystem of an address; all that are reached in the same way share the client."""
-        return open_filesystem("" if url.startswith("/") else f"{url.partition('://')[0]}://", self)
+    def locate(self, url: str, *, writable: bool = False) -> "Place":
+        """The place of a local path or an address; raises ConfigError for one that cannot be, or be written if wanted.
 
-    def locate(self, url: str) -> "Place":
-        """The place of a local path or an s3:// address; raises ConfigError for any other address."""
+        Its client is made ready: settings that it refuses are told now.
+        """
         scheme = SCHEME.match(url)
         if scheme is None or scheme[0] == "file://":
             return Place(_absolute(url.removeprefix("file://"), url), self)
         if not scheme[0].endswith("://"):
-            raise ConfigError(f"{url}: expected a local path or an s3:// URL, got one slash; write {scheme[1]}://")
-        if scheme[1] != "s3":
-            raise ConfigError(f"{url}: expected a local path or an s3:// URL, got {scheme[0]}")
-        path = url.removeprefix("s3://").rstrip("/")
-        if "@" in path.split("/")[0]:
-            raise ConfigError(
-                "s3://: expected an address without credentials; put them into storage.key and storage.secret"
-            )
-        if not path or path.startswith("/"):
-            raise ConfigError(
-                f"{url}: expected s3://BUCKET/PREFIX, got no bucket; name it, or set the variable that does"
-            )
-        self.filesystem(url)  # settings that it refuses are told now
-        return Place(f"s3://{path}", self)
+            raise ConfigError(f"{url}: expected a local path or a URL, got one slash; write {scheme[1]}://")
+        if scheme[0] in OTHER_NAMES:
+            raise ConfigError(f"{scheme[0]}: is written {OTHER_NAMES[scheme[0]]} here, as in docs/cluster.md")
+        _check_address(scheme[0], url.removeprefix(scheme[0]))
+        place = Place(url.rstrip("/"), self)
+        place.filesystem.prepare(place.path)
+        if writable:
+            place.writable()
+        return place
+
+
+def _check_address(scheme: str, address: str) -> None:
+    """Raises ConfigError for an address with credentials, which would be shown, or without a bucket or host."""
+    host = address.partition("/")[0]
+    if "@" in host:
+        where = "storage.key and storage.secret" if scheme == "s3://" else "the variables that its own tools read"
+        raise ConfigError(f"{scheme}: expected an address without credentials; put them into {where}")
+    if "?" in address and scheme not in OBJECT_STORES:
+        raise ConfigError(f"{scheme}{host}: expected an address without a query, which may hold credentials; drop it")
+    if not host:
+        whole = f"{scheme}BUCKET/PREFIX" if scheme in OBJECT_STORES else f"{scheme}HOST/PATH"
+        raise ConfigError(
+            f"{scheme}{address}: expected {whole}, got no {whole[len(scheme) :].partition('/')[0].lower()}; "
+            "name it, or set the variable that does"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +136,13 @@ class Place:
 
     @property
     def filesystem(self) -> Filesystem:
-        return self.storage.filesystem(self.url)
+        return filesystem_of(self.url, self.storage)
 
-    @property
     def writable(self) -> Writable:
         """Its filesystem, where that can hold a store; raises ConfigError for one that can only be read."""
         filesystem = self.filesystem
         if not isinstance(filesystem, Writable):
-            raise ConfigError(f"{self}: files can only be read there; name a folder, or a prefix of s3://")
+            raise ConfigError(f"{self}: files can only be read there; name a folder, or a prefix of {STORES}")
         return filesystem
 
     @property
@@ -197,14 +215,14 @@ class Place:
         part.
         """
         with write_errors(self):
-            return self.writable.create(self.path, data)
+            return self.writable().create(self.path, data)
 
     def create_mark(self, data: bytes) -> None:
         """Writes a file that always has the same content, unless it is there.
 
         Raises ConfigError for a server that would replace existing objects.
         """
-        if not self.writable.heeds_conditions(self.path, data):
+        if not self.writable().heeds_conditions(self.path, data):
             raise ConfigError(
                 f"{self.parent}: the S3 server ignores If-None-Match, so that sweeps would replace each other's "
                 "results; name a bucket of one that honours it, as AWS, SeaweedFS, MinIO and R2 do, or a folder"
@@ -213,7 +231,7 @@ class Place:
     def write(self, data: bytes) -> None:
         """Writes a file, or replaces it; readers see the old one or the new one. Raises WriteError."""
         with write_errors(self):
-            self.writable.write(self.path, data)
+            self.writable().write(self.path, data)
 
     def write_table(self, table: pa.Table, *, row_group_size: int | None = None) -> None:
         """Writes a table as Parquet, as `write` does."""
@@ -231,33 +249,41 @@ class Place:
 
     def draft_folder(self) -> Path:
         """The local folder in which a file is drafted that is to be put in this place."""
-        return self.writable.draft_folder(self.path)
+        return self.writable().draft_folder(self.path)
 
     def put(self, draft: Path, *, replace: bool) -> bool:
         """Puts a finished local file in this place; False where another was first."""
-        return self.writable.put(draft, self.path, replace=replace)
+        return self.writable().put(draft, self.path, replace=replace)
 
     def copy_to(self, target: "Place") -> None:
         """Gives an unchanging file another name, without reading it: by a copy within its bucket's cloud, a hard link
         on a disk."""
-        self.writable.copy(self.path, target.path)
+        self.writable().copy(self.path, target.path)
 
     def remove(self) -> None:
         """Removes a file."""
-        self.writable.fs.rm_file(self.path)
+        self.writable().fs.rm_file(self.path)
 
     def remove_below(self, relatives: Sequence[str]) -> None:
         """Removes files below it, many with one call where there is one for it; missing ones are no error.
 
         The names are taken as they are: fsspec's own `rm` would read a `*` or a `[` in them as a pattern.
         """
-        self.writable.remove_all([(self / relative).path for relative in relatives])
+        self.writable().remove_all([(self / relative).path for relative in relatives])
+
+    def remove_folder(self) -> None:
+        """Removes a folder that nobody writes to any more, with all that is in it, or the file itself."""
+        self.remove_below([relative for relative, _ in self.files()])
+        if self.is_local:
+            for folder, _, _ in os.walk(self.path, topdown=False):
+                with suppress(OSError):
+                    Path(folder).rmdir()
 
 
 def _absolute(path: str, url: str) -> str:
     """The path without links and `..` before its last part, whose own name tells what it is, as in a hub's cache."""
     if not path.strip() or "\0" in path:
-        raise ConfigError(f"{url!r}: expected a local path or an s3:// URL; write one, or set the variable that does")
+        raise ConfigError(f"{url!r}: expected a local path or an address; write one, or set the variable that does")
     try:
         place = Path(path).expanduser()
         if place.name in ("", ".."):
@@ -269,9 +295,9 @@ def _absolute(path: str, url: str) -> str:
         raise ConfigError(f"{url!r}: expected a path in UTF-8; correct it") from error
 
 
-def aws_variables() -> dict[str, str]:
-    """What the environment says of S3, for processes elsewhere: as an argument, because Ray logs a runtime_env."""
-    return {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+def cloud_variables() -> dict[str, str]:
+    """What the environment says of clouds, for processes elsewhere: as an argument, because Ray logs a runtime_env."""
+    return {name: value for name, value in os.environ.items() if name.startswith(("AWS_", "GOOGLE_", "AZURE_"))}
 
 
 @contextmanager
@@ -290,6 +316,8 @@ def write_errors(place: Place) -> Iterator[None]:
 def _remedy(place: Place, error: Exception) -> str:
     if (renewal := place.filesystem.renewal(error)) is not None:
         return renewal
+    if isinstance(error, PermissionError) and not place.is_local:
+        return f"check {place.filesystem.rights}"
     code = error.errno if isinstance(error, OSError) else None
     return REMEDIES.get(code or 0, "check the store's server or disk and the rights to it")
 
@@ -315,8 +343,8 @@ def readable_errors(place: Place, what: str) -> Iterator[None]:
 
 
 def is_storage_error(error: Exception) -> bool:
-    """Whether a disk or S3's client raised it, told without importing that client for a local store."""
-    return isinstance(error, OSError) or type(error).__module__.startswith(("botocore.", "aiobotocore."))
+    """Whether a disk or a client raised it, told without importing that client for a local store."""
+    return isinstance(error, OSError) or type(error).__module__.startswith(CLIENTS)
 
 
 def first_line(error: Exception) -> str:

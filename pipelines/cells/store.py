@@ -3,7 +3,6 @@
 import hashlib
 import io
 import json
-import os
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -239,17 +238,14 @@ class Store:
             (self.place / path).remove()
 
     def remove_all(self, paths: Sequence[str]) -> None:
-        """Removes files, many with one call where the store is on S3."""
+        """Removes files, many with one call where there is one for it."""
         with write_errors(self.place):
             self.place.remove_below(paths)
 
     def remove_folder(self, path: str) -> None:
         """Removes a folder that nobody writes to any more, with all that is in it."""
-        self.remove_all([file.path for file in self.entries(path)])
-        if self.place.is_local:
-            for folder, _, _ in os.walk((self.place / path).path, topdown=False):
-                with suppress(OSError):
-                    Path(folder).rmdir()
+        with write_errors(self.place / path):
+            (self.place / path).remove_folder()
 
     def written(self, path: str) -> float:
         """When a file was written, in seconds since 1970 by the clock that dates the store's files."""
@@ -326,7 +322,7 @@ class StoreAddress(Protocol):
 def open_store(config: StoreAddress) -> Store:
     """The store that is configured; raises ConfigError for a bad address, or a folder that Ray deletes."""
     try:
-        place = config.storage.locate(config.store)
+        place = config.storage.locate(config.store, writable=True)
     except ConfigError as error:
         raise ConfigError(f"store: {error}") from error
     if WORKING_FOLDERS in place.path:

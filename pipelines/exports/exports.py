@@ -25,11 +25,11 @@ class ExportConfig:
     """Of which run, into which table."""
 
     store: str = "store"
-    """Folder or s3:// prefix of the store."""
+    """Folder or cloud prefix of the store."""
     format: str
     """iceberg or lance (docs/results.md): a name of pipelines/exports/formats."""
     output: str
-    """Folder or s3:// prefix that holds the table; several runs may be exported into one."""
+    """Folder or cloud prefix that holds the table; several runs may be exported into one."""
     run: str = "latest"
     """A run's id (python -m jobs.status); `latest` is the newest."""
     table: str = "scores"
@@ -73,7 +73,7 @@ def export_scores(config: ExportConfig, report: Callable[[int], None] = lambda w
     run_id = find_run(store, config.run)
     manifest = read_manifest(store, run_id)
     benchmark = str(manifest.get("benchmark", ""))
-    target = Target(config.storage.locate(config.output), config.table, config.catalog)
+    target = Target(config.storage.locate(config.output, writable=True), config.table, config.catalog)
     maker = RowMaker(benchmark, run_id, config.columns)
     parts = _parts(store, run_id, maker)
     first = next(parts)

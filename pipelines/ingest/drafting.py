@@ -102,7 +102,7 @@ class Drafter:
         config = source.config
         for url in filter(None, (config.table, config.images, config.tars)):
             config.storage.locate(url)  # makes its client ready
-        self.output = config.storage.locate(config.output)
+        self.output = config.storage.locate(config.output, writable=True)
         self.drafts: dict[int, list[ShardDraft]] = {}
 
     def draft(self, number: int, unit: Any) -> Drafted:

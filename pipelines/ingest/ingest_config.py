@@ -42,7 +42,7 @@ class IngestConfig(Checked):
     """What is taken in, and where it goes."""
 
     output: str
-    """Folder or s3:// prefix that gets <generator>/00000.parquet and so on, prompts.parquet and manifest.json."""
+    """Folder or cloud prefix that gets <generator>/00000.parquet and so on, prompts.parquet and manifest.json."""
     table: str | None = None
     """CSV, TSV or JSON Lines with one row per image file, or Parquet or Arrow with the images in it; or `tars`."""
     images: str | None = None

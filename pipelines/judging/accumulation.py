@@ -135,6 +135,6 @@ def _score(asked: Mapping[str, Answer], config: AccumulateConfig) -> dict[str, A
 def write_accumulated(config: AccumulateConfig) -> Accumulated:
     """Writes the scores, which jobs.metaeval takes, and gives them."""
     found = accumulated(config)
-    place = config.storage.locate(config.output)
+    place = config.storage.locate(config.output, writable=True)
     place.write_table(found.scores)
     return found

@@ -155,7 +155,7 @@ def write_labels(config: LabelsConfig, plan: LabelPlan) -> None:
     """Writes what to rate next as CSV."""
     sink = pa.BufferOutputStream()
     pcsv.write_csv(plan.next_prompts, sink)
-    place = config.storage.locate(config.output)
+    place = config.storage.locate(config.output, writable=True)
     place.write(sink.getvalue().to_pybytes())
 
 

@@ -82,7 +82,7 @@ def run_metaeval(config: MetaevalConfig) -> Findings:
     words = "words" in protocol.tasks
     elements = read_elements(config.storage.locate(scored_by), config.metrics) if words else ()
     findings = judge(protocol, release, scores, config.sampling, scored_by, elements)
-    write_findings(findings, config.storage.locate(config.output))
+    write_findings(findings, config.storage.locate(config.output, writable=True))
     return findings
 
 

@@ -34,7 +34,7 @@ class ProtocolConfig(Checked):
     reader: str | None = None
     """Which release's file format is read: one of pipelines/judging/releases; null is that of the protocol's name."""
     path: str
-    """The release's file or folder, local or s3://."""
+    """The release's file or folder, or its address."""
     columns: RatingColumns | None = None
     """What ratings of one's own (the readers `long` and `annotations`) call their columns."""
     tasks: tuple[Task, ...]
@@ -96,7 +96,7 @@ class MetaevalConfig:
 
     protocol: ProtocolConfig
     output: str
-    """Folder or s3:// prefix of the results: judgements, comparisons and orders, as Parquet, Markdown and LaTeX."""
+    """Folder or cloud prefix of the results: judgements, comparisons and orders, as Parquet, Markdown and LaTeX."""
     scores: str | None = None
     """A table of scores to judge: a run's folder or scores.parquet, or any Parquet or CSV; null takes the release's
     own."""

@@ -173,7 +173,7 @@ def _accumulation(config: ReproductionConfig) -> Iterator[PublishedNumber]:
 
 def write_reproduction(checks: Sequence[PublishedNumber], config: ReproductionConfig) -> None:
     """Writes the comparison as Markdown."""
-    place = config.storage.locate(config.output)
+    place = config.storage.locate(config.output, writable=True)
     place.write(reproduction_text(checks).encode())
 
 

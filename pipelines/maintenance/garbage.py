@@ -18,7 +18,7 @@ from plumbline.pipelines.maintenance.working_sweeps import SWEEPS, Sign, deletin
 
 DAY = 24 * 3600.0
 DELETE_BATCH = 1000
-"""Files that are removed together, on S3 with one call."""
+"""Files that are removed together, in a cloud with few calls."""
 UNFINISHED = ("draft", "failed", "missing")
 """States in cells.parquet of cells that a sweep still has to compute."""
 

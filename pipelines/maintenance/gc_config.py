@@ -39,7 +39,7 @@ class GcConfig(Checked):
     """What may be removed from a store."""
 
     store: str = "store"
-    """Folder or s3:// prefix of the store."""
+    """Folder or cloud prefix of the store."""
     delete: bool = False
     """Remove what is listed."""
     keep_runs: KeepRuns = field(default_factory=KeepRuns)

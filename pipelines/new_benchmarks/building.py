@@ -170,7 +170,7 @@ def build(planned: PlannedBuild, written: Mapping[str, WrittenTexts]) -> Built:
     counts = {
         reason: sum(one.reason == reason for one in left_out) for reason in dict.fromkeys(o.reason for o in left_out)
     }
-    place = config.storage.locate(config.output)
+    place = config.storage.locate(config.output, writable=True)
     _write(place, config, whole.kept, left_out, tags, table)
     return Built(
         url=place.url,

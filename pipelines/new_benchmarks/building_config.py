@@ -57,7 +57,7 @@ class BuildConfig(Checked):
     """A benchmark's prompts in the making."""
 
     output: str
-    """Folder or s3:// prefix of the benchmark."""
+    """Folder or cloud prefix of the benchmark."""
     name: str = "own"
     """What it is called."""
     prompts: str | None = None
@@ -78,7 +78,7 @@ class BuildConfig(Checked):
     reference: str = ""
     """The folder of published files, for Gecko2K's statistics beside; empty leaves them out."""
     store: str = "store"
-    """Folder or s3:// prefix of the store that keeps what models wrote, which is never asked for again."""
+    """Folder or cloud prefix of the store that keeps what models wrote, which is never asked for again."""
     models: Mapping[str, AnyModel]
     cluster: ClusterConfig
     storage: StorageConfig = field(default_factory=StorageConfig)

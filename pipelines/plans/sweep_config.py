@@ -34,7 +34,7 @@ class SweepConfig(Checked):
     """Benchmark prompts x generators x metrics."""
 
     store: str = "store"
-    """Folder or s3:// prefix of the store."""
+    """Folder or cloud prefix of the store."""
     benchmark: BenchmarkConfig
     models: Mapping[str, AnyModel]
     """By role."""
@@ -106,7 +106,7 @@ class StatusConfig:
     """Which store to report on."""
 
     store: str = "store"
-    """Folder or s3:// prefix of the store."""
+    """Folder or cloud prefix of the store."""
     watch: bool = False
     """Show how far the running sweeps are, again and again until they have ended; --watch is short for it."""
     storage: StorageConfig = field(default_factory=StorageConfig)

@@ -18,10 +18,10 @@ class RateConfig(Checked):
     """Which study to serve; what is left out of its design stays as the study has it."""
 
     study: str | None = None
-    """The study's folder, local or s3://; a name alone means STORE/studies/NAME. Null names it after the run or the
+    """The study's folder, or its address; a name alone means STORE/studies/NAME. Null names it after the run or the
     folder of images."""
     store: str = "store"
-    """Folder or s3:// prefix of the store."""
+    """Folder or cloud prefix of the store."""
     run: str | None = None
     """The run whose images are rated: its id or `latest`. Null keeps the study's; a new study takes the newest."""
     images: str | None = None

@@ -50,7 +50,7 @@ class ReportConfig:
     """Of which run to make the report."""
 
     store: str = "store"
-    """Folder or s3:// prefix of the store."""
+    """Folder or cloud prefix of the store."""
     run: str = "latest"
     """A run's id (python -m jobs.status); `latest` is the newest."""
     compare: str | None = None

@@ -32,7 +32,7 @@ class TrendsConfig(Checked):
     """Of which runs to make the page."""
 
     store: str = "store"
-    """Folder or s3:// prefix of the store."""
+    """Folder or cloud prefix of the store."""
     benchmark: str | None = None
     """Whose runs; null is the newest run's."""
     checkpoints: str = CHECKPOINTS

@@ -107,8 +107,7 @@ class Output:
         """Removes what only an unfinished export needs."""
         with write_errors(self.place):
             for unneeded in (self.place / RECORDS, self.place / UNFINISHED):
-                if unneeded.exists():
-                    unneeded.fs.rm(unneeded.path, recursive=True)
+                unneeded.remove_folder()
 
     def _content(self, path: str) -> bytes | None:
         with readable_errors(self.place, "output"):

@@ -51,7 +51,7 @@ def export_rewards(config: RewardsConfig, report: Callable[[ExportedShardRecord]
     reward = _reward(run, store, config)
     rewards = _rewards(run, reward, config)
     scorer = _scorer(run, reward)
-    place = config.storage.locate(config.output.replace(OF_RUN, run.run_id))
+    place = config.storage.locate(config.output.replace(OF_RUN, run.run_id), writable=True)
     output = Output(place, _identity(run, config, scorer))
     planned = list(_plan(run, config, rewards))
     if not planned:

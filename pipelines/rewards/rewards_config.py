@@ -20,11 +20,11 @@ class RewardsConfig(Checked):
     """Of which run, in which format, by which reward."""
 
     store: str = "store"
-    """Folder or s3:// prefix of the store."""
+    """Folder or cloud prefix of the store."""
     format: str
     """A name of operators/rewards/formats (docs/rewards.md has them all)."""
     output: str
-    """Folder or s3:// prefix; it holds one export. `@run` in it is the run's id, as data/pairs/@run, so that the same
+    """Folder or cloud prefix; it holds one export. `@run` in it is the run's id, as data/pairs/@run, so that the same
     command serves every night."""
     run: str = "latest"
     """A run's id (python -m jobs.status); `latest` is the newest."""

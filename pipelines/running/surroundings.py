@@ -16,7 +16,7 @@ from plumbline.operators.errors import PlumblineError
 from plumbline.operators.models.service_config import ServiceModel
 from plumbline.pipelines.base.storage import (
     Place,
-    aws_variables,
+    cloud_variables,
     readable_errors,
 )
 from plumbline.pipelines.cells.store import Store
@@ -25,7 +25,7 @@ from plumbline.pipelines.running.progress import living_machines
 from plumbline.pipelines.running.workload import Workload
 
 VARIABLES = ("HF_TOKEN", "HF_ENDPOINT")
-"""Variables that workers inherit from the driver, besides `AWS_*` and the models' API keys."""
+"""Variables that workers inherit from the driver, besides `AWS_*`, `GOOGLE_*`, `AZURE_*` and the models' API keys."""
 
 
 class Landmark(NamedTuple):
@@ -70,7 +70,7 @@ class Surroundings:
         difference = "nothing is there" if seen is None else "another file is there"
         return (
             f"does not see the {landmark.what} as the driver does ({landmark.place}: {difference}); "
-            "name an s3:// address, or a folder that all machines of the cluster share"
+            "name an address in a cloud, or a folder that all machines of the cluster share"
         )
 
 
@@ -107,14 +107,14 @@ def surroundings(
 ) -> Iterator[Surroundings]:
     """The surroundings of a run, which keeps a marker in the folder that its processes write to.
 
-    `names` are environment variables besides S3's. Raises RunnerError for a machine that does not see the driver's
-    files.
+    `names` are environment variables besides the clouds'. Raises RunnerError for a machine that does not see the
+    driver's files.
     """
     marker = folder / f"markers/{uuid.uuid4().hex}"
     marker.write(marker.url.encode())
     try:
         named = {name: os.environ[name] for name in names if name in os.environ}
-        given = Surroundings(variables=aws_variables() | named, landmarks=(landmark(what, marker), *sources))
+        given = Surroundings(variables=cloud_variables() | named, landmarks=(landmark(what, marker), *sources))
         _check_machines(given)
         yield given
     finally:

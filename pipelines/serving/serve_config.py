@@ -75,7 +75,7 @@ class ServeConfig(LoadConfig):
     token_variable: str = "PLUMBLINE_TOKEN"
     """The environment variable that holds the token; the token itself is never configured."""
     video_folders: Roots = ()
-    """Folders and s3:// prefixes whose videos a request may name by path; links are followed first. None by default."""
+    """Folders and cloud prefixes whose videos a request may name by path; links are followed first. None by default."""
     reward: AnyReward = None
     """What answers wires which ask for one number; needed where several metrics are served. NAME, or several in one:
     {vqascore: 1, hpsv3: 0.5}, or {weights: {NAME: WEIGHT, ...}, unit: score, z_score or noise, join: sum, min or
@@ -91,7 +91,7 @@ class ServeConfig(LoadConfig):
     baseline_generator: str | None = None
     """Whose images of that run; the sentinel needs it where the run has several generators."""
     store: str = "store"
-    """Folder or s3:// prefix of the store with the baseline; questions that a language model writes are kept there."""
+    """Folder or cloud prefix of the store with the baseline; questions that a language model writes are kept there."""
     storage: StorageConfig = field(default_factory=StorageConfig)
     num_cpus: NotNegative = 1.0
     """CPUs that each replica reserves."""

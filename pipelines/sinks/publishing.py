@@ -24,7 +24,7 @@ class PublishConfig:
     """Which run to tell which sink."""
 
     store: str = "store"
-    """Folder or s3:// prefix of the store."""
+    """Folder or cloud prefix of the store."""
     sink: str
     """mlflow or wandb: a name of pipelines/sinks. Where it is and who publishes comes from its own environment
     variables."""

@@ -30,17 +30,17 @@ class ColumnsConfig:
     image: str = "image"
     """Encoded bytes, or the {bytes, path} of Hugging Face datasets."""
     uri: str = "uri"
-    """A path or s3:// address, where `image` is absent or null."""
+    """A path or an address, where `image` is absent or null."""
     source: str | None = None
     """Of edited images, the encoded bytes of the image that each was edited from, as in `image`; of the images' tables,
     or else of the prompts file. Null where there are none."""
     source_uri: str | None = None
-    """The path or s3:// address of that image, as in `uri`; in a prompts file also its path from the file's folder."""
+    """The path or address of that image, as in `uri`; in a prompts file also its path from the file's folder."""
     mask: str | None = None
     """Of edited images, the encoded bytes of a black-and-white picture as large as the source, white where the edit
     is: metrics that compare pixels count those outside (docs/edits.md); null where there are none."""
     mask_uri: str | None = None
-    """The path or s3:// address of that picture, as of the source."""
+    """The path or address of that picture, as of the source."""
     source_caption: str | None = None
     """What the source shows, in words, for metrics that compare the change of the image with that of the words; of the
     images' tables, or else of the prompts file."""
@@ -124,7 +124,7 @@ class BenchmarkConfig(PackConfig):
     prompt_columns: PromptColumnsConfig = field(default_factory=PromptColumnsConfig)
     """What the prompts file calls its columns."""
     uri_roots: Roots = ()
-    """Folders and s3:// prefixes that rows may name images below, besides the images' own."""
+    """Folders and cloud prefixes that rows may name images below, besides the images' own."""
     prompts_from: PromptsFrom | None = None
     """How the folder of image files that jobs.score is given tells their prompts (docs/ingest.md); null looks for the
     first way that does, and takes the images' names only where no table lies there and each generator's names

@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 
 from plumbline.operators.errors import PlumblineError, RefusedUri
 from plumbline.operators.image_decoding import ImageLimits
 from plumbline.operators.image_rows import ADDRESSES, image_records
-from plumbline.pipelines.base.storage import Entry, Place, StorageConfig, is_storage_error
+from plumbline.pipelines.base.storage import Entry, Place, StorageConfig, is_remote, is_storage_error
 from plumbline.pipelines.cells.cells import digest
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.prompt_files import SUFFIXES
@@ -23,7 +24,7 @@ class Uris:
     """Reads images by their address, and nothing outside of `roots`, whatever a table says."""
 
     roots: tuple[str, ...]
-    """Folders and s3:// prefixes."""
+    """Folders, and prefixes of other addresses."""
     storage: StorageConfig
     max_bytes: int
     """Of a larger file only this much is read, and one byte more."""
@@ -134,13 +135,13 @@ def _resolved_roots(roots: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _resolved(url: str) -> str:
-    """An address with nothing left to follow: a local path without links, an s3:// one as it stands."""
-    return url if url.startswith("s3://") else os.path.realpath(_absolute(url))
+    """An address with nothing left to follow: a local path without links, another one as it stands."""
+    return os.path.realpath(place) if (place := _absolute(url)).startswith("/") else place
 
 
 def _absolute(url: str) -> str:
-    return url if url.startswith("s3://") else StorageConfig().locate(url).url
+    return url if is_remote(url) else StorageConfig().locate(url).url
 
 
 def _is_below(address: str, root: str) -> bool:
-    return f"{address}/".startswith(root.rstrip("/") + "/") and ".." not in address.split("/")
+    return f"{address}/".startswith(root.rstrip("/") + "/") and ".." not in unquote(address).split("/")

@@ -80,7 +80,7 @@ class KindsConfig:
     """Of which run and metric."""
 
     store: str = "store"
-    """Folder or s3:// prefix of the store."""
+    """Folder or cloud prefix of the store."""
     of: str
     """One of the run's metrics, by its name."""
     run: str = "latest"

@@ -13,7 +13,7 @@ from plumbline.operators.models.families.clip_flant5 import ClipFlanT5Model
 from plumbline.operators.models.model import ModelConfig, ResolvedModel
 from plumbline.operators.models.resolution import resolve_model
 from plumbline.operators.training.checkpoint import begin
-from plumbline.pipelines.base.storage import readable_errors
+from plumbline.pipelines.base.storage import is_remote, readable_errors
 from plumbline.pipelines.cells.cells import digest
 from plumbline.pipelines.judging.releases.release import Release
 from plumbline.pipelines.sources.shards import Cut, check_columns, cut_shards, list_files, read_footer, require_columns
@@ -53,9 +53,9 @@ def plan_training(config: StageConfig | FinetuneConfig) -> PlannedTraining:
 
 def _begun(config: StageConfig, parts: BeginConfig) -> ModelConfig:
     """The model with the checkpoint that the parts make, which is written into the output."""
-    folder = Path(config.storage.locate(config.output).path) / BEGUN
-    if config.output.startswith("s3://"):
+    if is_remote(config.output):
         raise ConfigError(f"output {config.output}: a training that begins with parts wants a folder for them")
+    folder = Path(config.storage.locate(config.output).path) / BEGUN
     if not (folder / CONFIG).exists():
         language, tower = (
             find_part(source, None, digest_file) for source in (parts.language_model, parts.vision_tower)
@@ -110,7 +110,7 @@ def _planned(
         mixed=config.mixed,
         save_every=config.save_every,
         most_failed=int(config.max_failed * stage.steps * stage.size),
-        output=config.storage.locate(config.output),
+        output=config.storage.locate(config.output, writable=True),
         threads=config.pool.threads,
     )
     recipe = {

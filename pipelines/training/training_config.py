@@ -66,7 +66,7 @@ class TrainingConfig(Checked):
     model: AnyModel
     """The CLIP-FlanT5 that is trained on."""
     output: str
-    """Folder or s3:// prefix of the trained checkpoint, checkpoint/, and of the states that a run resumes from."""
+    """Folder or cloud prefix of the trained checkpoint, checkpoint/, and of the states that a run resumes from."""
     trained: tuple[Part, ...] = ("mm_projector", "language_model")
     """Which parts of the network are trained; the vision tower never is."""
     pace: PaceConfig = field(default_factory=PaceConfig)
@@ -124,7 +124,7 @@ class TextColumnsConfig:
     image: str = "image"
     """Encoded bytes, or the {bytes, path} of Hugging Face datasets."""
     uri: str = "uri"
-    """A path or s3:// address, where `image` is absent or null."""
+    """A path or an address, where `image` is absent or null."""
     caption: str = "caption"
     """Of stage 1."""
     question: str = "question"
@@ -142,7 +142,7 @@ class StageConfig(TrainingConfig):
     """A Parquet file, or a folder of them: a row per image with its caption, or per image and question."""
     columns: TextColumnsConfig = field(default_factory=TextColumnsConfig)
     uri_roots: Roots = ()
-    """Folders and s3:// prefixes that rows may name images below, besides the data's own."""
+    """Folders and cloud prefixes that rows may name images below, besides the data's own."""
     begin: BeginConfig | None = None
     """What to begin with in place of the model's checkpoint: stage 1 does, with a fresh projector."""
 

@@ -20,7 +20,7 @@ class ViewConfig(Checked):
     """Of which store to show the pages, and where."""
 
     store: str = "store"
-    """Folder or s3:// prefix of the store."""
+    """Folder or cloud prefix of the store."""
     host: str = "127.0.0.1"
     """Where it listens; a host that others reach needs a token."""
     hosts: tuple[str, ...] = ()

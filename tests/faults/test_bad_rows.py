@@ -164,7 +164,7 @@ KINDS = [
     unreadable("uri to a pipe", "FOLDER/images/pipe.png", "expected a regular file"),
     unreadable("uri to a directory", "FOLDER/images", "Is a directory"),
     unreadable("uri denied", "s3://private/a.png", "cannot read 's3://private/a.png'"),
-    unreadable("uri of an unsupported scheme", "ftp://host/a.png", "expected a local path or an s3:// URL"),
+    refused("uri of a place that is not named", "ftp://host/a.png"),
     of_prompt("empty prompt", "", "empty_prompt"),
     of_prompt("whitespace-only prompt", " \n\t ", "empty_prompt"),
     of_prompt("null prompt", None, "empty_prompt"),

@@ -45,7 +45,7 @@ REFUSED: dict[str, list[tuple[str, str]]] = {
         ("", "config key 'format' is required"),
     ],
     "view": [
-        ("store=http://example.org", "expected a local path or an s3:// URL"),
+        ("store=http://example.org", "files can only be read there; name a folder, or a prefix of s3://, gs:// or az://"),
         ("store={store} host=0.0.0.0 token_variable=NO_SUCH_TOKEN", "NO_SUCH_TOKEN"),
         ("store={store} port=70000", "expected 0 to 65535"),
         ("store={store} hosts=[http://gpu-7]", "expected names without scheme and port"),

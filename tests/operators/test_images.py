@@ -523,7 +523,7 @@ def test_a_uri_is_not_fetched_where_the_row_has_bytes() -> None:
         (PermissionError("denied"), "unreadable_uri"),
         (TimeoutError("slow"), "unreadable_uri"),
         (ValueError("Protocol not known: foo"), "unreadable_uri"),
-        (PlumblineError("expected a local path or an s3:// URL"), "unreadable_uri"),
+        (PlumblineError("expected a local path or an address"), "unreadable_uri"),
         (RuntimeError("the client's own"), "unreadable_uri"),
     ],
 )

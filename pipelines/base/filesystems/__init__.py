@@ -2,18 +2,42 @@
 
 from functools import lru_cache
 
+from plumbline.operators.errors import ConfigError, install
 from plumbline.pipelines.base.filesystems.disk import Disk
-from plumbline.pipelines.base.filesystems.filesystem import Filesystem, Settings
+from plumbline.pipelines.base.filesystems.filesystem import Filesystem, Settings, open_readable
+
+OBJECT_STORES = ("s3://", "gs://", "az://")
+
+
+def filesystem_of(url: str, settings: Settings) -> Filesystem:
+    """The filesystem of an absolute path or an address; raises ConfigError for settings that its client refuses.
+
+    All addresses of a cloud share a client, and others those of their host.
+    """
+    store = next((store for store in OBJECT_STORES if url.startswith(store)), None)
+    host = "" if url.startswith("/") else "/".join(url.split("/", 3)[:3])
+    return open_filesystem(host if store is None else store, settings)
 
 
 @lru_cache(maxsize=16)
 def open_filesystem(root: str, settings: Settings) -> Filesystem:
-    """The filesystem whose addresses begin with `root`, such as s3://, or with no scheme.
+    """The filesystem whose addresses begin with `root`; each client's library is imported where it is first used."""
+    match root:
+        case "":
+            return Disk()
+        case "s3://":
+            from plumbline.pipelines.base.filesystems.s3 import S3
 
-    Whoever is reached in the same way shares its client. Raises ConfigError for settings that the client refuses.
-    """
-    if root == "s3://":
-        from plumbline.pipelines.base.filesystems.s3 import S3  # takes a second, and only s3:// needs it
+            return S3(settings)
+        case "gs://" | "az://":
+            return _open_cloud(root, settings)
+        case _:
+            return open_readable(root)
 
-        return S3(settings)
-    return Disk()
+
+def _open_cloud(root: str, settings: Settings) -> Filesystem:
+    try:
+        from plumbline.pipelines.base.filesystems.clouds import CLOUDS
+    except ImportError as error:
+        raise ConfigError(f"{root}: needs obstore; {install('clouds')}") from error
+    return CLOUDS[root](settings)

@@ -1,6 +1,6 @@
 """What every filesystem does by fsspec, and what one that can hold a store does besides."""
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -8,14 +8,20 @@ from typing import Any, NamedTuple, Protocol
 
 import fsspec
 
-ETAGS = ("ETag", "e_tag", "blob_id", "etag", "mtime", "modified", "created")
+from plumbline.operators.errors import ConfigError, without_secrets
+
+ETAGS = ("ETag", "e_tag", "blob_id", "etag", "mtime", "Last-Modified", "modified", "created")
 """How filesystems call what changes when a file does, the surest first."""
 TIMES = ("LastModified", "last_modified", "mtime")
 RENEW = "renew the credentials"
+STORES = "s3://, gs:// or az://"
+"""Where a store may lie, besides a disk."""
 
 
 class Settings(Protocol):
     """What a configuration says of object stores."""
+
+    def __hash__(self) -> int: ...
 
     @property
     def endpoint_url(self) -> str | None: ...
@@ -63,13 +69,14 @@ class Filesystem:
         return entry_of(self.fs.info(path))
 
     def read(self, path: str, most: int | None) -> bytes:
-        """A file's bytes, at most so many."""
-        return bytes(self.fs.cat_file(path) if most is None else self.fs.cat_file(path, start=0, end=most))
+        """A file's bytes, at most so many; a server that knows no ranges is not read further."""
+        with self.fs.open(path, "rb") as stream:
+            return bytes(stream.read() if most is None else stream.read(most))
 
     def list(self, path: str) -> dict[str, Entry]:
         """The entries of a folder by name, or of the file itself."""
         entries = self.fs.ls(path, detail=True)
-        return {str(item["name"]).rstrip("/").rpartition("/")[2]: entry_of(item) for item in entries}
+        return {str(item["name"]).rstrip("/").rpartition("/")[2]: self._entry(item["name"], item) for item in entries}
 
     def files(self, path: str) -> Iterator[tuple[str, Entry]]:
         """The files below a folder by their paths from there, or the file itself by the empty path.
@@ -92,14 +99,23 @@ class Filesystem:
         found = self.fs.find(path, detail=True)
         while found:
             file, item = found.popitem()
-            yield file.removeprefix(path).lstrip("/"), entry_of(item)
+            yield file.removeprefix(path).lstrip("/"), self._entry(file, item)
+
+    def _entry(self, path: str, listed: Mapping[str, Any]) -> Entry:
+        """An entry of a listing; a web server's page tells names only."""
+        return (
+            self.entry(path) if listed.get("size") is None and listed.get("type") != "directory" else entry_of(listed)
+        )
+
+    def prepare(self, path: str) -> None:
+        """Makes the client of a path ready without a call; raises ConfigError for settings that it refuses."""
 
     def renewal(self, error: Exception) -> str | None:
         """What to do about credentials that have expired, or may have; None for another error."""
         return None
 
 
-class Writable(Filesystem):
+class Writable(Filesystem, ABC):
     """A filesystem that can hold a store, since it writes a file only if there is none."""
 
     @abstractmethod
@@ -129,6 +145,18 @@ class Writable(Filesystem):
     @abstractmethod
     def remove_all(self, paths: Sequence[str]) -> None:
         """Removes files by their names, taken as they are; missing ones are no error."""
+
+
+def open_readable(root: str) -> Filesystem:
+    """Whatever else fsspec reads, by how its addresses begin; raises ConfigError where fsspec or a library cannot."""
+    try:
+        fs, path = fsspec.core.url_to_fs(f"{root}/x")
+    except (ValueError, ImportError) as error:
+        raise ConfigError(
+            f"{root}: {without_secrets(str(error).splitlines()[0])}; name a local path, or an address of {STORES}, "
+            "hf:// or https://"
+        ) from error
+    return Filesystem(f"{root}/x".removesuffix(path), fs)
 
 
 def entry_of(found: Mapping[str, Any]) -> Entry:

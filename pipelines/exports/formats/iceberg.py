@@ -106,6 +106,8 @@ def _create(catalog: Catalog, name: str, schema: pa.Schema) -> Table:
 
 def _open_catalog(target: Target) -> Catalog:
     local = target.place.is_local
+    if not local and not target.place.url.startswith("s3://"):
+        raise ConfigError(f"output {target.place.url}: an Iceberg table is written to a folder or to s3://; name one")
     if target.catalog is None and not local:
         raise ConfigError(
             f"catalog: a table in {target.place.url} needs one; name it, as in catalog=sqlite:////absolute/path.db"

@@ -62,8 +62,7 @@ def open_table(target: Target, schema: pa.Schema) -> LanceTable:
     if target.catalog is not None:
         raise ConfigError(f"catalog: format=lance has none; leave out catalog={target.catalog}")
     url = f"{target.place.url}/{target.table}.lance"
-    local = target.place.is_local
-    options = None if local else _s3_options(target)
+    options = _s3_options(target) if url.startswith("s3://") else None  # of other clouds it reads the same variables
     with export_errors(url):
         if not (target.place / f"{target.table}.lance").exists():
             return LanceTable(lance.write_dataset(schema.empty_table(), url, storage_options=options), url)

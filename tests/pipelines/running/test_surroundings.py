@@ -30,10 +30,10 @@ def test_a_machine_that_sees_the_same_enters(mark: Landmark) -> None:
 def test_a_machine_that_sees_another_place_is_told_to_share_it(mark: Landmark) -> None:
     seen = r"the machine \S+ does not see the store /somewhere as the driver does "
     Path(mark.place.path).write_text("somebody else's")
-    with pytest.raises(RunnerError, match=seen + r"\(.*/mark: another file is there\); name an s3:// address"):
+    with pytest.raises(RunnerError, match=seen + r"\(.*/mark: another file is there\); name an address in a cloud"):
         enter(mark)
     Path(mark.place.path).unlink()
-    with pytest.raises(RunnerError, match=seen + r"\(.*/mark: nothing is there\); name an s3:// address"):
+    with pytest.raises(RunnerError, match=seen + r"\(.*/mark: nothing is there\); name an address in a cloud"):
         enter(mark)
 
 

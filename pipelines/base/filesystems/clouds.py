@@ -1,0 +1,218 @@
+"""Google Cloud Storage and Azure Blob Storage, by obstore: whatever it raises is an OSError here."""
+
+import io
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
+from obstore.fsspec import FsspecStore
+
+from plumbline.operators.errors import ConfigError, without_secrets
+from plumbline.pipelines.base.filesystems.filesystem import Entry, Settings, entry_of
+from plumbline.pipelines.base.filesystems.objects import UPLOAD_BYTES, ObjectStore
+
+CLIENT = {"allow_http": True, "connect_timeout": "5s", "read_timeout": "60s", "timeout": "10m"}
+"""Plain http is for servers that an endpoint names so; the clouds' own are https."""
+RETRY = {"max_retries": 5, "retry_timeout": timedelta(minutes=2)}
+LIST_CHUNK = 1000
+STREAM_BYTES = 2**20
+"""The least that a stream asks for."""
+NO_CREDENTIALS = "performing token request"
+"""Obstore says so where no credentials are set and the machine has no role that gives any."""
+
+
+class Cloud(ObjectStore):
+    """The buckets of a cloud, reached by the variables that its own tools read."""
+
+    rights = "the credentials' rights, or renew them where they have expired"
+
+    def __init__(self, scheme: str, settings: Settings, *, endpoint: str, credentials: str) -> None:
+        options = {"skip_signature": True} if settings.anon else {}
+        files = CloudFiles(scheme, config=options, client_options=CLIENT, retry_config=RETRY)
+        super().__init__(f"{scheme}://", files)
+        self.check = f"{endpoint}, and the network"
+        self.credentials = credentials
+
+    def prepare(self, path: str) -> None:
+        try:
+            self.fs.at(path)
+        except (BaseError, ValueError) as error:
+            raise ConfigError(f"{self.root}: {_message(error)}; {self.credentials}") from None
+
+    def renewal(self, error: Exception) -> str | None:
+        return self.credentials if NO_CREDENTIALS in str(error) else None
+
+    def _below(self, path: str) -> Iterator[tuple[str, Entry]]:
+        store, key = self.fs.at(path)
+        with os_errors():
+            for chunk in obstore.list(store, key or None, chunk_size=LIST_CHUNK):
+                for found in chunk:
+                    yield found["path"].removeprefix(key).lstrip("/"), entry_of({**found, "type": "file"})
+
+    def remove_all(self, paths: Sequence[str]) -> None:
+        if not paths:
+            return
+        stores, keys = zip(*map(self.fs.at, paths), strict=True)
+        with os_errors():
+            try:
+                obstore.delete(stores[0], keys)
+            except FileNotFoundError:  # of one that is missing; others may be there
+                for key in keys:
+                    with suppress(FileNotFoundError):
+                        obstore.delete(stores[0], key)
+
+
+def google(settings: Settings) -> Cloud:
+    """Google Cloud Storage: gs://BUCKET/PREFIX."""
+    credentials = (
+        "set GOOGLE_APPLICATION_CREDENTIALS, sign in by `gcloud auth application-default login`, "
+        "or set storage.anon=true for a public bucket"
+    )
+    return Cloud("gs", settings, endpoint="GOOGLE_BASE_URL", credentials=credentials)
+
+
+def azure(settings: Settings) -> Cloud:
+    """Azure Blob Storage: az://CONTAINER/PREFIX."""
+    credentials = (
+        "set AZURE_STORAGE_ACCOUNT_NAME, and AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN or AZURE_CLIENT_ID "
+        "with AZURE_CLIENT_SECRET and AZURE_TENANT_ID; or storage.anon=true for a public container"
+    )
+    endpoint = "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ENDPOINT"
+    return Cloud("az", settings, endpoint=endpoint, credentials=credentials)
+
+
+CLOUDS = {"gs://": google, "az://": azure}
+
+
+class CloudFiles(FsspecStore):  # type: ignore[misc]  # obstore may not be installed
+    """Obstore's filesystem for fsspec, with conditional writes, times in listings, and the errors of a filesystem."""
+
+    cachable = False  # its settings come from the environment
+
+    def at(self, path: str) -> tuple[Any, str]:
+        """A path's bucket, as obstore has it, and its key there."""
+        bucket, key = self._split_path(path)
+        return self._construct_store(bucket), key
+
+    async def _info(self, path: str, **_: Any) -> dict[str, Any]:
+        store, key = self.at(path)
+        with os_errors():
+            if key:
+                with suppress(FileNotFoundError):
+                    return {**await store.head_async(key), "name": path, "type": "file"}
+            found = await store.list_with_delimiter_async(key or None)
+        if key and not found["objects"] and not found["common_prefixes"]:
+            raise FileNotFoundError(path)
+        return {"name": path, "size": 0, "type": "directory"}
+
+    async def _ls(self, path: str, detail: bool = False, **_: Any) -> list[Any]:
+        store, key = self.at(path)
+        with os_errors():
+            found = await store.list_with_delimiter_async(key or None)
+        root = path.partition("/")[0]
+        entries = [{**item, "name": f"{root}/{item['path']}", "type": "file"} for item in found["objects"]]
+        entries += [{"name": f"{root}/{name}", "size": 0, "type": "directory"} for name in found["common_prefixes"]]
+        if not entries:
+            entries = [await self._info(path)]
+        return entries if detail else [entry["name"] for entry in entries]
+
+    async def _cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
+        store, key = self.at(path)
+        with os_errors():
+            found = await store.get_async(key)
+            size = found.meta["size"]
+            first, last = slice(start, end).indices(size)[:2]
+            if (first, last) == (0, size):
+                return bytes(await found.bytes_async())
+            return bytes(await store.get_range_async(key, start=first, end=last)) if first < last else b""
+
+    async def _pipe_file(
+        self, path: str, value: bytes, mode: str = "overwrite", ContentType: str | None = None, **_: Any
+    ) -> None:
+        store, key = self.at(path)
+        attributes = {"Content-Type": ContentType} if ContentType else None
+        with os_errors():
+            await store.put_async(key, value, mode=mode, attributes=attributes, chunk_size=UPLOAD_BYTES)
+
+    async def _put_file(self, lpath: str, rpath: str, mode: str = "overwrite", **_: Any) -> None:
+        store, key = self.at(rpath)
+        with os_errors():
+            await store.put_async(key, Path(lpath), mode=mode, chunk_size=UPLOAD_BYTES, max_concurrency=2)
+
+    async def _get_file(self, rpath: str, lpath: str, **_: Any) -> None:
+        store, key = self.at(rpath)
+        with os_errors(), Path(lpath).open("wb") as file:
+            async for chunk in (await store.get_async(key)).stream():
+                file.write(chunk)
+
+    async def _cp_file(self, path1: str, path2: str, **_: Any) -> None:
+        with os_errors():
+            await super()._cp_file(path1, path2)
+
+    async def _rm_file(self, path: str, **_: Any) -> None:
+        with os_errors():
+            await super()._rm_file(path)
+
+    def _open(self, path: str, mode: str = "rb", block_size: Any = None, *_: Any, **__: Any) -> Any:
+        """A stream to read; what is written here is written whole."""
+        store, key = self.at(path)
+        with os_errors():
+            reader = obstore.open_reader(store, key, buffer_size=block_size or STREAM_BYTES)
+        return io.BufferedReader(Stream(reader))
+
+
+class Stream(io.RawIOBase):
+    """A file that is read by the ranges that are asked for."""
+
+    def __init__(self, reader: Any) -> None:
+        self._reader = reader
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        with os_errors():
+            data = memoryview(self._reader.read(len(buffer)))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return int(self._reader.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._reader.tell())
+
+
+@contextmanager
+def os_errors() -> Iterator[None]:
+    """Turns obstore's errors into those of a filesystem, without the addresses that it adds, which may be signed."""
+    try:
+        yield
+    except AlreadyExistsError as error:
+        raise FileExistsError(_message(error)) from None
+    except (FileNotFoundError, BaseError, ValueError) as error:
+        raise _kind(error)(_message(error)) from None
+
+
+def _kind(error: Exception) -> type[OSError]:
+    """The kind of an error, which a refused listing only says by its status."""
+    status = re.search(r"status code: (\d+)", str(error))
+    if isinstance(error, FileNotFoundError) or (status and status[1] == "404"):
+        return FileNotFoundError
+    denied = isinstance(error, PermissionDeniedError | UnauthenticatedError) or (status and status[1] in ("401", "403"))
+    return PermissionError if denied and NO_CREDENTIALS not in str(error) else OSError
+
+
+def _message(error: Exception) -> str:
+    """The first line, and the code that the server gave."""
+    code = re.search(r"<Code>(\w+)</Code>", str(error))
+    line = re.sub(r": (<.*)?$", "", without_secrets(str(error).splitlines()[0]))
+    return f"{line}: {code[1]}" if code else line

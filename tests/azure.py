@@ -1,0 +1,73 @@
+"""Azure Blob Storage for the tests: Azurite, Microsoft's emulator, which `make clouds` installs, on a loopback port."""
+
+import base64
+import hashlib
+import hmac
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.s3 import free_ports
+
+AZURITE = Path(__file__).parent.parent / "build/azurite/node_modules/azurite/dist/src/blob/main.js"
+ACCOUNT = "devstoreaccount1"
+KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+"""Azurite's own, which its documentation publishes."""
+VERSION = "2021-08-06"
+READY_SECONDS = 60
+
+
+class AzureServer(NamedTuple):
+    """Where the server is."""
+
+    port: int
+
+    def environment(self) -> dict[str, str]:
+        """The variables of Azure's tools."""
+        endpoint = f"http://127.0.0.1:{self.port}/{ACCOUNT}"
+        names = ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ENDPOINT")
+        return dict(zip(names, (ACCOUNT, KEY, endpoint), strict=True))
+
+    def make_bucket(self, name: str) -> None:
+        now = datetime.now(UTC).strftime("%a, %d %b %Y %H:%M:%S GMT")
+        signed = f"PUT{chr(10) * 12}x-ms-date:{now}\nx-ms-version:{VERSION}\n/{ACCOUNT}/{ACCOUNT}/{name}\n"
+        digest = hmac.new(base64.b64decode(KEY), f"{signed}restype:container".encode(), hashlib.sha256).digest()
+        sign = f"SharedKey {ACCOUNT}:{base64.b64encode(digest).decode()}"
+        headers = {"x-ms-date": now, "x-ms-version": VERSION, "Authorization": sign, "Content-Length": "0"}
+        connection = HTTPConnection("127.0.0.1", self.port)
+        connection.request("PUT", f"/{ACCOUNT}/{name}?restype=container", headers=headers)
+        assert connection.getresponse().status == 201
+
+
+@contextmanager
+def run_azure() -> Iterator[AzureServer]:
+    """Starts an empty server in memory and ends it, and it alone, afterwards."""
+    (port,) = free_ports(1)
+    flags = ("--blobHost", "127.0.0.1", "--blobPort", str(port), "--inMemoryPersistence", "--silent")
+    quiet = ("--skipApiVersionCheck", "--disableTelemetry")
+    process = subprocess.Popen([shutil.which("node") or "node", AZURITE, *flags, *quiet], stdout=subprocess.DEVNULL)
+    try:
+        _wait_until_ready(port, process)
+        yield AzureServer(port)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _wait_until_ready(port: int, process: subprocess.Popen[bytes]) -> None:
+    waiting = threading.Event()
+    for _ in range(READY_SECONDS * 10):
+        if process.poll() is not None:
+            break
+        try:
+            HTTPConnection("127.0.0.1", port).request("GET", "/")
+            return
+        except OSError:
+            waiting.wait(0.1)
+    raise RuntimeError("Azurite did not become ready")

@@ -1,0 +1,326 @@
+"""What holds of every place that can hold a store, on a disk and in three clouds, and of those that are only read."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from hashlib import sha1
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, unquote
+
+import pytest
+
+from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.base.filesystems import open_filesystem
+from plumbline.pipelines.base.storage import Place, StorageConfig, WriteError, readable_errors
+from plumbline.pipelines.cells.store import Store
+from tests.azure import AzureServer, run_azure
+from tests.bench_of import plan_bench, words_of, write_benchmark
+from tests.commands import run
+from tests.gcs import GcsServer, run_gcs
+
+ODD_NAMES = ["*", "[x]", "a b", "é", "#?", "a%20b", "deep/*/c"]
+BUCKET = "bucket"
+
+
+@pytest.fixture(scope="module")
+def gcs_server() -> Iterator[GcsServer]:
+    with run_gcs() as server:
+        server.make_bucket(BUCKET)
+        yield server
+
+
+@pytest.fixture(scope="module")
+def azure_server() -> Iterator[AzureServer]:
+    with run_azure() as server:
+        server.make_bucket(BUCKET)
+        yield server
+
+
+AZURE = pytest.param("az", marks=pytest.mark.elsewhere)
+
+
+def address_in(name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A prefix that only this test uses, in a cloud whose variables are set."""
+    server = request.getfixturevalue({"gs": "gcs_server", "az": "azure_server"}[name])
+    for variable, value in server.environment().items():
+        monkeypatch.setenv(variable, value)
+    open_filesystem.cache_clear()
+    request.addfinalizer(open_filesystem.cache_clear)
+    return f"{name}://{BUCKET}/{request.node.originalname}"
+
+
+@pytest.fixture(params=["gs", AZURE])
+def cloud(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The address of a prefix in each cloud besides S3."""
+    return address_in(request.param, request, monkeypatch)
+
+
+@pytest.fixture(params=["folder", "s3", "gs", AZURE])
+def anywhere(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """A folder, and a prefix of each kind of object store."""
+    if request.param == "folder":
+        return StorageConfig().locate(str(tmp_path / "some/prefix"))
+    if request.param == "s3":
+        return StorageConfig().locate(f"{request.getfixturevalue('bucket')}/some/prefix")
+    return StorageConfig().locate(address_in(request.param, request, monkeypatch))
+
+
+def test_the_first_of_several_writers_wins_and_a_repeated_write_is_known(anywhere: Place) -> None:
+    place = anywhere / "cells/a"
+    wins: list[int] = []
+    start = threading.Barrier(6)
+
+    def write(number: int) -> None:
+        start.wait()
+        if place.create(str(number).encode()):
+            wins.append(number)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [str(number).encode() for number in wins] == [place.read()]
+    assert not place.create(b"late") and place.read() != b"late"
+    if not place.is_local:
+        assert place.create(place.read()), "a try of ours whose answer was lost"
+    Store(anywhere).check()
+    Store(anywhere).check()
+
+
+def test_files_of_any_name_are_listed_replaced_copied_and_removed(anywhere: Place) -> None:
+    for name in ODD_NAMES:
+        (anywhere / name).write(name.encode())
+    found = dict(anywhere.files())
+    assert sorted(found) == sorted(ODD_NAMES) and all((anywhere / name).read() == name.encode() for name in found)
+    assert all(entry.type == "file" and entry.size == len(name.encode()) for name, entry in found.items())
+    assert all(entry.etag and entry.modified > 1.7e9 for entry in found.values())
+    assert found["*"] == (anywhere / "*").entry() == anywhere.list()["*"]
+    assert {name: entry.type for name, entry in anywhere.list().items()}["deep"] == "directory"
+    assert [path for path, _ in (anywhere / "a b").files()] == [""] and not list((anywhere / "none").files())
+
+    (anywhere / "*").write(b"replaced")
+    assert (anywhere / "*").entry().etag != found["*"].etag
+    (anywhere / "a b").copy_to(anywhere / "copy")
+    assert (anywhere / "copy").read() == b"a b"
+    anywhere.remove_below(["*", "nothing", "[x]"])
+    assert sorted(path for path, _ in anywhere.files()) == sorted({*ODD_NAMES, "copy"} - {"*", "[x]"})
+    assert anywhere.is_folder() and not (anywhere / "*").exists() and (anywhere / "é").is_file()
+    anywhere.remove_folder()
+    assert not list(anywhere.files())
+
+
+def test_a_large_file_is_read_in_parts_as_a_whole_and_as_a_stream(anywhere: Place, tmp_path: Path) -> None:
+    data = os.urandom(17 * 2**20)  # of an object store in two parts
+    place = anywhere / "large"
+    with place.writing() as draft:
+        draft.write_bytes(data)
+    assert place.read() == data and place.read(5) == data[:5] and place.entry().size == len(data)
+    with place.open() as stream:
+        stream.seek(-5, os.SEEK_END)
+        assert stream.read() == data[-5:]
+        stream.seek(2**20)
+        assert stream.read(7) == data[2**20 :][:7] and stream.tell() == 2**20 + 7
+    (anywhere / "empty").write(b"")
+    assert (anywhere / "empty").read() == b"" == (anywhere / "empty").read(3)
+    (tmp_path / "draft").write_bytes(b"draft")
+    assert (anywhere / "put").put(tmp_path / "draft", replace=False)
+    (tmp_path / "other").write_bytes(b"other")
+    assert not (anywhere / "put").put(tmp_path / "other", replace=False) and (anywhere / "put").read() == b"draft"
+
+
+def test_what_is_not_there_is_told_as_that(anywhere: Place) -> None:
+    with pytest.raises(FileNotFoundError):
+        (anywhere / "nothing").read()
+    missing = "nothing: not found; check the path and its bucket"
+    with pytest.raises(ConfigError, match=missing), readable_errors(anywhere / "nothing", "file"):
+        (anywhere / "nothing").entry()
+    if not anywhere.is_local:
+        elsewhere = anywhere.storage.locate(f"{anywhere.url.partition('://')[0]}://no-such-bucket/x")
+        with pytest.raises(ConfigError, match="not found; check the path and its bucket"):
+            Store(elsewhere).check()
+        with pytest.raises(WriteError, match=r"no-such-bucket/x/note: cannot be written"):
+            (elsewhere / "note").write(b"")
+
+
+def test_a_sweep_is_interrupted_and_goes_on_in_a_cloud(cloud: str, tmp_path: Path) -> None:
+    place = StorageConfig().locate(cloud)
+    for file, _ in StorageConfig().locate(str(write_benchmark(tmp_path / "bench", ("atlas",), count=8))).files():
+        (place / file).write((tmp_path / "bench" / file).read_bytes())
+    given = words_of(cloud, f"{cloud}/store", "metric=[edge_density]")
+    ended = run("sweep", *given)
+    assert ended.code == 0, ended
+    cells = {path: entry for path, entry in (place / "store").files() if path.startswith("scores/")}
+    lost = sorted(cells)[0]
+    (place / "store" / lost).remove()
+    missing = plan_bench(cloud, f"{cloud}/store", "metric=[edge_density]").plan.missing
+    assert [cell.path for cell in missing] == [lost]
+    assert run("sweep", *given).code == 0
+    again = {path: entry for path, entry in (place / "store").files() if path.startswith("scores/")}
+    assert again.keys() == cells.keys() and all(again[path] == cells[path] for path in cells if path != lost)
+
+
+def test_credentials_that_are_refused_are_told_with_the_remedy_and_never_shown(
+    cloud: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "GOOGLE_BEARER_TOKEN" if cloud.startswith("gs") else "AZURE_STORAGE_ACCOUNT_KEY"
+    monkeypatch.setenv(name, "b2Ygb2xk")
+    open_filesystem.cache_clear()
+    store = Store(StorageConfig().locate(cloud))
+    denied = r"access denied \(.*(401 Unauthorized|403 Forbidden).*; check the credentials' rights, or renew them"
+    with pytest.raises(ConfigError, match=denied) as refusal:
+        store.listing("notes")
+    assert "b2Ygb2xk" not in str(refusal.value) and refusal.value.__cause__.__cause__ is None
+    with pytest.raises(ConfigError, match=denied):
+        store.exists("note")
+    with pytest.raises(WriteError, match=r"note: cannot be written \(.*40[13].*\); check the credentials' rights"):
+        store.write_text("note", "text")
+
+
+def test_settings_that_are_missing_are_told_before_anything_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    with pytest.raises(ConfigError, match=r"az://: .*; set AZURE_STORAGE_ACCOUNT_NAME, and AZURE_STORAGE_ACCOUNT_KEY"):
+        StorageConfig(region="of-this-test").locate("az://container/store")
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "nothing.json"))
+    with pytest.raises(ConfigError, match=r"gs://: .*; set GOOGLE_APPLICATION_CREDENTIALS, sign in by `gcloud auth"):
+        StorageConfig(region="of-this-test").locate("gs://bucket/store")
+
+
+def test_a_cloud_whose_library_is_not_installed_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "plumbline.pipelines.base.filesystems.clouds", raising=False)
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(ConfigError, match=r"gs://: needs obstore; install the extra 'clouds' of"):
+        StorageConfig(region="without-obstore").locate("gs://bucket/store")
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("gcs://bucket/a", "gcs://: is written gs:// here"),
+        ("abfss://container@account/a", "abfss://: is written az:// here"),
+        ("az://", "az://: expected az://BUCKET/PREFIX, got no bucket"),
+        ("https://", "https://: expected https://HOST/PATH, got no host"),
+        ("gs://key@bucket/a", "gs://: expected an address without credentials; put them into the variables"),
+        ("https://host/a.png?sig=secret", "https://host: expected an address without a query, which may hold"),
+        ("hdfsx://host/a", "hdfsx://host: Protocol not known: hdfsx; name a local path, or an address of s3://"),
+        ("gs:/bucket/a", "gs:/bucket/a: expected a local path or a URL, got one slash; write gs://"),
+    ],
+)
+def test_an_address_that_cannot_be_is_refused_by_what_is_wrong(address: str, message: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        StorageConfig().locate(address)
+    assert str(refusal.value).startswith(message) and "secret" not in str(refusal.value)
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """Serves the files of a folder and knows no ranges."""
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Nothing is printed."""
+
+
+def test_what_can_only_be_read_serves_prompts_and_images_and_holds_no_store(tmp_path: Path) -> None:
+    bench = write_benchmark(tmp_path / "bench", ("atlas",), count=4)
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(bench))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        planned = plan_bench(url, tmp_path / "store", "metric=[edge_density]")
+        ours = plan_bench(bench, tmp_path / "store", "metric=[edge_density]")
+        assert len(planned.plan.missing) == len(ours.plan.missing) > 0
+        assert (StorageConfig().locate(f"{url}/prompts.parquet")).read(4) == b"PAR1"
+        refused = r"files can only be read there; name a folder, or a prefix of s3://, gs:// or az://"
+        with pytest.raises(ConfigError, match=rf"store: {url}/store: {refused}"):
+            plan_bench(bench, f"{url}/store")
+        with pytest.raises(ConfigError, match=refused):
+            StorageConfig().locate(f"{url}/note").write(b"")
+        server.shutdown()
+
+
+HUB = """
+import sys
+from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.base.storage import StorageConfig
+from plumbline.pipelines.sources.benchmark import BenchmarkConfig
+from plumbline.pipelines.sources.sources import open_sources
+place = StorageConfig().locate("hf://datasets/acme/bench@main")
+files = dict(place.files())
+assert {path: (place / path).entry() for path in files} == files, files
+assert all(entry.etag and entry.type == "file" for entry in files.values()), files
+print(*sorted(files))
+print((place / "prompts.parquet").read(4), [name for name, entry in place.list().items() if entry.type == "directory"])
+benchmark = BenchmarkConfig(name="bench", prompts=f"{place}/prompts.parquet", images=f"{place}/images")
+sources = open_sources(benchmark, StorageConfig(), shard_rows=4)
+print(sum(shard.rows for shard in sources.prompts_of), sources.broken)
+try:
+    StorageConfig().locate("hf://datasets/acme/bench/store", writable=True)
+except ConfigError as error:
+    print(error)
+"""
+
+
+class Hub(Quiet):
+    """What a hub's dataset answers of its files, to whoever has the token."""
+
+    folder: Path
+
+    def do_GET(self) -> None:
+        path = unquote(self.path).partition("?")[0]
+        if self.headers.get("authorization") != "Bearer hf_secret":
+            self._tell(None, 401)
+        elif path.startswith("/api/datasets/acme/bench/revision/"):
+            self._tell({"id": "acme/bench", "sha": "1" * 40, "siblings": [], "tags": [], "private": True})
+        elif path.startswith("/api/datasets/acme/bench/tree/main"):
+            below = self.folder / path.removeprefix("/api/datasets/acme/bench/tree/main").lstrip("/")
+            found = (
+                below.rglob("*") if "recursive=True" in self.path or "recursive=true" in self.path else below.glob("*")
+            )
+            self._tell([self._facts(file) for file in sorted(found)])
+        else:
+            file = self.folder / path.removeprefix("/datasets/acme/bench/resolve/main/")
+            first, _, last = self.headers.get("range", "bytes=0-").removeprefix("bytes=").partition("-")
+            data = file.read_bytes()[int(first) : int(last or file.stat().st_size) + 1]
+            self._send(data, 206 if "range" in self.headers else 200)
+
+    def do_POST(self) -> None:
+        asked = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())["paths"]
+        self._tell([self._facts(self.folder / path) for path in asked if (self.folder / path).exists()])
+
+    def _facts(self, file: Path) -> dict[str, Any]:
+        path = str(file.relative_to(self.folder))
+        if file.is_dir():
+            return {"type": "directory", "path": path, "oid": "0" * 40}
+        return {"type": "file", "path": path, "size": file.stat().st_size, "oid": sha1(file.read_bytes()).hexdigest()}
+
+    def _tell(self, content: Any, status: int = 200) -> None:
+        self._send(json.dumps(content).encode(), status)
+
+    def _send(self, data: bytes, status: int) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
+def test_a_hub_s_dataset_is_read_with_the_token_and_holds_no_store(tmp_path: Path) -> None:
+    """In a process of its own, because huggingface_hub reads its settings when it is imported."""
+    hub = type("Hub", (Hub,), {"folder": write_benchmark(tmp_path / "bench", ("atlas",), count=8)})
+    with ThreadingHTTPServer(("127.0.0.1", 0), hub) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        endpoint = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_address[1]}", "HF_TOKEN": "hf_secret"}
+        environment = {**os.environ, "HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path), **endpoint}
+        ended = subprocess.run([sys.executable, "-c", HUB], env=environment, text=True, capture_output=True)
+        server.shutdown()
+    assert ended.stdout.splitlines() == [
+        "images/atlas/00000.parquet prompts.parquet",
+        "b'PAR1' ['images']",
+        "8 []",
+        "hf://datasets/acme/bench/store: files can only be read there; name a folder, or a prefix of s3://, gs:// or az://",
+    ], ended.stderr
