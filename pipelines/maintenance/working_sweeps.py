@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -59,28 +59,26 @@ class Sign(NamedTuple):
 class Presence:
     """A sweep's own sign in a store."""
 
-    def __init__(self, store: Store, content: Mapping[str, Any]) -> None:
+    def __init__(self, store: Store, content: Mapping[str, Any], progress: Callable[[], Mapping[str, Any]]) -> None:
         self.store = store
         self.path = f"{SWEEPS}/{uuid.uuid4().hex}.json"
         began = datetime.now(UTC).isoformat(timespec="seconds")
         self.content = {"host": socket.gethostname(), "process": os.getpid(), "began": began, **content}
-
-    def note(self, **content: Any) -> None:
-        """What the sign is to say from its next renewal on."""
-        self.content = self.content | content
+        self.progress = progress
 
     def renew(self) -> None:
         """Writes the sign again."""
-        self.store.write_json(self.path, self.content)
+        self.store.write_json(self.path, {**self.content, **self.progress()})
 
 
 @contextmanager
-def present(store: Store, **content: Any) -> Iterator[Presence]:
+def present(store: Store, progress: Callable[[], Mapping[str, Any]] = dict, **content: Any) -> Iterator[Presence]:
     """Leaves a sign in the store and renews it; it is taken away afterwards.
 
-    That it cannot be renewed for a while ends nothing: storage that is out of reach is seen by the work itself.
+    `progress` is asked at each renewal what the sign says besides. That it cannot be renewed for a while ends nothing:
+    storage that is out of reach is seen by the work itself.
     """
-    presence = Presence(store, content)
+    presence = Presence(store, content, progress)
     presence.renew()
     stop = threading.Event()
 

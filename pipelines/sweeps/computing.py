@@ -11,7 +11,7 @@ from plumbline.pipelines.cells.cells import Outcome, PlannedCell, Shard
 from plumbline.pipelines.maintenance.working_sweeps import present, progress_of, wait_for_deletions
 from plumbline.pipelines.plans.costs import try_services
 from plumbline.pipelines.plans.plan import Plan, make_plan, with_missing
-from plumbline.pipelines.running.events import Event, Totals, Watch, expected_cells, to_all
+from plumbline.pipelines.running.events import Totals, Watch, expected_cells, to_all
 from plumbline.pipelines.running.executor import Executor
 from plumbline.pipelines.running.stages import StageContext
 from plumbline.pipelines.running.workload import Workload
@@ -34,16 +34,15 @@ def registered_sweep(planned: PlannedSweep, watch: Watch, **content: Any) -> Ite
     uses = sorted({recipe.folder for recipe in recipes})
     content |= {"benchmark": planned.config.benchmark.name, "uses": uses}
     at_first, totals = Totals(expected_cells(planned.plan.nodes)), Totals()
-    with present(planned.store, **content, **progress_of(planned.plan, at_first.nodes)) as presence:
+
+    def progress() -> dict[str, Any]:
+        return progress_of(planned.plan, totals.nodes or at_first.nodes)
+
+    with present(planned.store, progress, **content):
         if wait_for_deletions(planned.store) != planned.deletions:
             plan = make_plan(planned.config, planned.sources, planned.store, wanted=planned.wanted)
             planned = replace(planned, plan=plan)
-
-        def register(event: Event) -> None:
-            totals.add(event)
-            presence.note(**progress_of(planned.plan, totals.nodes))
-
-        yield planned, to_all(register, watch)
+        yield planned, to_all(totals.add, watch)
 
 
 class Inspection(NamedTuple, Generic[T]):
