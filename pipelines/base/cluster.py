@@ -81,6 +81,8 @@ class ClusterConfig(Checked):
     driver_rows: Natural = 1_000_000
     """Rows of scores up to which the driver makes results and reports itself, without Ray's workers (not with `here`,
     where it always does)."""
+    bundle: Positive | None = None
+    """Shards that a worker takes at a time; by default so few that each has hundreds of turns, and 16 at most."""
     pools: Mapping[str, PoolConfig] = field(default_factory=dict)
     """By stage (`answers`), or by node (`answers:vqa`), whose own pool goes before that of its stage."""
     default: PoolConfig = field(default_factory=PoolConfig)

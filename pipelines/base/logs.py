@@ -1,7 +1,9 @@
 """Where a line of a run's log comes from: what is said of it in whatever process, sent to the driver that writes it."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -13,6 +15,10 @@ LOGGER = "plumbline"
 """The logger that a run's log takes, with all below it."""
 OFF = 100
 """A level above all others."""
+MAX_WAIT = 1.0
+"""Seconds that a worker keeps a line at most while it logs others."""
+Line = Mapping[str, Any]
+"""A line of a log as plain values."""
 _ABOUT: ContextVar[Mapping[str, str]] = ContextVar("about", default={})  # noqa: B039  # is never changed, but replaced
 
 
@@ -42,6 +48,11 @@ def about(**fields: str) -> Iterator[None]:
         _ABOUT.reset(token)
 
 
+def about_now(field: str) -> str:
+    """What is said at present of a field by `about`; empty where nothing is."""
+    return _ABOUT.get().get(field, "")
+
+
 def line_of(record: logging.LogRecord) -> dict[str, Any]:
     """What a record says, as plain values: its time, level and message, what it is about, the kind of its exception."""
     kind = {"exception": record.exc_info[0].__name__} if record.exc_info and record.exc_info[0] else {}
@@ -63,14 +74,29 @@ def take_over(handler: logging.Handler, level: int) -> None:
 
 
 class Forwarder(logging.Handler):
-    """Sends a worker's lines to the ProgressLog, where the driver takes them."""
+    """Keeps a worker's lines for its next report; sends them itself with a warning, or if that one is long in coming.
 
-    def __init__(self, progress: Any) -> None:
+    A line a call would cost more than all else that a worker reports.
+    """
+
+    def __init__(self, send: Callable[[Sequence[Line]], object]) -> None:
         super().__init__()
-        self.progress = progress
+        self._send = send
+        self._lines: list[Line] = []
+        self._taken = time.monotonic()
+        self._guard = threading.RLock()
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.progress.log.remote(line_of(record))
+        with self._guard:
+            self._lines.append(line_of(record))
+            if record.levelno >= logging.WARNING or time.monotonic() - self._taken >= MAX_WAIT:
+                self._send(self.take())
+
+    def take(self) -> Sequence[Line]:
+        """The lines that were not sent, for the caller to report."""
+        with self._guard:
+            lines, self._lines, self._taken = self._lines, [], time.monotonic()
+            return lines
 
 
 def relay(lines: Iterable[Mapping[str, Any]]) -> None:

@@ -27,6 +27,7 @@ from plumbline.pipelines.running.outcomes import (
     CallReporter,
     MadeRows,
     ModelTime,
+    ShardName,
     compute_cells,
     log_cell,
     log_context,
@@ -34,7 +35,7 @@ from plumbline.pipelines.running.outcomes import (
     shard_name,
 )
 from plumbline.pipelines.running.process import Deadline, tune_process
-from plumbline.pipelines.running.progress import NO_HISTORY, History
+from plumbline.pipelines.running.progress import NO_HISTORY, FinishedShard, History, Report
 from plumbline.pipelines.running.stages import WINDOW, NodeStage, StageContext, node_stages
 from plumbline.pipelines.running.surroundings import Surroundings
 
@@ -79,11 +80,12 @@ class StageActor:
         self.idle_since = time.monotonic()
         """When the models were last done with a shard."""
         self.turns = Turns(CALLS_PER_ACTOR)
-        self.calls = CallReporter(lambda made: self.progress.called.remote(node.name, made))
+        self.calls = CallReporter(lambda made: self._send(Report(calls=made)))
+        self.lines = Forwarder(lambda lines: self._send(Report(lines=lines)))
         self.machine = ray.get_runtime_context().get_node_id()
         self.log_fields = {"stage": node.stage, "node": node.name, "machine": ray.util.get_node_ip_address()}
         if terms.log_level is not None:
-            take_over(Forwarder(self.progress), terms.log_level)
+            take_over(self.lines, terms.log_level)
         unfinished = ray.get(self.progress.starting.remote(node.name, self.machine))
         try:
             if unfinished > pool.max_size + terms.max_attempts:
@@ -100,43 +102,88 @@ class StageActor:
             raise
         with about(**self.log_fields):
             LOG.info("a worker is ready")
-        ray.get(self.progress.ready.remote(node.name, self.machine))
+        ray.get(self.progress.ready.remote(node.name, self.machine, self._report()))
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Takes one row of the dataset, a Work as JSON, and returns it with the outcomes of this node's cells.
+        """Takes a bundle, rows of the dataset that are each a Work as JSON; adds the outcomes of this node's cells.
 
-        Ray restarts a dead actor and gives it the same rows. A shard whose worker died is retried alone, because the
+        Ray restarts a dead actor and gives it the same bundle. A shard whose worker died is retried alone, because the
         other shard in that process may have been at fault. After a second death it goes row by row, so that the next
         death shows which row to leave out. After `max_attempts` deaths, or lost machines, it fails without a try.
         """
-        work = Work.from_json(str(batch["work"][0]), self.store.place.storage)
-        cells = [cell for cell in work.cells if cell.node == self.node.name]
-        if not cells:
-            return batch
-        with about(**self.log_fields, **log_context(work, self.node.stage)):
-            outcomes = self._of_shard(work, cells)
-        return {"work": [replace(work, outcomes={**work.outcomes, **outcomes}).to_json()]}
+        works = [Work.from_json(str(row), self.store.place.storage) for row in batch["work"]]
+        own = [work for work in works if self._own_cells(work)]
+        outcomes = self._of_bundle(own) if own else {}
+        return {"work": [self._with_outcomes(work, outcomes).to_json() for work in works]}
 
-    def _of_shard(self, work: Work, cells: Sequence[Cell]) -> dict[str, Outcome]:
-        """The outcomes of a shard's cells, after they are reported."""
-        name, spent = shard_name(work), ModelTime()
-        history = ray.get(self.progress.history.remote(self.node.name, name))
-        if history != NO_HISTORY:
-            LOG.warning("begun again after %d deaths and %d lost machines", history.deaths, history.losses)
-        if (reason := self._given_up(history)) is not None:
-            outcomes = {cell.path: Outcome(state="failed", message=reason) for cell in cells}
-        else:
-            with self.turns.alone() if history.deaths else self.turns.shared(), telling_calls(self.calls.note):
-                ray.get(self.progress.started.remote(self.node.name, name, self.machine))
-                outcomes = self._outcomes(work, cells, history, spent)
-        for cell in cells:
-            log_cell(cell, outcomes[cell.path])
-        by_metric = {cell.metric: outcomes[cell.path] for cell in cells}
-        spent = spent if self.node.models else ModelTime()
-        self.calls.send()
-        # waited for, so that the outcomes are counted before anybody has them
-        ray.get(self.progress.finished.remote(self.node.name, name, work.shard.rows, by_metric, spent))
+    def _own_cells(self, work: Work) -> list[Cell]:
+        return [cell for cell in work.cells if cell.node == self.node.name]
+
+    def _with_outcomes(self, work: Work, outcomes: Mapping[ShardName, Mapping[str, Outcome]]) -> Work:
+        own = {cell.path: outcomes[shard_name(work)][cell.metric] for cell in self._own_cells(work)}
+        return replace(work, outcomes={**work.outcomes, **own})
+
+    def _of_bundle(self, works: Sequence[Work]) -> dict[ShardName, Mapping[str, Outcome]]:
+        """By shard and metric the outcomes, after they are reported: a shard's with the beginning of the next one.
+
+        Shards on which a worker died come last, each alone.
+        """
+        outcomes: dict[ShardName, Mapping[str, Outcome]] = {}
+        suspects: list[tuple[Work, History]] = []
+        done: FinishedShard | None = None
+        with self.turns.shared():
+            for work in works:
+                report, name = self._report(done), shard_name(work)
+                history = ray.get(self.progress.begin.remote(self.node.name, name, self.machine, report))
+                done = None
+                if history.outcomes is not None:
+                    outcomes[name] = history.outcomes
+                elif history.deaths:
+                    suspects.append((work, history))
+                else:
+                    done = self._of_shard(work, history)
+                    outcomes[name] = done.outcomes
+            self._finish(done, () if suspects else works)
+        while suspects:
+            done = self._of_suspect(*suspects.pop(0))
+            outcomes[done.shard] = done.outcomes
+            self._finish(done, () if suspects else works)
         return outcomes
+
+    def _finish(self, done: FinishedShard | None, bundle: Sequence[Work]) -> None:
+        """Reports, and waits for it, so that the outcomes are counted before anybody has them."""
+        names = [shard_name(work) for work in bundle]
+        ray.get(self.progress.report.remote(self.node.name, self._report(done), names))
+
+    def _of_suspect(self, work: Work, history: History) -> FinishedShard:
+        """As `_of_shard`, with nothing beside it in this process."""
+        if history.deaths >= self.terms.max_attempts:
+            return self._of_shard(work, history)
+        with self.turns.alone():
+            ray.get(self.progress.started.remote(self.node.name, shard_name(work), self.machine))
+            return self._of_shard(work, history)
+
+    def _of_shard(self, work: Work, history: History) -> FinishedShard:
+        """What became of a shard's cells, each of them logged."""
+        cells, spent = self._own_cells(work), ModelTime()
+        with about(**self.log_fields, **log_context(work, self.node.stage)), telling_calls(self.calls.note):
+            if history != NO_HISTORY:
+                LOG.warning("begun again after %d deaths and %d lost machines", history.deaths, history.losses)
+            if (reason := self._given_up(history)) is not None:
+                outcomes = {cell.path: Outcome(state="failed", message=reason) for cell in cells}
+            else:
+                outcomes = self._outcomes(work, cells, history, spent)
+            for cell in cells:
+                log_cell(cell, outcomes[cell.path])
+        by_metric = {cell.metric: outcomes[cell.path] for cell in cells}
+        return FinishedShard(shard_name(work), work.shard.rows, by_metric, spent if self.node.models else ModelTime())
+
+    def _report(self, finished: FinishedShard | None = None) -> Report:
+        """All that there is to tell."""
+        return Report(self.calls.take(), self.lines.take(), finished)
+
+    def _send(self, report: Report) -> None:
+        self.progress.report.remote(self.node.name, report)
 
     def _given_up(self, history: History) -> str | None:
         """Why a shard is not tried again, or None. Lost machines count apart, since the shard may not be at fault."""

@@ -194,6 +194,11 @@ class CallReporter:
     def send(self) -> None:
         """Reports the unreported calls; afterwards none is left, whichever thread reported it."""
         with self._lock:
-            made, self._unsent, self._sent = self._unsent, 0, time.monotonic()
-            if made:
+            if made := self.take():
                 self._send(made)
+
+    def take(self) -> int:
+        """The unreported calls, for the caller to report."""
+        with self._lock:
+            made, self._unsent, self._sent = self._unsent, 0, time.monotonic()
+            return made

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import ray
 
+from plumbline.operators.sentences import plural
 from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.running.counters import Counters
 from plumbline.pipelines.running.events import CallsAnswered, Event, ShardStarted
@@ -14,6 +15,26 @@ from plumbline.pipelines.running.outcomes import ModelTime, ShardName, finished_
 
 MAX_LINES = 100_000
 """Log lines kept for the driver; beyond it the oldest are dropped."""
+
+
+class FinishedShard(NamedTuple):
+    """What became of a node's cells of a shard."""
+
+    shard: ShardName
+    rows: int
+    outcomes: Mapping[str, Outcome]
+    """By metric."""
+    spent: ModelTime
+
+
+class Report(NamedTuple):
+    """What a worker has to tell since it last told anything."""
+
+    calls: int = 0
+    """That its models have answered."""
+    lines: Sequence[Mapping[str, Any]] = ()
+    """Of its log."""
+    finished: FinishedShard | None = None
 
 
 class History(NamedTuple):
@@ -25,6 +46,8 @@ class History(NamedTuple):
     """How often a machine on which it was started was lost."""
     deadly: tuple[int, ...]
     """The rows, counted from the shard's first, that killed their process."""
+    outcomes: Mapping[str, Outcome] | None = None
+    """By metric, where the shard was finished and its worker died on a later one of the same bundle."""
 
 
 NO_HISTORY = History(0, 0, ())
@@ -52,14 +75,23 @@ class News(NamedTuple):
 class ProgressLog:
     """Takes what workers report; run as an actor, so that it outlives them and tells what they were doing."""
 
-    def __init__(self) -> None:
+    def __init__(self, sweep: str = "") -> None:
+        """`sweep` tells other sweeps on the cluster whose workers report here."""
+        self.sweep = sweep
         self.counters = Counters()
         self.waiting: Counter[str] = Counter()
         self.lines: deque[Mapping[str, Any]] = deque(maxlen=MAX_LINES)
         self.events: list[Event] = []
         self.begun: defaultdict[tuple[str, ShardName], _UnfinishedShard] = defaultdict(_UnfinishedShard)
+        self.finished: dict[tuple[str, ShardName], Mapping[str, Outcome]] = {}
+        """The outcomes of finished shards whose bundle is not finished."""
         self.loading: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self.start_failures: dict[str, str] = {}
+
+    def describe(self) -> str:
+        """The sweep and what it has before it, in a few words."""
+        left = max(self.waiting.values(), default=0)
+        return f"{self.sweep}, {plural(left, 'shard')} left" if left else self.sweep
 
     def standing(self, cells: Mapping[str, int]) -> None:
         """Counts each node's cells that need no computing."""
@@ -72,12 +104,9 @@ class ProgressLog:
             self.waiting[node] = count
             self.counters.waiting(node, count)
 
-    def log(self, line: Mapping[str, Any]) -> None:
-        """Keeps a line of a worker's log for the driver, which writes them all."""
-        self.lines.append(line)
-
     def take_news(self) -> News:
         """The events and lines that came since the last time."""
+        self.counters.send()
         news = News(self.events, list(self.lines))
         self.events = []
         self.lines.clear()
@@ -88,19 +117,29 @@ class ProgressLog:
         self.loading[node][machine] += 1
         return self.loading[node][machine]
 
-    def ready(self, node: str, machine: str) -> None:
+    def ready(self, node: str, machine: str, report: Report) -> None:
         """An actor has loaded."""
         self.loading[node][machine] -= 1
+        self.report(node, report)
 
-    def loads(self) -> Mapping[str, int]:
-        """By node, how many actors are loading."""
-        return {node: sum(counts.values()) for node, counts in self.loading.items()}
+    def begin(self, node: str, shard: ShardName, machine: str, report: Report) -> History:
+        """A worker, with its report, comes to a shard; returns the earlier attempts at it.
+
+        The shard is started unless it is finished, or a worker died on it: then it is to be `started` alone.
+        """
+        self.report(node, report)
+        history = self.history(node, shard)
+        if history.outcomes is None and not history.deaths:
+            self.started(node, shard, machine)
+        return history
 
     def history(self, node: str, shard: ShardName) -> History:
         """The earlier attempts of a node at a shard.
 
         A row that was started and not finished counts as deadly from now on, unless its machine is lost.
         """
+        if (node, shard) in self.finished:
+            return NO_HISTORY._replace(outcomes=self.finished[node, shard])
         if (node, shard) not in self.begun:
             return NO_HISTORY
         begun = self.begun[node, shard]
@@ -123,19 +162,23 @@ class ProgressLog:
         """A node starts one row of a shard alone; None after the last one."""
         self.begun[node, shard].row = row
 
-    def called(self, node: str, calls: int) -> None:
-        """A node's models have answered so many more calls."""
-        self.events.append(CallsAnswered(node, calls))
+    def report(self, node: str, report: Report, bundle: Sequence[ShardName] = ()) -> None:
+        """Takes what a worker of a node tells; `bundle` are the shards of a bundle that it has finished."""
+        self.lines += report.lines
+        if report.calls:
+            self.events.append(CallsAnswered(node, report.calls))
+        if report.finished is not None:
+            self._finish(node, report.finished)
+        for shard in bundle:
+            self.finished.pop((node, shard), None)
 
-    def finished(
-        self, node: str, shard: ShardName, rows: int, outcomes: Mapping[str, Outcome], spent: ModelTime
-    ) -> None:
-        """A node is done with a shard, whatever became of its cells, by metric."""
-        self.counters.finished(node, rows, outcomes, spent)
+    def _finish(self, node: str, done: FinishedShard) -> None:
+        self.counters.finished(node, done.rows, done.outcomes, done.spent)
         self.waiting[node] = max(0, self.waiting[node] - 1)
         self.counters.waiting(node, self.waiting[node])
-        self.begun.pop((node, shard), None)
-        self.events.append(finished_shard(node, shard, rows, outcomes.values(), spent))
+        self.begun.pop((node, done.shard), None)
+        self.finished[node, done.shard] = done.outcomes
+        self.events.append(finished_shard(node, done.shard, done.rows, done.outcomes.values(), done.spent))
 
     def interrupted(self) -> None:
         """All processes were ended, through no fault of their shards."""

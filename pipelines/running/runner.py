@@ -1,13 +1,17 @@
 """The runner: a plan's missing cells through Ray Data actor pools, with nothing lost when a process dies."""
 
+import getpass
 import logging
+import socket
 import threading
 import time
+import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import ray
@@ -16,17 +20,17 @@ from ray.data._internal.execution.execution_callback import ExecutionCallback
 from ray.data._internal.execution.operators.actor_pool_map_operator import ActorPoolMapOperator
 from ray.data.exceptions import SystemException, UserCodeException
 from ray.exceptions import RayError
+from ray.util.annotations import RayDeprecationWarning
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from plumbline.pipelines.base.cluster import ClusterConfig, PoolConfig
-from plumbline.pipelines.base.logs import relay, wanted_level
+from plumbline.pipelines.base.logs import about_now, relay, wanted_level
 from plumbline.pipelines.cells.cells import Outcome, Work
 from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.running.actor import CALLS_PER_ACTOR, RunTerms, StageActor
 from plumbline.pipelines.running.errors import KEPT, RunnerError, one_line
 from plumbline.pipelines.running.events import Watch
-from plumbline.pipelines.running.machines import RoomWatch, list_other_drivers, living_resources, next_wave
-from plumbline.pipelines.running.placement import fits
+from plumbline.pipelines.running.machines import SWEEPS, NoRoom, Room, next_wave, sweep_name, take_room
 from plumbline.pipelines.running.progress import ProgressLog
 from plumbline.pipelines.running.session import ray_session
 from plumbline.pipelines.running.surroundings import sweep_surroundings
@@ -39,6 +43,10 @@ LOOK_INTERVAL = 2.0
 """Seconds between two looks at the pools of a wave."""
 END_TIMEOUT = 30.0
 """Seconds allowed for ending the ProgressLog."""
+MAX_BUNDLE = 16
+"""Shards that a worker takes at a time at most."""
+MIN_TURNS = 200
+"""Bundles at least for each worker of a wave's largest pool."""
 MAX_FRUITLESS_RETRIES = 3
 """Consecutive retries of a wave without a newly committed cell before the run fails."""
 
@@ -88,51 +96,41 @@ class Runner:
         waiting = Counter(node for item in shards for node in {cell.node for cell in item.cells if cell.path in left})
         LOG.info("a wave of %s over %d shards", ", ".join(wave), len(shards))
         ray.get(self.terms.progress.waits.remote(dict(waiting)))
+        bundles = -(-len(shards) // self._bundle_size(len(shards), wave))
+        pools = {name: _for_bundles(self.pools[name], bundles) for name in wave}
         with self._reporting():
             try:
                 storage = self.terms.store.place.storage
-                for row in self._dataset(wave, shards, replace(self.terms, repeated=repeated)).iter_rows():
-                    self.outcomes |= Work.from_json(row["work"], storage).outcomes
-            except (RayError, UserCodeException, SystemException, LostWave) as error:
+                with take_room(pools) as room:
+                    for row in self._dataset(room, shards, bundles, replace(self.terms, repeated=repeated)).iter_rows():
+                        self.outcomes |= Work.from_json(row["work"], storage).outcomes
+            except (RayError, UserCodeException, SystemException, NoRoom) as error:
                 failure = ray.get(self.terms.progress.start_failure.remote())
                 if failure is not None:
                     raise RunnerError(f"stage {failure}") from error
                 raise LostWave(one_line(error)) from error
 
-    def _dataset(self, wave: Sequence[str], work: Sequence[Work], terms: RunTerms) -> Any:
-        pools = {name: self.pools[name] for name in wave}
-        DataContext.get_current().custom_execution_callback_classes = [_watch(pools, terms.progress)]
+    def _dataset(self, room: Room, work: Sequence[Work], bundles: int, terms: RunTerms) -> Any:
+        DataContext.get_current().custom_execution_callback_classes = [_watch(room)]
         rows = [{"work": self._with_outcomes(item).to_json()} for item in work]
-        dataset = ray.data.from_items(rows, override_num_blocks=len(rows))
-        for name in wave:
-            dataset = self._through(dataset, self.nodes[name], len(rows), terms)
+        dataset = ray.data.from_items(rows, override_num_blocks=bundles)
+        for name in room.pools:
+            dataset = _through(dataset, self.nodes[name], room, terms)
         return dataset
+
+    def _bundle_size(self, shards: int, wave: Sequence[str]) -> int:
+        """How many shards a worker takes at a time: the driver works milliseconds for each task, however many it has.
+
+        Few enough that every worker has many turns, so that all end together.
+        """
+        turns = MIN_TURNS * max(self.pools[name].max_size for name in wave)
+        return self.cluster.bundle or max(1, min(shards // turns, MAX_BUNDLE))
 
     def _with_outcomes(self, work: Work) -> Work:
         """The work with the outcomes of those upstream cells that were not committed."""
         inputs = {path for cell in work.cells for path in cell.upstream} & self.outcomes.keys()
         unsound = {path: self.outcomes[path] for path in inputs if self.outcomes[path].state != "committed"}
         return replace(work, outcomes=unsound)
-
-    def _through(self, dataset: Any, node: Node, shards: int, terms: RunTerms) -> Any:
-        pool = self.pools[node.name]
-        return dataset.map_batches(
-            type(node.name, (StageActor,), {}),  # Ray's dashboard shows the name
-            fn_constructor_args=(node, pool, terms),
-            batch_size=1,
-            batch_format="numpy",
-            compute=ActorPoolStrategy(
-                min_size=min(pool.min_size, shards),
-                max_size=min(pool.max_size, shards),
-                max_tasks_in_flight_per_actor=2 * CALLS_PER_ACTOR,
-                max_concurrent_calls_per_actor=CALLS_PER_ACTOR,
-                enable_true_multi_threading=True,
-            ),
-            num_cpus=pool.num_cpus,
-            num_gpus=pool.num_gpus,
-            accelerator_type=pool.accelerator_type,
-            label_selector=dict(pool.labels) or None,
-        )
 
     @contextmanager
     def _reporting(self) -> Iterator[None]:
@@ -161,6 +159,35 @@ class Runner:
             relay(news.lines)
 
 
+def _for_bundles(pool: PoolConfig, bundles: int) -> PoolConfig:
+    """The pool without actors that would have nothing to do."""
+    return replace(pool, min_size=min(pool.min_size, bundles), max_size=min(pool.max_size, bundles))
+
+
+def _through(dataset: Any, node: Node, room: Room, terms: RunTerms) -> Any:
+    pool = room.pools[node.name]
+    # there is no other way to place the actors of a pool one by one, and Ray names none
+    warnings.filterwarnings("ignore", "`ray_remote_args_fn` is deprecated", RayDeprecationWarning)
+    return dataset.map_batches(
+        type(node.name, (StageActor,), {}),  # Ray's dashboard shows the name
+        fn_constructor_args=(node, pool, terms),
+        batch_size=None,
+        batch_format="numpy",
+        compute=ActorPoolStrategy(
+            min_size=pool.min_size,
+            max_size=pool.max_size,
+            max_tasks_in_flight_per_actor=2 * CALLS_PER_ACTOR,
+            max_concurrent_calls_per_actor=CALLS_PER_ACTOR,
+            enable_true_multi_threading=True,
+        ),
+        num_cpus=pool.num_cpus,
+        num_gpus=pool.num_gpus,
+        accelerator_type=pool.accelerator_type,
+        label_selector=dict(pool.labels) or None,
+        ray_remote_args_fn=room.options(node.name),
+    )
+
+
 def run_workload(workload: Workload, cluster: ClusterConfig, watch: Watch) -> dict[str, Outcome]:
     """The outcomes of its missing cells; questions first, since images of any prompt may come in any shard."""
     try:
@@ -176,7 +203,7 @@ def run_workload(workload: Workload, cluster: ClusterConfig, watch: Watch) -> di
 def _running(workload: Workload, cluster: ClusterConfig, watch: Watch) -> Iterator[Runner]:
     quieten()
     nodes = [item.node for item in workload.nodes if item.missing]
-    with sweep_surroundings(workload.store, workload) as given, progress_log() as progress:
+    with sweep_surroundings(workload.store, workload) as given, progress_log(_describe_sweep(workload)) as progress:
         if not workload.renews:  # or what the last round computed would count as having stood
             progress.standing.remote({item.node.name: item.cells - item.missing for item in workload.nodes})
         yield Runner(
@@ -194,12 +221,22 @@ def _running(workload: Workload, cluster: ClusterConfig, watch: Watch) -> Iterat
         )
 
 
+def _describe_sweep(workload: Workload) -> str:
+    """Who works on a cluster, for others who wait for room there."""
+    run = f"run {about_now('run')} " if about_now("run") else ""
+    with suppress(OSError, KeyError):  # a process whose user has no name
+        run += f"by {getpass.getuser()} "
+    began = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+    place = f"on {socket.gethostname()} since {began}, store {workload.store.place.url}"
+    return f"{' and '.join(workload.plans)} ({run}{place})"
+
+
 @contextmanager
-def progress_log() -> Iterator[Any]:
+def progress_log(sweep: str) -> Iterator[Any]:
     """A ProgressLog on the driver's own machine, without which there is no run anyway."""
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     lasting = ray.remote(num_cpus=0, scheduling_strategy=here, max_restarts=-1, max_task_retries=-1)(ProgressLog)
-    progress = lasting.remote()
+    progress = lasting.options(name=sweep_name(), namespace=SWEEPS).remote(sweep)
     try:
         yield progress
     finally:
@@ -213,7 +250,7 @@ def _end(progress: Any) -> None:
     ray.kill(progress)
 
 
-def _watch(pools: Mapping[str, PoolConfig], progress: Any) -> type[ExecutionCallback]:
+def _watch(room: Room) -> type[ExecutionCallback]:
     """Aborts a dataset when its machines are gone and the rest cannot host its pools; Ray would wait forever.
 
     If there are enough machines and others use them, it says who.
@@ -221,20 +258,14 @@ def _watch(pools: Mapping[str, PoolConfig], progress: Any) -> type[ExecutionCall
 
     class Watch(ExecutionCallback):  # type: ignore[misc]
         looked = time.monotonic()
-        room = RoomWatch(list_other_drivers)
 
         def on_execution_step(self, executor: Any) -> None:
             if time.monotonic() > self.looked + LOOK_INTERVAL:
                 self.looked = time.monotonic()
                 stages = [operator for operator in executor._topology if isinstance(operator, ActorPoolMapOperator)]
-                counts = {name: stage.get_actor_info() for name, stage in zip(pools, stages, strict=False)}
-                waiting = any(count.pending or count.restarting for count in counts.values())
-                if waiting and not fits(pools.values(), living_resources()):
-                    raise LostWave("the machines that are left have no room for its workers")
-                idle = [name for name, count in counts.items() if count.pending and not count.running]
-                with suppress(RayError):
-                    loading = ray.get(progress.loads.remote(), timeout=LOOK_INTERVAL) if idle else {}
-                    self.room.look([name for name in idle if not loading.get(name)])
+                counts = [stage.get_actor_info() for stage in stages]
+                if any(count.pending or count.restarting for count in counts):
+                    room.look()
 
     return Watch
 

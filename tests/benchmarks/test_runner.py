@@ -70,7 +70,7 @@ def test_the_driver_takes_less_than_ten_milliseconds_for_a_cell(
     monkeypatch.setattr(runner, "StageActor", EmptyActor)
     cluster = ClusterConfig(num_cpus=2, pools={})
     node = Node(name="questions", stage="questions", models={}, metrics={})
-    with session.ray_session(cluster), runner.progress_log() as progress:
+    with session.ray_session(cluster), runner.progress_log("a benchmark") as progress:
         runner.quieten()
         store = Store(Place("/b", StorageConfig()))
         terms: Any = RunTerms(store=store, contexts={}, surroundings=None, progress=progress, max_attempts=1)

@@ -17,7 +17,7 @@ from plumbline.pipelines.cells.runs import newest_run
 from plumbline.pipelines.cells.store import Store
 from tests.bench_of import images, prompts, run_bench, write_rows
 from tests.commands import store_at
-from tests.faults.driving import Cluster, Driver, actors, until, working
+from tests.faults.driving import Cluster, Driver, actors, until, workers_on, working
 from tests.faults.outcomes import scores
 from tests.pipelines.ingest.test_ingest import source_rows, write_csv, write_files
 from tests.ray_head import head_environment, run_head
@@ -25,6 +25,8 @@ from tests.s3 import S3Server
 
 ROOT = Path(__file__).parent.parent.parent
 IMAGES, SHARD = 24, 2
+MANY = 200
+"""Images of which enough are left when a first worker is stopped."""
 OVERRIDES = ("metric=[edge_density]", f"shard_rows={SHARD}")
 """No worker has to import a model's libraries."""
 WORKER = "--labels=kind=worker"
@@ -172,3 +174,72 @@ def test_machines_that_never_come_are_waited_for_up_to_the_limit(cluster: Cluste
     lines = job.printed.read_text()
     assert "waiting up to 3 s for machines to join: stage image_statistics" in lines
     assert "error: stage image_statistics: 1 actor(s)" in lines and "with kind=worker cannot be placed" in lines
+
+
+HOLDER = """
+import sys
+import ray
+ray.init(address=sys.argv[1], log_to_driver=False)
+class Holder:
+    def ready(self):
+        return True
+holder = ray.remote(num_cpus=2, label_selector={"kind": "room"})(Holder).remote()
+ray.get(holder.ready.remote())
+print("holds", flush=True)
+sys.stdin.read()
+"""
+SHARED = (
+    "+cluster.pools.image_statistics={num_cpus:2.75,labels:{kind:room}}",
+    "+cluster.pools.scores={num_cpus:1,labels:{kind:room}}",
+)
+"""Of four CPUs. While another driver holds two, each of two sweeps could take its second pool alone; then neither would
+ever have room for its first."""
+
+
+@pytest.mark.slow
+def test_two_sweeps_that_want_the_same_room_both_end_and_say_for_whom_they_wait(
+    cluster: Cluster, bench: Path, tmp_path: Path
+) -> None:
+    def waits(job: Driver) -> bool:
+        return "waiting for room on the cluster for image_statistics, scores" in job.printed.read_text() or job.ended()
+
+    def store(name: str) -> str:
+        return str(tmp_path / name)
+
+    with (
+        cluster.node("--num-cpus=4", "--labels=kind=room"),
+        subprocess.Popen(
+            [sys.executable, "-c", HOLDER, cluster.head.address],
+            cwd=ROOT, env=head_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        ) as holder,
+        sweep(cluster, bench, store("first"), *SHARED) as first,
+    ):  # fmt: skip
+        assert holder.stdout is not None and holder.stdin is not None and holder.stdout.readline() == "holds\n"
+        assert until(lambda: waits(first))
+        with sweep(cluster, bench, store("second"), *SHARED) as second:
+            assert until(lambda: waits(second))
+            holder.stdin.close()
+            codes = [job.process.wait(240) for job in (first, second)]
+            assert codes == [0, 0], first.printed.read_text() + second.printed.read_text()
+    (said,) = [line for line in second.printed.read_text().splitlines() if line.startswith("waiting for room")]
+    assert f"(process {holder.pid})" in said and f"store {store('first')}, " in said and "; small (run " in said
+
+
+@pytest.mark.slow
+def test_a_machine_that_joins_a_running_sweep_is_used(cluster: Cluster, tmp_path: Path) -> None:
+    """The worker of the first machine is stopped, so that only one of the second can go on."""
+    write_rows(tmp_path / "prompts.parquet", prompts(MANY))
+    write_rows(tmp_path / "images/atlas/00000.parquet", images("atlas", MANY), row_group=SHARD)
+    store = store_at(tmp_path / "store")
+    pools = ("+cluster.pools.image_statistics={num_cpus:1,max_size:2,labels:{kind:worker}}",)
+    with cluster.node(WORKER) as node, sweep(cluster, tmp_path, store.place.url, *pools) as job:
+        assert until(lambda: committed(store) > 0 or job.ended())
+        (worker,) = workers_on(node)
+        os.kill(worker, signal.SIGSTOP)
+        with cluster.node(WORKER) as joined:
+            assert until(lambda: len(workers_on(joined)) > 0 or job.ended())
+            before = committed(store)
+            assert until(lambda: committed(store) > before or job.ended())
+            os.kill(worker, signal.SIGCONT)
+            assert job.process.wait(240) == 0, job.printed.read_text()
+    assert committed(store) == MANY // SHARD > before

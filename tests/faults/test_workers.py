@@ -39,16 +39,18 @@ def failed_ids(done: FinishedSweep) -> set[str]:
     return {row["image_id"] for row in done.results.read_scores().to_pylist() if row["score"] is None}
 
 
-METRICS = ["edge_density", *(pytest.param(metric, marks=pytest.mark.slow) for metric in ("clipscore", "vqascore"))]
-"""The first has no model, whose libraries every worker that takes a dead one's place would import."""
+METRICS = [("edge_density", 3), *(pytest.param(*case, marks=pytest.mark.slow) for case in
+           (("edge_density", 1), ("clipscore", 2), ("vqascore", 1)))]  # fmt: skip
+"""The first has no model, whose libraries every worker that takes a dead one's place would import; with how many
+shards a worker takes at a time."""
 
 
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize(("metric", "bundle"), METRICS)
 def test_rows_that_kill_their_worker_or_hang_are_left_out_and_their_shards_are_scored(
-    metric: str, tmp_path: Path
+    metric: str, bundle: int, tmp_path: Path
 ) -> None:
     deadlines = [f"cluster.pools.{stage}.deadline=5" for stage in ("answers", "similarities")]
-    overrides = (f"metric=[{metric}]", "cluster.default.deadline=5", *deadlines)
+    overrides = (f"metric=[{metric}]", "cluster.default.deadline=5", *deadlines, f"cluster.bundle={bundle}")
     done, rows = sweep_with({5: DEADLY, 10: HANGING}, tmp_path, *overrides)
     assert failed_ids(done) == {rows[5]["image_id"], rows[10]["image_id"]}
     errors = done.results.read_errors().to_pylist()

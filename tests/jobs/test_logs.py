@@ -2,13 +2,14 @@
 
 import json
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from plumbline.jobs.logs import logged
 from plumbline.operators.errors import ConfigError
-from plumbline.pipelines.base.logs import Forwarder, LogConfig, about, line_of, relay, wanted_level
+from plumbline.pipelines.base.logs import Forwarder, Line, LogConfig, about, line_of, relay, wanted_level
 from tests.commands import refusal
 
 SECRET = "hush-hush-hush"
@@ -70,18 +71,16 @@ def test_without_a_format_nothing_is_written_and_all_is_as_before(capfd: pytest.
 
 
 def test_the_lines_of_workers_are_written_with_their_own_time_and_the_run_of_the_driver(tmp_path: Path) -> None:
-    lines: list[dict[str, object]] = []
-
-    class Progress:
-        class log:  # as Ray calls an actor's method
-            remote = staticmethod(lines.append)
-
-    worker = logging.Logger("worker")
-    worker.addHandler(Forwarder(Progress))
+    sent: list[Sequence[Line]] = []
+    worker, forwarder = logging.Logger("worker"), Forwarder(sent.append)
+    worker.addHandler(forwarder)
     with about(node="scores", cell="3f2a91bc"):
         worker.error("no luck", exc_info=ValueError("why"))
+    worker.info("it goes on")
+    (lines,) = sent
+    assert [line["message"] for line in forwarder.take()] == ["it goes on"], "a line that may wait for a report"
     record = logging.makeLogRecord({"msg": "later"})
-    assert lines[0]["time"] < line_of(record)["time"]  # type: ignore[operator]
+    assert lines[0]["time"] < line_of(record)["time"]
     with logged(LogConfig(format="json", file=f"{tmp_path}/log"), NONE), about(run="r"):
         relay(lines)
     (line,) = written(tmp_path / "log")

@@ -1,11 +1,15 @@
-"""A run that waits for room on a cluster says so once, and who else is at work there."""
+"""A run takes the room of its pools together or waits; it says so once, and who else is at work there."""
+
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from plumbline.pipelines.running.machines import PATIENCE, RoomWatch, describe_resources
+from plumbline.pipelines.base.cluster import PoolConfig
+from plumbline.pipelines.running.machines import PATIENCE, NoRoom, RoomWatch, describe_resources, take_room
+from tests.faults.driving import until
 
 
-def test_who_waits_for_a_worker_for_a_minute_says_so_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_who_waits_for_room_for_a_while_says_so_once(capsys: pytest.CaptureFixture[str]) -> None:
     time = [0.0]
     watch = RoomWatch(lambda: "0 of 4 CPUs are free", clock=lambda: time[0])
 
@@ -17,12 +21,12 @@ def test_who_waits_for_a_worker_for_a_minute_says_so_once(capsys: pytest.Capture
     assert look(0, "answers", "scores") == ""
     assert look(PATIENCE - 1, "answers") == ""
     assert look(PATIENCE, "answers", "scores").startswith(
-        "waiting for room on the cluster for a worker of answers: 0 of 4 CPUs are free; the run goes on"
+        "waiting for room on the cluster for answers: 0 of 4 CPUs are free; the run goes on"
     )
     assert look(9 * PATIENCE, "answers", "scores") == ""
 
 
-def test_a_stage_that_gets_a_worker_in_between_has_not_waited(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stage_that_gets_room_in_between_has_not_waited(capsys: pytest.CaptureFixture[str]) -> None:
     time = [0.0]
     watch = RoomWatch(lambda: "", clock=lambda: time[0])
     for time[0], stages in ((0.0, ["scores"]), (PATIENCE / 2, []), (PATIENCE, ["scores"])):
@@ -38,6 +42,37 @@ def test_what_is_free_and_who_else_is_at_work_is_told_without_their_commands() -
     dashboard = driver(1) | {"Entrypoint": "ray::DashboardAgent"}
     drivers = [dashboard, driver(7), driver(8, is_dead=True), driver(9)]
     line = describe_resources({"CPU": 4.0, "memory": 1e9}, {"CPU": 0.5}, drivers)
-    assert line == "0.5 of 4 CPUs are free, at work beside this run: 10.0.0.1 (process 7), 10.0.0.1 (process 9)"
+    assert line == "0.5 of 4 CPUs are free, at work beside this run: 10.0.0.1 (process 7); 10.0.0.1 (process 9)"
+    line = describe_resources({"CPU": 4.0}, {"CPU": 0.5}, drivers, {"07": "small (by alice)", "05": "ended"})
+    assert line == "0.5 of 4 CPUs are free, at work beside this run: small (by alice); 10.0.0.1 (process 9)"
     alone = describe_resources({"CPU": 4.0, "GPU": 2.0}, {}, [])
     assert alone == "0 of 4 CPUs and 0 of 2 GPUs are free, no other driver is at work"
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_who_waits_for_room_holds_none_so_that_two_who_want_the_same_both_get_it() -> None:
+    """Of four CPUs two are held. Each could take its second pool alone, and then neither would get its first."""
+    import ray
+    from ray.util import placement_group_table
+    from ray.util.placement_group import placement_group, remove_placement_group
+
+    pools = {"answers": PoolConfig(num_cpus=2.75), "scores": PoolConfig(num_cpus=1)}
+
+    def wait_and_leave() -> str:
+        with take_room(pools) as room:
+            return str(placement_group_table(room.group)["state"])
+
+    held = placement_group([{"CPU": 2}])
+    assert held.wait(60)
+    with ThreadPoolExecutor(2) as both:
+        waiting = [both.submit(wait_and_leave) for _ in range(2)]
+        assert until(lambda: sum(group["state"] == "PENDING" for group in placement_group_table().values()) == 2)
+        assert until(lambda: ray.available_resources()["CPU"] == 2)
+        remove_placement_group(held)
+        assert [got.result() for got in waiting] == ["CREATED", "CREATED"]
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_wave_for_which_the_machines_are_too_small_is_not_waited_for() -> None:
+    with pytest.raises(NoRoom, match="no room for its workers"), take_room({"answers": PoolConfig(num_cpus=5)}):
+        raise AssertionError("there are four CPUs")

@@ -24,8 +24,8 @@ from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.running import actor as actor_module
 from plumbline.pipelines.running.actor import CALLS_PER_ACTOR, RunTerms, StageActor
 from plumbline.pipelines.running.events import Totals
-from plumbline.pipelines.running.outcomes import CallReporter, ShardName, shard_name
-from plumbline.pipelines.running.progress import ProgressLog
+from plumbline.pipelines.running.outcomes import CallReporter, ModelTime, ShardName, shard_name
+from plumbline.pipelines.running.progress import NO_HISTORY, FinishedShard, ProgressLog, Report
 from plumbline.pipelines.running.stages import StageContext
 from plumbline.pipelines.running.surroundings import Surroundings
 from plumbline.pipelines.sources.uris import Uris
@@ -195,6 +195,34 @@ def test_the_first_death_repeats_a_shard_the_second_goes_row_by_row_and_a_lost_m
     assert computed(actor) == how
 
 
+def bundle(*names: str) -> dict[str, Any]:
+    return {"work": np.concatenate([batch(name)["work"] for name in names])}
+
+
+def test_a_bundle_whose_worker_died_goes_on_where_it_was_and_its_shard_comes_last(actor: StageActor) -> None:
+    """As a process that finished the first of four shards, and died on the second."""
+    import ray
+
+    done = FinishedShard(FIRST, 2, {"vqascore": Outcome(state="draft", rows=7)}, ModelTime())
+    for name, report in ((FIRST, Report()), (FIRST._replace(name="second"), Report(finished=done))):
+        ray.get(actor.progress.begin.remote("questions", name, actor.machine, report))
+    shards: list[str] = []
+
+    class Recorder(RowStage):
+        def windows(self, work: Work, cells: Sequence[Cell], size: int) -> list[str]:
+            shards.append(work.shard.name)
+            return super().windows(work, cells, size)
+
+    actor.stages = {"bench": Recorder()}  # type: ignore[dict-item]
+    works = [Work.from_json(row, StorageConfig()) for row in actor(bundle("first", "second", "third", "last"))["work"]]
+    assert shards == ["third", "last", "second"]
+    assert [work.shard.name for work in works] == ["first", "second", "third", "last"]
+    assert [next(iter(work.outcomes.values())).rows for work in works] == [7, 1, 1, 1]
+    events = ray.get(actor.progress.take_news.remote()).events
+    assert Totals(events).nodes["questions"].rows == 4 * 2, "each is counted once"
+    assert ray.get(actor.progress.history.remote("questions", FIRST)) == NO_HISTORY, "a bundle's end is its end"
+
+
 def test_a_repeated_shard_whose_cells_are_committed_is_not_computed_again(actor: StageActor) -> None:
     actor.stages = {"bench": RowStage()}  # type: ignore[dict-item]
     assert computed(actor) == ["whole"]
@@ -226,6 +254,8 @@ def test_calls_are_sent_now_and_then_and_none_is_lost() -> None:
     seldom.send()
     seldom.send()
     assert sent == [7]
+    seldom.note(1)
+    assert (seldom.take(), seldom.take()) == (1, 0)
     always.note(2)
     assert sent == [7, 2]
 

@@ -1,0 +1,164 @@
+"""What a shard in one stage costs the driver, the ProgressLog and a worker, beside two hundred calls at once.
+
+`python -m tests.benchmarks.driver_rate [SHARDS] [WORKERS] [CALLS]` runs real workers under the real runner, with a
+stage that does nothing: WORKERS processes of CALLS calls each, 8 and 25 by default, each of which reports as a worker
+of its own does. Seconds are of CPU, from the shards' first tenth to their end, so that no start is among them.
+"""
+
+import os
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from plumbline.pipelines.base.cluster import ClusterConfig, PoolConfig
+from plumbline.pipelines.base.storage import Place, StorageConfig
+from plumbline.pipelines.cells.cells import Cell, Outcome, Shard, Work
+from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.plans.plan import Node
+from plumbline.pipelines.running import actor, runner, session
+from plumbline.pipelines.running.events import Event, Totals
+from plumbline.pipelines.running.surroundings import Surroundings
+
+SHARDS, WORKERS, CALLS = 3_200, 8, 25
+BUNDLES = (1, 4, 16)
+ROWS = 256
+METRICS = ("vqascore", "other")
+NODE = Node(name="answers:vqa", stage="answers", models={}, metrics={})
+TICK = os.sysconf("SC_CLK_TCK")
+SAMPLE_INTERVAL = 0.1
+ROLES = {"ray::ProgressLog": "ProgressLog", "ray::MapWorker": "workers", "gcs_server": "Ray", "raylet/raylet": "Ray"}
+
+
+def no_stages(*_: Any, **__: Any) -> dict[str, Any]:
+    """Loads nothing."""
+    return {}
+
+
+class EmptyActor(actor.StageActor):
+    """Reports as any worker, and says of every cell that it is committed."""
+
+    def __init__(self, node: Node, pool: PoolConfig, terms: actor.RunTerms, calls: int) -> None:
+        actor.node_stages, actor.CALLS_PER_ACTOR = no_stages, calls  # type: ignore[attr-defined]
+        super().__init__(node, pool, terms)
+
+    def _outcomes(self, work: Work, *_: Any) -> dict[str, Outcome]:
+        self.calls.note(work.shard.rows)
+        return {cell.path: Outcome(state="committed", rows=work.shard.rows) for cell in work.cells}
+
+
+def claim(number: int) -> Work:
+    """A shard with two cells, of which none is read."""
+    name = f"{number:06}"
+    place = Place("/b", StorageConfig())
+    shard = Shard(group="atlas", name=name, place=place, size=1, etag="1", row_groups=(number,), rows=ROWS)
+    cells = tuple(
+        Cell(node=NODE.name, stage=NODE.stage, metric=metric, key=name, path=f"answers/{metric}/{name}", inputs={})
+        for metric in METRICS
+    )
+    return Work(shard=shard, cells=cells, outcomes={}, benchmark="b")
+
+
+def cpu_seconds() -> Mapping[str, float]:
+    """By role, what the processes below this one have taken; those of the driver are its own."""
+    seconds: dict[int, float] = {}
+    parents: dict[int, int] = {}
+    commands: dict[int, str] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            commands[int(folder.name)] = (folder / "cmdline").read_text()
+        except OSError:  # it has ended
+            continue
+        parents[int(folder.name)] = int(fields[1])
+        seconds[int(folder.name)] = (int(fields[11]) + int(fields[12])) / TICK
+    taken = defaultdict(float, driver=seconds[os.getpid()])
+    for pid, command in commands.items():
+        above = pid
+        while above in parents and above != os.getpid():
+            above = parents[above]
+        role = next((role for mark, role in ROLES.items() if mark in command), None)
+        if above == os.getpid() and role is not None:
+            taken[role] += seconds[pid]
+    return taken
+
+
+class Samples:
+    """What each role has taken when so many shards were finished."""
+
+    def __init__(self) -> None:
+        self.totals = Totals()
+        self.taken: list[tuple[int, float, Mapping[str, float]]] = []
+
+    def watch(self, event: Event) -> None:
+        self.totals.add(event)
+
+    @contextmanager
+    def taking(self) -> Iterator[None]:
+        stop = threading.Event()
+
+        def sample() -> None:
+            while not stop.wait(SAMPLE_INTERVAL):
+                rows = self.totals.nodes[NODE.name].rows if NODE.name in self.totals.nodes else 0
+                self.taken.append((rows // ROWS, time.monotonic(), cpu_seconds()))
+
+        sampler = threading.Thread(target=sample, daemon=True)
+        sampler.start()
+        yield
+        stop.set()
+        sampler.join()
+
+    def each(self, shards: int) -> tuple[float, Mapping[str, float]]:
+        """The shards a second and each role's milliseconds for one, after the first tenth."""
+        first, *_ = (sample for sample in self.taken if sample[0] >= shards / 10)
+        last = max((sample for sample in self.taken if sample[2]["workers"] >= first[2]["workers"]), key=lambda s: s[0])
+        count = last[0] - first[0]
+        spent = {role: 1000 * (last[2][role] - first[2][role]) / count for role in last[2]}
+        return count / (last[1] - first[1]), spent
+
+
+def main(shards: int = SHARDS, workers: int = WORKERS, calls: int = CALLS) -> None:
+    runner.CALLS_PER_ACTOR = calls  # type: ignore[attr-defined]
+    runner.StageActor = with_calls(calls)  # type: ignore[attr-defined]
+    pool = PoolConfig(num_cpus=0.01, min_size=workers, max_size=workers)
+    print(f"{shards} shards of {len(METRICS)} cells, {workers} processes of {calls} calls; ms of CPU for a shard")
+    print("| shards a task | driver | ProgressLog | worker | Ray | shards/s here | shards/s with cores of their own |")
+    print("|---|---|---|---|---|---|---|")
+    for bundle in BUNDLES:
+        cluster = ClusterConfig(num_cpus=2, bundle=bundle, pools={NODE.name: pool})
+        rate, ms = measure(cluster, shards)
+        own = 1000 / max(ms["driver"], ms["ProgressLog"])
+        taken = " | ".join(f"{ms[role]:.2f}" for role in ("driver", "ProgressLog", "workers", "Ray"))
+        print(f"| {bundle} | {taken} | {rate:.0f} | {own:.0f} |", flush=True)
+
+
+def with_calls(calls: int) -> type[EmptyActor]:
+    """The actor, which is told how many calls it is to take at once."""
+
+    class Told(EmptyActor):
+        def __init__(self, node: Node, pool: PoolConfig, terms: actor.RunTerms) -> None:
+            super().__init__(node, pool, terms, calls)
+
+    return Told
+
+
+def measure(cluster: ClusterConfig, shards: int) -> tuple[float, Mapping[str, float]]:
+    samples = Samples()
+    store = Store(Place("/b", StorageConfig()))
+    nothing = Surroundings(variables={}, landmarks=())
+    with session.ray_session(cluster), runner.progress_log("a benchmark") as progress:
+        runner.quieten()
+        terms = actor.RunTerms(store=store, contexts={}, surroundings=nothing, progress=progress, max_attempts=1)
+        running = runner.Runner([NODE], terms, cluster, samples.watch)
+        with samples.taking():
+            running.run([claim(number) for number in range(shards)])
+        assert len(running.outcomes) == shards * len(METRICS)
+    return samples.each(shards)
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
