@@ -187,12 +187,14 @@ def count_each(tables: Sequence[pa.Table], skills: Skills) -> list[Tally]:
     """
     tallies = [Tally(skills) for _ in tables]
     alike: dict[bytes, list[tuple[Tally, tuple[str, str], _PromptSums]]] = {}
+    prompts: _Prompts | None = None
     for table, tally in zip(tables, tallies, strict=True):
         for key, of_key in _by_generator_and_metric(table):
-            counted = _PromptSums.of(of_key, skills)
-            alike.setdefault(counted.hashes.tobytes(), []).append((tally, key, counted))
+            prompts = _prompts(of_key.column("prompt_id"), skills, prompts)
+            counted = _PromptSums.of(of_key.column("score"), prompts)
+            alike.setdefault(prompts.hashes.tobytes(), []).append((tally, key, counted))
     for group in alike.values():
-        hashes = group[0][2].hashes
+        hashes = group[0][2].prompts.hashes
         for (tally, key, counted), weighted in zip(
             group, weighted_sums_of_each(hashes, [counted.values for _, _, counted in group]), strict=True
         ):
@@ -210,13 +212,31 @@ def _by_generator_and_metric(scores: pa.Table) -> Iterator[tuple[tuple[str, str]
         yield (generator, metric), of_both
 
 
-class _PromptSums(NamedTuple):
-    """One generator's and metric's scores, summed by prompt and by skill."""
+class _Prompts(NamedTuple):
+    """The prompts of some rows."""
 
+    column: pa.ChunkedArray
+    codes: NDArray[np.int32]
+    """The number of each row's prompt."""
     hashes: NDArray[np.uint64]
     """Of the prompts' ids."""
     member: Floats
     """Which prompts have which skills."""
+
+
+def _prompts(column: pa.ChunkedArray, skills: Skills, before: _Prompts | None) -> _Prompts:
+    """The prompts of a column; those of the rows before, where it is the same again."""
+    if before is not None and column.equals(before.column):
+        return before
+    encoded = column.fill_null("").combine_chunks().dictionary_encode()
+    hashes = hash_ids(encoded.dictionary.to_numpy(zero_copy_only=False))
+    return _Prompts(column, encoded.indices.to_numpy(), hashes, skills.membership(hashes))
+
+
+class _PromptSums(NamedTuple):
+    """One generator's and metric's scores, summed by prompt and by skill."""
+
+    prompts: _Prompts
     each: Floats
     """Of each prompt the sum and the number of its scores, (prompts, 2)."""
     rows: Floats
@@ -225,14 +245,11 @@ class _PromptSums(NamedTuple):
     squares: Floats
 
     @staticmethod
-    def of(scores: pa.Table, skills: Skills) -> "_PromptSums":
-        prompts = scores.column("prompt_id").fill_null("").combine_chunks().dictionary_encode()
-        codes = prompts.indices.to_numpy()
-        hashes = hash_ids(prompts.dictionary.to_numpy(zero_copy_only=False))
-        values = scores.column("score").to_numpy().astype(np.float64)
+    def of(scores: pa.ChunkedArray, prompts: _Prompts) -> "_PromptSums":
+        _, codes, hashes, member = prompts
+        values = scores.to_numpy().astype(np.float64)
         scored = ~np.isnan(values)
         codes_scored, values = codes[scored], values[scored]
-        member = skills.membership(hashes)
 
         def per_prompt(of: NDArray[np.int32], weights: Floats | None = None) -> Floats:
             return np.bincount(of, weights=weights, minlength=len(hashes)).astype(np.float64)
@@ -244,8 +261,7 @@ class _PromptSums(NamedTuple):
         mean = _ratio(member.T @ total, n_of_skill)
         apart = (own_mean[:, None] - mean[None, :]) ** 2 * n[:, None] + own_squares[:, None]
         return _PromptSums(
-            hashes=hashes,
-            member=member,
+            prompts=prompts,
             each=np.stack([total, n], axis=1),
             rows=member.T @ per_prompt(codes),
             n=n_of_skill,
@@ -255,7 +271,7 @@ class _PromptSums(NamedTuple):
 
     def values(self, part: slice) -> Floats:
         """The sums and the numbers of some prompts by skill, (prompts, 2 x skills)."""
-        return (self.each[part, :, None] * self.member[part, None, :]).reshape(-1, 2 * len(self.mean))
+        return (self.each[part, :, None] * self.prompts.member[part, None, :]).reshape(-1, 2 * len(self.mean))
 
     def sums(self, weighted: Floats) -> Sums:
         """With the weighted sums of the values in every resample, (2 x skills, resamples)."""

@@ -50,7 +50,7 @@ MAX_PART_ROWS = 1 << 15
 """Rows of a part, unless a single shard has more; a generator that grows changes its last part alone."""
 MAX_TASK_ROWS = 1 << 19
 """Rows of the parts on the same shards that one task brings, unless a single part has more."""
-TAKEN_OVER = 16
+TAKEN_OVER = 4
 """Rows taken over from an earlier run in the time in which one is made."""
 MAX_SEARCHED_RUNS = 16
 """Runs whose parts are searched, the newest first."""

@@ -3,7 +3,7 @@
 python -m tests.benchmarks.sweep_table FOLDER PROMPTS GENERATORS METRICS
 
 Plans, commits cells, makes results and a report with two workers; then results and report once more with one. The
-folder gets prompts, images' tables and a store; 100,000,000 rows take 20 GB of it and are deleted at the end.
+folder gets prompts, images' tables and a store, of some 80 bytes a row, and is deleted at the end.
 """
 
 import json
