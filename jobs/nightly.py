@@ -25,8 +25,8 @@ from plumbline.pipelines.maintenance.retention import retain
 from plumbline.pipelines.nightly.deadline import Stop, Stopped, bounded
 from plumbline.pipelines.nightly.nightly_config import NightConfig, NightlyConfig
 from plumbline.pipelines.nightly.outcome import NightOutcome, read_outcome
-from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
-from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
+from plumbline.pipelines.sweeps.planning import PlannedSweep, list_inputs, plan_inputs, plan_sweep
+from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep, unchanged_sweep
 
 COMMAND = Command(
     "nightly",
@@ -84,13 +84,17 @@ def _night(console: Console, config: NightlyConfig, stop: Stop) -> int:
 
     with take(store, LEASE, LEASE, seconds=options.lease, wait=options.wait, watching=watching) as lease:
         lease.when_lost = stop
-        planned = plan_sweep(config.sweep())
-        show_plan(console, planned)
-        with ProgressDisplay(console) as display:
-            finished = run_sweep(planned, display.update, name=by_date, assert_lease=lease.renew)
-        show_note_kept(console, planned, finished)
-        is_told = finished.unchanged and store.exists(f"runs/{finished.run_id}/report.html")
-        outcome = read_outcome(store, finished.run_id) if is_told else None
+        inputs = list_inputs(config.sweep())
+        finished = unchanged_sweep(inputs)
+        outcome = read_outcome(store, finished.run_id) if finished is not None else None
+        if finished is None or outcome is None:
+            planned = plan_inputs(inputs)
+            show_plan(console, planned)
+            with ProgressDisplay(console) as display:
+                finished = run_sweep(planned, display.update, name=by_date, assert_lease=lease.renew)
+            is_told = finished.unchanged and store.exists(f"runs/{finished.run_id}/report.html")
+            outcome = read_outcome(store, finished.run_id) if is_told else None
+        show_note_kept(console, inputs, finished)
         if outcome is None:
             outcome = _conclude(console, planned, finished, config, lease.renew)
             code = outcome.exit_code

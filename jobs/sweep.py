@@ -19,8 +19,8 @@ from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.judging.protocols import ProtocolConfig
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.running.events import Watch
-from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
-from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
+from plumbline.pipelines.sweeps.planning import PlannedSweep, SweepInputs, list_inputs, plan_inputs
+from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep, unchanged_sweep
 
 COMMAND = Command(
     "sweep",
@@ -44,7 +44,14 @@ def main(config: SweepConfig) -> int:
 def _run(config: SweepConfig) -> int:
     """Shows the plan, computes what is missing, shows the leaderboards; 0 complete, 2 within budget, 1 over it."""
     console = make_console()
-    planned = plan_sweep(config)
+    inputs = list_inputs(config)
+    standing = None if config.dry_run else unchanged_sweep(inputs)
+    if standing is not None:
+        console.print("0 cells to compute: everything is in the store")
+        _show_finished(console, inputs, standing)
+        name_newest(inputs.store, standing.run_id)
+        return _end(console, standing, standing.exit_code)
+    planned = plan_inputs(inputs)
     show_plan(console, planned)
     if config.dry_run:
         return 0
@@ -53,12 +60,21 @@ def _run(config: SweepConfig) -> int:
             finished = run_sweep(planned, display.update)
     else:
         planned, finished = _adaptive(console, planned)
-    show_leaderboards(console, finished, verbose=config.verbose)
+    _show_finished(console, planned, finished)
+    return _end(console, finished, finished.exit_code if _is_reported(console, planned, finished) else 1)
+
+
+def _show_finished(console: Console, sweep: SweepInputs | PlannedSweep, finished: FinishedSweep) -> None:
+    """The leaderboards, whether they are an earlier run's, and the agreement with people."""
+    show_leaderboards(console, finished, verbose=sweep.config.verbose)
     if finished.unchanged:
         say(console, f"nothing changed since run {finished.run_id}: {finished.folder}/report.html")
-        show_note_kept(console, planned, finished)
-    show_judged(console, planned, finished)
-    code = finished.exit_code if _is_reported(console, planned, finished) else 1
+        show_note_kept(console, sweep, finished)
+    show_judged(console, sweep, finished)
+
+
+def _end(console: Console, finished: FinishedSweep, code: int) -> int:
+    """The last lines; gives the exit code."""
     show_renewed(console, finished)
     console.print(f"computed {finished.computed} cells, run {finished.run_id}, exit code {code}")
     return code
@@ -105,12 +121,12 @@ def _afterwards(console: Console, what: str, command: str, make: Callable[[], No
     return True
 
 
-def show_judged(console: Console, planned: PlannedSweep, finished: FinishedSweep) -> None:
+def show_judged(console: Console, sweep: SweepInputs | PlannedSweep, finished: FinishedSweep) -> None:
     """The agreement with people, where the sweep has a protocol and it has not been told of this run."""
-    protocol, run_id = planned.config.protocol, finished.run_id
-    if protocol is not None and not planned.store.exists(f"runs/{run_id}/metaeval/judgements.parquet"):
+    protocol, run_id = sweep.config.protocol, finished.run_id
+    if protocol is not None and not sweep.store.exists(f"runs/{run_id}/metaeval/judgements.parquet"):
         command = f"jobs.report run={run_id} protocol={protocol.name} protocol.path={protocol.path}"
-        _afterwards(console, "agreement with people", command, lambda: _judge(console, planned.store, run_id, protocol))
+        _afterwards(console, "agreement with people", command, lambda: _judge(console, sweep.store, run_id, protocol))
 
 
 def _judge(console: Console, store: Store, run_id: str, protocol: ProtocolConfig) -> None:

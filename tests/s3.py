@@ -44,6 +44,8 @@ class S3Server(NamedTuple):
     endpoint: str
     key: str = KEY
     secret: str = SECRET
+    filer: str = ""
+    """Where it takes objects without signatures, as files below /buckets."""
 
     def environment(self) -> dict[str, str]:
         """The standard AWS variables."""
@@ -91,7 +93,8 @@ def run_server() -> Iterator[S3Server]:
             stderr=log,
             cwd=folder,
         )
-    server = S3Server(f"http://127.0.0.1:{ports[0]}")
+    filer = ports[PORTS.index("filer.port")]
+    server = S3Server(f"http://127.0.0.1:{ports[0]}", filer=f"http://127.0.0.1:{filer}")
     try:
         _wait_until_ready(server, process, folder / "log")
         yield server

@@ -15,7 +15,7 @@ from plumbline.operators.question_quality import QuestionQuality
 from plumbline.operators.summary import OVERALL
 from plumbline.pipelines.cells.runs import read_manifest
 from plumbline.pipelines.plans.costs import Cost
-from plumbline.pipelines.sweeps.planning import PlannedSweep
+from plumbline.pipelines.sweeps.planning import PlannedSweep, SweepInputs
 from plumbline.pipelines.sweeps.questions import WrittenQuestions
 from plumbline.pipelines.sweeps.results import Results
 from plumbline.pipelines.sweeps.sweep import FinishedSweep
@@ -39,10 +39,10 @@ def show_leaderboards(console: Console, finished: FinishedSweep, *, verbose: boo
     console.print("  scores.parquet, summary.parquet, errors.parquet, manifest.json")
 
 
-def show_note_kept(console: Console, planned: PlannedSweep, finished: FinishedSweep) -> None:
+def show_note_kept(console: Console, sweep: SweepInputs | PlannedSweep, finished: FinishedSweep) -> None:
     """Where nothing was computed for a sweep with another note: that the run keeps the note it was made with."""
-    note = planned.config.note
-    kept = read_manifest(planned.store, finished.run_id).get("note", "") if finished.unchanged else note
+    note = sweep.config.note
+    kept = read_manifest(sweep.store, finished.run_id).get("note", "") if finished.unchanged else note
     if note not in ("", kept):
         warn(console, f"note: run {finished.run_id} stands as it is and keeps its own note, {kept!r}, not {note!r}")
 

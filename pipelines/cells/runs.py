@@ -248,19 +248,24 @@ def show_newest(store: Store) -> None:
 
 def run_ids(store: Store) -> list[str]:
     """The runs that have a manifest, oldest first; those without a position in the order come first, by their time."""
-    folders = store.folders("runs")
-    numbers = {position.run_id: position.number for position in _positions(store)}
+    folders = _in_order(store)
     with ThreadPoolExecutor(READERS) as pool:
         stands = list(pool.map(lambda run_id: store.exists(_manifest_path(run_id)), folders))
-    there = [run_id for run_id, is_there in zip(folders, stands, strict=True) if is_there]
-    return sorted(there, key=lambda run_id: (numbers.get(run_id, -1), _in_time(run_id), run_id))
+    return [run_id for run_id, is_there in zip(folders, stands, strict=True) if is_there]
+
+
+def _in_order(store: Store) -> list[str]:
+    """The folders of runs, as `run_ids`, whether or not they have a manifest."""
+    numbers = {position.run_id: position.number for position in _positions(store)}
+    return sorted(store.folders("runs"), key=lambda run_id: (numbers.get(run_id, -1), _in_time(run_id), run_id))
 
 
 def newest_first(store: Store) -> Iterator[Run]:
-    """All runs, the last one first, each with its manifest as it is asked for."""
+    """All runs, the last one first, each looked for and read as it is asked for."""
     newest = newest_run(store)
-    for run_id in reversed(run_ids(store)):
-        yield _run(store, run_id, latest=run_id == newest)
+    for run_id in reversed(_in_order(store)):
+        if store.exists(_manifest_path(run_id)):
+            yield _run(store, run_id, latest=run_id == newest)
 
 
 def earlier_runs(store: Store, run_id: str) -> Iterator[Run]:

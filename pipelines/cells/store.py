@@ -7,6 +7,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -43,6 +44,8 @@ LATEST = "runs/latest"
 MARK = "store.json"
 COUNTED_KEY = "plumbline_counted"
 """In the metadata of a table's file: what was counted of it, as Parquet in base64."""
+PAGE = 999
+"""Files of a folder that S3 lists with one request, which has room for one more to show that there are more."""
 WORKING_FOLDERS = "/runtime_resources/working_dir_files/"
 """Where `ray job submit --working-dir` unpacks a job's files, and deletes them some time after the job."""
 
@@ -58,6 +61,10 @@ class BrokenCell(StoreError):
         super().__init__(message)
         self.path = path
         """Of the cell, relative to the store."""
+
+
+class GoneCell(BrokenCell):
+    """A cell is not there: somebody deleted it, or a run of another store names it."""
 
 
 class StoredCell(NamedTuple):
@@ -92,6 +99,15 @@ class CountedTable(NamedTuple):
     counted: pa.Table
 
 
+class Page(NamedTuple):
+    """What stands in a folder, up to some number of files."""
+
+    written: Mapping[str, float]
+    """By path, when it was written, in seconds since 1970."""
+    whole: bool
+    """Whether that is all."""
+
+
 class StoredFile(NamedTuple):
     """A file of the store, without its content."""
 
@@ -100,6 +116,8 @@ class StoredFile(NamedTuple):
     """In bytes."""
     written: float
     """In seconds since 1970."""
+    etag: str
+    """Changes when the file does: the ETag of S3, or the modification time of a local file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +140,16 @@ class Store:
         """What stands in a folder, with the time it was written."""
         return {path: entry.modified for path, entry in self._below(folder)}
 
+    def page(self, folder: str) -> Page:
+        """The first files of a folder, as far as one request shows them."""
+        below = self._below(folder)
+        written = {path: entry.modified for path, entry in islice(below, PAGE)}
+        return Page(written, next(below, None) is None)
+
     def entries(self, folder: str) -> Iterator[StoredFile]:
         """The files of a folder, with their sizes and times."""
         for path, entry in self._below(folder):
-            yield StoredFile(path, entry.size, entry.modified)
+            yield StoredFile(path, entry.size, entry.modified, entry.etag)
 
     def folders(self, folder: str) -> list[str]:
         """The folders right below a folder, by name; none where it is not there."""
@@ -171,13 +195,18 @@ class Store:
         return cell.table
 
     def read_cell(self, path: str, columns: Sequence[str] | None = None) -> StoredCell:
-        """A cell or draft; raises BrokenCell where it is damaged or another's, StoreError where it is out of reach."""
+        """A cell or draft; raises BrokenCell where it is damaged or another's, GoneCell where it is not there, and
+        StoreError where it is out of reach."""
+        cell = path.removesuffix(DRAFT) + ".parquet" if path.endswith(DRAFT) else path
         try:
             stored = decode_cell(_content(self.place / path), columns)
             _check_key(path, stored.provenance)
             return stored
+        except StoreError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                raise GoneCell(cell, str(error)) from error
+            raise
         except DamagedError as error:
-            cell = path.removesuffix(DRAFT) + ".parquet" if path.endswith(DRAFT) else path
             raise BrokenCell(cell, f"{self.place / path}: the cell is damaged ({error}); run again") from error
 
     def read_table(self, path: str, columns: Sequence[str] | None = None) -> pa.Table:

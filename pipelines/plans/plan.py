@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from plumbline.pipelines.base.cluster import ClusterConfig, PoolConfig
 from plumbline.pipelines.cells.cells import Cell, PlannedCell, Recipe, Shard, Work, canonical, digest, make_recipe
 from plumbline.pipelines.cells.reused_rows import EarlierCells, FailedRows, count_failed, failed_before, standing_on
 from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.plans.stored_cells import find_stored, name_cells
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.sources.sources import Sources
 
@@ -167,12 +168,13 @@ def make_plan(
     wanted: tuple[str, ...] = ("scores",),
     renew: Set[str] = frozenset(),
 ) -> Plan:
-    """Resolves the models, names every cell and lists what is committed; raises ModelError for a bad checkpoint.
+    """Resolves the models, names every cell and finds what is committed; raises ModelError for a bad checkpoint.
 
     What is missing are the cells of the stages `wanted`, and those that they stand on, and those to `renew`: paths of
-    cells that are committed and cannot be used.
+    cells that are committed and cannot be used, or that an earlier run names and are gone. With any of these the whole
+    store is listed.
     """
-    nodes = [_resolved(node, config, store) for node in make_nodes(config.metrics)]
+    nodes = resolved_nodes(config, store)
     pack = sources.packed.digest if sources.packed is not None and not sources.packed.by_prompt else ""
     by_skills = any(STAGES[name].reads_skills(metric) for metric in config.metrics.values() for name in metric.chain)
     skills = _skills_digest(sources.prompts) if by_skills else ""
@@ -186,7 +188,9 @@ def make_plan(
     limits, asked = config.limits.semantic(), _asked_of_shards(sources)
     prompts = ShardCells(over_prompts, sources.prompt_shards, partial(_semantic_of_prompts, asked))
     images = ShardCells(over_images, sources.prompts_of, partial(_semantic_of_images, asked, limits))
-    committed, others = _stored((prompts, images), store)
+    of_recipes = [(recipe, kind.of(recipe, kind.of_shard)) for kind in (prompts, images) for recipe in kind.recipes]
+    named = None if renew else cache(partial(name_cells, store, config.benchmark.name, list(config.metrics)))
+    committed, others = find_stored(of_recipes, store, wanted, named)
     plan = Plan(
         recipes=recipes,
         prompts=prompts,
@@ -214,6 +218,11 @@ def with_missing(plan: Plan, missing: Set[PlannedCell], sources: Sources) -> Pla
     words = mean_content_words(sources.prompts.column("text").to_pylist())
     nodes = tuple(_node_plan(item.node, plan, missing, words) for item in plan.nodes)
     return replace(plan, nodes=nodes, missing=frozenset(missing))
+
+
+def resolved_nodes(config: SweepConfig, store: Store) -> list[Node]:
+    """The nodes of the metrics, with their models pinned to exact files; raises ModelError for a bad checkpoint."""
+    return [_resolved(node, config, store) for node in make_nodes(config.metrics)]
 
 
 def _resolved(node: GraphNode, config: SweepConfig, store: Store) -> Node:
@@ -305,18 +314,6 @@ def _semantic_of_images(asked: Mapping[Shard, str], limits: Mapping[str, int], s
     own = {"asked": asked[shard]} if recipe.asks and shard in asked else {}  # other keys are older than it
     source = shard.source(compares=recipe.compares)
     return canonical({"source": source, "prompts": shard.prompts, "limits": limits, **own})
-
-
-def _stored(planned: Iterable[ShardCells], store: Store) -> tuple[set[PlannedCell], dict[str, float]]:
-    """The committed cells, and what else stands in their folders with the time it was written: one listing for each."""
-    committed: set[PlannedCell] = set()
-    others: dict[str, float] = {}
-    for shards, recipe in ((kind, recipe) for kind in planned for recipe in kind.recipes):
-        stored = store.listing(recipe.folder)
-        cells = shards.of(recipe, shards.of_shard)
-        committed.update(cell for cell in cells if stored.pop(cell.path, None) is not None)
-        others |= stored
-    return committed, others
 
 
 def _missing(plan: Plan, committed: Set[PlannedCell], cells: Iterable[PlannedCell]) -> frozenset[PlannedCell]:

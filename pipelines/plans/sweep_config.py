@@ -90,6 +90,11 @@ class SweepConfig(Checked):
                 )
         self.cluster.check_pools(STAGES, self.models)
 
+    @property
+    def falling(self) -> frozenset[str]:
+        """The metrics by which a lower score is better."""
+        return frozenset(name for name, metric in self.metrics.items() if metric.falling)
+
     def _check_adaptive(self) -> None:
         if type(self) is not SweepConfig:
             raise ConfigError("adaptive: this job looks at all prompts, as it compares; leave it out")

@@ -3,11 +3,9 @@
 from collections.abc import Sequence
 
 from plumbline.operators.errors import SourceError
-from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.shards import Cut, ListedFile, read_footer
-from plumbline.pipelines.sources.sources import list_images
+from plumbline.pipelines.sources.sources import ImageFiles
 
 LARGEST = Cut(rows=32_768, bytes=512 << 20)
 """The scores of so many rows are about 1 MB. A worker holds the bytes of two shards or three."""
@@ -15,20 +13,20 @@ FEWEST = 128
 """Shards that a benchmark is cut into at least, as long as they have the rows of a small one's (Cut)."""
 
 
-def kept_cut(benchmark: BenchmarkConfig, storage: StorageConfig, store: Store, *, remember: bool) -> Cut:
+def kept_cut(benchmark: str, images: ImageFiles, store: Store, *, remember: bool) -> Cut:
     """How the store cuts the benchmark, decided now where it comes for the first time."""
-    note = f"cuts/{benchmark.name}.json"
+    note = f"cuts/{benchmark}.json"
     if known := store.read_json(note):
         return Cut(known["rows"], known["bytes"])
-    cut = choose_cut(benchmark, storage) if store.keeps_cuts() else Cut()
+    cut = choose_cut(images) if store.keeps_cuts() else Cut()
     if remember and not store.create_json(note, cut._asdict()):
-        return kept_cut(benchmark, storage, store, remember=False)  # another sweep was first
+        return kept_cut(benchmark, images, store, remember=False)  # another sweep was first
     return cut
 
 
-def choose_cut(benchmark: BenchmarkConfig, storage: StorageConfig) -> Cut:
+def choose_cut(images: ImageFiles) -> Cut:
     """So many rows to a shard that there are enough shards for many workers, and neither small nor long ones."""
-    rows = sum(_expected_rows(listing.tables) for listing in list_images(benchmark, storage))
+    rows = sum(_expected_rows(listing.tables) for listing in images.listings.values())
     return LARGEST._replace(rows=min(max(rows // FEWEST, Cut().rows), LARGEST.rows))
 
 

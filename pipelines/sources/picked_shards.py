@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from plumbline.operators.errors import SourceError
 from plumbline.operators.image_rows import id_text, image_records
 from plumbline.pipelines.cells.cells import Shard, digest
+from plumbline.pipelines.sources.file_memory import FileMemory
 from plumbline.pipelines.sources.prompts import PromptTables, pairs_of, read_files
 
 LEFT_OUT = -1
@@ -29,11 +30,13 @@ class Piece(NamedTuple):
     """Their places in the shard that was cut."""
 
 
-def cut_images(shards: Sequence[Shard], round_of: RoundOf) -> Iterator[tuple[Shard, int]]:
+def cut_images(
+    shards: Sequence[Shard], round_of: RoundOf, memory: FileMemory | None = None
+) -> Iterator[tuple[Shard, int]]:
     """The shards' pieces, each with its round, of which the ids alone are read; what cannot be read comes whole in the
     first.
     """
-    for shard, table in read_files(shards, ("prompt_id",)):
+    for shard, table in read_files(shards, ("prompt_id",), memory):
         if isinstance(table, SourceError):
             yield shard, 0
             continue

@@ -19,6 +19,7 @@ from plumbline.pipelines.base.tables import as_list
 from plumbline.pipelines.cells.cells import Shard, digest
 from plumbline.pipelines.sources import prompt_files
 from plumbline.pipelines.sources.benchmark import PROMPT_COLUMNS, BenchmarkConfig
+from plumbline.pipelines.sources.file_memory import FileMemory
 from plumbline.pipelines.sources.question_packs import PackFile, read_pack
 from plumbline.pipelines.sources.shards import (
     FILE_READERS,
@@ -138,7 +139,9 @@ def pairs_of(table: pa.Table) -> list[tuple[str, str]]:
     return list(zip(*(table.column(name).to_pylist() for name in ("prompt_id", "text")), strict=True))
 
 
-def match_prompts(images: Sequence[Shard], prompts: PromptTables, locate_image: LocateImage) -> Prompted:
+def match_prompts(
+    images: Sequence[Shard], prompts: PromptTables, locate_image: LocateImage, memory: FileMemory | None = None
+) -> Prompted:
     """Which of a benchmark's prompts every images shard names, read from the ids alone.
 
     So a prompt that is added or edited touches the images that were made of it, and no others.
@@ -151,7 +154,7 @@ def match_prompts(images: Sequence[Shard], prompts: PromptTables, locate_image: 
     broken: list[BrokenFile] = []
     unknown = UnknownPrompts()
     objects = StoredObjects(locate_image)
-    for shard, table in read_files(images, ("prompt_id", *ADDRESSES)):
+    for shard, table in read_files(images, ("prompt_id", *ADDRESSES), memory):
         if isinstance(table, SourceError):
             broken.append(BrokenFile(shard.group, str(table), shard.rows))
             continue
@@ -171,8 +174,11 @@ def match_prompts(images: Sequence[Shard], prompts: PromptTables, locate_image: 
     return Prompted(prompts, matched, named, broken, unknown)
 
 
-def read_files(shards: Sequence[Shard], columns: Sequence[str]) -> Iterator[tuple[Shard, pa.Table | SourceError]]:
-    """The columns of every shard, each file opened once."""
+def read_files(
+    shards: Sequence[Shard], columns: Sequence[str], memory: FileMemory | None = None
+) -> Iterator[tuple[Shard, pa.Table | SourceError]]:
+    """The columns of every shard, each file opened once; or not at all, where they are remembered."""
+    read_file = read_each if memory is None else memory.read
     files: dict[tuple[str, str], list[Shard]] = {}
     for shard in shards:
         files.setdefault((shard.group, shard.url), []).append(shard)
@@ -180,7 +186,7 @@ def read_files(shards: Sequence[Shard], columns: Sequence[str]) -> Iterator[tupl
     with ThreadPoolExecutor(FILE_READERS) as pool:
         for first in range(0, len(in_files), FILES_AT_ONCE):
             window = in_files[first : first + FILES_AT_ONCE]
-            for of_file, read in zip(window, pool.map(lambda file: read_each(file, columns), window), strict=True):
+            for of_file, read in zip(window, pool.map(lambda file: read_file(file, columns), window), strict=True):
                 yield from zip(of_file, read, strict=True)
 
 
@@ -241,7 +247,9 @@ def _check_prompts(shards: Sequence[Shard], tables: Sequence[pa.Table]) -> None:
             seen.add(prompt_id)
 
 
-def gather_prompts(images: Sequence[Shard], name: str, locate_image: LocateImage) -> Prompted:
+def gather_prompts(
+    images: Sequence[Shard], name: str, locate_image: LocateImage, memory: FileMemory | None = None
+) -> Prompted:
     """The prompts that the images' rows hold, read from the id and text columns alone.
 
     Every images shard gets a prompts shard that is named by the prompts in it and not by its file. So shards with the
@@ -252,7 +260,7 @@ def gather_prompts(images: Sequence[Shard], name: str, locate_image: LocateImage
     asked: dict[str, Shard] = {}
     broken: list[BrokenFile] = []
     objects = StoredObjects(locate_image)
-    for shard, table in read_files(images, ("prompt_id", "prompt", *ADDRESSES)):
+    for shard, table in read_files(images, ("prompt_id", "prompt", *ADDRESSES), memory):
         if isinstance(table, SourceError):
             broken.append(BrokenFile(shard.group, str(table), shard.rows))
             continue
@@ -270,10 +278,10 @@ def gather_prompts(images: Sequence[Shard], name: str, locate_image: LocateImage
     return Prompted(PromptTables(table, list(asked.values()), []), matched, {}, broken)
 
 
-def own_ids(images: Sequence[Shard]) -> list[str]:
+def own_ids(images: Sequence[Shard], memory: FileMemory | None = None) -> list[str]:
     """The ids of the prompts that the images' rows hold, in their order, each once."""
     ids: dict[str, None] = {}
-    for _, table in read_files(images, ("prompt_id",)):
+    for _, table in read_files(images, ("prompt_id",), memory):
         if not isinstance(table, SourceError):
             ids |= dict.fromkeys(id_text(record["prompt_id"]) or "" for record in image_records(table))
     return list(ids)

@@ -1,8 +1,9 @@
 """Source files as a listing shows them, cut into shards by their footers, and read by our column names."""
 
 import hashlib
+import os
 import re
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import wraps
@@ -113,6 +114,20 @@ def list_files(place: Place, group: str, suffixes: tuple[str, ...]) -> Listing:
         return ListedFile(group, _name(relative, paths), file, entry.size, entry.etag, regular=entry.type == "file")
 
     return Listing(list(map(listed, tables)), others)
+
+
+def state_of(files: Iterable[ListedFile]) -> str:
+    """The digest of which files these are, and of what changes when one does: as the keys of their shards have it."""
+    seen = hashlib.sha256()
+    for file in files:
+        line = f"{file.group}\0{file.name}\0{resolved(file.place)}\0{file.size}\0{file.etag}\0{file.regular}\n"
+        seen.update(line.encode(errors="surrogateescape"))
+    return seen.hexdigest()
+
+
+def resolved(place: Place) -> str:
+    """A file's address, of a local one with all links followed."""
+    return os.path.realpath(place.path) if place.is_local else place.url
 
 
 def _name(relative: str, others: Container[str]) -> str:

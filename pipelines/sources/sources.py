@@ -1,7 +1,8 @@
 """The source tables of a sweep on disk or S3: its prompts, and the images of every generator, as shards."""
 
+import hashlib
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import NamedTuple
@@ -24,6 +25,7 @@ from plumbline.pipelines.cells.cells import Shard, digest
 from plumbline.pipelines.cells.store import MARK, is_store
 from plumbline.pipelines.sources.benchmark import GENERATORS, IMAGE_COLUMNS, BenchmarkConfig, ColumnsConfig, check_extra
 from plumbline.pipelines.sources.edit_pictures import with_stored_pictures
+from plumbline.pipelines.sources.file_memory import FileMemory
 from plumbline.pipelines.sources.origins import (
     MANIFEST,
     Origins,
@@ -56,6 +58,7 @@ from plumbline.pipelines.sources.shards import (
     list_files,
     read_footer,
     require_columns,
+    state_of,
 )
 from plumbline.pipelines.sources.uris import Uris, benchmark_uris
 
@@ -106,6 +109,16 @@ class Sources(NamedTuple):
         return list(self.prompts_of)
 
     @property
+    def reads_addresses(self) -> bool:
+        """Whether some rows name images, sources or masks by their addresses: what stands there no listing tells."""
+        return any(shard.objects or shard.sources for shard in (*self.prompt_shards, *self.prompts_of))
+
+    @property
+    def has_problems(self) -> bool:
+        """Whether people are warned of something in them."""
+        return bool(self.broken or self.unknown.images or self.pack_problems)
+
+    @property
     def origin_lines(self) -> list[str]:
         """Where prompts and generators come from, as people are told."""
         if self.origins is None:
@@ -148,6 +161,29 @@ class _ImagesFile(NamedTuple):
     """That its rows name several generators, where they do, and nobody said that they are one."""
 
 
+class ImageFiles(NamedTuple):
+    """The generators' files as their folders list them; none is opened."""
+
+    places: Mapping[str, Place]
+    """By generator, in the order of the names or as given."""
+    listings: Mapping[str, Listing]
+    beside: list[str]
+    """The files beside the generators' folders that are no tables."""
+
+    @property
+    def others(self) -> list[str]:
+        """The files that are no tables."""
+        return [*self.beside, *(f"{name}/{path}" for name, listing in self.listings.items() for path in listing.others)]
+
+    @property
+    def state(self) -> str:
+        """The digest of which files there are and of what tells their contents apart."""
+        seen = hashlib.sha256("\0".join([*self.places, *self.others]).encode(errors="surrogateescape"))
+        for listing in self.listings.values():
+            seen.update(state_of(listing.tables).encode())
+        return seen.hexdigest()
+
+
 class Images(NamedTuple):
     """What the generators have."""
 
@@ -158,19 +194,33 @@ class Images(NamedTuple):
     origins: Origins
 
 
-def open_sources(benchmark: BenchmarkConfig, storage: StorageConfig, *, cut: Cut) -> Sources:
+def list_images(benchmark: BenchmarkConfig, storage: StorageConfig) -> ImageFiles:
+    """The files of every generator; raises ConfigError where there are none or they cannot be listed."""
+    places, beside = _generators(benchmark, storage)
+    return ImageFiles(places, {name: _listing(name, place) for name, place in places.items()}, beside)
+
+
+def open_sources(
+    benchmark: BenchmarkConfig,
+    storage: StorageConfig,
+    *,
+    cut: Cut,
+    files: ImageFiles | None = None,
+    memory: FileMemory | None = None,
+) -> Sources:
     """Lists the sources and reads their footers, the prompts and which images are of which; no image is read.
 
-    A Parquet file without rows is read like any other and counts no rows. Raises ConfigError where prompts or images
-    are missing or cannot be reached, and where no file has the columns that the configuration names.
+    `files` are those of the images, where they are listed already; those that `memory` holds are not opened. A Parquet
+    file without rows is read like any other and counts no rows. Raises ConfigError where prompts or images are missing
+    or cannot be reached, and where no file has the columns that the configuration names.
     """
     prompts = open_prompts(benchmark, storage, cut) if benchmark.prompts is not None else None
     uris = benchmark_uris(benchmark, storage, ImageLimits())
     if prompts is not None:
         prompts = with_stored_pictures(prompts, uris.locate)
-    images = open_images(benchmark, storage, cut, prompts)
-    selected = _select(_Selected(prompts, images.shards), benchmark)
-    prompted = with_prompts(selected.images, selected.prompts, benchmark.name, uris)
+    images = open_images(benchmark, storage, cut, prompts, files, memory)
+    selected = _select(_Selected(prompts, images.shards), benchmark, memory)
+    prompted = with_prompts(selected.images, selected.prompts, benchmark.name, uris, memory)
     return Sources(
         prompts=prompted.prompts.table,
         prompt_shards=prompted.prompts.shards,
@@ -195,12 +245,12 @@ class _Selected(NamedTuple):
     """What there is, where prompts are left out."""
 
 
-def _select(all_there: _Selected, benchmark: BenchmarkConfig) -> _Selected:
+def _select(all_there: _Selected, benchmark: BenchmarkConfig, memory: FileMemory | None) -> _Selected:
     """The first prompts with their images, where there is a limit; else all, but for images that are not required."""
     prompts, images, _ = all_there
     if benchmark.limit is None and (prompts is None or benchmark.require_every_image):
         return all_there
-    ids = own_ids(images) if prompts is None else prompts.table.column("prompt_id").to_pylist()
+    ids = own_ids(images, memory) if prompts is None else prompts.table.column("prompt_id").to_pylist()
     first = ids[: benchmark.limit]
     left_out = len(first) < len(ids)
     round_of_prompt = dict.fromkeys(first if left_out else [*ids, ""], 0)
@@ -209,18 +259,20 @@ def _select(all_there: _Selected, benchmark: BenchmarkConfig) -> _Selected:
         return round_of_prompt.get(prompt_id, LEFT_OUT)
 
     if left_out or not benchmark.require_every_image:
-        images = [piece for piece, _ in cut_images(images, round_of)]
+        images = [piece for piece, _ in cut_images(images, round_of, memory)]
     if not left_out:
         return _Selected(prompts, images)
     whole = Whole(len(ids), sum(shard.rows for shard in all_there.images))
     return _Selected(prompts and cut_prompts(prompts.table, prompts.shards, round_of), images, whole)
 
 
-def with_prompts(images: Sequence[Shard], prompts: PromptTables | None, suite: str, uris: Uris) -> Prompted:
+def with_prompts(
+    images: Sequence[Shard], prompts: PromptTables | None, suite: str, uris: Uris, memory: FileMemory | None = None
+) -> Prompted:
     """The images with the benchmark's prompts that they name, or with those that their rows hold."""
     if prompts is None:
-        return gather_prompts(images, suite, uris.locate)
-    return match_prompts(images, prompts, uris.locate)
+        return gather_prompts(images, suite, uris.locate, memory)
+    return match_prompts(images, prompts, uris.locate, memory)
 
 
 def with_pack(sources: Sources, packed: PackFile, suite: str) -> Sources:
@@ -253,21 +305,30 @@ def with_pack(sources: Sources, packed: PackFile, suite: str) -> Sources:
     )
 
 
-def open_images(benchmark: BenchmarkConfig, storage: StorageConfig, cut: Cut, prompts: PromptTables | None) -> Images:
+def open_images(
+    benchmark: BenchmarkConfig,
+    storage: StorageConfig,
+    cut: Cut,
+    prompts: PromptTables | None,
+    files: ImageFiles | None = None,
+    memory: FileMemory | None = None,
+) -> Images:
     """Every generator's files with their footers; a file that cannot be read costs nothing else.
 
     Columns of sources and masks that `prompts` have may be absent.
     """
     root = storage.locate(benchmark.images) if benchmark.images is not None else None
-    places, beside = _generators(benchmark, storage)
-    listed = {name: _listing(name, place) for name, place in places.items()}
-    others = [*beside, *(f"{name}/{path}" for name, listing in listed.items() for path in listing.others)]
+    files = files or list_images(benchmark, storage)
+    places, listed, others = files.places, files.listings, files.others
+    footer_of = read_footer if memory is None else memory.footer
+    if memory is not None:
+        memory.load(places)
     if places and not any(listing.tables for listing in listed.values()):
         raise _no_tables(benchmark, others)
     with ThreadPoolExecutor(FILE_READERS) as pool:
-        files = [file for listing in listed.values() for file in listing.tables]
+        tables_listed = [file for listing in listed.values() for file in listing.tables]
         elsewhere = set() if prompts is None else prompts.beside
-        results = list(pool.map(lambda file: _images_file(file, benchmark, cut, elsewhere), files))
+        results = list(pool.map(lambda file: _images_file(file, benchmark, cut, elsewhere, footer_of), tables_listed))
     broken = [result for result in results if isinstance(result, BrokenFile)]
     broken += [_no_files(name, places[name]) for name, listing in listed.items() if not listing.tables]
     tables = [result for result in results if isinstance(result, _ImagesFile)]
@@ -281,14 +342,9 @@ def open_images(benchmark: BenchmarkConfig, storage: StorageConfig, cut: Cut, pr
     return Images(shards, broken, list(places), extra, origins._replace(sources=_sources(benchmark, tables, origins)))
 
 
-def list_images(benchmark: BenchmarkConfig, storage: StorageConfig) -> Iterator[Listing]:
-    """Every generator's files."""
-    return (_listing(name, place) for name, place in _generators(benchmark, storage).of_generators.items())
-
-
 def ingested_sources(benchmark: BenchmarkConfig, storage: StorageConfig) -> dict[str, str]:
     """The columns of sources, by our names, of the first images' table that can be read, where an ingest wrote it."""
-    for listing in list_images(benchmark, storage):
+    for listing in list_images(benchmark, storage).listings.values():
         for file in listing.tables:
             try:
                 footer = read_footer(file)
@@ -423,14 +479,18 @@ def _holds_images(file: Place, benchmark: BenchmarkConfig) -> bool:
 
 
 def _images_file(
-    file: ListedFile, benchmark: BenchmarkConfig, cut: Cut, elsewhere: Container[str]
+    file: ListedFile,
+    benchmark: BenchmarkConfig,
+    cut: Cut,
+    elsewhere: Container[str],
+    footer_of: Callable[[ListedFile], pq.FileMetaData],
 ) -> _ImagesFile | BrokenFile:
     """A file's schema and shards; columns that are `elsewhere` it need not have."""
     names = benchmark.columns.renamed(prompts=benchmark.prompts is None)
     required = [name for name, its in names if its and name not in elsewhere]
     required += [] if benchmark.prompts is None else ["prompt_id"]
     try:
-        footer = read_footer(file)
+        footer = footer_of(file)
         schema = footer.schema.to_arrow_schema()
         require_columns(schema, required, names, "benchmark.columns", file.url)
         ids = [name for name in (benchmark.columns.image_id, benchmark.columns.prompt_id) if name is not None]

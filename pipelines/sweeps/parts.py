@@ -23,7 +23,7 @@ from plumbline.operators.summary import Skills, Sums, Tally, count_each
 from plumbline.operators.usual_scores import Sketch, sketch
 from plumbline.pipelines.cells.cells import Outcome, PlannedCell, Shard, is_draft
 from plumbline.pipelines.cells.reused_rows import NOT_TRIED
-from plumbline.pipelines.cells.store import BrokenCell, Store, StoreError
+from plumbline.pipelines.cells.store import BrokenCell, GoneCell, Store, StoreError
 from plumbline.pipelines.sources.shards import BrokenFile, read_extra, read_shard
 
 CELL_READERS = 16
@@ -150,6 +150,8 @@ def read_bases(store: Store, cells: tuple[WrittenCells, Mapping[str, Outcome]]) 
     def read(cell: PlannedCell) -> pa.Table | None:
         try:
             return store.read(cell.path, key=cell.key, draft=is_draft(cell.path, outcomes))
+        except GoneCell:
+            pass
         except BrokenCell as error:
             broken.add(error.path)
         except StoreError:

@@ -10,17 +10,26 @@ from plumbline.operators.metrics.metric import takes_questions
 from plumbline.operators.models.resolution import find_vqa_profile
 from plumbline.operators.models.vqa_profiles import VqaProfile
 from plumbline.operators.stages.graph import check_shown, make_nodes, need_sources
-from plumbline.pipelines.cells.cells import Outcome
+from plumbline.pipelines.base.storage import readable_errors
+from plumbline.pipelines.cells.cells import Outcome, digest
 from plumbline.pipelines.cells.store import Store, open_store
 from plumbline.pipelines.maintenance.working_sweeps import deletions
 from plumbline.pipelines.plans.plan import Plan, make_plan
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.running.executor import Executor, choose_executor
 from plumbline.pipelines.sources.cuts import kept_cut
+from plumbline.pipelines.sources.file_memory import FileMemory
 from plumbline.pipelines.sources.prompt_words import words_of
 from plumbline.pipelines.sources.question_packs import check_choices
 from plumbline.pipelines.sources.shards import Cut
-from plumbline.pipelines.sources.sources import Sources, ingested_sources, open_sources, with_pack
+from plumbline.pipelines.sources.sources import (
+    ImageFiles,
+    Sources,
+    ingested_sources,
+    list_images,
+    open_sources,
+    with_pack,
+)
 from plumbline.pipelines.sources.uris import Uris, benchmark_uris
 
 if TYPE_CHECKING:
@@ -41,6 +50,23 @@ class NodeTimes(NamedTuple):
     """They waited for rows to be read and decoded."""
 
 
+class SweepInputs(NamedTuple):
+    """What a sweep reads, listed; none of it is opened."""
+
+    config: SweepConfig
+    """With the size of its shards, the columns of ingested sources and the defaults that metrics take from their
+    models."""
+    store: Store
+    images: ImageFiles
+    state: str
+    """The digest of which files there are, and of what changes when one does."""
+
+    @property
+    def falling(self) -> frozenset[str]:
+        """The metrics by which a lower score is better."""
+        return self.config.falling
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedSweep:
     """A sweep whose cells are all known, and of which nothing is computed."""
@@ -51,6 +77,8 @@ class PlannedSweep:
     plan: Plan
     executor: Executor
     """Computes its cells."""
+    state: str = ""
+    """As its inputs had it when they were listed; empty where that does not tell all that there is to tell of them."""
     wanted: tuple[str, ...] = ("scores",)
     """The stages whose cells must exist in the end."""
     deletions: int = 0
@@ -67,7 +95,7 @@ class PlannedSweep:
     @property
     def falling(self) -> frozenset[str]:
         """The metrics by which a lower score is better."""
-        return frozenset(name for name, metric in self.config.metrics.items() if metric.falling)
+        return self.config.falling
 
 
 def plan_sweep(config: SweepConfig, *, wanted: tuple[str, ...] = ("scores",)) -> PlannedSweep:
@@ -77,6 +105,11 @@ def plan_sweep(config: SweepConfig, *, wanted: tuple[str, ...] = ("scores",)) ->
 
     Raises ConfigError or ModelError, whose message is one line with the remedy.
     """
+    return plan_inputs(list_inputs(config), wanted=wanted)
+
+
+def list_inputs(config: SweepConfig) -> SweepInputs:
+    """Checks the store and the checkpoints, and lists the sources; raises as `plan_sweep` does."""
     config = with_ingested_sources(config)
     check_sources(config)
     store = open_store(config)
@@ -84,9 +117,33 @@ def plan_sweep(config: SweepConfig, *, wanted: tuple[str, ...] = ("scores",)) ->
         raise ConfigError(f"store {store.place.url}: the images are there too; name a folder of its own")
     if not config.dry_run:
         store.check()
-    cut = _cut(config, store)
-    sources = open_sources(config.benchmark, config.storage, cut=cut)
+    others = [_state_of_text(config, key) for key in ("prompts", "questions")]
+    images = list_images(config.benchmark, config.storage)
+    cut = _cut(config, images, store)
     config = with_model_defaults(replace(config, shard_rows=cut.rows, shard_bytes=cut.bytes))
+    return SweepInputs(config, store, images, digest([images.state, *others]))
+
+
+def _state_of_text(config: SweepConfig, key: str) -> list[tuple[str, int, str]]:
+    """Of the prompts or of the benchmark's questions, every file with its size and etag; none where there are none."""
+    if (address := getattr(config.benchmark, key)) is None:
+        return []
+    place = config.storage.locate(address)
+    with readable_errors(place, f"benchmark.{key}"):
+        files = sorted((path, entry.size, entry.etag) for path, entry in place.files())
+        if not files and key == "prompts" and not place.exists():
+            raise FileNotFoundError(place.url)
+    return files
+
+
+def plan_inputs(inputs: SweepInputs, *, wanted: tuple[str, ...] = ("scores",)) -> PlannedSweep:
+    """As `plan_sweep`, of inputs that are listed."""
+    config, store, images, state = inputs
+    memory = FileMemory(store, config.benchmark)
+    cut = _cut(config, images, store)
+    sources = open_sources(config.benchmark, config.storage, cut=cut, files=images, memory=memory)
+    if not config.dry_run:
+        memory.save()
     packed = config.benchmark.packed(config.storage) or words_of(config.benchmark, config.storage)
     if packed is not None and any(map(takes_questions, config.metrics.values())):
         sources = with_pack(sources, packed, config.benchmark.name)
@@ -105,17 +162,18 @@ def plan_sweep(config: SweepConfig, *, wanted: tuple[str, ...] = ("scores",)) ->
         sources=sources,
         plan=plan,
         executor=choose_executor(config.cluster, plan.nodes),
+        state="" if sources.reads_addresses or sources.has_problems else state,
         wanted=wanted,
         deletions=deleted,
         rounds=rounds,
     )
 
 
-def _cut(config: SweepConfig, store: Store) -> Cut:
+def _cut(config: SweepConfig, images: ImageFiles, store: Store) -> Cut:
     """How large shards are: as configured, or as the store keeps it."""
     if config.shard_rows is not None:
         return Cut(config.shard_rows, config.shard_bytes)
-    kept = kept_cut(config.benchmark, config.storage, store, remember=not config.dry_run)
+    kept = kept_cut(config.benchmark.name, images, store, remember=not config.dry_run)
     return Cut(kept.rows, config.shard_bytes or kept.bytes)
 
 

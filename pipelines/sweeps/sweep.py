@@ -23,9 +23,15 @@ from plumbline.pipelines.sweeps.computing import (
     with_rounds,
     with_times,
 )
-from plumbline.pipelines.sweeps.planning import PlannedSweep
+from plumbline.pipelines.sweeps.planning import PlannedSweep, SweepInputs
 from plumbline.pipelines.sweeps.results import Results, gather_results
-from plumbline.pipelines.sweeps.unchanged_run import find_standing_run
+from plumbline.pipelines.sweeps.unchanged_run import (
+    StandingRun,
+    find_standing_run,
+    find_unchanged_run,
+    is_settled,
+    note_unchanged,
+)
 from plumbline.pipelines.sweeps.writing import count_cells, write_run
 
 LOG = logging.getLogger(__name__)
@@ -71,13 +77,24 @@ def run_sweep(
     """
     standing = find_standing_run(planned)
     if standing is not None:
-        run_id, results, code = standing
-        LOG.info("nothing changed since run %s", run_id)
-        return FinishedSweep(run_id, _folder(planned, run_id), results, planned.falling, 0, 0, code, {}, {}, True)
+        note_unchanged(planned, standing.run_id)
+        return _unchanged(planned, standing)
     began = datetime.now(UTC)
     run_id = name(planned.store, began)
     with about(run=run_id), registered_sweep(planned, watch, run=run_id) as (planned, watch):
         return _run(planned, watch, run_id, began, assert_lease)
+
+
+def unchanged_sweep(inputs: SweepInputs) -> FinishedSweep | None:
+    """The newest run, where a listing of the sources tells that it still holds: there is nothing to plan then."""
+    standing = find_unchanged_run(inputs)
+    return None if standing is None else _unchanged(inputs, standing)
+
+
+def _unchanged(sweep: SweepInputs | PlannedSweep, standing: StandingRun) -> FinishedSweep:
+    run_id, results, code = standing
+    LOG.info("nothing changed since run %s", run_id)
+    return FinishedSweep(run_id, _folder(sweep, run_id), results, sweep.falling, 0, 0, code, {}, {}, True)
 
 
 def _run(
@@ -108,6 +125,8 @@ def _run(
     planned, outcomes = with_rounds(planned, outcomes)
     code = exit_code(results.n_null, results.rows, planned.config.max_failed)
     write_run(planned, run_id, results, outcomes, began=began, exit_code=code, assert_lease=assert_lease)
+    if is_settled(planned, results, outcomes.values()):
+        note_unchanged(planned, run_id)
     usage = model_usage(planned.plan, outcomes)
     LOG.info("written: %d rows, coverage %.4f, exit code %d", results.rows, results.coverage, code)
     return FinishedSweep(
@@ -125,5 +144,5 @@ def _run(
     )
 
 
-def _folder(planned: PlannedSweep, run_id: str) -> str:
-    return f"{planned.store.place.url}/runs/{run_id}"
+def _folder(sweep: SweepInputs | PlannedSweep, run_id: str) -> str:
+    return f"{sweep.store.place.url}/runs/{run_id}"

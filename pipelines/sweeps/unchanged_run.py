@@ -1,6 +1,11 @@
-"""The newest run of a sweep, where nothing has changed since it was written."""
+"""The newest run of a sweep, where nothing has changed since it was written.
 
-from collections.abc import Mapping
+`find_unchanged_run` tells so from a listing of the sources, and costs a night without news no plan; `find_standing_run`
+tells from the plan's cells, also where files were touched or copied. What the first compares with is noted in the run's
+folder when the run is written, and when the second finds that it stands.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -9,15 +14,25 @@ import pyarrow.compute as pc
 
 from plumbline.operators.errors import PlumblineError
 from plumbline.operators.summary import best_first
+from plumbline.pipelines.cells.cells import Outcome, digest
 from plumbline.pipelines.cells.run_errors import read_failures
 from plumbline.pipelines.cells.runs import Run, newest_first
+from plumbline.pipelines.cells.store import Store, StoreError
+from plumbline.pipelines.plans.plan import Node, recipes_of, resolved_nodes
+from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.sources.sources import Sources
-from plumbline.pipelines.sweeps.planning import PlannedSweep
+from plumbline.pipelines.sweeps.planning import PlannedSweep, SweepInputs
 from plumbline.pipelines.sweeps.results import Results
-from plumbline.pipelines.sweeps.writing import digest_of_inputs
+from plumbline.pipelines.sweeps.writing import digest_of_inputs, settings_of
 
 MAX_RUNS_SEARCHED = 32
 """How many of the newest runs are searched for one of the same benchmark and metrics."""
+
+
+NOTE = "unchanged.json"
+"""In a run's folder: what the sources looked like when it was written or last found to stand, and its own tables."""
+TABLES = ("scores.parquet/", "cells.parquet", "summary.parquet", "errors.parquet")
+"""Of a run's files, those that it stands with."""
 
 
 class StandingRun(NamedTuple):
@@ -28,19 +43,87 @@ class StandingRun(NamedTuple):
     exit_code: int
 
 
+def find_unchanged_run(inputs: SweepInputs) -> StandingRun | None:
+    """The newest run of the same benchmark and metrics, if it computed everything and its inputs look as they did then.
+
+    No source is opened and no cell is named. That scores cells are still there is seen where a page shows all of their
+    folder; of a larger folder it is believed, for the run's own tables are whole. None for adaptive sweeps and those
+    with `retry_failed`, whose plans are their point.
+    """
+    config, store = inputs.config, inputs.store
+    plain = config.adaptive is None and not config.retry_failed
+    newest = _newest_like(store, config) if plain else None
+    if newest is None or newest.manifest is None:
+        return None
+    folder = f"runs/{newest.run_id}"
+    try:
+        note = store.read_json(f"{folder}/{NOTE}") or {}
+        if note.get("tables") != _state_of_tables(store, folder):
+            return None
+        if note.get("inputs") != _state_of_inputs(config, inputs.state, resolved_nodes(config, store)):
+            return None
+        if not _cells_stand(store, folder, note["folders"]) or not store.exists(f"{folder}/report.html"):
+            return None
+        results = _read_results(store, inputs.falling, folder, newest.manifest["counts"])
+        return StandingRun(newest.run_id, results, newest.manifest["exit_code"])
+    except (StoreError, KeyError):
+        return None
+
+
+def note_unchanged(planned: PlannedSweep, run_id: str) -> None:
+    """Notes of a run that everything in it is computed, what its sources and its tables look like."""
+    if not planned.state or planned.config.adaptive is not None:
+        return
+    store, folder = planned.store, f"runs/{run_id}"
+    note = {
+        "inputs": _state_of_inputs(planned.config, planned.state, [item.node for item in planned.plan.nodes]),
+        "tables": _state_of_tables(store, folder),
+        "folders": sorted({recipes["scores"].folder for recipes in planned.plan.recipes.values()}),
+    }
+    store.write_json(f"{folder}/{NOTE}", note)
+
+
+def is_settled(planned: PlannedSweep, results: Results, outcomes: Iterable[Outcome]) -> bool:
+    """Whether a run has all that its sweep can compute, so that a sweep with the same inputs has nothing to do."""
+    committed = all(outcome.state == "committed" for outcome in outcomes)
+    return committed and not planned.plan.left and not _has_storage_errors(results.failures, planned.sources)
+
+
+def _state_of_inputs(config: SweepConfig, files: str, nodes: Sequence[Node]) -> str:
+    """The digest of all that a run follows from; `files` is that of the sources."""
+    recipes = {name: recipes_of(name, metric, nodes, config.clips) for name, metric in config.metrics.items()}
+    computed = {name: {stage: recipe.digest for stage, recipe in chain.items()} for name, chain in recipes.items()}
+    return digest({**settings_of(config), "files": files, "recipes": computed})
+
+
+def _state_of_tables(store: Store, folder: str) -> list[str]:
+    """How many files a run's tables have, and the digest of what changes when one of them does."""
+    files = [file for file in store.entries(folder) if file.path.removeprefix(f"{folder}/").startswith(TABLES)]
+    return [str(len(files)), digest(sorted((file.path, file.size, file.etag) for file in files))]
+
+
+def _cells_stand(store: Store, folder: str, of_scores: Iterable[str]) -> bool:
+    """Whether the scores cells of a run are there, as far as a page of each of their folders shows all of it."""
+    pages = {name: page.written for name in of_scores if (page := store.page(name)).whole}
+    if not pages:
+        return True
+    cells = store.read_table(f"{folder}/cells.parquet", ["path"]).column("path").to_pylist()
+    return all(path in pages.get(path.rpartition("/")[0].rpartition("/")[0], (path,)) for path in cells)
+
+
 def find_standing_run(planned: PlannedSweep) -> StandingRun | None:
     """The newest run of the same benchmark and metrics, where nothing is to be computed and its inputs are the same.
 
     A damaged run does not count, nor one without a report: its sweep died before writing that.
     """
-    newest = None if planned.plan.missing or planned.outcomes else _newest_like(planned)
+    newest = None if planned.plan.missing or planned.outcomes else _newest_like(planned.store, planned.config)
     if newest is None or newest.manifest is None:
         return None
     store, manifest, folder = planned.store, newest.manifest, f"runs/{newest.run_id}"
     try:
         if manifest.get("stands_on") != digest_of_inputs(planned):
             return None
-        results = _read_results(planned, folder, manifest["counts"])
+        results = _read_results(store, planned.falling, folder, manifest["counts"])
         parts = store.files(results.path)
         whole = (len(parts), pc.sum(results.failures.column("rows")).as_py() or 0) == (results.parts, results.n_null)
         if not whole or not all(map(store.is_sound, (f"{folder}/cells.parquet", *parts))):
@@ -53,10 +136,10 @@ def find_standing_run(planned: PlannedSweep) -> StandingRun | None:
     return StandingRun(newest.run_id, results, code)
 
 
-def _newest_like(planned: PlannedSweep) -> Run | None:
+def _newest_like(store: Store, config: SweepConfig) -> Run | None:
     """The newest run of the same benchmark and metrics, for sweeps may share a store; or a newer damaged one."""
-    kind = (planned.config.benchmark.name, list(planned.config.metrics))
-    for run in islice(newest_first(planned.store), MAX_RUNS_SEARCHED):
+    kind = (config.benchmark.name, list(config.metrics))
+    for run in islice(newest_first(store), MAX_RUNS_SEARCHED):
         if run.manifest is None or kind == (run.manifest.get("benchmark"), run.manifest.get("metrics")):
             return run
     return None
@@ -77,9 +160,8 @@ def _has_storage_errors(failures: pa.Table, sources: Sources) -> bool:
     return bool(pc.any(of_shards).as_py())
 
 
-def _read_results(planned: PlannedSweep, folder: str, counts: Mapping[str, Any]) -> Results:
+def _read_results(store: Store, falling: frozenset[str], folder: str, counts: Mapping[str, Any]) -> Results:
     """The tables of a run."""
-    store = planned.store
     return Results(
         store=store,
         path=f"{folder}/scores.parquet",
@@ -87,6 +169,6 @@ def _read_results(planned: PlannedSweep, folder: str, counts: Mapping[str, Any])
         rows=counts["rows"],
         n_null=counts["rows_null"],
         n_truncated=counts["rows_truncated"],
-        summary=best_first(store.read_table(f"{folder}/summary.parquet"), planned.falling),
+        summary=best_first(store.read_table(f"{folder}/summary.parquet"), falling),
         failures=read_failures(store, folder),
     )

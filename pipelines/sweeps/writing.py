@@ -95,8 +95,7 @@ def digest_of_inputs(planned: PlannedSweep) -> str:
         left
         | {
             "cells": sorted(cell.key for cell in planned.plan.cells),
-            "config": public_config(replace(planned.config, retry_failed=False, log=LogConfig())),
-            "versions": _versions(),
+            **settings_of(planned.config),
             "prompts": [shard.prompts for shard in sources.prompt_shards],
             "skills": sha256(sources.skill_labels.tobytes()).hexdigest(),
             "generators": sources.generators,
@@ -104,6 +103,14 @@ def digest_of_inputs(planned: PlannedSweep) -> str:
             "files": sorted({(shard.url, shard.etag) for shard in sources.image_shards if sources.extra.names}),
         }
     )
+
+
+def settings_of(config: SweepConfig) -> dict[str, Any]:
+    """What of a sweep's configuration, and of the packages it runs on, a run's tables may follow from."""
+    return {
+        "config": public_config(replace(config, retry_failed=False, log=LogConfig())),
+        "versions": _versions(),
+    }
 
 
 def _versions() -> dict[str, str]:

@@ -30,6 +30,8 @@ FILES, SHARDS = sized((250, 500), (10, 2))
 """Of each generator, and of each file; each shard has four cells: with those of the questions over a million."""
 PLANNING_SECONDS = 60
 NIGHT_SECONDS = 10
+STANDING = "2026-01-02"
+"""The id of the run that a night finds."""
 ROWS, COPIES = sized((125, 80), (4, 1))
 """10,000 rows, and then ten times as many."""
 FLAT = 1.25
@@ -113,14 +115,14 @@ def test_a_night_with_nothing_to_do_over_a_hundred_thousand_cells_takes_less_tha
             f"\na night with nothing to do over {len(sweep.plan.cells):,} cells: {seconds:.1f} s of CPU, "
             f"{elapsed:.1f} s by the clock"
         )
-    assert "nothing new since run 2026-01-02" in printed, printed
+    assert f"nothing new since run {STANDING}" in printed, printed
     wanted(len(sweep.plan.cells) > 100_000)
     wanted(seconds < NIGHT_SECONDS)
 
 
 def write_standing_run(sweep: PlannedSweep) -> None:
     """A run that stands on the sweep's cells, and of which a night has told; its tables have no rows."""
-    store, folder = sweep.store, "runs/2026-01-02"
+    store, folder = sweep.store, f"runs/{STANDING}"
     store.write_table(f"{folder}/scores.parquet/00000-{'0' * 32}.parquet", schemas.SCORES.empty_table())
     store.write_table(f"{folder}/errors.parquet/00000.parquet", schemas.ERRORS.empty_table())
     store.write_text(f"{folder}/report.html", "")
@@ -129,12 +131,12 @@ def write_standing_run(sweep: PlannedSweep) -> None:
         summary=schemas.SUMMARY.empty_table(), failures=schemas.FAILURES.empty_table(),
     )  # fmt: skip
     began = datetime(2026, 1, 2, tzinfo=UTC)
-    write_run(sweep, "2026-01-02", results, {}, began=began, exit_code=0, assert_lease=lambda: None)
+    write_run(sweep, STANDING, results, {}, began=began, exit_code=0, assert_lease=lambda: None)
     outcome = NightOutcome(
-        run_id="2026-01-02", exit_code=0, benchmark="many", began="", ended="", report="", counts={"coverage": 1.0},
+        run_id=STANDING, exit_code=0, benchmark="many", began="", ended="", report="", counts={"coverage": 1.0},
         compared_with=None, not_compared=None, regressions=(), improvements=(), sentences=(),
     )  # fmt: skip
-    store.write_json(outcome_path("2026-01-02"), outcome.to_json())
+    store.write_json(outcome_path(STANDING), outcome.to_json())
 
 
 class Peaks(NamedTuple):

@@ -85,9 +85,9 @@ class FaultProxy:
     async def _call(self, client: Stream, server: Stream) -> bool:
         """One call; whether the connection may go on."""
         request = await read_head(client.reader)
-        repeated = request.start in self.requests
+        repeated = self.once and request.start in self.requests
         self.requests.append(request.start)
-        hurt = self.random.random() < self.share and not (self.once and repeated)
+        hurt = self.random.random() < self.share and not repeated
         fault = self.random.choice(self.faults) if hurt else "none"
         if self.valid is not None and f"Credential={self.valid}/" not in request.headers.get("authorization", ""):
             fault = "400"

@@ -31,6 +31,8 @@ def kind_of(path: str) -> str | None:
         return "draft" if ".draft." in path else "cell"
     if folder in ("digests", "leases"):
         return folder.removesuffix("s")
+    if folder == "sources":
+        return "what is known of source files"
     if folder != "runs":
         return None
     name = rest[-1]
@@ -42,7 +44,7 @@ def kind_of(path: str) -> str | None:
         return "errors"
     return {
         "manifest.json": "manifest", "summary.parquet": "summary",
-        "cells.parquet": "cells of a run", "report.html": "report",
+        "cells.parquet": "cells of a run", "report.html": "report", "unchanged.json": "what its sources looked like",
     }.get(name)  # fmt: skip
 
 

@@ -1,0 +1,148 @@
+"""What a store remembers of a benchmark's image files, so that a plan opens only those that are new or have changed.
+
+Of each file its footer, and the ids and texts of its rows' prompts where its rows name no pictures by address. A file
+is known by its address, size and etag, as in its cells' keys: what is lost, damaged, old or of another store is read
+anew.
+"""
+
+import io
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from plumbline.operators.errors import SourceError
+from plumbline.operators.image_rows import ADDRESSES, id_text, image_records
+from plumbline.pipelines.cells.cells import Shard, digest
+from plumbline.pipelines.cells.store import Store, StoreError
+from plumbline.pipelines.sources.benchmark import BenchmarkConfig
+from plumbline.pipelines.sources.shards import ListedFile, picked_rows, read_each, read_footer, resolved
+
+SCHEMA = pa.schema(
+    [
+        ("file", pa.string()),
+        ("size", pa.int64()),
+        ("etag", pa.string()),
+        ("footer", pa.binary()),
+        ("prompt_id", pa.list_(pa.string())),
+        ("prompt", pa.list_(pa.string())),
+    ]
+)
+"""Of a table of a generator's files; an id or text for each row, null where they are to be read."""
+PROMPT = ("prompt_id", "prompt")
+VERSION = 1
+"""Raised when other things are remembered."""
+
+
+class Known(NamedTuple):
+    """What is remembered of one file."""
+
+    footer: bytes
+    """A Parquet file of the footer alone."""
+    prompts: pa.Table | None = None
+    """The columns prompt_id and, where rows hold their prompts, prompt; None where these are to be read."""
+
+    @property
+    def metadata(self) -> pq.FileMetaData:
+        return pq.read_metadata(pa.BufferReader(self.footer))
+
+
+class FileMemory:
+    """The image files of one plan, with what the store remembers of them."""
+
+    def __init__(self, store: Store, benchmark: BenchmarkConfig) -> None:
+        names = benchmark.columns.renamed(prompts=benchmark.prompts is None)
+        self.store = store
+        self.folder = f"sources/{digest([VERSION, names])[:8]}"
+        self.tables: dict[str, pa.Table] = {}
+        self.places: dict[tuple[str, str, int, str], int] = {}
+        """By generator, address, size and etag of a file, its row in the generator's table."""
+        self.seen: dict[tuple[str, str, int, str], Known] = {}
+        self.changed: set[str] = set()
+        """Generators of which something was read."""
+
+    def load(self, generators: Iterable[str]) -> None:
+        """Reads what is remembered of these generators' files."""
+        for name in generators:
+            try:
+                table = self.store.read_file(f"{self.folder}/{name}.parquet")
+            except StoreError:
+                continue
+            if table.schema.equals(SCHEMA):
+                self.tables[name] = table.combine_chunks()
+                keys = zip(*(table.column(key).to_pylist() for key in ("file", "size", "etag")), strict=True)
+                self.places |= {(name, *key): row for row, key in enumerate(keys)}
+
+    def footer(self, file: ListedFile) -> pq.FileMetaData:
+        """A file's footer; raises SourceError naming the file where it has none."""
+        key = (file.group, resolved(file.place), file.size, file.etag)
+        if (known := self._recall(key)) is not None:
+            self.seen[key] = known
+            return known.metadata
+        footer = read_footer(file)
+        sink = io.BytesIO()
+        footer.write_metadata_file(sink)
+        self.seen[key] = Known(sink.getvalue())
+        self.changed.add(file.group)
+        return footer
+
+    def read(self, shards: Sequence[Shard], columns: Sequence[str]) -> list[pa.Table | SourceError]:
+        """As `read_each`, of the shards of one file: without opening it where their prompts are remembered."""
+        key = (shards[0].group, resolved(shards[0].place), shards[0].size, shards[0].etag)
+        known = self.seen.get(key) or self._recall(key)
+        if known is None:
+            return read_each(shards, columns)
+        wanted = [name for name in columns if name in PROMPT]
+        if known.prompts is not None and set(wanted) <= set(known.prompts.column_names):
+            table = known.prompts.select(wanted)
+            return [picked_rows(_of_row_groups(table, shard), shard) for shard in shards]
+        tables = read_each(shards, columns)
+        looked = set(ADDRESSES) <= set(columns)
+        prompts = _whole(shards, tables, known.metadata.num_rows) if looked else None
+        if prompts is not None:
+            self.seen[key] = known._replace(prompts=prompts)
+            self.changed.add(key[0])
+        return tables
+
+    def save(self) -> None:
+        """Has the store remember what was read."""
+        for name in self.changed:
+            files = {key[1:]: known for key, known in self.seen.items() if key[0] == name}
+            columns = [*zip(*files, strict=True), [known.footer for known in files.values()]]
+            columns += [pa.concat_arrays([_as_list(known, column) for known in files.values()]) for column in PROMPT]
+            self.store.write_table(f"{self.folder}/{name}.parquet", pa.table(columns, schema=SCHEMA))
+        self.changed.clear()
+
+    def _recall(self, key: tuple[str, str, int, str]) -> Known | None:
+        if (row := self.places.get(key)) is None:
+            return None
+        columns = {name: self.tables[key[0]].column(name)[row] for name in ("footer", *PROMPT)}
+        held = {name: columns[name].values for name in PROMPT if columns[name].is_valid}
+        return Known(columns["footer"].as_py(), pa.table(held) if held else None)
+
+
+def _of_row_groups(table: pa.Table, shard: Shard) -> pa.Table:
+    """The rows of a file that are in a shard's row groups, or more behind them where it picks some of those."""
+    return table.slice(shard.first_row, None if shard.picked else shard.rows)
+
+
+def _as_list(known: Known, column: str) -> pa.ListArray:
+    """The rows of one file as one list, or null."""
+    if known.prompts is None or column not in known.prompts.column_names:
+        return pa.nulls(1, pa.list_(pa.string()))
+    values = known.prompts.column(column).combine_chunks()
+    return pa.ListArray.from_arrays([0, len(values)], values)
+
+
+def _whole(shards: Sequence[Shard], tables: Sequence[pa.Table | SourceError], rows: int) -> pa.Table | None:
+    """The ids and texts of all rows of a file, where these shards have them all and name no picture by address."""
+    read = [table for table in tables if isinstance(table, pa.Table)]
+    names = set(read[0].column_names) if read else set()
+    if len(read) < len(shards) or any(shard.picked for shard in shards) or sum(map(len, read)) != rows:
+        return None
+    if not {"prompt_id"} <= names <= {*PROMPT}:
+        return None
+    records = [record for table in read for record in image_records(table)]
+    columns = {name: [id_text(record[name]) for record in records] for name in PROMPT if name in names}
+    return pa.table({name: pa.array(values, pa.string()) for name, values in columns.items()})

@@ -1,0 +1,147 @@
+"""Nights over a store of many cells and many files of images, all on S3: their requests, CPU seconds and memory.
+
+python -m tests.benchmarks.night CELLS FILES
+
+The cells have no rows: a plan and a night without news look into none. Everything else is real.
+"""
+
+import io
+import itertools
+import math
+import os
+import resource
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlsplit
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from plumbline.pipelines.sweeps.unchanged_run import note_unchanged
+from tests.bench_of import images, prompts
+from tests.benchmarks.size import run_module
+from tests.benchmarks.test_requests import kind_of, said
+from tests.benchmarks.test_scale import STANDING, planned, write_standing_run
+from tests.faults.proxy import FaultProxy, faulty
+from tests.s3 import S3Server, run_server
+
+GENERATORS = 10
+CELLS_OF_SHARD = 4
+"""Of images by VQAScore and CLIPScore: answers, similarities, and the scores of both."""
+BUCKET = "night"
+WRITERS = 8
+
+
+class Uploads:
+    """Writes objects by the server's own door, which takes no signatures: a tenth of the time."""
+
+    def __init__(self, server: S3Server) -> None:
+        self.address = urlsplit(server.filer)
+        self.of_thread = threading.local()
+
+    def put(self, path: str, content: bytes) -> None:
+        if not hasattr(self.of_thread, "connection"):
+            self.of_thread.connection = HTTPConnection(str(self.address.hostname), self.address.port)
+        connection = self.of_thread.connection
+        connection.request("PUT", f"/buckets/{BUCKET}/{quote(path)}", content)
+        answer = connection.getresponse()
+        assert answer.status in (200, 201), (path, answer.status, answer.read())
+        answer.read()
+
+    def put_all(self, files: Iterable[tuple[str, bytes]]) -> None:
+        """Some thousands at a time, for a pool holds all that it is given."""
+        with ThreadPoolExecutor(WRITERS) as pool:
+            remaining = iter(files)
+            while some := list(itertools.islice(remaining, 10_000)):
+                list(pool.map(lambda file: self.put(*file), some))
+
+
+def parquet(rows: list[dict[str, Any]]) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows), sink, row_group_size=1)
+    return sink.getvalue()
+
+
+def image_files(shards: int, files: int) -> Iterable[tuple[str, bytes]]:
+    """So many files of all generators with so many rows, each of which is a shard."""
+    row = {**images("atlas", 1)[0], "image": b""}
+    for file in range(files):
+        rows = range(file * shards // files, (file + 1) * shards // files)
+        content = parquet([{**row, "image_id": f"image-{number}"} for number in rows] or [row])
+        yield f"bench/images/generator-{file % GENERATORS}/{file:06d}.parquet", content
+
+
+class Measured(NamedTuple):
+    """What a process took."""
+
+    what: str
+    requests: Counter[str]
+    seconds: float
+    """Of CPU."""
+    megabytes: float
+    """At its peak, or of a larger one before it."""
+
+    def row(self) -> str:
+        """A line of the table."""
+        requests = f"{self.requests.total():,} ({said(self.requests)})"
+        return f"| {self.what} | {requests} | {self.seconds:.1f} s | {self.megabytes:.0f} MB |"
+
+
+def measured(what: str, proxy: FaultProxy, job: str, *line: str) -> Measured:
+    """The requests, the CPU and the memory of a job in a process of its own."""
+    before, seen = os.times(), len(proxy.requests)
+    run_module(job, *line)
+    after = os.times()
+    seconds = after.children_user + after.children_system - before.children_user - before.children_system
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    return Measured(what, Counter(map(kind_of, proxy.requests[seen:])), seconds, peak)
+
+
+def line() -> list[str]:
+    """How a sweep over the files is called."""
+    return [
+        "sweep=shapes",
+        "metric=[vqascore,clipscore]",
+        "shard_rows=1",
+        "benchmark.name=many",
+        f"benchmark.prompts=s3://{BUCKET}/bench/prompts.parquet",
+        f"benchmark.images=s3://{BUCKET}/bench/images",
+        f"store=s3://{BUCKET}/store",
+    ]
+
+
+def nights(server: S3Server, proxy: FaultProxy, cells: int, files: int) -> Iterator[Measured]:
+    """The first plan's requests, and then what each of some nights takes."""
+    uploads = Uploads(server)
+    uploads.put("bench/prompts.parquet", parquet(prompts(8)))
+    uploads.put_all(image_files(cells // CELLS_OF_SHARD, files))
+    sweep = planned(line())
+    yield Measured("the first plan, which opens every file", Counter(map(kind_of, proxy.requests)), math.nan, math.nan)
+    uploads.put_all((f"store/{cell.path}", b"-") for cell in sweep.plan.cells)
+    write_standing_run(sweep)
+    note_unchanged(sweep, STANDING)
+    print(f"{len(sweep.plan.cells):,} cells of {len(sweep.sources.image_shards):,} shards in {files:,} files\n")
+    yield measured("a night with nothing new", proxy, "jobs.nightly", *line())
+    uploads.put_all(image_files(GENERATORS, 1))
+    yield measured("a plan after one file has changed", proxy, "jobs.sweep", *line(), "dry_run=true")
+
+
+def main(cells: int, files: int) -> None:
+    """Prints the table."""
+    with run_server() as server:
+        os.environ.update(server.environment())
+        server.filesystem().mkdir(BUCKET)
+        proxy = FaultProxy(server, seed=0, share=0.0)
+        with faulty(proxy) as endpoint:
+            os.environ["AWS_ENDPOINT_URL"] = endpoint
+            rows = [night.row() for night in nights(server, proxy, cells, files)]
+    print("\n".join(["| what | requests | CPU | memory |", "|---|---|---|---|", *rows]))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

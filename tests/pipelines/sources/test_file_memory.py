@@ -1,0 +1,102 @@
+"""Image files that the store remembers are not opened, and a plan is the same whatever becomes of what it remembers."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from plumbline.pipelines.plans.plan import Plan
+from plumbline.pipelines.sources.file_memory import SCHEMA
+from plumbline.pipelines.sweeps.planning import plan_sweep
+from tests.bench_of import CAPTIONED, Bench, captioned, images, score_config, write_rows
+
+METRIC = "metric=[edge_density]"
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    """A benchmark that was planned once."""
+    bench = Bench(tmp_path, METRIC)
+    bench.plan()
+    return bench
+
+
+def keys(plan: Plan) -> set[str]:
+    return {cell.key for cell in plan.cells}
+
+
+def remembered(bench: Bench, generator: str = "atlas") -> Path:
+    (path,) = Path(bench.store.place.url).glob(f"sources/*/{generator}.parquet")
+    return path
+
+
+def wipe(file: Path) -> None:
+    """Nothing can be read of it any more, and its size and time are as they were."""
+    state = file.stat()
+    file.write_bytes(bytes(state.st_size))
+    os.utime(file, ns=(state.st_atime_ns, state.st_mtime_ns))
+
+
+def test_only_new_and_changed_files_are_opened(bench: Bench) -> None:
+    before = bench.plan()
+    wipe(bench.folder / "images/atlas/00000.parquet")
+    bench.write("flint", images("flint", 4))
+    bench.write("flint", images("flint", 8), "00001")
+    after = bench.plan()
+    assert not after.sources.broken and len(after.sources.image_shards) == 2 + 1 + 2
+    both = keys(before.plan) & keys(after.plan)
+    assert both == {cell.key for cell in before.plan.cells if cell.shard.group == "atlas"} != set()
+    assert keys(bench.plan("benchmark.limit=3").plan), "ids row by row are remembered too"
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda path: path.unlink(),
+        lambda path: path.write_bytes(path.read_bytes()[:-9]),
+        lambda path: shutil.copyfile(path.parent / "flint.parquet", path),
+        lambda path: pq.write_table(SCHEMA.empty_table().append_column("colour", [[]]), path),
+    ],
+    ids=["removed", "truncated", "of other files", "newer"],
+)
+def test_what_is_not_remembered_is_read(harm: Callable[[Path], object], bench: Bench) -> None:
+    before, path = keys(bench.plan().plan), remembered(bench)
+    whole = path.read_bytes()
+    harm(path)
+    assert keys(bench.plan().plan) == before
+    assert remembered(bench).read_bytes() == whole
+
+
+def test_an_older_memory_tells_nothing_of_files_that_changed_since(bench: Bench) -> None:
+    older = remembered(bench).read_bytes()
+    bench.write("atlas", images("atlas", 4))
+    now = keys(bench.plan().plan)
+    remembered(bench).write_bytes(older)
+    assert keys(bench.plan().plan) == now
+
+
+def test_prompts_in_the_images_rows_are_remembered(tmp_path: Path) -> None:
+    file = tmp_path / "images/atlas/00000.parquet"
+    write_rows(file, captioned("atlas", 8))
+    config = score_config(tmp_path / "images", tmp_path / "store", METRIC, *CAPTIONED, "benchmark.columns.generator=no")
+    before = plan_sweep(config)
+    wipe(file)
+    after = plan_sweep(config)
+    assert keys(after.plan) == keys(before.plan) != set() and after.sources.prompts.equals(before.sources.prompts)
+
+
+def test_rows_that_name_pictures_by_address_are_read_each_time(tmp_path: Path) -> None:
+    """For what stands there may have changed."""
+    bench = Bench(tmp_path, METRIC, generators=())
+    picture = bench.folder / "images/atlas/one.png"
+    picture.parent.mkdir(parents=True)
+    picture.write_bytes(images("atlas", 1)[0]["image"])
+    row = {**images("atlas", 1)[0], "image": None, "uri": str(picture)}
+    bench.write("atlas", [row])
+    before = bench.plan()
+    assert not before.state, "a listing does not tell whether it has changed"
+    picture.write_bytes(images("atlas", 2)[1]["image"])
+    assert not keys(bench.plan().plan) & keys(before.plan)
