@@ -28,6 +28,8 @@ from plumbline.pipelines.cells.store import outside_stores
 FILE_READERS = 16
 ROWS_AT_ONCE = 65_536
 """Of a file's ids and texts that are read in one go, whatever the shards."""
+READ_AHEAD = 1 << 20
+"""Bytes that are read beyond what is wanted of a file on S3: a small row group comes with the ones that follow it."""
 BINARY = (pa.binary(), pa.large_binary(), pa.binary_view())
 LONGEST_NAME = 120
 """Bytes of a file's name that its cells' names take over: a file system takes 255, and they add to it."""
@@ -362,7 +364,7 @@ def opened(shard: Shard) -> Iterator[Any]:
     """The shard's file, which must be the planned one before it is read and after: keys name what was computed from."""
     try:
         _check_unchanged(shard)
-        with shard.place.open() as stream:
+        with shard.place.open(block_size=READ_AHEAD) as stream:
             yield stream
         _check_unchanged(shard)
     except Exception as error:

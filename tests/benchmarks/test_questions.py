@@ -20,7 +20,7 @@ from plumbline.operators.models.resolution import resolve_model
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
 from tests.bench_of import sweep_config, write_benchmark
-from tests.benchmarks.size import HERE, RAY, sized, wanted
+from tests.benchmarks.size import HERE, RAY, run_module, sized, wanted
 from tests.operators.tiny import BYTE_VOCABULARY, LLAVA_TEMPLATE, save_byte_tokenizer, write_json
 
 IMAGES, QUESTIONS = sized((8, 10), (2, 2))
@@ -128,3 +128,15 @@ def test_the_language_model_is_called_once_per_prompt_whatever_the_number_of_gen
     with capsys.disabled():
         print(f"\n{generators} generators, {PROMPTS} prompts: {calls} calls of the language model")
     assert (done.exit_code, calls) == (0, PROMPTS)
+
+
+def test_rows_of_more_questions_take_more_of_the_store_and_no_more_for_a_question(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    said = run_module("tests.benchmarks.question_rows", str(sized(1024, 64)))
+    with capsys.disabled():
+        print(f"\n{said}")
+    cells = [[cell.strip() for cell in line.split("|")[1:4]] for line in said.splitlines() if "answers" in line]
+    sizes = {int(questions): int(size.replace(",", "")) for questions, _, size in cells}
+    assert sizes[1] < sizes[10] < sizes[30]
+    wanted(sizes[30] < 3 * sizes[10])
