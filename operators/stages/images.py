@@ -81,6 +81,7 @@ class ImagesStage(RowStage):
         self.model: Any = next((models[key] for key in self.calls if key in models), None)
         self.options = options
         self.image_batch = BatchSize(options.image_batch)
+        self._kept: tuple[Mapping[str, Sequence[pa.Table]], Mapping[str, KeptRows]] = ({}, {})
 
     def asked(self, inputs: Inputs) -> Mapping[str, Any]:
         """By metric, what is asked about the shard's images: whatever their prompts are, by default."""
@@ -106,7 +107,7 @@ class ImagesStage(RowStage):
     def prepare(self, inputs: Inputs) -> PreparedShard:
         """Decodes the images of which some metric has no row among what earlier cells hold."""
         asked = self.asked(inputs)
-        kept = {name: _kept_rows(tables) for name, tables in inputs.earlier.items() if tables}
+        kept = self._kept_of(inputs.earlier)
         places: dict[str, dict[int, int]] = {name: {} for name in kept}
         ids: dict[int, ImageRow] = {}
 
@@ -131,6 +132,13 @@ class ImagesStage(RowStage):
             decoders=self.options.decoders,
         )
         return PreparedShard(images, asked, kept, places, ids)
+
+    def _kept_of(self, earlier: Mapping[str, Sequence[pa.Table]]) -> Mapping[str, KeptRows]:
+        """By metric, what earlier cells hold; looked through once for all windows of a shard, which share it."""
+        known = self._kept
+        if known[0] is not earlier:
+            known = self._kept = earlier, {name: _kept_rows(tables) for name, tables in earlier.items() if tables}
+        return known[1]
 
     def refuse(self, inputs: Inputs, error: RowError) -> PreparedShard:
         refused = PreparedImages()
