@@ -21,7 +21,7 @@ from tests.benchmarks.scripted_sweep import write_images, write_prompts
 from tests.benchmarks.size import ROOT
 
 SHARD_ROWS = 1_000
-LOOK_INTERVAL = 0.5
+LOOK_INTERVAL = 1.0
 """Seconds between two looks at the processes."""
 TICKS = os.sysconf("SC_CLK_TCK")
 STEPS = {"plan": "plan", "scripted": "compute", "results": "results", "written": "manifest", "report": "report"}
@@ -29,11 +29,9 @@ STEPS = {"plan": "plan", "scripted": "compute", "results": "results", "written":
 
 
 class Process(NamedTuple):
-    """A process as /proc shows it."""
+    """A worker as /proc shows it."""
 
     pid: int
-    parent: int
-    name: str
     cpu: float
     """Seconds."""
     peak: float
@@ -75,26 +73,32 @@ class Sweep(NamedTuple):
         return sum(latest.values())
 
 
-def processes() -> dict[int, Process]:
-    found = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            name, _, rest = (folder / "stat").read_text().partition("(")[2].rpartition(")")
-            fields = rest.split()
-            status = (folder / "status").read_text()
-            command = (folder / "cmdline").read_text().replace("\0", " ") or name
-        except OSError:  # it has ended
-            continue
-        peak = next((int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM")), 0.0)
-        cpu = (int(fields[11]) + int(fields[12])) / TICKS
-        found[int(folder.name)] = Process(int(folder.name), int(fields[1]), command, cpu, peak)
-    return found
+def workers_of(sweep: int) -> list[Process]:
+    """The workers of a sweep's own Ray."""
+    parents = {pid: parent for pid in Path("/proc").glob("[0-9]*") if (parent := _parent(pid)) is not None}
+    below, found = {sweep}, -1
+    while found < len(below):
+        found = len(below)
+        below |= {int(pid.name) for pid, parent in parents.items() if parent in below}
+    seen = (_worker(pid) for pid in parents if int(pid.name) in below)
+    return [process for process in seen if process is not None]
 
 
-def below(pid: int, every: Mapping[int, Process]) -> list[Process]:
-    """The descendants of a process."""
-    children = [process for process in every.values() if process.parent == pid]
-    return [*children, *(process for child in children for process in below(child.pid, every))]
+def _parent(process: Path) -> int | None:
+    with suppress(OSError):  # it has ended
+        return int((process / "stat").read_text().rpartition(")")[2].split()[1])
+    return None
+
+
+def _worker(process: Path) -> Process | None:
+    """A process that is one of Ray's workers, and still there."""
+    with suppress(OSError):
+        if (process / "cmdline").read_text().startswith("ray::"):
+            fields = (process / "stat").read_text().rpartition(")")[2].split()
+            status = (process / "status").read_text().splitlines()
+            peak = next((int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM")), 0.0)
+            return Process(int(process.name), (int(fields[11]) + int(fields[12])) / TICKS, peak)
+    return None
 
 
 def run_sweep(folder: Path, metrics: int, workers: int) -> Sweep:
@@ -108,7 +112,7 @@ def run_sweep(folder: Path, metrics: int, workers: int) -> Sweep:
             cwd=ROOT, stdout=output, env={**os.environ, "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
         while sweep.poll() is None:
-            own = [process for process in below(sweep.pid, processes()) if process.name.startswith("ray::")]
+            own = workers_of(sweep.pid)
             looks.append(Look(time.time(), {process.pid: process.cpu for process in own}))
             largest = max([largest, *(process.peak for process in own)])
             with suppress(subprocess.TimeoutExpired):
