@@ -19,15 +19,12 @@ from plumbline.pipelines.cells.run_errors import read_failures
 from plumbline.pipelines.cells.runs import Run, newest_first
 from plumbline.pipelines.cells.store import Store, StoreError
 from plumbline.pipelines.plans.plan import Node, recipes_of, resolved_nodes
+from plumbline.pipelines.plans.stored_cells import MAX_RUNS_SEARCHED
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.sources.sources import Sources
 from plumbline.pipelines.sweeps.planning import PlannedSweep, SweepInputs
 from plumbline.pipelines.sweeps.results import Results
 from plumbline.pipelines.sweeps.writing import digest_of_inputs, settings_of
-
-MAX_RUNS_SEARCHED = 32
-"""How many of the newest runs are searched for one of the same benchmark and metrics."""
-
 
 NOTE = "unchanged.json"
 """In a run's folder: what the sources looked like when it was written or last found to stand, and its own tables."""
