@@ -58,7 +58,7 @@ def _run(console: Console, config: DiagnoseConfig) -> int:
     write_diagnosis(sweep.store, finished.run_id, diagnosis)
     if config.diagnosis.page is not None:
         write_page(config, diagnosis)
-    written = write_report(sweep.store, finished.run_id, sources=sweep.sources)
+    written = write_report(sweep.store, finished.run_id, sources=sweep.sources, cluster=config.cluster)
     name_newest(sweep.store, finished.run_id)
     lost = sum(effect.n_null for effect in diagnosis.effects)
     if lost:

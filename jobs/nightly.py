@@ -120,7 +120,14 @@ def _conclude(
 
     show_leaderboards(console, finished, verbose=config.verbose)
     show_judged(console, planned, finished)
-    told = conclude(planned.store, finished.run_id, config.nightly, sources=planned.sources, hold=hold)
+    told = conclude(
+        planned.store,
+        finished.run_id,
+        config.nightly,
+        sources=planned.sources,
+        hold=hold,
+        cluster=config.cluster,
+    )
     show_report(console, told.written)
     show_renewed(console, finished)
     outcome = told.outcome

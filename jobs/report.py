@@ -39,6 +39,7 @@ def main(config: ReportConfig) -> int:
             baseline=config.baseline,
             images=config.images,
             bradley_terry=config.bradley_terry,
+            cluster=config.cluster,
         ),
     )
     return 0

@@ -146,7 +146,8 @@ def _report(console: Console, planned: PlannedSweep, finished: FinishedSweep) ->
     from plumbline.jobs.report import show_report  # imports scipy and the charts
     from plumbline.pipelines.report.report import write_report
 
-    show_report(console, write_report(planned.store, finished.run_id, sources=planned.sources))
+    cluster = planned.config.cluster
+    show_report(console, write_report(planned.store, finished.run_id, sources=planned.sources, cluster=cluster))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
@@ -14,10 +14,22 @@ from evalica import bradley_terry as fit_bradley_terry
 from numpy.typing import NDArray
 
 from plumbline.operators.metrics.metric import direction
-from plumbline.operators.run_scores import NONE, RunScores
+from plumbline.operators.run_scores import Hashes, RunScores, ScoreColumns, among
+from plumbline.operators.spilled import ALL, Spilled
 from plumbline.operators.statistics.compact_letters import compact_letters
-from plumbline.operators.statistics.ordering import fewest_pairs, holm, pairs_needed, signed_rank
-from plumbline.operators.statistics.poisson_bootstrap import ratio_intervals, weighted_sums
+from plumbline.operators.statistics.ordering import (
+    SignedRank,
+    fewest_pairs,
+    holm,
+    pairs_needed,
+    signed_rank_of,
+)
+from plumbline.operators.statistics.poisson_bootstrap import (
+    PROMPTS_AT_ONCE,
+    RESAMPLES,
+    poisson_weights,
+    ratio_intervals,
+)
 from plumbline.operators.summary import OVERALL, Skills, best_first
 
 Floats = NDArray[np.float64]
@@ -283,75 +295,102 @@ def _beside(baseline: str, duels: Sequence[Duel]) -> dict[str, str]:
     return {name: marks.get(better, BETTER) for name, better in others.items()}
 
 
+class PromptMeans:
+    """The mean score by a metric of every prompt and generator, on disk by generator."""
+
+    def __init__(self, prompts: Hashes) -> None:
+        """`prompts` are the hashes of the ids, ascending."""
+        self.prompts = prompts
+        self._columns = Spilled()
+        self._place_of: dict[str, int] = {}
+
+    def add(self, generator: str, means: Floats) -> None:
+        """Those of a generator's prompts, nan where there is none; none of a generator that has no score at all."""
+        if np.isfinite(means).any():
+            self._place_of[generator] = len(self._columns)
+            self._columns.append(means)
+
+    @property
+    def generators(self) -> list[str]:
+        """Those that have a score, by name."""
+        return sorted(self._place_of)
+
+    def of(self, generator: str, part: slice = ALL) -> Floats:
+        """Those of a generator, or of a run of its prompts."""
+        return self._columns.read(self._place_of[generator], part)
+
+    def pairs(self, baseline: str = "") -> list[tuple[str, str]]:
+        """Every two generators, or every other one and the baseline."""
+        return [pair for pair in combinations(self.generators, 2) if not baseline or baseline in pair]
+
+
+def mean_of_each(prompts: Hashes, columns: ScoreColumns) -> Floats:
+    """The mean score of each of the prompts, whose hashes ascend, by one generator's rows; nan where it has none."""
+    place = among(columns.prompt, prompts)
+    scored = np.isfinite(columns.score) & (place >= 0)
+    place, score = (place, columns.score) if scored.all() else (place[scored], columns.score[scored])
+    counts = np.bincount(place, minlength=len(prompts))
+    totals = np.bincount(place, weights=score, minlength=len(prompts))
+    return np.asarray(np.divide(totals, counts, out=np.full(len(prompts), math.nan), where=counts > 0))
+
+
+def prompt_means(scores: RunScores, metric: str) -> PromptMeans:
+    """Those by a metric of a run."""
+    means = PromptMeans(scores.prompts)
+    for generator, columns in scores.by_generator(metric):
+        means.add(generator, mean_of_each(scores.prompts, columns))
+    return means
+
+
 def duels(
-    scores: RunScores, metrics: Iterable[str], skills: Skills, falling: Container[str] = (), baseline: str = ""
+    metric: str, means: PromptMeans, skills: Skills, falling: Container[str] = (), baseline: str = ""
 ) -> list[Duel]:
-    """Every two generators by each of the metrics, overall and at every skill, or every other one and the baseline; by
-    those `falling` a lower score is better.
+    """Every two generators by a metric, overall and at every skill, or every other one and the baseline; by those
+    `falling` a lower score is better.
     """
-    return [
-        duel
-        for metric in metrics
-        for skill, prompts in by_skill(prompt_means(scores, metric), skills)
-        for duel in compare_columns(metric, skill, prompts, direction(metric, falling), baseline)
-    ]
+    towards = direction(metric, falling)
+    pairs = means.pairs(baseline)
+    if not pairs:
+        return []
+    having = dict(skills.each(means.prompts))
+    tests: dict[str, list[SignedRank]] = {skill: [] for skill in having}
+    for a, b in pairs:
+        apart = towards * (means.of(a) - means.of(b))
+        for skill, has_it in having.items():
+            tests[skill].append(signed_rank_of(apart if skill == OVERALL else apart[has_it]))
+    sums = _interval_sums(means, having, pairs)
+    return [duel for skill in having for duel in _duels(metric, skill, towards, pairs, tests[skill], sums[skill])]
 
 
-def prompt_means(scores: RunScores, metric: str) -> pd.DataFrame:
-    """The mean score by a metric of every prompt (down, by the hash of its id) and generator (across), where there are
-    any.
-    """
-    columns = scores.of(metric)
-    scored = np.isfinite(columns.score) & (columns.prompt != NONE)
-    if not scored.all():
-        columns = columns.where(scored)
-    prompts, place = np.unique(columns.prompt, return_inverse=True)
-    cell = place * len(scores.generators) + columns.generator
-    shape = (len(prompts), len(scores.generators))
-    counts = np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape)
-    totals = np.bincount(cell, weights=columns.score, minlength=shape[0] * shape[1]).reshape(shape)
-    means = np.divide(totals, counts, out=np.full(shape, np.nan), where=counts > 0)
-    across = sorted(np.flatnonzero(counts.any(axis=0)), key=lambda generator: scores.generators[generator])
-    return pd.DataFrame(means[:, across], pd.Index(prompts), [scores.generators[generator] for generator in across])
-
-
-def by_skill(means: pd.DataFrame, skills: Skills) -> Iterator[tuple[str, pd.DataFrame]]:
-    """The rows of all prompts, and of each skill's."""
-    for skill, has_it in skills.each(means.index.to_numpy()):
-        if skill == OVERALL:
-            yield OVERALL, means
-        elif has_it.any():
-            yield skill, means[has_it]
-
-
-def compare_columns(metric: str, skill: str, means: pd.DataFrame, towards: int = 1, baseline: str = "") -> list[Duel]:
-    """Every two columns of a frame of means by prompt's hash, or those with the baseline; `towards` is the metric's
-    direction.
-    """
-    values, names = means.to_numpy(np.float64), [str(name) for name in means.columns]
-    every = combinations(range(len(names)), 2)
-    pairs = [(a, b) for a, b in every if not baseline or baseline in (names[a], names[b])]
-    tests = [signed_rank(towards * values[:, a], towards * values[:, b]) for a, b in pairs]
-    compared = [(pair, test) for pair, test in zip(pairs, tests, strict=True) if test.n]
-    intervals = _intervals(means.index.to_numpy(), values, [pair for pair, _ in compared])
-    corrected = holm([test.p_value for _, test in compared])
-    return [
-        _decided(
+def _duels(
+    metric: str,
+    skill: str,
+    towards: int,
+    pairs: Sequence[tuple[str, str]],
+    tests: Sequence[SignedRank],
+    sums: Floats,
+) -> Iterator[Duel]:
+    """Those of the pairs that have a prompt in common; `sums` are their weighted totals and counts (2, pairs, k)."""
+    compared = [place for place, test in enumerate(tests) if test.n]
+    intervals = ratio_intervals(*sums[:, compared])
+    corrected = holm([tests[place].p_value for place in compared])
+    for place, low, high, p_holm in zip(compared, *intervals.tolist(), corrected, strict=True):
+        (a, b), test = pairs[place], tests[place]
+        rounding = float(test.differing > 0)  # of two that nowhere differ, a sum less a sum
+        yield _decided(
             Duel(
                 metric=metric,
                 skill=skill,
                 better=None,
-                generator_a=names[a],
-                generator_b=names[b],
-                low=float(low),
-                high=float(high),
+                generator_a=a,
+                generator_b=b,
+                low=rounding * low,
+                high=rounding * high,
                 p_holm=p_holm,
                 direction=towards,
                 **test._replace(difference=towards * test.difference)._asdict(),
             )
         )
-        for ((a, b), test), low, high, p_holm in zip(compared, *intervals, corrected, strict=True)
-    ]
 
 
 def _decided(duel: Duel) -> Duel:
@@ -360,36 +399,53 @@ def _decided(duel: Duel) -> Duel:
     return duel._replace(better=duel.favoured)
 
 
-def _intervals(prompts: NDArray[np.uint64], values: Floats, pairs: Sequence[tuple[int, int]]) -> Floats:
-    """Low and high ends (2, pairs) of the mean differences of pairs of columns (prompts, k); nan are left out."""
-    first, second = np.array(pairs, np.intp).reshape(-1, 2).T
+def _interval_sums(
+    means: PromptMeans, having: Mapping[str, NDArray[np.bool_]], pairs: Sequence[tuple[str, str]]
+) -> dict[str, Floats]:
+    """By skill the pairs' differences and the prompts that have them, summed by the bootstrap's weights (2, pairs,
+    RESAMPLES); `having` says which prompts have it. A prompt's weights are drawn once for all skills.
+    """
+    names = means.generators
+    first, second = np.array([[names.index(a), names.index(b)] for a, b in pairs], np.intp).T
+    sums = {skill: np.zeros((2, len(pairs), RESAMPLES)) for skill in having}
+    for begin in range(0, len(means.prompts), PROMPTS_AT_ONCE):
+        part = slice(begin, begin + PROMPTS_AT_ONCE)
+        values = np.stack([means.of(name, part) for name in names])
+        weights = poisson_weights(means.prompts[part])
+        for skill, every in having.items():
+            has_it = every[part]
+            sums[skill] += _pair_sums(values[:, has_it], weights[has_it].astype(np.float64), first, second)
+    return sums
 
-    def differences(part: slice) -> Floats:
-        apart = values[part][:, first] - values[part][:, second]
+
+def _pair_sums(values: Floats, weights: Floats, first: NDArray[np.intp], second: NDArray[np.intp]) -> Floats:
+    """Of pairs of rows of values (k, prompts), the differences and their number by weights (prompts, resamples).
+
+    Where all have a value, a sum of differences is the difference of two sums, so that k are made and not each pair's.
+    """
+    whole = np.isfinite(values).all(axis=0)
+    totals = values[:, whole] @ weights[whole]
+    counts = np.broadcast_to(weights[whole].sum(axis=0), (len(first), weights.shape[1]))
+    sums = np.stack([totals[first] - totals[second], counts])
+    if not whole.all():
+        apart = values[first][:, ~whole] - values[second][:, ~whole]
         both = np.isfinite(apart)
-        return np.hstack([np.where(both, apart, 0.0), both])
-
-    sums = weighted_sums(prompts, differences)
-    return ratio_intervals(sums[: len(pairs)], sums[len(pairs) :])
+        sums += np.stack([np.where(both, apart, 0.0), both]) @ weights[~whole]
+    return sums
 
 
-def bradley_terry(
-    scores: RunScores, metrics: Iterable[str], falling: Container[str] = ()
-) -> dict[str, dict[str, float]]:
-    """By metric and generator, the Bradley-Terry rating on Elo's scale: 400 points more win ten of eleven prompts.
+def bradley_terry(metric: str, means: PromptMeans, falling: Container[str] = ()) -> dict[str, float]:
+    """By generator, the Bradley-Terry rating by a metric on Elo's scale: 400 points more win ten of eleven prompts.
 
     Every two generators' images of a prompt are a match, won by the better score, by the metrics `falling` the lower
     one, and one more match of every two counts as a draw, so that who never wins has a rating too. Ratings of a metric
     average 0.
     """
-    return {metric: _ratings(direction(metric, falling) * prompt_means(scores, metric)) for metric in metrics}
-
-
-def _ratings(means: pd.DataFrame) -> dict[str, float]:
+    towards = direction(metric, falling)
     matches = [
-        (str(a), str(b), winner, float(count))
-        for a, b in combinations(means.columns, 2)
-        for winner, count in _won(means[a].to_numpy(), means[b].to_numpy())
+        (a, b, winner, float(count))
+        for a, b in means.pairs()
+        for winner, count in _won(towards * means.of(a), towards * means.of(b))
     ]
     if not matches:
         return {}

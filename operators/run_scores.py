@@ -1,8 +1,11 @@
-"""A run's scores as they are compared: one metric's at a time, as numbers; of few rows alone the ids are read.
+"""A run's scores as they are compared: those of one metric and generator at a time, as numbers; of few rows alone the
+ids are read.
 
-So what a report holds grows neither with the metrics of a run nor with the length of its ids.
+So what a report holds grows neither with the metrics and generators of a run nor with the length of its ids.
 """
 
+import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
@@ -14,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from plumbline.operators.each import Each, one_by_one
 from plumbline.operators.rewards.combination import REWARD, Reward
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 
@@ -88,7 +92,11 @@ class RowIds(NamedTuple):
 class _Part(NamedTuple):
     """A part's rows as numbers."""
 
+    metrics: list[str]
+    """In the order of the rows, as the generators."""
+    generators: list[str]
     metric: NDArray[np.int32]
+    """Places among `metrics`."""
     generator: NDArray[np.int32]
     prompt: Hashes
     image: Hashes
@@ -97,34 +105,104 @@ class _Part(NamedTuple):
     n_null: int
 
 
-class RunScores:
-    """A run's scores, read part by part; what is kept of them are the numbers of a few parts."""
+class _Counted(NamedTuple):
+    """What is known of a part without its rows."""
 
-    def __init__(self, parts: Sequence[ReadPart]) -> None:
+    metrics: list[str]
+    generators: list[str]
+    rows: Mapping[tuple[str, str], int]
+    """By metric and generator."""
+    spans: Mapping[str, tuple[float, float]]
+    """By metric its lowest and its highest score; of one without scores none."""
+    truncated: Mapping[str, int]
+    n_null: int
+    prompts: Hashes
+    """Each once."""
+
+
+class _Parts:
+    """Makes parts into numbers, and keeps the first ones, but not where it is sent to another process."""
+
+    def __init__(self, read: Sequence[ReadPart]) -> None:
+        self.read = read
+        self._kept: dict[int, _Part] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"read": self.read, "_kept": {}}
+
+    def each(self, numbers: Sequence[int]) -> Iterator[_Part]:
+        """Parts in this order, a few at once."""
+        with ThreadPoolExecutor(PARTS_AT_ONCE) as pool:
+            for first in range(0, len(numbers), PARTS_AT_ONCE):
+                yield from pool.map(self.numbers_of, numbers[first : first + PARTS_AT_ONCE])
+
+    def numbers_of(self, number: int) -> _Part:
+        part = self._kept.get(number) or _as_numbers(self.read[number](READ))
+        if number < PARTS_KEPT:
+            self._kept[number] = part
+        return part
+
+
+def _counted(parts: _Parts, number: int) -> _Counted:
+    part = parts.numbers_of(number)
+    shape = (len(part.metrics), len(part.generators))
+    rows = np.bincount(part.metric * shape[1] + part.generator, minlength=math.prod(shape)).reshape(shape)
+    cut = np.bincount(part.metric[part.truncated], minlength=len(part.metrics))
+    spans = {}
+    for place, metric in enumerate(part.metrics):
+        scores = part.score[(part.metric == place) & ~np.isnan(part.score)]
+        if len(scores):
+            spans[metric] = (float(scores.min()), float(scores.max()))
+    return _Counted(
+        metrics=part.metrics,
+        generators=part.generators,
+        rows={
+            (part.metrics[metric], part.generators[generator]): int(rows[metric, generator])
+            for metric, generator in np.argwhere(rows)
+        },
+        spans=spans,
+        truncated={metric: count for metric, count in zip(part.metrics, cut.tolist(), strict=True) if count},
+        n_null=part.n_null,
+        prompts=np.unique(part.prompt[part.prompt != NONE]),
+    )
+
+
+class RunScores:
+    """A run's scores, read part by part; what is kept of them are the numbers of a few parts.
+
+    It can be sent to other processes, which read the parts for themselves.
+    """
+
+    def __init__(self, parts: Sequence[ReadPart], each: Each = one_by_one) -> None:
         """Reads every part once."""
-        self.metrics: list[str] = []
-        """Those that have rows, in the order of the rows."""
-        self.generators: list[str] = []
-        """Likewise."""
+        self._parts = _Parts(parts)
+        self._reward: Reward | None = None
+        self._first_rows = [0]
+        self._rows: list[Mapping[tuple[str, str], int]] = []
         self.n_null = 0
         """Rows without a score."""
-        self._parts = parts
-        self._reward: Reward | None = None
-        self._kept: dict[int, _Part] = {}
-        self._first_rows = [0]
-        self._counts: list[dict[int, int]] = []
-        truncated: dict[int, int] = {}
+        self.spans: dict[str, tuple[float, float]] = {}
+        """By metric that has scores its lowest and its highest."""
+        metrics, generators, truncated = dict[str, None](), dict[str, None](), Counter[str]()
         prompts = _Distinct()
-        for part in self._each(range(len(parts))):
+        for part in each(_counted, range(len(parts)), shared=self._parts):
+            metrics |= dict.fromkeys(part.metrics)
+            generators |= dict.fromkeys(part.generators)
+            truncated.update(part.truncated)
             self.n_null += part.n_null
-            self._first_rows.append(self._first_rows[-1] + len(part.metric))
-            self._counts.append(_counted(part.metric))
-            for metric, count in _counted(part.metric[part.truncated]).items():
-                truncated[metric] = truncated.get(metric, 0) + count
-            prompts.add(part.prompt)
+            self._rows.append(part.rows)
+            self._first_rows.append(self._first_rows[-1] + sum(part.rows.values()))
+            for metric, (low, high) in part.spans.items():
+                lowest, highest = self.spans.get(metric, (low, high))
+                self.spans[metric] = (min(low, lowest), max(high, highest))
+            prompts.add(part.prompts)
+        self.metrics = list(metrics)
+        """Those that have rows, in the order of the rows."""
+        self.generators = list(generators)
+        """Likewise."""
         self.prompts: Hashes = prompts.values()
         """Of all prompts, ascending."""
-        self.truncated: Mapping[str, int] = {self.metrics[code]: truncated[code] for code in sorted(truncated)}
+        self.truncated: Mapping[str, int] = {name: truncated[name] for name in self.metrics if truncated[name]}
         """By metric that has any, its rows that were scored on a prompt that was cut."""
 
     def __len__(self) -> int:
@@ -136,12 +214,14 @@ class RunScores:
         combined.metrics, combined._reward = [*self.metrics, REWARD], reward
         return combined
 
-    def scored_by_all(self, metrics: Sequence[str]) -> tuple[ScoreColumns, dict[str, NDArray[np.float64]]]:
+    def scored_by_all(
+        self, metrics: Sequence[str], generator: str | None = None
+    ) -> tuple[ScoreColumns, dict[str, NDArray[np.float64]]]:
         """The first metric's rows of the images that all of the metrics scored, and by each metric the scores of these.
 
-        Holds the rows of all of them at once.
+        Holds the rows of all of them at once, those of one generator or of all.
         """
-        columns = {metric: self.of(metric).scored() for metric in metrics}
+        columns = {metric: self.of(metric, generator).scored() for metric in metrics}
         images = reduce(np.intersect1d, [of_metric.image for of_metric in columns.values()])
         chosen = {}
         for metric, of_metric in columns.items():
@@ -149,29 +229,37 @@ class RunScores:
             chosen[metric] = of_metric.where(order[np.searchsorted(of_metric.image, images, sorter=order)])
         return chosen[metrics[0]], {metric: of_metric.score for metric, of_metric in chosen.items()}
 
-    def of(self, metric: str) -> ScoreColumns:
-        """The rows of one metric, in their order."""
+    def of(self, metric: str, generator: str | None = None) -> ScoreColumns:
+        """The rows of one metric, and of one generator or of all, in their order."""
         if self._reward is not None and metric == REWARD:
-            columns, scores = self.scored_by_all(self._reward.parts)
+            columns, scores = self.scored_by_all(self._reward.parts, generator)
             return columns._replace(score=self._reward.of_all(scores))
-        code = self.metrics.index(metric) if metric in self.metrics else -1
-        numbers = [number for number, counts in enumerate(self._counts) if code in counts]
-        size = sum(self._counts[number][code] for number in numbers)
+        wanted = [(metric, name) for name in self.generators if generator in (name, None)]
+        sizes = [sum(rows.get(pair, 0) for pair in wanted) for rows in self._rows]
+        numbers = [number for number, size in enumerate(sizes) if size]
         whole = ScoreColumns(
-            row=np.empty(size, np.int64),
-            generator=np.empty(size, np.int32),
-            prompt=np.empty(size, np.uint64),
-            image=np.empty(size, np.uint64),
-            score=np.empty(size, np.float64),
+            row=np.empty(sum(sizes), np.int64),
+            generator=np.empty(sum(sizes), np.int32),
+            prompt=np.empty(sum(sizes), np.uint64),
+            image=np.empty(sum(sizes), np.uint64),
+            score=np.empty(sum(sizes), np.float64),
         )
         end = 0
-        for number, part in zip(numbers, self._each(numbers), strict=True):
-            chosen = np.flatnonzero(part.metric == code)
+        for number, part in zip(numbers, self._parts.each(numbers), strict=True):
+            chosen = np.flatnonzero(part.metric == part.metrics.index(metric))
+            if generator is not None:
+                chosen = chosen[part.generator[chosen] == part.generators.index(generator)]
             begin, end = end, end + len(chosen)
+            places = np.array([self.generators.index(name) for name in part.generators], np.int32)
             whole.row[begin:end] = self._first_rows[number] + chosen
-            for name in whole._fields[1:]:
+            whole.generator[begin:end] = places[part.generator[chosen]]
+            for name in ("prompt", "image", "score"):
                 getattr(whole, name)[begin:end] = getattr(part, name)[chosen]
         return whole
+
+    def by_generator(self, metric: str) -> Iterator[tuple[str, ScoreColumns]]:
+        """The rows of one metric, those of one generator at a time."""
+        return ((generator, self.of(metric, generator)) for generator in self.generators)
 
     def ids(self, rows: Sequence[int]) -> list[RowIds]:
         """Whose some rows are; reads the parts that hold them."""
@@ -179,37 +267,29 @@ class RunScores:
         known: dict[int, RowIds] = {}
         for number in np.unique(numbers):
             own = [row for row, part in zip(rows, numbers, strict=True) if part == number]
-            table = self._parts[number](IDS).take([row - self._first_rows[number] for row in own])
+            table = self._parts.read[number](IDS).take([row - self._first_rows[number] for row in own])
             known |= {row: RowIds(**record) for row, record in zip(own, table.to_pylist(), strict=True)}
         return [known[row] for row in rows]
 
-    def _each(self, numbers: Sequence[int]) -> Iterator[_Part]:
-        """Parts in this order, those that are not kept read a few at once."""
-        with ThreadPoolExecutor(PARTS_AT_ONCE) as pool:
-            for first in range(0, len(numbers), PARTS_AT_ONCE):
-                window = numbers[first : first + PARTS_AT_ONCE]
-                tables = pool.map(lambda number: self._parts[number](READ), [n for n in window if n not in self._kept])
-                for number in window:
-                    part = self._kept.get(number) or self._as_numbers(next(tables))
-                    if number < PARTS_KEPT:
-                        self._kept[number] = part
-                    yield part
 
-    def _as_numbers(self, table: pa.Table) -> _Part:
-        generators, generator = _encoded(table.column("generator"), self.generators)
-        prompt = _hashes(table.column("prompt_id"))
-        image = _hashes(table.column("image_id"))
-        named = (image != NONE) & (prompt != NONE)
-        mixed = mix_ids(image, prompt, hash_ids(generators)[generator])
-        return _Part(
-            metric=_encoded(table.column("metric"), self.metrics)[1],
-            generator=generator,
-            prompt=prompt,
-            image=np.where(named, mixed, NONE),
-            score=table.column("score").to_numpy().astype(np.float64, copy=False),
-            truncated=pc.fill_null(table.column("truncated"), False).to_numpy(),
-            n_null=table.column("score").null_count,
-        )
+def _as_numbers(table: pa.Table) -> _Part:
+    generators, generator = _encoded(table.column("generator"))
+    metrics, metric = _encoded(table.column("metric"))
+    prompt = _hashes(table.column("prompt_id"))
+    image = _hashes(table.column("image_id"))
+    named = (image != NONE) & (prompt != NONE)
+    mixed = mix_ids(image, prompt, hash_ids(generators)[generator])
+    return _Part(
+        metrics=metrics,
+        generators=generators,
+        metric=metric,
+        generator=generator,
+        prompt=prompt,
+        image=np.where(named, mixed, NONE),
+        score=table.column("score").to_numpy().astype(np.float64, copy=False),
+        truncated=pc.fill_null(table.column("truncated"), False).to_numpy(),
+        n_null=table.column("score").null_count,
+    )
 
 
 def mix_ids(image: Hashes, prompt: Hashes, generator: Hashes) -> Hashes:
@@ -218,16 +298,14 @@ def mix_ids(image: Hashes, prompt: Hashes, generator: Hashes) -> Hashes:
     return np.asarray(mixed ^ (mixed >> np.uint64(32)))
 
 
-def _encoded(column: pa.ChunkedArray, names: list[str]) -> tuple[list[str], NDArray[np.int32]]:
-    """The names, to which those of the column are added that are new, and the place of each row's among them."""
+def _encoded(column: pa.ChunkedArray) -> tuple[list[str], NDArray[np.int32]]:
+    """The names in the order of the rows, and the place of each row's among them."""
     plain = column.combine_chunks()
     encoded = plain if pa.types.is_dictionary(plain.type) else plain.dictionary_encode()
-    own = encoded.dictionary.to_pylist()
-    for place in pc.unique(encoded.indices).to_pylist():
-        if own[place] not in names:
-            names.append(own[place])
-    places = {name: place for place, name in enumerate(names)}
-    return names, np.array([places.get(name, -1) for name in own], np.int32)[encoded.indices.to_numpy()]
+    own, places = encoded.dictionary.to_pylist(), pc.unique(encoded.indices).to_pylist()
+    names = list(dict.fromkeys(own[place] for place in places))
+    codes = {name: code for code, name in enumerate(names)}
+    return names, np.array([codes.get(name, -1) for name in own], np.int32)[encoded.indices.to_numpy()]
 
 
 def _hashes(column: pa.ChunkedArray) -> Hashes:
@@ -235,8 +313,12 @@ def _hashes(column: pa.ChunkedArray) -> Hashes:
     return np.where(column.is_valid().to_numpy(), hashes, NONE)
 
 
-def _counted(values: NDArray[np.int32]) -> dict[int, int]:
-    return dict(zip(*(counts.tolist() for counts in np.unique(values, return_counts=True)), strict=True))
+def among(values: Hashes, ascending: Hashes) -> NDArray[np.intp]:
+    """The places of values that are among some others, which ascend; -1 of one that is not."""
+    if not len(ascending):
+        return np.full(len(values), -1)
+    places = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
+    return np.where(ascending[places] == values, places, -1)
 
 
 class _Distinct:

@@ -1,21 +1,25 @@
 """Two runs side by side: whose scores changed, whether clearly, what came and went, and what else was different."""
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
-from plumbline.operators.comparison import SIGNIFICANT, Duel, by_skill, compare_columns, prompt_means
-from plumbline.operators.metrics.metric import Metric, direction
+from plumbline.operators.comparison import SIGNIFICANT, Duel, PromptMeans, duels, mean_of_each
+from plumbline.operators.each import Each, one_by_one
+from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.table import falling_metrics, read_metrics
 from plumbline.operators.report.marked_words import cut
 from plumbline.operators.reward_hacking import Movement, alarm, suspicious
-from plumbline.operators.rewards.combination import REWARD, Combination, Reward, scales_of
-from plumbline.operators.run_scores import RunScores
+from plumbline.operators.rewards.combination import REWARD, Combination, Reward, Scale, scales_of
+from plumbline.operators.run_scores import Hashes, RunScores
 from plumbline.operators.sentences import FirstRows, Sentence, names, plural, shown, signed
 from plumbline.operators.statistics.ordering import fewest_pairs, holm
 from plumbline.operators.summary import OVERALL, Skills
+
+Floats = NDArray[np.float64]
 
 MOST_SENTENCES = 6
 TEST = f"Wilcoxon's signed-rank test, Holm, p < {SIGNIFICANT:g}"
@@ -86,6 +90,7 @@ def compare(
     skills: Skills,
     manifests: tuple[Mapping[str, Any], Mapping[str, Any]],
     reward: Combination | None = None,
+    each: Each = one_by_one,
 ) -> Changes:
     """Scores of two runs, paired by generator, metric and prompt; `manifests` are (before, after).
 
@@ -98,13 +103,19 @@ def compare(
     altered = _altered(*manifests, settings)
     common = [metric for metric in before.metrics if metric in after.metrics and metric not in altered]
     falling = falling_metrics(manifests[1])
-    compared = _with_reward(before, after, common, reward, falling)
-    changes = _judged(_changes(*compared, skills, falling), metrics)
+    runs = _with_reward(_Runs(before, after, common, skills, falling), reward, each)
+    in_both = dict.fromkeys([*runs.compared, *(metric for metric in before.metrics if metric in after.metrics)])
+    of_metrics = dict(zip(in_both, each(_compare_metric, in_both, shared=runs), strict=True))
+    found = [change for of_metric in of_metrics.values() for change in of_metric.changes]
+    found = sorted(found, key=lambda change: after.generators.index(change.generator))
+    changes = _judged(found, metrics)
     overall = [change for change in changes if change.duel.skill == OVERALL]
     at_skills = [change for change in changes if change.duel.skill != OVERALL and change.is_clear]
     alone = [
-        *_alone_sentences("Only in this run:", after, before),
-        *_alone_sentences("Only in the earlier run:", before, after),
+        *_alone_sentences("Only in this run:", after, before, {m: of.only_after for m, of in of_metrics.items()}),
+        *_alone_sentences(
+            "Only in the earlier run:", before, after, {m: of.only_before for m, of in of_metrics.items()}
+        ),
     ]
     return Changes(
         run_id=str(manifests[0].get("run_id", "")),
@@ -122,16 +133,36 @@ def compare(
     )
 
 
-def _with_reward(
-    before: RunScores, after: RunScores, common: Sequence[str], reward: Combination | None, falling: frozenset[str]
-) -> tuple[RunScores, RunScores, Sequence[str]]:
-    """The scores and the metrics that are compared, with the combined reward where both runs have all its parts."""
-    if reward is None or reward.alone is not None or not all(part in common for part in reward.weights):
-        return before, after, common
-    columns, scores = before.scored_by_all([*reward.weights])
-    prompts = np.unique(columns.prompt, return_inverse=True)[1].astype(np.int32)
-    made = Reward(reward, falling, scales_of(scores, prompts, reward.unit, "the earlier run"))
-    return before.with_reward(made), after.with_reward(made), [*common, REWARD]
+class _Runs(NamedTuple):
+    """Two runs, and what is compared of them."""
+
+    before: RunScores
+    after: RunScores
+    compared: Sequence[str]
+    """The metrics that are the same in both."""
+    skills: Skills
+    falling: frozenset[str]
+
+
+def _with_reward(runs: _Runs, reward: Combination | None, each: Each) -> _Runs:
+    """The runs with the combined reward as one metric more, where both have all its parts."""
+    if reward is None or reward.alone is not None or not all(part in runs.compared for part in reward.weights):
+        return runs
+    (scales,) = each(_scales, [reward], shared=runs.before)
+    made = Reward(reward, runs.falling, scales)
+    return runs._replace(
+        before=runs.before.with_reward(made), after=runs.after.with_reward(made), compared=[*runs.compared, REWARD]
+    )
+
+
+def _scales(before: RunScores, reward: Combination) -> dict[str, Scale]:
+    if reward.unit == "score":
+        return {}
+    parts = [before.scored_by_all([*reward.weights], generator) for generator in before.generators]
+    prompts = np.concatenate([columns.prompt for columns, _ in parts])
+    scores = {metric: np.concatenate([of_part[metric] for _, of_part in parts]) for metric in reward.weights}
+    codes = np.unique(prompts, return_inverse=True)[1].astype(np.int32)
+    return scales_of(scores, codes, reward.unit, "the earlier run")
 
 
 def _altered(
@@ -190,8 +221,12 @@ def _altered_sentences(altered: Mapping[str, Sequence[Setting]]) -> list[Sentenc
     ]
 
 
-def _alone_sentences(lead: str, scores: RunScores, other: RunScores) -> list[Sentence]:
-    """What one run has and the other lacks: generators, metrics and prompts, and of those of both, scores."""
+def _alone_sentences(
+    lead: str, scores: RunScores, other: RunScores, alone_scores: Mapping[str, Mapping[str, int]]
+) -> list[Sentence]:
+    """What one run has and the other lacks: generators, metrics and prompts, and of those of both, scores, of which
+    `alone_scores` has the number by metric and generator.
+    """
     parts = [
         f"{kind}{'s' * (len(alone) > 1)} {names(alone)}"
         for kind, own, known in (
@@ -203,43 +238,59 @@ def _alone_sentences(lead: str, scores: RunScores, other: RunScores) -> list[Sen
     if prompts := len(np.setdiff1d(scores.prompts, other.prompts, assume_unique=True)):
         parts.append(plural(prompts, "prompt"))
     parts += [
-        f"scores of {generator} by {metric} on {plural(count, 'prompt')}"
+        f"scores of {generator} by {metric} on {plural(alone_scores[metric][generator], 'prompt')}"
         for metric in scores.metrics
         if metric in other.metrics
-        for generator, count in _alone_scores(prompt_means(scores, metric), prompt_means(other, metric), scores, other)
+        for generator in scores.generators
+        if alone_scores[metric].get(generator)
     ]
     return [Sentence(lead, f"{names(parts, MOST_SENTENCES)}.")] if parts else []
 
 
-def _alone_scores(
-    means: pd.DataFrame, others: pd.DataFrame, scores: RunScores, other: RunScores
-) -> Iterator[tuple[str, int]]:
-    """By generator of both runs, how many prompts of both have a score in the first alone."""
-    means = means[np.isin(means.index, other.prompts, assume_unique=True)]
-    for generator in scores.generators:
-        if generator in means and generator in other.generators:
-            scored = means.index[means[generator].notna()]
-            known = others.index[others[generator].notna()] if generator in others else others.index[:0]
-            if alone := len(scored.difference(known)):
-                yield generator, alone
+class _MetricChanges(NamedTuple):
+    """What a metric says of two runs."""
+
+    changes: Sequence[Change]
+    """Of every generator, the p-values not corrected yet; of a metric that is not compared none."""
+    only_before: Mapping[str, int]
+    """By generator of both runs, how many prompts of both have a score in the earlier run alone."""
+    only_after: Mapping[str, int]
+
+
+def _compare_metric(runs: _Runs, metric: str) -> _MetricChanges:
+    """Every generator's two runs, compared as if they were two generators."""
+    prompts = np.intersect1d(runs.before.prompts, runs.after.prompts, assume_unique=True)
+    changes = list[Change]()
+    only_before, only_after = dict[str, int](), dict[str, int]()
+    for generator in runs.after.generators:
+        if generator not in runs.before.generators:
+            continue
+        earlier, later = (mean_of_each(prompts, run.of(metric, generator)) for run in (runs.before, runs.after))
+        had, has = np.isfinite(earlier), np.isfinite(later)
+        only_before[generator], only_after[generator] = int((had & ~has).sum()), int((has & ~had).sum())
+        if metric in runs.compared:
+            both = had & has
+            changes += _changes(generator, metric, prompts[both], earlier[both], later[both], runs)
+    return _MetricChanges(changes, only_before, only_after)
 
 
 def _changes(
-    before: RunScores, after: RunScores, metrics: Sequence[str], skills: Skills, falling: Container[str]
-) -> list[Change]:
-    """Every generator's two runs, compared as if they were two generators; p-values are not corrected yet."""
-    changes = []
-    for metric in metrics:
-        later, earlier = prompt_means(after, metric), prompt_means(before, metric)
-        for generator in later.columns.intersection(earlier.columns):
-            columns = [later[generator], earlier[generator]]
-            both = pd.concat(columns, axis=1, keys=["after", "before"], join="inner").dropna()
-            for skill, prompts in by_skill(both, skills):
-                for duel in compare_columns(metric, skill, prompts, direction(metric, falling)):
-                    verdict = "unchanged" if prompts["before"].equals(prompts["after"]) else "not clear"
-                    means = {run: float(prompts[run].mean()) for run in ("before", "after")}
-                    changes.append(Change(generator=str(generator), **means, duel=duel, verdict=verdict))
-    return sorted(changes, key=lambda change: after.generators.index(change.generator))
+    generator: str, metric: str, prompts: Hashes, earlier: Floats, later: Floats, runs: _Runs
+) -> Iterator[Change]:
+    """Those of a generator, overall and at every skill, of the prompts' mean scores in both runs."""
+    means = PromptMeans(prompts)
+    means.add("after", later)
+    means.add("before", earlier)
+    having = dict(runs.skills.each(prompts))
+    for duel in duels(metric, means, runs.skills, runs.falling):
+        before, after = earlier[having[duel.skill]], later[having[duel.skill]]
+        yield Change(
+            generator=generator,
+            before=float(before.mean()),
+            after=float(after.mean()),
+            duel=duel,
+            verdict="unchanged" if np.array_equal(before, after) else "not clear",
+        )
 
 
 def _alarms(overall: Sequence[Change], reward: Combination | None, metrics: Mapping[str, Metric]) -> list[Sentence]:

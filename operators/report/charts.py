@@ -6,18 +6,18 @@ colours are the page's own CSS variables. Names enter as data values only, never
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import vl_convert
 from markupsafe import Markup
+from numpy.typing import NDArray
 
 from plumbline.operators.comparison import Board
 from plumbline.operators.judging.corrected_means import CorrectedMean
 from plumbline.operators.judging.corrected_tables import single_means
-from plumbline.operators.run_scores import RunScores
 from plumbline.operators.sentences import number
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -115,22 +115,42 @@ def corrected_charts(means: Sequence[CorrectedMean]) -> list[NamedChart]:
     return charts
 
 
-def distribution_chart(scores: RunScores, board: Board) -> Chart:
+class Spread(NamedTuple):
+    """How one generator's scores spread."""
+
+    median: float
+    counts: NDArray[np.int64]
+    """Of each of BINS bins from a metric's lowest to its highest score."""
+
+
+Span = tuple[float, float]
+"""A metric's lowest and highest score."""
+
+
+def spread_of(scores: NDArray[np.float64], span: Span) -> Spread | None:
+    """That of a generator's scores by a metric; None where it has none."""
+    values = scores[~np.isnan(scores)]
+    return Spread(float(np.median(values)), np.histogram(values, _edges(span))[0]) if len(values) else None
+
+
+def _edges(span: Span) -> NDArray[np.float64]:
+    low, high = span
+    return np.linspace(low, high, BINS + 1) if high > low else np.linspace(low - 0.5, high + 0.5, BINS + 1)
+
+
+def distribution_chart(board: Board, spreads: Mapping[str, Spread], span: Span) -> Chart:
     """How each generator's scores spread: a histogram a line, and their median."""
-    values = _scores_by_generator(scores, board)
-    low = min((float(column.min()) for column in values.values()), default=0.0)
-    high = max((float(column.max()) for column in values.values()), default=1.0)
-    edges = np.linspace(low, high, BINS + 1) if high > low else np.linspace(low - 0.5, high + 0.5, BINS + 1)
+    order = [standing.generator for standing in board.scored()[:MOST_GENERATORS] if standing.generator in spreads]
     data: dict[str, Values] = {"bars": [], "medians": [], "names": []}
-    for row, (name, column) in enumerate(values.items()):
-        data["bars"] += _histogram(row, column, edges)
-        data["medians"].append({"row": row + 0.94, "top": row + 0.1, "x": float(np.median(column))})
+    for row, name in enumerate(order):
+        data["bars"] += _histogram(row, spreads[name].counts, _edges(span))
+        data["medians"].append({"row": row + 0.94, "top": row + 0.1, "x": spreads[name].median})
         data["names"].append({"row": row + 0.62, "generator": name})
-    said = [f"{name} {number(median['x'])}" for name, median in zip(values, data["medians"], strict=True)]
+    said = [f"{name} {number(spreads[name].median)}" for name in order]
     label = f"Distribution of {board.metric}; medians: {'; '.join(said)}"
-    rows = max(len(values), 1)
+    rows = max(len(order), 1)
     svg = _draw("distribution", data, height=ROW_HEIGHT * rows, params=[{"name": "rows", "value": rows}])
-    return Chart(svg, label, len(board.standings) - len(values))
+    return Chart(svg, label, len(board.standings) - len(order))
 
 
 def trend_chart(lines: Sequence[ChartLine], breaks: Sequence[str | int], label: str) -> Chart:
@@ -153,19 +173,8 @@ def trend_chart(lines: Sequence[ChartLine], breaks: Sequence[str | int], label: 
     return Chart(_draw("trend", data, encoding={"x": x}), label, 0)
 
 
-def _scores_by_generator(scores: RunScores, board: Board) -> dict[str, np.ndarray]:
-    """The scores by the board's metric of its first generators, in its order."""
-    columns = scores.of(board.metric)
-    order = [standing.generator for standing in board.scored()[:MOST_GENERATORS]]
-    places = {name: scores.generators.index(name) for name in order if name in scores.generators}
-    own = {name: columns.score[columns.generator == place] for name, place in places.items()}
-    groups = {name: values[~np.isnan(values)] for name, values in own.items()}
-    return {name: values for name, values in groups.items() if len(values)}
-
-
-def _histogram(row: int, values: np.ndarray, edges: np.ndarray) -> Values:
+def _histogram(row: int, counts: NDArray[np.int64], edges: NDArray[np.float64]) -> Values:
     """The bars of one generator, the tallest as high as its line; empty ones left out."""
-    counts, _ = np.histogram(values, bins=edges)
     heights = 0.86 * np.sqrt(counts / max(counts.max(), 1))
     bottom, places = row + 0.94, np.round(edges, 6).tolist()
     return [

@@ -19,8 +19,6 @@ from plumbline.operators.comparison import (
     Duel,
     Standing,
     boards,
-    bradley_terry,
-    duels,
     standings,
 )
 from plumbline.operators.diagnosis.diagnosis import Diagnosis, ShownTable, shown_tables
@@ -29,13 +27,13 @@ from plumbline.operators.metrics.metric import direction
 from plumbline.operators.metrics.table import falling_metrics, metric_story, read_metrics
 from plumbline.operators.report import charts, page_tables
 from plumbline.operators.report.agreement import Agreement, ShownAgreement, show_agreement
-from plumbline.operators.report.changes import Changes, compare
+from plumbline.operators.report.changes import Changes
 from plumbline.operators.report.findings import Boards, Decision, decide, mean_ranks, overall_boards
 from plumbline.operators.report.gallery import NO_DETAIL, Card, ImageDetail, make_card
 from plumbline.operators.report.health import Health, health, reasons
+from plumbline.operators.report.metric_figures import MetricFigures
 from plumbline.operators.report.picked_images import NOTHING_PICKED, ImageKey, Pick, Picked
 from plumbline.operators.report.side_by_side import SideBySide, put_side_by_side
-from plumbline.operators.rewards.combination import Combination
 from plumbline.operators.run_scores import RunScores
 from plumbline.operators.sentences import FirstRows, Sentence, plural, shown
 from plumbline.operators.summary import OVERALL, Skills
@@ -76,11 +74,6 @@ class GatheredRun:
         """All its other metrics."""
         unranked = self.unranked()
         return [name for name in self.manifest.get("metrics", ()) if name not in unranked]
-
-    def compared(self) -> list[str]:
-        """The metrics that have scores, but for those."""
-        unranked = self.unranked()
-        return [name for name in self.scores.metrics if name not in unranked]
 
 
 class MetricPanel(NamedTuple):
@@ -158,17 +151,19 @@ class Page(NamedTuple):
         return [column.name for column in self.columns]
 
 
-def _standings(run: GatheredRun, compared: Sequence[Duel], *, rated: bool, baseline: str) -> list[Standing]:
+def _standings(
+    run: GatheredRun, figures: Mapping[str, MetricFigures], compared: Sequence[Duel], baseline: str
+) -> list[Standing]:
     """The standings of a run; where its prompts' skills are not known, the summary's means at the skills."""
     overall = run.summary.filter(pc.equal(run.summary.column("skill"), OVERALL))
     falling = falling_metrics(run.manifest)
     ranked = standings(run.summary if run.skills else overall, compared, falling, baseline)
-    if rated:
-        ratings = bradley_terry(run.scores, run.compared(), falling)
-        ranked = [
-            row._replace(rating=ratings.get(row.metric, {}).get(row.generator)) if row.skill == OVERALL else row
-            for row in ranked
-        ]
+    ratings = {
+        (metric, OVERALL, generator): rating
+        for metric, of_metric in figures.items()
+        for generator, rating in of_metric.ratings.items()
+    }
+    ranked = [row._replace(rating=ratings.get((row.metric, row.skill, row.generator))) for row in ranked]
     unranked = run.unranked()
     ranked = [row._replace(rank=None, group="") if row.metric in unranked else row for row in ranked]
     if not run.skills:
@@ -186,21 +181,19 @@ def _from_summary(row: Mapping[str, Any], towards: int) -> Standing:
 
 def build_page(
     run: GatheredRun,
+    figures: Mapping[str, MetricFigures],
     *,
     picks: Picked = NOTHING_PICKED,
     details: Mapping[ImageKey, ImageDetail] = MappingProxyType({}),
-    before: GatheredRun | None = None,
-    reward: Combination | None = None,
-    rated: bool = False,
+    changes: Changes | None = None,
     baseline: str = "",
 ) -> Page:
-    """The page of a run, of the images picked for it, and of the run it is compared to.
+    """The page of a run, of its metrics' figures, of the images picked for it, and of what changed since another run.
 
-    `reward` is what generators were trained on since that run; `rated` adds Bradley-Terry ratings to the
-    overall standings; with a `baseline` every other generator is compared with it alone.
+    With a `baseline` every other generator was compared with it alone.
     """
-    compared = duels(run.scores, run.compared(), run.skills, falling_metrics(run.manifest), baseline)
-    ranked = _standings(run, compared, rated=rated, baseline=baseline)
+    compared = [duel for of_metric in figures.values() for duel in of_metric.duels]
+    ranked = _standings(run, figures, compared, baseline)
     at_skills = boards(ranked, compared, baseline)
     overall = overall_boards(at_skills, run.manifest.get("metrics", ()))
     unranked = run.unranked()
@@ -221,12 +214,12 @@ def build_page(
         columns=[page_tables.board_column(metric_board) for metric_board in overall.values()],
         skills=sorted({*chain(*(card.skills for card in cards), *(prompt.skills for prompt in prompts))}),
         best_at=page_tables.best_at(at_skills, list(overall)),
-        panels=[_panel(metric_board, at_skills, run) for metric_board in overall.values()],
+        panels=[_panel(metric_board, at_skills, run, figures) for metric_board in overall.values()],
         prompts=prompts,
         cards=cards,
         health=state,
         usual=run.usual,
-        changes=None if before is None else _changes(before, run, reward),
+        changes=changes,
         agreement=None if run.agreement is None else show_agreement(run.agreement),
         contradicted=[_card(pick, details, run) for pick in picks.contradicted],
         decided=None if run.decisions is None else decisions_table(run.decisions),
@@ -298,19 +291,20 @@ def _warnings(run: GatheredRun, state: Health) -> list[str]:
     return warnings
 
 
-def _panel(board: Board, at_skills: Mapping[tuple[str, str], Board], run: GatheredRun) -> MetricPanel:
+def _panel(
+    board: Board,
+    at_skills: Mapping[tuple[str, str], Board],
+    run: GatheredRun,
+    figures: Mapping[str, MetricFigures],
+) -> MetricPanel:
+    spreads = figures[board.metric].spreads if board.metric in figures else {}
     config = run.manifest.get("config", {}).get("metrics", {}).get(board.metric, {})
     return MetricPanel(
         name=board.metric,
         lower_is_better=board.lower_is_better,
         story=str(config.get("about") or metric_story(str(config.get("kind", board.metric)))),
         interval=charts.interval_chart(board),
-        distribution=charts.distribution_chart(run.scores, board),
+        distribution=charts.distribution_chart(board, spreads, run.scores.spans.get(board.metric, (0.0, 1.0))),
         heat=page_tables.heat_map(at_skills, board.metric),
         pairs=page_tables.pairs(board),
     )
-
-
-def _changes(before: GatheredRun, run: GatheredRun, reward: Combination | None) -> Changes:
-    changes = compare(before.scores, run.scores, run.skills, (before.manifest, run.manifest), reward)
-    return changes._replace(run_id=before.run_id)

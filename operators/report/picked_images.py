@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
+from functools import reduce
 from itertools import zip_longest
 from typing import Literal, NamedTuple
 
@@ -9,9 +10,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from plumbline.operators.each import Each, one_by_one
 from plumbline.operators.judging.contradicted_images import ContradictedImage
 from plumbline.operators.metrics.metric import direction
-from plumbline.operators.run_scores import NONE, Hashes, RunScores, ScoreColumns, mix_ids
+from plumbline.operators.run_scores import NONE, Hashes, RunScores, ScoreColumns, among, mix_ids
+from plumbline.operators.spilled import Spilled
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids, uniform
 
 Floats = NDArray[np.float64]
@@ -34,11 +37,10 @@ class Side(NamedTuple):
 class Differing:
     """The ranks by every metric of each generator's first image of a prompt."""
 
-    def __init__(self, scores: RunScores) -> None:
-        generators = max(len(scores.generators), 1)
-        share = MOST_COMPARED / max(len(scores.prompts) * generators, 1)
+    def __init__(self, scores: RunScores, share: float) -> None:
+        """Of this share of the prompts."""
         self._prompts: Hashes = scores.prompts[uniform(scores.prompts) < share]
-        self._images = np.full((len(self._prompts), generators), NONE)
+        self._images = np.full((len(self._prompts), max(len(scores.generators), 1)), NONE)
         self._rows = np.zeros(self._images.shape, np.int64)
         self._ranks: list[Floats] = []
 
@@ -46,8 +48,8 @@ class Differing:
         """A metric's images, each once, with the share of images that score worse."""
         if not len(self._prompts):
             return
-        place = np.minimum(np.searchsorted(self._prompts, columns.prompt), len(self._prompts) - 1)
-        known = np.flatnonzero(self._prompts[place] == columns.prompt)
+        place = among(columns.prompt, self._prompts)
+        known = np.flatnonzero(place >= 0)
         cells = np.ravel_multi_index((place[known], columns.generator[known]), self._images.shape)
         first, at = np.unique(cells, return_index=True)
         new = self._images.flat[first] == NONE
@@ -143,18 +145,125 @@ class Picked(NamedTuple):
 NOTHING_PICKED = Picked()
 
 
-class _Seen(NamedTuple):
-    """The images that a metric scored, each once."""
+class Places(NamedTuple):
+    """How many images a metric gives for each reason, and whose ranks by all metrics are looked at together."""
 
-    columns: ScoreColumns
-    worth: Floats
-    """Their scores so turned that more is better."""
+    quotas: Mapping[Kind, int]
+    images: float
+    """A share of the images, drawn by their hashes."""
+    prompts: float
+    """Likewise; all of their images."""
+
+
+def places_for(scores: RunScores, metrics: Sequence[str], most: int) -> Places:
+    """Of a gallery of at most `most` images by these metrics."""
+    n_metrics = len([metric for metric in metrics if metric in scores.spans])
+    n_images = len(scores) // max(len(scores.metrics), 1)
+    return Places(
+        quotas=_quotas(max(n_metrics, 1), min(most, MOST_CARDS)),
+        images=MOST_COMPARED / max(n_images, 1),
+        prompts=MOST_COMPARED / max(len(scores.prompts) * len(scores.generators), 1),
+    )
+
+
+class SeenImages(NamedTuple):
+    """What is kept of the images that a metric scored: some that may be shown, and some that are compared."""
+
+    generators: int
+    """That have any."""
+    ends: Mapping[Kind, Sequence[tuple[int, int]]]
+    """The worst and the best: the image's hash, and its row."""
+    drawn: ScoreColumns
     ranks: Floats
-    """The share of images that score worse, ties half."""
+    """Of those that were drawn, the share of images that score worse, ties half."""
 
-    def first(self, order: Floats) -> ScoreColumns:
-        """As many as are ever looked at, those of the lowest `order` first."""
-        return self.columns.where(np.argsort(order, kind="stable")[: LOOKED_AT * MOST_CARDS])
+
+class ImageRanks:
+    """The worth of all images by a metric, on disk by generator: how many score worse than some is counted there."""
+
+    def __init__(self) -> None:
+        self._worths = Spilled()
+        self._n_images = 0
+
+    def add(self, worth: Floats) -> None:
+        """That of a generator's images."""
+        self._worths.append(np.sort(worth))
+        self._n_images += len(worth)
+
+    def of(self, worth: Floats) -> Floats:
+        """The share of all images that are worth less than each of some, ties half."""
+        twice = np.ones(len(worth), np.int64)
+        order = np.argsort(worth)
+        for number in range(len(self._worths)):
+            column = self._worths.read(number)
+            twice[order] += np.searchsorted(column, worth[order], "left") + np.searchsorted(
+                column, worth[order], "right"
+            )
+        n = max(self._n_images, 1)
+        return twice / 2 / n - 0.5 / n
+
+
+class ImagesInView:
+    """A metric's images as they come, those of one generator after those of another."""
+
+    def __init__(self, towards: int, places: Places) -> None:
+        """More is better where `towards` is 1."""
+        self._towards, self._places = towards, places
+        self._ranks = ImageRanks()
+        self._generators = 0
+        self._ends: dict[Kind, list[ScoreColumns]] = {"worst": [], "best": []}
+        self._drawn: list[ScoreColumns] = []
+
+    def add(self, columns: ScoreColumns) -> None:
+        """A generator's rows."""
+        columns = each_once(columns)
+        if not len(columns.row):
+            return
+        self._generators += 1
+        worth = self._towards * columns.score
+        self._ranks.add(worth)
+        orders: Mapping[Kind, Floats] = {"worst": worth, "best": -worth}
+        for kind, order in orders.items():
+            self._ends[kind].append(columns.where(_first(order, LOOKED_AT * max(self._places.quotas[kind], 1))))
+        is_drawn = uniform(columns.image) < self._places.images
+        self._drawn.append(columns.where(is_drawn | (uniform(columns.prompt) < self._places.prompts)))
+
+    def seen(self) -> SeenImages | None:
+        """What is kept of them; None where none has a score."""
+        if not self._generators:
+            return None
+        drawn = _in_order(self._drawn)
+        ends = {kind: self._end(_in_order(columns), kind) for kind, columns in self._ends.items()}
+        return SeenImages(self._generators, ends, drawn, self._ranks.of(self._towards * drawn.score))
+
+    def _end(self, columns: ScoreColumns, kind: Kind) -> list[tuple[int, int]]:
+        worth = self._towards * columns.score
+        ordered = columns.where(np.argsort(worth if kind == "worst" else -worth, kind="stable"))
+        return _spread(ordered, self._generators, self._places.quotas[kind]).places()
+
+
+def each_once(columns: ScoreColumns) -> ScoreColumns:
+    """The first row of every image that has a score."""
+    named = (columns.image != NONE) & ~np.isnan(columns.score)
+    columns = columns if named.all() else columns.where(named)
+    ordered = np.sort(columns.image)
+    if (ordered[1:] == ordered[:-1]).any():
+        columns = columns.where(np.sort(np.unique(columns.image, return_index=True)[1]))
+    return columns
+
+
+def _first(order: Floats, count: int) -> NDArray[np.intp]:
+    """The places of so many of the lowest, of equal ones the first."""
+    if count >= len(order):
+        return np.arange(len(order))
+    low = np.flatnonzero(order <= np.partition(order, count - 1)[count - 1])
+    return np.sort(low[np.argsort(order[low], kind="stable")[:count]])
+
+
+def _in_order(columns: Sequence[ScoreColumns]) -> ScoreColumns:
+    """All of them, by their rows."""
+    together = reduce(ScoreColumns.followed_by, columns)
+    return together.where(np.argsort(together.row))
 
 
 class _Choice(NamedTuple):
@@ -167,40 +276,37 @@ class _Choice(NamedTuple):
     reason: Reason
 
 
-def pick_images(scores: RunScores, metrics: Sequence[str], most: int, falling: Container[str] = ()) -> Picked:
+def pick_images(
+    scores: RunScores,
+    seen: Mapping[str, SeenImages | None],
+    places: Places,
+    most: int,
+    falling: Container[str] = (),
+    each: Each = one_by_one,
+) -> Picked:
     """At most `most` images, and MOST_CARDS: by each metric the best, the worst, and those that the metrics disagree on
     most; and as many of the prompts on which generators differ most.
 
-    By the metrics `falling` a lower score is better. No prompt is taken twice for one reason, and generators share the
-    places. Of more than MOST_COMPARED images, disagreement is looked for among about so many, drawn by their hashes.
+    `seen` are by metric the images that it scored, kept for these `places`; by the metrics `falling` a lower score is
+    better. No prompt is taken twice for one reason, and generators share the places. Of more than MOST_COMPARED images,
+    disagreement is looked for among about so many, drawn by their hashes.
     """
-    ends: dict[tuple[Kind, str], ScoreColumns] = {}
-    sizes: dict[str, int] = {}
-    compared, differing = _Compared(len(scores) // max(len(scores.metrics), 1)), Differing(scores)
-    for metric in metrics:
-        seen = _seen(scores, metric, falling)
-        if not len(seen.ranks):
-            continue
-        ends["worst", metric], ends["best", metric] = seen.first(seen.worth), seen.first(-seen.worth)
-        sizes[metric] = len(np.unique(seen.columns.generator))
-        compared.add(metric, seen)
-        differing.add(seen.columns, seen.ranks)
-        del seen  # or it would stand beside the next metric's
-    most = min(most, MOST_CARDS)
-    if not sizes or most < 1:
+    most, seen = min(most, MOST_CARDS), {metric: images for metric, images in seen.items() if images is not None}
+    if not seen or most < 1:
         return NOTHING_PICKED
-    quotas = _quotas(len(sizes), most)
+    compared, differing = _Compared(places.images), Differing(scores, places.prompts)
+    for metric, of_metric in seen.items():
+        compared.add(metric, of_metric.drawn, of_metric.ranks)
+        differing.add(of_metric.drawn, of_metric.ranks)
     chosen: dict[tuple[Kind, str], list[_Choice]] = {
-        (kind, metric): [
-            _Choice(image, row, Reason(kind, metric))
-            for image, row in _spread(columns, sizes[metric], quotas[kind]).places()
-        ]
-        for (kind, metric), columns in ends.items()
+        (kind, metric): [_Choice(image, row, Reason(kind, metric)) for image, row in of_metric.ends[kind]]
+        for metric, of_metric in seen.items()
+        for kind in of_metric.ends
     }
-    chosen |= {("disagreed", metric): compared.disputed(metric, quotas["disagreed"]) for metric in sizes}
+    chosen |= {("disagreed", metric): compared.disputed(metric, places.quotas["disagreed"]) for metric in seen}
     reasons: dict[int, list[Reason]] = {}
     rows: dict[int, int] = {}
-    for choices in zip_longest(*(chosen[kind, metric] for kind in quotas for metric in sizes)):
+    for choices in zip_longest(*(chosen[kind, metric] for kind in places.quotas for metric in seen)):
         for choice in filter(None, choices):  # the first of every kind and metric before any's second
             reasons.setdefault(choice.image, []).append(choice.reason)
             rows.setdefault(choice.image, choice.row)
@@ -208,12 +314,16 @@ def pick_images(scores: RunScores, metrics: Sequence[str], most: int, falling: C
     sides = differing.chosen(most)
     rows = {side.image: side.row for prompt in sides for side in prompt} | rows
     wanted = dict.fromkeys([*gallery, *(side.image for prompt in sides for side in prompt)])
-    picks = _picks({image: reasons.get(image, ()) for image in wanted}, rows, scores, list(sizes), falling)
+    picks = _picks({image: reasons.get(image, ()) for image in wanted}, rows, scores, list(seen), falling, each)
     return Picked([picks[image] for image in gallery], [[picks[side.image] for side in prompt] for prompt in sides])
 
 
 def pick_contradicted(
-    images: Sequence[ContradictedImage], scores: RunScores, metrics: Sequence[str], falling: Container[str] = ()
+    images: Sequence[ContradictedImage],
+    scores: RunScores,
+    metrics: Sequence[str],
+    falling: Container[str] = (),
+    each: Each = one_by_one,
 ) -> list[Pick]:
     """These images, but for those that the run does not have any more, with what all metrics say of them."""
     if not images:
@@ -222,25 +332,7 @@ def pick_contradicted(
     reasons: dict[int, list[Reason]] = {}
     for image, mixed in zip(images, mix_ids(*ids).tolist(), strict=True):
         reasons.setdefault(mixed, []).append(Reason("contradicted", image.metric, image.why))
-    row_of: dict[int, int] = {}
-    for metric in metrics:
-        columns = scores.of(metric)
-        row_of |= dict(columns.where(np.isin(columns.image, np.array([*reasons], np.uint64))).places())
-    known = {image: of_image for image, of_image in reasons.items() if image in row_of}
-    return list(_picks(known, row_of, scores, metrics, falling).values())
-
-
-def _seen(scores: RunScores, metric: str, falling: Container[str]) -> _Seen:
-    columns = scores.of(metric)
-    named = (columns.image != NONE) & ~np.isnan(columns.score)
-    columns = columns if named.all() else columns.where(named)
-    ordered = np.sort(columns.image)
-    if (ordered[1:] == ordered[:-1]).any():
-        columns = columns.where(np.sort(np.unique(columns.image, return_index=True)[1]))
-    del ordered
-    worth = direction(metric, falling) * columns.score
-    ranks = pd.Series(worth).rank(pct=True).to_numpy() - 0.5 / max(len(worth), 1)
-    return _Seen(columns, worth, ranks)
+    return list(_picks(reasons, {}, scores, metrics, falling, each).values())
 
 
 def _quotas(n_metrics: int, most: int) -> dict[Kind, int]:
@@ -255,18 +347,18 @@ def _quotas(n_metrics: int, most: int) -> dict[Kind, int]:
 
 
 class _Compared:
-    """The ranks by every metric of so many images, or of MOST_COMPARED of them, which are drawn by their hashes."""
+    """The ranks by every metric of a share of the images, which are drawn by their hashes."""
 
-    def __init__(self, n_images: int) -> None:
-        self._share = MOST_COMPARED / max(n_images, 1)
+    def __init__(self, share: float) -> None:
+        self._share = share
         self._images: ScoreColumns | None = None
         """Each once, in the order in which they were seen."""
         self._ranks: dict[str, pd.Series] = {}
 
-    def add(self, metric: str, seen: _Seen) -> None:
-        drawn = uniform(seen.columns.image) < self._share
-        columns = seen.columns.where(drawn)
-        self._ranks[metric] = pd.Series(seen.ranks[drawn], columns.image)
+    def add(self, metric: str, columns: ScoreColumns, ranks: Floats) -> None:
+        drawn = uniform(columns.image) < self._share
+        columns = columns.where(drawn)
+        self._ranks[metric] = pd.Series(ranks[drawn], columns.image)
         if self._images is None:
             self._images = columns
         else:
@@ -307,37 +399,70 @@ def _spread(ordered: ScoreColumns, generators: int, count: int) -> ScoreColumns:
     return looked_at.where(np.array([*places.values()], np.intp))
 
 
+class _Asked(NamedTuple):
+    """Of which images is to be found what metrics say of them."""
+
+    scores: RunScores
+    images: Hashes
+    """Ascending."""
+    ranking: Sequence[str]
+    """The metrics that rank images."""
+    falling: Container[str]
+
+
+class _Found(NamedTuple):
+    """What a metric says of some images."""
+
+    rows: Sequence[tuple[int, int]]
+    """Images and all of their rows."""
+    scores: Mapping[int, tuple[float, float]]
+    """Their scores, and the shares of images that score worse."""
+
+
+def _find(asked: _Asked, metric: str) -> _Found:
+    ranks, rows, known = ImageRanks(), list[tuple[int, int]](), list[ScoreColumns]()
+    for _, columns in asked.scores.by_generator(metric):
+        rows += columns.where(among(columns.image, asked.images) >= 0).places()
+        if metric in asked.ranking:
+            columns = each_once(columns)
+            ranks.add(direction(metric, asked.falling) * columns.score)
+            known.append(columns.where(among(columns.image, asked.images) >= 0))
+    if not known:
+        return _Found(rows, {})
+    images = reduce(ScoreColumns.followed_by, known)
+    given = zip(images.score.tolist(), ranks.of(direction(metric, asked.falling) * images.score).tolist(), strict=True)
+    return _Found(rows, dict(zip(images.image.tolist(), given, strict=True)))
+
+
 def _picks(
     reasons: Mapping[int, Sequence[Reason]],
     row_of: Mapping[int, int],
     scores: RunScores,
-    scored: Sequence[str],
+    ranking: Sequence[str],
     falling: Container[str],
+    each: Each,
 ) -> dict[int, Pick]:
-    """By its hash each chosen image with what all metrics say of it; `scored` are those that rank images."""
-    hashes = np.array(list(reasons), np.uint64)
+    """By its hash each chosen image that the run has, with what all metrics say of it; `ranking` are those that rank
+    images, and `row_of` has rows that are known.
+    """
     rows: dict[int, list[int]] = {image: [] for image in reasons}
     values: dict[int, dict[str, tuple[float, float]]] = {image: {} for image in reasons}
-    for metric in scores.metrics:
-        columns = scores.of(metric)
-        its = columns.where(np.isin(columns.image, hashes))
-        for image, row in zip(its.image.tolist(), its.row.tolist(), strict=True):
+    asked = _Asked(scores, np.sort(np.array(list(reasons), np.uint64)), ranking, falling)
+    for metric, found in zip(scores.metrics, each(_find, scores.metrics, shared=asked), strict=True):
+        for image, row in found.rows:
             rows[image].append(row)
-    for metric in scored:
-        seen = _seen(scores, metric, falling)
-        places = np.flatnonzero(np.isin(seen.columns.image, hashes))
-        for place in places.tolist():
-            given = float(seen.columns.score[place]), float(seen.ranks[place])
-            values[int(seen.columns.image[place])][metric] = given
-    ids = scores.ids([row_of[image] for image in reasons])
+        for image, given in found.scores.items():
+            values[image][metric] = given
+    known = [image for image in reasons if rows[image]]
+    ids = scores.ids([row_of.get(image, min(rows[image])) for image in known])
     return {
         image: Pick(
             key=ImageKey(whose.generator, str(whose.image_id)),
             prompt_id=str(whose.prompt_id),
-            scores={metric: score for metric, (score, _) in values[image].items()},
-            ranks={metric: rank for metric, (_, rank) in values[image].items()},
+            scores={metric: values[image][metric][0] for metric in ranking if metric in values[image]},
+            ranks={metric: values[image][metric][1] for metric in ranking if metric in values[image]},
             reasons=tuple(reasons[image]),
             rows=tuple(sorted(rows[image])),
         )
-        for image, whose in zip(reasons, ids, strict=True)
+        for image, whose in zip(known, ids, strict=True)
     }

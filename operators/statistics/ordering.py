@@ -46,7 +46,11 @@ def signed_rank(a: Floats, b: Floats, *, zeros: ZeroHandling = "wilcox") -> Sign
     Pairs that do not differ are dropped (`wilcox`), or ranked and then dropped (`pratt`): the Gecko paper does not
     say which.
     """
-    differences = a - b
+    return signed_rank_of(a - b, zeros=zeros)
+
+
+def signed_rank_of(differences: Floats, *, zeros: ZeroHandling = "wilcox") -> SignedRank:
+    """The same of the differences a - b."""
     differences = differences[np.isfinite(differences)]
     n = len(differences)
     if not n:

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from plumbline.operators.each import Each, one_by_one
 from plumbline.operators.run_scores import RunScores
 from plumbline.pipelines.cells.store import Store
 
@@ -15,6 +16,6 @@ def score_parts(store: Store, run_id: str) -> list[str]:
     return store.files(path) or [path]
 
 
-def read_run_scores(store: Store, run_id: str) -> RunScores:
-    """Its scores as they are compared, no more of them in memory than of one metric."""
-    return RunScores([partial(store.read_file, path, encoded=SHARED) for path in score_parts(store, run_id)])
+def read_run_scores(store: Store, run_id: str, each: Each = one_by_one) -> RunScores:
+    """Its scores as they are compared, no more of them in memory than of one metric and generator."""
+    return RunScores([partial(store.read_file, path, encoded=SHARED) for path in score_parts(store, run_id)], each)

@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 from plumbline.operators.errors import PlumblineError
 from plumbline.operators.report.changes import Change
 from plumbline.operators.sentences import plural
+from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET, REGRESSION
 from plumbline.pipelines.cells.runs import Run, earlier_runs, find_run, read_manifest
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.nightly.nightly_config import NightConfig
 from plumbline.pipelines.nightly.outcome import Moved, NightOutcome, outcome_path, read_outcome, send
 from plumbline.pipelines.report.comparable_runs import CHECKPOINTS, obstacle_between
-from plumbline.pipelines.report.report import WrittenReport, write_report
+from plumbline.pipelines.report.report import NO_RAY, WrittenReport, write_report
 from plumbline.pipelines.report.trends import write_trends
 from plumbline.pipelines.running.errors import one_line
 from plumbline.pipelines.sources.sources import Sources
@@ -41,7 +42,13 @@ class Told(NamedTuple):
 
 
 def conclude(
-    store: Store, run_id: str, config: NightConfig, *, sources: Sources | None, hold: Callable[[], None]
+    store: Store,
+    run_id: str,
+    config: NightConfig,
+    *,
+    sources: Sources | None,
+    hold: Callable[[], None],
+    cluster: ClusterConfig = NO_RAY,
 ) -> Told:
     """Compares a run with an earlier one, writes its report and the page of trends, sends and writes what came of it.
 
@@ -52,12 +59,12 @@ def conclude(
     baseline = find_baseline(store, run_id, manifest, config.compare)
     hold()
     try:
-        written = write_report(store, run_id, compare=baseline.run_id, sources=sources, hold=hold)
+        written = write_report(store, run_id, compare=baseline.run_id, sources=sources, cluster=cluster, hold=hold)
     except PlumblineError as error:
         if baseline.run_id is None:
             raise
         baseline = Baseline(None, f"{baseline.run_id} cannot be read ({error})")
-        written = write_report(store, run_id, sources=sources, hold=hold)
+        written = write_report(store, run_id, sources=sources, cluster=cluster, hold=hold)
     hold()
     trends = _write_trends(store, manifest["benchmark"], config.checkpoints or CHECKPOINTS)
     outcome = _outcome(run_id, manifest, baseline, written, config)

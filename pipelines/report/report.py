@@ -7,13 +7,17 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from plumbline.operators.each import Each
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics.table import falling_metrics
+from plumbline.operators.report.changes import Changes, compare
+from plumbline.operators.report.metric_figures import Question, measure_metrics
 from plumbline.operators.report.page import GatheredRun, Page, build_page
-from plumbline.operators.report.picked_images import pick_contradicted, pick_images
+from plumbline.operators.report.picked_images import pick_contradicted, pick_images, places_for
 from plumbline.operators.report.rendering import render, to_csv, to_markdown
 from plumbline.operators.rewards.combination import AnyReward, Combination
 from plumbline.operators.summary import Skills
+from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.run_errors import read_failures
 from plumbline.pipelines.cells.run_scores import read_run_scores
@@ -38,9 +42,11 @@ from plumbline.pipelines.report.finished_run import (
 )
 from plumbline.pipelines.report.image_details import read_details
 from plumbline.pipelines.report.usual import read_usual_scores
+from plumbline.pipelines.running.tasks import open_tasks
 from plumbline.pipelines.sources.sources import Sources, skills_of
 
 MOST_IMAGES = 96
+NO_RAY = ClusterConfig(executor="here")
 MOST_CONTRADICTED = 24
 """Images on which metrics contradict people."""
 
@@ -67,6 +73,8 @@ class ReportConfig:
     """Whether summary.csv and summary.md also rate generators by the prompts that they win of each other."""
     protocol: ProtocolConfig | None = None
     """People's judgements by which the run is judged first, in place of what was judged before; null shows that."""
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    """Where a run of more rows of scores than `cluster.driver_rows` is compared: a metric in each task."""
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
@@ -108,21 +116,27 @@ def write_report(
     images: int = MOST_IMAGES,
     bradley_terry: bool = False,
     sources: Sources | None = None,
+    cluster: ClusterConfig = NO_RAY,
     hold: Callable[[], None] = lambda: None,
 ) -> WrittenReport:
     """Writes report.html, summary.csv and summary.md into the run's folder; raises ConfigError where there is no run.
 
     A run that was written after the newest becomes the newest by it, unless `hold` raises LeaseLost.
 
-    `sources` are the run's, where they have just been read; else they are opened anew. Prompts and images that can no
+    `sources` are the run's, where they have just been read; else they are opened anew. On the `cluster` the metrics of
+    a large run are compared side by side. Prompts and images that can no
     longer be read are shown as missing, with the reason.
     """
     run_id = find_run(store, run)
-    opened = open_run(store, run_id, sources)
-    before = _earlier(store, opened.gathered, compare)
-    _require_metrics(opened.gathered, reward)
-    _require_generator(opened.gathered, baseline)
-    page = _make_page(store, opened, before, images, reward=reward, rated=bradley_terry, baseline=baseline or "")
+    rows = read_manifest(store, run_id).get("counts", {}).get("rows", 0)
+    with open_tasks(cluster, store, rows=rows) as tasks:
+        opened = open_run(store, run_id, sources, tasks.map)
+        before = _earlier(store, opened.gathered, compare, tasks.map)
+        _require_metrics(opened.gathered, reward)
+        _require_generator(opened.gathered, baseline)
+        page = _make_page(
+            store, opened, before, images, reward=reward, rated=bradley_terry, baseline=baseline or "", each=tasks.map
+        )
     html = render(page)
     for name, text in (
         ("report.html", html),
@@ -161,19 +175,29 @@ def _make_page(
     reward: Combination | None,
     rated: bool,
     baseline: str,
+    each: Each,
 ) -> Page:
     run, originals = opened
-    picks = pick_images(run.scores, run.ranking(), images, falling_metrics(run.manifest))
+    falling, ranking = falling_metrics(run.manifest), run.ranking()
+    places = places_for(run.scores, ranking, images)
+    question = Question(run.scores, run.skills, places, run.unranked(), falling, baseline, rated)
+    figures = measure_metrics(question, each)
+    seen = {metric: figures[metric].seen for metric in ranking if metric in figures}
+    picks = pick_images(run.scores, seen, places, images, falling, each)
     if run.agreement is not None:
-        seen = run.agreement.contradicted[: min(images, MOST_CONTRADICTED)]
-        picks = picks._replace(
-            contradicted=pick_contradicted(seen, run.scores, run.ranking(), falling_metrics(run.manifest))
-        )
+        contradicted = run.agreement.contradicted[: min(images, MOST_CONTRADICTED)]
+        picks = picks._replace(contradicted=pick_contradicted(contradicted, run.scores, ranking, falling, each))
     every = picks.every()
     details = read_details(every, run, store, originals)
     if originals is not None:
         run = replace(run, prompts=_texts(originals.prompts, [pick.prompt_id for pick in every]))
-    return build_page(run, picks=picks, details=details, before=before, reward=reward, rated=rated, baseline=baseline)
+    changes = None if before is None else _changes(before, run, reward, each)
+    return build_page(run, figures, picks=picks, details=details, changes=changes, baseline=baseline)
+
+
+def _changes(before: GatheredRun, run: GatheredRun, reward: Combination | None, each: Each) -> Changes:
+    changes = compare(before.scores, run.scores, run.skills, (before.manifest, run.manifest), reward, each)
+    return changes._replace(run_id=before.run_id)
 
 
 def _texts(prompts: pa.Table, prompt_ids: Sequence[str]) -> dict[str, str]:
@@ -182,12 +206,12 @@ def _texts(prompts: pa.Table, prompt_ids: Sequence[str]) -> dict[str, str]:
     return {row["prompt_id"]: row["text"] or "" for row in prompts.filter(wanted).to_pylist()}
 
 
-def _earlier(store: Store, run: GatheredRun, compare: str | None) -> GatheredRun | None:
+def _earlier(store: Store, run: GatheredRun, compare: str | None, each: Each) -> GatheredRun | None:
     """The run to compare to, without its sources."""
     if compare is None:
         return None
     run_id = _previous(store, run) if compare == "previous" else find_run(store, compare, key="compare")
-    return _gathered(store, run_id, read_manifest(store, run_id), Skills(()))
+    return _gathered(store, run_id, read_manifest(store, run_id), Skills(()), each)
 
 
 def _previous(store: Store, run: GatheredRun) -> str:
@@ -201,12 +225,12 @@ def _previous(store: Store, run: GatheredRun) -> str:
     raise ConfigError(f"compare=previous: {run.run_id} has no earlier run to be compared with; {reason}")
 
 
-def open_run(store: Store, run_id: str, sources: Sources | None = None) -> OpenedRun:
+def open_run(store: Store, run_id: str, sources: Sources | None, each: Each) -> OpenedRun:
     """A run's manifest and tables, and its sources, or what can still be read of them."""
     manifest = read_manifest(store, run_id)
     originals, unreadable = find_originals(manifest, store.place.storage, sources)
     skills = Skills(()) if originals is None else skills_of(originals.prompts)
-    gathered = _gathered(store, run_id, manifest, skills, unreadable)
+    gathered = _gathered(store, run_id, manifest, skills, each, unreadable)
     return OpenedRun(replace(gathered, usual=read_usual_scores(store, run_id, manifest)), originals)
 
 
@@ -215,6 +239,7 @@ def _gathered(
     run_id: str,
     manifest: Mapping[str, Any],
     skills: Skills,
+    each: Each,
     unreadable: str = "",
 ) -> GatheredRun:
     """A run without the texts of its prompts."""
@@ -222,7 +247,7 @@ def _gathered(
     return GatheredRun(
         run_id=run_id,
         manifest=manifest,
-        scores=read_run_scores(store, run_id),
+        scores=read_run_scores(store, run_id, each),
         summary=store.read_table(f"{folder}/summary.parquet"),
         failures=read_failures(store, folder),
         prompts={},

@@ -4,7 +4,9 @@ from collections.abc import Container, Mapping, Sequence
 
 import pyarrow as pa
 
-from plumbline.operators.comparison import Duel, duels
+from plumbline.operators.comparison import Duel, duels, prompt_means
+from plumbline.operators.report.metric_figures import Question, measure_metrics
+from plumbline.operators.report.picked_images import Picked, pick_images, places_for
 from plumbline.operators.run_scores import RunScores
 from plumbline.operators.summary import Skills, Tally
 
@@ -23,8 +25,19 @@ def paired(
     baseline: str = "",
 ) -> list[Duel]:
     """Every pair of generators of scores (schema SCORES) by all their metrics."""
-    of_run = of_table(scores)
-    return duels(of_run, of_run.metrics, Skills((skills or {}).items()), falling, baseline)
+    of_run, of_prompts = of_table(scores), Skills((skills or {}).items())
+    return [
+        duel
+        for metric in of_run.metrics
+        for duel in duels(metric, prompt_means(of_run, metric), of_prompts, falling, baseline)
+    ]
+
+
+def picked_of(scores: RunScores, metrics: Sequence[str], most: int, falling: Container[str] = ()) -> Picked:
+    """The images that a report shows of these metrics."""
+    question = Question(scores, Skills(()), places_for(scores, metrics, most), falling=falling)
+    seen = {metric: figures.seen for metric, figures in measure_metrics(question).items()}
+    return pick_images(scores, {metric: seen.get(metric) for metric in metrics}, question.places, most, falling)
 
 
 def of_table(table: pa.Table) -> RunScores:

@@ -5,14 +5,14 @@ from collections.abc import Container
 from random import Random
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 from plumbline.operators import rows, schemas
-from plumbline.operators.comparison import Standing, boards, compare_columns, standings
+from plumbline.operators.comparison import PromptMeans, Standing, boards, duels, prompt_means, standings
 from plumbline.operators.comparison import bradley_terry as rate
+from plumbline.operators.summary import Skills
 from tests.operators.tallied import of_table, paired, summarise
 
 
@@ -38,7 +38,7 @@ BOARD = scores_table({"good": noisy(0.8, 1), "twin": noisy(0.8, 2), "poor": nois
 
 def bradley_terry(scores: pa.Table, falling: Container[str] = ()) -> dict[str, dict[str, float]]:
     of_run = of_table(scores)
-    return rate(of_run, of_run.metrics, falling)
+    return {metric: rate(metric, prompt_means(of_run, metric), falling) for metric in of_run.metrics}
 
 
 def board(scores: pa.Table) -> list[Standing]:
@@ -85,8 +85,10 @@ def test_of_equal_generators_one_in_20_runs_tells_any_from_the_baseline_at_most(
     random = np.random.default_rng(0)
     told = 0
     for _ in range(200):
-        means = pd.DataFrame(random.normal(size=(20, 6)), np.arange(20, dtype=np.uint64), list("abcdef"))
-        told += any(duel.better for duel in compare_columns("m", "overall", means, baseline="a"))
+        means = PromptMeans(np.arange(20, dtype=np.uint64))
+        for generator in "abcdef":
+            means.add(generator, random.normal(size=20))
+        told += any(duel.better for duel in duels("m", means, Skills(()), baseline="a"))
     assert told <= 200 * 0.05 + 2 * math.sqrt(200 * 0.05 * 0.95)
 
 

@@ -10,13 +10,14 @@ import pyarrow as pa
 import pytest
 
 from plumbline.operators import rows, run_scores, schemas
-from plumbline.operators.comparison import bradley_terry, duels, prompt_means
+from plumbline.operators.comparison import prompt_means
 from plumbline.operators.report.changes import compare
-from plumbline.operators.report.picked_images import pick_images
+from plumbline.operators.report.metric_figures import MetricFigures, Question, measure_metrics
+from plumbline.operators.report.picked_images import places_for
 from plumbline.operators.run_scores import NONE, RunScores
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.operators.summary import Skills
-from tests.operators.tallied import of_table
+from tests.operators.tallied import of_table, picked_of
 
 GENERATORS = ("atlas", "borealis")
 SKILLS = Skills((f"p{number}", ["counting", "colour"][: number % 3]) for number in range(60))
@@ -46,6 +47,10 @@ def cut(sizes: Sequence[int]) -> RunScores:
     return RunScores([partial(_select, table) for table in parts])
 
 
+def figures_of(scores: RunScores) -> dict[str, MetricFigures]:
+    return measure_metrics(Question(scores, SKILLS, places_for(scores, METRICS, 12), rated=True))
+
+
 def _select(table: pa.Table, columns: Sequence[str]) -> pa.Table:
     return table.select(list(columns))
 
@@ -72,9 +77,11 @@ def test_what_is_made_of_them_is_the_same_however_they_are_cut(
 ) -> None:
     monkeypatch.setattr(run_scores, "PARTS_KEPT", kept)
     whole, parts = of_table(WHOLE), cut(sizes)
-    assert pick_images(parts, METRICS, 12) == pick_images(whole, METRICS, 12)
-    assert duels(parts, METRICS, SKILLS) == duels(whole, METRICS, SKILLS)
-    assert bradley_terry(parts, METRICS) == bradley_terry(whole, METRICS)
+    assert picked_of(parts, METRICS, 12) == picked_of(whole, METRICS, 12)
+    for metric in METRICS:
+        of_parts, of_whole = (figures_of(scores)[metric] for scores in (parts, whole))
+        assert of_parts.duels == of_whole.duels and of_parts.ratings == of_whole.ratings
+        assert str(of_parts.spreads) == str(of_whole.spreads)
     assert compare(parts, parts, SKILLS, ({}, {})) == compare(whole, whole, SKILLS, ({}, {}))
 
 

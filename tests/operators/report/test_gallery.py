@@ -11,10 +11,10 @@ from plumbline.operators.image_decoding import ImageLimits
 from plumbline.operators.metrics.rendered_text import word_elements
 from plumbline.operators.metrics.writing import WrittenQuestion
 from plumbline.operators.report.gallery import NO_DETAIL, THUMBNAIL_BYTES, THUMBNAIL_SIDE, make_card, make_thumbnails
-from plumbline.operators.report.picked_images import Pick, pick_images
+from plumbline.operators.report.picked_images import Pick
 from plumbline.operators.run_scores import RunScores
+from tests.operators import tallied
 from tests.operators.report.made import noise_png, noisy, png
-from tests.operators.tallied import of_table
 
 
 def scores(metrics: tuple[str, ...] = ("gecko", "clipscore"), prompts: int = 40) -> list[dict[str, object]]:
@@ -26,12 +26,12 @@ def scores(metrics: tuple[str, ...] = ("gecko", "clipscore"), prompts: int = 40)
 
 
 def made(records: list[dict[str, object]]) -> RunScores:
-    return of_table(rows.table(records, schemas.SCORES))
+    return tallied.of_table(rows.table(records, schemas.SCORES))
 
 
 def picked(found: list[dict[str, object]], metrics: list[str], most: int, falling: Container[str] = ()) -> list[Pick]:
     """The images of the gallery."""
-    return list(pick_images(made(found), metrics, most, falling).gallery)
+    return list(tallied.picked_of(made(found), metrics, most, falling).gallery)
 
 
 def test_the_extremes_are_there_and_generators_share_the_places() -> None:

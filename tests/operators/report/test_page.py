@@ -15,14 +15,15 @@ import pytest
 
 from plumbline.operators import rows, schemas
 from plumbline.operators.failures import count_failures
-from plumbline.operators.metrics.table import metric_story
+from plumbline.operators.metrics.table import falling_metrics, metric_story
 from plumbline.operators.report.gallery import THUMBNAIL_BYTES, ImageDetail, Picture
+from plumbline.operators.report.metric_figures import MetricFigures, Question, measure_metrics
 from plumbline.operators.report.page import GatheredRun, Page, build_page
-from plumbline.operators.report.picked_images import ImageKey, pick_images
+from plumbline.operators.report.picked_images import ImageKey, places_for
 from plumbline.operators.report.rendering import MOST_IN_CSV, isolated, render, to_csv, to_latex, to_markdown
 from plumbline.operators.summary import Skills
 from tests.operators.report.made import HOSTILE, noisy
-from tests.operators.tallied import of_table, summarise
+from tests.operators.tallied import of_table, picked_of, summarise
 
 NAMES = ("<img src=x>", "=cmd()", "a|b`c`")
 
@@ -43,8 +44,14 @@ def gathered(scores: pa.Table, prompts: dict[str, str], **manifest: Any) -> Gath
 
 
 def page_of(run: GatheredRun, details: dict[ImageKey, ImageDetail] | None = None, images: int = 96) -> Page:
-    picks = pick_images(run.scores, run.manifest["metrics"], images)
-    return build_page(run, picks=picks, details=details or {})
+    picks = picked_of(run.scores, run.manifest["metrics"], images)
+    return build_page(run, figures_of(run), picks=picks, details=details or {})
+
+
+def figures_of(run: GatheredRun, *, rated: bool = False) -> dict[str, MetricFigures]:
+    places = places_for(run.scores, run.scores.metrics, 0)
+    question = Question(run.scores, run.skills, places, run.unranked(), falling_metrics(run.manifest), rated=rated)
+    return measure_metrics(question)
 
 
 def hostile_run() -> GatheredRun:
@@ -192,12 +199,12 @@ def test_a_hundred_thousand_images_give_a_page_below_15_megabytes_at_worst_and_e
     run = GatheredRun(run_id="r", manifest={"metrics": ["m", "k"]}, scores=of_table(scores), prompts=prompts,
                       summary=schemas.SUMMARY.empty_table(),
                       failures=schemas.FAILURES.empty_table(), skills=skills)  # fmt: skip
-    picks = pick_images(run.scores, ["m", "k"], 100)
+    picks = picked_of(run.scores, ["m", "k"], 100)
     assert 80 <= len(picks.gallery) <= 100 and len(picks.side_by_side) == 12
     edits = {pick.key: fullest_detail(place) for place, pick in enumerate(picks.every())}
     images = {key: detail._replace(sources=()) for key, detail in edits.items()}
-    assert len(render(build_page(run, picks=picks, details=images)).encode()) < 15_000_000
-    assert len(render(build_page(run, picks=picks, details=edits)).encode()) < 19_000_000
+    assert len(render(build_page(run, figures_of(run), picks=picks, details=images)).encode()) < 15_000_000
+    assert len(render(build_page(run, figures_of(run), picks=picks, details=edits)).encode()) < 19_000_000
 
 
 def test_tables_and_charts_are_bounded_for_many_generators() -> None:
@@ -264,7 +271,7 @@ def test_a_run_with_a_metric_whose_lower_scores_are_better_reads_as_one_in_which
         skills = {str(prompt): [("counting", "colour")[prompt % 2]] for prompt in range(40)}
         run = gathered(scores, {}, metrics=["gecko", "nll"], **manifest)
         run = replace(run, skills=Skills(skills.items()), summary=summarise(scores, skills))
-        return build_page(run, rated=True)
+        return build_page(run, figures_of(run, rated=True))
 
     up, down = page(1), page(-1, lower_is_better=["nll"])
     assert down.ranks == up.ranks == {"atlas": 1.0, "borealis": 2.0, "cobalt": 3.0}
@@ -303,7 +310,7 @@ def test_at_what_a_generator_is_weak_follows_the_direction_of_the_metric() -> No
         run = gathered(scores, {}, metrics=["m"], **manifest)
         skills = {str(prompt): [("text", "colour", "counting")[prompt % 3]] for prompt in range(60)}
         run = replace(run, skills=Skills(skills.items()), summary=summarise(scores, skills))
-        return [str(sentence) for sentence in build_page(run).decision.at_what]
+        return [str(sentence) for sentence in build_page(run, figures_of(run)).decision.at_what]
 
     assert any("cobalt" in said and "most of all at text" in said for said in sentences(1))
     assert sentences(-1, lower_is_better=["m"]) == sentences(1)
@@ -315,7 +322,7 @@ def test_the_direction_is_known_where_the_prompts_are_not() -> None:
         for name, score in (("high", 0.9), ("low", 0.1)) for prompt in range(4)
     ]  # fmt: skip
     run = gathered(rows.table(records, schemas.SCORES), {str(prompt): "" for prompt in range(4)}, lower_is_better=["m"])
-    page = build_page(replace(run, skills=Skills(())))
+    page = build_page(bare := replace(run, skills=Skills(())), figures_of(bare))
     heat = page.panels[0].heat
     assert heat is not None and list(heat.skills.rows[0].standings) == ["low", "high"]
     assert heat.skills.rows[0].strength(0.1) == 100 and heat.skills.rows[0].strength(0.9) == 0

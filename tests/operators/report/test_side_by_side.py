@@ -6,11 +6,11 @@ import pytest
 
 from plumbline.operators import rows, schemas
 from plumbline.operators.report.gallery import NO_DETAIL
-from plumbline.operators.report.picked_images import MOST_PROMPTS, MOST_SIDES, Pick, pick_images
+from plumbline.operators.report.picked_images import MOST_PROMPTS, MOST_SIDES, Pick
 from plumbline.operators.report.side_by_side import MOST_QUESTIONS, SideBySide, put_side_by_side
 from plumbline.operators.run_scores import RunScores
 from tests.operators.report.made import elements
-from tests.operators.tallied import of_table
+from tests.operators.tallied import of_table, picked_of
 
 METRICS = ("gecko", "clipscore")
 
@@ -35,11 +35,11 @@ def apart_at(*prompts: int) -> Callable[[str, int], float]:
 
 
 def prompts_of(scores: RunScores, most: int = 96) -> list[str]:
-    return [picks[0].prompt_id for picks in pick_images(scores, METRICS, most).side_by_side]
+    return [picks[0].prompt_id for picks in picked_of(scores, METRICS, most).side_by_side]
 
 
 def test_the_prompts_on_which_generators_differ_most_come_first() -> None:
-    picked = pick_images(run_of(apart_at(7, 20)), METRICS, 96).side_by_side
+    picked = picked_of(run_of(apart_at(7, 20)), METRICS, 96).side_by_side
     assert {picks[0].prompt_id for picks in picked[:2]} == {"7", "20"}
     assert all([pick.key.generator for pick in picks] == ["a", "b", "c"] for picks in picked)
     assert all(len({pick.prompt_id for pick in picks}) == 1 for picks in picked) and len(picked) == MOST_PROMPTS
@@ -48,7 +48,7 @@ def test_the_prompts_on_which_generators_differ_most_come_first() -> None:
 
 @pytest.mark.parametrize(("most", "prompts"), [(0, 0), (1, 0), (2, 1), (5, 1), (9, 3)])
 def test_there_are_no_more_images_than_asked_for(most: int, prompts: int) -> None:
-    picked = pick_images(run_of(apart_at(7)), METRICS, most).side_by_side
+    picked = picked_of(run_of(apart_at(7)), METRICS, most).side_by_side
     assert len(picked) == prompts and sum(map(len, picked)) <= most
 
 
@@ -60,19 +60,19 @@ def test_a_prompt_that_every_generator_has_comes_before_one_that_lacks_some() ->
     def score(name: str, prompt: int) -> float | None:
         return None if (name, prompt) == ("c", 7) else apart_at(7)(name, prompt)
 
-    chosen = pick_images(run_of(score, prompts=8), METRICS, 96).side_by_side
+    chosen = picked_of(run_of(score, prompts=8), METRICS, 96).side_by_side
     assert chosen[-1][0].prompt_id == "7" and [pick.key.generator for pick in chosen[-1]] == ["a", "b"]
 
 
 def test_of_several_images_the_first_is_shown_by_every_metric() -> None:
-    picked = pick_images(run_of(apart_at(7), images=3), METRICS, 96).side_by_side
+    picked = picked_of(run_of(apart_at(7), images=3), METRICS, 96).side_by_side
     assert {pick.key.image_id.partition("-")[2] for picks in picked for pick in picks} == {"0"}
 
 
 def test_of_many_generators_those_of_the_best_images_are_shown() -> None:
     names = "".join(chr(97 + place) for place in range(20))
     scores = run_of(lambda name, prompt: 0.01 * ord(name) + 0.0001 * prompt, names)
-    shown = pick_images(scores, METRICS, 96).side_by_side
+    shown = picked_of(scores, METRICS, 96).side_by_side
     assert "".join(pick.key.generator for pick in shown[0]) == names[-MOST_SIDES:] and len(shown) == 96 // MOST_SIDES
 
 
@@ -85,7 +85,7 @@ def test_of_more_images_than_are_compared_prompts_are_drawn(monkeypatch: pytest.
 def beside(asked: list[list[dict[str, object]]], scores: list[float | None], *, falls: bool = False) -> SideBySide:
     picks: list[Pick] = [
         pick._replace(scores={"gecko": score} if score is not None else {})
-        for pick, score in zip(pick_images(run_of(apart_at(7)), METRICS, 96).side_by_side[0], scores, strict=True)
+        for pick, score in zip(picked_of(run_of(apart_at(7)), METRICS, 96).side_by_side[0], scores, strict=True)
     ]
     details = {
         pick.key: NO_DETAIL._replace(elements={"gecko": one}) for pick, one in zip(picks, asked, strict=True) if one

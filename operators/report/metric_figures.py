@@ -1,0 +1,67 @@
+"""What a report says of one metric, made of its rows, which are read once and those of one generator at a time."""
+
+from collections.abc import Container, Mapping, Sequence
+from typing import NamedTuple
+
+from plumbline.operators.comparison import Duel, PromptMeans, bradley_terry, duels, mean_of_each
+from plumbline.operators.each import Each, one_by_one
+from plumbline.operators.metrics.metric import direction
+from plumbline.operators.report.charts import Spread, spread_of
+from plumbline.operators.report.picked_images import ImagesInView, Places, SeenImages
+from plumbline.operators.run_scores import RunScores
+from plumbline.operators.summary import Skills
+
+
+class MetricFigures(NamedTuple):
+    """All that the page needs of a metric's rows; it does not grow with them."""
+
+    spreads: Mapping[str, Spread]
+    """By generator that has a score."""
+    duels: Sequence[Duel] = ()
+    """Of a metric that ranks images."""
+    ratings: Mapping[str, float] = {}
+    """Bradley-Terry ratings by generator, where they were asked for."""
+    seen: SeenImages | None = None
+    """The images that it scored."""
+
+
+class Question(NamedTuple):
+    """What is asked of a run's metrics."""
+
+    scores: RunScores
+    skills: Skills
+    places: Places
+    """Of the gallery."""
+    unranked: Container[str] = ()
+    """Metrics by which no image is better than another."""
+    falling: Container[str] = ()
+    """Those by which a lower score is better."""
+    baseline: str = ""
+    """The generator with which the others are compared alone."""
+    rated: bool = False
+
+
+def measure_metrics(question: Question, each: Each = one_by_one) -> dict[str, MetricFigures]:
+    """By metric that has rows."""
+    metrics = question.scores.metrics
+    return dict(zip(metrics, each(measure, metrics, shared=question), strict=True))
+
+
+def measure(question: Question, metric: str) -> MetricFigures:
+    """The figures of one metric."""
+    scores = question.scores
+    images = ImagesInView(direction(metric, question.falling), question.places)
+    means, spreads = PromptMeans(scores.prompts), {}
+    for generator, columns in scores.by_generator(metric):
+        spread = spread_of(columns.score, scores.spans.get(metric, (0.0, 1.0)))
+        if spread is not None:
+            spreads[generator] = spread
+        if metric not in question.unranked:
+            means.add(generator, mean_of_each(scores.prompts, columns))
+            images.add(columns)
+    return MetricFigures(
+        spreads=spreads,
+        duels=duels(metric, means, question.skills, question.falling, question.baseline),
+        ratings=bradley_terry(metric, means, question.falling) if question.rated else {},
+        seen=images.seen(),
+    )

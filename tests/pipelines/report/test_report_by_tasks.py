@@ -1,0 +1,20 @@
+"""A report that tasks of Ray make is the report of one process, to the byte."""
+
+from pathlib import Path
+
+from plumbline.operators.rewards.combination import Combination
+from plumbline.pipelines.base.cluster import ClusterConfig
+from plumbline.pipelines.report.report import write_report
+from tests.operators.report.made import make_run
+
+
+def test_metrics_that_are_compared_side_by_side_make_the_same_report(tmp_path: Path, ray_cluster: None) -> None:
+    """With what changed since an earlier run, by two metrics in one."""
+    before, run = make_run(tmp_path, run_id="20260101-030405-000006"), make_run(tmp_path, counts={"rows": 72})
+    reward = Combination(weights={"gecko": 1.0, "clipscore": 1.0}, unit="z_score")
+    made = []
+    for most in (72, 71):
+        cluster = ClusterConfig(driver_rows=most)
+        write_report(run.store, compare=before.run_id, reward=reward, bradley_terry=True, cluster=cluster)
+        made.append([(run.folder / name).read_bytes() for name in ("report.html", "summary.csv", "summary.md")])
+    assert made[0] == made[1]
