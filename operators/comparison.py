@@ -407,31 +407,40 @@ def _interval_sums(
     """
     names = means.generators
     first, second = np.array([[names.index(a), names.index(b)] for a, b in pairs], np.intp).T
-    sums = {skill: np.zeros((2, len(pairs), RESAMPLES)) for skill in having}
+    sums = np.zeros((len(having), 2, len(pairs), RESAMPLES))
     for begin in range(0, len(means.prompts), PROMPTS_AT_ONCE):
         part = slice(begin, begin + PROMPTS_AT_ONCE)
         values = np.stack([means.of(name, part) for name in names])
-        weights = poisson_weights(means.prompts[part])
-        for skill, every in having.items():
-            has_it = every[part]
-            sums[skill] += _pair_sums(values[:, has_it], weights[has_it].astype(np.float64), first, second)
-    return sums
+        weights = poisson_weights(means.prompts[part]).astype(np.float64)
+        _add_pairs(sums, values, np.stack([has_it[part] for has_it in having.values()]), weights, first, second)
+    return dict(zip(having, sums, strict=True))
 
 
-def _pair_sums(values: Floats, weights: Floats, first: NDArray[np.intp], second: NDArray[np.intp]) -> Floats:
-    """Of pairs of rows of values (k, prompts), the differences and their number by weights (prompts, resamples).
+def _add_pairs(
+    sums: Floats,
+    values: Floats,
+    having: NDArray[np.bool_],
+    weights: Floats,
+    first: NDArray[np.intp],
+    second: NDArray[np.intp],
+) -> None:
+    """Adds to the sums (skills, 2, pairs, resamples) those of some prompts: values (k, prompts), which of the prompts
+    have a skill (skills, prompts), and weights (prompts, resamples). Pairs are of the k.
 
     Where all have a value, a sum of differences is the difference of two sums, so that k are made and not each pair's.
     """
     whole = np.isfinite(values).all(axis=0)
-    totals = values[:, whole] @ weights[whole]
-    counts = np.broadcast_to(weights[whole].sum(axis=0), (len(first), weights.shape[1]))
-    sums = np.stack([totals[first] - totals[second], counts])
+    columns = np.vstack([np.where(whole, values, 0.0), whole])
+    totals = (having[:, None] * columns).reshape(-1, len(whole)) @ weights
+    totals = totals.reshape(len(having), len(columns), -1)
+    sums[:, 0] += totals[:, first] - totals[:, second]
+    sums[:, 1] += totals[:, -1:]
     if not whole.all():
         apart = values[first][:, ~whole] - values[second][:, ~whole]
         both = np.isfinite(apart)
-        sums += np.stack([np.where(both, apart, 0.0), both]) @ weights[~whole]
-    return sums
+        known, of_rest = np.stack([np.where(both, apart, 0.0), both]), weights[~whole]
+        for place, has_it in enumerate(having[:, ~whole]):
+            sums[place] += known[:, :, has_it] @ of_rest[has_it]
 
 
 def bradley_terry(metric: str, means: PromptMeans, falling: Container[str] = ()) -> dict[str, float]:
