@@ -59,6 +59,7 @@ def measure(question: Question, metric: str) -> MetricFigures:
         if metric not in question.unranked:
             means.add(generator, mean_of_each(scores.prompts, columns))
             images.add(columns)
+        del columns  # or they would stand beside the next generator's
     return MetricFigures(
         spreads=spreads,
         duels=duels(metric, means, question.skills, question.falling, question.baseline),
