@@ -429,7 +429,7 @@ def _add_pairs(
 
     Where all have a value, a sum of differences is the difference of two sums, so that k are made and not each pair's.
     """
-    whole = np.isfinite(values).all(axis=0)
+    whole = np.asarray(np.isfinite(values).all(axis=0))
     columns = np.vstack([np.where(whole, values, 0.0), whole])
     totals = (having[:, None] * columns).reshape(-1, len(whole)) @ weights
     totals = totals.reshape(len(having), len(columns), -1)

@@ -291,22 +291,23 @@ def pick_images(
     better. No prompt is taken twice for one reason, and generators share the places. Of more than MOST_COMPARED images,
     disagreement is looked for among about so many, drawn by their hashes.
     """
-    most, seen = min(most, MOST_CARDS), {metric: images for metric, images in seen.items() if images is not None}
-    if not seen or most < 1:
+    most = min(most, MOST_CARDS)
+    scored = {metric: images for metric, images in seen.items() if images is not None}
+    if not scored or most < 1:
         return NOTHING_PICKED
     compared, differing = _Compared(places.images), Differing(scores, places.prompts)
-    for metric, of_metric in seen.items():
+    for metric, of_metric in scored.items():
         compared.add(metric, of_metric.drawn, of_metric.ranks)
         differing.add(of_metric.drawn, of_metric.ranks)
     chosen: dict[tuple[Kind, str], list[_Choice]] = {
         (kind, metric): [_Choice(image, row, Reason(kind, metric)) for image, row in of_metric.ends[kind]]
-        for metric, of_metric in seen.items()
+        for metric, of_metric in scored.items()
         for kind in of_metric.ends
     }
-    chosen |= {("disagreed", metric): compared.disputed(metric, places.quotas["disagreed"]) for metric in seen}
+    chosen |= {("disagreed", metric): compared.disputed(metric, places.quotas["disagreed"]) for metric in scored}
     reasons: dict[int, list[Reason]] = {}
     rows: dict[int, int] = {}
-    for choices in zip_longest(*(chosen[kind, metric] for kind in places.quotas for metric in seen)):
+    for choices in zip_longest(*(chosen[kind, metric] for kind in places.quotas for metric in scored)):
         for choice in filter(None, choices):  # the first of every kind and metric before any's second
             reasons.setdefault(choice.image, []).append(choice.reason)
             rows.setdefault(choice.image, choice.row)
@@ -314,7 +315,7 @@ def pick_images(
     sides = differing.chosen(most)
     rows = {side.image: side.row for prompt in sides for side in prompt} | rows
     wanted = dict.fromkeys([*gallery, *(side.image for prompt in sides for side in prompt)])
-    picks = _picks({image: reasons.get(image, ()) for image in wanted}, rows, scores, list(seen), falling, each)
+    picks = _picks({image: reasons.get(image, ()) for image in wanted}, rows, scores, list(scored), falling, each)
     return Picked([picks[image] for image in gallery], [[picks[side.image] for side in prompt] for prompt in sides])
 
 
