@@ -25,7 +25,7 @@ from tests.s3 import S3Server
 
 ROOT = Path(__file__).parent.parent.parent
 IMAGES, SHARD = 24, 2
-MANY = 200
+MANY = 128
 """Images of which enough are left when a first worker is stopped."""
 OVERRIDES = ("metric=[edge_density]", f"shard_rows={SHARD}")
 """No worker has to import a model's libraries."""
@@ -222,7 +222,7 @@ def test_two_sweeps_that_want_the_same_room_both_end_and_say_for_whom_they_wait(
             codes = [job.process.wait(240) for job in (first, second)]
             assert codes == [0, 0], first.printed.read_text() + second.printed.read_text()
     (said,) = [line for line in second.printed.read_text().splitlines() if line.startswith("waiting for room")]
-    assert f"(process {holder.pid})" in said and f"store {store('first')}, " in said and "; small (run " in said
+    assert f"(process {holder.pid})" in said and f"store {store('first')}), " in said and "; small (run " in said
 
 
 @pytest.mark.slow
