@@ -236,9 +236,9 @@ def test_a_machine_that_joins_a_running_sweep_is_used(cluster: Cluster, tmp_path
         assert until(lambda: committed(store) > 0 or job.ended())
         (worker,) = workers_on(node)
         os.kill(worker, signal.SIGSTOP)
+        before = committed(store)
         with cluster.node(WORKER) as joined:
             assert until(lambda: len(workers_on(joined)) > 0 or job.ended())
-            before = committed(store)
             assert until(lambda: committed(store) > before or job.ended())
             os.kill(worker, signal.SIGCONT)
             assert job.process.wait(240) == 0, job.printed.read_text()
