@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from plumbline.pipelines.base.cluster import ClusterConfig, PoolConfig
 from plumbline.pipelines.base.storage import Place, StorageConfig
@@ -102,9 +103,12 @@ class Samples:
         stop = threading.Event()
 
         def sample() -> None:
-            while not stop.wait(SAMPLE_INTERVAL):
+            while True:
+                ended = stop.wait(SAMPLE_INTERVAL)
                 rows = self.totals.nodes[NODE.name].rows if NODE.name in self.totals.nodes else 0
                 self.taken.append((rows // ROWS, time.monotonic(), cpu_seconds()))
+                if ended:
+                    return
 
         sampler = threading.Thread(target=sample, daemon=True)
         sampler.start()
@@ -114,23 +118,21 @@ class Samples:
 
     def each(self, shards: int) -> tuple[float, Mapping[str, float]]:
         """The shards a second and each role's milliseconds for one, after the first tenth."""
-        first, *_ = (sample for sample in self.taken if sample[0] >= shards / 10)
+        first = next(sample for sample in self.taken if sample[0] >= shards / 10)
         last = max((sample for sample in self.taken if sample[2]["workers"] >= first[2]["workers"]), key=lambda s: s[0])
-        count = last[0] - first[0]
+        count = max(1, last[0] - first[0])
         spent = {role: 1000 * (last[2][role] - first[2][role]) / count for role in last[2]}
-        return count / (last[1] - first[1]), spent
+        return count / max(SAMPLE_INTERVAL, last[1] - first[1]), spent
 
 
 def main(shards: int = SHARDS, workers: int = WORKERS, calls: int = CALLS) -> None:
-    runner.CALLS_PER_ACTOR = calls  # type: ignore[attr-defined]
-    runner.StageActor = with_calls(calls)  # type: ignore[attr-defined]
     pool = PoolConfig(num_cpus=0.01, min_size=workers, max_size=workers)
     print(f"{shards} shards of {len(METRICS)} cells, {workers} processes of {calls} calls; ms of CPU for a shard")
     print("| shards a task | driver | ProgressLog | worker | Ray | shards/s here | shards/s with cores of their own |")
     print("|---|---|---|---|---|---|---|")
     for bundle in BUNDLES:
         cluster = ClusterConfig(num_cpus=2, bundle=bundle, pools={NODE.name: pool})
-        rate, ms = measure(cluster, shards)
+        rate, ms = measure(cluster, shards, calls)
         own = 1000 / max(ms["driver"], ms["ProgressLog"])
         taken = " | ".join(f"{ms[role]:.2f}" for role in ("driver", "ProgressLog", "workers", "Ray"))
         print(f"| {bundle} | {taken} | {rate:.0f} | {own:.0f} |", flush=True)
@@ -146,11 +148,16 @@ def with_calls(calls: int) -> type[EmptyActor]:
     return Told
 
 
-def measure(cluster: ClusterConfig, shards: int) -> tuple[float, Mapping[str, float]]:
+def measure(cluster: ClusterConfig, shards: int, calls: int) -> tuple[float, Mapping[str, float]]:
+    """The shards a second, and by role the milliseconds of CPU for one; a worker takes so many calls at once."""
     samples = Samples()
     store = Store(Place("/b", StorageConfig()))
     nothing = Surroundings(variables={}, landmarks=())
-    with session.ray_session(cluster), runner.progress_log("a benchmark") as progress:
+    with (
+        patch.multiple(runner, CALLS_PER_ACTOR=calls, StageActor=with_calls(calls)),
+        session.ray_session(cluster),
+        runner.progress_log("a benchmark") as progress,
+    ):
         runner.quieten()
         terms = actor.RunTerms(store=store, contexts={}, surroundings=nothing, progress=progress, max_attempts=1)
         running = runner.Runner([NODE], terms, cluster, samples.watch)

@@ -1,10 +1,9 @@
-"""What Ray costs: the phases of a small sweep, and the driver's work for a cell of a model that does nothing."""
+"""What Ray costs: the phases of a small sweep, and the driver's work for a shard of a model that does nothing."""
 
 import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,83 +12,31 @@ import ray
 
 from plumbline.jobs.command import command_of, load_values
 from plumbline.pipelines.base.cluster import ClusterConfig, PoolConfig
-from plumbline.pipelines.base.storage import Place, StorageConfig
-from plumbline.pipelines.cells.cells import Cell, Outcome, Shard, Work
-from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.plans.sweep_config import SweepConfig, read_config
 from plumbline.pipelines.running import runner, session
-from plumbline.pipelines.running.actor import RunTerms
+from plumbline.pipelines.running.actor import CALLS_PER_ACTOR
 from plumbline.pipelines.running.events import Totals
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
+from tests.benchmarks.driver_rate import NODE, measure
 from tests.benchmarks.size import HERE, run_module, said_by, sized, wanted
 
-CELLS = sized(500, 20)
+SHARDS = sized(500, 20)
 FEW = sized((), (*HERE, "benchmark.limit=1"))
 ROUNDS = sized(3, 1)
 BARE = ("tests.benchmarks.bare_clip", *sized((), ("atlas",)))
 MOST_MS = 10.0
-"""That the driver may take for a cell."""
+"""That the driver may take for a shard."""
 
 
-class EmptyActor:
-    """Says of every cell that it is committed."""
-
-    def __init__(self, node: Node, pool: PoolConfig, terms: RunTerms) -> None:
-        self.node = node
-
-    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        work = Work.from_json(str(batch["work"][0]), StorageConfig())
-        committed = {cell.path: Outcome(state="committed", rows=work.shard.rows) for cell in work.cells}
-        return {"work": [replace(work, outcomes=committed).to_json()]}
-
-
-def claims(count: int) -> list[Work]:
-    return [claim(n) for n in range(count)]
-
-
-def claim(number: int) -> Work:
-    shard = Shard(
-        group="b",
-        name=f"{number:06}",
-        place=Place("/b", StorageConfig()),
-        size=1,
-        etag="1",
-        row_groups=(number,),
-        rows=256,
-    )
-    key = f"{number:06}"
-    cell = Cell(node="questions", stage="questions", metric="m", key=key, path=f"questions/{key}.parquet", inputs={})
-    return Work(shard=shard, cells=(cell,), outcomes={})
-
-
-def test_the_driver_takes_less_than_ten_milliseconds_for_a_cell(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(runner, "StageActor", EmptyActor)
-    cluster = ClusterConfig(num_cpus=2, pools={})
-    node = Node(name="questions", stage="questions", models={}, metrics={})
-    with session.ray_session(cluster), runner.progress_log("a benchmark") as progress:
-        runner.quieten()
-        store = Store(Place("/b", StorageConfig()))
-        terms: Any = RunTerms(store=store, contexts={}, surroundings=None, progress=progress, max_attempts=1)
-        seconds = {}
-        for count in (10, CELLS):  # the first time actors are started and modules imported
-            running = runner.Runner([node], terms, cluster, lambda progress: None)
-            work = claims(count)
-            began, began_cpu = time.monotonic(), time.process_time()
-            running.run(work)
-            seconds[count] = (time.monotonic() - began, time.process_time() - began_cpu)
-            assert len(running.outcomes) == count
-    (first, first_cpu), (all_of_them, cpu) = seconds.values()
-    more = (CELLS - 10) / 1000
+def test_the_driver_takes_less_than_ten_milliseconds_for_a_shard(capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = ClusterConfig(num_cpus=2, pools={NODE.name: PoolConfig(num_cpus=0.1)})
+    _, ms = measure(cluster, SHARDS, CALLS_PER_ACTOR)
     with capsys.disabled():
         print(
-            f"\n{CELLS} empty cells: {CELLS / all_of_them:.0f} cells/s, {(all_of_them - first) / more:.1f} ms for one "
-            f"more cell, {(cpu - first_cpu) / more:.1f} ms of them the driver's CPU"
+            f"\n{SHARDS} empty shards: {ms['driver']:.1f} ms of the driver each, {ms['ProgressLog']:.1f} of the log's"
         )
-    wanted((cpu - first_cpu) / more < MOST_MS)
+    wanted(ms["driver"] < MOST_MS)
 
 
 Phases = dict[str, float]
