@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.bench_of import UNJUDGED
 from tests.ray_head import RayHead, RayNode, head_environment, marked, run_node
 
 ROOT = Path(__file__).parent.parent.parent
@@ -43,7 +44,7 @@ def killed(pid: int) -> bool:
 def small_sweep(bench: Path | str, store: str, *overrides: str) -> list[str]:
     """The arguments of a sweep over a small benchmark, on Ray."""
     return [
-        "sweep=shapes", "benchmark.name=small", f"benchmark.prompts={bench}/prompts.parquet",
+        *UNJUDGED, "benchmark.name=small", f"benchmark.prompts={bench}/prompts.parquet",
         f"benchmark.images={bench}/images", f"store={store}", "cluster=local", *overrides,
     ]  # fmt: skip
 

@@ -132,7 +132,7 @@ def test_what_a_sweep_names_is_the_newest_run_whatever_clock_the_last_one_had(sw
 
 def test_agreement_with_people_that_could_not_be_told_is_told_by_the_next_sweep(tmp_path: Path) -> None:
     ratings = tmp_path / "pack"
-    sweep = Sweep(tmp_path, f"protocol.path={ratings}")
+    sweep = Sweep(tmp_path, "sweep=shapes", f"protocol.path={ratings}")
     sweep.run()
     shutil.copytree(PACK, ratings, ignore=shutil.ignore_patterns("images"))
     assert sweep.run().code == 0

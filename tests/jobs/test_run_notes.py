@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from plumbline.pipelines.cells.runs import list_runs
-from tests.bench_of import write_benchmark
+from tests.bench_of import UNJUDGED, write_benchmark
 from tests.commands import printed, refusal, run, store_at
 
 NOTE = "seed 7, with the <b>new</b> VAE = better?"
@@ -13,7 +13,7 @@ NOTE = "seed 7, with the <b>new</b> VAE = better?"
 def test_a_note_is_shown_with_its_run_and_makes_no_run_anew(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench")
     store = store_at(tmp_path / "store")
-    given = [f"store={store.place.url}", "sweep=shapes", "metric=[clipscore]", "cluster=here", "shard_rows=4"]
+    given = [f"store={store.place.url}", *UNJUDGED, "metric=[clipscore]", "cluster=here", "shard_rows=4"]
     given += [f"benchmark.prompts={folder}/prompts.parquet", f"benchmark.images={folder}/images"]
     assert run("sweep", *given, f"note={NOTE}").code == 0
     (made,) = list_runs(store)

@@ -15,7 +15,7 @@ import pytest
 from plumbline.jobs.command import run_job
 from plumbline.jobs.sweep import COMMAND as SWEEP
 from plumbline.pipelines.cells.runs import find_run, newest_run, run_ids
-from tests.bench_of import write_benchmark
+from tests.bench_of import UNJUDGED, write_benchmark
 from tests.commands import run
 from tests.jobs.test_rerun import Sweep
 
@@ -39,7 +39,7 @@ def processes_of(session: int) -> list[int]:
 def test_sigterm_ends_a_sweep_cleanly_and_the_next_run_goes_on(tmp_path: Path) -> None:
     store, waiting = tmp_path / "store", threading.Event()
     bench = write_benchmark(tmp_path / "bench", count=64)
-    given = ["sweep=shapes", f"store={store}", "metric=[edge_density]"]
+    given = [*UNJUDGED, f"store={store}", "metric=[edge_density]"]
     given += [f"benchmark.prompts={bench}/prompts.parquet", f"benchmark.images={bench}/images", "shard_rows=4"]
     with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen(
