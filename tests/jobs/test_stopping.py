@@ -67,7 +67,7 @@ def test_sigterm_ends_a_sweep_cleanly_and_the_next_run_goes_on(tmp_path: Path) -
 def test_a_sweep_that_is_ended_before_its_report_stands_leaves_the_newest_run_as_it_was_and_is_not_repeated(
     tmp_path: Path,
 ) -> None:
-    sweep, waiting = Sweep(tmp_path), threading.Event()
+    sweep, waiting = Sweep(tmp_path, "sweep=shapes"), threading.Event()  # which judges before it reports
     assert sweep.run().code == 0
     first = newest_run(sweep.store)
     sweep.change("relabelled")
