@@ -248,10 +248,10 @@ def _order(parts: tuple[ScoresPart, ...], plan: Plan, outcomes: Mapping[str, Out
     written = {part.metric: tuple(_written_cells(plan, part.cells)) for part in parts}
     scores = [cell for part in parts for cell in part.cells]
     read = [cell for cells in written.values() for both in cells for cell in both if cell is not None]
-    told = ((cell.path, outcomes.get(cell.path)) for cell in (*scores, *read)) if outcomes else ()
+    paths = [cell.path for cell in (*scores, *read)] if outcomes else []
     return PartsOfShards(
         parts=parts,
-        outcomes={path: told for path, told in told if told is not None and told.state != "committed"},
+        outcomes={path: outcomes[path] for path in paths if path in outcomes and outcomes[path].state != "committed"},
         left=plan.left.intersection(scores) if plan.left else frozenset(),
         written=written,
     )
