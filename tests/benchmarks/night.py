@@ -108,6 +108,7 @@ def line() -> list[str]:
         "sweep=shapes",
         "metric=[vqascore,clipscore]",
         "shard_rows=1",
+        "cluster.executor=ray",
         "benchmark.name=many",
         f"benchmark.prompts=s3://{BUCKET}/bench/prompts.parquet",
         f"benchmark.images=s3://{BUCKET}/bench/images",
