@@ -17,7 +17,7 @@ import pytest
 
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.filesystems import open_filesystem
-from plumbline.pipelines.base.storage import Place, StorageConfig, WriteError, readable_errors
+from plumbline.pipelines.base.storage import Place, StorageConfig, WriteError, cloud_variables, readable_errors
 from plumbline.pipelines.cells.store import Store
 from tests.azure import AzureServer, run_azure
 from tests.bench_of import plan_bench, words_of, write_benchmark
@@ -192,6 +192,13 @@ def test_settings_that_are_missing_are_told_before_anything_is_called(
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "nothing.json"))
     with pytest.raises(ConfigError, match=r"gs://: .*; set GOOGLE_APPLICATION_CREDENTIALS, sign in by `gcloud auth"):
         StorageConfig(region="of-this-test").locate("gs://bucket/store")
+
+
+def test_workers_inherit_the_variables_of_every_cloud_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"AWS_PROFILE", "GOOGLE_APPLICATION_CREDENTIALS", "AZURE_STORAGE_ACCOUNT_KEY"}
+    for name in (*names, "GITHUB_TOKEN"):
+        monkeypatch.setenv(name, "of this test")
+    assert {name for name, value in cloud_variables().items() if value == "of this test"} == names
 
 
 def test_a_cloud_whose_library_is_not_installed_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,7 +158,7 @@ class CloudFiles(FsspecStore):  # type: ignore[misc]  # obstore may not be insta
         with os_errors():
             await super()._rm_file(path)
 
-    def _open(self, path: str, mode: str = "rb", block_size: Any = None, *_: Any, **__: Any) -> Any:
+    def _open(self, path: str, mode: str = "rb", block_size: int | None = None, **_: Any) -> io.BufferedReader:
         """A stream to read; what is written here is written whole."""
         store, key = self.at(path)
         with os_errors():

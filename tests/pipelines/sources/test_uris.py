@@ -167,12 +167,17 @@ def test_an_allowed_root_that_is_none_is_refused_by_name(folder: Path) -> None:
         ("s3://bucket/images", "s3://bucket/a.png", False),
         ("s3://bucket", "s3://bucket-of-another/a.png", False),
         ("s3://bucket/images", "bucket/images/a.png", False),
+        ("https://host/images", "https://host/images/a.png", True),
+        ("https://host/images", "https://host/images/%2e%2E/secret", False),
+        ("https://host/images", "http://host/images/a.png", False),
+        ("hf://datasets/org/name/images", "hf://datasets/org/name/images/a.png", True),
+        ("hf://datasets/org/name/images", "hf://datasets/org/name@other/images/a.png", False),
     ],
 )
 def test_prefixes_on_s3_are_bounds_too(root: str, uri: str, inside: bool) -> None:
     uris = Uris(roots=(root,), storage=StorageConfig(anon=True), max_bytes=1)
     if inside:
-        assert uris.locate(uri).path == uri.removeprefix("s3://")
+        assert uris.locate(uri).path == uri.removeprefix("s3://").removeprefix("hf://")
     else:
         with pytest.raises(RefusedUri):
             uris.locate(uri)
