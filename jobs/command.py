@@ -26,9 +26,10 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from plumbline.jobs import refusal
-from plumbline.jobs.defaults import register_defaults
+from plumbline.jobs.defaults import register_benchmarks, register_defaults
 from plumbline.jobs.help import (
     CONF,
+    HELD_BY,
     ROOT,
     as_written,
     choices_of,
@@ -55,6 +56,8 @@ THERE_ALREADY = re.compile(r"An item is already at '(?P<key>[^']+)'")
 OWN = "own"
 """What images of one's own are called as a benchmark where their place has no name."""
 TABLE_ENDING = re.compile(r"\.(parquet|arrow|csv|tsv|jsonl|ndjson|tar|tgz|tar\.(gz|bz2|xz))$")
+SEVERAL = "benchmarks"
+"""The key, and the group of choices, of several benchmarks at once."""
 Config = TypeVar("Config")
 
 
@@ -74,6 +77,8 @@ class Command(NamedTuple):
     """The value of that key where no word says what the job is about."""
     stopped: str = "stopped; what was computed is kept, run the same command to go on"
     """What is said where somebody ends the job."""
+    suite: Any = None
+    """The dataclass of several benchmarks at once, where the job takes them."""
 
 
 class Terminated(KeyboardInterrupt):
@@ -139,9 +144,22 @@ def _read(command: Command, argv: Sequence[str] | None) -> tuple[dict[str, Any],
         if command.otherwise is not None and not chooses(overrides, str(command.first)):
             overrides.append(f"{command.first}={command.otherwise}")
         values = load_values(command, overrides, arguments.config_dir)
-        return values, None if arguments.config else read_config(values, command.schema)
+        return values, None if arguments.config else read_config(values, schema_of(command, values))
     except ConfigError as error:
         raise UsageError(str(error)) from error
+
+
+def schema_of(command: Command, values: Mapping[str, Any]) -> Any:
+    """What the values are read as: one benchmark, or several."""
+    known = {each.name for schema in alternatives(command.schema) for each in fields(schema)}
+    if SEVERAL not in values or SEVERAL in known:
+        return command.schema
+    if command.suite is None:
+        raise ConfigError(
+            f"{SEVERAL}: jobs.{command.name} takes one benchmark, and sweep names {', '.join(values[SEVERAL])}; name "
+            "another sweep, of one of them"
+        )
+    return command.suite
 
 
 @contextmanager
@@ -227,6 +245,9 @@ def load_values(command: Command, overrides: Sequence[str], config_dir: str | No
             raise ConfigError(f"{override!r}: expected UTF-8; correct the bytes of the command line")
     _register_resolvers()
     register_defaults(command.schema)
+    if command.suite is not None:
+        register_defaults(command.suite)
+    register_benchmarks(choices_of(SEVERAL, config_dir))
     try:
         composed = _compose(command.name, overrides, config_dir)
         missing = OmegaConf.missing_keys(composed)
@@ -284,7 +305,8 @@ def _is_choice(word: Override, folders: Sequence[Path]) -> bool:
     """Whether an override decides which files are read; all that Hydra itself reads or refuses is taken for one."""
     if word.is_hydra_override() or word.is_sweep_override():
         return True
-    return not isinstance(word.value(), dict) and any((folder / word.key_or_group).is_dir() for folder in folders)
+    group = HELD_BY.get(word.key_or_group, word.key_or_group)
+    return not isinstance(word.value(), dict) and any((folder / group).is_dir() for folder in folders)
 
 
 @lru_cache(maxsize=64)

@@ -4,7 +4,7 @@ import ast
 import inspect
 import re
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
 from typing import Any, Literal, NamedTuple, get_args, get_origin
@@ -64,6 +64,14 @@ def register_defaults(schema: Any) -> None:
         store.store(name=f"any_{kind}", node=defaults_of(metric))
     for kind in kinds_of_others():
         store.store(group="metric", name=kind, node=defaults_of(KINDS[kind]), package=f"metrics.{kind}")
+
+
+def register_benchmarks(names: Iterable[str]) -> None:
+    """Lets `benchmarks=[NAME,...]` choose several of the group `benchmark`, each with keys below benchmarks.NAME."""
+    for name in names:
+        defaults = [{f"/benchmark@benchmarks.{name}": name}]
+        node = {"defaults": defaults, "benchmark": {"limit": None}, "metrics_of": {name: None}}
+        ConfigStore.instance().store(group="benchmarks", name=name, node=node, package="_global_")
 
 
 def kinds_of_others() -> list[str]:

@@ -18,6 +18,8 @@ OTHERS = Extensions[Path]("conf", {}, Path)
 """The folders of choices that other packages bring."""
 WIDTH = 110
 """Characters of a line."""
+HELD_BY = {"benchmarks": "benchmark"}
+"""The folder of a group of which several are chosen at once."""
 REMARKS = 30
 """Characters of a line before its remark."""
 MOST_LISTED = 8
@@ -160,7 +162,8 @@ def dotted_keys(values: Mapping[Any, Any], prefix: str = "") -> list[str]:
 
 def choices_of(group: str, config_dir: str | None) -> list[str]:
     """The names of a group's files, of ours, of other packages and of the user's own."""
-    files = {file.stem for folder in config_folders(config_dir) for file in (folder / group).glob("*.yaml")}
+    held = HELD_BY.get(group, group)
+    files = {file.stem for folder in config_folders(config_dir) for file in (folder / held).glob("*.yaml")}
     return sorted(files | set(kinds_of_others() if group == "metric" else ()))
 
 

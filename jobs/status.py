@@ -2,12 +2,14 @@
 
 import sys
 import time
+from itertools import islice
 
 from plumbline.jobs.command import Command, Terminated, run_job
 from plumbline.jobs.display.console import make_console
-from plumbline.jobs.display.store_contents import show_runs, watch
+from plumbline.jobs.display.store_contents import SUITES_SHOWN, show_runs, show_suites, watch
 from plumbline.pipelines.cells.runs import list_runs
 from plumbline.pipelines.cells.store import open_existing_store
+from plumbline.pipelines.cells.suites import newest_suites
 from plumbline.pipelines.maintenance.working_sweeps import running_sweeps
 from plumbline.pipelines.plans.sweep_config import StatusConfig
 
@@ -25,6 +27,7 @@ def main(config: StatusConfig) -> int:
         except KeyboardInterrupt:
             return 0
     show_runs(console, list_runs(store))
+    show_suites(console, store.place.url, list(islice(newest_suites(store), SUITES_SHOWN))[::-1])
     return 0
 
 

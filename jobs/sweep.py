@@ -1,25 +1,30 @@
 """Runs one sweep: sharded Parquet in, ranked generators out."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 
 from rich.console import Console
+from rich.markup import escape
 
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say, warn
 from plumbline.jobs.display.leaderboards import show_leaderboards, show_note_kept
-from plumbline.jobs.display.plan_table import show_plan
+from plumbline.jobs.display.plan_table import show_plan, show_suite_plan
 from plumbline.jobs.display.progress_lines import ProgressDisplay
 from plumbline.jobs.logs import logged
 from plumbline.jobs.overrides import OF_SWEEPS
 from plumbline.operators.errors import PlumblineError
-from plumbline.pipelines.cells.runs import name_newest
+from plumbline.operators.sentences import plural
+from plumbline.pipelines.base.exit_codes import OVER_BUDGET, worse
+from plumbline.pipelines.cells.runs import by_time, name_newest
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.judging.protocols import ProtocolConfig
-from plumbline.pipelines.plans.sweep_config import SweepConfig
+from plumbline.pipelines.plans.sweep_config import SuiteConfig, SweepConfig
 from plumbline.pipelines.running.events import Watch
 from plumbline.pipelines.sweeps.planning import PlannedSweep, SweepInputs, list_inputs, plan_inputs
+from plumbline.pipelines.sweeps.suite import PlannedSuite, compute_suite, plan_suite
 from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep, unchanged_sweep
 
 COMMAND = Command(
@@ -30,20 +35,22 @@ COMMAND = Command(
     OF_SWEEPS,
     first="sweep",
     otherwise="shapes",
+    suite=SuiteConfig,
 )
 
+AGAIN = "jobs.sweep with the same words"
+"""What writes the page of a suite whose runs stand."""
 RENEWED = "cells were damaged, or stood on what is no more, and were computed anew; if that goes on, check the disk"
 
 
-def main(config: SweepConfig) -> int:
-    """As `_run`, with its log."""
+def main(config: SweepConfig | SuiteConfig) -> int:
+    """A sweep of one benchmark, or of several together, with its log."""
     with logged(config.log, [config.storage.key, config.storage.secret]):
-        return _run(config)
+        return _suite(make_console(), config) if isinstance(config, SuiteConfig) else _sweep(make_console(), config)
 
 
-def _run(config: SweepConfig) -> int:
+def _sweep(console: Console, config: SweepConfig) -> int:
     """Shows the plan, computes what is missing, shows the leaderboards; 0 complete, 2 within budget, 1 over it."""
-    console = make_console()
     inputs = list_inputs(config)
     standing = None if config.dry_run else unchanged_sweep(inputs)
     if standing is not None:
@@ -60,6 +67,47 @@ def _run(config: SweepConfig) -> int:
             finished = run_sweep(planned, display.update)
     else:
         planned, finished = _adaptive(console, planned)
+    return _conclude(console, planned, finished)
+
+
+def _suite(console: Console, config: SuiteConfig) -> int:
+    """The same of several benchmarks, computed together: each becomes a run, and all of them a page."""
+    planned = plan_suite(config)
+    show_suite_plan(console, planned)
+    if config.dry_run:
+        return 0
+    suite_id = by_time(planned.store, datetime.now(UTC))
+    with ProgressDisplay(console) as display:
+        planned = compute_suite(planned, suite_id, display.update)
+    runs, code = dict[str, str](), 0
+    for sweep in planned.sweeps:
+        console.rule(escape(sweep.config.benchmark.name), align="left")
+        with ProgressDisplay(console) as display:
+            finished = run_sweep(sweep, display.update)
+        code = worse(code, _conclude(console, sweep, finished))
+        runs[sweep.config.benchmark.name] = finished.run_id
+    console.rule("all benchmarks", align="left")
+    made = _afterwards(console, "page of the suite", AGAIN, lambda: show_suite(console, planned, suite_id, runs, code))
+    code = code if made else OVER_BUDGET
+    console.print(f"suite of {plural(len(runs), 'benchmark')}, exit code {code}")
+    return code
+
+
+def show_suite(console: Console, planned: PlannedSuite, suite_id: str, runs: Mapping[str, str], code: int) -> None:
+    """Writes the page of a suite, unless there is one of the same runs, and says what it says."""
+    from plumbline.pipelines.report.suites import write_suite  # imports scipy
+
+    left_out = [str(entry) for entry in planned.left_out]
+    store = planned.store
+    written = write_suite(store, suite_id, runs, exit_code=code, left_out=left_out, notes=planned.notes)
+    if written.page is not None:
+        for sentence in (written.page.headline, *written.page.overall):
+            console.print(f"[bold]{escape(sentence.lead)}[/] {escape(sentence.rest)}", soft_wrap=True)
+    say(console, f"the page of all benchmarks: {written.url}")
+
+
+def _conclude(console: Console, planned: PlannedSweep, finished: FinishedSweep) -> int:
+    """Shows what came of a benchmark and makes its report; gives its exit code."""
     _show_finished(console, planned, finished)
     return _end(console, finished, finished.exit_code if _is_reported(console, planned, finished) else 1)
 

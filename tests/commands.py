@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from plumbline.jobs.command import command_of, load_values, run_job
+from plumbline.jobs.command import command_of, load_values, run_job, schema_of
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.sweep_config import read_config
@@ -61,7 +61,8 @@ def refusal(job: str, *words: str, code: int | None = None) -> str:
 def config_of(job: str, *words: str) -> Any:
     """What a job is given by these words; raises ConfigError where they are wrong."""
     command = command_of(job)
-    return read_config(load_values(command, words), command.schema)
+    values = load_values(command, words)
+    return read_config(values, schema_of(command, values))
 
 
 def store_at(place: str | Path) -> Store:

@@ -1,6 +1,6 @@
 """A plan before it is computed: its cells, model calls and costs, and what its sources lack."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
 from rich.console import Console
@@ -14,7 +14,10 @@ from plumbline.operators.stages.graph import need_sources
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.plans.costs import estimates, unpriced
 from plumbline.pipelines.plans.plan import NodePlan, Plan
+from plumbline.pipelines.plans.sweep_config import AnySweep
+from plumbline.pipelines.running.executor import Executor
 from plumbline.pipelines.sweeps.planning import PlannedSweep
+from plumbline.pipelines.sweeps.suite import PlannedSuite
 
 NO_MODEL = "none"
 """The calls of a stage that has no model: questions by a template, scores by arithmetic."""
@@ -37,8 +40,32 @@ def _choices(metric: Metric) -> str:
 
 def show_plan(console: Console, planned: PlannedSweep) -> None:
     """The cells per stage, and what computing the missing ones would ask of the models."""
-    sources = planned.sources
-    images = sum(shard.rows for shard in sources.image_shards)
+    _show_sources(console, planned)
+    _show_cells(console, planned.plan.nodes)
+    _show_costs(console, planned)
+    _show_problems(console, planned)
+    _show_work(console, planned.plan.nodes, planned.executor, planned.config, complete=_complete(planned))
+
+
+def show_suite_plan(console: Console, planned: PlannedSuite) -> None:
+    """What is read of each benchmark, and the cells of all of them, which are computed together."""
+    for sweep in planned.sweeps:
+        _show_sources(console, sweep)
+        _show_costs(console, sweep)
+        _show_problems(console, sweep)
+    for entry in planned.left_out:
+        say(console, str(entry))
+    for note in planned.notes:
+        warn(console, note)
+    nodes = planned.workload.nodes
+    _show_cells(console, nodes)
+    complete = "everything is in the store" if all(map(_complete, planned.sweeps)) else ""
+    _show_work(console, nodes, planned.executor, planned.config, complete=complete)
+
+
+def _show_sources(console: Console, planned: PlannedSweep) -> None:
+    """A benchmark with where its prompts and images come from, and what its metrics leave open."""
+    sources, images = planned.sources, _images(planned)
     pairs = f" x {len(sources.generators)} generators = {images} images" if sources.generators else ""
     whole = f" of {sources.whole.prompts}" if sources.whole is not None else ""
     console.print(
@@ -50,10 +77,20 @@ def show_plan(console: Console, planned: PlannedSweep) -> None:
     for name, metric in planned.config.metrics.items():
         if choices := _choices(metric):
             say(console, f"{name}: {choices}{_penalty(metric, planned.config.models)}")
+
+
+def _images(planned: PlannedSweep) -> int:
+    return sum(shard.rows for shard in planned.sources.image_shards)
+
+
+def _show_cells(console: Console, nodes: Sequence[NodePlan]) -> None:
     names = ("stage", "cells", "cached", "missing", "rows", "model calls, about")
-    rows = [_plan_row(node) for node in planned.plan.nodes if node.cells]
-    show_table(console, "plan", names, rows, numbers=slice(1, None))
-    _show_costs(console, planned)
+    show_table(console, "plan", names, [_plan_row(node) for node in nodes if node.cells], numbers=slice(1, None))
+
+
+def _show_problems(console: Console, planned: PlannedSweep) -> None:
+    """What a benchmark's sources lack, and what its metrics do not look at."""
+    sources, images = planned.sources, _images(planned)
     for broken in sources.broken:
         warn(console, f"{broken.generator}: {broken.message}")
     if sources.unknown.images:
@@ -75,18 +112,30 @@ def show_plan(console: Console, planned: PlannedSweep) -> None:
         warn(console, f"{others} other rows of benchmark.questions; log.format=text tells of all")
     if planned.config.retry_failed:
         _show_retry(console, planned.plan)
-    if planned.plan.missing:
-        say(console, f"runs {planned.executor.place}")
-        _show_pools(console, planned)
-    elif not planned.config.retry_failed:
-        everything = "everything is in the store" if planned.plan.cells else "there is no image that can be read"
-        console.print(f"0 cells to compute: {everything}")
 
 
-def _show_pools(console: Console, planned: PlannedSweep) -> None:
+def _complete(planned: PlannedSweep) -> str:
+    """Why there may be nothing to compute; empty where it has been said."""
+    if planned.config.retry_failed:
+        return ""
+    return "everything is in the store" if planned.plan.cells else "there is no image that can be read"
+
+
+def _show_work(
+    console: Console, nodes: Sequence[NodePlan], executor: Executor, config: AnySweep, *, complete: str
+) -> None:
+    """Where what is missing is computed, or that nothing is."""
+    if any(node.missing for node in nodes):
+        say(console, f"runs {executor.place}")
+        _show_pools(console, nodes, config)
+    elif complete:
+        console.print(f"0 cells to compute: {complete}")
+
+
+def _show_pools(console: Console, nodes: Sequence[NodePlan], config: AnySweep) -> None:
     """What the workers on GPUs are given."""
-    for node in (item.node for item in planned.plan.nodes if item.missing):
-        pool = node.pool(planned.config.cluster)
+    for node in (item.node for item in nodes if item.missing):
+        pool = node.pool(config.cluster)
         if pool.num_gpus:
             say(console, f"{node.name}: {pool.told(decodes=STAGES[node.stage].decodes)}")
 

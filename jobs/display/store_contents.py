@@ -15,11 +15,13 @@ from plumbline.operators.sentences import plural
 from plumbline.operators.stages.table import STAGES
 from plumbline.operators.summary import part_of
 from plumbline.pipelines.cells.runs import Run
+from plumbline.pipelines.cells.suites import Suite
 from plumbline.pipelines.maintenance.garbage import Collected
 from plumbline.pipelines.maintenance.working_sweeps import RunningSweep, StageState
 
 WATCH_SECONDS = 2.0
 SECONDS_BETWEEN_LINES = 10.0
+SUITES_SHOWN = 5
 SILENT_SECONDS = 60.0
 """After which it is said how long a sweep has not been heard of: it may have died, or its storage be out of reach."""
 
@@ -124,6 +126,14 @@ def show_runs(console: Console, runs: Sequence[Run]) -> None:
     for run in runs:
         if run.problem:
             warn(console, run.problem)
+
+
+def show_suites(console: Console, store: str, suites: Sequence[Suite]) -> None:
+    """Suites with their runs and pages."""
+    for suite in suites:
+        benchmarks = ", ".join(f"{benchmark} {run_id}" for benchmark, run_id in suite.runs.items())
+        console.print(f"suite [bold]{escape(suite.suite_id)}[/]: {escape(benchmarks)}, exit {suite.exit_code}")
+        say(console, f"  {store}/{suite.folder}/report.html")
 
 
 def _run_outcome(manifest: Mapping[str, Any]) -> str:

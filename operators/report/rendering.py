@@ -6,7 +6,7 @@ import hashlib
 import io
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ from plumbline.operators.comparison import Standing
 from plumbline.operators.diagnosis.diagnosis import ShownTable
 from plumbline.operators.report.page import Page
 from plumbline.operators.report.page_tables import p_text
+from plumbline.operators.report.suite import SuitePage
 from plumbline.operators.report.trends import Trends
 from plumbline.operators.sentences import count, latex, number, plural, signed
 from plumbline.operators.summary import OVERALL
@@ -73,6 +74,23 @@ def render_trends(page: Trends) -> str:
     return _render("trends.html.j2", page)
 
 
+def render_suite(page: SuitePage) -> str:
+    """The page of a suite as HTML, by the same rules."""
+    table = _data_address("text/csv", suite_csv(page))
+    return _render("suite.html.j2", page, downloads=[Download("suite.csv", "CSV", table)])
+
+
+def suite_markdown(page: SuitePage) -> str:
+    """What a suite says in words, and every generator's means by metric and benchmark."""
+    return _environment().get_template("suite.md.j2").render(page=page)
+
+
+def suite_csv(page: SuitePage) -> str:
+    """One row per benchmark, generator and metric, as `to_csv` has them."""
+    rows = ((benchmark, *row) for benchmark, standings in page.standings.items() for row in standings)
+    return _csv(("benchmark", *Standing._fields), rows)
+
+
 def render_view(name: str, content: Mapping[str, Any]) -> str:
     """A page of the browser of a store as HTML, which may ask for images and pages where it is from."""
     style = _assets("report.css", "view.css")
@@ -96,7 +114,7 @@ def rating_policy() -> str:
     return f"{policy}; connect-src 'self'"
 
 
-def _render(template: str, page: Page | Trends, **content: Any) -> str:
+def _render(template: str, page: Page | SuitePage | Trends, **content: Any) -> str:
     script = _assets("report.js")
     return _fill(template, _assets("report.css"), script, _policy(script), {"page": page, **content})
 
@@ -123,10 +141,14 @@ def diagnosis_markdown(tables: Sequence[ShownTable], level: int = 2) -> str:
 
 def to_csv(standings: Sequence[Standing]) -> str:
     """One row per generator, metric and skill; text that a spreadsheet would compute is quoted by an apostrophe."""
+    return _csv(Standing._fields, standings)
+
+
+def _csv(names: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(Standing._fields)
-    writer.writerows([_csv_value(value) for value in standing] for standing in standings)
+    writer.writerow(names)
+    writer.writerows([_csv_value(value) for value in row] for row in rows)
     return buffer.getvalue()
 
 

@@ -14,4 +14,4 @@ def exit_code(failed: int, rows: int, max_failed: float) -> int:
 
 def worse(code: int, other: int) -> int:
     """Of the exit codes of two parts of a job, that of the whole."""
-    return max(code, other, key=(COMPLETE, WITHIN_BUDGET, OVER_BUDGET).index)
+    return max(code, other, key=(COMPLETE, WITHIN_BUDGET, REGRESSION, OVER_BUDGET).index)

@@ -12,6 +12,7 @@ from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.cells.lease import Lease
 from plumbline.pipelines.cells.runs import ORDER, run_ids, run_of_position
 from plumbline.pipelines.cells.store import DRAFT, MARK, Store, StoredFile, StoreError, draft_path, open_existing_store
+from plumbline.pipelines.cells.suites import SUITES, newest_suites
 from plumbline.pipelines.maintenance.gc_config import GcConfig
 from plumbline.pipelines.maintenance.retention import DroppedRun, drop_runs, remove_run
 from plumbline.pipelines.maintenance.working_sweeps import SWEEPS, Sign, deleting, signs
@@ -29,6 +30,7 @@ Why = Literal[
     "its run's scores hold what it counted",
     "left by a writer that died",
     "its run is gone",
+    "its runs are gone",
     "its run has no manifest: the sweep that wrote it died",
     "keep_runs does not keep its run",
 ]
@@ -215,6 +217,10 @@ def _left_behind(store: Store, young: float, working: list[Sign]) -> Iterator[Fr
     for file in store.entries(ORDER):
         if file.written < young and run_of_position(file.path) not in runs:
             yield Free(ORDER, file, "its run is gone")
+    for suite in newest_suites(store):
+        files = list(store.entries(suite.folder))
+        if not runs & {*suite.runs.values()} and all(file.written < young for file in files):
+            yield from (Free(SUITES, file, "its runs are gone") for file in files)
     at_work = {sign.path for sign in working}
     for folder in ("markers", SWEEPS):
         for file in store.entries(folder):

@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -24,7 +24,7 @@ from pydantic import TypeAdapter, ValidationError
 from plumbline.operators.errors import PlumblineError
 from plumbline.pipelines.cells.lease import LEASES, Lease, see, take
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.plans.plan import Plan
+from plumbline.pipelines.plans.plan import NodePlan
 from plumbline.pipelines.running.events import NodeProgress
 
 LOG = logging.getLogger(__name__)
@@ -193,10 +193,10 @@ class RunningSweep(NamedTuple):
 _SAID = TypeAdapter(SweepSign)
 
 
-def progress_of(plan: Plan, progress: Mapping[str, NodeProgress]) -> dict[str, Any]:
+def progress_of(nodes: Iterable[NodePlan], progress: Mapping[str, NodeProgress]) -> dict[str, Any]:
     """What a sweep's sign says of its progress: a StageState by node with something to compute."""
     stages = {}
-    for item in plan.nodes:
+    for item in nodes:
         if (state := progress.get(item.node.name)) is not None:
             stages[item.node.name] = StageState(
                 cells=item.cells,

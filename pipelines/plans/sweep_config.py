@@ -1,11 +1,12 @@
 """A sweep's configuration as typed, frozen values; whatever does not fit is refused in one line."""
 
 import math
+from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from types import UnionType
-from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin
+from typing import Annotated, Any, ClassVar, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
@@ -13,10 +14,10 @@ from pydantic_core import ErrorDetails
 from plumbline.operators.bounds import Checked, Positive, Share
 from plumbline.operators.errors import ConfigError, suggest
 from plumbline.operators.image_decoding import ImageLimits
-from plumbline.operators.metrics.metric import PackedMetric
+from plumbline.operators.metrics.metric import Metric, PackedMetric
 from plumbline.operators.metrics.table import AnyMetric
 from plumbline.operators.models.families.any_model import AnyModel
-from plumbline.operators.stages.graph import check_models, make_nodes, need_captions
+from plumbline.operators.stages.graph import check_models, make_nodes
 from plumbline.operators.stages.table import STAGES
 from plumbline.operators.statistics.options import Adaptive
 from plumbline.operators.videos import Clips
@@ -30,12 +31,11 @@ Config = TypeVar("Config")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SweepConfig(Checked):
-    """Benchmark prompts x generators x metrics."""
+class AnySweep(Checked):
+    """What a sweep of one benchmark and one of several have in common."""
 
     store: str = "store"
     """Folder or cloud prefix of the store."""
-    benchmark: BenchmarkConfig
     models: Mapping[str, AnyModel]
     """By role."""
     metrics: Mapping[str, AnyMetric]
@@ -72,23 +72,23 @@ class SweepConfig(Checked):
             raise ConfigError(f"note: expected one line of text, got {self.note!r}")
         if not self.metrics:
             raise ConfigError("metrics: expected at least one, got none; for example metric=[vqascore]")
+        check_models(make_nodes(self.metrics), self.models)
+        self.cluster.check_pools(STAGES, self.models)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SweepConfig(AnySweep):
+    """Benchmark prompts x generators x metrics."""
+
+    benchmark: BenchmarkConfig
+
+    def __post_init__(self) -> None:
+        AnySweep.__post_init__(self)
         for name, metric in self.metrics.items():
-            if isinstance(metric, PackedMetric) and self.benchmark.question_pack is None:
-                raise ConfigError(
-                    f"metrics.{name}: it scores by questions that the benchmark ships; name them by "
-                    "benchmark.questions and benchmark.question_pack (docs/questions.md)"
-                )
+            if why := unfit(metric, self.benchmark):
+                raise ConfigError(f"metrics.{name}: {why}")
         if self.adaptive is not None:
             self._check_adaptive()
-        check_models(make_nodes(self.metrics), self.models)
-        for name, columns in need_captions(self.metrics).items():
-            lacking = [f"benchmark.columns.{one}" for one in columns if not getattr(self.benchmark.columns, one)]
-            if lacking:
-                raise ConfigError(
-                    f"metrics.{name}: it compares with captions of the edit; name their columns by "
-                    f"{' and '.join(lacking)} (docs/edits.md)"
-                )
-        self.cluster.check_pools(STAGES, self.models)
 
     @property
     def falling(self) -> frozenset[str]:
@@ -104,6 +104,65 @@ class SweepConfig(Checked):
             )
         if not any(metric.ranks for metric in self.metrics.values()):
             raise ConfigError("adaptive: expected a metric that ranks generators, got none that does; add one")
+
+
+def unfit(metric: Metric, benchmark: BenchmarkConfig) -> str:
+    """What a benchmark's configuration lacks that a metric needs, with the remedy; empty where it lacks nothing."""
+    if isinstance(metric, PackedMetric) and benchmark.question_pack is None:
+        return (
+            "it scores by questions that the benchmark ships; name them by benchmark.questions and "
+            "benchmark.question_pack (docs/questions.md)"
+        )
+    lacking = [f"benchmark.columns.{name}" for name in metric.captions if not getattr(benchmark.columns, name)]
+    if lacking:
+        return f"it compares with captions of the edit; name their columns by {' and '.join(lacking)} (docs/edits.md)"
+    return ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EveryBenchmark(Checked):
+    """What holds for each benchmark of a suite."""
+
+    section: ClassVar[str] = "benchmark."
+    limit: Positive | None = None
+    """How many prompts of each benchmark are scored, where it has no limit of its own; limit=N for short."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SuiteConfig(AnySweep):
+    """Several benchmarks, each with its generators and the metrics that fit, planned and computed together."""
+
+    benchmarks: Mapping[str, BenchmarkConfig]
+    """By choice of conf/benchmark."""
+    benchmark: EveryBenchmark = field(default_factory=EveryBenchmark)
+    metrics_of: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
+    """By benchmark, the metrics that score it; null takes all that fit."""
+
+    def __post_init__(self) -> None:
+        AnySweep.__post_init__(self)
+        if not self.benchmarks:
+            raise ConfigError("benchmarks: expected at least one, got none; for example benchmarks=[genai_bench]")
+        for key, lacks in {"adaptive": self.adaptive, "protocol": self.protocol}.items():
+            if lacks is not None:
+                raise ConfigError(f"{key}: it is one benchmark's; leave it out, or sweep that benchmark alone")
+        names = Counter(benchmark.name for benchmark in self.benchmarks.values())
+        for key, benchmark in self.benchmarks.items():
+            if names[benchmark.name] > 1:
+                raise ConfigError(f"benchmarks.{key}.name: several are called {benchmark.name!r}; rename one of them")
+        for key, metrics in self.metrics_of.items():
+            if key not in self.benchmarks:
+                raise ConfigError(f"metrics_of.{key}: no such benchmark; {suggest(key, list(self.benchmarks))}")
+            for name in metrics or ():
+                if name not in self.metrics:
+                    raise ConfigError(f"metrics_of.{key}: no such metric; {suggest(name, list(self.metrics))}")
+
+    def sweep(self, key: str, metrics: Mapping[str, AnyMetric]) -> SweepConfig:
+        """The sweep of one of the benchmarks by these metrics, as it is configured alone."""
+        benchmark = self.benchmarks[key]
+        if benchmark.limit is None:
+            benchmark = replace(benchmark, limit=self.benchmark.limit)
+        shared = {each.name: getattr(self, each.name) for each in fields(AnySweep)}
+        return SweepConfig(**{**shared, "benchmark": benchmark, "metrics": metrics})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -92,7 +92,7 @@ class PromptColumnsConfig:
     skills: str = "skills"
     """A list of text, or text with semicolons between them; may be absent."""
     where: tuple[str, ...] = ()
-    """Only the prompts whose columns have these values, as COLUMN:VALUE; all where empty."""
+    """Only the prompts whose columns have these values, or lists with them, as COLUMN:VALUE; all where empty."""
 
     def __post_init__(self) -> None:
         for condition in self.where:

@@ -226,10 +226,17 @@ def _where(shards: Iterable[Shard], conditions: Sequence[str]) -> list[Shard]:
     columns = [name for name, _ in wanted]
     pieces: list[Shard] = []
     for shard in shards:
-        texts = ({(name, str(record.get(name))) for name in columns} for record in prompt_records(shard, columns))
+        texts = (set(_texts_of(record, columns)) for record in prompt_records(shard, columns))
         picked = tuple(row for row, values in enumerate(texts) if wanted <= values)
         pieces += [replace(shard, picked=picked, rows=len(picked))] if picked else []
     return pieces
+
+
+def _texts_of(record: Mapping[str, Any], columns: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """The columns with their values as text, with each one of a list."""
+    for name in columns:
+        value = record.get(name)
+        yield from ((name, str(each)) for each in (value if isinstance(value, list) else [value]))
 
 
 def _check_prompts(shards: Sequence[Shard], tables: Sequence[pa.Table]) -> None:

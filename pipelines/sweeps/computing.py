@@ -25,24 +25,40 @@ MAX_ROUNDS = 6
 
 @contextmanager
 def registered_sweep(planned: PlannedSweep, watch: Watch, **content: Any) -> Iterator[tuple[PlannedSweep, Watch]]:
-    """Registers in the store which cells the sweep uses and how far it is, for jobs.gc and for those who follow it.
+    """As `registered_sweeps`, of one sweep."""
+    with registered_sweeps([planned], watch, **content) as ((working,), both):
+        yield working, both
 
-    Yields the sweep, planned again where cells may have been deleted since it was planned, and what watches it both
-    ways. No display can end the run.
+
+@contextmanager
+def registered_sweeps(
+    sweeps: Sequence[PlannedSweep], watch: Watch, **content: Any
+) -> Iterator[tuple[Sequence[PlannedSweep], Watch]]:
+    """Registers in the store which cells the sweeps use and how far they are, for jobs.gc and for those who follow.
+
+    Yields the sweeps, planned again where cells may have been deleted since they were planned, and what watches them
+    both ways. No display can end the run.
     """
-    recipes = (*planned.plan.prompts.recipes, *planned.plan.images.recipes)
+    store, nodes = sweeps[0].store, workload_of(sweeps).nodes
+    recipes = [recipe for sweep in sweeps for recipe in (*sweep.plan.prompts.recipes, *sweep.plan.images.recipes)]
     uses = sorted({recipe.folder for recipe in recipes})
-    content |= {"benchmark": planned.config.benchmark.name, "uses": uses}
-    at_first, totals = Totals(expected_cells(planned.plan.nodes)), Totals()
+    content |= {"benchmark": ", ".join(sweep.config.benchmark.name for sweep in sweeps), "uses": uses}
+    at_first, totals = Totals(expected_cells(nodes)), Totals()
 
     def progress() -> dict[str, Any]:
-        return progress_of(planned.plan, totals.nodes or at_first.nodes)
+        return progress_of(nodes, totals.nodes or at_first.nodes)
 
-    with present(planned.store, progress, **content):
-        if wait_for_deletions(planned.store) != planned.deletions:
-            plan = make_plan(planned.config, planned.sources, planned.store, wanted=planned.wanted)
-            planned = replace(planned, plan=plan)
-        yield planned, to_all(totals.add, watch)
+    with present(store, progress, **content):
+        deleted = wait_for_deletions(store)
+        yield [_planned_since(sweep, deleted) for sweep in sweeps], to_all(totals.add, watch)
+
+
+def _planned_since(planned: PlannedSweep, deletions: int) -> PlannedSweep:
+    """The sweep, planned again where cells may have been deleted since it was planned."""
+    if deletions == planned.deletions:
+        return planned
+    plan = make_plan(planned.config, planned.sources, planned.store, wanted=planned.wanted)
+    return replace(planned, plan=plan)
 
 
 class Inspection(NamedTuple, Generic[T]):

@@ -6,17 +6,18 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from plumbline.operators.errors import ConfigError
-from plumbline.operators.metrics.metric import takes_questions
+from plumbline.operators.metrics.metric import Metric, takes_questions
 from plumbline.operators.models.resolution import find_vqa_profile
 from plumbline.operators.models.vqa_profiles import VqaProfile
 from plumbline.operators.stages.graph import check_shown, make_nodes, need_sources
-from plumbline.pipelines.base.storage import readable_errors
+from plumbline.pipelines.base.storage import StorageConfig, readable_errors
 from plumbline.pipelines.cells.cells import Outcome, digest
 from plumbline.pipelines.cells.store import Store, open_store
 from plumbline.pipelines.maintenance.working_sweeps import deletions
 from plumbline.pipelines.plans.plan import Plan, make_plan
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.running.executor import Executor, choose_executor
+from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.cuts import kept_cut
 from plumbline.pipelines.sources.file_memory import FileMemory
 from plumbline.pipelines.sources.prompt_words import words_of
@@ -110,8 +111,11 @@ def plan_sweep(config: SweepConfig, *, wanted: tuple[str, ...] = ("scores",)) ->
 
 def list_inputs(config: SweepConfig) -> SweepInputs:
     """Checks the store and the checkpoints, and lists the sources; raises as `plan_sweep` does."""
-    config = with_ingested_sources(config)
-    check_sources(config)
+    benchmark = with_ingested_sources(config.benchmark, config.metrics, config.storage)
+    for name, metric in config.metrics.items():
+        if why := without_sources(metric, benchmark):
+            raise ConfigError(f"metrics.{name}: {why}")
+    config = replace(config, benchmark=benchmark)
     store = open_store(config)
     if config.benchmark.images and store.place.url == config.storage.locate(config.benchmark.images).url:
         raise ConfigError(f"store {store.place.url}: the images are there too; name a folder of its own")
@@ -182,24 +186,26 @@ def uris_of(config: SweepConfig) -> Uris:
     return benchmark_uris(config.benchmark, config.storage, config.limits)
 
 
-def with_ingested_sources(config: SweepConfig) -> SweepConfig:
+def with_ingested_sources(
+    benchmark: BenchmarkConfig, metrics: Mapping[str, Metric], storage: StorageConfig
+) -> BenchmarkConfig:
     """Where a metric compares edits with sources whose column is not named, with that of images that were ingested."""
-    benchmark = config.benchmark
-    if benchmark.columns.sources or not need_sources(config.metrics):
-        return config
-    held = ingested_sources(benchmark, config.storage)
+    if benchmark.columns.sources or not need_sources(metrics):
+        return benchmark
+    held = ingested_sources(benchmark, storage)
     columns = replace(benchmark.columns, source=held.get("source"), source_uri=held.get("source_uri"))
-    return replace(config, benchmark=replace(benchmark, columns=columns))
+    return replace(benchmark, columns=columns)
 
 
-def check_sources(config: SweepConfig) -> None:
-    """Raises ConfigError where a metric compares edits with sources that the benchmark does not have."""
-    for name in [] if config.benchmark.columns.sources else need_sources(config.metrics):
-        raise ConfigError(
-            f"metrics.{name}: it looks at the sources of edited images; name the column that holds these by "
-            "benchmark.columns.source, or their addresses by benchmark.columns.source_uri; beside folders of images, "
-            "put them in a folder called source (docs/edits.md)"
-        )
+def without_sources(metric: Metric, benchmark: BenchmarkConfig) -> str:
+    """That a metric compares edits with sources that the benchmark does not have; empty where that is not so."""
+    if benchmark.columns.sources or not metric.needs_sources:
+        return ""
+    return (
+        "it looks at the sources of edited images; name the column that holds these by benchmark.columns.source, or "
+        "their addresses by benchmark.columns.source_uri; beside folders of images, put them in a folder called source "
+        "(docs/edits.md)"
+    )
 
 
 def check_pack(config: SweepConfig, sources: Sources) -> None:

@@ -28,6 +28,8 @@ from plumbline.pipelines.viewing.run_database import ORDERS, Score, WantedRows
 
 ROWS = 50
 """Of a page."""
+SUITES_SHOWN = 5
+"""The newest."""
 MOST_OF_PROMPT = 600
 """Rows of one prompt: its images by all metrics."""
 MOST_QUESTIONS = 100
@@ -95,6 +97,7 @@ class Pages:
         first = _first(request)
         content = {"runs": found[first : first + ROWS], "everything": len(everything), "words": " ".join(words)}
         content |= {"benchmarks": sorted(benchmarks - {""}), "first": first, "total": len(found)}
+        content["suites"] = self.browser.suites(SUITES_SHOWN)
         return self._show("runs", request, title="Runs", **content)
 
     def run(self, request: Request) -> Response:
@@ -201,6 +204,14 @@ class Pages:
         html = self.browser.store.read_text(f"runs/{run_id}/report.html")
         if html is None:
             raise NotThere(f"run {run_id}: has no report; make it by python -m jobs.report run={run_id}")
+        return _file(html)
+
+    def suite(self, request: Request) -> Response:
+        """The page of several benchmarks as it is in the store."""
+        suite_id = request.path_params["suite"]
+        html = self.browser.suite_page(suite_id)
+        if html is None:
+            raise NotThere(f"suite {suite_id}: no such suite in {self.browser.store.place.url}")
         return _file(html)
 
     def trends(self, request: Request) -> Response:
@@ -349,6 +360,8 @@ def make_app(browser: Browser, token: str | None, names: Sequence[str]) -> Starl
         "/trends": pages.trends,
         "/runs/{run}": pages.run,
         "/runs/{run}/report": pages.report,
+        "/runs/{run}/report.html": pages.report,  # as the page of a suite names it
+        "/suites/{suite}/report.html": pages.suite,
         "/runs/{run}/scores": pages.scores,
         "/runs/{run}/scores/{row:row}": pages.image,
         "/runs/{run}/prompt": pages.prompt,

@@ -4,6 +4,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache, partial
+from itertools import islice
 from threading import BoundedSemaphore, Lock
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from plumbline.operators.schemas import PROMPTS
 from plumbline.operators.usual_scores import UsualScores
 from plumbline.pipelines.cells.runs import Run, ScoresCell, list_runs, read_manifest, run_ids
 from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.cells.suites import SUITES, Suite, newest_suites
 from plumbline.pipelines.report.finished_run import Originals, find_originals
 from plumbline.pipelines.report.image_details import (
     Made,
@@ -87,6 +89,15 @@ class Browser:
     def runs(self) -> list[Run]:
         """Newest first, those with a damaged manifest among them."""
         return list_runs(self.store)[::-1]
+
+    def suites(self, most: int) -> list[Suite]:
+        """Those of several benchmarks, newest first."""
+        return list(islice(newest_suites(self.store), most))
+
+    def suite_page(self, suite_id: str) -> str | None:
+        """The HTML of a suite of the store."""
+        there = suite_id in self.store.folders(SUITES)
+        return self.store.read_text(f"{SUITES}/{suite_id}/report.html") if there else None
 
     def manifest(self, run_id: str) -> Mapping[str, Any]:
         """What a run of the store says; raises NotThere, and ConfigError where it is damaged."""

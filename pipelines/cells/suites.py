@@ -1,0 +1,39 @@
+"""The suites of a store: runs of several benchmarks that were made together."""
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from plumbline.pipelines.cells.store import Store
+
+SUITES = "suites"
+"""The folder of the suites; of each a folder with its page, its numbers and suite.json, which is written last."""
+
+
+class Suite(NamedTuple):
+    """Runs that were made together."""
+
+    suite_id: str
+    runs: Mapping[str, str]
+    """By benchmark, the id of its run."""
+    exit_code: int
+
+    @property
+    def folder(self) -> str:
+        """Where it is in the store."""
+        return f"{SUITES}/{self.suite_id}"
+
+
+def newest_suites(store: Store) -> Iterator[Suite]:
+    """The suites of a store, the newest first, each read when it is asked for."""
+    for suite_id in sorted(store.folders(SUITES), reverse=True):
+        if (suite := find_suite(store, suite_id)) is not None:
+            yield suite
+
+
+def find_suite(store: Store, suite_id: str) -> Suite | None:
+    """A suite by its id; None where its folder has no sound suite.json, as while it is being written."""
+    content = store.read_json(f"{SUITES}/{suite_id}/suite.json") or {}
+    runs, code = content.get("runs"), content.get("exit_code")
+    if not isinstance(runs, dict) or not isinstance(code, int):
+        return None
+    return Suite(suite_id, {str(benchmark): str(run_id) for benchmark, run_id in runs.items()}, code)

@@ -1,0 +1,71 @@
+"""The page of a suite: the runs of several benchmarks side by side, in the store beside them."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from plumbline.operators.comparison import duels
+from plumbline.operators.metrics.table import falling_metrics, read_metrics
+from plumbline.operators.report.rendering import render_suite, suite_csv, suite_markdown
+from plumbline.operators.report.suite import SuitePage, SuiteRun, build_suite
+from plumbline.operators.summary import Skills
+from plumbline.pipelines.cells.run_scores import read_run_scores
+from plumbline.pipelines.cells.runs import read_manifest
+from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.cells.suites import Suite, newest_suites
+
+
+class WrittenSuite(NamedTuple):
+    """A suite whose page is in the store."""
+
+    suite: Suite
+    url: str
+    """Where report.html is; summary.csv and summary.md are beside it."""
+    page: SuitePage | None
+    """None where the page was there already, of the same runs."""
+
+
+def write_suite(
+    store: Store,
+    suite_id: str,
+    runs: Mapping[str, str],
+    *,
+    exit_code: int,
+    left_out: Sequence[str] = (),
+    notes: Sequence[str] = (),
+) -> WrittenSuite:
+    """Writes the page of these runs, unless the newest suite of these benchmarks is of the same runs."""
+    newest = next((suite for suite in newest_suites(store) if list(suite.runs) == list(runs)), None)
+    if newest is not None and newest.runs == runs:
+        return WrittenSuite(newest, _url(store, newest), None)
+    page = build_suite(
+        suite_id, [read_suite_run(store, run_id) for run_id in runs.values()], left_out=left_out, notes=notes
+    )
+    suite = Suite(suite_id, dict(runs), exit_code)
+    for name, text in (
+        ("report.html", render_suite(page)),
+        ("summary.csv", suite_csv(page)),
+        ("summary.md", suite_markdown(page)),
+    ):
+        store.write_text(f"{suite.folder}/{name}", text)
+    ended = datetime.now(UTC).isoformat(timespec="seconds")
+    content = {"suite_id": suite_id, "ended": ended, "exit_code": exit_code, "runs": dict(runs)}
+    store.write_json(f"{suite.folder}/suite.json", content)
+    return WrittenSuite(suite, _url(store, suite), page)
+
+
+def read_suite_run(store: Store, run_id: str) -> SuiteRun:
+    """A run with every comparison over all its prompts; raises PlumblineError where it cannot be read."""
+    manifest, scores = read_manifest(store, run_id), read_run_scores(store, run_id)
+    unranked = {name for name, metric in read_metrics(manifest).items() if not metric.ranks}
+    ranking = [name for name in scores.metrics if name not in unranked]
+    return SuiteRun(
+        run_id=run_id,
+        manifest=manifest,
+        summary=store.read_table(f"runs/{run_id}/summary.parquet"),
+        duels=duels(scores, ranking, Skills(()), falling_metrics(manifest)),
+    )
+
+
+def _url(store: Store, suite: Suite) -> str:
+    return f"{store.place.url}/{suite.folder}/report.html"

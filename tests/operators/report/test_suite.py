@@ -1,0 +1,139 @@
+"""Several benchmarks on one page: one correction for all comparisons, and who leads overall by these alone."""
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from plumbline.operators.report.rendering import suite_csv, suite_markdown
+from plumbline.operators.report.suite import SuiteRun, Tally, build_suite, corrected
+from tests.operators.tallied import paired, summarise
+from tests.operators.test_comparison import scores_table
+
+PROMPTS = 10
+STEPS = tuple(0.01 * (number + 1) for number in range(PROMPTS))
+
+
+def falling_by(*levels: str, prompts: int = PROMPTS) -> dict[str, list[float | None]]:
+    """Scores of generators, each better than the next on every prompt; those of one level have the same scores."""
+    return {
+        name: [0.9 - 0.2 * place + (place + 1) * STEPS[number % PROMPTS] for number in range(prompts)]
+        for place, level in enumerate(levels)
+        for name in level
+    }
+
+
+def suite_run(
+    benchmark: str, scores: Mapping[str, list[float | None]], metric: str = "clipscore", kind: str = "clipscore"
+) -> SuiteRun:
+    table = scores_table(dict(scores), metric)
+    ranks = kind == "clipscore"
+    options = {"kind": kind} | ({} if ranks else {"statistic": "edge_density"})
+    manifest = {"benchmark": benchmark, "metrics": [metric], "config": {"metrics": {metric: options}}}
+    return SuiteRun(f"run-{benchmark}", manifest, summarise(table, {}), paired(table, {}) if ranks else [])
+
+
+def said(runs: Sequence[SuiteRun]) -> list[str]:
+    return [str(sentence) for sentence in build_suite("s", runs).overall]
+
+
+def test_one_correction_covers_the_comparisons_of_all_benchmarks() -> None:
+    """Eight prompts that all go one way have p = 2^(1-8) = 1/128; six such comparisons are clear, seven are not."""
+    runs = [suite_run(f"b{number}", falling_by("a", "b", prompts=8)) for number in range(7)]
+    assert [duel.p_value for run in runs for duel in run.duels] == pytest.approx([1 / 128] * 7)
+    for count in (1, 2, 6, 7):
+        duels = [duel for of_run in corrected(runs[:count]) for duel in of_run]
+        assert [duel.p_holm for duel in duels] == pytest.approx([count / 128] * count)
+        assert {duel.better for duel in duels} == ({"a"} if count < 7 else {None})
+    assert all(duel.better == "a" for run in runs for duel in run.duels), "each benchmark alone calls it clear"
+    page = build_suite("s", runs)
+    assert str(page.headline) == "No generator is clearly better than another on any benchmark."
+    assert page.warnings == [
+        "Too few prompts to tell anything: even a generator that wins on every one of 8 prompts cannot be told from "
+        "another among 7 comparisons; 9 prompts are the least that can."
+    ]
+
+
+def test_who_is_ahead_of_every_other_and_worse_than_none_leads_overall() -> None:
+    runs = [suite_run("one", falling_by("a", "b", "c")), suite_run("two", falling_by("ab", "c"))]
+    assert said(runs) == [
+        "a leads overall by clipscore: clearly better than each of the 2 others on at least one of 2 benchmarks, and "
+        "clearly worse on none."
+    ]
+    page = build_suite("s", runs)
+    assert str(page.headline) == "a leads overall by clipscore."
+    [across] = page.metrics
+    assert across.tallies == {"a": Tally(3, 0, 4), "b": Tally(2, 1, 4), "c": Tally(0, 4, 4)}
+    assert across.generators.rows == ["a", "b", "c"]
+    assert across.between["a", "b"].verdict == "better" and across.between["b", "a"].verdict == "worse"
+    assert [[row.group for row in rows] for rows in page.standings.values()] == [["a", "b", "c"], ["a", "a", "b"]]
+    both = [suite_run(name, falling_by("a", "b")) for name in ("one", "two")]
+    assert said(both) == ["a is best on every benchmark by clipscore: clearly better than b."]
+
+
+def test_benchmarks_that_disagree_have_no_leader_and_are_named() -> None:
+    runs = [suite_run("one", falling_by("a", "b", "c")), suite_run("two", falling_by("b", "a", "c"))]
+    assert said(runs) == [
+        "No generator leads overall by clipscore: each is clearly worse than another on some benchmark.",
+        "a or b depends on the benchmark by clipscore: a is clearly better on one, b on two.",
+    ]
+    [across] = build_suite("s", runs).metrics
+    assert across.between["a", "b"].verdict == "split" and across.between["a", "c"].is_ahead
+    assert across.tallies["a"] == across.tallies["b"] == Tally(3, 1, 4)
+
+
+def test_the_unbeaten_that_are_not_told_apart_share_the_front() -> None:
+    runs = [suite_run(name, falling_by("ab", "c")) for name in ("one", "two")]
+    assert said(runs) == [
+        "No generator leads overall by clipscore: a and b are on no benchmark clearly worse than another, and not told "
+        "apart."
+    ]
+    [most] = said([suite_run("one", falling_by("ab", "c", "d")), suite_run("two", falling_by("a", "bcd"))])
+    assert most.startswith("a leads overall"), "clearly better than b on two"
+    [most, _] = said([suite_run("one", falling_by("abc", "d")), suite_run("two", falling_by("abd", "c"))])
+    assert most.endswith("a and b are on no benchmark clearly worse than another, and not told apart.")
+    seldom = {"b": [0.5] * 6 + [None] * 4}  # six prompts can show nothing
+    [most] = said([suite_run(name, falling_by("a", "c") | seldom) for name in ("one", "two")])
+    assert most.endswith("not told apart; a is ahead of the most others, 1 of 2.")
+    alone = [suite_run("one", falling_by("a", "b", "c")), suite_run("two", falling_by("abc"))]
+    assert said(alone)[0].startswith("a leads overall")
+    tied = [suite_run("one", falling_by("ab", "c")), suite_run("two", falling_by("ac", "b"))]
+    assert said(tied)[0].startswith("a leads overall"), "ahead of b on two, of c on one"
+
+
+def test_of_a_generator_that_lacks_a_benchmark_nothing_is_said_overall() -> None:
+    runs = [suite_run("one", falling_by("d", "a", "b")), suite_run("two", falling_by("a", "b"))]
+    assert said(runs) == [
+        "a is best on every benchmark by clipscore: clearly better than b.",
+        "Of d nothing is said overall by clipscore, which lacks scores on some benchmark.",
+    ]
+    apart = [suite_run("one", falling_by("a", "b")), suite_run("two", falling_by("c", "d"))]
+    assert said(apart) == ["By clipscore nothing is said overall: no two generators have scores on all 2 benchmarks."]
+
+
+def test_a_metric_of_one_benchmark_or_that_ranks_nothing_leads_nobody() -> None:
+    runs = [
+        suite_run("one", falling_by("a", "b"), "other"),
+        suite_run("two", falling_by("a", "b")),
+        suite_run("three", falling_by("a", "b"), "edges", "image_statistic"),
+        suite_run("four", falling_by("a", "b"), "edges", "image_statistic"),
+    ]
+    page = build_suite("s", runs)
+    assert page.overall == []
+    assert str(page.headline) == "No metric scores two of the benchmarks: each stands for itself."
+    assert [(across.metric, across.ranks) for across in page.metrics] == [
+        ("other", True), ("clipscore", True), ("edges", False)
+    ]  # fmt: skip
+    assert {row.group for row in page.standings["three"]} == {""}
+
+
+def test_the_files_hold_every_mean_of_every_benchmark() -> None:
+    runs = [suite_run("one", falling_by("a", "=")), suite_run("two", falling_by("a", "="))]
+    page = build_suite(
+        "s", runs, left_out=["ssim does not score one: it has no sources"], notes=["they share prompts."]
+    )
+    rows = suite_csv(page).splitlines()
+    assert rows[0].startswith("benchmark,generator,metric,skill,mean,low,high,n,")
+    assert len(rows) == 5 and rows[1].startswith("one,a,clipscore,overall,0.955")
+    text = suite_markdown(page)
+    assert "| a | 0.955 | a | 0.955 | a | 2 | 0 | 2 |" in text
+    assert "- Note: they share prompts." in text and "ssim does not score one: it has no sources" in text
