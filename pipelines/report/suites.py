@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from plumbline.operators.comparison import duels
+from plumbline.operators.comparison import duels, prompt_means
 from plumbline.operators.metrics.table import falling_metrics, read_metrics
 from plumbline.operators.report.rendering import render_suite, suite_csv, suite_markdown
 from plumbline.operators.report.suite import SuitePage, SuiteRun, build_suite
@@ -57,13 +57,14 @@ def write_suite(
 def read_suite_run(store: Store, run_id: str) -> SuiteRun:
     """A run with every comparison over all its prompts; raises PlumblineError where it cannot be read."""
     manifest, scores = read_manifest(store, run_id), read_run_scores(store, run_id)
+    falling = falling_metrics(manifest)
     unranked = {name for name, metric in read_metrics(manifest).items() if not metric.ranks}
     ranking = [name for name in scores.metrics if name not in unranked]
     return SuiteRun(
         run_id=run_id,
         manifest=manifest,
         summary=store.read_table(f"runs/{run_id}/summary.parquet"),
-        duels=duels(scores, ranking, Skills(()), falling_metrics(manifest)),
+        duels=[duel for name in ranking for duel in duels(name, prompt_means(scores, name), Skills(()), falling)],
     )
 
 
