@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from plumbline.operators import image_decoding as module
 from plumbline.operators.errors import ConfigError, RowError
-from plumbline.pipelines.base.storage import StorageConfig
+from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.cells.lease import take
 from plumbline.pipelines.cells.runs import read_manifest, run_ids, run_of_position
 from plumbline.pipelines.cells.store import Store, draft_path
@@ -136,17 +136,17 @@ def break_off_after(count: int, collecting: Callable[[], object]) -> None:
     class Killed(Exception):
         pass
 
-    def removing(store: Store, paths: Sequence[str]) -> None:
+    def removing(folder: Place, paths: Sequence[str]) -> None:
         for path in sorted(paths):
             if path.startswith(SWEEPS):
                 continue
             if not left[0]:
                 raise Killed
             left[0] -= 1
-            Path((store.place / path).path).unlink()
+            Path((folder / path).path).unlink()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Store, "remove_all", removing)
+        patch.setattr(Place, "remove_below", removing)
         try:
             collecting()
         except Killed:
