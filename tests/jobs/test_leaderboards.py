@@ -10,6 +10,7 @@ from rich.console import Console
 
 from plumbline.jobs.display.leaderboards import show_failures, show_leaderboards
 from plumbline.operators import rows, schemas
+from plumbline.operators.failures import count_failures
 from plumbline.operators.summary import best_first
 from tests.operators.tallied import summarise
 
@@ -21,7 +22,7 @@ def results(*failed: dict[str, Any]) -> Any:
     scores = rows.table([*scored, *lost], schemas.SCORES)
     return SimpleNamespace(
         summary=summarise(scores, {}),
-        errors=rows.table(list(failed), schemas.ERRORS),
+        failures=count_failures(rows.table(list(failed), schemas.ERRORS)),
         rows=len(scores),
         n_null=len(failed),
         coverage=1 - len(failed) / len(scores),

@@ -52,7 +52,7 @@ def test_a_job_that_there_is_not_is_answered_with_the_nearest(capsys: pytest.Cap
         ("plumbline sco", {"score"}),
         (
             "plumbline sweep sweep=sha",
-            {"sweep=shapes", *(f"sweep=shapes_{name}" for name in ("edits", "text", "video"))},
+            {"sweep=shapes", *(f"sweep=shapes_{name}" for name in ("edits", "suite", "text", "video"))},
         ),
         ("plumbline ingest col", {"columns="} | {f"columns.{role}=" for role in InputColumnsConfig.__slots__}),
         ("plumbline gc sto", {"store=", "storage="} | {f"storage.{name}=" for name in StorageConfig.__slots__}),

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plumbline.operators.errors import PlumblineError
-from plumbline.pipelines.ingest import shards as ingest_shards
+from plumbline.pipelines.base.filesystems import disk
 from plumbline.pipelines.ingest.ingest import Ingested, ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from tests.damage import PIECES, Edit, bounded, changed, edits
@@ -48,7 +48,7 @@ def outcome(folder: Path, **options: Any) -> Ingested | None:
 @pytest.fixture(scope="module", autouse=True)
 def nothing_waits_for_the_disk() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ingest_shards.os, "fsync", lambda file: None)
+        patch.setattr(disk.os, "fsync", lambda file: None)
         yield
 
 
