@@ -100,7 +100,7 @@ def holding(folder: Path, secret: str) -> list[str]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="hiding a folder from a process needs root")
-@pytest.mark.parametrize("hidden", ["store", "source"])
+@pytest.mark.parametrize("hidden", ["store", pytest.param("source", marks=pytest.mark.slow)])
 def test_a_machine_that_does_not_see_the_drivers_folder_is_refused_in_one_line(
     hidden: str, cluster: Cluster, bench: Path, tmp_path: Path
 ) -> None:
@@ -127,7 +127,7 @@ sys.exit(run_job(COMMAND, main))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="hiding a folder from a process needs root")
-@pytest.mark.parametrize("hidden", ["output", "images"])
+@pytest.mark.parametrize("hidden", ["images", pytest.param("output", marks=pytest.mark.slow)])
 def test_no_image_is_taken_in_by_a_machine_that_does_not_see_it_or_the_output(
     hidden: str, cluster: Cluster, tmp_path: Path
 ) -> None:
