@@ -27,7 +27,7 @@ from plumbline.pipelines.report import report
 from plumbline.pipelines.running.tasks import open_tasks
 from plumbline.pipelines.sources.shards import read_shard
 from plumbline.pipelines.sweeps import computing, sweep
-from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
+from plumbline.pipelines.sweeps.planning import PlannedSweep, list_inputs, plan_inputs
 from plumbline.pipelines.sweeps.results import gather_results
 from plumbline.pipelines.sweeps.writing import write_run
 from tests.bench_of import sweep_config
@@ -149,7 +149,8 @@ def measure(
         (computing, "compute_missing", timed(seconds, "scripted", scores_of)),
         (sweep, "gather_results", timed(seconds, "results", gather_results)),
         (sweep, "write_run", timed(seconds, "written", write_run)),
-        (job, "plan_sweep", timed(seconds, "plan", plan_sweep)),
+        (job, "list_inputs", timed(seconds, "plan", list_inputs)),
+        (job, "plan_inputs", timed(seconds, "plan", plan_inputs)),
         (judged_run, "judge_run", timed(seconds, "agreement", judged_run.judge_run)),
         (report, "write_report", timed(seconds, "report", report.write_report)),
     )
