@@ -90,9 +90,9 @@ class StorageConfig:
             raise ConfigError(f"{scheme[0]}: is written {OTHER_NAMES[scheme[0]]} here, as in docs/cluster.md")
         _check_address(scheme[0], url.removeprefix(scheme[0]))
         place = Place(url.rstrip("/"), self)
+        if writable and scheme[0] not in OBJECT_STORES:  # before its server is asked, which may not be there
+            raise place.only_read()
         place.filesystem.prepare(place.path)
-        if writable:
-            place.writable()
         return place
 
 
@@ -142,8 +142,12 @@ class Place:
         """Its filesystem, where that can hold a store; raises ConfigError for one that can only be read."""
         filesystem = self.filesystem
         if not isinstance(filesystem, Writable):
-            raise ConfigError(f"{self}: files can only be read there; name a folder, or a prefix of {STORES}")
+            raise self.only_read()
         return filesystem
+
+    def only_read(self) -> ConfigError:
+        """Why nothing is written there."""
+        return ConfigError(f"{self}: files can only be read there; name a folder, or a prefix of {STORES}")
 
     @property
     def fs(self) -> fsspec.AbstractFileSystem:

@@ -30,6 +30,7 @@ REFUSED: dict[str, list[tuple[str, str]]] = {
         ("images={mine}", "expected column(s) image or uri, found picture, caption, seed; rename or add them, or "),
         ("images={mine} metrics=[vqa]", "metric=vqa: no such choice; did you mean vq2 or vqascore?"),
         ("images={mine} prompts=/nowhere", "/nowhere: not found"),
+        ("images={mine} prompts=ftp://127.0.0.1:1/x", "Connection refused; name a local path, or an address of s3://"),
         ("outputs", "/outputs: not found; check the path"),
     ],
     "report store={store}": [
@@ -45,6 +46,7 @@ REFUSED: dict[str, list[tuple[str, str]]] = {
         ("", "config key 'format' is required"),
     ],
     "view": [
+        ("store=ftp://127.0.0.1:1/x", "files can only be read there; name a folder, or a prefix of s3://, gs:// or az://"),
         ("store=http://example.org", "files can only be read there; name a folder, or a prefix of s3://, gs:// or az://"),
         ("store={store} host=0.0.0.0 token_variable=NO_SUCH_TOKEN", "NO_SUCH_TOKEN"),
         ("store={store} port=70000", "expected 0 to 65535"),

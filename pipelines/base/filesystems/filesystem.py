@@ -151,7 +151,7 @@ def open_readable(root: str) -> Filesystem:
     """Whatever else fsspec reads, by how its addresses begin; raises ConfigError where fsspec or a library cannot."""
     try:
         fs, path = fsspec.core.url_to_fs(f"{root}/x")
-    except (ValueError, ImportError) as error:
+    except (ValueError, ImportError, OSError) as error:
         raise ConfigError(
             f"{root}: {without_secrets(str(error).splitlines()[0])}; name a local path, or an address of {STORES}, "
             "hf:// or https://"
