@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from plumbline.pipelines.sweeps.unchanged_run import note_unchanged
 from tests.bench_of import images, prompts
-from tests.benchmarks.size import run_module
+from tests.benchmarks.size import one_row_shards, run_module
 from tests.benchmarks.test_requests import kind_of, said
 from tests.benchmarks.test_scale import STANDING, planned, write_standing_run
 from tests.faults.proxy import FaultProxy, faulty
@@ -34,6 +34,8 @@ GENERATORS = 10
 CELLS_OF_SHARD = 4
 """Of images by VQAScore and CLIPScore: answers, similarities, and the scores of both."""
 BUCKET = "night"
+LINE = one_row_shards(f"s3://{BUCKET}")
+"""How a sweep over the files is called."""
 WRITERS = 8
 
 
@@ -102,34 +104,20 @@ def measured(what: str, proxy: FaultProxy, job: str, *line: str) -> Measured:
     return Measured(what, Counter(map(kind_of, proxy.requests[seen:])), seconds, peak)
 
 
-def line() -> list[str]:
-    """How a sweep over the files is called."""
-    return [
-        "sweep=shapes",
-        "metric=[vqascore,clipscore]",
-        "shard_rows=1",
-        "cluster.executor=ray",
-        "benchmark.name=many",
-        f"benchmark.prompts=s3://{BUCKET}/bench/prompts.parquet",
-        f"benchmark.images=s3://{BUCKET}/bench/images",
-        f"store=s3://{BUCKET}/store",
-    ]
-
-
 def nights(server: S3Server, proxy: FaultProxy, cells: int, files: int) -> Iterator[Measured]:
     """The first plan's requests, and then what each of some nights takes."""
     uploads = Uploads(server)
     uploads.put("bench/prompts.parquet", parquet(prompts(8)))
     uploads.put_all(image_files(cells // CELLS_OF_SHARD, files))
-    sweep = planned(line())
+    sweep = planned(LINE)
     yield Measured("the first plan, which opens every file", Counter(map(kind_of, proxy.requests)), math.nan, math.nan)
     uploads.put_all((f"store/{cell.path}", b"-") for cell in sweep.plan.cells)
     write_standing_run(sweep)
     note_unchanged(sweep, STANDING)
     print(f"{len(sweep.plan.cells):,} cells of {len(sweep.sources.image_shards):,} shards in {files:,} files\n")
-    yield measured("a night with nothing new", proxy, "jobs.nightly", *line())
+    yield measured("a night with nothing new", proxy, "jobs.nightly", *LINE)
     uploads.put_all(image_files(GENERATORS, 1))
-    yield measured("a plan after one file has changed", proxy, "jobs.sweep", *line(), "dry_run=true")
+    yield measured("a plan after one file has changed", proxy, "jobs.sweep", *LINE, "dry_run=true")
 
 
 def main(cells: int, files: int) -> None:

@@ -62,3 +62,17 @@ def _printed_here(module: str, *arguments: str) -> str:
         except SystemExit as ended:
             assert not ended.code, f"{module}: exit code {ended.code}\n{printed.getvalue()}"
     return printed.getvalue()
+
+
+def one_row_shards(place: str) -> list[str]:
+    """How a sweep over a benchmark in `bench` below a place is called, whose shards have one row."""
+    return [
+        "sweep=shapes",
+        "metric=[vqascore,clipscore]",
+        "shard_rows=1",
+        "cluster.executor=ray",
+        "benchmark.name=many",
+        f"benchmark.prompts={place}/bench/prompts.parquet",
+        f"benchmark.images={place}/bench/images",
+        f"store={place}/store",
+    ]
