@@ -116,11 +116,11 @@ def _conclude(
 ) -> NightOutcome:
     """A run that no night has told of: a new one, or one that was left when its night ended early."""
     from plumbline.jobs.report import show_report  # imports scipy and the charts
-    from plumbline.pipelines.nightly.regressions import conclude
+    from plumbline.pipelines.nightly.regressions import compare_run, outcomes_of, tell
 
     show_leaderboards(console, finished, verbose=config.verbose)
     show_judged(console, planned, finished)
-    told = conclude(
+    compared = compare_run(
         planned.store,
         finished.run_id,
         config.nightly,
@@ -128,9 +128,10 @@ def _conclude(
         hold=hold,
         cluster=config.cluster,
     )
-    show_report(console, told.written)
+    (outcome,) = outcomes_of([compared], config.nightly)
+    outcome = tell(planned.store, outcome, config.nightly, hold)
+    show_report(console, compared.written)
     show_renewed(console, finished)
-    outcome = told.outcome
     if outcome.webhook not in (None, "delivered"):
         warn(console, f"nightly.webhook: {outcome.webhook}; the outcome is in {finished.folder}/nightly.json")
     if outcome.compared_with is None:
@@ -140,7 +141,7 @@ def _conclude(
     if len(outcome.regressions) > MOST_SHOWN:
         say(console, f"{plural(len(outcome.regressions) - MOST_SHOWN, 'more regression')} in nightly.json")
     if outcome.trends is None:
-        warn(console, f"no page of trends: {told.without_trends}; make it later by python -m jobs.trends")
+        warn(console, f"no page of trends: {compared.trends.problem}; make it later by python -m jobs.trends")
     else:
         say(console, f"trends: {outcome.trends}")
     say(console, f"latest report: {planned.store.place.url}/{LATEST_REPORT}")

@@ -48,6 +48,8 @@ class Change(NamedTuple):
     verdict: str
     """`better` or `worse`, of a metric that ranks nothing `higher` or `lower`; `unchanged` where every prompt's score
     is the same, or `not clear`."""
+    ranks: bool = True
+    """Whether one score by the metric is better than another."""
 
     @property
     def is_clear(self) -> bool:
@@ -71,10 +73,15 @@ class Changes(NamedTuple):
     by_skill: FirstRows[Change]
     """Only the clear ones."""
     settings: FirstRows[Setting]
-    clear: list[Change]
-    """All clear ones, overall and by skill, none left out."""
+    every: list[Change]
+    """All that were looked at, overall and by skill, none left out."""
     can_tell: bool
     """Whether any outcome on so many prompts would have been a clear change, of scores that are not the same."""
+
+    @property
+    def clear(self) -> list[Change]:
+        """All clear ones, overall and by skill."""
+        return [change for change in self.every if change.is_clear]
 
 
 def comparable_metrics(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
@@ -103,13 +110,14 @@ def compare(
     altered = _altered(*manifests, settings)
     common = [metric for metric in before.metrics if metric in after.metrics and metric not in altered]
     falling = falling_metrics(manifests[1])
-    runs = _with_reward(_Runs(before, after, common, skills, falling), reward, each)
+    unranked = frozenset(name for name, metric in metrics.items() if not metric.ranks)
+    runs = _with_reward(_Runs(before, after, common, skills, falling, unranked), reward, each)
     in_both = dict.fromkeys([*runs.compared, *(metric for metric in before.metrics if metric in after.metrics)])
     of_metrics = dict(zip(in_both, each(_compare_metric, in_both, shared=runs), strict=True))
     found = [change for of_metric in of_metrics.values() for change in of_metric.changes]
     found = sorted(found, key=lambda change: after.generators.index(change.generator))
-    changes = _judged(found, metrics)
-    overall = [change for change in changes if change.duel.skill == OVERALL]
+    changes = _corrected(found)
+    overall = _overall(changes)
     at_skills = [change for change in changes if change.duel.skill != OVERALL and change.is_clear]
     alone = [
         *_alone_sentences("Only in this run:", after, before, {m: of.only_after for m, of in of_metrics.items()}),
@@ -128,9 +136,20 @@ def compare(
         overall=shown(overall, MOST_ROWS),
         by_skill=shown(sorted(at_skills, key=lambda change: change.duel.effect), MOST_ROWS),
         settings=shown(settings, MOST_SETTINGS),
-        clear=[change for change in changes if change.is_clear],
+        every=changes,
         can_tell=_can_tell(overall, len(changes)),
     )
+
+
+def correct_together(of_runs: Sequence[Changes]) -> list[Changes]:
+    """The changes of several runs with Holm's correction over all of them; what the page of each says stays."""
+    together = iter(_corrected([change for changes in of_runs for change in changes.every]))
+    each = [[next(together) for _ in changes.every] for changes in of_runs]
+    comparisons = sum(map(len, each))
+    return [
+        changes._replace(every=every, can_tell=_can_tell(_overall(every), comparisons))
+        for changes, every in zip(of_runs, each, strict=True)
+    ]
 
 
 class _Runs(NamedTuple):
@@ -142,6 +161,7 @@ class _Runs(NamedTuple):
     """The metrics that are the same in both."""
     skills: Skills
     falling: frozenset[str]
+    unranked: frozenset[str]
 
 
 def _with_reward(runs: _Runs, reward: Combination | None, each: Each) -> _Runs:
@@ -290,6 +310,7 @@ def _changes(
             after=float(after.mean()),
             duel=duel,
             verdict="unchanged" if np.array_equal(before, after) else "not clear",
+            ranks=metric not in runs.unranked,
         )
 
 
@@ -307,21 +328,26 @@ def _alarms(overall: Sequence[Change], reward: Combination | None, metrics: Mapp
     return sentences
 
 
-def _judged(changes: Sequence[Change], metrics: Mapping[str, Metric]) -> list[Change]:
+def _corrected(changes: Sequence[Change]) -> list[Change]:
     """The changes with their p-values corrected, and what they say."""
-    judged = []
-    for change, p_holm in zip(changes, holm([change.duel.p_value for change in changes]), strict=True):
-        clear = change.verdict != "unchanged" and p_holm < SIGNIFICANT
-        verdict = _direction(change, metrics) if clear else change.verdict
-        judged.append(change._replace(duel=change.duel._replace(p_holm=p_holm), verdict=verdict))
-    return judged
+    corrected = holm([change.duel.p_value for change in changes])
+    return [
+        change._replace(duel=change.duel._replace(p_holm=p_holm), verdict=_verdict(change, p_holm))
+        for change, p_holm in zip(changes, corrected, strict=True)
+    ]
 
 
-def _direction(change: Change, metrics: Mapping[str, Metric]) -> str:
-    """What a clear change is."""
-    metric = metrics.get(change.duel.metric)
-    up, down = ("better", "worse") if metric is None or metric.ranks else ("higher", "lower")
+def _verdict(change: Change, p_holm: float) -> str:
+    if change.verdict == "unchanged":
+        return change.verdict
+    if not p_holm < SIGNIFICANT:  # nor is nan, of what could not be tested
+        return "not clear"
+    up, down = ("better", "worse") if change.ranks else ("higher", "lower")
     return up if change.duel.effect > 0 else down
+
+
+def _overall(changes: Sequence[Change]) -> list[Change]:
+    return [change for change in changes if change.duel.skill == OVERALL]
 
 
 def _can_tell(changes: Sequence[Change], comparisons: int) -> bool:

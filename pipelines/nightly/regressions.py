@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from plumbline.operators.errors import PlumblineError
-from plumbline.operators.report.changes import Change
+from plumbline.operators.report.changes import Change, Changes, correct_together
 from plumbline.operators.sentences import plural
 from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET, REGRESSION
@@ -32,16 +32,24 @@ class Baseline(NamedTuple):
     """Why there is none."""
 
 
-class Told(NamedTuple):
-    """The outcome of a run that was not told before, and its report."""
+class TrendsPage(NamedTuple):
+    """Where the page of trends is, or why it is not."""
 
-    outcome: NightOutcome
+    url: str | None
+    problem: str = ""
+
+
+class ComparedRun(NamedTuple):
+    """A run of which nothing is told yet, with its report, and beside an earlier one where there is one."""
+
+    run_id: str
+    manifest: Mapping[str, Any]
+    baseline: Baseline
     written: WrittenReport
-    without_trends: str = ""
-    """Why there is no new page of trends; empty where there is one."""
+    trends: TrendsPage
 
 
-def conclude(
+def compare_run(
     store: Store,
     run_id: str,
     config: NightConfig,
@@ -49,11 +57,10 @@ def conclude(
     sources: Sources | None,
     hold: Callable[[], None],
     cluster: ClusterConfig = NO_RAY,
-) -> Told:
-    """Compares a run with an earlier one, writes its report and the page of trends, sends and writes what came of it.
+) -> ComparedRun:
+    """Compares a run with an earlier one, and writes its report and the page of trends.
 
-    The file is the last that is written: where a night ends before, the next one concludes it. `hold` is called
-    before anything is published, and raises where that may not be any more.
+    `hold` is called before anything is published, and raises where that may not be any more.
     """
     manifest = read_manifest(store, run_id)
     baseline = find_baseline(store, run_id, manifest, config.compare)
@@ -67,22 +74,7 @@ def conclude(
         written = write_report(store, run_id, sources=sources, cluster=cluster, hold=hold)
     hold()
     trends = _write_trends(store, manifest["benchmark"], config.checkpoints or CHECKPOINTS)
-    outcome = _outcome(run_id, manifest, baseline, written, config)
-    outcome = replace(outcome, trends=trends.url)
-    hold()
-    if config.webhook is not None:
-        problem = send(config.webhook, outcome.to_json())
-        outcome = replace(outcome, webhook="delivered" if problem is None else problem)
-        hold()
-    store.write_json(outcome_path(run_id), outcome.to_json())
-    return Told(outcome, written, trends.problem)
-
-
-class TrendsPage(NamedTuple):
-    """Where the page of trends is, or why it is not."""
-
-    url: str | None
-    problem: str = ""
+    return ComparedRun(run_id, manifest, baseline, written, trends)
 
 
 def _write_trends(store: Store, benchmark: str, checkpoints: str) -> TrendsPage:
@@ -122,10 +114,15 @@ def _no_baseline(obstacles: Sequence[tuple[Run, str]]) -> str:
     return f"{newest.run_id} cannot be compared with it ({obstacle}){more}"
 
 
-def _outcome(
-    run_id: str, manifest: Mapping[str, Any], baseline: Baseline, written: WrittenReport, config: NightConfig
-) -> NightOutcome:
-    changes = written.page.changes
+def outcomes_of(runs: Sequence[ComparedRun], config: NightConfig) -> list[NightOutcome]:
+    """What came of each run of a night, its changes corrected for all comparisons of all of them."""
+    compared = {run.run_id: changes for run in runs if (changes := run.written.page.changes) is not None}
+    together = dict(zip(compared, correct_together([*compared.values()]), strict=True))
+    return [_outcome(run, together.get(run.run_id), config) for run in runs]
+
+
+def _outcome(run: ComparedRun, changes: Changes | None, config: NightConfig) -> NightOutcome:
+    manifest = run.manifest
     clear = changes.clear if changes is not None else []
     regressions = [
         _moved(change)
@@ -133,20 +130,34 @@ def _outcome(
         if change.verdict == "worse" and abs(change.duel.difference) >= config.smallest_change
     ]
     return NightOutcome(
-        run_id=run_id,
+        run_id=run.run_id,
         exit_code=_exit_code(manifest["exit_code"], regressions),
         benchmark=manifest["benchmark"],
         began=manifest["began"],
         ended=manifest["ended"],
-        report=written.url,
+        report=run.written.url,
         counts=manifest["counts"],
-        compared_with=baseline.run_id,
-        not_compared=baseline.reason or None,
+        compared_with=run.baseline.run_id,
+        not_compared=run.baseline.reason or None,
         regressions=regressions,
         improvements=[_moved(change) for change in clear if change.verdict == "better"],
         can_tell=changes is None or changes.can_tell,
         sentences=[str(sentence) for sentence in changes.sentences] if changes is not None else [],
+        trends=run.trends.url,
     )
+
+
+def tell(store: Store, outcome: NightOutcome, config: NightConfig, hold: Callable[[], None]) -> NightOutcome:
+    """Sends what came of a night, and writes it, which is the last that is written: where a night ends before that,
+    the next one tells of its run. Gives the outcome as it is written.
+    """
+    hold()
+    if config.webhook is not None:
+        problem = send(config.webhook, outcome.to_json())
+        outcome = replace(outcome, webhook="delivered" if problem is None else problem)
+        hold()
+    store.write_json(outcome_path(outcome.run_id), outcome.to_json())
+    return outcome
 
 
 def _exit_code(of_sweep: int, regressions: Sequence[Moved]) -> int:

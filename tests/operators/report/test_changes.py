@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from plumbline.operators import rows, schemas
-from plumbline.operators.report.changes import Changes, compare
+from plumbline.operators.report.changes import Changes, compare, correct_together
 from plumbline.operators.summary import Skills
 from tests.operators.report.made import noisy
 from tests.operators.tallied import of_table
@@ -148,3 +148,14 @@ def test_where_lower_is_better_a_fall_is_for_the_better_and_has_its_own_sign(gai
         f"borealis is {verdict} by gecko ({'+' if gain > 0 else '−'}0.050, lower is better)."
     )
     assert {one.verdict for one in found.by_skill.rows} == {verdict}
+
+
+def test_changes_of_two_runs_are_corrected_for_all_of_both() -> None:
+    """All of 8 prompts fell, which chance does once in 2^7: clear (Holm) among 4 comparisons, and not among 8."""
+    alone = changed(table(first=32), table(-0.05, first=32))
+    assert [(one.generator, one.verdict, one.duel.p_holm) for one in alone.clear] == [("borealis", "worse", 1 / 32)] * 2
+    assert correct_together([alone]) == [alone]
+    for changes in correct_together([alone, alone]):
+        fell = [change for change in changes.every if change.generator == "borealis"]
+        assert [(change.verdict, change.duel.p_holm) for change in fell] == [("not clear", 1 / 16)] * 2
+        assert not changes.can_tell and changes.sentences == alone.sentences

@@ -11,9 +11,9 @@ from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.nightly import regressions
 from plumbline.pipelines.nightly.nightly_config import NightConfig
 from plumbline.pipelines.nightly.outcome import NightOutcome, outcome_path, read_outcome
-from plumbline.pipelines.nightly.regressions import conclude, find_baseline
+from plumbline.pipelines.nightly.regressions import ComparedRun, compare_run, find_baseline, outcomes_of, tell
 from tests.commands import store_at
-from tests.operators.report.made import make_run, noisy, plain_prompts
+from tests.operators.report.made import MadeRun, make_run, noisy, plain_prompts
 
 METRICS = {"gecko": {"kind": "gecko", "model": "vqa"}, "clipscore": {"kind": "clipscore", "model": "clip"}}
 MODELS = {"vqa": {"checkpoint": "a"}, "clip": {"checkpoint": "b"}}
@@ -44,6 +44,16 @@ def publish(store: Store, run_id: str, *, is_told: bool = True, **manifest: Any)
         assert read_outcome(store, run_id) == outcome
 
 
+def compared(run: MadeRun, config: NightConfig) -> ComparedRun:
+    return compare_run(run.store, run.run_id, config, sources=None, hold=lambda: None)
+
+
+def told(run: MadeRun, config: NightConfig) -> NightOutcome:
+    """What a night tells of a run."""
+    (outcome,) = outcomes_of([compared(run, config)], config)
+    return tell(run.store, outcome, config, lambda: None)
+
+
 def test_the_newest_that_a_night_told_of_comes_before_newer_ones_that_none_did(store: Store) -> None:
     for run_id in BEFORE:
         publish(store, run_id, is_told=False)
@@ -61,7 +71,7 @@ def test_a_night_of_few_prompts_does_not_say_that_there_is_no_regression(tmp_pat
         folder, texts = tmp_path / str(prompts), plain_prompts(prompts)
         make_run(folder, prompts=texts, run_id="20260101-000000-000001")
         run = make_run(folder, prompts=texts, score=lambda *at: noisy(*at) + at[2] % 2 / 500)
-        outcome = conclude(run.store, run.run_id, NightConfig(), sources=None, hold=lambda: None).outcome
+        outcome = told(run, NightConfig())
         assert said in outcome.summary() and outcome.can_tell == (prompts == 12)
 
 
@@ -116,9 +126,8 @@ def test_an_outcome_that_was_harmed_is_none(text: str, store: Store) -> None:
 def test_a_page_of_trends_knows_checkpoints_as_the_night_was_told(tmp_path: Path) -> None:
     run = make_run(tmp_path, generators=("flux-at1", "flux-at2"))
     named = NightConfig(checkpoints="(?P<family>.+)-at(?P<step>[0-9]+)")
-    told = conclude(run.store, run.run_id, named, sources=None, hold=lambda: None)
-    assert told.outcome.trends == f"{tmp_path}/store/trends/made/trends.html"
-    assert 'id="steps"' in Path(told.outcome.trends).read_text()
+    trends = told(run, named).trends
+    assert trends == f"{tmp_path}/store/trends/made/trends.html" and 'id="steps"' in Path(trends).read_text()
 
 
 @pytest.mark.parametrize("error", [ConfigError("odd"), ValueError("odd")])
@@ -130,6 +139,6 @@ def test_a_page_of_trends_that_cannot_be_written_changes_nothing_else(
 
     monkeypatch.setattr(regressions, "write_trends", odd)
     run = make_run(tmp_path)
-    told = conclude(run.store, run.run_id, NightConfig(), sources=None, hold=lambda: None)
-    assert "odd" in told.without_trends and told.outcome.trends is None
-    assert read_outcome(run.store, run.run_id) == told.outcome and told.outcome.exit_code == 0
+    assert "odd" in compared(run, NightConfig()).trends.problem
+    outcome = told(run, NightConfig())
+    assert outcome.trends is None and outcome.exit_code == 0 and read_outcome(run.store, run.run_id) == outcome
