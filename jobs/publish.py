@@ -1,4 +1,4 @@
-"""Tells MLflow or Weights & Biases of a run: its means with their intervals, its models' digests and its report."""
+"""Tells an experiment tracker of a run: its means with their intervals, its models' digests and its report."""
 
 import sys
 
@@ -7,7 +7,7 @@ from plumbline.jobs.display.console import make_console, say
 from plumbline.pipelines.sinks.publishing import PublishConfig, publish_run
 
 COMMAND = Command(
-    "publish", "Tell an experiment tracker of a run: MLflow or Weights & Biases.", PublishConfig, first="run"
+    "publish", "Tell an experiment tracker of a run: MLflow, SwanLab or Weights & Biases.", PublishConfig, first="run"
 )
 
 

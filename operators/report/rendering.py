@@ -130,7 +130,7 @@ def to_markdown(page: Page) -> str:
 
 
 def to_latex(page: Page) -> str:
-    """The leaderboard over all metrics as a table with booktabs rules."""
+    """The leaderboard over all metrics as a table with booktabs rules: means with letters, intervals and coverage."""
     return _environment().get_template("leaderboard.tex.j2").render(page=page)
 
 

@@ -14,7 +14,7 @@ from plumbline.operators.report.changes import Changes, compare
 from plumbline.operators.report.metric_figures import Question, measure_metrics
 from plumbline.operators.report.page import GatheredRun, Page, build_page
 from plumbline.operators.report.picked_images import pick_contradicted, pick_images, places_for
-from plumbline.operators.report.rendering import render, to_csv, to_markdown
+from plumbline.operators.report.rendering import render, to_csv, to_latex, to_markdown
 from plumbline.operators.rewards.combination import AnyReward, Combination
 from plumbline.operators.summary import Skills
 from plumbline.pipelines.base.cluster import ClusterConfig
@@ -94,7 +94,7 @@ class WrittenReport(NamedTuple):
 
     page: Page
     url: str
-    """Where report.html is; summary.csv and summary.md are beside it."""
+    """Where report.html is; summary.csv, summary.md and summary.tex are beside it."""
     size: int
     """Its bytes."""
 
@@ -119,7 +119,8 @@ def write_report(
     cluster: ClusterConfig = NO_RAY,
     hold: Callable[[], None] = lambda: None,
 ) -> WrittenReport:
-    """Writes report.html, summary.csv and summary.md into the run's folder; raises ConfigError where there is no run.
+    """Writes report.html and the summary as CSV, Markdown and LaTeX into the run's folder; raises ConfigError where
+    there is no run.
 
     A run that was written after the newest becomes the newest by it, unless `hold` raises LeaseLost.
 
@@ -142,6 +143,7 @@ def write_report(
         ("report.html", html),
         ("summary.csv", to_csv(page.standings)),
         ("summary.md", to_markdown(page)),
+        ("summary.tex", to_latex(page)),
     ):
         store.write_text(f"runs/{run_id}/{name}", text)
     if awaits_name(store, run_id):

@@ -3,4 +3,4 @@
 from plumbline.operators.extensions import Extensions, in_folder
 from plumbline.pipelines.sinks.run_story import Publish
 
-SINKS = Extensions[Publish]("sinks", in_folder(__name__, ("mlflow", "wandb"), "publish"))
+SINKS = Extensions[Publish]("sinks", in_folder(__name__, ("mlflow", "swanlab", "wandb"), "publish"))

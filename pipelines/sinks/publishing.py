@@ -26,12 +26,12 @@ class PublishConfig:
     store: str = "store"
     """Folder or cloud prefix of the store."""
     sink: str
-    """mlflow or wandb: a name of pipelines/sinks. Where it is and who publishes comes from its own environment
+    """mlflow, swanlab or wandb: a name of pipelines/sinks. Where it is and who publishes comes from its own environment
     variables."""
     run: str = "latest"
     """A run's id (python -m jobs.status); `latest` is the newest."""
     project: str = "plumbline"
-    """The experiment of MLflow, or the project of W&B."""
+    """The experiment of MLflow, or the project of SwanLab or W&B."""
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:

@@ -174,13 +174,29 @@ def latex_of_any_names() -> str:
 def test_latex_shows_every_name_as_text() -> None:
     lines = latex_of_any_names().splitlines()
     body = lines[lines.index(r"\midrule") + 1 : lines.index(r"\bottomrule")]
-    assert body == [
+    assert body[::2] == [
         r"line break & 1.0 & \textbf{0.100}\textsuperscript{a} \\",
         r"{[}10pt{]}{*} -- \textless{}x\textgreater{} & 2.0 & 0.000\textsuperscript{b} \\",
         r"50\% \& \$1 \#2\_\{3\} & 3.0 & $-$0.100\textsuperscript{c} \\",
         r"a\textbackslash{}b\textasciitilde{}c\textasciicircum{}d\textbar{}e & 4.0 & $-$0.200\textsuperscript{d} \\",
     ]
+    small = [0.1, 0, -0.1, -0.2]
+    assert body[1::2] == [f" & & {{\\scriptsize {mean:.3f} to {mean:.3f}}} \\\\".replace("-", "$-$") for mean in small]
     assert r"Generator & Mean rank & {[}m\_1{]} \\" in lines
+
+
+def test_latex_says_which_generators_lack_scores() -> None:
+    """Of a's four images two have a score, of b's none."""
+    scored = [
+        {"generator": name, "metric": "m", "prompt_id": str(prompt), "score": 0.5 if place < 2 else None}
+        for place, (name, prompt) in enumerate((name, prompt) for name in "ab" for prompt in range(4))
+    ]  # fmt: skip
+    lines = to_latex(page_of(gathered(rows.table(scored, schemas.SCORES), {}, metrics=["m"]))).splitlines()
+    small = [line for line in lines if "scriptsize" in line]
+    assert small == [
+        r" & & {\scriptsize 0.500 to 0.500; 50.0\%} \\",
+        r" & & {\scriptsize -- to --; 0.0\%} \\",
+    ]
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex (apt install texlive-latex-recommended)")

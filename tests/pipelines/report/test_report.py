@@ -42,6 +42,7 @@ def test_a_run_gets_its_page_and_its_numbers(tmp_path: Path) -> None:
     assert '<mark class="m wrong"' in run.html and "what &lt;colour&gt; is it?" in run.html
     assert (run.folder / "summary.csv").read_text().count("\n") == 1 + 3 * 2 * 3
     assert "| 1 | atlas |" in (run.folder / "summary.md").read_text()
+    assert "\natlas & 1.0 & " in (run.folder / "summary.tex").read_text()
 
 
 def test_scores_are_placed_among_those_of_all_runs_of_the_benchmark(tmp_path: Path) -> None:

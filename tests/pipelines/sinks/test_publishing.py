@@ -110,3 +110,20 @@ def test_wandb_itself_takes_the_run_offline(run: MadeRun, tmp_path: Path, monkey
     where = Path(publish_run(PublishConfig(store=run.store.place.url, sink="wandb")))
     (log,) = where.parent.glob("*.wandb")
     assert where.is_relative_to(tmp_path) and b"gecko/overall/atlas/mean" in log.read_bytes()
+
+
+@pytest.mark.elsewhere
+def test_swanlab_itself_takes_the_run_offline_as_one_run_however_often_it_is_told(
+    run: MadeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SWANLAB_MODE", "offline")
+    monkeypatch.setenv("SWANLAB_LOG_DIR", str(tmp_path / "logs"))
+    told = {Path(publish_run(PublishConfig(store=run.store.place.url, sink="swanlab"))) for _ in range(2)}
+    ids = {folder.name.split("-", 2)[2] for folder in told}
+    assert ids == {run.run_id.replace("-", "_")}
+    for folder in told:
+        (log,) = folder.glob("*.swanlab")
+        assert folder.is_relative_to(tmp_path) and b"gecko/overall/atlas/mean" in log.read_bytes()
+        assert "models.answers_vqa.parts.checkpoint" in (folder / "files/config.yaml").read_text()
+        (page,) = folder.glob("media/html/*.html")
+        assert page.read_text() == "<p>the report of the run</p>" and not (folder / "files/requirements.txt").exists()
