@@ -11,7 +11,7 @@ from pathlib import Path
 from plumbline.operators.errors import DISTRIBUTION, suggest
 
 JOBS = (
-    "sweep", "score", "ingest", "questions", "status", "view", "report", "trends", "kinds", "diagnose",
+    "sweep", "score", "ingest", "questions", "status", "view", "report", "trends", "kinds", "diagnose", "bridge",
     "build_benchmark", "metaeval", "reproduce", "rehearse", "labels", "rate", "accumulate", "nightly", "gc", "export",
     "publish", "rewards", "serve", "check_rewards", "train", "convert",
 )  # fmt: skip

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from plumbline.operators.comparison import SIGNIFICANT, Duel, PromptMeans, duels, mean_of_each
 from plumbline.operators.each import Each, one_by_one
+from plumbline.operators.metric_recipes import Recipe, altered_places, recipe_of
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.table import falling_metrics, read_metrics
 from plumbline.operators.report.marked_words import cut
@@ -28,8 +29,6 @@ MOST_SETTINGS = 60
 MOST_CHARACTERS = 200
 APART = ("store", "dry_run", "cluster", "storage", "max_failed", "shard_rows", "shard_bytes")
 """Settings that change no score."""
-NAMING = ("checkpoint", "revision")
-"""What names a model of whose files nothing is known."""
 ABOUT = ".about"
 """How the name of a setting ends that only tells what a metric does."""
 
@@ -86,9 +85,8 @@ class Changes(NamedTuple):
 
 def comparable_metrics(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """The metrics of both manifests whose settings and models are the same, so that their scores can be compared."""
-    altered = _altered(before, after, list(_settings(before, after)))
-    earlier = before.get("config", {}).get("metrics", {})
-    return [name for name in after.get("config", {}).get("metrics", {}) if name in earlier and name not in altered]
+    altered = _altered(before, after)
+    return [metric for metric in _of_both(before, after) if metric not in altered]
 
 
 def compare(
@@ -107,7 +105,7 @@ def compare(
     """
     metrics = read_metrics(manifests[1])
     settings = list(_settings(*manifests))
-    altered = _altered(*manifests, settings)
+    altered = _altered(*manifests)
     common = [metric for metric in before.metrics if metric in after.metrics and metric not in altered]
     falling = falling_metrics(manifests[1])
     unranked = frozenset(name for name, metric in metrics.items() if not metric.ranks)
@@ -185,50 +183,24 @@ def _scales(before: RunScores, reward: Combination) -> dict[str, Scale]:
     return scales_of(scores, codes, reward.unit, "the earlier run")
 
 
-def _altered(
-    before: Mapping[str, Any], after: Mapping[str, Any], settings: Sequence[Setting]
-) -> dict[str, list[Setting]]:
+def _altered(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, list[Setting]]:
     """By metric of both runs, the settings that make it another one."""
-    config: Mapping[str, Any] = after.get("config", {})
-    roles, earlier = config.get("models", {}), before.get("config", {}).get("metrics", {})
     altered = {}
-    for metric, options in config.get("metrics", {}).items():
-        used = [role for role in options.values() if isinstance(role, str) and role in roles]
-        places = (f"config.metrics.{metric}.", *(place for role in used for place in _identity(role, after)))
-        own = [setting for setting in settings if setting[0].startswith(places)]
-        if own and metric in earlier:
-            altered[metric] = own
+    for metric in _of_both(before, after):
+        was, now = recipe_of(before, metric), recipe_of(after, metric)
+        if places := altered_places(was, now):
+            altered[metric] = [(place, f"{_value(was, place)} → {_value(now, place)}") for place in places]
     return altered
 
 
-def recipe(manifest: Mapping[str, Any], metric: str) -> dict[str, str]:
-    """The settings of a run that make a metric what it is, by their places: its own, and what tells which its models
-    are. Runs in which they differ have another metric of the same name.
-    """
-    config: Mapping[str, Any] = manifest.get("config", {})
-    options, models = config.get("metrics", {}).get(metric, {}), config.get("models", {})
-    roles = [role for role in options.values() if isinstance(role, str) and role in models]
-    stages = {stage: model for stage, model in manifest.get("models", {}).items() if stage.partition(":")[2] in roles}
-    resolved = {stage.partition(":")[2] for stage in stages}
-    named = {role: {name: models[role].get(name) for name in NAMING} for role in roles if role not in resolved}
-    parts = {"config": {"metrics": {metric: options}, "models": named}, "models": stages}
-    stated = ((place, value) for place, value in _leaves(parts) if value is not None)  # options younger than a run
-    return {place: str(value) for place, value in stated if not place.endswith(ABOUT)}
+def _of_both(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """The metrics that both runs have."""
+    earlier, later = (manifest.get("config", {}).get("metrics", {}) for manifest in (before, after))
+    return [metric for metric in later if metric in earlier]
 
 
-def _leaves(parts: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """The values of nested mappings by their places, as `_compared` names them."""
-    for name, value in parts.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{before}{name}.")
-        else:
-            yield f"{before}{name}", value
-
-
-def _identity(role: str, manifest: Mapping[str, Any]) -> list[str]:
-    """The settings that tell which model a role was: those of its stages, or where it has none of its own, its name."""
-    stages = [f"models.{stage}" for stage in manifest.get("models", {}) if stage.partition(":")[2] == role]
-    return stages or [f"config.models.{role}.{name}" for name in NAMING]
+def _value(recipe: Recipe, place: str) -> str:
+    return cut(recipe.get(place, "–"), MOST_CHARACTERS)
 
 
 def _altered_sentences(altered: Mapping[str, Sequence[Setting]]) -> list[Sentence]:

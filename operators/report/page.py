@@ -278,10 +278,11 @@ def _warnings(run: GatheredRun, state: Health) -> list[str]:
     if seen := run.manifest.get("seen"):
         warnings.append(in_words(seen, run.manifest["config"]["adaptive"]))
     if limited := run.manifest.get("limited"):
+        seed = run.manifest["config"].get("benchmark", {}).get("limit_seed")
         warnings.append(
-            f"The scores are of the benchmark's first {limited['prompts']:,} of {limited['of_prompts']:,} prompts "
-            f"(limit), and of {limited['images']:,} of {limited['of_images']:,} images: they are a trial, and no "
-            "result of the benchmark."
+            f"The scores are of the benchmark's {'first' if seed is None else 'drawn'} {limited['prompts']:,} of "
+            f"{limited['of_prompts']:,} prompts (limit), and of {limited['images']:,} of {limited['of_images']:,} "
+            "images: they are a trial, and no result of the benchmark."
         )
     if state.rows_null:
         share = f"{state.rows_null:,} of {state.rows:,} rows ({state.rows_null / state.rows:.1%})"

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import pandas as pd
 import pyarrow as pa
 
+from plumbline.operators.metric_recipes import Recipe, altered_places, recipe_of
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.metrics.table import falling_metrics
-from plumbline.operators.report.changes import recipe
 from plumbline.operators.report.charts import Chart, ChartLine, Point, trend_chart
 from plumbline.operators.report.marked_words import cut
 from plumbline.operators.sentences import FirstRows, Sentence, names, number, plural, shown
@@ -118,12 +118,12 @@ def to_frame(runs: Sequence[TrendRun]) -> pd.DataFrame:
     The number is raised where the metric's settings or models are not those of the run before that has it.
     """
     tables = []
-    recipes: dict[str, dict[str, str]] = {}
+    recipes: dict[str, Recipe] = {}
     numbers: dict[str, int] = {}
     for run in runs:
         for metric in run.manifest.get("metrics", ()):
-            now = recipe(run.manifest, metric)
-            numbers[metric] = numbers.get(metric, 0) + (recipes.get(metric, now) != now)
+            now = recipe_of(run.manifest, metric)
+            numbers[metric] = numbers.get(metric, 0) + bool(altered_places(recipes.get(metric, now), now))
             recipes[metric] = now
         of_run = [numbers.get(metric, 0) for metric in run.summary.column("metric").to_pylist()]
         values = {"run_id": [run.run_id] * len(of_run), "began": [run.time] * len(of_run), "recipe": of_run}
@@ -134,19 +134,19 @@ def to_frame(runs: Sequence[TrendRun]) -> pd.DataFrame:
 
 def find_breaks(runs: Sequence[TrendRun]) -> Iterator[tuple[str, str, Sentence]]:
     """Where a metric is no more what it was: the metric, the time of the first run with the new one, what differs."""
-    recipes: dict[str, dict[str, str]] = {}
+    recipes: dict[str, Recipe] = {}
     for run in runs:
         for metric in run.manifest.get("metrics", ()):
-            before, now = recipes.get(metric), recipe(run.manifest, metric)
+            now = recipe_of(run.manifest, metric)
+            before = recipes.get(metric, now)
             recipes[metric] = now
-            if before is not None and before != now:
-                places = [place for place in dict.fromkeys([*before, *now]) if before.get(place) != now.get(place)]
+            if places := altered_places(before, now):
                 values = [f"{place} {_cut(before, place)} → {_cut(now, place)}" for place in places]
                 lead = f"{metric} is another metric since run {run.run_id}:"
                 yield metric, run.time, Sentence(lead, f"{names(values, 1)}.")
 
 
-def _cut(settings: Mapping[str, str], place: str) -> str:
+def _cut(settings: Recipe, place: str) -> str:
     return cut(settings.get(place, "–"), MOST_CHARACTERS)
 
 

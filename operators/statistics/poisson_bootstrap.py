@@ -40,6 +40,19 @@ def uniform(hashes: NDArray[np.uint64]) -> Floats:
     return np.asarray((hashes >> np.uint64(11)) * 2.0**-53)
 
 
+def drawn(prompts: NDArray[np.uint64], count: int | None, seed: int) -> NDArray[np.bool_]:
+    """Which of some prompts, by their ids' hashes, are the `count` that a seed draws: of more prompts those and others.
+
+    Their order is that of a SplitMix64 stream of each.
+    """
+    mixed = prompts + np.uint64((seed + 1) * int(STEP) % 2**64)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * FIRST
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * SECOND
+    chosen = np.zeros(len(prompts), np.bool_)
+    chosen[np.argsort(mixed, kind="stable")[:count]] = True
+    return chosen
+
+
 def poisson_weights(prompts: NDArray[np.uint64]) -> NDArray[np.uint8]:
     """Each prompt's weight in every resample, (prompts, RESAMPLES), from its id's hash (SplitMix64 streams)."""
     weights = np.empty((len(prompts), RESAMPLES), np.uint8)

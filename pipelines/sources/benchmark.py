@@ -139,6 +139,8 @@ class BenchmarkConfig(PackConfig):
     limit: Positive | None = None
     """How many prompts are scored, the first in the benchmark's own order, and the images of these alone; limit=N for
     short."""
+    limit_seed: int | None = None
+    """A seed draws the prompts of `limit` in place of the first ones: of a higher limit the same and others."""
     questions: str | None = None
     """The released file or folder with the benchmark's own questions; where it is benchmark.prompts too, prompts are
     read of it."""

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import compress
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.image_decoding import ImageLimits
 from plumbline.operators.image_rows import SOURCES
 from plumbline.operators.stages.question_pack import PackIndex
+from plumbline.operators.statistics.poisson_bootstrap import drawn, hash_ids
 from plumbline.operators.summary import Skills
 from plumbline.pipelines.base.storage import Entry, Place, StorageConfig, readable_errors
 from plumbline.pipelines.cells.cells import Shard, digest
@@ -251,7 +253,7 @@ def _select(all_there: _Selected, benchmark: BenchmarkConfig, memory: FileMemory
     if benchmark.limit is None and (prompts is None or benchmark.require_every_image):
         return all_there
     ids = own_ids(images, memory) if prompts is None else prompts.table.column("prompt_id").to_pylist()
-    first = ids[: benchmark.limit]
+    first = _limited(ids, benchmark)
     left_out = len(first) < len(ids)
     round_of_prompt = dict.fromkeys(first if left_out else [*ids, ""], 0)
 
@@ -264,6 +266,13 @@ def _select(all_there: _Selected, benchmark: BenchmarkConfig, memory: FileMemory
         return _Selected(prompts, images)
     whole = Whole(len(ids), sum(shard.rows for shard in all_there.images))
     return _Selected(prompts and cut_prompts(prompts.table, prompts.shards, round_of), images, whole)
+
+
+def _limited(ids: Sequence[str], benchmark: BenchmarkConfig) -> Sequence[str]:
+    """The first prompts, or where there is a seed those that it draws."""
+    if benchmark.limit_seed is None:
+        return ids[: benchmark.limit]
+    return list(compress(ids, drawn(hash_ids(ids), benchmark.limit, benchmark.limit_seed)))
 
 
 def with_prompts(

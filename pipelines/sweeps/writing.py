@@ -12,6 +12,7 @@ import pyarrow as pa
 from plumbline.operators.errors import DISTRIBUTION
 from plumbline.operators.failures import failure_counts
 from plumbline.operators.models.calls import Usage
+from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.logs import LogConfig
 from plumbline.pipelines.cells.cells import Outcome, PlannedCell, digest
 from plumbline.pipelines.cells.reused_rows import count_retried
@@ -77,14 +78,25 @@ def write_run(
         "usage": {node: took._asdict() for node, took in usage.items()},
         "costs": {node: cost._asdict() for node, cost in costs_of(planned.plan, usage).items()},
         "versions": _versions(),
-        "config": public_config(planned.config),
-        "models": {item.node.name: item.node.model.semantic() for item in planned.plan.nodes if item.node.model},
+        **what_metrics_are(planned),
     }
     if planned.seen is not None:
         manifest["seen"] = _seen_counts(planned)
     if planned.sources.whole is not None:
         manifest["limited"] = _limited_counts(planned.sources, planned.sources.whole)
     commit_run(store, run_id, manifest, assert_lease)
+
+
+def what_metrics_are(planned: PlannedSweep) -> dict[str, Any]:
+    """What of a manifest tells the recipes of its metrics (`recipe_of`)."""
+    return {
+        "config": public_config(planned.config),
+        "models": {item.node.name: item.node.model.semantic() for item in planned.plan.nodes if item.node.model},
+        "stages": {
+            name: {stage: STAGES[stage].version for stage in metric.chain}
+            for name, metric in planned.config.metrics.items()
+        },
+    }
 
 
 def digest_of_inputs(planned: PlannedSweep) -> str:

@@ -113,9 +113,9 @@ def test_settings_that_differ_are_named_and_the_place_of_the_store_is_not_one() 
     [
         (
             {"config": {"metrics": {"gecko": {**GECKO, "threshold": 0.5}}}},
-            "config.metrics.gecko.threshold – → 0.5",
+            "threshold – → 0.5",
         ),
-        ({"models": {"answers:vqa": {"label": "v2"}}}, "models.answers:vqa.label v1 → v2"),
+        ({"models": {"answers:vqa": {"label": "v2"}}}, "models.model.label v1 → v2"),
         ({"config": {"models": {"vqa": {"image_batch": 8}}}}, ""),
     ],
 )

@@ -71,7 +71,7 @@ def test_a_line_ends_where_the_metric_is_no_more_the_same_and_it_is_said(drawn: 
     means = [{"a": 0.5}, {"a": 0.6}, {"a": 0.2}, {"a": 0.3}]
     page = trends(*(run(day, mean, template="so?" if day < 3 else "no?") for day, mean in enumerate(means, 1)))
     (said,) = page.breaks.rows
-    assert str(said) == "gecko is another metric since run 2026-01-03: config.metrics.gecko.template so? → no?."
+    assert str(said) == "gecko is another metric since run 2026-01-03: template so? → no?."
     assert [[point.mean for point in line.points] for line in drawn[0].lines] == [[0.5, 0.6], [0.2, 0.3]]
     assert drawn[0].breaks == ["2026-01-03T02:00:00"]
     assert page.panels[0].trends[0].newest["a"].change == pytest.approx(0.1)

@@ -1,0 +1,150 @@
+"""Two versions of a metric on one held set of images: scored where they are not, and set beside each other."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from plumbline.operators.bounds import Checked, Positive, Share
+from plumbline.operators.bridge import EXPLAINED, Built, Version, build, pair
+from plumbline.operators.errors import ConfigError, suggest
+from plumbline.operators.metric_recipes import recipe_of
+from plumbline.operators.metrics.table import falling_metrics
+from plumbline.operators.run_scores import RunScores
+from plumbline.operators.summary import Skills
+from plumbline.pipelines.cells.cells import Outcome
+from plumbline.pipelines.cells.run_scores import read_run_scores
+from plumbline.pipelines.cells.runs import by_time, find_run, read_manifest
+from plumbline.pipelines.cells.store import BrokenCell, Store
+from plumbline.pipelines.plans.sweep_config import SweepConfig
+from plumbline.pipelines.report.finished_run import find_originals
+from plumbline.pipelines.running.events import Watch
+from plumbline.pipelines.sources.sources import skills_of
+from plumbline.pipelines.sweeps.adaptive import CellTables
+from plumbline.pipelines.sweeps.computing import Inspection, compute_whole, registered_sweep
+from plumbline.pipelines.sweeps.planning import PlannedSweep
+from plumbline.pipelines.sweeps.writing import what_metrics_are
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BridgeConfig(Checked):
+    """Which two versions of a metric are set beside each other, and on how many images."""
+
+    old: str
+    """The metric whose scores are to be mapped; one of the sweep's, or of `old_run`."""
+    new: str | None = None
+    """The metric to whose scale they are mapped; null is the same name, in another run."""
+    old_run: str | None = None
+    """The run that has the old scores; null scores the sweep's images. With both runs nothing is computed."""
+    new_run: str | None = None
+    """The run that has the new scores; null scores the sweep's images."""
+    prompts: Positive | None = 500
+    """How many prompts are drawn, each with the images of all generators; null takes all."""
+    seed: int = 0
+    """By which they are drawn: of more prompts the same and others."""
+    explains: Share = EXPLAINED
+    """The share of the variance, over images or over generators' means, that a map has to explain to join the two."""
+
+    def __post_init__(self) -> None:
+        Checked.__post_init__(self)
+        (_, *old), (_, *new) = self.sides()
+        if old == new:
+            raise ConfigError(
+                f"bridge.new: expected another version than bridge.old={self.old}; name another metric of the sweep by "
+                "bridge.new, or two runs by bridge.old_run and bridge.new_run"
+            )
+
+    def sides(self) -> Iterator[tuple[str, str, str | None]]:
+        """Of each version its key, its metric and its run."""
+        yield "old", self.old, self.old_run
+        yield "new", self.new or self.old, self.new_run
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BridgeSweepConfig(SweepConfig):
+    """A sweep that scores a held set with two versions of a metric."""
+
+    bridge: BridgeConfig
+
+    def sweep(self) -> SweepConfig | None:
+        """The sweep of the versions that no run has; None where both have one. Raises ConfigError for a metric that it
+        has not.
+        """
+        wanted = {}
+        for side, metric, run in self.bridge.sides():
+            if run is None and metric not in self.metrics:
+                raise ConfigError(f"bridge.{side}: no such metric of the sweep; {suggest(metric, list(self.metrics))}")
+            wanted |= {metric: self.metrics[metric]} if run is None else {}
+        if not wanted:
+            return None
+        values = {one.name: getattr(self, one.name) for one in fields(SweepConfig)}
+        benchmark = replace(self.benchmark, limit=self.bridge.prompts, limit_seed=self.bridge.seed)
+        return SweepConfig(**{**values, "metrics": wanted, "benchmark": benchmark})
+
+
+class Side(NamedTuple):
+    """One of the two versions."""
+
+    version: Version
+    scores: RunScores
+    falls: bool
+    """Whether a lower score is better."""
+    benchmark: str
+    skills: Skills
+
+
+def side_of_run(store: Store, run: str, metric: str, key: str) -> Side:
+    """A metric of a finished run; raises ConfigError where there is no such run, or it lacks the metric."""
+    run_id = find_run(store, run, key=key)
+    manifest = read_manifest(store, run_id)
+    scores = read_run_scores(store, run_id)
+    if metric not in scores.metrics:
+        raise ConfigError(f"{key}={run}: it has no scores by {metric!r}; {suggest(metric, scores.metrics)}")
+    originals, _ = find_originals(manifest, store.place.storage)
+    skills = Skills(()) if originals is None else skills_of(originals.prompts)
+    version = Version(metric=metric, run_id=run_id, recipe=recipe_of(manifest, metric))
+    return Side(version, scores, metric in falling_metrics(manifest), str(manifest.get("benchmark")), skills)
+
+
+def score_held_set(planned: PlannedSweep, watch: Watch) -> RunScores:
+    """Computes what is missing of a sweep's cells, makes no run of them, and reads the scores."""
+
+    def look(now: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspection[RunScores | None]:
+        broken = {path for outcome in outcomes.values() for path in outcome.broken}
+        if broken:
+            return Inspection(None, broken)
+        try:
+            return Inspection(CellTables(now.plan, now.store, outcomes).scores(), frozenset())
+        except BrokenCell as error:
+            return Inspection(None, {error.path})
+
+    with registered_sweep(planned, watch) as (working, both):
+        _, _, scores = compute_whole(working, both, look)
+    if scores is None:
+        raise ConfigError(f"{planned.store.place.url}: cells are damaged again and again; check the disk and run again")
+    return scores
+
+
+def side_of_sweep(planned: PlannedSweep, scores: RunScores, metric: str) -> Side:
+    """A metric of a sweep that made no run."""
+    manifest: dict[str, Any] = what_metrics_are(planned)
+    version = Version(metric=metric, run_id=None, recipe=recipe_of(manifest, metric))
+    return Side(version, scores, metric in planned.falling, planned.config.benchmark.name, planned.sources.skills)
+
+
+def build_bridge(store: Store, config: BridgeConfig, old: Side, new: Side) -> Built:
+    """What the two say; raises ConfigError where they are of different benchmarks, or have too few images in common."""
+    if old.benchmark != new.benchmark:
+        raise ConfigError(
+            f"bridge: expected two runs of one benchmark, got {old.benchmark!r} and {new.benchmark!r}; name others"
+        )
+    pairs = pair((old.scores, old.version.metric), (new.scores, new.version.metric), config.prompts, config.seed)
+    return build(
+        pairs,
+        new.skills if len(new.skills) else old.skills,
+        bridge_id=by_time(store, datetime.now(UTC)),
+        benchmark=new.benchmark,
+        versions=(old.version, new.version),
+        falling=(old.falls, new.falls),
+        wanted=config.explains,
+    )
