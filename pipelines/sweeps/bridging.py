@@ -9,7 +9,7 @@ from plumbline.operators.bounds import Checked, Positive, Share
 from plumbline.operators.bridge import EXPLAINED, Built, Version, build, pair
 from plumbline.operators.errors import ConfigError, suggest
 from plumbline.operators.metric_recipes import recipe_of
-from plumbline.operators.metrics.table import falling_metrics
+from plumbline.operators.metrics.table import AnyMetric, falling_metrics
 from plumbline.operators.run_scores import RunScores
 from plumbline.operators.summary import Skills
 from plumbline.pipelines.cells.cells import Outcome
@@ -70,7 +70,7 @@ class BridgeSweepConfig(SweepConfig):
         """The sweep of the versions that no run has; None where both have one. Raises ConfigError for a metric that it
         has not.
         """
-        wanted = {}
+        wanted: dict[str, AnyMetric] = {}
         for side, metric, run in self.bridge.sides():
             if run is None and metric not in self.metrics:
                 raise ConfigError(f"bridge.{side}: no such metric of the sweep; {suggest(metric, list(self.metrics))}")
