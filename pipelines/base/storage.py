@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Annotated, Any, cast
+from typing import IO, Annotated, Any
 
 import fsspec
 import pyarrow as pa
@@ -190,9 +190,9 @@ class Place:
         """Its bytes, at most so many."""
         return self.filesystem.read(self.path, most)
 
-    def open(self, **options: Any) -> IO[bytes]:
-        """A stream of its bytes."""
-        return cast(IO[bytes], self.fs.open(self.path, "rb", **options))
+    def open(self, *, size: int | None = None, **options: Any) -> IO[bytes]:
+        """A stream of its bytes; a cloud is not asked for its size where a listing has told it."""
+        return self.filesystem.open(self.path, size, **options)
 
     def list(self) -> dict[str, Entry]:
         """The entries of a folder by name, or of the file itself; a local link counts as its target."""

@@ -65,7 +65,7 @@ def read_rows(file: SampleFile, config: IngestConfig) -> Iterator[ImageSample | 
     """A table's images in order; a row that is none costs itself, damage what is after it."""
     number = 0
     try:
-        with _opened(file.place) as (schema, batches):
+        with _opened(file.place, file.size) as (schema, batches):
             several = _several(schema.names, config)
             others = _others(schema, several)
             for batch in batches:
@@ -80,9 +80,9 @@ def read_rows(file: SampleFile, config: IngestConfig) -> Iterator[ImageSample | 
 
 
 @contextmanager
-def _opened(place: Place) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
+def _opened(place: Place, size: int | None = None) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
     """The table's columns, and its rows some at a time."""
-    with readable_errors(place, "table"), place.open() as stream:
+    with readable_errors(place, "table"), place.open(size=size) as stream:
         try:
             if place.path.lower().endswith(".parquet"):
                 parquet = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
@@ -135,7 +135,7 @@ def look_at(place: Place, columns: InputColumnsConfig) -> TableInspection:
 def describe_table(file: SampleFile, config: IngestConfig) -> Origins:
     """Which of a table's columns tell the prompts and the generators."""
     try:
-        with _opened(file.place) as (schema, _):
+        with _opened(file.place, file.size) as (schema, _):
             several = _several(schema.names, config)
             return column_origins(several, _others(schema, several), config.generator, file.place.url)
     except (pa.ArrowException, OSError, UnicodeDecodeError):

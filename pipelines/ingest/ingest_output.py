@@ -56,7 +56,7 @@ def read_output_shards(
         size, tag = entry.size, entry.etag
         if path in known and (known[path].size, known[path].tag) == (size, tag):
             return known[path]
-        return OutputShard(size, tag, read_footer(output, path))
+        return OutputShard(size, tag, read_footer(output, path, size))
 
     with readable_errors(output, "output"):
         listed = _listing(output)
@@ -76,9 +76,9 @@ def _listing(output: Place) -> dict[str, Entry]:
     }
 
 
-def read_footer(output: Place, path: str) -> Footer:
+def read_footer(output: Place, path: str, size: int | None = None) -> Footer:
     """Raises ConfigError for what is no shard, or a damaged one."""
-    with damage_named(output, path), _opened(output, path) as stream:
+    with damage_named(output, path), _opened(output, path, size) as stream:
         values = json.loads((pq.read_metadata(stream).metadata or {})[INGESTED])
         return Footer(values["key"], [Rejection(*row) for row in values["rejected"]], dict(values["source"]))
 
@@ -120,9 +120,9 @@ def read_columns(output: Place, path: str, names: list[str]) -> list[dict[str, A
 
 
 @contextmanager
-def _opened(output: Place, path: str) -> Iterator[Any]:
+def _opened(output: Place, path: str, size: int | None = None) -> Iterator[Any]:
     """A file opened for the few ranges of it that are read; what Arrow finds wrong with it is an ArrowException."""
-    with readable_errors(output, "output"), (output / path).open(cache_type="none") as stream:
+    with readable_errors(output, "output"), (output / path).open(size=size, cache_type="none") as stream:
         try:
             yield stream
         except OSError as error:

@@ -81,11 +81,11 @@ class SampleSource(Source):
     def outline(self, file: SampleFile, shards: Shards) -> Drafted | None:
         """What a file became, where it was read to its end before."""
         key = self._key(file)
-        place = shards.output / _receipt_path(key)
         with readable_errors(shards.output, "output"):
-            if not place.exists():
+            try:
+                encoded = (shards.output / _receipt_path(key)).read()
+            except FileNotFoundError:
                 return None
-            encoded = place.read()
         try:
             receipt = json.loads(encoded)
             made = [DraftedShard(name, _content(key, index)) for index, name in enumerate(receipt["generators"])]

@@ -156,7 +156,7 @@ class _Stored(io.RawIOBase):
 @contextmanager
 def _open(tar: SampleFile) -> Iterator[IO[bytes]]:
     """The tar's bytes, out of every compressed stream that the file holds."""
-    with tar.place.open(block_size=BLOCK_BYTES) as file:
+    with tar.place.open(size=tar.size, block_size=BLOCK_BYTES) as file:
         stored = io.BufferedReader(_Stored(file, tar.place), BLOCK_BYTES)
         start = stored.peek(8)
         opener = next((opener for mark, opener in OPENERS.items() if start.startswith(mark)), None)
@@ -263,15 +263,18 @@ def read_samples(tar: SampleFile, config: IngestConfig) -> Iterator[ImageSample 
 
 
 def describe_samples(tar: SampleFile, config: IngestConfig) -> Origins:
-    """Where a tar's first samples have their prompts and generators from."""
-    seen, there = SeenOrigins(), "in each sample's .json"
-    sources = sorted({ending for gathered in _first_samples(tar, config) for ending in gathered.sources})
-    for fields, names in _first(tar, config):
-        of_text = names.prompt is not None and names.prompt not in fields
-        prompt = "each sample's .txt" if of_text else f"{(names.prompt or names.prompt_id)!r} {there}"
-        unread = [name for name in fields if name not in asdict(names).values()]
-        seen.note(prompt, f"{names.generator!r} {there}", unread)
-    told = f"{' and '.join(f'.{ending}' for ending in sources)} of each sample" if sources else ""
+    """Where a tar's first samples have their prompts, generators and sources from."""
+    seen, there, sources = SeenOrigins(), "in each sample's .json", dict[str, None]()
+    for gathered in _first_samples(tar, config):
+        sources |= dict.fromkeys(gathered.sources)
+        with suppress(Refused):
+            fields = _fields(gathered)
+            names = _names(gathered, fields, config)
+            of_text = names.prompt is not None and names.prompt not in fields
+            prompt = "each sample's .txt" if of_text else f"{(names.prompt or names.prompt_id)!r} {there}"
+            unread = [name for name in fields if name not in asdict(names).values()]
+            seen.note(prompt, f"{names.generator!r} {there}", unread)
+    told = f"{' and '.join(f'.{ending}' for ending in sorted(sources))} of each sample" if sources else ""
     return seen.origins(config.generator)._replace(sources=told)
 
 
@@ -282,14 +285,13 @@ def have_sources(tar: SampleFile, config: IngestConfig) -> bool:
 
 def name_generators(tar: SampleFile, config: IngestConfig) -> bool:
     """Whether any of a tar's first samples names its generator."""
-    return any(names.generator is not None for _, names in _first(tar, config))
+    return any(_names_generator(gathered, config) for gathered in _first_samples(tar, config))
 
 
-def _first(tar: SampleFile, config: IngestConfig) -> Iterator[tuple[dict[str, Any], InputColumnsConfig]]:
-    """The first samples' fields, and what those are called; of the prompt also where the .txt tells it."""
-    for gathered in _first_samples(tar, config):
-        with suppress(Refused):
-            yield _fields(gathered), _names(gathered, _fields(gathered), config)
+def _names_generator(gathered: _Gathered, config: IngestConfig) -> bool:
+    with suppress(Refused):
+        return _names(gathered, _fields(gathered), config).generator is not None
+    return False
 
 
 def _first_samples(tar: SampleFile, config: IngestConfig) -> Iterator[_Gathered]:

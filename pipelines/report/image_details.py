@@ -197,7 +197,7 @@ def _is_unreadable(error: Exception) -> bool:
 def read_row(shard: Shard, row: int) -> dict[str, Any] | None:
     """One row of a shard by our column names, reading no further than it; None where the shard is shorter."""
     row = shard.row_in_file(row) - shard.first_row
-    with shard.place.open() as stream:
+    with shard.place.open(size=shard.size) as stream:
         file = pq.ParquetFile(stream, pre_buffer=False, buffer_size=STREAM_BYTES)
         names = dict(shard.columns)
         wanted = {its: names.get(its, its) for its in IMAGE_COLUMNS}

@@ -173,7 +173,7 @@ def read_footer(file: ListedFile) -> pq.FileMetaData:
             f"{file.url}: expected a file, found a link that leads nowhere, a pipe or a device; remove it"
         )
     try:
-        with file.place.open() as stream:
+        with file.place.open(size=file.size) as stream:
             return pq.read_metadata(stream)
     except Exception as error:
         if not isinstance(error, pa.ArrowException) and not is_storage_error(error):
@@ -361,17 +361,16 @@ def _row_groups(file: pq.ParquetFile, shard: Shard, names: Mapping[str, str]) ->
 
 @contextmanager
 def opened(shard: Shard) -> Iterator[Any]:
-    """The shard's file, which must be the planned one before it is read and after: keys name what was computed from."""
+    """The shard's file, which must still be the planned one once it was read: keys name what was computed from."""
     try:
-        _check_unchanged(shard)
-        with shard.place.open(block_size=READ_AHEAD) as stream:
+        with shard.place.open(size=shard.size, block_size=READ_AHEAD) as stream:
             yield stream
-        _check_unchanged(shard)
     except Exception as error:
+        _check_unchanged(shard)
         if not isinstance(error, (pa.ArrowException, UnicodeDecodeError)) and not is_storage_error(error):
             raise
-        _check_unchanged(shard)
         raise _unreadable(shard, error) from error
+    _check_unchanged(shard)
 
 
 def _unreadable(shard: Shard, error: Exception) -> UnreadableFile:

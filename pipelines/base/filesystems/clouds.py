@@ -158,11 +158,13 @@ class CloudFiles(FsspecStore):  # type: ignore[misc]  # obstore may not be insta
         with os_errors():
             await super()._rm_file(path)
 
-    def _open(self, path: str, mode: str = "rb", block_size: int | None = None, **_: Any) -> io.BufferedReader:
+    def _open(
+        self, path: str, mode: str = "rb", block_size: int | None = None, size: int | None = None, **_: Any
+    ) -> io.BufferedReader:
         """A stream to read; what is written here is written whole."""
         store, key = self.at(path)
         with os_errors():
-            reader = obstore.open_reader(store, key, buffer_size=block_size or STREAM_BYTES)
+            reader = obstore.open_reader(store, key, buffer_size=block_size or STREAM_BYTES, size=size)
         return io.BufferedReader(Stream(reader))
 
 

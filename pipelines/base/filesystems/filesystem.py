@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple, Protocol, cast
 
 import fsspec
 
@@ -67,6 +67,10 @@ class Filesystem:
     def entry(self, path: str) -> Entry:
         """Raises FileNotFoundError where there is nothing."""
         return entry_of(self.fs.info(path))
+
+    def open(self, path: str, size: int | None, **options: Any) -> IO[bytes]:
+        """A stream of a file's bytes; its size, where that is known, saves the call of a client that asks for it."""
+        return cast(IO[bytes], self.fs.open(path, "rb", **options))
 
     def read(self, path: str, most: int | None) -> bytes:
         """A file's bytes, at most so many; a server that knows no ranges is not read further."""

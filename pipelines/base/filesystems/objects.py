@@ -3,6 +3,7 @@
 import mimetypes
 import tempfile
 from pathlib import Path
+from typing import IO, Any, cast
 
 from plumbline.pipelines.base.filesystems.filesystem import Writable
 
@@ -12,6 +13,9 @@ UPLOAD_BYTES = 16 * 2**20
 
 class ObjectStore(Writable):
     """What object stores have in common, by a client that writes create-only by `mode="create"`."""
+
+    def open(self, path: str, size: int | None, **options: Any) -> IO[bytes]:
+        return cast(IO[bytes], self.fs.open(path, "rb", size=size, **options))
 
     def read(self, path: str, most: int | None) -> bytes:
         """Whole objects come with one call; s3fs would ask for the size first."""

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from random import random
-from typing import Any, cast
+from typing import IO, Any, cast
 
 import fsspec
 from aiobotocore.session import AioSession
@@ -49,6 +49,12 @@ class S3(ObjectStore):
             super().__init__("s3://", _client(settings))
         except (BotoCoreError, ValueError) as error:
             raise ConfigError(f"s3://: {without_secrets(str(error).splitlines()[0])}; {SETTINGS}") from error
+
+    def open(self, path: str, size: int | None, **options: Any) -> IO[bytes]:
+        stream: Any = super().open(path, size, **options)
+        if size is not None:
+            stream.details = {"name": path, "size": size}  # s3fs would ask for them at the first read
+        return cast(IO[bytes], stream)
 
     def read(self, path: str, most: int | None) -> bytes:
         try:
