@@ -30,7 +30,7 @@ FEW, MANY = sized((2, 10), (1, 2))
 """Shards of four images."""
 WRITES = 1
 """Of a cell."""
-READS = 4
+READS = 3
 """Of a cell at most, with those of its source, of the cells that it stands on, and of the run that it is part of."""
 LARGER = 2
 """How many more requests it may take to read what lists more shards."""
