@@ -9,11 +9,9 @@ import pytest
 from plumbline.jobs.__main__ import JOBS
 from plumbline.operators.image_decoding import ImageLimits
 from plumbline.operators.images import decode_picture
-from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS, BenchmarkConfig
-from plumbline.pipelines.sources.shards import Cut, read_shard
-from plumbline.pipelines.sources.sources import open_sources
-from tests.bench_of import images
+from plumbline.pipelines.sources.shards import read_shard
+from tests.bench_of import images, sources_of
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -32,7 +30,7 @@ def test_the_recipe_for_own_images_makes_a_benchmark(tmp_path: Path, monkeypatch
     benchmark = BenchmarkConfig(
         name="own", prompts=f"{tmp_path}/data/prompts.parquet", images=f"{tmp_path}/data/images"
     )
-    sources = open_sources(benchmark, StorageConfig(), cut=Cut(256))
+    sources = sources_of(benchmark)
     assert (sources.generators, sources.broken) == (["flux", "sdxl"], [])
     assert [sources.skills.of(prompt) for prompt in ("p0", "p1")] == [("counting",), ("attribute",)]
     for shard in sources.image_shards:

@@ -22,7 +22,7 @@ from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.cells.question_cells import read_asked
 from plumbline.pipelines.cells.runs import find_run, read_manifest
-from plumbline.pipelines.cells.store import open_existing_store
+from plumbline.pipelines.cells.store import Store, open_existing_store
 from plumbline.pipelines.ingest.score_input import take_in
 from plumbline.pipelines.judging.releases.release import words_in
 from plumbline.pipelines.judging.releases.sheets import read_sheet
@@ -134,7 +134,7 @@ def _of_images(config: RateConfig, images: str) -> dict[str, Any]:
 
 def open_originals(design: Design, storage: StorageConfig) -> Originals:
     """The prompts and images of a design; raises UnreadableImages with the reason where they cannot be read."""
-    originals, unreadable = find_originals(design.sources, storage)
+    originals, unreadable = find_originals(design.sources, Store(storage.locate(design.store)))
     if originals is None:
         raise UnreadableImages(
             f"{_named(design)}: its images cannot be read ({unreadable}); put them back, or name others"

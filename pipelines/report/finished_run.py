@@ -17,12 +17,13 @@ from plumbline.operators.report.agreement import Agreement
 from plumbline.operators.report.rendering import diagnosis_markdown
 from plumbline.operators.statistics.bootstrap import Interval
 from plumbline.operators.statistics.options import Adaptive
-from plumbline.pipelines.base.storage import StorageConfig, first_line, is_storage_error
+from plumbline.pipelines.base.storage import first_line, is_storage_error
 from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.sources.adaptive_rounds import cut_rounds
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
+from plumbline.pipelines.sources.file_memory import FileMemory
 from plumbline.pipelines.sources.prompts import open_prompts
 from plumbline.pipelines.sources.shards import cut_of
 from plumbline.pipelines.sources.sources import Sources, open_images, open_sources
@@ -42,46 +43,50 @@ class Originals(NamedTuple):
 
 
 def find_originals(
-    manifest: Mapping[str, Any], storage: StorageConfig, sources: Sources | None = None
+    manifest: Mapping[str, Any], store: Store, sources: Sources | None = None
 ) -> tuple[Originals | None, str]:
     """As `_open_originals`; where they cannot be read any more None, with the reason."""
     try:
-        return _open_originals(manifest, storage, sources), ""
+        return _open_originals(manifest, store, sources), ""
     except Exception as error:
         if not isinstance(error, PlumblineError) and not is_storage_error(error):
             raise
         return None, first_line(error)
 
 
-def _open_originals(manifest: Mapping[str, Any], storage: StorageConfig, sources: Sources | None = None) -> Originals:
+def _open_originals(manifest: Mapping[str, Any], store: Store, sources: Sources | None = None) -> Originals:
     """The prompts and images of the run, of `sources` where they have just been read.
 
-    Else their files are listed, and of the images no more is read than footers, where prompts have a file of their own.
+    Else their files are listed, and those opened that the store does not remember; of the images no more is read than
+    footers, where prompts have a file of their own.
     Raises PlumblineError, or what a storage client does, where they cannot be read any more.
     """
     config = manifest.get("config", {})
     limits = read_config(config.get("limits", {}), ImageLimits)
     benchmark = read_config(config.get("benchmark", {}), BenchmarkConfig)
-    cut = cut_of(config)
+    cut, storage, memory = cut_of(config), store.place.storage, FileMemory(store, benchmark)
     uris = benchmark_uris(benchmark, storage, limits)
     whole = benchmark.limit is None and benchmark.require_every_image and not manifest.get("seen")
     if sources is None and (benchmark.prompts is None or not whole):
-        sources = _as_seen(open_sources(benchmark, storage, cut=cut), manifest, benchmark, uris)
+        opened = open_sources(benchmark, storage, cut=cut, memory=memory)
+        sources = _as_seen(opened, manifest, benchmark, uris, memory)
     if sources is not None:
         prompts, shards, prompt_shards = sources.prompts, sources.image_shards, sources.prompt_shards
     else:
-        opened = open_prompts(benchmark, storage, cut)
-        prompts, prompt_shards = opened.table, opened.shards
-        shards = open_images(benchmark, storage, cut, opened).shards
+        tables = open_prompts(benchmark, storage, cut)
+        prompts, prompt_shards = tables.table, tables.shards
+        shards = open_images(benchmark, storage, cut, tables, memory).shards
     by_name = {(shard.group, shard.name): shard for shard in shards}
     return Originals(prompts, by_name, prompt_shards, limits, uris)
 
 
-def _as_seen(sources: Sources, manifest: Mapping[str, Any], benchmark: BenchmarkConfig, uris: Uris) -> Sources:
+def _as_seen(
+    sources: Sources, manifest: Mapping[str, Any], benchmark: BenchmarkConfig, uris: Uris, memory: FileMemory
+) -> Sources:
     """Of an adaptive run, what it looked at."""
     if not (seen := manifest.get("seen")):
         return sources
-    rounds = cut_rounds(sources, benchmark, uris, read_config(manifest["config"]["adaptive"], Adaptive))
+    rounds = cut_rounds(sources, benchmark, uris, read_config(manifest["config"]["adaptive"], Adaptive), memory)
     return rounds.up_to(rounds.round_with(seen["prompts"]))
 
 

@@ -230,7 +230,7 @@ def _previous(store: Store, run: GatheredRun) -> str:
 def open_run(store: Store, run_id: str, sources: Sources | None, each: Each) -> OpenedRun:
     """A run's manifest and tables, and its sources, or what can still be read of them."""
     manifest = read_manifest(store, run_id)
-    originals, unreadable = find_originals(manifest, store.place.storage, sources)
+    originals, unreadable = find_originals(manifest, store, sources)
     skills = Skills(()) if originals is None else skills_of(originals.prompts)
     gathered = _gathered(store, run_id, manifest, skills, each, unreadable)
     return OpenedRun(replace(gathered, usual=read_usual_scores(store, run_id, manifest)), originals)

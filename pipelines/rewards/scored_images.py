@@ -19,6 +19,7 @@ from plumbline.pipelines.cells.runs import find_run, read_manifest
 from plumbline.pipelines.cells.store import Store, draft_path
 from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
+from plumbline.pipelines.sources.file_memory import FileMemory
 from plumbline.pipelines.sources.shards import cut_of
 from plumbline.pipelines.sources.sources import Sources, open_sources
 from plumbline.pipelines.sources.uris import Uris, benchmark_uris
@@ -98,7 +99,7 @@ def gather_scores(store: Store, run: str, wanted: Sequence[str] | None) -> Score
     metrics = _metrics(config, wanted)
     benchmark = read_config(config.get("benchmark", {}), BenchmarkConfig)
     limits = read_config(config.get("limits", {}), ImageLimits)
-    sources = open_sources(benchmark, store.place.storage, cut=cut_of(config))
+    sources = open_sources(benchmark, store.place.storage, cut=cut_of(config), memory=FileMemory(store, benchmark))
     shards, total = _number(sources)
     reader = _Reader(store, f"runs/{run_id}", shards, total, metrics, sources)
     reader.read()

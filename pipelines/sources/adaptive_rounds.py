@@ -11,6 +11,7 @@ from plumbline.operators.statistics.options import Adaptive
 from plumbline.operators.statistics.sequential import NOBODY, PER_LOOK, Places, balanced_order
 from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
+from plumbline.pipelines.sources.file_memory import FileMemory
 from plumbline.pipelines.sources.picked_shards import cut_images, cut_prompts
 from plumbline.pipelines.sources.sources import Sources, with_prompts
 from plumbline.pipelines.sources.uris import Uris
@@ -57,20 +58,22 @@ class Rounds:
         return int(np.searchsorted(came, min(prompts, came[-1])))
 
 
-def cut_rounds(sources: Sources, benchmark: BenchmarkConfig, uris: Uris, options: Adaptive) -> Rounds:
+def cut_rounds(
+    sources: Sources, benchmark: BenchmarkConfig, uris: Uris, options: Adaptive, memory: FileMemory
+) -> Rounds:
     """Draws the order, and cuts every shard by it; reads the prompts' ids of the images again and no image."""
     ids = sorted(sources.prompts.column("prompt_id").to_pylist())
     order = balanced_order(_labels(sources, ids), options.seed)
     ends = list(_ends(len(order), options.growth))
     round_of_id = {ids[place]: round for round, place in _by_round(order, ends)}
     last = len(ends) - 1  # in which images come of prompts that the benchmark has not
-    pieces = list(cut_images(sources.image_shards, lambda prompt_id: round_of_id.get(prompt_id, last)))
+    pieces = list(cut_images(sources.image_shards, lambda prompt_id: round_of_id.get(prompt_id, last), memory))
     prompts = (
         cut_prompts(sources.prompts, sources.prompt_shards, round_of_id.__getitem__)
         if benchmark.prompts is not None
         else None
     )
-    prompted = with_prompts([piece for piece, _ in pieces], prompts, benchmark.name, uris)
+    prompted = with_prompts([piece for piece, _ in pieces], prompts, benchmark.name, uris, memory)
     table = prompted.prompts.table
     return Rounds(
         order=order,

@@ -49,9 +49,9 @@ class Known(NamedTuple):
 
 
 class FileMemory:
-    """The image files of one plan, with what the store remembers of them."""
+    """The image files of a benchmark as they are read, with what the store remembers of them, where there is one."""
 
-    def __init__(self, store: Store, benchmark: BenchmarkConfig) -> None:
+    def __init__(self, store: Store | None, benchmark: BenchmarkConfig) -> None:
         names = benchmark.columns.renamed(prompts=benchmark.prompts is None)
         self.store = store
         self.folder = f"sources/{digest([VERSION, names])[:8]}"
@@ -64,6 +64,8 @@ class FileMemory:
 
     def load(self, generators: Iterable[str]) -> None:
         """Reads what is remembered of these generators' files."""
+        if self.store is None:
+            return
         for name in generators:
             try:
                 table = self.store.read_file(f"{self.folder}/{name}.parquet")
@@ -107,6 +109,8 @@ class FileMemory:
 
     def save(self) -> None:
         """Has the store remember what was read."""
+        if self.store is None:
+            return
         for name in self.changed:
             files = {key[1:]: known for key, known in self.seen.items() if key[0] == name}
             columns = [*zip(*files, strict=True), [known.footer for known in files.values()]]

@@ -30,13 +30,11 @@ class Piece(NamedTuple):
     """Their places in the shard that was cut."""
 
 
-def cut_images(
-    shards: Sequence[Shard], round_of: RoundOf, memory: FileMemory | None = None
-) -> Iterator[tuple[Shard, int]]:
+def cut_images(shards: Sequence[Shard], round_of: RoundOf, memory: FileMemory) -> Iterator[tuple[Shard, int]]:
     """The shards' pieces, each with its round, of which the ids alone are read; what cannot be read comes whole in the
     first.
     """
-    for shard, table in read_files(shards, ("prompt_id",), memory):
+    for shard, table in read_files(shards, ("prompt_id",), memory.read):
         if isinstance(table, SourceError):
             yield shard, 0
             continue

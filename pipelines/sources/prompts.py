@@ -1,7 +1,7 @@
 """A benchmark's prompts: of files of their own, or gathered from the images' rows."""
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import accumulate
@@ -41,6 +41,8 @@ from plumbline.pipelines.sources.shards import (
 )
 from plumbline.pipelines.sources.uris import LocateImage, StoredObjects
 
+ReadFile = Callable[[Sequence[Shard], Sequence[str]], list[pa.Table | SourceError]]
+"""Gives these columns of the shards of one file, or the error in place of one that cannot be read."""
 FILES_AT_ONCE = 2 * FILE_READERS
 """Whose ids, or prompts, are in memory at a time."""
 
@@ -140,7 +142,7 @@ def pairs_of(table: pa.Table) -> list[tuple[str, str]]:
 
 
 def match_prompts(
-    images: Sequence[Shard], prompts: PromptTables, locate_image: LocateImage, memory: FileMemory | None = None
+    images: Sequence[Shard], prompts: PromptTables, locate_image: LocateImage, memory: FileMemory
 ) -> Prompted:
     """Which of a benchmark's prompts every images shard names, read from the ids alone.
 
@@ -154,7 +156,7 @@ def match_prompts(
     broken: list[BrokenFile] = []
     unknown = UnknownPrompts()
     objects = StoredObjects(locate_image)
-    for shard, table in read_files(images, ("prompt_id", *ADDRESSES), memory):
+    for shard, table in read_files(images, ("prompt_id", *ADDRESSES), memory.read):
         if isinstance(table, SourceError):
             broken.append(BrokenFile(shard.group, str(table), shard.rows))
             continue
@@ -175,10 +177,9 @@ def match_prompts(
 
 
 def read_files(
-    shards: Sequence[Shard], columns: Sequence[str], memory: FileMemory | None = None
+    shards: Sequence[Shard], columns: Sequence[str], read_file: ReadFile
 ) -> Iterator[tuple[Shard, pa.Table | SourceError]]:
-    """The columns of every shard, each file opened once; or not at all, where they are remembered."""
-    read_file = read_each if memory is None else memory.read
+    """The columns of every shard, some files at once; `read_file` gives those of the shards of one."""
     files: dict[tuple[str, str], list[Shard]] = {}
     for shard in shards:
         files.setdefault((shard.group, shard.url), []).append(shard)
@@ -254,9 +255,7 @@ def _check_prompts(shards: Sequence[Shard], tables: Sequence[pa.Table]) -> None:
             seen.add(prompt_id)
 
 
-def gather_prompts(
-    images: Sequence[Shard], name: str, locate_image: LocateImage, memory: FileMemory | None = None
-) -> Prompted:
+def gather_prompts(images: Sequence[Shard], name: str, locate_image: LocateImage, memory: FileMemory) -> Prompted:
     """The prompts that the images' rows hold, read from the id and text columns alone.
 
     Every images shard gets a prompts shard that is named by the prompts in it and not by its file. So shards with the
@@ -267,7 +266,7 @@ def gather_prompts(
     asked: dict[str, Shard] = {}
     broken: list[BrokenFile] = []
     objects = StoredObjects(locate_image)
-    for shard, table in read_files(images, ("prompt_id", "prompt", *ADDRESSES), memory):
+    for shard, table in read_files(images, ("prompt_id", "prompt", *ADDRESSES), memory.read):
         if isinstance(table, SourceError):
             broken.append(BrokenFile(shard.group, str(table), shard.rows))
             continue
@@ -285,10 +284,10 @@ def gather_prompts(
     return Prompted(PromptTables(table, list(asked.values()), []), matched, {}, broken)
 
 
-def own_ids(images: Sequence[Shard], memory: FileMemory | None = None) -> list[str]:
+def own_ids(images: Sequence[Shard], memory: FileMemory) -> list[str]:
     """The ids of the prompts that the images' rows hold, in their order, each once."""
     ids: dict[str, None] = {}
-    for _, table in read_files(images, ("prompt_id",), memory):
+    for _, table in read_files(images, ("prompt_id",), memory.read):
         if not isinstance(table, SourceError):
             ids |= dict.fromkeys(id_text(record["prompt_id"]) or "" for record in image_records(table))
     return list(ids)
@@ -316,7 +315,7 @@ def _read_prompt_files(shards: Sequence[Shard]) -> Iterator[pa.Table]:
     if any(shard.url.lower().endswith(prompt_files.SUFFIXES) for shard in shards):
         yield from (read_prompts(shard) for shard in shards)
         return
-    for shard, table in read_files(shards, PROMPT_COLUMNS):
+    for shard, table in read_files(shards, PROMPT_COLUMNS, read_each):
         if isinstance(table, SourceError):
             raise table
         yield prompts_table(_as_records(table, shard), shard)

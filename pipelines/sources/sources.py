@@ -207,8 +207,8 @@ def open_sources(
     storage: StorageConfig,
     *,
     cut: Cut,
+    memory: FileMemory,
     files: ImageFiles | None = None,
-    memory: FileMemory | None = None,
 ) -> Sources:
     """Lists the sources and reads their footers, the prompts and which images are of which; no image is read.
 
@@ -220,7 +220,7 @@ def open_sources(
     uris = benchmark_uris(benchmark, storage, ImageLimits())
     if prompts is not None:
         prompts = with_stored_pictures(prompts, uris.locate)
-    images = open_images(benchmark, storage, cut, prompts, files, memory)
+    images = open_images(benchmark, storage, cut, prompts, memory, files)
     selected = _select(_Selected(prompts, images.shards), benchmark, memory)
     prompted = with_prompts(selected.images, selected.prompts, benchmark.name, uris, memory)
     return Sources(
@@ -247,7 +247,7 @@ class _Selected(NamedTuple):
     """What there is, where prompts are left out."""
 
 
-def _select(all_there: _Selected, benchmark: BenchmarkConfig, memory: FileMemory | None) -> _Selected:
+def _select(all_there: _Selected, benchmark: BenchmarkConfig, memory: FileMemory) -> _Selected:
     """The first prompts with their images, where there is a limit; else all, but for images that are not required."""
     prompts, images, _ = all_there
     if benchmark.limit is None and (prompts is None or benchmark.require_every_image):
@@ -276,7 +276,7 @@ def _limited(ids: Sequence[str], benchmark: BenchmarkConfig) -> Sequence[str]:
 
 
 def with_prompts(
-    images: Sequence[Shard], prompts: PromptTables | None, suite: str, uris: Uris, memory: FileMemory | None = None
+    images: Sequence[Shard], prompts: PromptTables | None, suite: str, uris: Uris, memory: FileMemory
 ) -> Prompted:
     """The images with the benchmark's prompts that they name, or with those that their rows hold."""
     if prompts is None:
@@ -319,8 +319,8 @@ def open_images(
     storage: StorageConfig,
     cut: Cut,
     prompts: PromptTables | None,
+    memory: FileMemory,
     files: ImageFiles | None = None,
-    memory: FileMemory | None = None,
 ) -> Images:
     """Every generator's files with their footers; a file that cannot be read costs nothing else.
 
@@ -329,15 +329,15 @@ def open_images(
     root = storage.locate(benchmark.images) if benchmark.images is not None else None
     files = files or list_images(benchmark, storage)
     places, listed, others = files.places, files.listings, files.others
-    footer_of = read_footer if memory is None else memory.footer
-    if memory is not None:
-        memory.load(places)
+    memory.load(places)
     if places and not any(listing.tables for listing in listed.values()):
         raise _no_tables(benchmark, others)
     with ThreadPoolExecutor(FILE_READERS) as pool:
         tables_listed = [file for listing in listed.values() for file in listing.tables]
         elsewhere = set() if prompts is None else prompts.beside
-        results = list(pool.map(lambda file: _images_file(file, benchmark, cut, elsewhere, footer_of), tables_listed))
+        results = list(
+            pool.map(lambda file: _images_file(file, benchmark, cut, elsewhere, memory.footer), tables_listed)
+        )
     broken = [result for result in results if isinstance(result, BrokenFile)]
     broken += [_no_files(name, places[name]) for name, listing in listed.items() if not listing.tables]
     tables = [result for result in results if isinstance(result, _ImagesFile)]

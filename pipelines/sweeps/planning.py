@@ -156,7 +156,7 @@ def plan_inputs(inputs: SweepInputs, *, wanted: tuple[str, ...] = ("scores",)) -
     if config.adaptive is not None:
         from plumbline.pipelines.sources.adaptive_rounds import cut_rounds  # imports scipy, which takes a second
 
-        rounds = cut_rounds(sources, config.benchmark, uris_of(config), config.adaptive)
+        rounds = cut_rounds(sources, config.benchmark, uris_of(config), config.adaptive, memory)
         sources = rounds.sources
     deleted = deletions(store)  # before its cells are listed
     plan = make_plan(config, sources, store, wanted=wanted)

@@ -20,6 +20,7 @@ from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.judging.metaeval import Findings, judge, open_release
 from plumbline.pipelines.judging.protocols import ProtocolConfig
 from plumbline.pipelines.judging.releases.release import Release
+from plumbline.pipelines.sources.file_memory import FileMemory
 from plumbline.pipelines.sources.shards import Cut, read_shard
 from plumbline.pipelines.sources.sources import Sources, open_sources
 from plumbline.pipelines.training.examples import ExampleShard, RatedImage
@@ -40,7 +41,9 @@ class RatedShards(NamedTuple):
 def read_rated(config: FinetuneConfig, profile: VqaProfile) -> RatedShards:
     """The images that both benchmark and protocol have; raises SourceError or ConfigError where none is left."""
     release = open_release(config.protocol, config.storage)
-    sources = open_sources(config.benchmark, config.storage, cut=Cut(config.shard_rows))
+    sources = open_sources(
+        config.benchmark, config.storage, cut=Cut(config.shard_rows), memory=FileMemory(None, config.benchmark)
+    )
     if sources.broken:
         raise SourceError(f"{sources.broken[0].message}; a training wants all images of its benchmark")
     images = pd.concat([_ids(shard, number, config) for number, shard in enumerate(sources.image_shards)])

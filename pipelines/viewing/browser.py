@@ -118,7 +118,7 @@ class Browser:
             return known
 
     def _opened(self, run_id: str, manifest: Mapping[str, Any]) -> BrowsedRun:
-        originals, unreadable = find_originals(manifest, self.store.place.storage)
+        originals, unreadable = find_originals(manifest, self.store)
         prompts = originals.prompts if originals is not None else PROMPTS.empty_table()
         rows = RunRows(self._database, self.store, run_id, prompts)
         cells = read_scores_cells(self.store, run_id)

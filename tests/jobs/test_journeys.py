@@ -13,15 +13,12 @@ import pytest
 from PIL import Image
 
 from plumbline.operators.errors import ConfigError
-from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.maintenance.gc_config import KeepRuns
 from plumbline.pipelines.maintenance.retention import drop_runs
 from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
-from plumbline.pipelines.sources.shards import Cut
-from plumbline.pipelines.sources.sources import open_sources
-from tests.bench_of import images, prompts
+from tests.bench_of import images, prompts, sources_of
 from tests.commands import Ended, newest, run, store_at
 from tests.files import as_tar, put
 
@@ -53,7 +50,7 @@ def scored(tmp_path: Path) -> Counter[tuple[str, str]]:
     """How many images have a score, by generator and prompt."""
     of_run = manifest(tmp_path)
     benchmark = read_config(of_run["config"]["benchmark"], BenchmarkConfig)
-    known = open_sources(benchmark, StorageConfig(), cut=Cut(256)).prompts.to_pylist()
+    known = sources_of(benchmark).prompts.to_pylist()
     texts = {row["prompt_id"]: row["text"] for row in known}
     rows = pq.read_table(newest(tmp_path / "store") / "scores.parquet").to_pylist()
     return Counter((row["generator"], texts[row["prompt_id"]]) for row in rows if row["score"] is not None)

@@ -17,13 +17,11 @@ from plumbline.operators.new_benchmarks.generation import PromptGeneration, Prom
 from plumbline.operators.new_benchmarks.taxonomy import Taxonomy
 from plumbline.operators.new_benchmarks.writer import WriterOptions
 from plumbline.operators.stages import programs
-from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.new_benchmarks.building import Built, build, plan_build, write
 from plumbline.pipelines.new_benchmarks.building_config import BuildConfig
 from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
-from plumbline.pipelines.sources.shards import Cut
-from plumbline.pipelines.sources.sources import open_sources
+from tests.bench_of import sources_of
 from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, said
 
 PROMPTS = ["3 cats above a dog", "A blue cup.", "a blue cup", "no tags for this one", "5 mice and 2 rats"]
@@ -116,7 +114,7 @@ def test_prompts_are_written_from_templates_and_one_that_was_not_is_told(server:
 def test_a_sweep_reads_what_was_built(server: Server, tmp_path: Path) -> None:
     made(config_of(server, tmp_path, *TAGGED))
     benchmark = BenchmarkConfig(name="mine", prompts=f"{tmp_path}/mine/prompts.parquet", images=None, generators={})
-    sources = open_sources(benchmark, StorageConfig(), cut=Cut(256))
+    sources = sources_of(benchmark)
     ids = {row["text"]: row["prompt_id"] for row in rows(tmp_path, "prompts")}
     assert sources.skills.of(ids["5 mice and 2 rats"]) == ("rel/spatial", "rel/spatial:spatial_basic")
 

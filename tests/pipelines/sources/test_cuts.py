@@ -6,11 +6,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.sources.shards import Cut
-from plumbline.pipelines.sources.sources import open_sources
 from plumbline.pipelines.sweeps.planning import PlannedSweep
-from tests.bench_of import images, plan_bench, prompts, sweep_config, write_benchmark, write_rows
+from tests.bench_of import images, plan_bench, prompts, sources_of, sweep_config, write_benchmark, write_rows
 
 ROWS, ROW_GROUP = 38_400, 100
 """A file's: of the shards that a benchmark is cut into at least, each has 300 rows, three row groups."""
@@ -74,8 +72,6 @@ def test_rows_of_many_bytes_make_small_shards(tmp_path: Path) -> None:
     large = [{**row, "image": bytes(50_000)} for row in images("atlas", 8)]
     write_rows(folder / "images/atlas/00000.parquet", large, row_group=1)
     benchmark = sweep_config(folder, tmp_path / "store").benchmark
-    cut = [shard.rows for shard in open_sources(benchmark, StorageConfig(), cut=Cut(4, 160_000)).image_shards]
+    cut = [shard.rows for shard in sources_of(benchmark, Cut(4, 160_000)).image_shards]
     assert cut == [3, 3, 2]
-    assert [
-        len(shard.row_groups) for shard in open_sources(benchmark, StorageConfig(), cut=Cut(4, 1)).image_shards
-    ] == [1] * 8
+    assert [len(shard.row_groups) for shard in sources_of(benchmark, Cut(4, 1)).image_shards] == [1] * 8

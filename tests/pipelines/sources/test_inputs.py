@@ -16,8 +16,7 @@ from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.plans.plan import Plan
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS, ColumnsConfig
 from plumbline.pipelines.sources.prompts import read_prompts
-from plumbline.pipelines.sources.shards import Cut, read_extra, read_shard
-from plumbline.pipelines.sources.sources import open_sources
+from plumbline.pipelines.sources.shards import read_extra, read_shard
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from tests.bench_of import (
     CAPTIONED,
@@ -29,6 +28,7 @@ from tests.bench_of import (
     run_config,
     run_plan,
     score_config,
+    sources_of,
     sweep_config,
     write_benchmark,
     write_rows,
@@ -251,7 +251,7 @@ def test_a_changed_object_on_s3_is_not_read(bucket: str, tmp_path: Path) -> None
     folder = write_benchmark(tmp_path / "bench", ["atlas"])
     fs.put(f"{folder}/", f"{bucket}/bench/", recursive=True)
     config = sweep_config(f"{bucket}/bench", tmp_path / "store")
-    sources = open_sources(config.benchmark, STORAGE, cut=Cut(4))
+    sources = sources_of(config.benchmark)
     read_shard(sources.image_shards[0], IMAGE_COLUMNS)
     content = bytearray((folder / "images/atlas/00000.parquet").read_bytes())
     content[10] ^= 1

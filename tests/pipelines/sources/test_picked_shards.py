@@ -19,10 +19,11 @@ from plumbline.pipelines.cells.cells import digest
 from plumbline.pipelines.sources import adaptive_rounds
 from plumbline.pipelines.sources.adaptive_rounds import cut_rounds
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig, ColumnsConfig
+from plumbline.pipelines.sources.file_memory import FileMemory
 from plumbline.pipelines.sources.shards import Cut, read_shard
-from plumbline.pipelines.sources.sources import Sources, open_sources
+from plumbline.pipelines.sources.sources import Sources
 from plumbline.pipelines.sources.uris import benchmark_uris
-from tests.bench_of import images, prompts, run_config, sweep_config, write_rows
+from tests.bench_of import images, prompts, run_config, sources_of, sweep_config, write_rows
 
 STORAGE = StorageConfig()
 GENERATORS = ("atlas", "flint")
@@ -77,7 +78,7 @@ def opened(folder: Path, bench: dict[str, Any]) -> tuple[BenchmarkConfig, Source
         require_every_image=not bench["some"],
         limit=bench["limit"],
     )
-    return config, open_sources(config, STORAGE, cut=Cut(bench["shard_rows"]))
+    return config, sources_of(config, Cut(bench["shard_rows"]))
 
 
 def check(sources: Sources, bench: dict[str, Any]) -> None:
@@ -126,6 +127,7 @@ def test_so_do_the_shards_of_rounds(bench: dict[str, Any], seed: int) -> None:
             config,
             benchmark_uris(config, STORAGE, ImageLimits()),
             Adaptive(method="betting", range=(0, 1), seed=seed),
+            FileMemory(None, config),
         )
         check(cut.sources, bench)
         ids = cut.sources.prompts.column("prompt_id").to_pylist()

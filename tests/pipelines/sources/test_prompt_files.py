@@ -10,14 +10,13 @@ from typing import IO
 import pytest
 
 from plumbline.operators.errors import ConfigError, SourceError
-from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.sources import shards
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.prompt_files import read_prompt_file
 from plumbline.pipelines.sources.shards import Cut
-from plumbline.pipelines.sources.sources import Sources, open_sources
-from tests.bench_of import images, write_rows
+from plumbline.pipelines.sources.sources import Sources
+from tests.bench_of import images, sources_of, write_rows
 from tests.commands import config_of
 
 ROOT = Path(__file__).parents[3]
@@ -39,7 +38,7 @@ def opened(benchmark: str, prompts: Path, folder: Path, *overrides: str) -> Sour
     write_rows(folder / "images/atlas/0.parquet", images("atlas", 1))
     given = [f"benchmark={benchmark}", f"benchmark.prompts={prompts}", f"benchmark.images={folder}/images"]
     config = config_of("sweep", "sweep=own_images", *given, *overrides)
-    return open_sources(config.benchmark, StorageConfig(), cut=Cut(256))
+    return sources_of(config.benchmark)
 
 
 def written(file: Path, text: str) -> Path:
@@ -170,7 +169,7 @@ def test_a_file_of_prompts_is_opened_once_for_all_its_shards(tmp_path: Path, mon
     write_rows(tmp_path / "prompts.parquet", records, row_group=2)
     write_rows(tmp_path / "images/atlas/0.parquet", images("atlas", 1))
     benchmark = BenchmarkConfig(name="b", prompts=str(tmp_path / "prompts.parquet"), images=str(tmp_path / "images"))
-    sources = open_sources(benchmark, StorageConfig(), cut=Cut(2))
+    sources = sources_of(benchmark, Cut(2))
     assert [shard.rows for shard in sources.prompt_shards] == [2] * 6
     assert sources.prompts.column("text").to_pylist() == [record["text"] for record in records]
     assert sum(url.endswith("/prompts.parquet") for url in opened_files) == 1

@@ -10,12 +10,11 @@ import pytest
 
 from plumbline.operators import rows, schemas
 from plumbline.operators.errors import ConfigError
-from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig, ColumnsConfig
 from plumbline.pipelines.sources.shards import Cut, read_shard
-from plumbline.pipelines.sources.sources import Sources, open_sources
+from plumbline.pipelines.sources.sources import Sources
 from plumbline.pipelines.sweeps.planning import plan_sweep
-from tests.bench_of import images, plan_bench, prompts, sweep_config, write_benchmark, write_rows
+from tests.bench_of import images, plan_bench, prompts, sources_of, sweep_config, write_benchmark, write_rows
 from tests.commands import store_at
 
 FAILED = {"kind": "model_failed", "message": "out of memory", "retryable": True}
@@ -25,7 +24,7 @@ def opened(folder: Path, *, shard_rows: int = 4, generators: tuple[str, ...] | N
     benchmark = BenchmarkConfig(
         name="small", prompts=f"{folder}/prompts.parquet", images=f"{folder}/images", generators=generators
     )
-    return open_sources(benchmark, StorageConfig(), cut=Cut(shard_rows))
+    return sources_of(benchmark, Cut(shard_rows))
 
 
 @pytest.mark.parametrize("shard_rows, shards", [(1, 3), (4, 3), (8, 2), (9, 2), (100, 1)])
@@ -218,7 +217,7 @@ def test_a_column_of_the_images_that_stands_twice_costs_its_file_alone(name: str
     write_twice(tmp_path / "images/flint/1.parquet", pa.Table.from_pylist(rows), name)
     columns = ColumnsConfig(extra="*" if name == "seed" else ())
     benchmark = BenchmarkConfig(name="small", prompts=None, images=f"{tmp_path}/images", columns=columns)
-    sources = open_sources(benchmark, StorageConfig(), cut=Cut(4))
+    sources = sources_of(benchmark)
     (broken,) = sources.broken
     assert f"1.parquet: 2 columns are called {name!r}; rename or remove all but one" in broken.message
     assert [shard.rows for shard in sources.image_shards] == [4]
@@ -269,7 +268,7 @@ def test_a_rows_own_prompt_that_is_not_utf8_is_named_and_costs_its_shard_alone(n
     write_latin(tmp_path / "images/0.parquet", **columns)
     write_latin(tmp_path / "images/1.parquet", **{**columns, name: [b"1", b"caf\xe9"]})
     benchmark = BenchmarkConfig(name="small", prompts=None, images=f"{tmp_path}/images")
-    sources = open_sources(benchmark, StorageConfig(), cut=Cut(4))
+    sources = sources_of(benchmark)
     (broken,) = sources.broken
     assert f"1.parquet, row 1: {name} is not UTF-8" in broken.message and broken.rows == 2
     assert len(sources.image_shards) == 1
@@ -279,7 +278,7 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path)
     benchmark = BenchmarkConfig(name="x", prompts=str(tmp_path / "nope.parquet"), images=str(folder / "images"))
     with pytest.raises(ConfigError, match=r"benchmark\.prompts .*nope\.parquet: not found"):
-        open_sources(benchmark, StorageConfig(), cut=Cut(4))
+        sources_of(benchmark)
 
 
 def test_numbers_as_ids_and_absent_skills_are_understood(tmp_path: Path) -> None:
@@ -296,7 +295,7 @@ def test_an_s3_source_has_the_etag_of_the_object(bucket: str, tmp_path: Path) ->
     fs = fsspec.filesystem("s3", use_listings_cache=False)
     fs.put(str(tmp_path) + "/", f"{bucket}/bench/", recursive=True)
     benchmark = BenchmarkConfig(name="x", prompts=f"{bucket}/bench/prompts.parquet", images=f"{bucket}/bench/images")
-    sources = open_sources(benchmark, StorageConfig(), cut=Cut(4))
+    sources = sources_of(benchmark)
     assert [len(shard.etag) for shard in sources.image_shards] == [32, 32]
     assert len(sources.prompts) == len(prompts(8))
     table = read_shard(sources.image_shards[1], ["image_id", "image"])

@@ -25,8 +25,8 @@ from plumbline.pipelines.report.report import open_run
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS, BenchmarkConfig, ColumnsConfig
 from plumbline.pipelines.sources.prompts import read_prompts
 from plumbline.pipelines.sources.shards import Cut, read_extra, read_shard
-from plumbline.pipelines.sources.sources import Sources, open_sources
-from tests.bench_of import images, write_rows
+from plumbline.pipelines.sources.sources import Sources
+from tests.bench_of import images, sources_of, write_rows
 from tests.commands import config_of
 from tests.damage import ODD, PIECES, Edit, bounded, changed, edits
 from tests.operators.report.made import make_run
@@ -60,7 +60,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def read_all(benchmark: BenchmarkConfig) -> Sources | None:
     """The sources with every shard read as the stages read it."""
-    sources = in_one_line(lambda: open_sources(benchmark, STORAGE, cut=Cut(2)))
+    sources = in_one_line(lambda: sources_of(benchmark, Cut(2)))
     if sources is None:
         return None
     names = (*IMAGE_COLUMNS, "prompt") if benchmark.prompts is None else IMAGE_COLUMNS
