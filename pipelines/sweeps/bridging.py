@@ -100,7 +100,7 @@ def side_of_run(store: Store, run: str, metric: str, key: str) -> Side:
     scores = read_run_scores(store, run_id)
     if metric not in scores.metrics:
         raise ConfigError(f"{key}={run}: it has no scores by {metric!r}; {suggest(metric, scores.metrics)}")
-    originals, _ = find_originals(manifest, store.place.storage)
+    originals, _ = find_originals(manifest, store)
     skills = Skills(()) if originals is None else skills_of(originals.prompts)
     version = Version(metric=metric, run_id=run_id, recipe=recipe_of(manifest, metric))
     return Side(version, scores, metric in falling_metrics(manifest), str(manifest.get("benchmark")), skills)
