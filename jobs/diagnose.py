@@ -58,7 +58,9 @@ def _run(console: Console, config: DiagnoseConfig) -> int:
     write_diagnosis(sweep.store, finished.run_id, diagnosis)
     if config.diagnosis.page is not None:
         write_page(config, diagnosis)
-    written = write_report(sweep.store, finished.run_id, sources=sweep.sources, cluster=config.cluster)
+    written = write_report(
+        sweep.store, finished.run_id, sources=sweep.sources, cluster=config.cluster, settings=config.settings
+    )
     name_newest(sweep.store, finished.run_id)
     lost = sum(effect.n_null for effect in diagnosis.effects)
     if lost:

@@ -127,6 +127,7 @@ def _conclude(
         sources=planned.sources,
         hold=hold,
         cluster=config.cluster,
+        settings=config.settings,
     )
     (outcome,) = outcomes_of([compared], config.nightly)
     outcome = tell(planned.store, outcome, config.nightly, hold)

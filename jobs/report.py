@@ -39,6 +39,7 @@ def main(config: ReportConfig) -> int:
             baseline=config.baseline,
             images=config.images,
             bradley_terry=config.bradley_terry,
+            settings=config.settings,
             cluster=config.cluster,
         ),
     )

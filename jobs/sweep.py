@@ -99,7 +99,10 @@ def show_suite(console: Console, planned: PlannedSuite, suite_id: str, runs: Map
 
     left_out = [str(entry) for entry in planned.left_out]
     store = planned.store
-    written = write_suite(store, suite_id, runs, exit_code=code, left_out=left_out, notes=planned.notes)
+    settings = planned.sweeps[0].config.settings
+    written = write_suite(
+        store, suite_id, runs, exit_code=code, settings=settings, left_out=left_out, notes=planned.notes
+    )
     if written.page is not None:
         for sentence in (written.page.headline, *written.page.overall):
             console.print(f"[bold]{escape(sentence.lead)}[/] {escape(sentence.rest)}", soft_wrap=True)
@@ -194,8 +197,11 @@ def _report(console: Console, planned: PlannedSweep, finished: FinishedSweep) ->
     from plumbline.jobs.report import show_report  # imports scipy and the charts
     from plumbline.pipelines.report.report import write_report
 
-    cluster = planned.config.cluster
-    show_report(console, write_report(planned.store, finished.run_id, sources=planned.sources, cluster=cluster))
+    config = planned.config
+    written = write_report(
+        planned.store, finished.run_id, settings=config.settings, sources=planned.sources, cluster=config.cluster
+    )
+    show_report(console, written)
 
 
 if __name__ == "__main__":

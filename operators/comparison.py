@@ -2,8 +2,9 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.run_scores import Hashes, RunScores, ScoreColumns, among
+from plumbline.operators.settings import Difference, Known, differences
 from plumbline.operators.spilled import ALL, Spilled
 from plumbline.operators.statistics.compact_letters import compact_letters
 from plumbline.operators.statistics.ordering import (
@@ -38,8 +40,8 @@ SIGNIFICANT = 0.05
 """Below it, after Holm's correction over the pairs of one metric and skill, two generators are told apart."""
 
 
-BETTER, WORSE, TIED = MARKS = ("better", "worse", "tied")
-"""How generators stand beside a baseline: clearly better, clearly worse, or not told from it."""
+BETTER, WORSE, TIED, UNLIKE = MARKS = ("better", "worse", "tied", "other settings")
+"""How generators stand beside a baseline: clearly better, clearly worse, not told from it, or not compared with it."""
 
 
 class Standing(NamedTuple):
@@ -59,8 +61,8 @@ class Standing(NamedTuple):
     rank: int | None
     """From 1, the best mean; equal means share a rank; None where nothing was scored."""
     group: str
-    """Letters of the tie groups: two generators share one exactly where no duel tells them apart; beside a baseline one
-    of MARKS; empty where nothing was scored.
+    """Letters of the tie groups: two generators share one exactly where they are compared and no duel tells them
+    apart; beside a baseline one of MARKS; empty where nothing was scored.
     """
     rating: float | None = None
     """Bradley-Terry rating, overall and where it was asked for."""
@@ -102,7 +104,7 @@ class Duel(NamedTuple):
     p_value: float
     """Wilcoxon signed-rank, two-sided."""
     p_holm: float
-    """Corrected over all pairs of this metric and skill."""
+    """Corrected over all pairs of this metric and skill; nan of those that are unlike."""
     effect: float
     """Matched-pairs rank-biserial correlation, -1 to 1: the signed-rank statistic, positive where it favours a."""
     win_rate: float
@@ -113,6 +115,8 @@ class Duel(NamedTuple):
     """Those of them on which the two differ."""
     direction: int = 1
     """1 where a higher score is better, -1 where a lower one is."""
+    unlike: tuple[Difference, ...] = ()
+    """The settings in which the two differ: they are not told apart, and not counted by the correction."""
 
     @property
     def favoured(self) -> str:
@@ -143,6 +147,7 @@ class Duel(NamedTuple):
         return self._replace(
             generator_a=self.generator_b, generator_b=self.generator_a, difference=-self.difference,
             low=-self.high, high=-self.low, effect=-self.effect, win_rate=1 - self.win_rate,
+            unlike=tuple(difference.turned() for difference in self.unlike),
         )  # fmt: skip
 
 
@@ -156,6 +161,8 @@ class Board(NamedTuple):
     duels: tuple[Duel, ...]
     baseline: str = ""
     """The generator that the others are compared with, and with nobody else; empty where all are with each other."""
+    unlike: tuple[Duel, ...] = ()
+    """Those that are none: of generators with different settings, which are not compared."""
 
     @property
     def lower_is_better(self) -> bool:
@@ -166,7 +173,8 @@ class Board(NamedTuple):
     def pairs_wanted(self) -> int:
         """How many pairs of generators are to be compared."""
         scored = generators_of(self.scored())
-        return math.comb(len(scored), 2) if not self.baseline else len({*scored} - {self.baseline})
+        every = math.comb(len(scored), 2) if not self.baseline else len({*scored} - {self.baseline})
+        return every - len(self.unlike)
 
     @property
     def fewest_prompts(self) -> int:
@@ -195,11 +203,21 @@ class Board(NamedTuple):
         """The generators that are clearly worse than this."""
         return [str(duel.worse) for duel in self.duels if duel.better == generator]
 
+    def unlike_to(self, generator: str) -> list[str]:
+        """The generators that are not compared with this, as their settings differ."""
+        pairs = [(duel.generator_a, duel.generator_b) for duel in self.unlike]
+        return [b if a == generator else a for a, b in pairs if generator in (a, b)]
+
+    @property
+    def why_no_duel(self) -> str:
+        """Why no two generators are compared."""
+        return "their settings differ." if self.unlike else "none share a prompt that it scored."
+
     def tied_with(self, generator: str) -> list[str]:
         """The scored generators that are not told apart from this, best mean first; beside a baseline those that are
         compared.
         """
-        apart = {generator, *self.better_than(generator), *self.worse_than(generator)}
+        apart = {generator, *self.better_than(generator), *self.worse_than(generator), *self.unlike_to(generator)}
         others = [standing.generator for standing in self.scored() if standing.generator not in apart]
         return others if self.baseline in ("", generator) else [name for name in others if name == self.baseline]
 
@@ -242,12 +260,13 @@ def boards(standings: Iterable[Standing], duels: Iterable[Duel], baseline: str =
     """The boards by metric and skill, in the order of the standings."""
     ranked = defaultdict[tuple[str, str], list[Standing]](list)
     compared = defaultdict[tuple[str, str], list[Duel]](list)
+    unlike = defaultdict[tuple[str, str], list[Duel]](list)
     for standing in standings:
         ranked[standing.metric, standing.skill].append(standing)
     for duel in duels:
-        compared[duel.metric, duel.skill].append(duel)
+        (unlike if duel.unlike else compared)[duel.metric, duel.skill].append(duel)
     return {
-        place: Board(*place, tuple(sorted(rows, key=_by_worth)), tuple(compared[place]), baseline)
+        place: Board(*place, tuple(sorted(rows, key=_by_worth)), tuple(compared[place]), baseline, tuple(unlike[place]))
         for place, rows in ranked.items()
     }
 
@@ -279,7 +298,7 @@ def _ranked(rows: pd.DataFrame, duels: Sequence[Duel], towards: int, baseline: s
     if baseline:
         groups = _beside(baseline, duels)
     else:
-        apart = {frozenset((duel.generator_a, duel.generator_b)) for duel in duels if duel.better is not None}
+        apart = {frozenset((duel.generator_a, duel.generator_b)) for duel in duels if duel.better or duel.unlike}
         groups = compact_letters([str(name) for name in rows["generator"][rows["n"] > 0]], apart)
     ranks = (towards * rows["mean"]).rank(method="min", ascending=False)
     columns = ["generator", "metric", "skill", "mean", "low", "high", "n", "n_null", "coverage"]
@@ -290,9 +309,9 @@ def _ranked(rows: pd.DataFrame, duels: Sequence[Duel], towards: int, baseline: s
 
 def _beside(baseline: str, duels: Sequence[Duel]) -> dict[str, str]:
     """By generator, how it stands beside the baseline; the baseline itself has no mark."""
-    others = {({duel.generator_a, duel.generator_b} - {baseline}).pop(): duel.better for duel in duels}
+    others = {({duel.generator_a, duel.generator_b} - {baseline}).pop(): duel for duel in duels}
     marks = {None: TIED, baseline: WORSE}
-    return {name: marks.get(better, BETTER) for name, better in others.items()}
+    return {name: UNLIKE if duel.unlike else marks.get(duel.better, BETTER) for name, duel in others.items()}
 
 
 class PromptMeans:
@@ -343,10 +362,15 @@ def prompt_means(scores: RunScores, metric: str) -> PromptMeans:
 
 
 def duels(
-    metric: str, means: PromptMeans, skills: Skills, falling: Container[str] = (), baseline: str = ""
+    metric: str,
+    means: PromptMeans,
+    skills: Skills,
+    falling: Container[str] = (),
+    baseline: str = "",
+    settings: Mapping[str, Known] = MappingProxyType({}),
 ) -> list[Duel]:
     """Every two generators by a metric, overall and at every skill, or every other one and the baseline; by those
-    `falling` a lower score is better.
+    `falling` a lower score is better. Generators whose `settings` differ are never told apart.
     """
     towards = direction(metric, falling)
     pairs = means.pairs(baseline)
@@ -359,7 +383,26 @@ def duels(
         for skill, has_it in having.items():
             tests[skill].append(signed_rank_of(apart if skill == OVERALL else apart[has_it]))
     sums = _interval_sums(means, having, pairs)
-    return [duel for skill in having for duel in _duels(metric, skill, towards, pairs, tests[skill], sums[skill])]
+    found = [duel for skill in having for duel in _duels(metric, skill, towards, pairs, tests[skill], sums[skill])]
+    unlike = {(a, b): tuple(differences(settings.get(a, {}), settings.get(b, {}))) for a, b in pairs}
+    return decided([duel._replace(unlike=unlike[duel.generator_a, duel.generator_b]) for duel in found])
+
+
+def decided(
+    undecided: Sequence[Duel], family: Callable[[Duel], Hashable] = lambda duel: (duel.metric, duel.skill)
+) -> list[Duel]:
+    """The duels corrected among those of a family, and decided by that; those of unlike generators are left open."""
+    tested = defaultdict[Hashable, list[int]](list)
+    for place, duel in enumerate(undecided):
+        if not duel.unlike:
+            tested[family(duel)].append(place)
+    found = list(undecided)
+    for places in tested.values():
+        corrected = holm([undecided[place].p_value for place in places])
+        for place, p_holm in zip(places, corrected, strict=True):
+            duel = undecided[place]._replace(p_holm=p_holm)
+            found[place] = duel._replace(better=duel.favoured if p_holm < SIGNIFICANT else None)
+    return found
 
 
 def _duels(
@@ -370,33 +413,26 @@ def _duels(
     tests: Sequence[SignedRank],
     sums: Floats,
 ) -> Iterator[Duel]:
-    """Those of the pairs that have a prompt in common; `sums` are their weighted totals and counts (2, pairs, k)."""
+    """Those of the pairs that have a prompt in common, not decided yet; `sums` are their weighted totals and counts
+    (2, pairs, k).
+    """
     compared = [place for place, test in enumerate(tests) if test.n]
     intervals = ratio_intervals(*sums[:, compared])
-    corrected = holm([tests[place].p_value for place in compared])
-    for place, low, high, p_holm in zip(compared, *intervals.tolist(), corrected, strict=True):
+    for place, low, high in zip(compared, *intervals.tolist(), strict=True):
         (a, b), test = pairs[place], tests[place]
         rounding = float(test.differing > 0)  # of two that nowhere differ, a sum less a sum
-        yield _decided(
-            Duel(
-                metric=metric,
-                skill=skill,
-                better=None,
-                generator_a=a,
-                generator_b=b,
-                low=rounding * low,
-                high=rounding * high,
-                p_holm=p_holm,
-                direction=towards,
-                **test._replace(difference=towards * test.difference)._asdict(),
-            )
+        yield Duel(
+            metric=metric,
+            skill=skill,
+            better=None,
+            generator_a=a,
+            generator_b=b,
+            low=rounding * low,
+            high=rounding * high,
+            p_holm=math.nan,
+            direction=towards,
+            **test._replace(difference=towards * test.difference)._asdict(),
         )
-
-
-def _decided(duel: Duel) -> Duel:
-    if not duel.p_holm < SIGNIFICANT:
-        return duel
-    return duel._replace(better=duel.favoured)
 
 
 def _interval_sums(

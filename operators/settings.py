@@ -14,27 +14,26 @@ from typing import Any, Literal, NamedTuple
 import pyarrow as pa
 
 from plumbline.operators import rows
-from plumbline.operators.sentences import names, plural
+from plumbline.operators.sentences import names
 
 SETTINGS = ("cfg", "steps", "size", "seed", "sampler")
 """The names of the usual settings."""
 COLUMN = "settings"
 """The column of a run's scores that holds them; an ingest keeps in it what pictures say of themselves."""
-USUAL = {
-    "cfg": ("cfg", "guidance_scale", "cfg_scale"),
-    "steps": ("steps", "num_inference_steps"),
-    "size": ("size", "resolution"),
-    "seed": ("seed",),
-    "sampler": ("sampler", "scheduler"),
+Ways = tuple[tuple[str, ...], ...]
+"""The columns that may hold a setting, the first that is there; a size may be in two."""
+USUAL: Mapping[str, Ways] = {
+    "cfg": (("cfg",), ("guidance_scale",), ("cfg_scale",)),
+    "steps": (("steps",), ("num_inference_steps",)),
+    "size": (("size",), ("resolution",), ("width", "height")),
+    "seed": (("seed",),),
+    "sampler": (("sampler",), ("scheduler",)),
 }
-"""What their columns are called."""
-SIDES = ("width", "height")
-"""The two columns that hold a size, where none has it whole."""
 REPEATS = "seed"
 """The setting in which two sides may differ: several seeds of a prompt are repeats."""
-COMPARE, IGNORE = CHOICES = ("compare", "ignore")
 Choice = Literal["compare", "ignore"]
 """Whether sides with different settings are refused a clear difference, or compared all the same."""
+COMPARE: Choice = "compare"
 MOST_VALUES = 16
 """Values of a setting that are counted one by one."""
 MOST_SHOWN = 3
@@ -51,25 +50,32 @@ Known = Mapping[str, Values | int]
 """By name of a setting, its values; of more than MOST_VALUES the number of the images alone."""
 
 
-def setting_columns(
-    available: Iterable[str], asked: Sequence[str] | Mapping[str, str] | None = None
-) -> dict[str, tuple[str, ...]]:
-    """By setting, the column that holds it, or the two of a size's sides.
+def setting_ways(asked: Sequence[str] | Mapping[str, str] | None = None) -> dict[str, Ways]:
+    """By setting, where it is looked for: in the columns that are asked for, or in those that are called as usual.
 
-    `asked` are columns, which may be called as usual, or any names with their columns; None looks for the usual ones.
+    What is asked for may be columns, of which a usual one is the setting that it usually holds, or names with columns.
     """
+    if asked is None:
+        return dict(USUAL)
     if isinstance(asked, Mapping):
-        return {name: (column,) for name, column in asked.items()}
-    have = dict.fromkeys(available) if asked is None else dict.fromkeys(asked)
-    found: dict[str, tuple[str, ...]] = {
-        name: (column,) for name, usual in USUAL.items() if (column := next((c for c in usual if c in have), ""))
+        return {name: ((column,),) for name, column in asked.items()}
+    usual = {name: tuple(way for way in ways if set(way) <= set(asked)) for name, ways in USUAL.items()}
+    known = {column for ways in usual.values() for way in ways for column in way}
+    return {name: ways for name, ways in usual.items() if ways} | {
+        column: ((column,),) for column in asked if column not in known
     }
-    if "size" not in found and set(SIDES) <= have.keys():
-        found["size"] = SIDES
-    if asked is not None:
-        known = {column for usual in (*USUAL.values(), SIDES) for column in usual}
-        found |= {column: (column,) for column in have if column not in known}
-    return found
+
+
+def columns_in(available: Iterable[str], ways: Mapping[str, Ways]) -> dict[str, tuple[str, ...]]:
+    """By setting, the columns of a table that hold it."""
+    have = set(available)
+    found = {name: next((way for way in of if set(way) <= have), ()) for name, of in ways.items()}
+    return {name: columns for name, columns in found.items() if columns}
+
+
+def columns_of(ways: Mapping[str, Ways]) -> list[str]:
+    """All columns that may hold one of the settings, and that in which an ingest keeps them."""
+    return [*dict.fromkeys(column for of in ways.values() for way in of for column in way), COLUMN] if ways else []
 
 
 def value_text(name: str, value: Any) -> str | None:
@@ -106,21 +112,26 @@ def settings_type(names: Iterable[str]) -> pa.StructType:
     return pa.struct([(name, pa.string()) for name in names])
 
 
-def read_settings(table: pa.Table, columns: Mapping[str, tuple[str, ...]]) -> pa.StructArray:
+def read_settings(table: pa.Table, ways: Mapping[str, Ways]) -> pa.StructArray:
     """The settings of each row, of the columns that the table has; null for a row that has none.
 
     What its columns do not say is taken from its column `settings`, where it has one.
     """
-    own = _kept(table)
-    fields = {name: _filled(_texts(table, name, of), own.get(name)) for name, of in columns.items()}
+    kept, columns = _kept(table), columns_in(table.column_names, ways)
+    fields = {name: _filled(_texts(table, name, columns.get(name, ())), kept.get(name)) for name in ways}
     valid = [any(values) for values in zip(*fields.values(), strict=True)]
     arrays = [pa.array(values, pa.string()) for values in fields.values()]
     return pa.StructArray.from_arrays(arrays, list(fields), mask=pa.array([not each for each in valid]))
 
 
+def is_kept(schema: pa.Schema) -> bool:
+    """Whether a table has settings in a column of their own."""
+    return COLUMN in schema.names and pa.types.is_struct(schema.field(COLUMN).type)
+
+
 def _kept(table: pa.Table) -> dict[str, list[str | None]]:
-    """What the column `settings` says, by name."""
-    if COLUMN not in table.column_names or not pa.types.is_struct(table.schema.field(COLUMN).type):
+    """What that column says, by name."""
+    if not is_kept(table.schema):
         return {}
     rows_of = [value or {} for value in table.column(COLUMN).to_pylist()]
     return {
@@ -130,7 +141,7 @@ def _kept(table: pa.Table) -> dict[str, list[str | None]]:
 
 
 def _texts(table: pa.Table, name: str, columns: tuple[str, ...]) -> list[str | None]:
-    if not set(columns) <= set(table.column_names):
+    if not columns:
         return [None] * len(table)
     values = [table.column(column).to_pylist() for column in columns]
     if len(values) == 1:
@@ -175,12 +186,6 @@ def _images(values: Values | int) -> int:
     return values if isinstance(values, int) else sum(values.values())
 
 
-def known_settings(manifest: Mapping[str, Any] | None, generator: str) -> Known:
-    """What is known of a generator's settings by a run's manifest; nothing by that of an earlier version."""
-    known: Known = ((manifest or {}).get(COLUMN) or {}).get(generator) or {}
-    return known
-
-
 class Difference(NamedTuple):
     """A setting that differs between two sides."""
 
@@ -193,6 +198,10 @@ class Difference(NamedTuple):
     def against(self) -> str:
         """As it is said of two generators: cfg 4 against 7.5."""
         return f"{self.name} {self.ours} against {self.theirs}"
+
+    def turned(self) -> "Difference":
+        """The same, seen from the other side."""
+        return self._replace(ours=self.theirs, theirs=self.ours)
 
     def between(self, run_id: str) -> str:
         """As it is said of two runs: cfg 4 here, 7.5 in RUN."""
@@ -227,17 +236,36 @@ def in_words(values: Values | int) -> str:
     return names([f"{value} ({n / _images(values):.0%})" for value, n in most], MOST_SHOWN)
 
 
+def against(found: Sequence[Difference]) -> str:
+    """How two generators' settings differ, in words, such as `cfg 4 against 7.5`."""
+    return names([difference.against for difference in found], MOST_SHOWN)
+
+
+def between(found: Sequence[Difference], run_id: str) -> str:
+    """How a generator's settings differ from those in an earlier run, such as `cfg 4 here, 7.5 in RUN`."""
+    return names([difference.between(run_id) for difference in found], MOST_SHOWN)
+
+
 def differ(ours: Known, theirs: Known) -> str:
-    """How two generators' settings differ, in words, such as `cfg 4 against 7.5`; empty where they do not."""
-    found = [difference.against for difference in differences(ours, theirs)]
-    return names(found, MOST_SHOWN) if found else ""
+    """How two generators' settings differ, in words; empty where they do not."""
+    return against(found) if (found := differences(ours, theirs)) else ""
 
 
 def differ_from_run(before: Mapping[str, Any], after: Mapping[str, Any], generator: str) -> str:
-    """How a generator's settings differ between two manifests, such as `cfg 4 here, 7.5 in RUN`; else empty."""
-    sides = (known_settings(manifest, generator) for manifest in (after, before))
-    found = [difference.between(str(before.get("run_id", "the earlier run"))) for difference in differences(*sides)]
-    return names(found, MOST_SHOWN) if found else ""
+    """How a generator's settings differ between two manifests, in words; empty where they do not."""
+    ours, theirs = (known_settings(manifest, generator) for manifest in (after, before))
+    return between(found, str(before.get("run_id", ""))) if (found := differences(ours, theirs)) else ""
+
+
+def known_settings(manifest: Mapping[str, Any], generator: str) -> Known:
+    """What is known of a generator's settings by a run's manifest; nothing by that of an earlier version."""
+    return all_settings(manifest, COMPARE).get(generator, {})
+
+
+def all_settings(manifest: Mapping[str, Any], choice: Choice) -> dict[str, Known]:
+    """By generator of a run, its settings, where they are to be compared; else none."""
+    known: Mapping[str, Known] = manifest.get(COLUMN) or {}
+    return dict(known) if choice == COMPARE else {}
 
 
 def mixed(known: Known) -> str:
@@ -247,9 +275,19 @@ def mixed(known: Known) -> str:
     return names(several, MOST_SHOWN) if several else ""
 
 
-def unknown_sentence(manifest: Mapping[str, Any], generators: Sequence[str]) -> str:
-    """Of which of the generators no setting is known, where one is of others; empty where that says nothing."""
-    unknown = [name for name in generators if not known_settings(manifest, name)]
-    if not unknown or len(unknown) == len(generators):
-        return ""
-    return f"No settings are known of {plural(len(unknown), 'generator')}: {names(unknown)}."
+def setting_notes(manifest: Mapping[str, Any], generators: Sequence[str]) -> list[str]:
+    """What a reader must know of the settings of a run's generators: which are mixed, and of which none is known."""
+    settings = all_settings(manifest, COMPARE)
+    notes = [
+        f"The images of {name} were made with several settings: {several}."
+        for name in generators
+        if (several := mixed(settings.get(name, {})))
+    ]
+    if settings and (unknown := [name for name in generators if name not in settings]):
+        notes.append(f"No settings are known of {names(unknown)}.")
+    return notes
+
+
+def settings_in_words(known: Known) -> str:
+    """All settings of a generator: cfg 4, steps 20."""
+    return ", ".join(f"{name} {in_words(values)}" for name, values in known.items())

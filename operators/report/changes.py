@@ -1,5 +1,6 @@
 """Two runs side by side: whose scores changed, whether clearly, what came and went, and what else was different."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from plumbline.operators.reward_hacking import Movement, alarm, suspicious
 from plumbline.operators.rewards.combination import REWARD, Combination, Reward, Scale, scales_of
 from plumbline.operators.run_scores import Hashes, RunScores
 from plumbline.operators.sentences import FirstRows, Sentence, names, plural, shown, signed
+from plumbline.operators.settings import COMPARE, Choice, Difference, all_settings, between, differences
 from plumbline.operators.statistics.ordering import fewest_pairs, holm
 from plumbline.operators.summary import OVERALL, Skills
 
@@ -27,8 +29,9 @@ TEST = f"Wilcoxon's signed-rank test, Holm, p < {SIGNIFICANT:g}"
 MOST_ROWS = 300
 MOST_SETTINGS = 60
 MOST_CHARACTERS = 200
-APART = ("store", "dry_run", "cluster", "storage", "max_failed", "shard_rows", "shard_bytes")
+APART = ("store", "dry_run", "cluster", "storage", "max_failed", "shard_rows", "shard_bytes", "settings")
 """Settings that change no score."""
+UNLIKE = "not comparable"
 ABOUT = ".about"
 """How the name of a setting ends that only tells what a metric does."""
 
@@ -46,14 +49,14 @@ class Change(NamedTuple):
     """The newer run's prompts against the earlier's, its p-value corrected (Holm 1979) for all changes looked at."""
     verdict: str
     """`better` or `worse`, of a metric that ranks nothing `higher` or `lower`; `unchanged` where every prompt's score
-    is the same, or `not clear`."""
+    is the same, `not clear`, or `not comparable` where the generator's settings are others."""
     ranks: bool = True
     """Whether one score by the metric is better than another."""
 
     @property
     def is_clear(self) -> bool:
         """Whether it is more than chance."""
-        return self.verdict not in ("unchanged", "not clear")
+        return self.verdict not in ("unchanged", "not clear", UNLIKE)
 
     @property
     def movement(self) -> Movement:
@@ -96,8 +99,11 @@ def compare(
     manifests: tuple[Mapping[str, Any], Mapping[str, Any]],
     reward: Combination | None = None,
     each: Each = one_by_one,
+    choice: Choice = COMPARE,
 ) -> Changes:
     """Scores of two runs, paired by generator, metric and prompt; `manifests` are (before, after).
+
+    A generator whose settings are others than in the earlier run has no clear change, unless they are to be ignored.
 
     A metric whose settings or models differ is another metric: its scores are not compared. `reward` is what the
     generators were trained on since, where they were: who seems to game it is said first. Several metrics in one are
@@ -109,7 +115,9 @@ def compare(
     common = [metric for metric in before.metrics if metric in after.metrics and metric not in altered]
     falling = falling_metrics(manifests[1])
     unranked = frozenset(name for name, metric in metrics.items() if not metric.ranks)
-    runs = _with_reward(_Runs(before, after, common, skills, falling, unranked), reward, each)
+    earlier, later = (all_settings(manifest, choice) for manifest in manifests)
+    unlike = {name: tuple(differences(of, earlier[name])) for name, of in later.items() if name in earlier}
+    runs = _with_reward(_Runs(before, after, common, skills, falling, unranked, unlike), reward, each)
     in_both = dict.fromkeys([*runs.compared, *(metric for metric in before.metrics if metric in after.metrics)])
     of_metrics = dict(zip(in_both, each(_compare_metric, in_both, shared=runs), strict=True))
     found = [change for of_metric in of_metrics.values() for change in of_metric.changes]
@@ -127,15 +135,16 @@ def compare(
         run_id=str(manifests[0].get("run_id", "")),
         sentences=[
             *_alarms(overall, reward, metrics),
+            *_unlike_sentences(overall, str(manifests[0].get("run_id", ""))),
             *_altered_sentences(altered),
-            *_change_sentences(overall, len(changes), partial=bool(alone or altered)),
+            *_change_sentences(overall, _comparisons(changes), partial=bool(alone or altered)),
             *alone,
         ],
         overall=shown(overall, MOST_ROWS),
         by_skill=shown(sorted(at_skills, key=lambda change: change.duel.effect), MOST_ROWS),
         settings=shown(settings, MOST_SETTINGS),
         every=changes,
-        can_tell=_can_tell(overall, len(changes)),
+        can_tell=_can_tell(overall, _comparisons(changes)),
     )
 
 
@@ -143,7 +152,7 @@ def correct_together(of_runs: Sequence[Changes]) -> list[Changes]:
     """The changes of several runs with Holm's correction over all of them; what the page of each says stays."""
     together = iter(_corrected([change for changes in of_runs for change in changes.every]))
     each = [[next(together) for _ in changes.every] for changes in of_runs]
-    comparisons = sum(map(len, each))
+    comparisons = sum(map(_comparisons, each))
     return [
         changes._replace(every=every, can_tell=_can_tell(_overall(every), comparisons))
         for changes, every in zip(of_runs, each, strict=True)
@@ -160,6 +169,8 @@ class _Runs(NamedTuple):
     skills: Skills
     falling: frozenset[str]
     unranked: frozenset[str]
+    unlike: Mapping[str, tuple[Difference, ...]]
+    """By generator, the settings that are others in the newer run."""
 
 
 def _with_reward(runs: _Runs, reward: Combination | None, each: Each) -> _Runs:
@@ -201,6 +212,19 @@ def _of_both(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
 
 def _value(recipe: Recipe, place: str) -> str:
     return cut(recipe.get(place, "–"), MOST_CHARACTERS)
+
+
+def _comparisons(changes: Sequence[Change]) -> int:
+    return sum(not change.duel.unlike for change in changes)
+
+
+def _unlike_sentences(overall: Sequence[Change], run_id: str) -> list[Sentence]:
+    """Of each generator whose settings are others, in which."""
+    unlike = {change.generator: change.duel.unlike for change in overall if change.duel.unlike}
+    return [
+        Sentence(f"{name} was generated with other settings:", f"{between(found, run_id)}. No change of it is clear.")
+        for name, found in unlike.items()
+    ]
 
 
 def _altered_sentences(altered: Mapping[str, Sequence[Setting]]) -> list[Sentence]:
@@ -273,14 +297,14 @@ def _changes(
     means = PromptMeans(prompts)
     means.add("after", later)
     means.add("before", earlier)
-    having = dict(runs.skills.each(prompts))
+    having, unlike = dict(runs.skills.each(prompts)), runs.unlike.get(generator, ())
     for duel in duels(metric, means, runs.skills, runs.falling):
         before, after = earlier[having[duel.skill]], later[having[duel.skill]]
         yield Change(
             generator=generator,
             before=float(before.mean()),
             after=float(after.mean()),
-            duel=duel,
+            duel=duel._replace(unlike=unlike, better=None if unlike else duel.better),
             verdict="unchanged" if np.array_equal(before, after) else "not clear",
             ranks=metric not in runs.unranked,
         )
@@ -302,14 +326,17 @@ def _alarms(overall: Sequence[Change], reward: Combination | None, metrics: Mapp
 
 def _corrected(changes: Sequence[Change]) -> list[Change]:
     """The changes with their p-values corrected, and what they say."""
-    corrected = holm([change.duel.p_value for change in changes])
+    corrected = iter(holm([change.duel.p_value for change in changes if not change.duel.unlike]))
+    p_values = [math.nan if change.duel.unlike else next(corrected) for change in changes]
     return [
         change._replace(duel=change.duel._replace(p_holm=p_holm), verdict=_verdict(change, p_holm))
-        for change, p_holm in zip(changes, corrected, strict=True)
+        for change, p_holm in zip(changes, p_values, strict=True)
     ]
 
 
 def _verdict(change: Change, p_holm: float) -> str:
+    if change.duel.unlike:
+        return UNLIKE
     if change.verdict == "unchanged":
         return change.verdict
     if not p_holm < SIGNIFICANT:  # nor is nan, of what could not be tested
@@ -326,7 +353,7 @@ def _can_tell(changes: Sequence[Change], comparisons: int) -> bool:
     """Whether one of the changes would be clear among so many if it were the same on all prompts; of scores that are
     all unchanged there is nothing to tell.
     """
-    altered = [change for change in changes if change.verdict != "unchanged"]
+    altered = [change for change in changes if change.verdict not in ("unchanged", UNLIKE)]
     return not altered or any(change.duel.n >= fewest_pairs(comparisons, SIGNIFICANT) for change in altered)
 
 
@@ -334,6 +361,10 @@ def _change_sentences(overall: Sequence[Change], comparisons: int, *, partial: b
     """Each generator with a clear change, and the rest; `partial` where the runs hold more than was compared."""
     if not overall:
         return [Sentence("The two runs share no generator with scores by the same metric.", "")]
+    partial = partial or any(change.duel.unlike for change in overall)
+    overall = [change for change in overall if not change.duel.unlike]
+    if not overall:
+        return []
     clear: dict[tuple[str, str], list[str]] = {}
     for change in overall:
         if change.is_clear:

@@ -12,9 +12,12 @@ from typing import NamedTuple
 from plumbline.operators.comparison import Board, Duel, generators_of
 from plumbline.operators.report.leaders import NOBODY, beside_baseline, metric_sentences, skill_sentences
 from plumbline.operators.sentences import Sentence, names, plural, signed
+from plumbline.operators.settings import against
 from plumbline.operators.summary import OVERALL
 
 MOST_PAIRS = 5
+MOST_UNLIKE = 3
+"""Pairs of generators with different settings that the headline names."""
 
 Boards = Mapping[str, Board]
 """By metric, the board over all prompts."""
@@ -46,11 +49,22 @@ def decide(boards: Mapping[tuple[str, str], Board], overall: Boards, failed: str
     baseline = next((board.baseline for board in overall.values()), "")
     each = list(overall.values())
     return Decision(
-        headline=headline(overall, failed),
+        headline=_with_unlike(headline(overall, failed), overall),
         by_metric=[beside_baseline(board) for board in each] if baseline else metric_sentences(each),
         at_what=skill_sentences(boards, list(mean_ranks(overall)), baseline or reference(overall)),
         agreement=[*agreement_sentences(overall), *contrary_sentences(overall)],
         sureness=sureness_sentence(overall),
+    )
+
+
+def _with_unlike(said: Sentence, overall: Boards) -> Sentence:
+    """The headline, and which generators are not compared, as their settings differ."""
+    unlike = {(duel.generator_a, duel.generator_b): duel.unlike for board in overall.values() for duel in board.unlike}
+    if not unlike:
+        return said
+    pairs = [f"{a} and {b} ({against(found)})" for (a, b), found in unlike.items()]
+    return said._replace(
+        rest=f"{said.rest} Not compared, as their settings differ: {names(pairs, MOST_UNLIKE)}.".strip()
     )
 
 
@@ -94,6 +108,8 @@ def headline(overall: Boards, failed: str = "") -> Sentence:
         return Sentence("One generator was scored:", f"{scored[0]}. There is nothing to rank it against.")
     duels = _duels(overall)
     if not duels:
+        if any(board.unlike for board in overall.values()):
+            return Sentence("No two generators are compared.", "")
         return Sentence("No two generators can be compared:", "no metric scored two of them on the same prompt.")
     if baseline := next(iter(overall.values())).baseline:
         return _beside_headline(overall, baseline)

@@ -53,7 +53,7 @@ def _shared_sentence(alike: Sequence[Board]) -> Sentence:
     if len(scored) == 1:
         return Sentence(f"Only {scored[0].generator} was scored", f"by {_means(alike, scored[0].generator)}.")
     if not board.duels:
-        return Sentence(f"{metrics} compare no two generators:", "none share a prompt that they scored.")
+        return Sentence(f"{metrics} compare no two generators:", board.why_no_duel)
     if not board.can_tell:
         return Sentence(f"Too few prompts to tell who leads by {metrics}:", few_prompts(alike))
     if not first:
@@ -63,12 +63,14 @@ def _shared_sentence(alike: Sequence[Board]) -> Sentence:
     if len(first) > 1:
         others = f" {names(generators_of(board.close()))} cannot be told from them." if board.close() else ""
         return Sentence(
-            f"{names(generators_of(first))} share the lead", f"by {metrics} and cannot be told apart.{others}"
+            f"{names(generators_of(first))} share the lead", f"by {metrics} {_level(board, first)}.{others}"
         )
     by = _means(alike, first[0].generator)
     if board.best() is not None:
         return Sentence(f"{first[0].generator} is best", f"by {by}.{_followers(_behind(board, first[0]))}")
-    return Sentence(f"{first[0].generator} leads", f"by {by}. Cannot be told from it: {_close_by(alike)}.")
+    close = _close_by(alike)
+    rest = f" Cannot be told from it: {close}." if close else ""
+    return Sentence(f"{first[0].generator} leads", f"by {by}.{rest}{_unlike(board, first[0])}")
 
 
 def _means(alike: Sequence[Board], generator: str) -> str:
@@ -105,7 +107,7 @@ def board_sentence(board: Board) -> Sentence:
     if len(scored) == 1:
         return Sentence(scored[0].generator, f"has {_mean_text(scored[0])} {_by(board)}.")
     if not board.duels:
-        return Sentence(f"{board.metric} compares no two generators:", "none share a prompt that it scored.")
+        return Sentence(f"{board.metric} compares no two generators:", board.why_no_duel)
     if not board.can_tell:
         rest = f"{few_prompts([board])} {_top_mean(board, scored)}"
         return Sentence(f"Too few prompts to tell who leads {_by(board)}:", rest)
@@ -124,13 +126,15 @@ def beside_baseline(board: Board) -> Sentence:
         return Sentence(f"{board.metric} compares nothing with {baseline}:", "it did not score it.")
     lead = f"Beside {baseline} ({means[baseline]}) {_by(board)}:"
     if not board.duels:
-        return Sentence(lead, "nothing, for no other generator has a score of the same prompt.")
+        why = "for their settings differ." if board.unlike else "for no other generator has a score of the same prompt."
+        return Sentence(lead, f"nothing, {why}")
     if not board.can_tell:
         return Sentence(lead, few_prompts([board]))
     groups = {
         "clearly better": [f"{name} ({means[name]})" for name in means if name in board.better_than(baseline)],
         "clearly worse": [f"{name} ({means[name]})" for name in means if name in board.worse_than(baseline)],
         "not told from it": board.tied_with(baseline),
+        "of other settings, and not compared": board.unlike_to(baseline),
     }
     told = "; ".join(f"{said}: {names(found)}" for said, found in groups.items() if found)
     wanted = "" if any(duel.better for duel in board.duels) else prompts_wanted([board])
@@ -175,10 +179,24 @@ def _leading_sentence(board: Board, first: Sequence[Standing]) -> Sentence:
         return Sentence(f"{leader.generator} is best", f"{by} ({_mean_text(leader)}).{followers}{notes}")
     if len(first) > 1:
         others = f" {names(close)} cannot be told from them." if close else ""
-        rest = f"{by} and cannot be told apart.{others} {_top_mean(board, first)}{notes}"
+        rest = f"{by} {_level(board, first)}.{others} {_top_mean(board, first)}{notes}"
         return Sentence(f"{names(generators_of(first))} share the lead", rest)
-    rest = f"{by} ({_mean_text(leader)}); {names(close)} cannot be told from it.{notes}"
+    behind_it = f"; {names(close)} cannot be told from it" if close else ""
+    rest = f"{by} ({_mean_text(leader)}){behind_it}.{_unlike(board, leader)}{notes}"
     return Sentence(f"{leader.generator} leads", rest)
+
+
+def _level(board: Board, leaders: Sequence[Standing]) -> str:
+    """Why several lead."""
+    unlike = {name for leader in leaders for name in board.unlike_to(leader.generator)}
+    apart = "are not all compared, as their settings differ" if unlike & {*generators_of(leaders)} else ""
+    return f"and {apart or 'cannot be told apart'}"
+
+
+def _unlike(board: Board, leader: Standing) -> str:
+    """Who is not compared with a leader."""
+    unlike = board.unlike_to(leader.generator)
+    return f" Not compared with it, as their settings differ: {names(unlike)}." if unlike else ""
 
 
 def _by(board: Board) -> str:

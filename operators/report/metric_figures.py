@@ -9,6 +9,7 @@ from plumbline.operators.metrics.metric import direction
 from plumbline.operators.report.charts import Spread, spread_of
 from plumbline.operators.report.picked_images import ImagesInView, Places, SeenImages
 from plumbline.operators.run_scores import RunScores
+from plumbline.operators.settings import Known
 from plumbline.operators.summary import Skills
 
 
@@ -39,6 +40,8 @@ class Question(NamedTuple):
     baseline: str = ""
     """The generator with which the others are compared alone."""
     rated: bool = False
+    settings: Mapping[str, Known] = {}
+    """By generator, where they are to be compared."""
 
 
 def measure_metrics(question: Question, each: Each = one_by_one) -> dict[str, MetricFigures]:
@@ -62,7 +65,7 @@ def measure(question: Question, metric: str) -> MetricFigures:
         del columns  # or they would stand beside the next generator's
     return MetricFigures(
         spreads=spreads,
-        duels=duels(metric, means, question.skills, question.falling, question.baseline),
+        duels=duels(metric, means, question.skills, question.falling, question.baseline, question.settings),
         ratings=bradley_terry(metric, means, question.falling) if question.rated else {},
         seen=images.seen(),
     )

@@ -36,6 +36,7 @@ from plumbline.operators.report.picked_images import NOTHING_PICKED, ImageKey, P
 from plumbline.operators.report.side_by_side import SideBySide, put_side_by_side
 from plumbline.operators.run_scores import RunScores
 from plumbline.operators.sentences import FirstRows, Sentence, plural, shown
+from plumbline.operators.settings import COMPARE, all_settings, setting_notes, settings_in_words
 from plumbline.operators.summary import OVERALL, Skills
 from plumbline.operators.usual_scores import NOTHING_USUAL, UsualScores
 
@@ -123,6 +124,8 @@ class Page(NamedTuple):
     standings: list[Standing]
     baseline: str
     """The generator that the others are compared with alone; empty where all are with each other."""
+    settings: list[tuple[str, str]]
+    """By generator that has any, what its images were generated with, in words."""
     has_skills: bool
     """Whether the prompts name skills, at which images may or may not have a score."""
 
@@ -144,7 +147,12 @@ class Page(NamedTuple):
         """What stands behind the means."""
         if self.baseline:
             return f"{BETTER} or {WORSE}: clearly so than {self.baseline}; {TIED}: not told from it"
-        return "sharing a letter: not told apart"
+        return f"sharing a letter: not told apart{'; with other settings: not compared' if self.is_unlike else ''}"
+
+    @property
+    def is_unlike(self) -> bool:
+        """Whether some generators are not compared, as their settings differ."""
+        return any(duel.unlike for panel in self.panels for duel in panel.pairs.duels.rows)
 
     @property
     def metrics(self) -> list[str]:
@@ -226,6 +234,7 @@ def build_page(
         diagnosis=[] if run.diagnosis is None else shown_tables(run.diagnosis),
         standings=ranked,
         baseline=baseline,
+        settings=[(name, settings_in_words(of)) for name, of in all_settings(run.manifest, COMPARE).items()],
         has_skills=len(run.skills.names) > 1 or any(row.skill != OVERALL for row in ranked),
     )
 
@@ -287,6 +296,7 @@ def _warnings(run: GatheredRun, state: Health) -> list[str]:
     if state.rows_null:
         share = f"{state.rows_null:,} of {state.rows:,} rows ({state.rows_null / state.rows:.1%})"
         warnings.append(f"{share} have no score and are outside every mean: {reasons(state.failures)}")
+    warnings += setting_notes(run.manifest, run.scores.generators)
     if run.unreadable:
         warnings.append(f"The prompts and images can no longer be read: {run.unreadable}")
     return warnings

@@ -139,9 +139,10 @@ def pairs(board: Board) -> Pairs:
     """One metric's pairs: how far the generator of a row is above that of a column, and the clearest first."""
     generators = shown(generators_of(board.scored()), MOST_IN_MATRIX)
     kept = set(generators.rows)
-    inside = [duel for duel in board.duels if {duel.generator_a, duel.generator_b} <= kept]
+    every = [*board.duels, *board.unlike]
+    inside = [duel for duel in every if {duel.generator_a, duel.generator_b} <= kept]
     seen = {(duel.generator_a, duel.generator_b): duel for both in inside for duel in (both, both.turned())}
-    ordered = sorted(board.duels, key=lambda duel: (duel.p_holm, -abs(duel.effect)))
+    ordered = sorted(every, key=lambda duel: (bool(duel.unlike), duel.p_holm, -abs(duel.effect)))
     return Pairs(generators, seen, shown(ordered, MOST_PAIRS))
 
 

@@ -21,6 +21,7 @@ from plumbline.operators.report.page_tables import p_text
 from plumbline.operators.report.suite import SuitePage
 from plumbline.operators.report.trends import Trends
 from plumbline.operators.sentences import count, latex, number, plural, signed
+from plumbline.operators.settings import against
 from plumbline.operators.summary import OVERALL
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
@@ -174,7 +175,14 @@ def _environment() -> Environment:
     )
     environment.filters |= {"markdown": lambda text: text.translate(MARKDOWN), "latex": latex}
     environment.filters |= {"isolated": isolated}
-    environment.filters |= {"number": number, "count": count, "signed": signed, "p": p_text, "plural": plural}
+    environment.filters |= {
+        "number": number,
+        "count": count,
+        "signed": signed,
+        "p": p_text,
+        "plural": plural,
+        "against": against,
+    }
     return environment
 
 

@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plumbline.operators.comparison import SIGNIFICANT, Board, Duel, Standing, boards, standings
+from plumbline.operators.comparison import SIGNIFICANT, Board, Duel, Standing, boards, decided, standings
 from plumbline.operators.metrics.table import falling_metrics, read_metrics
 from plumbline.operators.report.page_tables import MOST_GENERATORS, MOST_IN_MATRIX, Column, board_column
 from plumbline.operators.sentences import FirstRows, Sentence, names, plural, shown
-from plumbline.operators.statistics.ordering import fewest_pairs, holm
+from plumbline.operators.settings import against
+from plumbline.operators.statistics.ordering import fewest_pairs
 from plumbline.operators.summary import OVERALL, part_of
 
 MOST_SPLITS = 5
@@ -162,7 +163,7 @@ def build_suite(
         _across(metric, at, runs) for metric in named if any((metric, OVERALL) in of_run for of_run in at.values())
     ]
     shared = [across for across in metrics if across.ranks and len(across.columns) > 1]
-    every = [duel for duels in compared for duel in duels]
+    every = [duel for duels in compared for duel in duels if not duel.unlike]
     generators = {standing.generator for rows in ranked.values() for standing in rows}
     began = min((str(run.manifest.get("began", "")) for run in runs), default="")[:16].replace("T", " ")
     counts = {"benchmark": len(runs), "generator": len(generators), "metric": len(metrics)}
@@ -170,7 +171,7 @@ def build_suite(
         suite_id=suite_id,
         headline=headline(shared, every),
         facts=[*(plural(count, word) for word, count in counts.items()), *([f"{began} UTC"] if began else [])],
-        warnings=[*notes, *_limited(runs), *_too_few(every)],
+        warnings=[*notes, *_limited(runs), *_unlike(compared, runs), *_too_few(every)],
         overall=[sentence for across in shared for sentence in overall_sentences(across)],
         sureness=sureness(every),
         left_out=list(left_out),
@@ -182,12 +183,8 @@ def build_suite(
 
 def corrected(runs: Sequence[SuiteRun]) -> list[list[Duel]]:
     """The duels of each run, with Holm's correction over all duels of all runs; two are told apart by that alone."""
-    every = [duel for run in runs for duel in run.duels]
-    decided = iter(
-        duel._replace(p_holm=p_holm, better=duel.favoured if p_holm < SIGNIFICANT else None)
-        for duel, p_holm in zip(every, holm([duel.p_value for duel in every]), strict=True)
-    )
-    return [[next(decided) for _ in run.duels] for run in runs]
+    found = iter(decided([duel for run in runs for duel in run.duels], lambda duel: None))
+    return [[next(found) for _ in run.duels] for run in runs]
 
 
 def _standings(run: SuiteRun, duels: Sequence[Duel]) -> list[Standing]:
@@ -348,6 +345,16 @@ def _too_few(duels: Sequence[Duel]) -> Iterator[str]:
             f"Too few prompts to tell anything: even a generator that wins on every one of {plural(most, 'prompt')} "
             f"cannot be told from another among {len(duels)} comparisons; {least} prompts are the least that can."
         )
+
+
+def _unlike(compared: Sequence[Sequence[Duel]], runs: Sequence[SuiteRun]) -> Iterator[str]:
+    """Which generators are not compared on a benchmark, as their settings differ."""
+    for run, duels in zip(runs, compared, strict=True):
+        unlike = {
+            f"{duel.generator_a} and {duel.generator_b} ({against(duel.unlike)})" for duel in duels if duel.unlike
+        }
+        if unlike:
+            yield f"Not compared on {run.benchmark}, as their settings differ: {names(sorted(unlike))}."
 
 
 def _limited(runs: Sequence[SuiteRun]) -> Iterator[str]:

@@ -81,11 +81,12 @@ def take_in(config: Taking, report: ShardReport) -> Own[Taking]:
         )
     asked = _ingest_config(config, place, given)
     ingested = ingest(asked, report)
+    sources: dict[str, Any] = {name: name for name in ingested.source_columns}
     taken = replace(
         benchmark,
         prompts=f"{asked.output}/prompts.parquet",
         images=asked.output,
-        columns=ColumnsConfig(extra=benchmark.columns.extra, **{name: name for name in ingested.source_columns}),
+        columns=ColumnsConfig(extra=benchmark.columns.extra, settings=benchmark.columns.settings, **sources),
         uri_roots=(place.url if asked.copy else asked.folder.url, *benchmark.uri_roots),
         prompts_from=None,
     )

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from plumbline.operators.errors import PlumblineError
 from plumbline.operators.report.changes import Change, Changes, correct_together
 from plumbline.operators.sentences import plural
+from plumbline.operators.settings import COMPARE, Choice
 from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET, REGRESSION
 from plumbline.pipelines.cells.runs import Run, earlier_runs, find_run, read_manifest
@@ -57,6 +58,7 @@ def compare_run(
     sources: Sources | None,
     hold: Callable[[], None],
     cluster: ClusterConfig = NO_RAY,
+    settings: Choice = COMPARE,
 ) -> ComparedRun:
     """Compares a run with an earlier one, and writes its report and the page of trends.
 
@@ -66,12 +68,14 @@ def compare_run(
     baseline = find_baseline(store, run_id, manifest, config.compare)
     hold()
     try:
-        written = write_report(store, run_id, compare=baseline.run_id, sources=sources, cluster=cluster, hold=hold)
+        written = write_report(
+            store, run_id, compare=baseline.run_id, settings=settings, sources=sources, cluster=cluster, hold=hold
+        )
     except PlumblineError as error:
         if baseline.run_id is None:
             raise
         baseline = Baseline(None, f"{baseline.run_id} cannot be read ({error})")
-        written = write_report(store, run_id, sources=sources, cluster=cluster, hold=hold)
+        written = write_report(store, run_id, settings=settings, sources=sources, cluster=cluster, hold=hold)
     hold()
     trends = _write_trends(store, manifest["benchmark"], config.checkpoints or CHECKPOINTS)
     return ComparedRun(run_id, manifest, baseline, written, trends)

@@ -17,6 +17,7 @@ from plumbline.operators.image_decoding import ImageLimits
 from plumbline.operators.metrics.metric import Metric, PackedMetric
 from plumbline.operators.metrics.table import AnyMetric
 from plumbline.operators.models.families.any_model import AnyModel
+from plumbline.operators.settings import COMPARE, Choice
 from plumbline.operators.stages.graph import check_models, make_nodes
 from plumbline.operators.stages.table import STAGES
 from plumbline.operators.statistics.options import Adaptive
@@ -63,6 +64,9 @@ class AnySweep(Checked):
     """What is written of each cell while the run goes on (docs/observing.md)."""
     protocol: ProtocolConfig | None = None
     """How the metrics are compared with people at the end; null leaves it out."""
+    settings: Choice = COMPARE
+    """`compare` calls no difference clear between images that were generated with different settings (docs/decide.md);
+    `ignore` compares them all the same."""
     note: str = ""
     """One line about the run for people, which status, report and view show; it decides no result."""
 

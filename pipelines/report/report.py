@@ -16,6 +16,7 @@ from plumbline.operators.report.page import GatheredRun, Page, build_page
 from plumbline.operators.report.picked_images import pick_contradicted, pick_images, places_for
 from plumbline.operators.report.rendering import render, to_csv, to_latex, to_markdown
 from plumbline.operators.rewards.combination import AnyReward, Combination
+from plumbline.operators.settings import COMPARE, Choice, all_settings
 from plumbline.operators.summary import Skills
 from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.base.storage import StorageConfig
@@ -71,6 +72,9 @@ class ReportConfig:
     """How many images the gallery has at most, and how many at most stand side by side."""
     bradley_terry: bool = False
     """Whether summary.csv and summary.md also rate generators by the prompts that they win of each other."""
+    settings: Choice = COMPARE
+    """`compare` calls no difference clear between images that were generated with different settings (docs/decide.md);
+    `ignore` compares them all the same."""
     protocol: ProtocolConfig | None = None
     """People's judgements by which the run is judged first, in place of what was judged before; null shows that."""
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
@@ -115,6 +119,7 @@ def write_report(
     baseline: str | None = None,
     images: int = MOST_IMAGES,
     bradley_terry: bool = False,
+    settings: Choice = COMPARE,
     sources: Sources | None = None,
     cluster: ClusterConfig = NO_RAY,
     hold: Callable[[], None] = lambda: None,
@@ -136,7 +141,15 @@ def write_report(
         _require_metrics(opened.gathered, reward)
         _require_generator(opened.gathered, baseline)
         page = _make_page(
-            store, opened, before, images, reward=reward, rated=bradley_terry, baseline=baseline or "", each=tasks.map
+            store,
+            opened,
+            before,
+            images,
+            reward=reward,
+            rated=bradley_terry,
+            baseline=baseline or "",
+            settings=settings,
+            each=tasks.map,
         )
     html = render(page)
     for name, text in (
@@ -177,12 +190,14 @@ def _make_page(
     reward: Combination | None,
     rated: bool,
     baseline: str,
+    settings: Choice,
     each: Each,
 ) -> Page:
     run, originals = opened
     falling, ranking = falling_metrics(run.manifest), run.ranking()
     places = places_for(run.scores, ranking, images)
-    question = Question(run.scores, run.skills, places, run.unranked(), falling, baseline, rated)
+    of_generators = all_settings(run.manifest, settings)
+    question = Question(run.scores, run.skills, places, run.unranked(), falling, baseline, rated, of_generators)
     figures = measure_metrics(question, each)
     seen = {metric: figures[metric].seen for metric in ranking if metric in figures}
     picks = pick_images(run.scores, seen, places, images, falling, each)
@@ -193,12 +208,15 @@ def _make_page(
     details = read_details(every, run, store, originals)
     if originals is not None:
         run = replace(run, prompts=_texts(originals.prompts, [pick.prompt_id for pick in every]))
-    changes = None if before is None else _changes(before, run, reward, each)
+    changes = None if before is None else _changes(before, run, reward, each, settings)
     return build_page(run, figures, picks=picks, details=details, changes=changes, baseline=baseline)
 
 
-def _changes(before: GatheredRun, run: GatheredRun, reward: Combination | None, each: Each) -> Changes:
-    changes = compare(before.scores, run.scores, run.skills, (before.manifest, run.manifest), reward, each)
+def _changes(
+    before: GatheredRun, run: GatheredRun, reward: Combination | None, each: Each, settings: Choice
+) -> Changes:
+    manifests = (before.manifest, run.manifest)
+    changes = compare(before.scores, run.scores, run.skills, manifests, reward, each, settings)
     return changes._replace(run_id=before.run_id)
 
 

@@ -8,6 +8,7 @@ from plumbline.operators.comparison import duels, prompt_means
 from plumbline.operators.metrics.table import falling_metrics, read_metrics
 from plumbline.operators.report.rendering import render_suite, suite_csv, suite_markdown
 from plumbline.operators.report.suite import SuitePage, SuiteRun, build_suite
+from plumbline.operators.settings import COMPARE, Choice, all_settings
 from plumbline.operators.summary import Skills
 from plumbline.pipelines.cells.run_scores import read_run_scores
 from plumbline.pipelines.cells.runs import read_manifest
@@ -31,6 +32,7 @@ def write_suite(
     runs: Mapping[str, str],
     *,
     exit_code: int,
+    settings: Choice = COMPARE,
     left_out: Sequence[str] = (),
     notes: Sequence[str] = (),
 ) -> WrittenSuite:
@@ -39,7 +41,7 @@ def write_suite(
     if newest is not None and newest.runs == runs:
         return WrittenSuite(newest, _url(store, newest), None)
     page = build_suite(
-        suite_id, [read_suite_run(store, run_id) for run_id in runs.values()], left_out=left_out, notes=notes
+        suite_id, [read_suite_run(store, run_id, settings) for run_id in runs.values()], left_out=left_out, notes=notes
     )
     suite = Suite(suite_id, dict(runs), exit_code)
     for name, text in (
@@ -54,17 +56,22 @@ def write_suite(
     return WrittenSuite(suite, _url(store, suite), page)
 
 
-def read_suite_run(store: Store, run_id: str) -> SuiteRun:
+def read_suite_run(store: Store, run_id: str, choice: Choice = COMPARE) -> SuiteRun:
     """A run with every comparison over all its prompts; raises PlumblineError where it cannot be read."""
     manifest, scores = read_manifest(store, run_id), read_run_scores(store, run_id)
     falling = falling_metrics(manifest)
     unranked = {name for name, metric in read_metrics(manifest).items() if not metric.ranks}
     ranking = [name for name in scores.metrics if name not in unranked]
+    settings = all_settings(manifest, choice)
     return SuiteRun(
         run_id=run_id,
         manifest=manifest,
         summary=store.read_table(f"runs/{run_id}/summary.parquet"),
-        duels=[duel for name in ranking for duel in duels(name, prompt_means(scores, name), Skills(()), falling)],
+        duels=[
+            duel
+            for name in ranking
+            for duel in duels(name, prompt_means(scores, name), Skills(()), falling, settings=settings)
+        ],
     )
 
 

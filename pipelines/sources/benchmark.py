@@ -56,6 +56,10 @@ class ColumnsConfig:
     extra: tuple[str, ...] | Literal["*"] = ()
     """Further columns that scores.parquet gets after its own; "*" takes all but the ids, image and uri."""
 
+    settings: tuple[str, ...] | Mapping[str, str] | None = None
+    """The columns with what an image was generated with, such as [guidance_scale, steps, lora], or {name: column, ...};
+    null looks for the usual ones (docs/decide.md), [] for none."""
+
     def __post_init__(self) -> None:
         check_extra([name for name in self.extra if self.extra != "*"])
         if any(getattr(self, name) for name in MASKS) and not self.sources:

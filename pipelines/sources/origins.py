@@ -32,6 +32,8 @@ class Origins(NamedTuple):
     """An image, or a prompt's id, with the prompt."""
     sources: str = ""
     """In words, of edits: how many have sources and from where."""
+    settings: str = ""
+    """The settings of generation, with the columns that hold them."""
 
     def lines(self, prompts: int, images: Mapping[str, int]) -> list[str]:
         """What people are told; `images` counts those of each generator."""
@@ -41,6 +43,8 @@ class Origins(NamedTuple):
             told.append(f"generators: {len(names)}, from {self.generators}: {name_some(names)}")
         if self.sources:
             told.append(f"sources: {self.sources}")
+        if self.settings:
+            told.append(f"settings: {self.settings}")
         if self.unread:
             told.append(f"columns not read: {name_some(list(self.unread))}")
         if self.passed_over:

@@ -17,6 +17,7 @@ from plumbline.operators import rows
 from plumbline.operators.errors import SourceError
 from plumbline.operators.image_rows import BESIDE, id_text
 from plumbline.operators.rows import require_once
+from plumbline.operators.settings import COLUMN, Ways, columns_of, read_settings
 from plumbline.pipelines.base.storage import (
     Place,
     first_line,
@@ -337,14 +338,19 @@ def picked_rows(table: pa.Table, shard: Shard) -> pa.Table:
 
 
 @read_again
-def read_extra(shard: Shard, extra: pa.Schema) -> pa.Table:
-    """A shard's further columns for its scores, in the order of its rows; null where its file has no such column."""
+def read_extra(shard: Shard, extra: pa.Schema, settings: Mapping[str, Ways]) -> pa.Table:
+    """A shard's further columns for its scores, in the order of its rows; null where its file has no such column.
+
+    Where there are settings, the column with their name is made of the columns that hold them.
+    """
     with opened(shard) as stream:
         file = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
-        found = _row_groups(file, shard, {name: name for name in extra.names})
+        found = _row_groups(file, shard, {name: name for name in (*extra.names, *columns_of(settings))})
     absent = pa.nulls(shard.rows)
     columns = [found.column(name) if name in found.column_names else absent.cast(extra.field(name).type)
                for name in extra.names]  # fmt: skip
+    if settings:
+        columns[extra.get_field_index(COLUMN)] = read_settings(found, settings)
     return pa.table(columns, schema=extra)
 
 

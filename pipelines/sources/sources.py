@@ -19,6 +19,15 @@ from plumbline.operators import rows
 from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.image_decoding import ImageLimits
 from plumbline.operators.image_rows import SOURCES
+from plumbline.operators.settings import (
+    COLUMN,
+    Ways,
+    columns_in,
+    columns_of,
+    is_kept,
+    setting_ways,
+    settings_type,
+)
 from plumbline.operators.stages.question_pack import PackIndex
 from plumbline.operators.statistics.poisson_bootstrap import drawn, hash_ids
 from plumbline.operators.summary import Skills
@@ -90,7 +99,9 @@ class Sources(NamedTuple):
     broken: list[BrokenFile]
     generators: list[str]
     extra: pa.Schema
-    """The further columns that go to the scores."""
+    """The further columns that go to the scores, the settings last."""
+    settings: Mapping[str, Ways] = {}
+    """Where the settings of generation are looked for; nowhere where no file has any."""
     packed: PackFile | None = None
     """The benchmark's own questions, with the digest of what they are."""
     pack_problems: tuple[str, ...] = ()
@@ -193,6 +204,7 @@ class Images(NamedTuple):
     broken: list[BrokenFile]
     generators: list[str]
     extra: pa.Schema
+    settings: Mapping[str, Ways]
     origins: Origins
 
 
@@ -231,6 +243,7 @@ def open_sources(
         broken=images.broken + prompted.broken,
         generators=images.generators,
         extra=images.extra,
+        settings=images.settings,
         unknown=prompted.unknown,
         whole=selected.whole,
         origins=images.origins,
@@ -346,9 +359,14 @@ def open_images(
     if several := next((table.several for table in tables if table.several), ""):
         raise ConfigError(several)
     shards = [shard for table in tables for shard in table.shards]
-    extra = _extra_schema(benchmark.columns, [table.schema for table in tables])
+    schemas = [table.schema for table in tables]
+    settings = _settings(benchmark.columns, schemas)
+    extra = _extra_schema(benchmark.columns, schemas, settings)
     origins = _origins(benchmark, root, places, tables, others)
-    return Images(shards, broken, list(places), extra, origins._replace(sources=_sources(benchmark, tables, origins)))
+    origins = origins._replace(
+        sources=_sources(benchmark, tables, origins), settings=_settings_in_words(settings, schemas)
+    )
+    return Images(shards, broken, list(places), extra, settings, origins)
 
 
 def ingested_sources(benchmark: BenchmarkConfig, storage: StorageConfig) -> dict[str, str]:
@@ -395,7 +413,7 @@ def _origins(
     columns = benchmark.columns
     prompts = f"the column {columns.prompt!r} of the images' tables" if benchmark.prompts is None else benchmark.prompts
     whose = "the name of" if root in places.values() else "the folders in"
-    read = set(_read_columns(benchmark, pa.schema([]))) | set(benchmark.columns.extra)
+    read = {*_read_columns(benchmark, pa.schema([])), *columns.extra, *columns_of(setting_ways(columns.settings))}
     names = dict.fromkeys(name for table in tables for name in table.schema.names)
     return Origins(
         prompts,
@@ -539,13 +557,40 @@ def _read_columns(benchmark: BenchmarkConfig, schema: pa.Schema) -> list[str]:
     return [*(getattr(columns, name) for name in names), *columns.beside.values(), *extra]
 
 
-def _extra_schema(columns: ColumnsConfig, schemas: Sequence[pa.Schema]) -> pa.Schema:
+def _settings(columns: ColumnsConfig, schemas: Sequence[pa.Schema]) -> dict[str, Ways]:
+    """Where the settings are looked for; nowhere where no file has any. Raises ConfigError for one that none has."""
+    ways = setting_ways(columns.settings)
+    found = {name for schema in schemas for name in columns_in(schema.names, ways)}
+    if any(map(is_kept, schemas)):
+        return ways
+    if columns.settings is None:
+        return ways if found else {}
+    if schemas and (absent := [columns_of({name: of})[0] for name, of in ways.items() if name not in found]):
+        known = ", ".join(dict.fromkeys(name for schema in schemas for name in schema.names))
+        raise ConfigError(f"benchmark.columns.settings: no images table has a column {absent[0]!r}; found {known}")
+    return ways if found else {}
+
+
+def _settings_in_words(settings: Mapping[str, Ways], schemas: Sequence[pa.Schema]) -> str:
+    """Each setting with the columns that hold it, where they are called otherwise."""
+    columns: dict[str, dict[str, None]] = {}
+    for schema in schemas:
+        for name, own in columns_in(schema.names, settings).items():
+            columns.setdefault(name, {})[" x ".join(own)] = None
+    said = [name if [*own] == [name] else f"{name} ({', '.join(own)})" for name, own in columns.items()]
+    return ", ".join([*said, *(["what pictures say"] if settings and any(map(is_kept, schemas)) else [])])
+
+
+def _extra_schema(columns: ColumnsConfig, schemas: Sequence[pa.Schema], settings: Mapping[str, Ways]) -> pa.Schema:
     """The further columns that some file has; raises ConfigError for one that none has, or that differs in type."""
     taken = {*(getattr(columns, name) for name in IMAGE_COLUMNS), *columns.beside.values()}
+    taken |= {COLUMN} if settings else set()
     everything = dict.fromkeys(name for schema in schemas for name in schema.names if name not in taken)
     wanted = list(everything) if columns.extra == "*" else list(dict.fromkeys(columns.extra))
     check_extra(wanted)
-    return pa.schema([_extra_field(name, schemas) for name in wanted if schemas])
+    kept = [pa.field(COLUMN, settings_type(settings))] if settings else []
+    further = [name for name in wanted if schemas and not (kept and name == COLUMN)]
+    return pa.schema([*(_extra_field(name, schemas) for name in further), *kept])
 
 
 def _extra_field(name: str, schemas: Sequence[pa.Schema]) -> pa.Field:

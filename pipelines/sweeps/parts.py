@@ -17,6 +17,7 @@ from plumbline.operators import rows, schemas
 from plumbline.operators.errors import PlumblineError, RowError
 from plumbline.operators.failures import count_failures
 from plumbline.operators.image_rows import identify, image_records
+from plumbline.operators.settings import COLUMN, Known, Ways, count_settings
 from plumbline.operators.stages.scores import written_bases
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.operators.summary import Skills, Sums, Tally, count_each
@@ -96,6 +97,10 @@ class Gathering(NamedTuple):
     skills: Skills
     extra: pa.Schema
     """The further columns."""
+    settings: Mapping[str, Ways] = {}
+    """Where the settings are looked for of which the last of them is made."""
+    counting: str = ""
+    """The metric by whose rows the images' settings are counted: those of others are of the same images."""
     bases: Mapping[tuple[str, str], Bases] = {}
     """By the paths of WrittenCells."""
 
@@ -112,6 +117,8 @@ class CountedPart(NamedTuple):
     n_truncated: int
     scores: Sketch
     """What stands for them."""
+    settings: Known
+    """How many of its images have which settings, where its metric is the one that counts them."""
     cell_rows: NDArray[np.int32]
     """The number of rows of each of its cells, in their order."""
     lost: Mapping[Shard, BrokenFile] = {}
@@ -175,13 +182,14 @@ def bring_parts(gathering: Gathering, order: PartsOfShards) -> list[CountedPart]
 
 def _adopted(gathering: Gathering, part: ScoresPart) -> CountedPart | None:
     assert part.standing is not None
-    adopted = gathering.store.adopt(part.standing, part.path, (*ERROR_COLUMNS, *COUNTED_COLUMNS))
+    kept = [COLUMN] if gathering.settings and part.metric == gathering.counting else []
+    adopted = gathering.store.adopt(part.standing, part.path, (*ERROR_COLUMNS, *COUNTED_COLUMNS, *kept))
     if adopted is None:
         return None
     tally = Tally(gathering.skills)
     tally.merge_table(adopted.counted)
-    return _counted(gathering.store, part.path, adopted.table, [(cell.shard, cell.shard.rows) for cell in part.cells],
-                    tally)  # fmt: skip
+    shards = [(cell.shard, cell.shard.rows) for cell in part.cells]
+    return _counted(gathering, part.path, adopted.table, shards, tally, part.metric)
 
 
 class CellRows(NamedTuple):
@@ -199,8 +207,10 @@ class PartMaker:
     """Makes parts of their cells."""
 
     def __init__(self, gathering: Gathering, order: PartsOfShards) -> None:
-        self.store, self.skills, self.extra, self.bases = gathering
-        self.order = order
+        self.gathering, self.order = gathering, order
+        self.store, self.skills, self.extra, self.bases = (
+            gathering.store, gathering.skills, gathering.extra, gathering.bases
+        )  # fmt: skip
         self.broken: set[str] = set()
         """Paths of the cells that turn out not to be usable."""
         self._further = lru_cache(maxsize=None)(self._read_further)
@@ -215,7 +225,8 @@ class PartMaker:
             if len(table):
                 sound = all(cell.sound for cell in cells)
                 self.store.write_table(part.path, table, tally.to_table() if sound else None)
-            counted = _counted(self.store, part.path, table, [(cell.shard, len(cell.table)) for cell in cells], tally)
+            shards = [(cell.shard, len(cell.table)) for cell in cells]
+            counted = _counted(self.gathering, part.path, table, shards, tally, part.metric)
             lost = {cell.shard: cell.lost for cell in cells if cell.lost is not None}
             yield counted._replace(lost=lost, broken=broken)
 
@@ -278,7 +289,8 @@ class PartMaker:
 
     def _read_further(self, shard: Shard) -> pa.Table:
         """The shard's further columns; where none are wanted, its file is not touched."""
-        return read_extra(shard, self.extra) if self.extra.names else self.extra.empty_table()
+        extra = self.extra
+        return read_extra(shard, extra, self.gathering.settings) if extra.names else extra.empty_table()
 
 
 def make_missing(gathering: Gathering, part: MissingPart) -> CountedPart:
@@ -287,7 +299,7 @@ def make_missing(gathering: Gathering, part: MissingPart) -> CountedPart:
     table = beside(pa.concat_tables(tables), gathering.extra.empty_table(), gathering.extra)
     gathering.store.write_table(part.path, table)
     (tally,) = count_each([table], gathering.skills)
-    return _counted(gathering.store, part.path, table, [], tally)
+    return _counted(gathering, part.path, table, [], tally)
 
 
 def _null_rows(missing: MissingRows) -> pa.Table:
@@ -304,12 +316,18 @@ def _null_rows(missing: MissingRows) -> pa.Table:
 
 
 def _counted(
-    store: Store, path: str, table: pa.Table, shards: Sequence[tuple[Shard, int]], tally: Tally
+    gathering: Gathering,
+    path: str,
+    table: pa.Table,
+    shards: Sequence[tuple[Shard, int]],
+    tally: Tally,
+    metric: str | None = None,
 ) -> CountedPart:
     """What is to be known of rows, of which so many are in each of the shards; writes those without a score."""
     errors = _errors(table, shards)
     if len(errors):
-        store.write_table(errors_beside(path), errors)
+        gathering.store.write_table(errors_beside(path), errors)
+    counts = gathering.settings and metric == gathering.counting
     return CountedPart(
         sums=tally.sums,
         failures=count_failures(errors),
@@ -317,6 +335,7 @@ def _counted(
         n_null=table.column("score").null_count,
         n_truncated=pc.sum(table.column("truncated")).as_py() or 0,
         scores=sketch(table.column("score")),
+        settings=count_settings(table.column(COLUMN)) if counts else {},
         cell_rows=np.array([n_rows for _, n_rows in shards], np.int32),
     )
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from plumbline.operators import schemas
 from plumbline.operators.errors import RowError
 from plumbline.operators.failures import merge_failures
+from plumbline.operators.settings import Known, add_settings
 from plumbline.operators.stages.table import STAGES
 from plumbline.operators.summary import Tally
 from plumbline.operators.usual_scores import OfGenerator, usual_table
@@ -74,6 +75,8 @@ class Results:
     """The kinds of failure (schema FAILURES)."""
     usual: pa.Table = field(default_factory=schemas.USUAL_SCORES.empty_table)
     """What stands for the scores (schema USUAL_SCORES)."""
+    settings: Mapping[str, Known] = field(default_factory=dict)
+    """By generator, how many of its images have which settings."""
     broken: frozenset[str] = frozenset()
     """Paths of cells that are damaged, or stand on questions that have been written anew."""
     first_rows: Mapping[PlannedCell, int] = field(default_factory=dict)
@@ -115,7 +118,12 @@ def gather_results(
         bases = _read_bases(tasks, orders, store)
         broken = {path for read in bases.values() for path in read.broken}
         gathering = Gathering(
-            store, sources.skills, sources.extra, {paths: read.bases for paths, read in bases.items()}
+            store,
+            sources.skills,
+            sources.extra,
+            settings=sources.settings,
+            counting=next(iter(plan.scores), ""),
+            bases={paths: read.bases for paths, read in bases.items()},
         )
         total = Tally(gathering.skills)
         counted: dict[str, CountedPart] = {}
@@ -142,6 +150,7 @@ def gather_results(
         n_truncated=sum(part.n_truncated for part in every),
         summary=total.summary(),
         failures=merge_failures([part.failures for part in every]),
+        settings=_settings(parts, of_cells),
         usual=usual_table(zip(generators, (part.scores for part in of_cells), strict=True)),
         broken=frozenset(broken),
         first_rows=_first_rows(parts, of_cells),
@@ -159,7 +168,7 @@ def _cut_parts(plan: Plan, sources: Sources, store: Store, run_id: str) -> list[
             shard = run[0].shard
             if (shard.group, shard.name) not in of_shards:
                 of_shards[shard.group, shard.name] = _labels_digest(run, sources, labels)
-            identity = _identity(metric, run, plan, sources.extra, stored, of_shards[shard.group, shard.name])
+            identity = _identity(metric, run, plan, sources, stored, of_shards[shard.group, shard.name])
             parts.append(
                 ScoresPart(metric, run, identity, f"runs/{run_id}/scores.parquet/{len(parts):05d}-{identity}.parquet")
             )
@@ -191,7 +200,7 @@ def _identity(
     metric: str,
     cells: Sequence[PlannedCell],
     plan: Plan,
-    extra: pa.Schema,
+    sources: Sources,
     stored: Mapping[str, float],
     skills: str,
 ) -> str:
@@ -209,8 +218,9 @@ def _identity(
         "cells": [(cell.key, stored.get(cell.path)) for cell in cells],
         "written": [(path, stored.get(path)) for path in written],
         "skills": skills,
-        "extra": [str(field) for field in extra],
-        "files": [(shard.url, shard.etag, shard.row_groups) for shard in shards if extra.names],
+        "extra": [str(field) for field in sources.extra],
+        "files": [(shard.url, shard.etag, shard.row_groups) for shard in shards if sources.extra.names],
+        **({"settings": sources.settings} if sources.settings else {}),
     }
     return digest(content)[:32]
 
@@ -289,6 +299,16 @@ def _read_bases(tasks: Tasks, orders: Iterable[PartsOfShards], store: Store) -> 
         for written in order.written[part.metric]
     }
     return dict(zip(needed, tasks.map(read_bases, needed.values(), shared=store), strict=True))
+
+
+def _settings(parts: Iterable[ScoresPart], counted: Iterable[CountedPart]) -> dict[str, Known]:
+    """By generator that has any."""
+    settings: dict[str, Known] = {}
+    for part, of_part in zip(parts, counted, strict=True):
+        if of_part.settings:
+            generator = part.cells[0].shard.group
+            settings[generator] = add_settings(settings.get(generator, {}), of_part.settings)
+    return settings
 
 
 def _first_rows(parts: Iterable[ScoresPart], counted: Iterable[CountedPart]) -> dict[PlannedCell, int]:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from plumbline.operators.errors import DISTRIBUTION
 from plumbline.operators.failures import failure_counts
 from plumbline.operators.models.calls import Usage
+from plumbline.operators.settings import COLUMN
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.logs import LogConfig
 from plumbline.pipelines.cells.cells import Outcome, PlannedCell, digest
@@ -63,6 +64,7 @@ def write_run(
         "note": planned.config.note,
         "benchmark": planned.config.benchmark.name,
         "generators": planned.sources.generators,
+        COLUMN: results.settings,
         "metrics": list(planned.config.metrics),
         "lower_is_better": sorted(planned.falling),
         "counts": count_cells(planned.plan, results, outcomes),

@@ -11,35 +11,40 @@ import pytest
 from plumbline.operators.settings import (
     MOST_VALUES,
     add_settings,
+    against,
+    between,
+    columns_in,
     count_settings,
     differ,
     differ_from_run,
     differences,
     mixed,
     read_settings,
-    setting_columns,
-    unknown_sentence,
+    setting_notes,
+    setting_ways,
     value_text,
 )
 
 
 def test_usual_columns_are_found_by_their_names() -> None:
     columns = ["prompt_id", "guidance_scale", "num_inference_steps", "width", "height", "seed", "scheduler"]
-    assert setting_columns(columns) == {
+    assert columns_in(columns, setting_ways()) == {
         "cfg": ("guidance_scale",),
         "steps": ("num_inference_steps",),
+        "size": ("width", "height"),
         "seed": ("seed",),
         "sampler": ("scheduler",),
-        "size": ("width", "height"),
     }
-    assert setting_columns(["image", "width"]) == {}
-    assert setting_columns(["cfg_scale", "cfg", "size", "width", "height"]) == {"cfg": ("cfg",), "size": ("size",)}
+    assert columns_in(["image", "width"], setting_ways()) == {}
+    both = ["cfg_scale", "cfg", "size", "width", "height"]
+    assert columns_in(both, setting_ways()) == {"cfg": ("cfg",), "size": ("size",)}
 
 
 def test_columns_that_are_asked_for_keep_their_usual_or_their_own_names() -> None:
-    assert setting_columns([], ["guidance_scale", "lora"]) == {"cfg": ("guidance_scale",), "lora": ("lora",)}
-    assert setting_columns(["cfg"], {"cfg": "my_cfg"}) == {"cfg": ("my_cfg",)}
-    assert setting_columns(["cfg"], []) == {}
+    assert setting_ways(["guidance_scale", "lora"]) == {"cfg": (("guidance_scale",),), "lora": (("lora",),)}
+    assert setting_ways(["height", "width"]) == {"size": (("width", "height"),)}
+    assert setting_ways({"cfg": "my_cfg"}) == {"cfg": (("my_cfg",),)}
+    assert setting_ways([]) == {}
 
 
 @pytest.mark.parametrize(
@@ -80,10 +85,10 @@ def test_rows_have_what_their_columns_say_and_else_what_an_ingest_kept() -> None
             "settings": pa.array([{"cfg": "9"}, {"cfg": "9.0"}, None], pa.struct([("cfg", pa.string())])),
         }
     )
-    columns = {"cfg": ("guidance_scale",), "size": ("width", "height"), "steps": ("steps",)}
-    assert read_settings(table, columns).to_pylist() == [
-        {"cfg": "4", "size": "512x256", "steps": None},
-        {"cfg": "9", "size": None, "steps": None},
+    ways = setting_ways(["guidance_scale", "width", "height", "steps"])
+    assert read_settings(table, ways).to_pylist() == [
+        {"cfg": "4", "steps": None, "size": "512x256"},
+        {"cfg": "9", "steps": None, "size": None},
         None,
     ]
 
@@ -114,12 +119,17 @@ def test_what_one_side_does_not_say_is_no_difference() -> None:
 
 
 def test_runs_and_mixtures_are_told_in_words() -> None:
-    before = {"run_id": "R", "settings": {"ember": {"cfg": {"7.5": 8}}}}
-    after = {"run_id": "S", "settings": {"ember": {"cfg": {"4": 8}}, "flint": {"cfg": {"4": 1}}}}
+    found = differences({"cfg": {"4": 8}, "steps": {"20": 8}}, {"cfg": {"7.5": 8}, "steps": {"50": 8}})
+    assert between(found, "R") == "cfg 4 here, 7.5 in R and steps 20 here, 50 in R"
+    assert against([difference.turned() for difference in found]) == "cfg 7.5 against 4 and steps 50 against 20"
+    before, after = ({"run_id": "R", "settings": {"ember": {"cfg": {cfg: 8}}}} for cfg in ("7.5", "4"))
     assert differ_from_run(before, after, "ember") == "cfg 4 here, 7.5 in R"
     assert differ_from_run(before, after, "flint") == differ_from_run({}, after, "ember") == ""
-    assert mixed({"cfg": {"4": 1, "7.5": 1}, "steps": {"20": 2}, "seed": {"1": 1, "2": 1}}) == (
-        "cfg 4 (50%) and 7.5 (50%)"
-    )
-    assert unknown_sentence(after, ["ember", "flint"]) == unknown_sentence({}, ["ember", "flint"]) == ""
-    assert unknown_sentence(before, ["ember", "flint"]) == "No settings are known of 1 generator: flint."
+    several = {"cfg": {"4": 1, "7.5": 1}, "steps": {"20": 2}, "seed": {"1": 1, "2": 1}}
+    assert mixed(several) == "cfg 4 (50%) and 7.5 (50%)"
+    run = {"settings": {"ember": several}}
+    assert setting_notes(run, ["ember", "flint"]) == [
+        "The images of ember were made with several settings: cfg 4 (50%) and 7.5 (50%).",
+        "No settings are known of flint.",
+    ]
+    assert setting_notes({}, ["ember"]) == []

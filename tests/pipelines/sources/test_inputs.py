@@ -178,10 +178,10 @@ def test_further_columns_are_read_in_the_order_of_the_rows_and_touch_no_key(tmp_
     every = plan_bench(folder, tmp_path / "store", "benchmark.columns.extra=*")
     first, *others = ({cell.path for cell in each.plan.cells} for each in (plain, some, every))
     assert others == [first, first]
-    assert some.sources.extra == pa.schema([("seed", pa.int16())])
-    assert every.sources.extra.names == ["seed", "tags"]
-    read = [read_extra(shard, every.sources.extra) for shard in every.sources.image_shards]
-    assert pa.concat_tables(read[:2]) == table.select(["seed", "tags"])
+    assert some.sources.extra.field("seed").type == pa.int16() and some.sources.extra.names == ["seed", "settings"]
+    assert every.sources.extra.names == ["seed", "tags", "settings"]
+    read = [read_extra(shard, every.sources.extra, every.sources.settings) for shard in every.sources.image_shards]
+    assert pa.concat_tables(read[:2]).drop_columns("settings") == table.select(["seed", "tags"])
     assert read[2].column("tags").null_count == 4
 
 
@@ -299,7 +299,7 @@ def test_rows_with_prompts_are_scored_as_with_a_prompts_file_and_carry_their_col
         found = [row for row in done.results.read_scores().to_pylist() if row["metric"] == metric]
         assert [row["score"] for row in found] == pytest.approx(expected, abs=1e-6)
         assert [(row["seed"], row["caption"]) for row in found] == [(row["seed"], row["caption"]) for row in rows]
-    assert pq.read_table(f"{done.folder}/scores.parquet").column_names[-2:] == ["seed", "caption"]
+    assert pq.read_table(f"{done.folder}/scores.parquet").column_names[-3:] == ["seed", "caption", "settings"]
     manifest = json.loads(Path(done.folder, "manifest.json").read_text())
     assert manifest["config"]["benchmark"]["columns"]["extra"] == ["seed", "caption"]
     again = run_config(score_config(tmp_path / "rows", tmp_path / "two", *CAPTIONED))

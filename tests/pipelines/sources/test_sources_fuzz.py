@@ -68,7 +68,7 @@ def read_all(benchmark: BenchmarkConfig) -> Sources | None:
         in_one_line(lambda shard=shard: read_prompts(shard))
     for shard in sources.image_shards:
         in_one_line(lambda shard=shard: read_shard(shard, names))
-        in_one_line(lambda shard=shard: read_extra(shard, sources.extra))
+        in_one_line(lambda shard=shard: read_extra(shard, sources.extra, sources.settings))
     assert all(broken.message.strip() for broken in sources.broken)
     return sources
 

@@ -1,0 +1,138 @@
+"""Settings of generation as people meet them: told by a sweep, a report, a night and trends, and never compared as if
+they were the same.
+"""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from plumbline.pipelines.cells.store import Store
+from tests.bench_of import write_benchmark
+from tests.commands import Ended, newest, printed, refusal, run
+from tests.operators.report.made import make_run, plain_prompts
+
+CFG = {"cfg": {"4": 24}}
+OTHER = {"cfg": {"7.5": 24}, "seed": {"1": 24}}
+EARLIER, LATER = "20260101-000000-000000", "20260102-030405-000006"
+
+
+def with_settings(bench: Path, generator: str, columns: dict[str, list[Any]]) -> None:
+    """Writes the generator's table anew, its rows in another order and in two files of different size."""
+    (path,) = (bench / "images" / generator).glob("*.parquet")
+    table = pq.read_table(path)
+    for name, values in columns.items():
+        table = table.append_column(name, pa.array(values))
+    order = list(range(len(table)))
+    random.Random(7).shuffle(order)
+    table = table.take(order)
+    path.unlink()
+    pq.write_table(table.slice(0, 3), path.with_name("a.parquet"))
+    pq.write_table(table.slice(3), path.with_name("b.parquet"))
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str], str]:
+    """A sweep of two generators whose tables say what they were generated with, each in its own words."""
+    folder = tmp_path_factory.mktemp("swept")
+    bench = write_benchmark(folder / "bench", ["atlas", "flint"], count=8)
+    with_settings(bench, "atlas", {"guidance_scale": [4.0] * 8, "seed": list(range(8)), "width": [64] * 8,
+                                   "height": [48] * 8})  # fmt: skip
+    with_settings(bench, "flint", {"cfg": ["7.50"] * 6 + [None, "4"], "scheduler": ["DDIM"] * 8})
+    words = [f"benchmark.prompts={bench}/prompts.parquet", f"benchmark.images={bench}/images", "sweep=own_images"]
+    words += [f"store={folder}/store", "models=shapes", "metric=[clipscore]", "cluster=here"]
+    return folder / "store", words, printed("sweep", *words)
+
+
+def test_a_sweep_reads_settings_and_says_which_columns_have_them(swept: tuple[Path, list[str], str]) -> None:
+    store, _, said = swept
+    assert "settings: cfg (guidance_scale, cfg), size (width x height), seed, sampler (scheduler)" in said
+    table = pq.read_table(newest(store) / "scores.parquet")
+    rows = {(row["generator"], row["settings"]["seed"]): row["settings"] for row in table.to_pylist()}
+    assert rows["atlas", "3"] == {"cfg": "4", "steps": None, "size": "64x48", "seed": "3", "sampler": None}
+    manifest = json.loads((newest(store) / "manifest.json").read_text())
+    assert manifest["settings"] == {
+        "atlas": {"cfg": {"4": 8}, "size": {"64x48": 8}, "seed": {str(seed): 1 for seed in range(8)}},
+        "flint": {"cfg": {"7.5": 6, "4": 1}, "sampler": {"DDIM": 8}},
+    }
+    assert "Not compared, as their settings differ: atlas and flint (cfg 4 against 7.5 (86%) and 4 (14%))." in said
+    assert "The images of flint were made with several settings: cfg 7.5 (86%) and 4 (14%)." in said
+
+
+def test_settings_are_in_no_key_and_can_be_left_out_or_ignored(swept: tuple[Path, list[str], str]) -> None:
+    store, words, _ = swept
+    left_out = printed("sweep", *words, "benchmark.columns.settings=[]")
+    assert (
+        "0 cells to compute" in left_out
+        and "settings" not in pq.read_schema(next((newest(store) / "scores.parquet").glob("*.parquet"))).names
+    )
+    assert "their settings differ" not in left_out
+    ignored = printed("sweep", *words, "settings=ignore")
+    assert "0 cells to compute" in ignored and "their settings differ" not in ignored
+    named = printed("sweep", *words, "benchmark.columns.settings={guidance: guidance_scale}")
+    assert "settings: guidance (guidance_scale)" in named and "No settings are known of flint." in named
+    said = refusal("sweep", *words, "benchmark.columns.settings=[cgf]")
+    assert "benchmark.columns.settings: no images table has a column 'cgf'; found" in said
+    assert "'settings': expected 'compare' or 'ignore', got 'ignored'" in refusal("sweep", *words, "settings=ignored")
+
+
+def two_runs(folder: Path, *, before: Any, after: Any) -> Store:
+    """Two runs in which atlas became clearly worse and borealis did not change."""
+    prompts, generators = plain_prompts(24), ["atlas", "borealis"]
+
+    def worse(generator: str, metric: str, prompt: int) -> float:
+        return 0.2 + prompt / 100 if generator == "atlas" else 0.5
+
+    def better(generator: str, metric: str, prompt: int) -> float:
+        return 0.6 + prompt / 100 if generator == "atlas" else 0.5
+
+    given = {"prompts": prompts, "generators": generators, "metrics": ["gecko"]}
+    make_run(folder, run_id=EARLIER, score=better, settings=before, **given)
+    return make_run(folder, run_id=LATER, score=worse, settings=after, **given).store
+
+
+def report(folder: Path, *words: str) -> Ended:
+    return run("report", f"store={folder}/store", f"run={LATER}", f"compare={EARLIER}", "images=0", *words)
+
+
+def test_a_changed_setting_is_told_and_no_change_is_clear(tmp_path: Path) -> None:
+    two_runs(tmp_path, before={"atlas": CFG, "borealis": CFG}, after={"atlas": OTHER, "borealis": CFG})
+    said = report(tmp_path).words
+    assert f"atlas was generated with other settings: cfg 7.5 here, 4 in {EARLIER}. No change of it is clear." in said
+    assert "atlas is worse" not in said and "Nothing changed in what both runs scored." in said
+    page = (tmp_path / f"store/runs/{LATER}/report.html").read_text()
+    assert "not comparable" in page and "cfg 7.5 against 4" in page
+    ignored = report(tmp_path, "settings=ignore").words
+    assert "atlas is worse by gecko (−0.400)." in ignored and "other settings" not in ignored
+
+
+@pytest.mark.parametrize("unknown", [{}, {"atlas": {"steps": {"20": 24}}}, {"atlas": {"seed": {"2": 24}}}])
+def test_what_one_run_does_not_say_and_another_seed_are_no_change_of_settings(tmp_path: Path, unknown: Any) -> None:
+    two_runs(tmp_path, before=unknown, after={"atlas": OTHER, "borealis": OTHER})
+    assert "atlas is worse by gecko (−0.400)." in report(tmp_path).words
+
+
+def test_generators_with_other_settings_share_no_letter_and_are_not_ranked(tmp_path: Path) -> None:
+    settings = {"atlas": CFG, "borealis": OTHER}
+    made = make_run(tmp_path, prompts=plain_prompts(24), metrics=["gecko"], settings=settings)
+    said = run("report", f"store={tmp_path}/store", "images=0").words
+    assert "Not compared, as their settings differ: atlas and borealis (cfg 4 against 7.5)." in said
+    assert "atlas is the best" not in said and "No settings are known of cobalt." in said
+    assert "2 of 2 comparisons of two generators by one metric are clear" in said
+    assert "borealis against" in made.html.replace("<bdi>", "").replace("</bdi>", "")
+    assert "not comparable: cfg 4 against 7.5" in made.html and "cfg 7.5, seed 1" in made.html
+    baseline = run("report", f"store={tmp_path}/store", "images=0", "baseline=atlas").words
+    assert "of other settings, and not compared: borealis" in baseline and "Clearly better than" not in baseline
+    ignored = run("report", f"store={tmp_path}/store", "images=0", "settings=ignore").words
+    assert "atlas is the best generator." in ignored
+
+
+def test_where_all_settings_differ_nothing_is_compared(tmp_path: Path) -> None:
+    make_run(tmp_path, generators=["atlas", "borealis"], settings={"atlas": CFG, "borealis": OTHER})
+    said = run("report", f"store={tmp_path}/store", "images=0").words
+    assert "No two generators are compared. Not compared, as their settings differ: atlas and borealis" in said
+    assert "gecko and clipscore compare no two generators: their settings differ." in said
