@@ -15,19 +15,27 @@ from starlette.routing import Route
 from plumbline.operators.errors import ConfigError, PlumblineError, RowError, without_secrets
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.metrics.table import falling_metrics
+from plumbline.operators.report.changes import MOST_ROWS, Change
 from plumbline.operators.report.gallery import Card, Picture, make_card
 from plumbline.operators.report.marked_words import MarkedQuestion, asked_questions, cut
 from plumbline.operators.report.rendering import FILE_POLICY, render_trends, render_view, view_policy
+from plumbline.operators.sentences import shown
 from plumbline.operators.summary import OVERALL, part_of
 from plumbline.pipelines.base.storage import first_line
 from plumbline.pipelines.cells.runs import Run
+from plumbline.pipelines.report.comparable_runs import obstacle_between
 from plumbline.pipelines.report.trends import make_trends
 from plumbline.pipelines.serving.page_guards import page_guards
 from plumbline.pipelines.viewing.browser import BrowsedRun, Browser, NoPicture, NotThere, pick_of
-from plumbline.pipelines.viewing.run_database import ORDERS, Score, WantedRows
+from plumbline.pipelines.viewing.run_database import MOVES, ORDERS, Score, WantedRows
+from plumbline.pipelines.viewing.sides import Choice, Comparisons, check_named
 
 ROWS = 50
 """Of a page."""
+MOVES_SHOWN = 10
+"""Of a page: prompts with the images of two sides."""
+MOST_RUNS = 200
+"""The newest, of which two are chosen to be compared."""
 SUITES_SHOWN = 5
 """The newest."""
 MOST_OF_PROMPT = 600
@@ -87,6 +95,7 @@ class Pages:
 
     def __init__(self, browser: Browser) -> None:
         self.browser = browser
+        self.comparisons = Comparisons(browser)
 
     def runs(self, request: Request) -> Response:
         """All runs, newest first; a damaged one with what is wrong with it."""
@@ -116,10 +125,49 @@ class Pages:
     def scores(self, request: Request) -> Response:
         """The rows of a run that are looked for."""
         run, wanted, first = self._opened(request), _wanted(request), _first(request)
+        _check_wanted(run, wanted)
         found = run.rows.find(wanted, first, ROWS)
         content = {"wanted": wanted, "scores": found, "first": first, "total": run.rows.count(wanted)}
         content |= {"skills": run.rows.skills(), "unreadable": run.unreadable, "manifest": run.manifest}
         return self._show("scores", request, title="Scores", **content)
+
+    def compare(self, request: Request) -> Response:
+        """Two runs, or two generators of one or two runs, side by side."""
+        choice = Choice(**{name: request.query_params.get(name, "") for name in Choice._fields})
+        runs = [run for run in self.browser.runs() if run.manifest is not None]
+        content: dict[str, Any] = {"choice": choice, "sides": None, "problem": ""}
+        if choice.left and choice.right:
+            try:
+                content |= self._compared(request, choice)
+            except NotThere as error:
+                content["problem"] = first_line(error)
+        known = {run.run_id: run.manifest or {} for run in runs}
+        offered = [*dict.fromkeys([*filter(None, (choice.left, choice.right)), *list(known)[:MOST_RUNS]])]
+        content |= {"offered": sorted(offered, reverse=True), "known": known, "suggested": _suggested(choice, known)}
+        page = self._show("compare", request, title="Side by side", rows=MOVES_SHOWN, **content)
+        page.status_code = 404 if content["problem"] else 200
+        return page
+
+    def _compared(self, request: Request, choice: Choice) -> dict[str, Any]:
+        """What moved from one side to the other, and a page of the pictures that moved."""
+        sides, wanted, first = self.comparisons.open(choice), _wanted(request, MOVES), _first(request, MOVES_SHOWN)
+        _check_wanted(sides.right, wanted)
+        changes = self.comparisons.changes(choice)
+        metrics = [*dict.fromkeys(change.duel.metric for change in changes.every)]
+        if wanted.metric and wanted.metric not in metrics:
+            raise NotThere(f"metric={wanted.metric}: the two sides have no scores of it that can be compared")
+        moved = {"wanted": wanted, "first": first, "total": 0, "moves": []}
+        if metrics:
+            moved["wanted"] = wanted = wanted._replace(metric=wanted.metric or _first_moved(changes.clear, metrics))
+            moved["total"], moved["moves"] = self.comparisons.moves(sides, wanted, first, MOVES_SHOWN)
+        rows = [change for change in changes.every if wanted.generator in ("", change.generator)]
+        at_skills = [change for change in rows if change.duel.skill != OVERALL and change.duel.metric == wanted.metric]
+        overall = [change for change in rows if change.duel.skill == OVERALL]
+        moved |= {"overall": shown(overall, MOST_ROWS), "at_skills": shown(at_skills, MOST_ROWS), "metrics": metrics}
+        generators = [*dict.fromkeys(change.generator for change in changes.every)]
+        skills, errors = sides.right.rows.skills(), [run.manifest.get("errors") or {} for run in sides[:2]]
+        moved |= {"generators": generators, "skills": skills, "kinds": {**errors[0], **errors[1]}}
+        return moved | {"sides": sides, "changes": changes, "falling": sides.right.falling, "OVERALL": OVERALL}
 
     def image(self, request: Request) -> Response:
         """The image of a row with all that every metric says of it, between its neighbours in what is looked for."""
@@ -317,12 +365,31 @@ def _ends(row: Mapping[str, Any]) -> tuple[float, float]:
     return (row["mean"], row["mean"]) if low is None or high is None else (low, high)
 
 
-def _wanted(request: Request) -> WantedRows:
+def _suggested(choice: Choice, known: Mapping[str, Mapping[str, Any]]) -> str:
+    """The newest run that the chosen right one, or else the newest, can be compared with."""
+    right = choice.right or next(iter(known), "")
+    others = (run_id for run_id, manifest in known.items() if not obstacle_between(manifest, known.get(right, {})))
+    return choice.left or next((run_id for run_id in others if run_id != right), "")
+
+
+def _first_moved(clear: Sequence[Change], metrics: Sequence[str]) -> str:
+    """The first metric with a clear change; else the first."""
+    return next((change.duel.metric for change in clear), metrics[0])
+
+
+def _check_wanted(run: BrowsedRun, wanted: WantedRows) -> None:
+    """Raises NotThere where a run has not what an address names."""
+    check_named("generator", wanted.generator, run.manifest.get("generators"), run.run_id)
+    check_named("metric", wanted.metric, run.manifest.get("metrics"), run.run_id)
+    check_named("skill", wanted.skill, run.rows.skills() if wanted.skill and not run.unreadable else None, run.run_id)
+
+
+def _wanted(request: Request, orders: Mapping[str, str] = ORDERS) -> WantedRows:
     """What an address asks for; raises BadAddress."""
     texts = {name: request.query_params.get(name, "") for name in ("generator", "metric", "skill", "kind", "words")}
     sort = request.query_params.get("sort", "")
-    if sort not in ORDERS:
-        raise BadAddress(f"sort={sort}: expected {', '.join(filter(None, ORDERS))}")
+    if sort not in orders:
+        raise BadAddress(f"sort={sort}: expected {', '.join(filter(None, orders))}")
     return WantedRows(**texts, low=_real(request, "low"), high=_real(request, "high"), sort=sort)
 
 
@@ -344,9 +411,9 @@ def _whole(request: Request, name: str, default: int) -> int:
     return int(given)
 
 
-def _first(request: Request) -> int:
+def _first(request: Request, rows: int = ROWS) -> int:
     """The first row of the page that is asked for."""
-    return (max(_whole(request, "page", 1), 1) - 1) * ROWS
+    return (max(_whole(request, "page", 1), 1) - 1) * rows
 
 
 def make_app(browser: Browser, token: str | None, names: Sequence[str]) -> Starlette:
@@ -358,6 +425,7 @@ def make_app(browser: Browser, token: str | None, names: Sequence[str]) -> Starl
         "/": pages.runs,
         "/favicon.ico": lambda request: Response(status_code=204),
         "/trends": pages.trends,
+        "/compare": pages.compare,
         "/runs/{run}": pages.run,
         "/runs/{run}/report": pages.report,
         "/runs/{run}/report.html": pages.report,  # as the page of a suite names it

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from plumbline.operators import rows
 from plumbline.operators.errors import ConfigError, install
+from plumbline.operators.run_scores import ReadPart, RunScores
 from plumbline.operators.schemas import PROMPTS, QUESTIONS
 from plumbline.pipelines.cells.runs import READERS
 from plumbline.pipelines.cells.store import Store, draft_path
@@ -39,7 +40,17 @@ ORDERS = {
     "metric": "metric, row",
 }
 """By what a page may sort scores; the first is the order of the run."""
+MOVES = {
+    "": "abs(later.mean - earlier.mean) DESC NULLS LAST",
+    "up": "later.mean - earlier.mean DESC NULLS LAST",
+    "down": "later.mean - earlier.mean NULLS LAST",
+}
+"""By what a page may sort moves; the first is how far a score moved, whichever way."""
 MOST_WORDS = 16
+PART_ROWS = 1 << 15
+"""Of the scores that are compared, at once."""
+MOST_BESIDE = 2000
+"""Rows of the images on a page of moves, on either side."""
 
 
 class WantedRows(NamedTuple):
@@ -73,6 +84,17 @@ class Score(NamedTuple):
     """Of the prompt; None where it cannot be read."""
     rank: float | None = None
     """The share of the metric's rows that score lower, ties half; None where it was not asked for."""
+
+
+class Move(NamedTuple):
+    """A prompt's mean score on two sides, by one metric."""
+
+    prompt_id: str
+    left_generator: str
+    right_generator: str
+    left: float | None
+    """None where none of its images has a score."""
+    right: float | None
 
 
 class StoredQuestion(NamedTuple):
@@ -123,6 +145,10 @@ class Database:
     def select(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         with closing(self._connection.cursor()) as cursor:
             return list(cursor.execute(statement, list(values)).fetchall())
+
+    def select_table(self, statement: str, values: Sequence[object] = ()) -> pa.Table:
+        with closing(self._connection.cursor()) as cursor:
+            return cursor.sql(statement, params=list(values)).to_arrow_table()
 
     def drop(self, *tables: str) -> None:
         """Takes tables off; nothing where all of them have gone with the database."""
@@ -205,6 +231,61 @@ class RunRows:
     def of_prompt(self, prompt_id: str, most: int) -> list[Score]:
         """What all metrics say of the images of a prompt, of so many rows at most."""
         return self._ranked("prompt_id = ?", [prompt_id], most)
+
+    def compared(self, generator: str = "", name: str = "") -> RunScores:
+        """The scores as they are compared: of all generators, or of one, which then has another name."""
+        whose, values = ("generator = ?", [generator]) if generator else ("true", [])
+        parts = f"SELECT DISTINCT row // {PART_ROWS} AS part FROM {self._scores} WHERE {whose} ORDER BY part"
+        numbers = [int(number) for (number,) in self._database.select(parts, values)]
+        return RunScores([self._part(number, whose, values, name) for number in numbers])
+
+    def _part(self, number: int, whose: str, values: Sequence[object], name: str) -> ReadPart:
+        def read(columns: Sequence[str]) -> pa.Table:
+            within = f"row >= {number * PART_ROWS} AND row < {(number + 1) * PART_ROWS} AND {whose}"
+            part = f"SELECT {', '.join(columns)} FROM {self._scores} WHERE {within}"
+            table = self._database.select_table(part, values)
+            if not name:
+                return table
+            named = pa.array([name] * len(table), pa.string())
+            return table.set_column(table.column_names.index("generator"), "generator", named)
+
+        return read
+
+    def moves(
+        self, right: "RunRows", wanted: WantedRows, pair: tuple[str, str] | None, first: int, most: int
+    ) -> tuple[int, list[Move]]:
+        """How many prompts both this and another run scored by the metric that is wanted, and some of them.
+
+        `pair` are the two generators that are looked at; else each is beside itself. Of `wanted.kind`, the prompts of
+        which an image on either side has no score for this reason.
+        """
+        left_generator, right_generator = pair or (wanted.generator, wanted.generator)
+        earlier, of_earlier = self._prompt_means(wanted._replace(generator=left_generator, skill="", words=""))
+        later, of_later = right._prompt_means(wanted._replace(generator=right_generator))
+        same = "prompt_id" if pair else "prompt_id, generator"
+        scored = "earlier.mean IS NOT NULL AND later.mean IS NOT NULL"
+        statement = (
+            "SELECT count(*) OVER (), prompt_id, earlier.generator, later.generator, earlier.mean, later.mean "
+            f"FROM ({earlier}) earlier JOIN ({later}) later USING ({same}) "
+            f"WHERE {'earlier.failed OR later.failed' if wanted.kind else scored} "
+            f"ORDER BY {MOVES[wanted.sort]}, prompt_id, later.generator LIMIT ? OFFSET ?"
+        )
+        found = self._database.select(statement, [*of_earlier, *of_later, most, first])
+        return found[0][0] if found else 0, [Move(*row[1:]) for row in found]
+
+    def _prompt_means(self, wanted: WantedRows) -> tuple[str, list[object]]:
+        """Every prompt's mean score by a generator, and whether an image of it failed for the reason that is wanted."""
+        where, values = self._where(wanted._replace(kind=""))
+        kind = {"": "false", "any": "kind IS NOT NULL"}.get(wanted.kind, "kind = ?")
+        means = f"SELECT prompt_id, generator, avg(score) AS mean, coalesce(bool_or({kind}), false) AS failed"
+        grouped = f"FROM {self._scores} WHERE prompt_id IS NOT NULL AND {where} GROUP BY prompt_id, generator"
+        return f"{means} {grouped}", [*([wanted.kind] if "?" in kind else []), *values]
+
+    def of_prompts(self, metric: str, generators: Sequence[str], prompt_ids: Sequence[str]) -> list[Score]:
+        """What a metric says of the images of some prompts by some generators."""
+        which = "metric = ? AND list_contains(?, generator) AND list_contains(?, prompt_id)"
+        found = f"SELECT * FROM {self._scores} WHERE {which} ORDER BY row LIMIT {MOST_BESIDE}"
+        return self._with_texts(found, [metric, [*generators], [*prompt_ids]], "row")
 
     def text(self, prompt_id: str) -> str | None:
         """Of a prompt."""

@@ -19,6 +19,7 @@ from tests.pipelines.viewing.asked import asking
 
 pytestmark = NEEDS_BROWSER
 RUN = "/runs/20260102-030405-000006"
+SIDES = "/compare?left=20260102-030405-000006&right=20260102-030405-000006&left_generator=cobalt&right_generator=atlas"
 SECONDS = 60
 """That a page may take on a busy machine; none is waited for longer than it takes."""
 
@@ -52,7 +53,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 PAGES = ("/", RUN, f"{RUN}/scores", f"{RUN}/scores/70?at=71", f"{RUN}/scores/7", f"{RUN}/prompt?id=p0001&question=1",
-         f"{RUN}/prompt?id=p0002", f"{RUN}/questions", "/trends?benchmark=made", f"{RUN}/report")  # fmt: skip
+         f"{RUN}/prompt?id=p0002", f"{RUN}/questions", "/trends?benchmark=made", f"{RUN}/report", SIDES)  # fmt: skip
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -116,6 +117,23 @@ def test_the_images_of_a_question_are_seen_beside_their_answers(browser: WebDriv
 
 
 @ON_DESKTOP
+def test_a_link_to_a_state_shows_it_again_and_the_browser_goes_back(
+    browser: WebDriver, address: str, width: int
+) -> None:
+    page = open_page(browser, address + SIDES, width)
+    Select(page.find_element(By.NAME, "sort")).select_by_value("down")
+    until(page, lambda seen: "sort=down" in seen.current_url)
+    Select(page.find_element(By.NAME, "skill")).select_by_value("counting")
+    until(page, lambda seen: "skill=counting" in seen.current_url and find(seen, ".duo"))
+    link, shown = page.current_url, page.find_element(By.ID, "pictures").text
+    page.back()
+    until(page, lambda seen: "skill=" not in seen.current_url and find(seen, ".duo"))
+    assert Select(page.find_element(By.NAME, "sort")).first_selected_option.text == "what fell"
+    assert page.find_element(By.ID, "pictures").text != shown
+    assert open_page(browser, link, width).find_element(By.ID, "pictures").text == shown
+
+
+@ON_DESKTOP
 def test_a_report_works_in_its_sandbox(browser: WebDriver, address: str, width: int) -> None:
     page = open_page(browser, f"{address}{RUN}/report", width)
     theme = page.find_element(By.ID, "theme")
@@ -124,7 +142,7 @@ def test_a_report_works_in_its_sandbox(browser: WebDriver, address: str, width: 
     assert theme.text != before and browser.get_log("browser") == []  # type: ignore[no-untyped-call]
 
 
-@pytest.mark.parametrize("path", [path for path in PAGES if path.startswith(RUN) and "report" not in path])
+@pytest.mark.parametrize("path", [path for path in PAGES if path.startswith((RUN, SIDES)) and "report" not in path])
 def test_axe_core_finds_no_barrier(path: str, browser: WebDriver, address: str, width: int) -> None:
     axe = pytest.importorskip("axe_core_python.selenium", reason="needs axe-core: pip install -e '.[test]'")
     page = open_page(browser, address + path, width)

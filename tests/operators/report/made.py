@@ -91,6 +91,7 @@ def make_run(
     sources_in: Literal["prompts", "images"] = "images",
     questions: Sequence[str] = (),
     run_id: str = "20260102-030405-000006",
+    first_recipe: int = 0,
     **manifest: Any,
 ) -> MadeRun:
     """A finished run: every generator has one image per prompt; a score that is None is a failed row.
@@ -98,7 +99,8 @@ def make_run(
     `sources` gives what the images of each prompt were edited from; they stand in the prompts' or the images' tables.
 
     `asking` are the metrics whose cells have elements, `judging` those whose cells have ratings and a rationale.
-    `questions`, of yes or no, are asked about every prompt by the first metric, in a cell of their own.
+    `questions`, of yes or no, are asked about every prompt by the first metric, in a cell of their own. Runs of one
+    store have cells of their own by other numbers of the metrics' recipes, from `first_recipe` on.
     """
     texts = list(prompts) or plain_prompts(12)
     ids = [f"p{number:04d}" for number in range(len(texts))]
@@ -110,7 +112,7 @@ def make_run(
     tables: list[pa.Table] = []
     asked = _ask(store, ids, texts, questions) if questions else ()
     cells += [{"path": path, "state": "committed", "first_row": 0} for path in asked]
-    for number, metric in enumerate(metrics):
+    for number, metric in enumerate(metrics, first_recipe):
         for generator in generators:
             records = [
                 _row(metric, generator, at, ids[at], text, score, metric in asking)
@@ -119,7 +121,7 @@ def make_run(
             ]
             path = f"scores/{number:08d}/{generator}/00000-{number:08d}.parquet"
             cell = Cell(node="scores", stage="scores", metric=metric, key=f"{number:08d}", path=path,
-                        inputs={} if number else {"questions": asked})  # fmt: skip
+                        inputs={"questions": asked} if metric == metrics[0] else {})  # fmt: skip
             store.save(cell, rows.table(records, schemas.ELEMENT_SCORES))
             cells.append({"path": path, "state": "committed", "first_row": sum(map(len, tables))})
             tables.append(rows.table(records, schemas.ELEMENT_SCORES).select(schemas.SCORES.names))

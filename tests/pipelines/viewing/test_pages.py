@@ -239,9 +239,9 @@ def test_no_text_of_a_store_becomes_markup(ask: Asking) -> None:
         page = read(ask, path)
         assert page.tags.count("script") == 1 and "<script>" not in "".join(page.links), path
         assert page.tags.count("textarea") == 0 and all(link.startswith(("/", "?", "#")) for link in page.links)
-    given = f"?words={HOSTILE[0]}&generator={HOSTILE[0]}&sort=lowest"
-    for path in ("/", f"{RUN}/scores", f"{RUN}/questions"):
-        assert read(ask, path + given).tags.count("script") == 1
+    given = f"words={HOSTILE[0]}&generator={HOSTILE[0]}&sort=up&left={EARLIER}&right={LATER}"
+    for path in ("/", f"{RUN}/scores", f"{RUN}/questions", "/compare"):
+        assert Read(ask(f"{path}?{given}").text).tags.count("script") == 1
 
 
 @pytest.mark.parametrize(

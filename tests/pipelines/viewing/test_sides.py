@@ -1,0 +1,119 @@
+"""Two runs, or two generators, side by side: what moved, the pictures that moved most, and what a link cannot show."""
+
+import re
+from collections.abc import Iterator
+from urllib.parse import quote
+
+import pytest
+
+from tests.operators.report.made import make_run, plain_prompts
+from tests.pipelines.viewing.asked import Asking, asking
+
+LEFT, RIGHT = "20250101-000000-000000", "20260102-030405-000006"
+BOTH = f"/compare?left={LEFT}&right={RIGHT}"
+PROMPTS = plain_prompts(12)
+ATLAS = (0.30, -0.02, 0.04, -0.06, 0.08, -0.10, 0.12, -0.14, 0.16, -0.18, 0.20, None)
+"""How far each prompt's score moves; the last one's image fails in the later run."""
+
+
+def score_left(generator: str, metric: str, prompt: int) -> float:
+    return 0.45
+
+
+def score_right(generator: str, metric: str, prompt: int) -> float | None:
+    moved = ATLAS[prompt] if generator == "atlas" else 0.1
+    return None if moved is None else 0.45 + moved
+
+
+@pytest.fixture(scope="module")
+def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asking]:
+    folder = tmp_path_factory.mktemp("sides")
+    shared = {"prompts": PROMPTS, "generators": ("atlas", "cobalt"), "metrics": ("gecko",)}
+    make_run(folder, **shared, score=score_left, run_id=LEFT)
+    run = make_run(folder, **shared, score=score_right, judging=("gecko",), first_recipe=1, errors={"corrupt_image": 1})
+    with asking(run.store, folder / "rows") as pages:
+        yield pages
+
+
+def text_of(ask: Asking, path: str, status: int = 200) -> str:
+    """A page without markup, style and script."""
+    answer = ask(path)
+    assert answer.status_code == status, answer.text
+    plain = re.sub(r"<(style|script)>.*?</\1>", "", answer.text, flags=re.DOTALL)
+    return " ".join(re.sub(r"<[^>]+>", " ", plain).split())
+
+
+def moves(text: str) -> list[str]:
+    """How far the pictures of a page moved, in its order."""
+    return re.findall(r"([+−]?\d\.\d{3}) by gecko", text.partition("Pictures that moved")[2])
+
+
+def test_two_runs_say_what_moved_clearly_or_not_overall_and_at_each_skill(ask: Asking) -> None:
+    page = text_of(ask, BOTH)
+    assert "cobalt is better by gecko (+0.100). No clear change: atlas." in page
+    assert "cobalt gecko 0.450 0.550 +0.100 +0.100 to +0.100 +1.00" in page
+    assert page.count("▲ better") == 1 and page.count("not clear") == 5, "six prompts of a skill are too few of six"
+
+
+def test_the_largest_moves_come_first_with_both_images_and_the_answers_that_changed(ask: Asking) -> None:
+    page = text_of(ask, f"{BOTH}&generator=atlas")
+    shown = sorted((one for one in ATLAS if one is not None), key=lambda moved: -abs(moved))
+    assert moves(page) == [f"{'+' if one > 0 else '−'}{abs(one):.3f}" for one in shown[:10]]
+    rose = ["+0.300", "+0.200", "+0.160", "+0.120", "+0.080", "+0.040"]
+    up = text_of(ask, f"{BOTH}&generator=atlas&sort=up")
+    assert moves(up) == [*rose, "−0.020", "−0.060", "−0.100", "−0.140"]
+    assert moves(text_of(ask, f"{BOTH}&generator=atlas&sort=down"))[:2] == ["−0.180", "−0.140"]
+    first = ask(f"{BOTH}&generator=atlas&sort=up&skill=counting&words=p0000").text
+    assert [f"/runs/{run}/pictures/0" in first for run in (LEFT, RIGHT)] == [True, True]
+    said = text_of(ask, f"{BOTH}&generator=atlas&sort=up&words=p0000")
+    assert "what &lt;colour&gt; is it? red ✗ wrong blue 0.45 ✓ right red 0.75" in said
+    assert "no reason given One of two is missing." in said and "is there a star?" not in said
+
+
+def test_pages_of_moves_are_bounded_and_say_how_many_there_are(ask: Asking) -> None:
+    assert "1–10 of 23 prompts" in text_of(ask, BOTH)
+    last = text_of(ask, f"{BOTH}&page=3")
+    assert len(moves(last)) == 3 and "21–23 of 23 prompts" in last
+
+
+def test_a_prompt_without_a_score_on_a_side_is_found_by_its_error(ask: Asking) -> None:
+    for kind in ("any", "corrupt_image"):
+        page = text_of(ask, f"{BOTH}&kind={kind}")
+        assert "1–1 of 1 prompt" in page and "not scored on both sides" in page and "beside 11 blue cups" in page
+    assert "no prompt is so" in text_of(ask, f"{BOTH}&kind=unreadable_uri")
+
+
+def test_two_generators_of_a_run_are_compared_prompt_by_prompt(ask: Asking) -> None:
+    page = text_of(ask, f"/compare?left={RIGHT}&right={RIGHT}&left_generator=cobalt&right_generator=atlas&sort=up")
+    rose = ["+0.200", "+0.100", "+0.060", "+0.020"]
+    assert moves(page) == [*rose, "−0.020", "−0.060", "−0.120", "−0.160", "−0.200", "−0.240"]
+    assert "left: cobalt in" in page and "cobalt left" in page and "atlas right" in page
+    assert "1–10 of 11 prompts" in page
+
+
+@pytest.mark.parametrize(
+    ("path", "missing"),
+    [
+        (f"/compare?left=20200101-000000-000000&right={RIGHT}", "run 20200101-000000-000000: no such run"),
+        (f"/compare?left={RIGHT}&right={RIGHT}", "choose two runs, or two generators of one run"),
+        (f"{BOTH}&left_generator=atlas", "choose a generator on both sides, or on neither"),
+        (f"{BOTH}&left_generator=dune&right_generator=atlas", f"generator=dune: run {LEFT} has no such generator"),
+        (f"{BOTH}&generator=dune", f"generator=dune: run {RIGHT} has no such generator; it has atlas, cobalt"),
+        (f"{BOTH}&metric=tifa", f"metric=tifa: run {RIGHT} has no such metric; it has gecko"),
+        (f"{BOTH}&skill=flying", f"skill=flying: run {RIGHT} has no such skill; it has colour, counting"),
+        (f"/runs/{RIGHT}/scores?skill=flying", f"skill=flying: run {RIGHT} has no such skill"),
+        (f"/runs/{RIGHT}/scores?generator={quote('<b>')}", "generator=&lt;b&gt;: run"),
+    ],
+)
+def test_a_link_says_in_a_line_what_is_missing(path: str, missing: str, ask: Asking) -> None:
+    assert missing in text_of(ask, path, 404)
+
+
+def test_an_order_that_is_none_is_refused(ask: Asking) -> None:
+    assert "sort=lowest: expected up, down" in text_of(ask, f"{BOTH}&sort=lowest", 400)
+
+
+def test_a_run_is_offered_beside_the_newest_one_that_it_can_be_compared_with(ask: Asking) -> None:
+    page = ask(f"/compare?right={RIGHT}").text
+    assert f'<option value="{LEFT}" selected>' in page and f'<option value="{RIGHT}" selected>' in page
+    assert "What moved" not in page
