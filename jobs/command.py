@@ -5,6 +5,7 @@ import copy
 import io
 import os
 import re
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -144,9 +145,18 @@ def _read(command: Command, argv: Sequence[str] | None) -> tuple[dict[str, Any],
         if command.otherwise is not None and not chooses(overrides, str(command.first)):
             overrides.append(f"{command.first}={command.otherwise}")
         values = load_values(command, overrides, arguments.config_dir)
-        return values, None if arguments.config else read_config(values, schema_of(command, values))
+        if arguments.config:
+            return values, None
+        return values, read_config(values | _noted(command, values, argv), schema_of(command, values))
     except ConfigError as error:
         raise UsageError(str(error)) from error
+
+
+def _noted(command: Command, values: Mapping[str, Any], argv: Sequence[str] | None) -> dict[str, str]:
+    """The command line, without secrets, for a job that keeps it."""
+    words = [str(word) for word in (sys.argv[1:] if argv is None else argv)]
+    said = shlex.join(["python", "-m", f"jobs.{command.name}", *(hide(word, words) for word in words)])
+    return {"command": said} if "command" in values else {}
 
 
 def schema_of(command: Command, values: Mapping[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Tells an experiment tracker of a run: its means with their intervals, its models' digests and its report."""
+"""Tells an experiment tracker or a model's repository of a run: means with intervals, models' digests, the report."""
 
 import sys
 
@@ -7,7 +7,10 @@ from plumbline.jobs.display.console import make_console, say
 from plumbline.pipelines.sinks.publishing import PublishConfig, publish_run
 
 COMMAND = Command(
-    "publish", "Tell an experiment tracker of a run: MLflow, SwanLab or Weights & Biases.", PublishConfig, first="run"
+    "publish",
+    "Tell MLflow, SwanLab, Weights & Biases or a model's repository on the Hugging Face Hub of a run.",
+    PublishConfig,
+    first="run",
 )
 
 

@@ -29,7 +29,7 @@ NOT_HERE = {
     r"models\.(ocr|vlm)=": "a released reader or judge",
     r"signs\.csv|longtext_bench|oneig_text|cvtg_2k|metric=\[text\]": "signs with the words that they want",
     r"tagging=llm|generation=llm|build/smollm2|data/mine": "a language model that follows instructions (make vllm)",
-    r"^publish ": "a tracking service",
+    r"^publish (?!sink=hub)": "a tracking service",
     r"protocol=study|import_from": "what people answered",
     r"^check_rewards ": "a reward server that runs",
 }

@@ -16,6 +16,7 @@ from markupsafe import Markup, escape
 
 from plumbline.operators.comparison import Standing
 from plumbline.operators.diagnosis.diagnosis import ShownTable
+from plumbline.operators.report.model_card import ModelCard
 from plumbline.operators.report.page import Page
 from plumbline.operators.report.page_tables import p_text
 from plumbline.operators.report.suite import SuitePage
@@ -133,6 +134,11 @@ def to_markdown(page: Page) -> str:
 def to_latex(page: Page) -> str:
     """The leaderboard over all metrics as a table with booktabs rules: means with letters, intervals and coverage."""
     return _environment().get_template("leaderboard.tex.j2").render(page=page)
+
+
+def card_markdown(card: ModelCard) -> str:
+    """A section of a model's card: its scores, what they are of, and the command that repeats them."""
+    return _environment().get_template("model_card.md.j2").render(card=card)
 
 
 def diagnosis_markdown(tables: Sequence[ShownTable], level: int = 2) -> str:

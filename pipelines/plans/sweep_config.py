@@ -69,6 +69,8 @@ class AnySweep(Checked):
     `ignore` compares them all the same."""
     note: str = ""
     """One line about the run for people, which status, report and view show; it decides no result."""
+    command: str = ""
+    """The command line, which a job notes here itself, without secrets; the run's manifest keeps it."""
 
     def __post_init__(self) -> None:
         Checked.__post_init__(self)

@@ -10,7 +10,7 @@ from plumbline.pipelines.base.storage import StorageConfig, first_line
 from plumbline.pipelines.cells.runs import find_run, read_manifest
 from plumbline.pipelines.cells.store import open_existing_store
 from plumbline.pipelines.sinks import SINKS
-from plumbline.pipelines.sinks.run_story import RunStory, safe
+from plumbline.pipelines.sinks.run_story import HubConfig, RunStory, safe
 
 NUMBERS = ("mean", "low", "high", "coverage")
 
@@ -26,12 +26,14 @@ class PublishConfig:
     store: str = "store"
     """Folder or cloud prefix of the store."""
     sink: str
-    """mlflow, swanlab or wandb: a name of pipelines/sinks. Where it is and who publishes comes from its own environment
-    variables."""
+    """mlflow, swanlab, wandb or hub: a name of pipelines/sinks. Where it is and who publishes comes from its own
+    environment variables."""
     run: str = "latest"
     """A run's id (python -m jobs.status); `latest` is the newest."""
     project: str = "plumbline"
     """The experiment of MLflow, or the project of SwanLab or W&B."""
+    hub: HubConfig = field(default_factory=HubConfig)
+    """Of sink=hub alone."""
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
@@ -46,16 +48,23 @@ def publish_run(config: PublishConfig) -> str:
     store = open_existing_store(config)
     run_id = find_run(store, config.run)
     folder = f"runs/{run_id}"
+    manifest, summary = read_manifest(store, run_id), store.read_table(f"{folder}/summary.parquet").to_pylist()
     story = RunStory(
         run_id=run_id,
         project=config.project,
-        facts=_facts(read_manifest(store, run_id)),
-        numbers=dict(_numbers(store.read_table(f"{folder}/summary.parquet").to_pylist())),
+        facts=_facts(manifest),
+        numbers=dict(_numbers(summary)),
         report=store.read_text(f"{folder}/report.html") or "",
+        manifest=manifest,
+        summary=summary,
+        hub=config.hub,
+        folder=None if config.hub.folder is None else config.storage.locate(config.hub.folder, writable=True),
     )
     publish = SINKS[config.sink]
     try:
         return publish(story)
+    except PlumblineError:
+        raise
     except Exception as error:  # whatever the sink's own client raises
         kind = type(error).__name__
         raise SinkError(f"sink={config.sink}: {kind}: {first_line(error)}; the run stands as it was") from error

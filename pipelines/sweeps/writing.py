@@ -62,6 +62,7 @@ def write_run(
         "exit_code": exit_code,
         "stands_on": digest_of_inputs(planned),
         "note": planned.config.note,
+        "command": planned.config.command,
         "benchmark": planned.config.benchmark.name,
         "generators": planned.sources.generators,
         COLUMN: results.settings,
@@ -200,9 +201,10 @@ def _state(plan: Plan, cell: PlannedCell, outcome: Outcome | None) -> str:
 
 
 def public_config(config: SweepConfig) -> dict[str, Any]:
-    """The configuration without its secrets, and without the note, which a manifest has beside it."""
+    """The configuration without its secrets, and without the note and the command, which a manifest has beside it."""
     values = asdict(config)
-    del values["note"]
+    for name in ("note", "command"):
+        del values[name]
     for name in ("key", "secret"):
         values["storage"].pop(name)
     return values

@@ -1,6 +1,7 @@
 """A note for people stands with its run everywhere, and decides no result."""
 
 import json
+import shlex
 from pathlib import Path
 
 from plumbline.pipelines.cells.runs import list_runs
@@ -15,13 +16,15 @@ def test_a_note_is_shown_with_its_run_and_makes_no_run_anew(tmp_path: Path) -> N
     store = store_at(tmp_path / "store")
     given = [f"store={store.place.url}", *UNJUDGED, "metric=[clipscore]", "cluster=here", "shard_rows=4"]
     given += [f"benchmark.prompts={folder}/prompts.parquet", f"benchmark.images={folder}/images"]
-    assert run("sweep", *given, f"note={NOTE}").code == 0
+    assert run("sweep", *given, f"note={NOTE}", "storage.secret=hush hush").code == 0
     (made,) = list_runs(store)
     assert made.manifest is not None and made.manifest["note"] == NOTE
+    said = shlex.split(made.manifest["command"])
+    assert said == ["python", "-m", "jobs.sweep", *given, f"note={NOTE}", "storage.secret=***"]
     path = Path(store.place.url) / "runs" / made.run_id
     assert "seed 7, with the &lt;b&gt;new&lt;/b&gt; VAE" in (path / "report.html").read_text()
 
-    for note in ("", "another, 12"):
+    for note in ("", "another, 12"):  # another command, too
         said = printed("sweep", *given, f"note={note}")
         assert f"computed 0 cells, run {made.run_id}, exit code 0" in said
         assert ("keeps its own note" in said) == bool(note)
