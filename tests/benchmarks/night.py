@@ -11,16 +11,15 @@ import math
 import os
 import resource
 import sys
-import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.client import HTTPConnection
 from typing import Any, NamedTuple
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from urllib3 import connection_from_url
 
 from plumbline.pipelines.sweeps.unchanged_run import note_unchanged
 from tests.bench_of import images, prompts
@@ -43,17 +42,11 @@ class Uploads:
     """Writes objects by the server's own door, which takes no signatures: a tenth of the time."""
 
     def __init__(self, server: S3Server) -> None:
-        self.address = urlsplit(server.filer)
-        self.of_thread = threading.local()
+        self.filer = connection_from_url(server.filer, maxsize=WRITERS)
 
     def put(self, path: str, content: bytes) -> None:
-        if not hasattr(self.of_thread, "connection"):
-            self.of_thread.connection = HTTPConnection(str(self.address.hostname), self.address.port)
-        connection = self.of_thread.connection
-        connection.request("PUT", f"/buckets/{BUCKET}/{quote(path)}", content)
-        answer = connection.getresponse()
-        assert answer.status in (200, 201), (path, answer.status, answer.read())
-        answer.read()
+        answer = self.filer.request("PUT", f"/buckets/{BUCKET}/{quote(path)}", body=content)
+        assert answer.status in (200, 201), (path, answer.status, answer.data)
 
     def put_all(self, files: Iterable[tuple[str, bytes]]) -> None:
         """Some thousands at a time, for a pool holds all that it is given."""
