@@ -62,9 +62,14 @@ SEED = 1
 _WORD = re.compile(r"\w+")
 
 
+def words_of(text: str) -> list[str]:
+    """A text's words without case and punctuation; the text itself where it has none."""
+    return _WORD.findall(text.casefold()) or [text]
+
+
 def shingles(text: str) -> frozenset[str]:
     """A prompt's runs of three words, without case and punctuation; of a shorter one all its words."""
-    words = _WORD.findall(text.casefold()) or [text]
+    words = words_of(text)
     return frozenset(" ".join(words[start : start + RUN]) for start in range(max(1, len(words) - RUN + 1)))
 
 
