@@ -131,7 +131,7 @@ def _wanted(store: Store, config: LeaksConfig) -> _Wanted:
         return _Wanted(open_prompts(config.benchmark, config.storage, Cut()).table, {})
     run_id = find_run(store, config.run)
     manifest = read_manifest(store, run_id)
-    originals, why = find_originals(manifest, config.storage)
+    originals, why = find_originals(manifest, store)
     if originals is None:
         raise ConfigError(f"run={config.run}: its prompts cannot be read any more ({why}); name benchmark=NAME")
     return _Wanted(originals.prompts, manifest, read_run_scores(store, run_id))
