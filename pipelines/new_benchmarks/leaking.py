@@ -25,6 +25,7 @@ from plumbline.operators.new_benchmarks.leaks import (
 )
 from plumbline.operators.run_scores import RunScores, among
 from plumbline.operators.sentences import Sentence, names, plural
+from plumbline.operators.settings import COMPARE, Choice, Known, all_settings
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.operators.summary import Skills
 from plumbline.pipelines.base.cluster import ClusterConfig
@@ -66,6 +67,8 @@ class LeaksConfig(Checked):
     kinds: tuple[Kind, ...] = KINDS
     """Which count as leaks: the same words (`exact`), those in another order (`reordered`), `near`-duplicates, and long
     prompts that are `contained` in a caption."""
+    settings: Choice = COMPARE
+    """`ignore` tells generators apart whose settings of generation differ, too (docs/decide.md)."""
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     """Where more captions than `cluster.driver_rows` are read: a file in each task."""
     storage: StorageConfig = field(default_factory=StorageConfig)
@@ -148,7 +151,9 @@ def find_leaks(store: Store, config: LeaksConfig) -> FoundLeaks:
         of_files = list(tasks.map(_find_in_file, files, shared=finder))
     matches = merge(of_file.matches for of_file in of_files)
     kind_of = {ids[place]: KINDS[surest[0].kind] for place, surest in sorted(matches.surest.items())}
-    boards = [] if wanted.scores is None else make_boards(wanted.scores, wanted.manifest, list(kind_of))
+    boards = (
+        [] if wanted.scores is None else make_boards(wanted.scores, wanted.manifest, list(kind_of), config.settings)
+    )
     found = FoundLeaks(
         leaks_id=by_time(store, datetime.now(UTC)),
         matches=matches,
@@ -209,7 +214,9 @@ def _find_in_file(finder: LeakFinder, file: CaptionFile) -> _OfFile:
     return _OfFile(matches, rejected, count)
 
 
-def make_boards(scores: RunScores, manifest: Mapping[str, Any], leaked: Sequence[str]) -> list[Board]:
+def make_boards(
+    scores: RunScores, manifest: Mapping[str, Any], leaked: Sequence[str], choice: Choice = COMPARE
+) -> list[Board]:
     """Of each metric that ranks, the generators over all prompts and without the leaked ones; none where that is all or
     nothing.
     """
@@ -217,7 +224,7 @@ def make_boards(scores: RunScores, manifest: Mapping[str, Any], leaked: Sequence
     if kept.all() or not kept.any():
         return []
     metrics = read_metrics(manifest)
-    falling = falling_metrics(manifest)
+    falling, settings = falling_metrics(manifest), all_settings(manifest, choice)
     boards = []
     for metric in scores.metrics:
         if metric in metrics and not metrics[metric].ranks:
@@ -226,18 +233,24 @@ def make_boards(scores: RunScores, manifest: Mapping[str, Any], leaked: Sequence
         rest = PromptMeans(whole.prompts[kept])
         for generator in whole.generators:
             rest.add(generator, whole.of(generator)[kept])
-        boards.append(_board(metric, whole, rest, falling))
+        boards.append(_board(metric, whole, rest, falling, settings))
     return boards
 
 
-def _board(metric: str, whole: PromptMeans, rest: PromptMeans, falling: Container[str]) -> Board:
+def _board(
+    metric: str, whole: PromptMeans, rest: PromptMeans, falling: Container[str], settings: Mapping[str, Known]
+) -> Board:
     towards = direction(metric, falling)
     both = [name for name in whole.generators if name in rest.generators]
-    means = [(name, *(float(np.nanmean(side.of(name))) for side in (whole, rest))) for name in both]
+    means = [(name, _mean(whole, name), _mean(rest, name)) for name in both]
     ranked = sorted(means, key=lambda row: -towards * row[1])
     after = [row[0] for row in sorted(means, key=lambda row: -towards * row[2])]
     clear, left = (
-        {(duel.better, duel.worse) for duel in duels(metric, side, Skills(()), falling) if duel.better is not None}
+        {
+            (duel.better, duel.worse)
+            for duel in duels(metric, side, Skills(()), falling, settings=settings)
+            if duel.better is not None
+        }
         for side in (whole, rest)
     )
     order = [row[0] for row in ranked]
@@ -253,3 +266,7 @@ def _board(metric: str, whole: PromptMeans, rest: PromptMeans, falling: Containe
     if clear == left:
         sentences.append(Sentence("", f"The same {plural(len(clear), 'pair')} of generators are told apart."))
     return Board(metric, ranked, sentences)
+
+
+def _mean(means: PromptMeans, generator: str) -> float:
+    return float(np.nanmean(means.of(generator)))
