@@ -8,8 +8,9 @@ from plumbline.pipelines.viewing.viewing import ViewConfig, view
 
 COMMAND = Command(
     "view",
-    "Show the pages of a store in a web browser: runs, scores, images, questions and trends (docs/view.md).\n"
-    "Listens on this machine alone unless host= says otherwise, which needs a token. Writes nothing.",
+    "Show the pages of a store in a web browser: runs, scores, images, questions, trends, and two runs side by side\n"
+    "(docs/view.md). Listens on this machine alone unless host= says otherwise, which needs a token. It writes the\n"
+    "notes that people leave on images, and nothing else; with notes=false not even these.",
     ViewConfig,
     first="store",
     stopped="stopped showing",

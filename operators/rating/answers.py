@@ -94,12 +94,14 @@ def encode_answer(answer: Answer) -> bytes:
     return _ANSWER.dump_json(answer) + b"\n"
 
 
-def rater_name(given: str) -> str:
-    """A rater's name in the one form in which files have it; raises BadAnswer where it cannot be a name."""
+def rater_name(given: str, field: str = "rater") -> str:
+    """A rater's name in the one form in which files have it; raises BadAnswer where it cannot be a name, which is then
+    called by its field.
+    """
     name = unicodedata.normalize("NFC", given).strip()
     if not _is_name(name):
         raise BadAnswer(
-            f"rater: expected a name of up to {LONGEST_NAME} characters that begins with a letter or a digit and has "
+            f"{field}: expected a name of up to {LONGEST_NAME} characters that begins with a letter or a digit and has "
             f"none of {' '.join(sorted(NOT_IN_NAMES))}, got {given[:80]!r}"
         )
     return name

@@ -34,7 +34,9 @@ FILE_POLICY = (
 MOST_IN_CSV = 400_000
 """Characters of the CSV that the page holds; a longer one it holds without the means at the skills."""
 TEMPLATES = Path(__file__).parent / "templates"
+VIEW_SCRIPTS = ("report.js", "view.js")
 RATING_SCRIPTS = ("report.js", "rate.js", "rate_progress.js")
+_SELF = "'self'"
 MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*_{}[]<>|#~"} | {"\n": " ", "\r": " "})
 """What Markdown shows as it is where a backslash is before it."""
 FROM_THE_RIGHT = r"\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\U00010800-\U00010fff\U0001e800-\U0001efff"
@@ -96,12 +98,12 @@ def suite_csv(page: SuitePage) -> str:
 def render_view(name: str, content: Mapping[str, Any]) -> str:
     """A page of the browser of a store as HTML, which may ask for images and pages where it is from."""
     style = _assets("report.css", "view.css")
-    return _fill(f"view_{name}.html.j2", style, _assets("report.js"), view_policy(), content)
+    return _fill(f"view_{name}.html.j2", style, _assets(*VIEW_SCRIPTS), view_policy(), content)
 
 
 def view_policy() -> str:
-    """What a page of the browser of a store may do."""
-    return _policy(_assets("report.js"), images="'self'", forms="'self'")
+    """What a page of the browser of a store may do: show its images, ask for its pages, and send it notes."""
+    return _served_policy(VIEW_SCRIPTS)
 
 
 def render_rating(name: str, content: Mapping[str, Any]) -> str:
@@ -111,9 +113,12 @@ def render_rating(name: str, content: Mapping[str, Any]) -> str:
 
 
 def rating_policy() -> str:
-    """What a page of a study may do: as one of a store, and ask its server for tasks and send answers to it."""
-    policy = _policy(_assets(*RATING_SCRIPTS), images="'self'", forms="'self'")
-    return f"{policy}; connect-src 'self'"
+    """What a page of a study may do: show its images, ask its server for tasks and send answers to it."""
+    return _served_policy(RATING_SCRIPTS)
+
+
+def _served_policy(scripts: Sequence[str]) -> str:
+    return f"{_policy(_assets(*scripts), images=_SELF, forms=_SELF)}; connect-src {_SELF}"
 
 
 def _render(template: str, page: Page | SuitePage | Trends, **content: Any) -> str:

@@ -1,6 +1,5 @@
 """A study over HTTP: its pages, the tasks of each rater, their pictures, and the answers that come in."""
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 from urllib.parse import urlencode
@@ -9,7 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
@@ -22,16 +21,13 @@ from plumbline.operators.report.rendering import rating_policy, render_rating
 from plumbline.pipelines.base.storage import first_line
 from plumbline.pipelines.judging.releases.study import AnswerKey, Revision
 from plumbline.pipelines.rating.study import GONE, Given, RefusedAnswer, Study
+from plumbline.pipelines.serving.json_bodies import json_body, mistake_in
 from plumbline.pipelines.serving.page_guards import page_guards
 
 MOST_AT_ONCE = 20
 """Tasks that a page may ask for."""
-MOST_BODY = 65_536
-"""Bytes of an answer that is sent."""
 REFRESH_SECONDS = 10
 """After which the page of a study's progress asks for itself again."""
-BODY_SECONDS = 30.0
-"""That it may take to arrive."""
 _GIVEN = TypeAdapter(Given)
 
 
@@ -123,7 +119,7 @@ class Pages:
 
     async def answer(self, request: Request) -> Response:
         """Keeps an answer."""
-        given = _given(await _body(request))
+        given = _given(await json_body(request, "an answer"))
         kept = await run_in_threadpool(self.study.keep, given)
         return JSONResponse(_kept(kept.revision), 201 if kept.new else 200)
 
@@ -181,32 +177,12 @@ def _whole(request: Request, name: str, default: int, most: int) -> int:
     return int(given)
 
 
-async def _body(request: Request) -> bytes:
-    """The body of a request, of which no more is taken than an answer may have."""
-    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
-        _missing("expected an answer as application/json", 415)
-    body = b""
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            async for chunk in request.stream():
-                body += chunk
-                if len(body) > MOST_BODY:
-                    _missing(f"expected an answer of at most {MOST_BODY} bytes", 413)
-    except TimeoutError:
-        _missing(f"expected an answer within {BODY_SECONDS:g} seconds", 408)
-    except ClientDisconnect:
-        _missing("the client left", 400)
-    return body
-
-
 def _given(body: bytes) -> Given:
     """The answer that a body has; raises BadAnswer."""
     try:
         given = _GIVEN.validate_json(body, strict=True)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        field = ".".join(map(str, first["loc"])) or "the body"
-        raise BadAnswer(f"{field}: {first['msg']}") from error
+        raise BadAnswer(mistake_in(error)) from error
     if (name := rater_name(given.rater)) != given.rater:
         raise BadAnswer(f"rater: expected {name!r}, got {given.rater!r}")
     return given

@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.convertors import IntegerConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from plumbline.operators.errors import ConfigError, PlumblineError, RowError, without_secrets
@@ -25,8 +26,10 @@ from plumbline.pipelines.base.storage import first_line
 from plumbline.pipelines.cells.runs import Run
 from plumbline.pipelines.report.comparable_runs import obstacle_between
 from plumbline.pipelines.report.trends import make_trends
+from plumbline.pipelines.serving.json_bodies import json_body
 from plumbline.pipelines.serving.page_guards import page_guards
 from plumbline.pipelines.viewing.browser import BrowsedRun, Browser, NoPicture, NotThere, pick_of
+from plumbline.pipelines.viewing.notes import LONGEST_NOTE, LONGEST_TAG, BadNote, Notes, image_of, parse_note
 from plumbline.pipelines.viewing.run_database import MOVES, ORDERS, Score, WantedRows
 from plumbline.pipelines.viewing.sides import Choice, Comparisons, check_named
 
@@ -93,9 +96,11 @@ class RowConvertor(IntegerConvertor):
 class Pages:
     """Makes every page of a store."""
 
-    def __init__(self, browser: Browser) -> None:
+    def __init__(self, browser: Browser, *, may_write: bool) -> None:
         self.browser = browser
         self.comparisons = Comparisons(browser)
+        self.notes = Notes(browser.store)
+        self._may_write = may_write and self.notes.may_be_written()
 
     def runs(self, request: Request) -> Response:
         """All runs, newest first; a damaged one with what is wrong with it."""
@@ -172,9 +177,7 @@ class Pages:
     def image(self, request: Request) -> Response:
         """The image of a row with all that every metric says of it, between its neighbours in what is looked for."""
         run, wanted, row = self._opened(request), _wanted(request), request.path_params["row"]
-        score = run.rows.at(row)
-        if score is None:
-            raise NotThere(f"run {run.run_id}: has no row {row}")
+        score = _row(run, row)
         at = _whole(request, "at", 0)
         around = run.rows.find(wanted, max(at - 2, 0), 3 if at > 1 else 2) if at else []
         place = [other.row for other in around].index(row) if row in [other.row for other in around] else None
@@ -185,7 +188,8 @@ class Pages:
             missing = str(error)
         before, after = (around[:place], around[place + 1 :]) if place is not None else ([], [])
         content = {"score": score, "missing": missing, "at": at, "before": before, "after": after}
-        content["sources"] = self._sources(run, row)
+        content |= {"sources": self._sources(run, row), "notes": self.notes.of(image_of(score))}
+        content |= {"may_write": self._may_write, "longest": {"text": LONGEST_NOTE, "tag": LONGEST_TAG}}
         seen = self._seen(run, run.rows.of_image(score))[0]
         return self._show("image", request, title=f"Image by {score.generator}", image=seen, **content)
 
@@ -207,6 +211,27 @@ class Pages:
         return self._show(
             "prompt", request, title=title, chosen=chosen, wanted=wanted, first_source=first_source, **content
         )
+
+    def all_notes(self, request: Request) -> Response:
+        """The notes on all images of the store, the newest first."""
+        words, tag = (request.query_params.get(name, "") for name in ("words", "tag"))
+        first = _first(request)
+        total, found = self.notes.newest(words, tag, first, ROWS)
+        content = {"notes": found, "total": total, "first": first, "words": words, "tag": tag}
+        return self._show("notes", request, title="Notes", **content)
+
+    async def keep_note(self, request: Request) -> Response:
+        """Keeps a note on the image of a row."""
+        if not self._may_write:
+            raise HTTPException(403, "notes are only shown here")
+        given = parse_note(await json_body(request, "a note"))
+
+        def keep() -> Response:
+            run = self._opened(request)
+            note = self.notes.add(run.run_id, _row(run, request.path_params["row"]), given)
+            return JSONResponse({"at": note.at}, 201)
+
+        return await run_in_threadpool(keep)
 
     def questions(self, request: Request) -> Response:
         """The questions of a run."""
@@ -297,14 +322,21 @@ class Pages:
             return "?" + urlencode({key: value for key, value in values.items() if value not in (None, "")})
 
         common = {"name": name, "store": self.browser.store.place.url, "run_id": request.path_params.get("run", "")}
-        common |= {"here": here, "rows": ROWS, "title": title}
+        common |= {"here": here, "rows": ROWS, "title": title, "noted": self._noted}
         return HTMLResponse(render_view(name, common | content))
 
+    def _noted(self, score: Score) -> int:
+        """How many notes the image of a row has."""
+        return self.notes.count(image_of(score))
+
     def refuse(self, request: Request, error: Exception) -> Response:
-        """A page with what is wrong in one line."""
-        status = 404 if isinstance(error, NotThere) else 400 if isinstance(error, BadAddress) else 500
+        """What is wrong in one line: a page, or where a page has sent something, JSON for it."""
+        status = 404 if isinstance(error, NotThere) else 400 if isinstance(error, (BadAddress, BadNote)) else 500
         if isinstance(error, HTTPException):
-            status, error = error.status_code, NotThere(f"{request.url.path}: there is no such page")
+            status, said = error.status_code, f"{request.url.path}: there is no such page"
+            error = NotThere(error.detail if request.method == "POST" else said)
+        if request.method == "POST":
+            return JSONResponse({"error": without_secrets(first_line(error))}, status)
         page = self._show("problem", request, title="Not to be shown", problem=first_line(error))
         page.status_code = status
         return page
@@ -365,6 +397,13 @@ def _ends(row: Mapping[str, Any]) -> tuple[float, float]:
     return (row["mean"], row["mean"]) if low is None or high is None else (low, high)
 
 
+def _row(run: BrowsedRun, row: int) -> Score:
+    score = run.rows.at(row)
+    if score is None:
+        raise NotThere(f"run {run.run_id}: has no row {row}")
+    return score
+
+
 def _suggested(choice: Choice, known: Mapping[str, Mapping[str, Any]]) -> str:
     """The newest run that the chosen right one, or else the newest, can be compared with."""
     right = choice.right or next(iter(known), "")
@@ -416,9 +455,9 @@ def _first(request: Request, rows: int = ROWS) -> int:
     return (max(_whole(request, "page", 1), 1) - 1) * rows
 
 
-def make_app(browser: Browser, token: str | None, names: Sequence[str]) -> Starlette:
-    """Every page of a store, for reading alone, for who asks by one of the server's names."""
-    pages = Pages(browser)
+def make_app(browser: Browser, token: str | None, names: Sequence[str], *, notes: bool = True) -> Starlette:
+    """Every page of a store, for who asks by one of the server's names; `notes` says whether these may be written."""
+    pages = Pages(browser, may_write=notes)
 
     register_url_convertor("row", RowConvertor())
     routes = {
@@ -426,6 +465,7 @@ def make_app(browser: Browser, token: str | None, names: Sequence[str]) -> Starl
         "/favicon.ico": lambda request: Response(status_code=204),
         "/trends": pages.trends,
         "/compare": pages.compare,
+        "/notes": pages.all_notes,
         "/runs/{run}": pages.run,
         "/runs/{run}/report": pages.report,
         "/runs/{run}/report.html": pages.report,  # as the page of a suite names it
@@ -437,7 +477,10 @@ def make_app(browser: Browser, token: str | None, names: Sequence[str]) -> Starl
         "/runs/{run}/pictures/{row:row}": pages.picture,
     }
     return Starlette(
-        routes=[Route(path, page, methods=["GET"]) for path, page in routes.items()],
+        routes=[
+            *(Route(path, page, methods=["GET"]) for path, page in routes.items()),
+            Route("/runs/{run}/scores/{row:row}/notes", pages.keep_note, methods=["POST"]),
+        ],
         middleware=page_guards(names, token, view_policy()),
         exception_handlers=dict.fromkeys((PlumblineError, OSError, HTTPException), pages.refuse),
     )

@@ -32,6 +32,8 @@ class ViewConfig(Checked):
     """The environment variable that holds the token, which a browser asks for as a password."""
     memory: Annotated[int, at_least(100, " megabytes")] = 1000
     """Megabytes that the rows of opened runs may take in memory; what is more stands in a temporary folder."""
+    notes: bool = True
+    """Whether people may write notes on images, which are kept in the store; they are shown in any case."""
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
@@ -62,7 +64,7 @@ def view(config: ViewConfig, ready: Callable[[str], None]) -> None:
             browser.check()
             with listening(config.host, config.port) as listener:
                 ready(url_of(config.host, listener))
-                app = make_app(browser, token, names_of(config.host, config.hosts))
+                app = make_app(browser, token, names_of(config.host, config.hosts), notes=config.notes)
                 run_app(app, listener, patience=PAGE_SECONDS)
         finally:
             browser.close()

@@ -13,7 +13,7 @@ from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.serving.listening import listening
-from tests.browser.opened import NEEDS_BROWSER, ON_DESKTOP, find, open_page, press
+from tests.browser.opened import NEEDS_BROWSER, ON_DESKTOP, barriers, find, in_scheme, open_page, press
 from tests.operators.report.made import HOSTILE, make_run, noisy, plain_prompts
 from tests.pipelines.viewing.asked import asking
 
@@ -53,7 +53,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 PAGES = ("/", RUN, f"{RUN}/scores", f"{RUN}/scores/70?at=71", f"{RUN}/scores/7", f"{RUN}/prompt?id=p0001&question=1",
-         f"{RUN}/prompt?id=p0002", f"{RUN}/questions", "/trends?benchmark=made", f"{RUN}/report", SIDES)  # fmt: skip
+         f"{RUN}/prompt?id=p0002", f"{RUN}/questions", "/trends?benchmark=made", f"{RUN}/report", SIDES,
+         "/notes")  # fmt: skip
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -130,7 +131,25 @@ def test_a_link_to_a_state_shows_it_again_and_the_browser_goes_back(
     until(page, lambda seen: "skill=" not in seen.current_url and find(seen, ".duo"))
     assert Select(page.find_element(By.NAME, "sort")).first_selected_option.text == "what fell"
     assert page.find_element(By.ID, "pictures").text != shown
-    assert open_page(browser, link, width).find_element(By.ID, "pictures").text == shown
+    again = open_page(browser, link, width)
+    in_scheme(again, "dark")
+    assert again.find_element(By.ID, "pictures").text == shown and barriers(again) == []
+    in_scheme(again, "")
+
+
+def test_a_note_is_written_by_keyboard_and_stands_on_its_image(browser: WebDriver, address: str, width: int) -> None:
+    page = open_page(browser, f"{address}{RUN}/scores/{width // 10}", width)
+    for name, said in (("author", "Ann"), ("tag", "check"), ("text", "<b>one</b> cup too many")):
+        page.find_element(By.NAME, name).clear()
+        page.find_element(By.NAME, name).send_keys(said)
+    press(page, page.find_element(By.NAME, "keep"))
+    until(page, lambda seen: "<b>one</b> cup too many" in seen.find_element(By.CSS_SELECTOR, ".notes").text)
+    assert page.find_element(By.NAME, "author").get_attribute("value") == "Ann", "it is asked for once"
+    assert page.find_element(By.NAME, "text").get_attribute("value") == ""
+    in_scheme(page, "dark")
+    assert barriers(page) == [] and page.get_log("browser") == []  # type: ignore[no-untyped-call]
+    in_scheme(page, "")
+    assert page.execute_script("return document.documentElement.scrollWidth") <= width  # type: ignore[no-untyped-call]
 
 
 @ON_DESKTOP

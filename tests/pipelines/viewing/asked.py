@@ -18,8 +18,8 @@ from plumbline.pipelines.viewing.run_database import Database
 class Asking:
     """Asks for pages as a browser on this machine does."""
 
-    def __init__(self, browser: Browser, token: str | None = None) -> None:
-        self.browser, self.app = browser, make_app(browser, token, names_of("127.0.0.1", ()))
+    def __init__(self, browser: Browser, token: str | None = None, *, notes: bool = True) -> None:
+        self.browser, self.app = browser, make_app(browser, token, names_of("127.0.0.1", ()), notes=notes)
 
     def __call__(self, path: str, **request: Any) -> httpx.Response:
         async def ask() -> httpx.Response:
@@ -31,11 +31,11 @@ class Asking:
 
 
 @contextmanager
-def asking(store: Store, folder: Path, token: str | None = None) -> Iterator[Asking]:
+def asking(store: Store, folder: Path, token: str | None = None, *, notes: bool = True) -> Iterator[Asking]:
     """The pages of a store, whose rows stand in a folder meanwhile."""
     folder.mkdir(exist_ok=True)
     browser = Browser(store, Database(folder, 100))
     try:
-        yield Asking(browser, token)
+        yield Asking(browser, token, notes=notes)
     finally:
         browser.close()

@@ -272,9 +272,11 @@ def test_what_is_not_there_is_refused_in_one_line(path: str, status: int, ask: A
     assert ask(RUN).status_code == 200
 
 
-def test_nothing_can_be_sent(ask: Asking) -> None:
+def test_nothing_can_be_sent_but_notes(ask: Asking) -> None:
     for method in ("POST", "PUT", "DELETE"):
-        assert ask(RUN, method=method).status_code == 405
+        assert ask(RUN, method=method).status_code == ask(f"{RUN}/scores/3", method=method).status_code == 405
+    for method in ("PUT", "DELETE"):
+        assert ask(f"{RUN}/scores/3/notes", method=method).status_code == 405
 
 
 def test_every_answer_says_what_a_browser_may_do_with_it(ask: Asking) -> None:
@@ -401,3 +403,6 @@ def test_a_store_on_s3_is_shown_like_one_on_disk(bucket: str, tmp_path: Path) ->
         assert len(found(read(ask, f"{RUN}/scores?metric=gecko&sort=lowest"))) == 36
         assert "what <colour> is it?" in read(ask, f"{RUN}/scores/3").text
         assert ask(f"{RUN}/pictures/3").headers["content-type"] == "image/webp"
+        note = {"author": "ann", "text": "two cups"}
+        kept = [ask(f"{RUN}/scores/{row}/notes", method="POST", json=note).status_code for row in (3, 15)]
+        assert kept == [201, 201] and "1–2 of 2 notes" in " ".join(read(ask, "/notes").text.split())
