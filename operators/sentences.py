@@ -51,6 +51,13 @@ def signed(value: float | None, digits: int = 3) -> str:
     return shown if float(shown) == 0 else f"{'+' if value > 0 else '−'}{shown}"
 
 
+def p_text(value: float) -> str:
+    """A p-value as it is shown."""
+    if math.isnan(value):
+        return "–"
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
 def count(value: int | None) -> str:
     """A whole number as it is shown."""
     return "–" if value is None else f"{value:,}"

@@ -1,6 +1,5 @@
 """The tables of the page as a template walks them: leaderboard, skills, pairs, best at."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -144,10 +143,3 @@ def pairs(board: Board) -> Pairs:
     seen = {(duel.generator_a, duel.generator_b): duel for both in inside for duel in (both, both.turned())}
     ordered = sorted(every, key=lambda duel: (bool(duel.unlike), duel.p_holm, -abs(duel.effect)))
     return Pairs(generators, seen, shown(ordered, MOST_PAIRS))
-
-
-def p_text(value: float) -> str:
-    """A p-value as it is shown."""
-    if math.isnan(value):
-        return "–"
-    return "< 0.001" if value < 0.001 else f"{value:.3f}"

@@ -16,12 +16,12 @@ from markupsafe import Markup, escape
 
 from plumbline.operators.comparison import Standing
 from plumbline.operators.diagnosis.diagnosis import ShownTable
+from plumbline.operators.gates.checks import GateResult
 from plumbline.operators.report.model_card import ModelCard
 from plumbline.operators.report.page import Page
-from plumbline.operators.report.page_tables import p_text
 from plumbline.operators.report.suite import SuitePage
 from plumbline.operators.report.trends import Trends
-from plumbline.operators.sentences import count, latex, number, plural, signed
+from plumbline.operators.sentences import count, latex, number, p_text, plural, signed
 from plumbline.operators.settings import against
 from plumbline.operators.summary import OVERALL
 
@@ -33,6 +33,8 @@ FILE_POLICY = (
 """What a page that was stored as a file may do where it is served: as little, whoever wrote it."""
 MOST_IN_CSV = 400_000
 """Characters of the CSV that the page holds; a longer one it holds without the means at the skills."""
+MOST_CHECKS = 100
+"""Rows of a gate's Markdown, which GitHub shows up to a megabyte; JUnit XML has all."""
 TEMPLATES = Path(__file__).parent / "templates"
 VIEW_SCRIPTS = ("report.js", "view.js")
 RATING_SCRIPTS = ("report.js", "rate.js", "rate_progress.js")
@@ -87,6 +89,11 @@ def render_suite(page: SuitePage) -> str:
 def suite_markdown(page: SuitePage) -> str:
     """What a suite says in words, and every generator's means by metric and benchmark."""
     return _environment().get_template("suite.md.j2").render(page=page)
+
+
+def gate_markdown(result: GateResult) -> str:
+    """What a gate says of a run, its rules and what they found, as a comment on a pull request shows it."""
+    return _environment().get_template("gate.md.j2").render(result=result, most=MOST_CHECKS)
 
 
 def suite_csv(page: SuitePage) -> str:

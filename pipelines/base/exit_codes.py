@@ -3,6 +3,8 @@
 COMPLETE, OVER_BUDGET, WITHIN_BUDGET = 0, 1, 2
 REGRESSION, HELD, LOST, LATE = 3, 4, 5, 6
 """A night's: something became worse; another night is at work; its lease was lost to one; its deadline passed."""
+GATE_FAILED = 7
+"""A run did not pass its gate."""
 
 
 def exit_code(failed: int, rows: int, max_failed: float) -> int:
@@ -14,4 +16,4 @@ def exit_code(failed: int, rows: int, max_failed: float) -> int:
 
 def worse(code: int, other: int) -> int:
     """Of the exit codes of two parts of a job, that of the whole."""
-    return max(code, other, key=(COMPLETE, WITHIN_BUDGET, REGRESSION, OVER_BUDGET).index)
+    return max(code, other, key=(COMPLETE, WITHIN_BUDGET, REGRESSION, GATE_FAILED, OVER_BUDGET).index)

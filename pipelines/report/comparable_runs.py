@@ -9,6 +9,8 @@ from plumbline.operators.report.changes import comparable_metrics
 from plumbline.operators.sentences import names
 from plumbline.operators.summary import part_of
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET
+from plumbline.pipelines.cells.runs import earlier_runs, find_run
+from plumbline.pipelines.cells.store import Store
 
 
 def obstacle_between(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> str:
@@ -27,6 +29,22 @@ def obstacle_between(before: Mapping[str, Any] | None, after: Mapping[str, Any])
     if not comparable_metrics(before, after):
         return f"the settings or models of {names(list(after.get('metrics', ())))} are others"
     return ""
+
+
+def find_compared(store: Store, run_id: str, manifest: Mapping[str, Any], compare: str, key: str = "compare") -> str:
+    """The run that a run is compared with: `previous`, the newest earlier one that it can be compared with, or an id.
+
+    Raises ConfigError where there is none, with the reason for the newest.
+    """
+    if compare != "previous":
+        return find_run(store, compare, key=key)
+    obstacles = []
+    for earlier in earlier_runs(store, run_id):
+        if not (obstacle := obstacle_between(earlier.manifest, manifest)):
+            return earlier.run_id
+        obstacles.append(f"{earlier.run_id} cannot be compared with it ({obstacle})")
+    reason = obstacles[0] if obstacles else "it is the first run of this store"
+    raise ConfigError(f"{key}=previous: {run_id} has no earlier run to be compared with; {reason}")
 
 
 CHECKPOINTS = r"(?P<family>.+?)[-_.]?(?:step|ckpt|checkpoint|iter|epoch)[-_.]?(?P<step>[0-9]+)"

@@ -24,7 +24,6 @@ from plumbline.pipelines.cells.run_errors import read_failures
 from plumbline.pipelines.cells.run_scores import read_run_scores
 from plumbline.pipelines.cells.runs import (
     awaits_name,
-    earlier_runs,
     find_run,
     name_newest,
     newest_run,
@@ -33,7 +32,7 @@ from plumbline.pipelines.cells.runs import (
 )
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.judging.protocols import ProtocolConfig
-from plumbline.pipelines.report.comparable_runs import obstacle_between
+from plumbline.pipelines.report.comparable_runs import find_compared
 from plumbline.pipelines.report.finished_run import (
     Originals,
     find_originals,
@@ -230,19 +229,8 @@ def _earlier(store: Store, run: GatheredRun, compare: str | None, each: Each) ->
     """The run to compare to, without its sources."""
     if compare is None:
         return None
-    run_id = _previous(store, run) if compare == "previous" else find_run(store, compare, key="compare")
+    run_id = find_compared(store, run.run_id, run.manifest, compare)
     return _gathered(store, run_id, read_manifest(store, run_id), Skills(()), each)
-
-
-def _previous(store: Store, run: GatheredRun) -> str:
-    """The newest earlier run that this one can be compared with; raises ConfigError with the reason for the newest."""
-    obstacles = []
-    for earlier in earlier_runs(store, run.run_id):
-        if not (obstacle := obstacle_between(earlier.manifest, run.manifest)):
-            return earlier.run_id
-        obstacles.append(f"{earlier.run_id} cannot be compared with it ({obstacle})")
-    reason = obstacles[0] if obstacles else "it is the first run of this store"
-    raise ConfigError(f"compare=previous: {run.run_id} has no earlier run to be compared with; {reason}")
 
 
 def open_run(store: Store, run_id: str, sources: Sources | None, each: Each) -> OpenedRun:

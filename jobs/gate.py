@@ -1,0 +1,66 @@
+"""Judges a finished run by a file of rules: floors, no worse than another by a margin, better by one, coverage."""
+
+import os
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from plumbline.jobs.command import Command, run_job
+from plumbline.jobs.display.console import make_console, say, show_table
+from plumbline.operators.gates.checks import GateResult
+from plumbline.operators.report.rendering import gate_markdown
+from plumbline.operators.sentences import plural
+from plumbline.pipelines.base.exit_codes import COMPLETE, GATE_FAILED
+from plumbline.pipelines.cells.store import open_existing_store
+from plumbline.pipelines.gates.gate_config import GateConfig, read_gate
+from plumbline.pipelines.gates.gating import run_gate
+
+COMMAND = Command(
+    "gate",
+    "Judge a run by a file of rules: exit code 0 where it passes, 7 where it does not. Rules are floors of a metric,\n"
+    "no worse than another run or generator by a margin, better by one, and coverage (docs/gates.md).",
+    GateConfig,
+    first="run",
+)
+STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
+"""Names, in a GitHub workflow, the file whose Markdown is shown with the run."""
+MOST_SHOWN = 60
+
+
+def main(config: GateConfig) -> int:
+    """Shows the rules and what each found, writes the files that are asked for, and says whether the run passed."""
+    console, store = make_console(), open_existing_store(config)
+    gate = read_gate(config.storage.locate(config.rules))
+    result = run_gate(store, gate, config)
+    show_gate(console, result)
+    for name, address in (("junit", config.junit), ("summary", config.summary)):
+        if address is not None:
+            say(console, f"{name}: {address}")
+    if step_summary := os.environ.get(STEP_SUMMARY):
+        with Path(step_summary).open("a", encoding="utf-8") as file:
+            file.write(gate_markdown(result))
+        say(console, f"added to the summary of this step ({STEP_SUMMARY})")
+    return COMPLETE if result.passed else GATE_FAILED
+
+
+def show_gate(console: Console, result: GateResult) -> None:
+    """The rules, what they found, the worst first, and whether the run passed."""
+    say(console, f"rules of {result.source}, one-sided alpha {result.alpha:g}:")
+    for name, rule in result.rules.items():
+        console.print(f"  [bold]{escape(name)}[/] {escape(rule)}", soft_wrap=True)
+    checks = result.worst_first
+    rows = [
+        (f"{check.outcome}{', fails' * (check.fails and check.outcome != 'failed')}", check.rule, check.generator,
+         check.skill, check.found) for check in checks[:MOST_SHOWN]
+    ]  # fmt: skip
+    against = f" against {result.against}" if result.against else ""
+    show_table(console, f"run {result.run_id}{against}", ("outcome", "rule", "generator", "skill", "found"), rows)
+    if len(checks) > MOST_SHOWN:
+        say(console, f"{plural(len(checks) - MOST_SHOWN, 'more check')}, none worse")
+    console.print(f"[{'green' if result.passed else 'red'}]{escape(result.summary())}[/]", soft_wrap=True)
+
+
+if __name__ == "__main__":
+    sys.exit(run_job(COMMAND, main))

@@ -1,0 +1,1 @@
+"""Gates: a finished run judged by a file of rules."""

@@ -1,0 +1,160 @@
+"""A finished run judged by a gate: its tables and the other side's are read, and what the gate says is written."""
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.gates.checks import GateResult, Judged, Other, Summarised, check_rules, judge
+from plumbline.operators.gates.junit import to_junit
+from plumbline.operators.gates.rules import Gate, Rule
+from plumbline.operators.metrics.table import falling_metrics, read_metrics
+from plumbline.operators.report.changes import comparable_metrics
+from plumbline.operators.report.rendering import gate_markdown
+from plumbline.operators.run_scores import RunScores
+from plumbline.operators.settings import COMPARE, Choice, differ, differ_from_run, known_settings
+from plumbline.operators.summary import Skills
+from plumbline.pipelines.cells.run_scores import read_run_scores
+from plumbline.pipelines.cells.runs import find_run, read_manifest
+from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.gates.gate_config import GateConfig
+from plumbline.pipelines.report.comparable_runs import find_compared, obstacle_between
+from plumbline.pipelines.report.finished_run import find_originals
+from plumbline.pipelines.sources.sources import Sources, skills_of
+
+
+def judge_run(
+    store: Store,
+    gate: Gate,
+    run_id: str,
+    *,
+    against: str | None = None,
+    no_other: str = "",
+    candidate: str | None = None,
+    baseline: str | None = None,
+    settings: Choice = "compare",
+    sources: Sources | None = None,
+) -> GateResult:
+    """What the gate says of a run; raises ConfigError for rules that ask for what the run does not have.
+
+    It is compared with the run `against`, or where there is none, for the reason `no_other`, with its generator
+    `baseline`. `sources` are the run's, where they have just been read.
+    """
+    manifest = read_manifest(store, run_id)
+    generators = list(manifest.get("generators", ()))
+    for key, name in (("candidate", candidate), ("baseline", baseline)):
+        if name is not None and name not in generators:
+            raise ConfigError(f"{key}: expected a generator of the run, {' or '.join(generators)}, got {name!r}")
+    sides = _Sides(store, run_id, manifest, against, no_other, baseline, settings)
+    candidates = [candidate] if candidate else [name for name in generators if name != baseline]
+    judged = Judged(
+        summary=_summary(store, run_id),
+        scores=sides.scores,
+        skills=cache(lambda: _skills(store, manifest, sources)),
+        falling=falling_metrics(manifest),
+        unranked=frozenset(name for name, metric in read_metrics(manifest).items() if not metric.ranks),
+        candidates=candidates,
+        other=baseline or (f"in run {against}" if against else no_other and "in an earlier run"),
+        find_other=sides.find,
+    )
+    check_rules(gate, judged)
+    return judge(gate, judged, run_id, against or baseline)
+
+
+def run_gate(store: Store, gate: Gate, config: GateConfig) -> GateResult:
+    """Likewise, of the run and the other side that a configuration names; what it says is written to its files."""
+    files = {
+        name: config.storage.locate(address, writable=True)
+        for name, address in (("junit", config.junit), ("summary", config.summary))
+        if address is not None
+    }
+    run_id = find_run(store, config.run)
+    against = None if config.against is None else _find_against(store, run_id, config.against)
+    result = judge_run(
+        store,
+        gate,
+        run_id,
+        against=against,
+        candidate=config.candidate,
+        baseline=config.baseline,
+        settings=config.settings,
+    )
+    for name, place in files.items():
+        place.write(WRITERS[name](result).encode())
+    return result
+
+
+WRITERS: Mapping[str, Callable[[GateResult], str]] = {"junit": to_junit, "summary": gate_markdown}
+"""How each file is written."""
+
+
+def _find_against(store: Store, run_id: str, against: str) -> str:
+    found = find_compared(store, run_id, read_manifest(store, run_id), against, key="against")
+    if found == run_id:
+        raise ConfigError(f"against={against}: is the run itself; name another run, or a generator by baseline=NAME")
+    return found
+
+
+class _Sides:
+    """The two sides of every comparison, each read when a rule first asks for it."""
+
+    def __init__(
+        self,
+        store: Store,
+        run_id: str,
+        manifest: Mapping[str, Any],
+        against: str | None,
+        no_other: str,
+        baseline: str | None,
+        settings: Choice,
+    ) -> None:
+        self.manifest, self.against, self.no_other = manifest, against, no_other
+        self.baseline, self.settings = baseline, settings
+        self.before = None if against is None else read_manifest(store, against)
+        self.scores: Callable[[], RunScores] = cache(lambda: read_run_scores(store, run_id))
+        self.scores_before: Callable[[], RunScores] = cache(lambda: read_run_scores(store, str(against)))
+
+    def find(self, rule: Rule, generator: str) -> Other | str:
+        """What a rule compares a generator with, or why that cannot be done."""
+        baseline = rule.baseline or self.baseline
+        if baseline is not None:
+            differing = differ(known_settings(self.manifest, generator), known_settings(self.manifest, baseline))
+            return self._differing(differing) or Other(baseline, self.scores())
+        if self.before is None:
+            return f"nothing to compare with: {self.no_other}"
+        return (
+            self._obstacle(rule, generator, self.before)
+            or self._differing(differ_from_run(self.before, self.manifest, generator))
+            or Other(generator, self.scores_before())
+        )
+
+    def _differing(self, settings: str) -> str:
+        if not settings or self.settings != COMPARE:
+            return ""
+        return f"the settings differ: {settings}; generate with the same, or set settings=ignore"
+
+    def _obstacle(self, rule: Rule, generator: str, before: Mapping[str, Any]) -> str:
+        """Why a generator cannot be compared with itself in the other run; empty where it can."""
+        if generator not in before.get("generators", ()):
+            return f"{self.against} has no {generator}; name a generator of this run by baseline: NAME"
+        if obstacle := obstacle_between(before, self.manifest):
+            return f"{self.against} cannot be compared with it ({obstacle})"
+        if rule.metric not in comparable_metrics(before, self.manifest):
+            return f"{self.against} lacks {rule.metric}, or has it with other settings or models"
+        return ""
+
+
+def _summary(store: Store, run_id: str) -> dict[tuple[str, str, str], Summarised]:
+    table = store.read_table(f"runs/{run_id}/summary.parquet")
+    return {
+        (row["generator"], row["metric"], row["skill"]): Summarised(row["mean"], row["n"], row["n"] + row["n_null"])
+        for row in table.to_pylist()
+    }
+
+
+def _skills(store: Store, manifest: Mapping[str, Any], sources: Sources | None) -> Skills:
+    """The skills of the run's prompts; raises ConfigError where these cannot be read any more."""
+    originals, unreadable = find_originals(manifest, store, sources)
+    if originals is None:
+        raise ConfigError(f"the prompts' skills cannot be read any more ({unreadable}); judge by skill: overall")
+    return skills_of(originals.prompts)

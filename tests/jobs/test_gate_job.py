@@ -1,0 +1,245 @@
+"""A run passes its gate, fails it, or cannot be told: by another run, by a generator of its own, and by floors."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NamedTuple
+from xml.etree import ElementTree
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from scipy import stats
+
+from plumbline.operators.gates.rules import Rule
+from plumbline.operators.sentences import signed
+from plumbline.pipelines.base.exit_codes import COMPLETE, GATE_FAILED
+from plumbline.pipelines.cells.runs import read_manifest
+from tests.commands import Ended, run
+from tests.operators.report.made import make_run, plain_prompts
+
+ROOT = Path(__file__).parent.parent.parent
+PROMPTS = 60
+EARLIER, RUN = "20260101-000000-000000", "20260102-030405-000006"
+MOVED = {"atlas": 0.0, "borealis": 0.005, "cobalt": -0.15}
+"""By how much each generator's scores moved since the earlier run, on average; atlas's are the same."""
+NOISE = np.random.default_rng(7).normal(0, 0.02, (3, PROMPTS))
+
+
+def earlier(generator: str, metric: str, prompt: int) -> float:
+    return 0.5 + 0.1 * list(MOVED).index(generator) + 0.2 * ((prompt * 37) % 11) / 10
+
+
+def later(generator: str, metric: str, prompt: int) -> float | None:
+    """Of cobalt's images the first three could not be scored."""
+    if generator == "cobalt" and prompt < 3:
+        return None
+    place = list(MOVED).index(generator)
+    return earlier(generator, metric, prompt) + (place > 0) * (MOVED[generator] + float(NOISE[place, prompt]))
+
+
+class Runs(NamedTuple):
+    """Two runs of a store and where the rules are written."""
+
+    folder: Path
+
+    @property
+    def store(self) -> Path:
+        return self.folder / "store"
+
+    def gate(self, rules: str | Mapping[str, Any], *words: str) -> Ended:
+        """The gate of these rules, of the newer run."""
+        text = rules if isinstance(rules, str) else yaml.safe_dump({"rules": rules})
+        (self.folder / "gate.yaml").write_text(text)
+        return run("gate", f"store={self.store}", f"rules={self.folder}/gate.yaml", f"run={RUN}", *words)
+
+    def refusal(self, rules: str, *words: str) -> str:
+        """What is wrong with the rules, after the folder of their file."""
+        ended = self.gate(f"rules:\n  floor: {rules}" if rules.startswith("{") else rules, *words)
+        assert ended.code == 1, ended
+        return ended.line.replace(f"{self.folder}/", "")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """By entropy nothing is better, and lpips falls: a lower one is better."""
+    folder = tmp_path_factory.mktemp("runs")
+    given: dict[str, Any] = {"prompts": plain_prompts(PROMPTS), "metrics": ("gecko", "entropy", "lpips"), "asking": ()}
+    given["lower_is_better"] = ["lpips"]
+    known = {"atlas": {"cfg": {"7.5": 60}}, "borealis": {"cfg": {"7.5": 60}}, "cobalt": {"cfg": {"4": 60}}}
+    make_run(folder, **given, score=earlier, run_id=EARLIER, settings=known)
+    newer = make_run(folder, **given, score=later, run_id=RUN, settings=known | {"atlas": {"cfg": {"4": 60}}})
+    manifest = read_manifest(newer.store, RUN)
+    manifest["config"]["metrics"]["entropy"] = {"kind": "image_statistic", "statistic": "entropy"}
+    newer.store.write_json(f"runs/{RUN}/manifest.json", manifest)
+    return Runs(folder)
+
+
+def scores_of(runs: Runs, run_id: str, generator: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+    table = pq.read_table(runs.store / f"runs/{run_id}/scores.parquet").to_pandas()
+    chosen = table[(table["generator"] == generator) & (table["metric"] == "gecko")]
+    return chosen.sort_values("prompt_id")["score"].to_numpy(np.float64)
+
+
+def test_a_run_that_is_no_worse_passes_and_says_what_was_asked_and_found(runs: Runs) -> None:
+    """The p-value and the interval are those of Student's test of the prompts' differences against the margin."""
+    rules = {"as good": {"metric": "gecko", "no_worse_by": 0.001, "candidate": "borealis"}}
+    ended = runs.gate(rules, "against=previous")
+    assert ended.code == COMPLETE, ended
+    assert f"as good borealis: gecko no worse by 0.001 than in run {EARLIER}" in ended.words
+    differences = scores_of(runs, RUN, "borealis") - scores_of(runs, EARLIER, "borealis")
+    test = stats.ttest_1samp(differences, -0.001, alternative="greater")
+    low = test.confidence_interval(0.95).low
+    assert f"{signed(differences.mean())} (90% interval {signed(low)} to +" in ended.words
+    assert f"on 60 prompts, p {test.pvalue:.3f}" in ended.words
+    assert "one-sided alpha 0.05" in ended.words and "the gate passed: 1 rule, 1 check" in ended.words
+
+
+def test_a_run_that_is_worse_fails_with_an_exit_code_of_its_own(runs: Runs) -> None:
+    ended = runs.gate({"as good": {"metric": "gecko", "no_worse_by": 0.05, "skill": "each"}}, f"against={EARLIER}",
+                      "settings=ignore")  # fmt: skip
+    assert ended.code == GATE_FAILED == 7
+    assert "│ failed │ as good │ cobalt │ colour │ −0.1".replace("│ ", "") in ended.words
+    assert "on 29 prompts, broken with p < 0.001 (Holm)" in ended.words
+    assert "the same on all 30 prompts" in ended.words and "the gate failed by as good: 2 checks of 6" in ended.words
+
+
+def test_where_prompts_do_not_suffice_it_is_said_how_many_would(runs: Runs) -> None:
+    """By hand: 60 prompts and alpha 0.05 show 0.32 standard deviations with 80% power."""
+    rules = {"gain": {"metric": "gecko", "better_by": 0.0015, "candidate": "borealis"}}
+    ended = runs.gate(rules, f"against={EARLIER}")
+    assert ended.code == GATE_FAILED and "cannot tell, fails" in ended.words
+    differences = scores_of(runs, RUN, "borealis") - scores_of(runs, EARLIER, "borealis")
+    spread = differences.std(ddof=1)
+    assert f"60 prompts can show a gain of {0.0015 + 0.3256 * spread:.3f} (80% power)" in ended.words
+    roughly = (1.6449 + 0.8416) ** 2 / ((differences.mean() - 0.0015) / spread) ** 2
+    needed = int(ended.words.partition("it takes about ")[2].split()[0].replace(",", ""))
+    assert abs(needed - roughly) < 4
+    lenient = {"gain": rules["gain"] | {"cannot_tell": "passes"}}
+    ended = runs.gate(lenient, f"against={EARLIER}")
+    assert ended.code == COMPLETE and "(passes where prompts cannot tell)" in ended.words
+    (runs.folder / "few.yaml").write_text(yaml.safe_dump({"alpha": 0.3, "rules": rules}))
+    words = [f"store={runs.store}", f"rules={runs.folder}/few.yaml", f"against={EARLIER}"]
+    assert run("gate", *words).code == COMPLETE, "at another alpha it is told"
+
+
+def test_a_generator_is_compared_with_another_of_its_run(runs: Runs) -> None:
+    """Lower scores by lpips are better, so cobalt, which is below borealis, is better by it and worse by gecko."""
+    gain = {"gain": {"metric": "lpips", "better_by": 0.01}}
+    ended = runs.gate(gain, "candidate=cobalt", "baseline=borealis", "settings=ignore")
+    assert ended.code == COMPLETE and "−0.05" in ended.words and f"run {RUN} against borealis" in ended.words
+    own = {"gain": {"metric": "gecko", "better_by": 0.01, "candidate": "cobalt", "baseline": "borealis"}}
+    assert runs.gate(own, "settings=ignore").code == GATE_FAILED
+    assert "is the candidate itself" in run("gate", f"store={runs.store}", "rules=x", "candidate=a", "baseline=a").line
+
+
+def test_floors_and_coverage_are_those_of_the_summary(runs: Runs) -> None:
+    passing = {
+        "mean": {"metric": "gecko", "at_least": 0.59},
+        "no more": {"metric": "entropy", "at_most": 0.71, "surely": True, "candidate": "cobalt"},
+        "rows": {"coverage": 0.95},
+    }
+    ended = runs.gate(passing)
+    assert ended.code == COMPLETE, ended
+    assert "95.00%: 171 of 180 rows" in ended.words and "0.598 on 60 images" in ended.words
+    failing = {"mean": {"metric": "gecko", "at_least": 0.6}, "rows": {"coverage": 0.99},
+               "sure": {"metric": "gecko", "at_least": 0.598, "surely": True, "candidate": "atlas"}}  # fmt: skip
+    ended = runs.gate(failing)
+    assert ended.code == GATE_FAILED and "the gate failed by mean, rows and sure: 3 checks of 7" in ended.words
+    assert "cannot tell, fails sure atlas overall 0.598 (90% interval 0.58" in ended.words
+
+
+def test_sides_of_other_settings_cannot_be_told_unless_they_are_ignored(runs: Runs) -> None:
+    rules = {"as good": {"metric": "gecko", "no_worse_by": 0.05, "candidate": "atlas"}}
+    ended = runs.gate(rules, f"against={EARLIER}")
+    assert ended.code == GATE_FAILED
+    assert f"the settings differ: cfg 4 here, 7.5 in {EARLIER}" in ended.words
+    assert runs.gate(rules, f"against={EARLIER}", "settings=ignore").code == COMPLETE
+    assert "the settings differ: cfg 4 against 7.5" in runs.gate(rules, "baseline=borealis").words
+
+
+def test_the_result_is_written_for_machines_and_for_a_pull_request(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = runs.folder / "steps.md"
+    steps.write_text("# before\n")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(steps))
+    rules = {
+        "a|<b>": {"metric": "gecko", "no_worse_by": 0.02, "candidate": "cobalt"},
+        "gain": {"metric": "gecko", "better_by": 0.005, "candidate": "borealis", "cannot_tell": "passes"},
+        "rows": {"coverage": 0.99, "candidate": "atlas"},
+    }
+    ended = runs.gate(rules, f"against={EARLIER}", f"junit={runs.folder}/out/gate.xml", f"summary={runs.folder}/s.md")
+    assert ended.code == GATE_FAILED and "added to the summary of this step" in ended.words
+    suite = ElementTree.parse(runs.folder / "out/gate.xml").getroot()[0]
+    assert {name: suite.get(name) for name in ("tests", "failures", "skipped")} == {
+        "tests": "3", "failures": "1", "skipped": "1"}  # fmt: skip
+    worse, gain, covered = suite
+    assert worse.get("classname") == "a|<b>" and worse.get("name") == "cobalt gecko overall"
+    assert str(worse[0].get("message")).startswith("failed: −0.1") and worse[0].tag == "failure"
+    assert gain[0].tag == "skipped" and covered[0].tag == "system-out"
+    page = (runs.folder / "s.md").read_text()
+    assert page.startswith("### ❌ the gate failed by a\\|\\<b\\>: 1 check of 3\n")
+    assert "| ❌ failed | a\\|\\<b\\> | cobalt: gecko no worse by 0.02" in page
+    assert steps.read_text() == f"# before\n{page}"
+
+
+def test_files_are_written_and_rules_read_on_s3(runs: Runs, bucket: str) -> None:
+    from plumbline.pipelines.base.storage import StorageConfig
+
+    rules = StorageConfig().locate(f"{bucket}/gate.yaml")
+    rules.write(b"rules:\n  rows: {coverage: 0.9}\n")
+    words = [f"store={runs.store}", f"rules={rules}", f"junit={bucket}/gate.xml", f"summary={bucket}/gate.md"]
+    assert run("gate", *words).code == COMPLETE
+    assert b'failures="0"' in StorageConfig().locate(f"{bucket}/gate.xml").read()
+    assert "### ✅ the gate passed".encode() in StorageConfig().locate(f"{bucket}/gate.md").read()
+
+
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        ("{metric: gecko, no_wrose_by: 1}", "rule floor: unknown config key 'no_wrose_by'; did you mean no_worse_by?"),
+        ("{metric: geko, at_least: 1}", "rule floor: metric: expected one of entropy, gecko, lpips, got 'geko'; did"),
+        (
+            "{metric: gecko, at_least: 1, skill: color}",
+            "skill: expected one of overall, each, colour, counting, got 'c",
+        ),
+        ("{metric: gecko, at_least: 1, candidate: atlos}", "candidate: expected one of borealis, cobalt, atlas, got"),
+        ("{metric: gecko, no_worse_by: 0}", "rule floor: no_worse_by: expected more than 0 or null, got 0"),
+        ("{coverage: 2}", "rule floor: coverage: expected a share above 0 and at most 1 or null, got 2"),
+        ("{metric: gecko, at_least: .nan}", "'rules.floor.at_least': expected a finite number, got nan"),
+        ("{metric: gecko, at_least: 1, at_most: 2}", "rule floor: expected exactly one of at_least, at_most, no_worse"),
+        ("{metric: gecko}", "coverage, got none; add one"),
+        ("{at_least: 1}", "rule floor: metric: at_least wants one; add metric: NAME"),
+        ("{coverage: 1, surely: true}", "rule floor: surely: belongs to at_least and at_most, got it beside coverage"),
+        ("{metric: entropy, no_worse_by: 1}", "by entropy nothing is better or worse; write at_least or at_most"),
+        ("{metric: gecko, no_worse_by: 1}", "there is nothing to compare with; name a run (against=RUN), or a gener"),
+        ("rules:\n  a: 3", "gate.yaml: rule a: expected keys of its own, got 3; write a: {metric: NAME, at_least: NUM"),
+        ("rules: 3", "gate.yaml: rules: expected rules by name, got 3; write `rules:` and a rule below it"),
+        ("alpha: 0.7\nrules: {a: {coverage: 1}}", "alpha: expected a probability above 0 and below 0.5, got 0.7"),
+        ("rules: {a: {coverage: 1}, a: {coverage: 1}}", "found duplicate key a"),
+        ("rules: [a", "gate.yaml: expected YAML of keys and values ("),
+    ],
+)
+def test_rules_that_cannot_be_are_refused_in_one_line(runs: Runs, rules: str, said: str) -> None:
+    assert said in runs.refusal(rules)
+
+
+def test_a_baseline_and_another_run_are_not_both_compared_with(runs: Runs) -> None:
+    words = ["against=latest", "baseline=atlas"]
+    said = run("gate", f"store={runs.store}", "rules=gate.yaml", *words)
+    assert said.code == 64 and "baseline=atlas: is a generator of the run itself, got against=latest too" in said.line
+    assert "is the run itself; name another run" in runs.refusal("{coverage: 1}", f"against={RUN}")
+    assert (
+        "rules nowhere.yaml: not found".replace("nowhere", f"{runs.folder}/no")
+        in run("gate", f"store={runs.store}", f"rules={runs.folder}/no.yaml").line
+    )
+
+
+def test_the_page_shows_the_rules_of_the_pack_and_a_workflow_that_can_only_read() -> None:
+    """And every key of a rule is in its tables."""
+    page = (ROOT / "docs/gates.md").read_text()
+    rules, workflow = (yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL))
+    assert rules == yaml.safe_load((ROOT / "assets/gate.yaml").read_text())
+    assert workflow["permissions"] == {"contents": "read"}
+    assert all(f"`{key.name}" in page for key in fields(Rule))
