@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -22,6 +22,8 @@ from plumbline.pipelines.cells.lease import LeaseLost
 from plumbline.pipelines.cells.store import LATEST, Store, draft_path
 
 READERS = 16
+MAX_RUNS_SEARCHED = 32
+"""How many of the newest runs are searched for one of a benchmark."""
 ORDER = "order"
 """The folder of the runs' positions."""
 UNNAMED = ".unnamed"
@@ -266,6 +268,13 @@ def newest_first(store: Store) -> Iterator[Run]:
     for run_id in reversed(_in_order(store)):
         if store.exists(_manifest_path(run_id)):
             yield _run(store, run_id, latest=run_id == newest)
+
+
+def newest_of(store: Store, benchmark: str) -> Iterator[Run]:
+    """The runs of a benchmark with their manifests, newest first, of the newest ones of a store."""
+    for run in islice(newest_first(store), MAX_RUNS_SEARCHED):
+        if run.manifest is not None and run.manifest.get("benchmark") == benchmark:
+            yield run
 
 
 def earlier_runs(store: Store, run_id: str) -> Iterator[Run]:

@@ -1,7 +1,7 @@
 """What nothing in a store refers to any more: found, told with the reason, and removed on request."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from time import time
@@ -10,12 +10,13 @@ from typing import Literal, NamedTuple
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.cells.lease import Lease
-from plumbline.pipelines.cells.runs import ORDER, run_ids, run_of_position
+from plumbline.pipelines.cells.runs import ORDER, Run, list_runs, run_ids, run_of_position
 from plumbline.pipelines.cells.store import DRAFT, MARK, Store, StoredFile, StoreError, draft_path, open_existing_store
 from plumbline.pipelines.cells.suites import SUITES, newest_suites
 from plumbline.pipelines.maintenance.gc_config import GcConfig
 from plumbline.pipelines.maintenance.retention import DroppedRun, drop_runs, remove_run
 from plumbline.pipelines.maintenance.working_sweeps import SWEEPS, Sign, deleting, signs
+from plumbline.pipelines.sources.file_memory import MEMORY
 
 DAY = 24 * 3600.0
 DELETE_BATCH = 1000
@@ -33,6 +34,7 @@ Why = Literal[
     "its runs are gone",
     "its run has no manifest: the sweep that wrote it died",
     "keep_runs does not keep its run",
+    "no run that is kept is of these images",
 ]
 
 
@@ -40,7 +42,7 @@ class Free(NamedTuple):
     """A file that may go."""
 
     stage: str
-    """The stage whose cell it is; or runs, tallies, markers, sweeps."""
+    """The stage whose cell it is; or runs, tallies, sources, markers, sweeps."""
     file: StoredFile
     why: Why
 
@@ -140,8 +142,9 @@ def find_garbage(
 
     What was written since `young` stays, in seconds since 1970.
     """
-    standing = [run_id for run_id in run_ids(store) if run_id not in {run.run_id for run in dropped}]
-    refers = _references(store, standing)
+    gone = {run.run_id for run in dropped}
+    standing = [run for run in list_runs(store) if run.run_id not in gone]
+    refers = _references(store, [run.run_id for run in standing])
     for stage in config.stages or tuple(STAGES):
         for folder in (f"{stage}/{recipe}" for recipe in store.folders(stage)):
             if not any(_uses(sign, folder) for sign in working):
@@ -149,6 +152,7 @@ def find_garbage(
     for file in store.entries("tallies"):  # of stores that were written before parts held their own
         if file.written < young:
             yield Free("tallies", file, "its run's scores hold what it counted")
+    yield from _forgotten(store, standing, young)
     yield from _left_behind(store, young, working)
 
 
@@ -209,6 +213,19 @@ def _why_free(stage: str, file: StoredFile, refers: References, young: float, pr
     if file.path.endswith(DRAFT) and file.path.removesuffix(DRAFT) + ".parquet" in refers.paths:
         return "its cell is committed, and no run that is kept reads the draft"
     return "no run that is kept refers to it"
+
+
+def _forgotten(store: Store, standing: Iterable[Run], young: float) -> Iterator[Free]:
+    """What is remembered of the image files of generators that no run of their benchmark has any more.
+
+    A sweep that would have used it reads those files anew.
+    """
+    manifests = [run.manifest for run in standing if run.manifest is not None]
+    of_runs = {(manifest.get("benchmark"), name) for manifest in manifests for name in manifest.get("generators", ())}
+    for file in store.entries(MEMORY):
+        names = file.path.removesuffix(".parquet").split("/")
+        if file.written < young and (names[1], names[-1]) not in of_runs:
+            yield Free(MEMORY, file, "no run that is kept is of these images")
 
 
 def _left_behind(store: Store, young: float, working: list[Sign]) -> Iterator[Free]:

@@ -9,16 +9,13 @@ gone is found where it is read, as a broken cell, and the sweep plans again by a
 
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
-from itertools import islice
 from typing import NamedTuple
 
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.cells.cells import PlannedCell, Recipe
-from plumbline.pipelines.cells.runs import Run, newest_first
+from plumbline.pipelines.cells.runs import Run, newest_of
 from plumbline.pipelines.cells.store import Store, StoreError
 
-MAX_RUNS_SEARCHED = 32
-"""How many of the newest runs are searched for one of the same benchmark and metrics."""
 NamedCells = Mapping[str, Set[str]]
 """By folder of a recipe and a generator or benchmark, the paths of the cells that a run names as committed."""
 
@@ -102,9 +99,8 @@ def name_cells(store: Store, benchmark: str, metrics: Sequence[str]) -> NamedCel
 
 def _newest_of(store: Store, benchmark: str, metrics: Sequence[str]) -> Run | None:
     newest = None
-    for run in islice(newest_first(store), MAX_RUNS_SEARCHED):
-        if run.manifest is not None and run.manifest.get("benchmark") == benchmark:
-            newest = newest or run
-            if run.manifest.get("metrics") == list(metrics):
-                return run
+    for run in newest_of(store, benchmark):
+        newest = newest or run
+        if run.manifest is not None and run.manifest.get("metrics") == list(metrics):
+            return run
     return newest

@@ -1,10 +1,14 @@
-"""How large a benchmark's shards are: decided when it first comes to a store and kept there, as keys follow from it."""
+"""How large a benchmark's shards are: decided when it first comes to a store and kept there, as keys follow from it.
+
+Where what was kept is lost or damaged, the benchmark's runs tell how its cells are cut.
+"""
 
 from collections.abc import Sequence
 
 from plumbline.operators.errors import SourceError
+from plumbline.pipelines.cells.runs import newest_of
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.sources.shards import Cut, ListedFile, read_footer
+from plumbline.pipelines.sources.shards import Cut, ListedFile, cut_of, read_footer
 from plumbline.pipelines.sources.sources import ImageFiles
 
 LARGEST = Cut(rows=32_768, bytes=512 << 20)
@@ -18,10 +22,16 @@ def kept_cut(benchmark: str, images: ImageFiles, store: Store, *, remember: bool
     note = f"cuts/{benchmark}.json"
     if known := store.read_json(note):
         return Cut(known["rows"], known["bytes"])
-    cut = choose_cut(images) if store.keeps_cuts() else Cut()
+    cut = (_cut_of_runs(benchmark, store) or choose_cut(images)) if store.keeps_cuts() else Cut()
     if remember and not store.create_json(note, cut._asdict()):
         return kept_cut(benchmark, images, store, remember=False)  # another sweep was first
     return cut
+
+
+def _cut_of_runs(benchmark: str, store: Store) -> Cut | None:
+    """That of the benchmark's newest run whose shards nobody sized by rows alone; None where it has no run."""
+    cuts = (cut_of((run.manifest or {}).get("config", {})) for run in newest_of(store, benchmark))
+    return next((cut for cut in cuts if cut.bytes is not None), None)
 
 
 def choose_cut(images: ImageFiles) -> Cut:

@@ -30,6 +30,8 @@ SCHEMA = pa.schema(
     ]
 )
 """Of a table of a generator's files; an id or text for each row, null where they are to be read."""
+MEMORY = "sources"
+"""The folder of what a store remembers, below it by benchmark, names of columns and generator."""
 PROMPT = ("prompt_id", "prompt")
 VERSION = 1
 """Raised when other things are remembered."""
@@ -54,7 +56,7 @@ class FileMemory:
     def __init__(self, store: Store | None, benchmark: BenchmarkConfig) -> None:
         names = benchmark.columns.renamed(prompts=benchmark.prompts is None)
         self.store = store
-        self.folder = f"sources/{digest([VERSION, names])[:8]}"
+        self.folder = f"{MEMORY}/{benchmark.name}/{digest([VERSION, names])[:8]}"
         self.tables: dict[str, pa.Table] = {}
         self.places: dict[tuple[str, str, int, str], int] = {}
         """By generator, address, size and etag of a file, its row in the generator's table."""

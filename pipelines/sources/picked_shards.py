@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from plumbline.operators.errors import SourceError
-from plumbline.operators.image_rows import id_text, image_records
+from plumbline.operators.image_rows import ADDRESSES, id_text, image_records
 from plumbline.pipelines.cells.cells import Shard, digest
 from plumbline.pipelines.sources.file_memory import FileMemory
 from plumbline.pipelines.sources.prompts import PromptTables, pairs_of, read_files
@@ -31,10 +31,11 @@ class Piece(NamedTuple):
 
 
 def cut_images(shards: Sequence[Shard], round_of: RoundOf, memory: FileMemory) -> Iterator[tuple[Shard, int]]:
-    """The shards' pieces, each with its round, of which the ids alone are read; what cannot be read comes whole in the
-    first.
+    """The shards' pieces, each with its round, by the ids of its prompts; what cannot be read comes whole in the first.
+
+    Addresses are read along, because the ids of rows without any are remembered.
     """
-    for shard, table in read_files(shards, ("prompt_id",), memory.read):
+    for shard, table in read_files(shards, ("prompt_id", *ADDRESSES), memory.read):
         if isinstance(table, SourceError):
             yield shard, 0
             continue

@@ -16,10 +16,9 @@ from plumbline.operators.errors import PlumblineError
 from plumbline.operators.summary import best_first
 from plumbline.pipelines.cells.cells import Outcome, digest
 from plumbline.pipelines.cells.run_errors import read_failures
-from plumbline.pipelines.cells.runs import Run, newest_first
+from plumbline.pipelines.cells.runs import MAX_RUNS_SEARCHED, Run, newest_first
 from plumbline.pipelines.cells.store import Store, StoreError
 from plumbline.pipelines.plans.plan import Node, recipes_of, resolved_nodes
-from plumbline.pipelines.plans.stored_cells import MAX_RUNS_SEARCHED
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.sources.sources import Sources
 from plumbline.pipelines.sweeps.planning import PlannedSweep, SweepInputs

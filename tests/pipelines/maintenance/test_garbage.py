@@ -174,7 +174,8 @@ OTHER = Night(GENERATORS, METRICS, 65)
 
 
 def cells_of(store: Path) -> set[str]:
-    return {str(path.relative_to(store)) for path in store.glob("*/*/*/*.parquet") if "runs" not in path.parts}
+    paths = {str(path.relative_to(store)) for path in store.glob("*/*/*/*.parquet")}
+    return {path for path in paths if not path.startswith(("runs/", "sources/"))}
 
 
 def test_a_list_removes_nothing_and_says_why_each_kind_may_go(bench: Path, store: Path) -> None:
@@ -189,6 +190,10 @@ def test_a_list_removes_nothing_and_says_why_each_kind_may_go(bench: Path, store
     (store / "runs/20200101-000000-000000/errors.parquet").write_bytes(b"of a sweep that died")
     (store / "tallies").mkdir()
     (store / "tallies" / "0123.parquet").write_bytes(b"of a store that was written before parts held their own")
+    remembered = {path.relative_to(store) for path in store.glob("sources/small/*/*.parquet")}
+    for path in ("sources/small/0123/left.parquet", "sources/other/0123/atlas.parquet", "sources/0123/atlas.parquet"):
+        (store / path).parent.mkdir(parents=True, exist_ok=True)
+        (store / path).write_bytes(b"of a generator, or a benchmark, that no run has, and of an earlier version")
     collected = collect(store, delete=False, keep_runs=KeepRuns(last=1))
     amounts = {why: amount.files for why, amount in collected.free.items()}
     assert collected.runs == (first.run_id,) and not collected.deleted and cells_of(store) == before
@@ -198,12 +203,14 @@ def test_a_list_removes_nothing_and_says_why_each_kind_may_go(bench: Path, store
         ("image_statistics", "left by a writer that died"): 1,
         ("scores", UNREFERENCED): 12,
         ("tallies", "its run's scores hold what it counted"): 1,
+        ("sources", "no run that is kept is of these images"): 3,
         ("markers", "left by a writer that died"): 1,
         ("runs", DIED): 1,
     }
     assert all(amount.size > 0 for amount in collected.free.values())
     assert collect(store, keep_runs=KeepRuns(last=1)).free == collected.free
     assert len(cells_of(store)) == len(before) - 18
+    assert {path.relative_to(store) for path in store.glob("sources/**/*.parquet")} == remembered != set()
     assert not collect(store, keep_runs=KeepRuns(last=1)).free
 
 

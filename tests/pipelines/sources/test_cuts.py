@@ -1,5 +1,6 @@
 """Shards are as large as rows, bytes and workers allow, and stay so in a store, since the keys of cells follow."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -8,7 +9,7 @@ import pytest
 
 from plumbline.pipelines.sources.shards import Cut
 from plumbline.pipelines.sweeps.planning import PlannedSweep
-from tests.bench_of import images, plan_bench, prompts, sources_of, sweep_config, write_benchmark, write_rows
+from tests.bench_of import images, plan_bench, prompts, run_bench, sources_of, sweep_config, write_benchmark, write_rows
 
 ROWS, ROW_GROUP = 38_400, 100
 """A file's: of the shards that a benchmark is cut into at least, each has 300 rows, three row groups."""
@@ -57,6 +58,21 @@ def test_a_store_of_an_earlier_version_keeps_the_shards_that_it_has(folder: Path
     (folder.parent / "store/store.json").write_text('{"plumbline_store": 1}\n')
     assert sizes(plan(folder)) == [200] * 192
     assert paths(plan(folder)) == paths(plan(folder, "shard_rows=256"))
+
+
+@pytest.mark.parametrize("harm", [Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:-9])])
+def test_where_the_kept_size_is_lost_or_damaged_the_newest_run_tells_it(
+    harm: Callable[[Path], object], tmp_path: Path
+) -> None:
+    """But not a run whose shards somebody sized."""
+    folder, store = write_benchmark(tmp_path / "bench", ["atlas"], count=4), tmp_path / "store"
+    for shard_rows in ("null", "100"):
+        run_bench(folder, store, "metric=[edge_density]", f"shard_rows={shard_rows}")
+    harm(store / "cuts/small.json")
+    write_images(folder, "another")
+    grown = plan(folder)
+    assert sizes(grown) == [4] + [200] * 192, "and not 300, as if it came for the first time, nor 100"
+    assert {cell.shard.name.partition("-")[0] for cell in grown.plan.missing} == {"another"}
 
 
 def test_a_small_benchmark_has_shards_of_256_rows_and_a_dry_run_decides_nothing(folder: Path) -> None:

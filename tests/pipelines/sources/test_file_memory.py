@@ -8,10 +8,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from plumbline.pipelines.cells.runs import read_manifest
 from plumbline.pipelines.plans.plan import Plan
+from plumbline.pipelines.report.finished_run import find_originals
+from plumbline.pipelines.rewards.scored_images import gather_scores
 from plumbline.pipelines.sources.file_memory import SCHEMA
 from plumbline.pipelines.sweeps.planning import plan_sweep
-from tests.bench_of import CAPTIONED, Bench, captioned, images, score_config, write_rows
+from tests.bench_of import CAPTIONED, Bench, captioned, images, run_plan, score_config, write_benchmark, write_rows
 
 METRIC = "metric=[edge_density]"
 
@@ -29,7 +32,7 @@ def keys(plan: Plan) -> set[str]:
 
 
 def remembered(bench: Bench, generator: str = "atlas") -> Path:
-    (path,) = Path(bench.store.place.url).glob(f"sources/*/{generator}.parquet")
+    (path,) = Path(bench.store.place.url).glob(f"sources/*/*/{generator}.parquet")
     return path
 
 
@@ -86,6 +89,26 @@ def test_prompts_in_the_images_rows_are_remembered(tmp_path: Path) -> None:
     wipe(file)
     after = plan_sweep(config)
     assert keys(after.plan) == keys(before.plan) != set() and after.sources.prompts.equals(before.sources.prompts)
+
+
+def test_benchmarks_with_the_same_generators_remember_their_own(bench: Bench, tmp_path: Path) -> None:
+    other = write_benchmark(tmp_path / "other", count=4)
+    bench.plan("benchmark.name=other", f"benchmark.images={other}/images")
+    wipe(bench.folder / "images/atlas/00000.parquet")
+    assert not bench.plan().sources.broken
+
+
+@pytest.mark.parametrize("limit", ["null", "4"])
+def test_a_finished_runs_images_are_told_without_opening_their_files(limit: str, tmp_path: Path) -> None:
+    """For reports, pages and rewards; with a limit the prompts of their rows are wanted too."""
+    bench = Bench(tmp_path, METRIC, f"benchmark.limit={limit}", generators=("atlas",))
+    manifest = read_manifest(bench.store, run_plan(bench.plan()).run_id)
+    before, _ = find_originals(manifest, bench.store)
+    wipe(bench.folder / "images/atlas/00000.parquet")
+    after, unreadable = find_originals(manifest, bench.store)
+    assert before is not None and after is not None, unreadable
+    assert after.shards == before.shards and after.prompts.equals(before.prompts)
+    assert not gather_scores(bench.store, "latest", None).sources.broken
 
 
 def test_rows_that_name_pictures_by_address_are_read_each_time(tmp_path: Path) -> None:
