@@ -369,7 +369,10 @@ def _explain(error: Exception, name: str, overrides: Sequence[str], config_dir: 
     unchosen = UNCHOSEN.search(text)
     if unchosen is not None:
         group = unchosen["group"]
-        return f"config key {group!r} is required; choose one: {listed(group, choices_of(group, config_dir))}"
+        choices = choices_of(group, config_dir)
+        if group == SEVERAL:
+            return f"config key {group!r} is required; choose some: {group}=[NAME,...] of {listed(choices)}"
+        return f"config key {group!r} is required; choose one: {listed([f'{group}={name}' for name in choices])}"
     there = THERE_ALREADY.search(text)
     if there is not None:
         return f"config key {there['key']!r} is there already; write {there['key']}=VALUE, without the +"

@@ -43,10 +43,10 @@ def describe(name: str, schema: Any, config_dir: str | None) -> str:
     return "\n\n".join("\n".join([title, *lines]) for title, lines in titled.items() if lines)
 
 
-def listed(group: str, choices: Sequence[str]) -> str:
-    """The choices of a group for a message, as they are written."""
+def listed(choices: Sequence[str]) -> str:
+    """Choices for a message."""
     others = len(choices) - MOST_LISTED
-    shown = ", ".join(f"{group}={choice}" for choice in choices[:MOST_LISTED])
+    shown = ", ".join(choices[:MOST_LISTED])
     return shown if others <= 0 else f"{shown} or {others} others (see --help)"
 
 

@@ -2,7 +2,10 @@
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from functools import reduce
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Console
 from rich.markup import escape
@@ -10,23 +13,35 @@ from rich.markup import escape
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say, warn
 from plumbline.jobs.display.leaderboards import show_leaderboards, show_note_kept
-from plumbline.jobs.display.plan_table import show_plan
+from plumbline.jobs.display.plan_table import show_plan, show_suite_plan
 from plumbline.jobs.display.progress_lines import ProgressDisplay
 from plumbline.jobs.logs import logged
 from plumbline.jobs.overrides import OF_SWEEPS
-from plumbline.jobs.sweep import show_judged, show_renewed
+from plumbline.jobs.sweep import show_judged, show_renewed, show_suite
 from plumbline.operators.errors import PlumblineError
 from plumbline.operators.sentences import plural
-from plumbline.pipelines.base.exit_codes import HELD, LOST
+from plumbline.pipelines.base.exit_codes import HELD, LOST, worse
 from plumbline.pipelines.cells.lease import LeaseHeld, LeaseLost, LeaseSight, take
-from plumbline.pipelines.cells.runs import LATEST_REPORT, by_date, name_newest
+from plumbline.pipelines.cells.runs import LATEST_REPORT, by_date, by_time, name_newest
 from plumbline.pipelines.cells.store import Store, open_store
+from plumbline.pipelines.cells.suites import Suite, name_newest_of
 from plumbline.pipelines.maintenance.retention import retain
 from plumbline.pipelines.nightly.deadline import Stop, Stopped, bounded
-from plumbline.pipelines.nightly.nightly_config import NightConfig, NightlyConfig
-from plumbline.pipelines.nightly.outcome import NightOutcome, read_outcome
-from plumbline.pipelines.sweeps.planning import PlannedSweep, list_inputs, plan_inputs, plan_sweep
+from plumbline.pipelines.nightly.nightly_config import NightConfig, NightlyConfig, NightlySuiteConfig
+from plumbline.pipelines.nightly.outcome import (
+    NightOutcome,
+    SuiteOutcome,
+    mark_told,
+    read_outcome,
+    read_suite_outcome,
+)
+from plumbline.pipelines.sources.sources import Sources
+from plumbline.pipelines.sweeps.planning import PlannedSweep, SweepInputs, list_inputs, plan_inputs, plan_sweep
+from plumbline.pipelines.sweeps.suite import compute_suite, plan_suite
 from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep, unchanged_sweep
+
+if TYPE_CHECKING:
+    from plumbline.pipelines.nightly.regressions import ComparedRun
 
 COMMAND = Command(
     "nightly",
@@ -34,24 +49,39 @@ COMMAND = Command(
     NightlyConfig,
     OF_SWEEPS,
     first="sweep",
+    suite=NightlySuiteConfig,
 )
 LEASE = "nightly"
 """In the store: one night at a time."""
 MOST_SHOWN = 20
 
 
-def main(config: NightlyConfig) -> int:
+class Night(NamedTuple):
+    """What came of a night."""
+
+    outcome: NightOutcome | SuiteOutcome
+    runs: Sequence[NightOutcome]
+    """Of each benchmark, what was told of its run, in this night or an earlier one."""
+    computed: int
+    """Cells."""
+    exit_code: int
+    """That of the outcome, and where it had been told before, as its runs ended without their regressions."""
+    new: bool
+    """Whether the outcome is of this night."""
+
+
+def main(config: NightlyConfig | NightlySuiteConfig) -> int:
     """One night; its exit code is 0, 1 or 2 as a sweep's, 3 where something became worse, 4 where another night is at
-    work, 5 where that took this one's place, and 6 past the deadline.
+    work, 5 where that took this one's place, and 6 past the deadline. Of several benchmarks it is the worst.
     """
     with logged(config.log, [config.storage.key, config.storage.secret, config.nightly.webhook]):
         return _run(config)
 
 
-def _run(config: NightlyConfig) -> int:
+def _run(config: NightlyConfig | NightlySuiteConfig) -> int:
     console = make_console(stderr=config.nightly.json)
     if config.dry_run:
-        show_plan(console, plan_sweep(config.sweep()))
+        _show_plan(console, config)
         return 0
     try:
         with bounded(config.nightly.deadline) as stop:
@@ -64,13 +94,20 @@ def _run(config: NightlyConfig) -> int:
         return _ended(console, error, error.exit_code)
 
 
+def _show_plan(console: Console, config: NightlyConfig | NightlySuiteConfig) -> None:
+    if isinstance(config, NightlySuiteConfig):
+        show_suite_plan(console, plan_suite(config))
+    else:
+        show_plan(console, plan_sweep(config.sweep()))
+
+
 def _ended(console: Console, error: PlumblineError | Stopped, code: int) -> int:
     warn(console, str(error))
     console.print(f"nothing is told of this night, exit code {code}")
     return code
 
 
-def _night(console: Console, config: NightlyConfig, stop: Stop) -> int:
+def _night(console: Console, config: NightlyConfig | NightlySuiteConfig, stop: Stop) -> int:
     """A night under its lease."""
     options = config.nightly
     store = open_store(config)
@@ -84,81 +121,182 @@ def _night(console: Console, config: NightlyConfig, stop: Stop) -> int:
 
     with take(store, LEASE, LEASE, seconds=options.lease, wait=options.wait, watching=watching) as lease:
         lease.when_lost = stop
-        inputs = list_inputs(config.sweep())
-        finished = unchanged_sweep(inputs)
-        outcome = read_outcome(store, finished.run_id) if finished is not None else None
-        if finished is None or outcome is None:
-            planned = plan_inputs(inputs)
-            show_plan(console, planned)
-            with ProgressDisplay(console) as display:
-                finished = run_sweep(planned, display.update, name=by_date, assert_lease=lease.renew)
-            is_told = finished.unchanged and store.exists(f"runs/{finished.run_id}/report.html")
-            outcome = read_outcome(store, finished.run_id) if is_told else None
-        show_note_kept(console, inputs, finished)
-        if outcome is None:
-            outcome = _conclude(console, planned, finished, config, lease.renew)
-            code = outcome.exit_code
+        if isinstance(config, NightlySuiteConfig):
+            night = _of_several(console, config, lease.renew)
         else:
-            say(console, f"nothing new since run {finished.run_id}: {outcome.report}")
-            code = finished.exit_code  # as the run that stands did, without its regressions
-            name_newest(store, finished.run_id, lease.renew)
-        dropped = _drop_runs(console, store, outcome, options, lease.renew)
+            night = _of_one(console, config, lease.renew)
+        outcome = night.outcome
+        if night.new:
+            if outcome.webhook not in (None, "delivered"):
+                warn(console, f"nightly.webhook: {outcome.webhook}; the outcome is in {store.place.url}/{outcome.path}")
+            say(console, f"latest report: {store.place.url}/{LATEST_REPORT}")
+        dropped = _drop_runs(console, store, night.runs, options, lease.renew)
         say(console, outcome.summary())
-        console.print(f"computed {finished.computed} cells, run {finished.run_id}, exit code {code}")
+        console.print(f"computed {night.computed} cells, {outcome.name}, exit code {night.exit_code}")
         if options.json:
-            of_night = {"new": not finished.unchanged, "exit_code": code, "dropped": dropped}
+            of_night = {"new": night.new, "exit_code": night.exit_code, "dropped": dropped}
             print(json.dumps(outcome.to_json() | of_night, indent=1))
-        return code
+        return night.exit_code
 
 
-def _conclude(
-    console: Console, planned: PlannedSweep, finished: FinishedSweep, config: NightlyConfig, hold: Callable[[], None]
-) -> NightOutcome:
-    """A run that no night has told of: a new one, or one that was left when its night ended early."""
+def _of_one(console: Console, config: NightlyConfig, hold: Callable[[], None]) -> Night:
+    """A night over one benchmark."""
+    inputs = list_inputs(config.sweep())
+    finished, sources = unchanged_sweep(inputs), None
+    if finished is None:
+        planned = plan_inputs(inputs)
+        show_plan(console, planned)
+        finished, sources = _sweep(console, planned, hold), planned.sources
+    told = _told(console, inputs, finished)
+    if told is not None:
+        name_newest(inputs.store, finished.run_id, hold)
+        return Night(told, [told], finished.computed, finished.exit_code, new=False)
+    from plumbline.pipelines.nightly.regressions import outcomes_of, tell  # imports scipy
+
+    compared = _compare(console, inputs, finished, sources, config.nightly, hold)
+    (outcome,) = outcomes_of([compared], config.nightly)
+    outcome = tell(inputs.store, outcome, config.nightly, hold)
+    if outcome.compared_with is None:
+        say(console, f"compared with no earlier run: {outcome.not_compared}")
+    _show_regressions(console, outcome)
+    return Night(outcome, [outcome], finished.computed, outcome.exit_code, new=True)
+
+
+def _of_several(console: Console, config: NightlySuiteConfig, hold: Callable[[], None]) -> Night:
+    """A night over several benchmarks: what they lack is computed together, each run is compared with the last one of
+    its benchmark, and what came of all is told at once.
+    """
+    planned = plan_suite(config)
+    store = planned.store
+    show_suite_plan(console, planned)
+    suite_id = by_time(store, datetime.now(UTC))
+    with ProgressDisplay(console) as display:
+        planned = compute_suite(planned, suite_id, display.update)
+    runs, compared, told_before = dict[str, FinishedSweep](), list["ComparedRun"](), list[NightOutcome]()
+    for name, inputs in planned.inputs.items():
+        console.rule(escape(name), align="left")
+        sweep = planned.sweeps.get(name)
+        runs[name] = planned.standing[name] if sweep is None else _sweep(console, sweep, hold)
+        told = _told(console, inputs, runs[name])
+        if told is not None:
+            told_before.append(told)
+        else:
+            sources = None if sweep is None else sweep.sources
+            compared.append(_compare(console, inputs, runs[name], sources, config.nightly, hold))
+    console.rule("all benchmarks", align="left")
+    run_ids = {name: finished.run_id for name, finished in runs.items()}
+    name_newest_of(store, run_ids, hold)
+    code = reduce(worse, (finished.exit_code for finished in runs.values()))
+    hold()
+    suite = show_suite(console, planned, suite_id, run_ids, code)
+    outcome = read_suite_outcome(store, suite.suite_id)
+    new = outcome is None
+    if outcome is None:
+        outcome = _tell_suite(console, store, suite, compared, config.nightly, hold)
+    mark_told(store, outcome)
+    return Night(
+        outcome=outcome,
+        runs=[*{one.run_id: one for one in (*told_before, *outcome.benchmarks)}.values()],
+        computed=sum(finished.computed for finished in runs.values()),
+        exit_code=outcome.exit_code if new else code,
+        new=new,
+    )
+
+
+def _tell_suite(
+    console: Console,
+    store: Store,
+    suite: Suite,
+    compared: Sequence["ComparedRun"],
+    options: NightConfig,
+    hold: Callable[[], None],
+) -> SuiteOutcome:
+    """Tells of a suite, with a line for each of its benchmarks."""
+    from plumbline.pipelines.nightly.regressions import outcome_of_suite, outcomes_of, tell  # imports scipy
+
+    outcome = outcome_of_suite(suite, suite.page(store), outcomes_of(compared, options))
+    outcome = tell(store, outcome, options, hold)
+    of_run = {one.run_id: one for one in outcome.benchmarks}
+    for benchmark, run_id in suite.runs.items():
+        if run_id in of_run:
+            say(console, of_run[run_id].summary())
+            _show_regressions(console, of_run[run_id])
+        else:
+            say(console, f"{benchmark}, run {run_id}: nothing new")
+    return outcome
+
+
+def _sweep(console: Console, planned: PlannedSweep, hold: Callable[[], None]) -> FinishedSweep:
+    with ProgressDisplay(console) as display:
+        return run_sweep(planned, display.update, name=by_date, assert_lease=hold)
+
+
+def _told(console: Console, inputs: SweepInputs, finished: FinishedSweep) -> NightOutcome | None:
+    """What a night has told of a run; None of a new one, and of one that was left when its night ended early."""
+    show_note_kept(console, inputs, finished)
+    has_report = inputs.store.exists(f"runs/{finished.run_id}/report.html")
+    outcome = read_outcome(inputs.store, finished.run_id) if has_report else None
+    if outcome is not None:
+        say(console, f"nothing new since run {finished.run_id}: {outcome.report}")
+    return outcome
+
+
+def _compare(
+    console: Console,
+    inputs: SweepInputs,
+    finished: FinishedSweep,
+    sources: Sources | None,
+    options: NightConfig,
+    hold: Callable[[], None],
+) -> "ComparedRun":
+    """A run that no night has told of, beside an earlier one, with its report and the page of trends."""
     from plumbline.jobs.report import show_report  # imports scipy and the charts
-    from plumbline.pipelines.nightly.regressions import compare_run, outcomes_of, tell
+    from plumbline.pipelines.nightly.regressions import compare_run
 
+    config, run_id = inputs.config, finished.run_id
     show_leaderboards(console, finished, verbose=config.verbose)
-    show_judged(console, planned, finished)
+    show_judged(console, inputs, finished)
     compared = compare_run(
-        planned.store,
-        finished.run_id,
-        config.nightly,
-        sources=planned.sources,
+        inputs.store,
+        run_id,
+        options,
+        sources=sources,
         hold=hold,
         cluster=config.cluster,
         settings=config.settings,
     )
-    (outcome,) = outcomes_of([compared], config.nightly)
-    outcome = tell(planned.store, outcome, config.nightly, hold)
     show_report(console, compared.written)
     show_renewed(console, finished)
-    if outcome.webhook not in (None, "delivered"):
-        warn(console, f"nightly.webhook: {outcome.webhook}; the outcome is in {finished.folder}/nightly.json")
-    if outcome.compared_with is None:
-        say(console, f"compared with no earlier run: {outcome.not_compared}")
+    if compared.trends.url is None:
+        warn(console, f"no page of trends: {compared.trends.problem}; make it later by python -m jobs.trends")
+    else:
+        say(console, f"trends: {compared.trends.url}")
+    return compared
+
+
+def _show_regressions(console: Console, outcome: NightOutcome) -> None:
     for moved in outcome.regressions[:MOST_SHOWN]:
         console.print(f"[red]worse[/] {escape(str(moved))}", soft_wrap=True)
     if len(outcome.regressions) > MOST_SHOWN:
         say(console, f"{plural(len(outcome.regressions) - MOST_SHOWN, 'more regression')} in nightly.json")
-    if outcome.trends is None:
-        warn(console, f"no page of trends: {compared.trends.problem}; make it later by python -m jobs.trends")
-    else:
-        say(console, f"trends: {outcome.trends}")
-    say(console, f"latest report: {planned.store.place.url}/{LATEST_REPORT}")
-    return outcome
 
 
 def _drop_runs(
-    console: Console, store: Store, outcome: NightOutcome, options: NightConfig, hold: Callable[[], None]
-) -> tuple[str, ...] | None:
+    console: Console,
+    store: Store,
+    outcomes: Sequence[NightOutcome],
+    options: NightConfig,
+    hold: Callable[[], None],
+) -> list[str] | None:
     """Removes the runs that are not kept any more and gives their ids, or None where that was cut short.
 
-    The night has told of its run by now, and ends as it would whatever comes.
+    The night has told of its runs by now, and ends as it would whatever comes.
     """
-    stay = {outcome.run_id, outcome.compared_with or outcome.run_id, options.compare}
+    dropped = list[str]()
     try:
-        dropped = retain(store, options.keep_runs, job=LEASE, benchmark=outcome.benchmark, besides=stay, hold=hold)
+        for outcome in outcomes:
+            stay = {outcome.run_id, outcome.compared_with or outcome.run_id, options.compare}
+            dropped += retain(store, options.keep_runs, job=LEASE, benchmark=outcome.benchmark, besides=stay, hold=hold)
     except (PlumblineError, Stopped) as error:
         warn(console, f"nightly.keep_runs: {error}; what is left of the runs to drop, the next night drops")
         return None

@@ -20,6 +20,7 @@ from plumbline.operators.sentences import plural
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET, worse
 from plumbline.pipelines.cells.runs import by_time, name_newest
 from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.cells.suites import Suite, name_newest_of, suite_of
 from plumbline.pipelines.judging.protocols import ProtocolConfig
 from plumbline.pipelines.plans.sweep_config import SuiteConfig, SweepConfig
 from plumbline.pipelines.running.events import Watch
@@ -80,12 +81,18 @@ def _suite(console: Console, config: SuiteConfig) -> int:
     with ProgressDisplay(console) as display:
         planned = compute_suite(planned, suite_id, display.update)
     runs, code = dict[str, str](), 0
-    for sweep in planned.sweeps:
-        console.rule(escape(sweep.config.benchmark.name), align="left")
-        with ProgressDisplay(console) as display:
-            finished = run_sweep(sweep, display.update)
-        code = worse(code, _conclude(console, sweep, finished))
-        runs[sweep.config.benchmark.name] = finished.run_id
+    for name, inputs in planned.inputs.items():
+        console.rule(escape(name), align="left")
+        finished = planned.standing.get(name)
+        if finished is not None:
+            _show_finished(console, inputs, finished)
+            code = worse(code, _end(console, finished, finished.exit_code))
+        else:
+            with ProgressDisplay(console) as display:
+                finished = run_sweep(planned.sweeps[name], display.update)
+            code = worse(code, _conclude(console, planned.sweeps[name], finished))
+        runs[name] = finished.run_id
+    name_newest_of(planned.store, runs)
     console.rule("all benchmarks", align="left")
     made = _afterwards(console, "page of the suite", AGAIN, lambda: show_suite(console, planned, suite_id, runs, code))
     code = code if made else OVER_BUDGET
@@ -93,20 +100,29 @@ def _suite(console: Console, config: SuiteConfig) -> int:
     return code
 
 
-def show_suite(console: Console, planned: PlannedSuite, suite_id: str, runs: Mapping[str, str], code: int) -> None:
-    """Writes the page of a suite, unless there is one of the same runs, and says what it says."""
-    from plumbline.pipelines.report.suites import write_suite  # imports scipy
-
-    left_out = [str(entry) for entry in planned.left_out]
+def show_suite(console: Console, planned: PlannedSuite, suite_id: str, runs: Mapping[str, str], code: int) -> Suite:
+    """Writes the page of a suite and shows what it says, unless there is one of the same runs."""
     store = planned.store
-    settings = planned.sweeps[0].config.settings
-    written = write_suite(
-        store, suite_id, runs, exit_code=code, settings=settings, left_out=left_out, notes=planned.notes
-    )
-    if written.page is not None:
-        for sentence in (written.page.headline, *written.page.overall):
+    suite = suite_of(store, runs)
+    if suite is None:
+        from plumbline.pipelines.report.suites import write_suite  # imports scipy
+
+        left_out, notes = [str(entry) for entry in planned.left_out], [*planned.shared_prompts()]
+        suite, page = write_suite(
+            store,
+            suite_id,
+            runs,
+            exit_code=code,
+            settings=planned.config.settings,
+            left_out=left_out,
+            notes=notes,
+        )
+        for sentence in (page.headline, *page.overall):
             console.print(f"[bold]{escape(sentence.lead)}[/] {escape(sentence.rest)}", soft_wrap=True)
-    say(console, f"the page of all benchmarks: {written.url}")
+        for warning in page.warnings:
+            warn(console, warning)
+    say(console, f"the page of all benchmarks: {suite.page(store)}")
+    return suite
 
 
 def _conclude(console: Console, planned: PlannedSweep, finished: FinishedSweep) -> int:
@@ -159,7 +175,7 @@ def _adaptive(console: Console, planned: PlannedSweep) -> tuple[PlannedSweep, Fi
     return now, finished
 
 
-def _afterwards(console: Console, what: str, command: str, make: Callable[[], None]) -> bool:
+def _afterwards(console: Console, what: str, command: str, make: Callable[[], object]) -> bool:
     """Makes what a finished run is shown with, and says whether it could be made; the run's tables stand all the same.
 
     `command` makes it later.

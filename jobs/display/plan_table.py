@@ -49,17 +49,18 @@ def show_plan(console: Console, planned: PlannedSweep) -> None:
 
 def show_suite_plan(console: Console, planned: PlannedSuite) -> None:
     """What is read of each benchmark, and the cells of all of them, which are computed together."""
-    for sweep in planned.sweeps:
+    for name, finished in planned.standing.items():
+        console.print(f"[bold]{escape(name)}[/]: nothing changed since run {finished.run_id}")
+    for sweep in planned.sweeps.values():
         _show_sources(console, sweep)
         _show_costs(console, sweep)
         _show_problems(console, sweep)
     for entry in planned.left_out:
         say(console, str(entry))
-    for note in planned.notes:
-        warn(console, note)
     nodes = planned.workload.nodes
-    _show_cells(console, nodes)
-    complete = "everything is in the store" if all(map(_complete, planned.sweeps)) else ""
+    if nodes:
+        _show_cells(console, nodes)
+    complete = "everything is in the store" if all(map(_complete, planned.sweeps.values())) else ""
     _show_work(console, nodes, planned.executor, planned.config, complete=complete)
 
 

@@ -1,8 +1,9 @@
 """The suites of a store: runs of several benchmarks that were made together."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
+from plumbline.pipelines.cells.runs import name_newest, newest_run
 from plumbline.pipelines.cells.store import Store
 
 SUITES = "suites"
@@ -22,6 +23,10 @@ class Suite(NamedTuple):
         """Where it is in the store."""
         return f"{SUITES}/{self.suite_id}"
 
+    def page(self, store: Store) -> str:
+        """The address of its page."""
+        return f"{store.place.url}/{self.folder}/report.html"
+
 
 def newest_suites(store: Store) -> Iterator[Suite]:
     """The suites of a store, the newest first, each read when it is asked for."""
@@ -37,3 +42,15 @@ def find_suite(store: Store, suite_id: str) -> Suite | None:
     if not isinstance(runs, dict) or not isinstance(code, int):
         return None
     return Suite(suite_id, {str(benchmark): str(run_id) for benchmark, run_id in runs.items()}, code)
+
+
+def suite_of(store: Store, runs: Mapping[str, str]) -> Suite | None:
+    """The newest suite of these benchmarks, where it is of the same runs."""
+    newest = next((suite for suite in newest_suites(store) if list(suite.runs) == list(runs)), None)
+    return newest if newest is not None and newest.runs == runs else None
+
+
+def name_newest_of(store: Store, runs: Mapping[str, str], hold: Callable[[], None] = lambda: None) -> None:
+    """Has the newest run be one of a suite's, the last where none is."""
+    if newest_run(store) not in runs.values():
+        name_newest(store, [*runs.values()][-1], hold)

@@ -1,4 +1,4 @@
-"""A night's configuration: a sweep's, and what becomes of it where nobody looks."""
+"""A night's configuration: a sweep's, of one benchmark or several, and what becomes of it where nobody looks."""
 
 from dataclasses import dataclass, field, fields
 from typing import Annotated, ClassVar
@@ -8,7 +8,7 @@ from plumbline.operators.bounds import Checked, NotNegative, Seconds, at_least
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.cells.lease import LEASE_TIMEOUT
 from plumbline.pipelines.maintenance.gc_config import KeepRuns
-from plumbline.pipelines.plans.sweep_config import SweepConfig
+from plumbline.pipelines.plans.sweep_config import SuiteConfig, SweepConfig
 from plumbline.pipelines.report.comparable_runs import check_checkpoints
 
 SHORTEST_LEASE = 10.0
@@ -20,7 +20,8 @@ class NightConfig(Checked):
 
     section: ClassVar[str] = "nightly."
     compare: str = "previous"
-    """The run that it is compared with: `previous`, the last that can be, or a run's id."""
+    """The run that it is compared with: `previous`, the last that can be, or a run's id, or that of a suite, which has
+    the run of each benchmark."""
     smallest_change: NotNegative = 0.0
     """A mean that moved by less is no regression, however sure that is."""
     wait: NotNegative = 0.0
@@ -65,3 +66,10 @@ class NightlyConfig(SweepConfig):
     def sweep(self) -> SweepConfig:
         """The sweep alone: a night's cells and runs are those of any sweep."""
         return SweepConfig(**{one.name: getattr(self, one.name) for one in fields(SweepConfig)})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NightlySuiteConfig(SuiteConfig):
+    """Several benchmarks that are swept together every night."""
+
+    nightly: NightConfig = field(default_factory=NightConfig)

@@ -3,8 +3,8 @@
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from plumbline.operators.sentences import plural
 from plumbline.operators.summary import OVERALL
 from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.cells.suites import SUITES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,6 +77,16 @@ class NightOutcome:
     webhook: str | None = None
     """`delivered`, or why not; None where none was asked for."""
 
+    @property
+    def name(self) -> str:
+        """What it is of."""
+        return f"run {self.run_id}"
+
+    @property
+    def path(self) -> str:
+        """Where it stands in the store."""
+        return outcome_path(self.run_id)
+
     def summary(self) -> str:
         """In a line."""
         compared = f"since {self.compared_with}" if self.compared_with else f"not compared: {self.not_compared}"
@@ -91,16 +102,79 @@ class NightOutcome:
         return {"summary": self.summary(), **asdict(self)}
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SuiteOutcome:
+    """What nightly.json in a suite's folder says; its presence says that the night has told of the suite."""
+
+    suite_id: str
+    exit_code: int
+    """Of the night that published the suite: the worst of its benchmarks'."""
+    report: str
+    """The address of its page."""
+    runs: Mapping[str, str]
+    """By benchmark the id of its run, also of those in which nothing was new."""
+    benchmarks: Sequence[NightOutcome]
+    """What came of each run of which no night had told, with one correction for all that was looked at in them."""
+    webhook: str | None = None
+    """`delivered`, or why not; None where none was asked for."""
+
+    @property
+    def name(self) -> str:
+        """What it is of."""
+        return f"suite {self.suite_id}"
+
+    @property
+    def path(self) -> str:
+        """Where it stands in the store."""
+        return suite_outcome_path(self.suite_id)
+
+    def summary(self) -> str:
+        """In a line."""
+        regressions = sum(len(outcome.regressions) for outcome in self.benchmarks)
+        said = plural(regressions, "regression") if regressions else "no regression"
+        new = f"{len(self.benchmarks)} with a new run" if self.benchmarks else "none with a new run"
+        return f"suite {self.suite_id}: {plural(len(self.runs), 'benchmark')}, {new}; {said}"
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is written, printed and sent."""
+        benchmarks = [outcome.to_json() for outcome in self.benchmarks]
+        return {"summary": self.summary(), **asdict(self), "benchmarks": benchmarks}
+
+
+Outcome = TypeVar("Outcome", NightOutcome, SuiteOutcome)
 _OUTCOME = TypeAdapter(NightOutcome)
+_SUITE_OUTCOME = TypeAdapter(SuiteOutcome)
 
 
 def read_outcome(store: Store, run_id: str) -> NightOutcome | None:
     """What a night told of a run; None where none has, or its file was harmed."""
-    values = store.read_json(outcome_path(run_id)) or {}
+    return _read(store, outcome_path(run_id), _OUTCOME)
+
+
+def read_suite_outcome(store: Store, suite_id: str) -> SuiteOutcome | None:
+    """What a night told of a suite; None where none has, or its file was harmed."""
+    return _read(store, suite_outcome_path(suite_id), _SUITE_OUTCOME)
+
+
+def mark_told(store: Store, outcome: SuiteOutcome) -> None:
+    """Writes into the folder of each new run of a suite what was told of it, where it is not there: so that it counts
+    as told where its benchmark is swept alone, and is what later runs are compared with.
+    """
+    for benchmark in outcome.benchmarks:
+        if read_outcome(store, benchmark.run_id) is None:
+            store.write_json(benchmark.path, replace(benchmark, webhook=outcome.webhook).to_json())
+
+
+def _read(store: Store, path: str, adapter: TypeAdapter[Outcome]) -> Outcome | None:
     try:
-        return _OUTCOME.validate_python({key: value for key, value in values.items() if key != "summary"})
+        return adapter.validate_python(store.read_json(path) or {}, extra="ignore")
     except ValidationError:
         return None
+
+
+def suite_outcome_path(suite_id: str) -> str:
+    """Where the outcome of a suite stands in the store."""
+    return f"{SUITES}/{suite_id}/nightly.json"
 
 
 def outcome_path(run_id: str) -> str:

@@ -4,6 +4,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import Any, NamedTuple
 
 from plumbline.operators.errors import PlumblineError
@@ -11,11 +12,12 @@ from plumbline.operators.report.changes import Change, Changes, correct_together
 from plumbline.operators.sentences import plural
 from plumbline.operators.settings import COMPARE, Choice
 from plumbline.pipelines.base.cluster import ClusterConfig
-from plumbline.pipelines.base.exit_codes import OVER_BUDGET, REGRESSION
+from plumbline.pipelines.base.exit_codes import OVER_BUDGET, REGRESSION, worse
 from plumbline.pipelines.cells.runs import Run, earlier_runs, find_run, read_manifest
 from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.cells.suites import Suite, find_suite
 from plumbline.pipelines.nightly.nightly_config import NightConfig
-from plumbline.pipelines.nightly.outcome import Moved, NightOutcome, outcome_path, read_outcome, send
+from plumbline.pipelines.nightly.outcome import Moved, NightOutcome, Outcome, SuiteOutcome, read_outcome, send
 from plumbline.pipelines.report.comparable_runs import CHECKPOINTS, obstacle_between
 from plumbline.pipelines.report.report import NO_RAY, WrittenReport, write_report
 from plumbline.pipelines.report.trends import write_trends
@@ -95,7 +97,10 @@ def find_baseline(store: Store, run_id: str, manifest: Mapping[str, Any], compar
     goes untold between two nights, and where there is none of these, of all.
     """
     if compare != "previous":
-        other = find_run(store, compare, key="nightly.compare")
+        suite = find_suite(store, compare)
+        if suite is not None and manifest["benchmark"] not in suite.runs:
+            return Baseline(None, f"nightly.compare={compare}: that suite has no run of {manifest['benchmark']}")
+        other = find_run(store, suite.runs[manifest["benchmark"]] if suite else compare, key="nightly.compare")
         reason = obstacle_between(read_manifest(store, other), manifest)
         return Baseline(None, f"nightly.compare={compare}: {reason}") if reason else Baseline(other)
     newest, obstacles = None, []
@@ -151,16 +156,25 @@ def _outcome(run: ComparedRun, changes: Changes | None, config: NightConfig) -> 
     )
 
 
-def tell(store: Store, outcome: NightOutcome, config: NightConfig, hold: Callable[[], None]) -> NightOutcome:
-    """Sends what came of a night, and writes it, which is the last that is written: where a night ends before that,
-    the next one tells of its run. Gives the outcome as it is written.
+def outcome_of_suite(suite: Suite, page: str, benchmarks: Sequence[NightOutcome]) -> SuiteOutcome:
+    """What came of a night over several benchmarks, of which these had a new run."""
+    code = reduce(worse, (outcome.exit_code for outcome in benchmarks), suite.exit_code)
+    return SuiteOutcome(
+        suite_id=suite.suite_id, exit_code=code, report=page, runs=dict(suite.runs), benchmarks=benchmarks
+    )
+
+
+def tell(store: Store, outcome: Outcome, config: NightConfig, hold: Callable[[], None]) -> Outcome:
+    """Sends what came of a night, and then writes it: where a night ends before that, the next one tells of its run.
+
+    Gives the outcome as it is written.
     """
     hold()
     if config.webhook is not None:
         problem = send(config.webhook, outcome.to_json())
         outcome = replace(outcome, webhook="delivered" if problem is None else problem)
         hold()
-    store.write_json(outcome_path(outcome.run_id), outcome.to_json())
+    store.write_json(outcome.path, outcome.to_json())
     return outcome
 
 

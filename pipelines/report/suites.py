@@ -13,17 +13,14 @@ from plumbline.operators.summary import Skills
 from plumbline.pipelines.cells.run_scores import read_run_scores
 from plumbline.pipelines.cells.runs import read_manifest
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.cells.suites import Suite, newest_suites
+from plumbline.pipelines.cells.suites import Suite
 
 
 class WrittenSuite(NamedTuple):
-    """A suite whose page is in the store."""
+    """A suite whose page is in the store, with summary.csv and summary.md beside it."""
 
     suite: Suite
-    url: str
-    """Where report.html is; summary.csv and summary.md are beside it."""
-    page: SuitePage | None
-    """None where the page was there already, of the same runs."""
+    page: SuitePage
 
 
 def write_suite(
@@ -36,10 +33,7 @@ def write_suite(
     left_out: Sequence[str] = (),
     notes: Sequence[str] = (),
 ) -> WrittenSuite:
-    """Writes the page of these runs, unless the newest suite of these benchmarks is of the same runs."""
-    newest = next((suite for suite in newest_suites(store) if list(suite.runs) == list(runs)), None)
-    if newest is not None and newest.runs == runs:
-        return WrittenSuite(newest, _url(store, newest), None)
+    """Writes the page of these runs, by benchmark."""
     page = build_suite(
         suite_id, [read_suite_run(store, run_id, settings) for run_id in runs.values()], left_out=left_out, notes=notes
     )
@@ -53,7 +47,7 @@ def write_suite(
     ended = datetime.now(UTC).isoformat(timespec="seconds")
     content = {"suite_id": suite_id, "ended": ended, "exit_code": exit_code, "runs": dict(runs)}
     store.write_json(f"{suite.folder}/suite.json", content)
-    return WrittenSuite(suite, _url(store, suite), page)
+    return WrittenSuite(suite, page)
 
 
 def read_suite_run(store: Store, run_id: str, choice: Choice = COMPARE) -> SuiteRun:
@@ -73,7 +67,3 @@ def read_suite_run(store: Store, run_id: str, choice: Choice = COMPARE) -> Suite
             for duel in duels(name, prompt_means(scores, name), Skills(()), falling, settings=settings)
         ],
     )
-
-
-def _url(store: Store, suite: Suite) -> str:
-    return f"{store.place.url}/{suite.folder}/report.html"

@@ -142,12 +142,9 @@ def _state_of_text(config: SweepConfig, key: str) -> list[tuple[str, int, str]]:
 
 def plan_inputs(inputs: SweepInputs, *, wanted: tuple[str, ...] = ("scores",)) -> PlannedSweep:
     """As `plan_sweep`, of inputs that are listed."""
-    config, store, images, state = inputs
+    config, store, _, state = inputs
     memory = FileMemory(store, config.benchmark)
-    cut = _cut(config, images, store)
-    sources = open_sources(config.benchmark, config.storage, cut=cut, files=images, memory=memory)
-    if not config.dry_run:
-        memory.save()
+    sources = open_inputs(inputs, memory)
     packed = config.benchmark.packed(config.storage) or words_of(config.benchmark, config.storage)
     if packed is not None and any(map(takes_questions, config.metrics.values())):
         sources = with_pack(sources, packed, config.benchmark.name)
@@ -171,6 +168,16 @@ def plan_inputs(inputs: SweepInputs, *, wanted: tuple[str, ...] = ("scores",)) -
         deletions=deleted,
         rounds=rounds,
     )
+
+
+def open_inputs(inputs: SweepInputs, memory: FileMemory) -> Sources:
+    """The sources of a sweep, opened; image files that the store remembers are not."""
+    config, store, images, _ = inputs
+    cut = _cut(config, images, store)
+    sources = open_sources(config.benchmark, config.storage, cut=cut, files=images, memory=memory)
+    if not config.dry_run:
+        memory.save()
+    return sources
 
 
 def _cut(config: SweepConfig, images: ImageFiles, store: Store) -> Cut:

@@ -1,6 +1,7 @@
 """A suite: several benchmarks in one store, planned and computed together, each of which becomes a run of its own."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import NamedTuple
@@ -14,13 +15,19 @@ from plumbline.pipelines.plans.sweep_config import SuiteConfig, SweepConfig, unf
 from plumbline.pipelines.running.events import CallsAnswered, CellsExpected, Event, Totals, Watch, to_all
 from plumbline.pipelines.running.executor import Executor, choose_executor
 from plumbline.pipelines.running.workload import Workload
+from plumbline.pipelines.sources.file_memory import FileMemory
+from plumbline.pipelines.sources.sources import Sources
 from plumbline.pipelines.sweeps.computing import compute_workload, registered_sweeps, with_times, workload_of
 from plumbline.pipelines.sweeps.planning import (
     PlannedSweep,
-    plan_sweep,
+    SweepInputs,
+    list_inputs,
+    open_inputs,
+    plan_inputs,
     with_ingested_sources,
     without_sources,
 )
+from plumbline.pipelines.sweeps.sweep import FinishedSweep, unchanged_sweep
 
 
 class LeftOut(NamedTuple):
@@ -36,54 +43,94 @@ class LeftOut(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedSuite:
-    """The sweeps of a suite, whose cells are all known."""
+    """The sweeps of a suite: of those with news all cells are known, and of the others the runs that stand."""
 
     config: SuiteConfig
-    sweeps: tuple[PlannedSweep, ...]
+    inputs: Mapping[str, SweepInputs]
+    """By benchmark, as all that follow."""
+    standing: Mapping[str, FinishedSweep]
+    """Of benchmarks in which nothing changed; none of them is planned."""
+    sweeps: Mapping[str, PlannedSweep]
+    """Of all others."""
     left_out: tuple[LeftOut, ...]
-    notes: tuple[str, ...]
-    """What to know before benchmarks are counted as so many: which of them share prompts."""
     executor: Executor
 
     @property
     def store(self) -> Store:
         """Where the cells and runs of all of them are."""
-        return self.sweeps[0].store
+        return next(iter(self.inputs.values())).store
 
     @property
     def workload(self) -> Workload:
         """What all sweeps have to compute, together."""
-        return workload_of(self.sweeps)
+        return workload_of([*self.sweeps.values()])
+
+    def shared_prompts(self) -> Iterator[str]:
+        """Which two benchmarks have prompts of the same text: what to know before they are counted as two."""
+        texts = {name: set(self._sources(name).prompts.column("text").to_pylist()) for name in self.inputs}
+        for one, other in combinations(texts, 2):
+            if common := len(texts[one] & texts[other]):
+                yield (
+                    f"{one} and {other} share {plural(common, 'prompt')}: a generator that is better on both may be so "
+                    "by the same images."
+                )
+
+    def _sources(self, name: str) -> Sources:
+        if name in self.sweeps:
+            return self.sweeps[name].sources
+        inputs = self.inputs[name]
+        return open_inputs(inputs, FileMemory(inputs.store, inputs.config.benchmark))
 
 
 def plan_suite(config: SuiteConfig) -> PlannedSuite:
-    """Plans every benchmark by the metrics that fit it; nothing is computed where the sources of one are not right.
+    """Plans every benchmark with news by the metrics that fit it; nothing is computed where the sources of one are not
+    right.
 
     Raises ConfigError, whose message names the benchmark.
     """
-    sweeps, lacking = [], dict[tuple[str, str], list[str]]()
+    inputs, lacking = dict[str, SweepInputs](), dict[tuple[str, str], list[str]]()
+    standing, sweeps = dict[str, FinishedSweep](), dict[str, PlannedSweep]()
     for key in config.benchmarks:
-        try:
+        with _named(key):
             fitted, why_not = _fitted(config, key)
-            sweeps.append(plan_sweep(fitted))
-        except PlumblineError as error:
-            raise ConfigError(f"benchmarks.{key}: {error}") from error
+            inputs[fitted.benchmark.name] = list_inputs(fitted)
         for metric, why in why_not.items():
             lacking.setdefault((metric, why), []).append(fitted.benchmark.name)
     left_out = [LeftOut(metric, tuple(benchmarks), why) for (metric, why), benchmarks in lacking.items()]
-    scored = {name for planned in sweeps for name in planned.config.metrics}
-    for metric in config.metrics:
-        if metric not in scored:
-            reasons = [entry.why for entry in left_out if entry.metric == metric]
-            raise ConfigError(f"metrics.{metric}: it scores no benchmark; {reasons[0] if reasons else 'leave it out'}")
-    nodes = workload_of(sweeps).nodes
+    _check_used(config.metrics, inputs.values(), left_out)
+    for key, (name, listed) in zip(config.benchmarks, inputs.items(), strict=True):
+        finished = None if config.dry_run else unchanged_sweep(listed)
+        if finished is not None:
+            standing[name] = finished
+        else:
+            with _named(key):
+                sweeps[name] = plan_inputs(listed)
     return PlannedSuite(
         config=config,
-        sweeps=tuple(sweeps),
+        inputs=inputs,
+        standing=standing,
+        sweeps=sweeps,
         left_out=tuple(left_out),
-        notes=tuple(_shared_prompts(sweeps)),
-        executor=choose_executor(config.cluster, nodes),
+        executor=choose_executor(config.cluster, workload_of([*sweeps.values()]).nodes),
     )
+
+
+@contextmanager
+def _named(key: str) -> Iterator[None]:
+    """Has an error name its benchmark."""
+    try:
+        yield
+    except PlumblineError as error:
+        raise ConfigError(f"benchmarks.{key}: {error}") from error
+
+
+def _check_used(metrics: Iterable[str], inputs: Iterable[SweepInputs], left_out: Iterable[LeftOut]) -> None:
+    """Raises ConfigError for a metric that scores no benchmark."""
+    scoring = {name for listed in inputs for name in listed.config.metrics}
+    reasons = {entry.metric: entry.why for entry in left_out}
+    for metric in metrics:
+        if metric not in scoring:
+            raise ConfigError(f"metrics.{metric}: it scores no benchmark; {reasons.get(metric, 'leave it out')}")
 
 
 def _fitted(config: SuiteConfig, key: str) -> tuple[SweepConfig, dict[str, str]]:
@@ -105,35 +152,24 @@ def _fitted(config: SuiteConfig, key: str) -> tuple[SweepConfig, dict[str, str]]
     return config.sweep(key, fitting), lacking
 
 
-def _shared_prompts(sweeps: Sequence[PlannedSweep]) -> Iterator[str]:
-    """The benchmarks of which two have prompts of the same text."""
-    texts = {sweep.config.benchmark.name: set(sweep.sources.prompts.column("text").to_pylist()) for sweep in sweeps}
-    for one, other in combinations(texts, 2):
-        if common := len(texts[one] & texts[other]):
-            yield (
-                f"{one} and {other} share {plural(common, 'prompt')}: a generator that is better on both may be so by "
-                "the same images."
-            )
-
-
 def compute_suite(planned: PlannedSuite, suite_id: str, watch: Watch) -> PlannedSuite:
     """Computes what all benchmarks lack, with each model loaded once; their runs are still to be written.
 
     Where nothing is missing, nothing of the executor is imported and the store is told of no sweep.
     """
-    if not any(sweep.plan.missing for sweep in planned.sweeps):
+    if not any(sweep.plan.missing for sweep in planned.sweeps.values()):
         return planned
-    totals = {sweep.config.benchmark.name: Totals() for sweep in planned.sweeps}
-    with registered_sweeps(planned.sweeps, watch, run=suite_id) as (sweeps, watch):
+    totals = {name: Totals() for name in planned.sweeps}
+    with registered_sweeps([*planned.sweeps.values()], watch, run=suite_id) as (sweeps, watch):
         outcomes = compute_workload(workload_of(sweeps), planned.executor, to_all(_by_benchmark(totals), watch))
-    done = []
-    for sweep in sweeps:
+    done = dict[str, PlannedSweep]()
+    for name, sweep in zip(planned.sweeps, sweeps, strict=True):
         own = {cell.path: outcomes[cell.path] for cell in sweep.plan.missing if cell.path in outcomes}
         if own:
             computed = replace(sweep, plan=with_missing(sweep.plan, frozenset(), sweep.sources), outcomes=own)
-            sweep = with_times(computed, totals[sweep.config.benchmark.name])
-        done.append(sweep)
-    return replace(planned, sweeps=tuple(done))
+            sweep = with_times(computed, totals[name])
+        done[name] = sweep
+    return replace(planned, sweeps=done)
 
 
 def _by_benchmark(totals: Mapping[str, Totals]) -> Callable[[Event], None]:

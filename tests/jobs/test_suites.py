@@ -1,6 +1,7 @@
 """Several benchmarks in one command: each is the run that it is alone, and together they are one page."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ import pytest
 
 from tests.bench_of import images, prompts, write_rows
 from tests.commands import Ended, config_of, printed, refusal, run, store_at
+from tests.pipelines.viewing.asked import asking
 
 HERE = ("cluster=here", "limit=2", "shard_rows=4")
 METRICS = "metric=[clipscore,source_ssim]"
@@ -43,6 +45,16 @@ def test_models_are_loaded_once_and_a_metric_that_does_not_fit_is_left_out_of_th
     assert "suite of 2 benchmarks, exit code 0" in suite.ended.out
 
 
+@pytest.mark.slow
+def test_a_suite_on_ray_has_the_scores_that_it_has_in_this_process(suite: Swept, tmp_path: Path) -> None:
+    ended = run("sweep", *SUITE, "cluster=local", f"store={tmp_path}")
+    assert ended.code == 0 and "similarities:clip: 11/11 cells" in ended.out, ended
+    for benchmark, run_id in Swept(tmp_path, ended).runs.items():
+        folders = (tmp_path / "runs" / run_id, suite.store / "runs" / suite.runs[benchmark])
+        for name in ("scores", "summary", "errors"):
+            assert pq.read_table(folders[0] / f"{name}.parquet").equals(pq.read_table(folders[1] / f"{name}.parquet"))
+
+
 @pytest.mark.parametrize(("benchmark", "metric"), [("shapes", "clipscore"), ("shapes_edits", "clipscore,source_ssim")])
 def test_each_benchmark_is_the_run_that_it_is_alone(benchmark: str, metric: str, suite: Swept, tmp_path: Path) -> None:
     words = ("sweep=own_images", f"benchmark={benchmark}", "models=shapes", f"metric=[{metric}]", *HERE)
@@ -69,8 +81,31 @@ def test_the_page_of_the_suite_links_its_runs_and_is_of_the_runs_that_stand(suit
         assert f'href="../../runs/{run_id}/report.html"' in page and benchmark in page
     assert "source_ssim does not score shapes:" in page
     again = printed("sweep", *SUITE, f"store={suite.store}")
-    assert again.count("nothing changed since run") == 2 and str(folder / "report.html") in again
+    assert again.count("nothing changed since run") == 4 and str(folder / "report.html") in again
+    assert "model calls, about" not in again, "no benchmark is planned"
     assert list((suite.store / "suites").iterdir()) == [folder], "of the same runs there is one page"
+
+
+def test_status_and_the_stores_pages_name_a_suite(suite: Swept, tmp_path: Path) -> None:
+    (folder,) = (suite.store / "suites").iterdir()
+    shown = printed("status", f"store={suite.store}")
+    runs = ", ".join(f"{benchmark} {run_id}" for benchmark, run_id in suite.runs.items())
+    assert f"suite {folder.name}: {runs}, exit 0" in " ".join(shown.split())
+    assert f"{folder}/report.html" in "".join(shown.split())
+    with asking(store_at(suite.store), tmp_path / "rows") as ask:
+        page = f"/suites/{folder.name}/report.html"
+        assert f'<a href="{page}"><bdi>shapes, shapes_edits</bdi>' in ask("/").text
+        assert ask(page).text == (folder / "report.html").read_text()
+        assert ask("/suites/nobodys/report.html").status_code == ask("/suites/%2e%2e/report.html").status_code == 404
+
+
+def test_a_suite_goes_when_none_of_its_runs_stands(suite: Swept, tmp_path: Path) -> None:
+    store = Path(shutil.copytree(suite.store, tmp_path / "store"))
+    gone = ("gc", f"store={store}", "grace_days=0", "delete=true")
+    for benchmark, left in (("shapes", True), ("shapes_edits", False)):
+        shutil.rmtree(store / "runs" / suite.runs[benchmark])
+        assert ("suites" in printed(*gone)) is not left
+        assert any(store.glob("suites/*/suite.json")) is left
 
 
 def test_one_benchmark_more_computes_that_one_alone(suite: Swept) -> None:
@@ -121,7 +156,7 @@ def test_each_benchmark_has_a_budget_of_its_own_and_the_exit_code_is_the_worst(t
         (("benchmarks=[shapes]", "adaptive=betting"), "adaptive: "),
         (("benchmarks=[shapes]", "protocol=shapes"), "protocol: it is one benchmark's; leave it out"),
         (("benchmarks=[shapez]",), "benchmarks=shapez: no such choice; did you mean shapes"),
-        ((), "config key 'benchmarks' is required; choose one: benchmarks=cvtg_2k"),
+        ((), "config key 'benchmarks' is required; choose some: benchmarks=[NAME,...] of cvtg_2k, "),
     ],
 )  # fmt: skip
 def test_what_no_suite_can_be_is_refused_in_one_line(words: tuple[str, ...], line: str) -> None:

@@ -4,7 +4,9 @@ import json
 import logging
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
 
 import pytest
 
@@ -19,7 +21,7 @@ class Hook(HTTPServer):
     def __init__(self, statuses: Sequence[int]) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.statuses = list(statuses)
-        self.bodies: list[dict[str, str]] = []
+        self.bodies: list[dict[str, Any]] = []
 
     @property
     def url(self) -> str:
@@ -42,12 +44,21 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def hook(request: pytest.FixtureRequest) -> Iterator[Hook]:
-    with Hook(request.param) as server:
+    with answering(request.param) as server:
+        yield server
+
+
+@contextmanager
+def answering(statuses: Sequence[int]) -> Iterator[Hook]:
+    """A web server that answers so while the body lasts."""
+    with Hook(statuses) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @pytest.mark.parametrize(

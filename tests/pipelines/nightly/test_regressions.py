@@ -104,6 +104,16 @@ def test_a_run_that_cannot_be_compared_is_passed_over_and_its_reason_said(what: 
     assert (named.run_id, named.reason) == (None, f"nightly.compare=2026-11-22: {REASONS[what]}")
 
 
+def test_a_run_may_be_compared_with_that_of_its_benchmark_in_a_suite(store: Store) -> None:
+    publish(store, BEFORE[1])
+    publish(store, BEFORE[2])
+    for suite, benchmark in (("release", "own"), ("others", "other")):
+        store.write_json(f"suites/{suite}/suite.json", {"runs": {benchmark: BEFORE[1]}, "exit_code": 0})
+    assert find_baseline(store, TONIGHT, NIGHT, "release").run_id == BEFORE[1]
+    reason = "nightly.compare=others: that suite has no run of own"
+    assert find_baseline(store, TONIGHT, NIGHT, "others") == (None, reason)
+
+
 def test_one_metric_that_is_the_same_is_enough(store: Store) -> None:
     publish(store, BEFORE[2], config={"metrics": METRICS, "models": MODELS | {"clip": {"checkpoint": "z"}}})
     assert find_baseline(store, TONIGHT, NIGHT, "previous").run_id == BEFORE[2]
