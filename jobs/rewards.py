@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from plumbline.jobs.command import Command, run_job
-from plumbline.jobs.display.console import make_console, say
+from plumbline.jobs.display.console import make_console, say, warn
 from plumbline.pipelines.rewards.output import ExportedShardRecord
 from plumbline.pipelines.rewards.rewards import Exported, export_rewards
 from plumbline.pipelines.rewards.rewards_config import RewardsConfig
@@ -47,6 +47,8 @@ def _show(console: Console, ended: Exported) -> None:
         console.print(
             f"{ended.unverified} images known by their ids alone: the cells that saw them are gone", markup=False
         )
+    for note in ended.notes:
+        warn(console, f"{note}; settings=ignore does not say so")
     state = "written to" if ended.written else "stands already in"
     say(console, f"{state} {ended.url}/; where it comes from: manifest.json")
 

@@ -17,7 +17,13 @@ def main(config: TrendsConfig) -> int:
     """Writes the page and says where it is."""
     console = make_console()
     store = open_existing_store(config)
-    written = write_trends(store, benchmark=config.benchmark, checkpoints=config.checkpoints, runs=config.runs)
+    written = write_trends(
+        store,
+        benchmark=config.benchmark,
+        checkpoints=config.checkpoints,
+        runs=config.runs,
+        settings=config.settings,
+    )
     for warning in written.page.warnings:
         warn(console, warning)
     for sentence in written.page.breaks.rows:

@@ -107,6 +107,16 @@ def _size_text(value: Any) -> str | None:
     return f"{width}x{height}" if min(width, height) > 0 and max(width, height) <= LARGEST_SIDE else None
 
 
+def field_settings(fields: Mapping[str, Any]) -> dict[str, str]:
+    """What the fields of one row say that are called as usual."""
+    found = columns_in(fields, USUAL)
+    texts = {
+        name: value_text(name, [fields[column] for column in columns] if len(columns) > 1 else fields[columns[0]])
+        for name, columns in found.items()
+    }
+    return {name: text for name, text in texts.items() if text}
+
+
 def settings_type(names: Iterable[str]) -> pa.StructType:
     """That of the column with these settings."""
     return pa.struct([(name, pa.string()) for name in names])

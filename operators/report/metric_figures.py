@@ -3,13 +3,16 @@
 from collections.abc import Container, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from plumbline.operators.comparison import Duel, PromptMeans, bradley_terry, duels, mean_of_each
 from plumbline.operators.each import Each, one_by_one
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.report.charts import Spread, spread_of
 from plumbline.operators.report.picked_images import ImagesInView, Places, SeenImages
-from plumbline.operators.run_scores import RunScores
+from plumbline.operators.run_scores import Hashes, RunScores, ScoreColumns, among
 from plumbline.operators.settings import Known
+from plumbline.operators.statistics.repeats import Repeats, pooled, repeats_of
 from plumbline.operators.summary import Skills
 
 
@@ -20,6 +23,8 @@ class MetricFigures(NamedTuple):
     """By generator that has a score."""
     duels: Sequence[Duel] = ()
     """Of a metric that ranks images."""
+    repeats: Repeats | None = None
+    """How much of the noise is the seed, over the generators that have several images a prompt."""
     ratings: Mapping[str, float] = {}
     """Bradley-Terry ratings by generator, where they were asked for."""
     seen: SeenImages | None = None
@@ -54,7 +59,7 @@ def measure(question: Question, metric: str) -> MetricFigures:
     """The figures of one metric."""
     scores = question.scores
     images = ImagesInView(direction(metric, question.falling), question.places)
-    means, spreads = PromptMeans(scores.prompts), {}
+    means, spreads, repeats = PromptMeans(scores.prompts), {}, list[Repeats]()
     for generator, columns in scores.by_generator(metric):
         spread = spread_of(columns.score, scores.spans.get(metric, (0.0, 1.0)))
         if spread is not None:
@@ -62,10 +67,20 @@ def measure(question: Question, metric: str) -> MetricFigures:
         if metric not in question.unranked:
             means.add(generator, mean_of_each(scores.prompts, columns))
             images.add(columns)
+            repeats += _repeats(scores.prompts, columns)
         del columns  # or they would stand beside the next generator's
     return MetricFigures(
         spreads=spreads,
         duels=duels(metric, means, question.skills, question.falling, question.baseline, question.settings),
+        repeats=pooled(repeats) if repeats else None,
         ratings=bradley_terry(metric, means, question.falling) if question.rated else {},
         seen=images.seen(),
     )
+
+
+def _repeats(prompts: Hashes, columns: ScoreColumns) -> list[Repeats]:
+    """Of one generator, where some prompt has several images."""
+    place = among(columns.prompt, prompts)
+    scored = np.isfinite(columns.score) & (place >= 0)
+    found = repeats_of(place[scored], columns.score[scored])
+    return [] if found is None else [found]

@@ -33,6 +33,7 @@ from plumbline.operators.report.gallery import NO_DETAIL, Card, ImageDetail, mak
 from plumbline.operators.report.health import Health, health, reasons
 from plumbline.operators.report.metric_figures import MetricFigures
 from plumbline.operators.report.picked_images import NOTHING_PICKED, ImageKey, Pick, Picked
+from plumbline.operators.report.seeds import seed_sentences, seed_table
 from plumbline.operators.report.side_by_side import SideBySide, put_side_by_side
 from plumbline.operators.run_scores import RunScores
 from plumbline.operators.sentences import FirstRows, Sentence, plural, shown
@@ -124,6 +125,8 @@ class Page(NamedTuple):
     standings: list[Standing]
     baseline: str
     """The generator that the others are compared with alone; empty where all are with each other."""
+    seeds: ShownTable | None
+    """How much of the noise is the seed; None where no prompt has several images."""
     settings: list[tuple[str, str]]
     """By generator that has any, what its images were generated with, in words."""
     has_skills: bool
@@ -208,6 +211,7 @@ def build_page(
     ranking = {name: board for name, board in overall.items() if name not in unranked}
     ranks = _ranks(overall, ranking)
     cards = [_card(pick, details, run) for pick in picks.gallery]
+    repeats = {metric: of.repeats for metric, of in figures.items() if of.repeats is not None}
     order = {name: place for place, name in enumerate(ranks)}
     prompts = [_side_by_side(sides, details, run, order) for sides in picks.side_by_side]
     state = health(run.manifest, run.scores, run.failures, overall, run.noise)
@@ -215,7 +219,7 @@ def build_page(
         run_id=run.run_id,
         benchmark=str(run.manifest.get("benchmark", "")),
         facts=_page_facts(run, overall),
-        decision=_decision(at_skills, overall, ranking, reasons(state.failures)),
+        decision=_decision(at_skills, overall, ranking, reasons(state.failures), seed_sentences(repeats)),
         warnings=_warnings(run, state),
         generators=shown(list(ranks), page_tables.MOST_GENERATORS),
         ranks=ranks,
@@ -234,6 +238,7 @@ def build_page(
         diagnosis=[] if run.diagnosis is None else shown_tables(run.diagnosis),
         standings=ranked,
         baseline=baseline,
+        seeds=seed_table(repeats) if repeats else None,
         settings=[(name, settings_in_words(of)) for name, of in all_settings(run.manifest, COMPARE).items()],
         has_skills=len(run.skills.names) > 1 or any(row.skill != OVERALL for row in ranked),
     )
@@ -246,9 +251,16 @@ def _ranks(overall: Boards, ranking: Boards) -> dict[str, float | None]:
     return {**ranks, **{name: None for name in others if name not in ranks}}
 
 
-def _decision(at_skills: Mapping[tuple[str, str], Board], overall: Boards, ranking: Boards, failed: str) -> Decision:
+def _decision(
+    at_skills: Mapping[tuple[str, str], Board],
+    overall: Boards,
+    ranking: Boards,
+    failed: str,
+    of_seeds: Sequence[Sentence],
+) -> Decision:
     """What the run says, by the metrics that rank."""
     decision = decide({place: board for place, board in at_skills.items() if place[0] in ranking}, ranking, failed)
+    decision = decision._replace(agreement=[*decision.agreement, *of_seeds])
     if ranking or not overall:
         return decision
     return decision._replace(headline=Sentence("Nothing is ranked:", "no metric of the run ranks images."))

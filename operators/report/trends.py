@@ -1,6 +1,7 @@
 """What a page of trends shows: means over the runs of a benchmark, and over the checkpoints of a training."""
 
 import re
+from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from plumbline.operators.metrics.table import falling_metrics
 from plumbline.operators.report.charts import Chart, ChartLine, Point, trend_chart
 from plumbline.operators.report.marked_words import cut
 from plumbline.operators.sentences import FirstRows, Sentence, names, number, plural, shown
+from plumbline.operators.settings import COMPARE, Choice, all_settings, differ_from_run
 from plumbline.operators.summary import OVERALL
 
 COLOURS = 8
@@ -112,11 +114,15 @@ class Checkpoints(NamedTuple):
         return match["family"], int(match["step"])
 
 
-def to_frame(runs: Sequence[TrendRun]) -> pd.DataFrame:
-    """Every mean of every run, oldest first: run_id, began, recipe (a number for each metric), the summary's columns.
+def to_frame(runs: Sequence[TrendRun], choice: Choice = COMPARE) -> pd.DataFrame:
+    """Every mean of every run, oldest first: run_id, began, recipe (a number for each metric), settings (a number for
+    each generator), the summary's columns.
 
-    The number is raised where the metric's settings or models are not those of the run before that has it.
+    The numbers are raised where the metric's settings or models are not those of the run before that has it, and where
+    the generator's images were generated with other settings.
     """
+    changed = [(run.run_id, generator) for run, generator, _ in _changed_settings(runs, choice)]
+    changes: Counter[str] = Counter()
     tables = []
     recipes: dict[str, Recipe] = {}
     numbers: dict[str, int] = {}
@@ -126,10 +132,27 @@ def to_frame(runs: Sequence[TrendRun]) -> pd.DataFrame:
             numbers[metric] = numbers.get(metric, 0) + bool(altered_places(recipes.get(metric, now), now))
             recipes[metric] = now
         of_run = [numbers.get(metric, 0) for metric in run.summary.column("metric").to_pylist()]
-        values = {"run_id": [run.run_id] * len(of_run), "began": [run.time] * len(of_run), "recipe": of_run}
+        changes.update(generator for run_id, generator in changed if run_id == run.run_id)
+        values = {
+            "run_id": [run.run_id] * len(of_run),
+            "began": [run.time] * len(of_run),
+            "recipe": of_run,
+            "settings": [changes[generator] for generator in run.summary.column("generator").to_pylist()],
+        }
         columns = dict(zip(run.summary.column_names, run.summary.columns, strict=True))
         tables.append(pa.table({**values, **columns}))
     return pa.concat_tables(tables).to_pandas()
+
+
+def _changed_settings(runs: Sequence[TrendRun], choice: Choice) -> Iterator[tuple[TrendRun, str, str]]:
+    """The runs in which a generator's settings are others than in the run before that knows any, with what differs."""
+    earlier: dict[str, TrendRun] = {}
+    for run in runs:
+        for generator in all_settings(run.manifest, choice):
+            before = earlier.get(generator)
+            if before is not None and (said := differ_from_run(before.manifest, run.manifest, generator)):
+                yield run, generator, said
+            earlier[generator] = run
 
 
 def find_breaks(runs: Sequence[TrendRun]) -> Iterator[tuple[str, str, Sentence]]:
@@ -151,7 +174,11 @@ def _cut(settings: Recipe, place: str) -> str:
 
 
 def build_trends(
-    runs: Sequence[TrendRun], frame: pd.DataFrame, checkpoints: Checkpoints, warnings: Sequence[str] = ()
+    runs: Sequence[TrendRun],
+    frame: pd.DataFrame,
+    checkpoints: Checkpoints,
+    warnings: Sequence[str] = (),
+    choice: Choice = COMPARE,
 ) -> Trends:
     """The page of some runs of a benchmark, oldest first.
 
@@ -167,6 +194,10 @@ def build_trends(
     listed = _by_standing(frame, falling)
     alone = [name for name in listed if name not in steps]
     breaks = list(find_breaks(runs))
+    altered = [
+        Sentence(f"{generator} was generated with other settings in run {run.run_id}:", f"{said}.")
+        for run, generator, said in _changed_settings(runs, choice)
+    ]
     skills = [OVERALL, *_by_rows(frame)]
     metrics = list(dict.fromkeys([*runs[-1].manifest.get("metrics", ()), *frame["metric"]]))
     drawing = _Drawing(frame, metrics, alone[:COLOURS], families[:COLOURS], falling, steps, breaks)
@@ -182,7 +213,7 @@ def build_trends(
         generators=_coloured(alone),
         families=_coloured(families),
         listed=shown(_until(frame, listed, runs[-1]), MOST_LISTED),
-        breaks=shown([sentence for _, _, sentence in reversed(breaks)], MOST_BREAKS),
+        breaks=shown([*altered[::-1], *(sentence for _, _, sentence in reversed(breaks))], MOST_BREAKS),
         panels=[drawing.panel(skill) for skill in skills[: MOST_SKILLS + 1]],
         skills_left_out=max(len(skills) - MOST_SKILLS - 1, 0),
     )
@@ -261,7 +292,7 @@ class _Drawing:
             return None
         lines = [
             ChartLine(_points(rows["began"], rows), _colour(self.generators.index(str(key[0]))))
-            for key, rows in own.groupby(["generator", "recipe"], sort=False)
+            for key, rows in own.groupby(["generator", "recipe", "settings"], sort=False)
         ]
         times = [time for broken, time, _ in self.breaks if broken == metric]
         said = [f"{name} {number(rows['mean'].iloc[-1])}" for name, rows in own.groupby("generator", sort=False)]
@@ -295,7 +326,8 @@ def _points(places: Iterable[Any], rows: pd.DataFrame) -> list[Point]:
 
 
 def _newest(rows: pd.DataFrame) -> Newest:
-    *before, last = rows[["mean", "low", "high", "coverage", "recipe"]].tail(2).to_numpy(float).tolist()
-    mean, low, high, coverage, of_recipe = last
-    change = mean - before[0][0] if before and before[0][-1] == of_recipe else None
+    columns = ["mean", "low", "high", "coverage", "recipe", "settings"]
+    *before, last = rows[columns].tail(2).to_numpy(float).tolist()
+    mean, low, high, coverage, *of_last = last
+    change = mean - before[0][0] if before and before[0][-len(of_last) :] == of_last else None
     return Newest(mean, low, high, coverage, change)

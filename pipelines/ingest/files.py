@@ -3,7 +3,7 @@
 import os
 import stat
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from plumbline.operators.errors import ConfigError
+from plumbline.operators.picture_settings import HEAD_BYTES, picture_settings
 from plumbline.pipelines.base.storage import Entry, Place, readable_errors
 from plumbline.pipelines.base.tables import Refused, Rejection, Row
 from plumbline.pipelines.ingest.drafting import Begin, Source, SourceFile
@@ -21,6 +22,7 @@ from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.input_rows import (
     ADDRESS,
     COLUMNS,
+    KEPT_SETTINGS,
     SKILLS,
     SOURCE,
     SOURCE_ADDRESS,
@@ -109,6 +111,12 @@ class FileSource(Source):
 
     @property
     def schema(self) -> pa.Schema:
+        kept = [] if KEPT_SETTINGS.name in self.extras else [KEPT_SETTINGS]
+        return pa.schema([*self.named, *kept])
+
+    @property
+    def named(self) -> pa.Schema:
+        """The columns but for what pictures say: the keys of shards hold it."""
         columns = [ADDRESS if field.name == "image" and not self.config.copy else field for field in COLUMNS]
         skills = [SKILLS] if self.names.skills is not None else []
         return pa.schema([*columns, *skills, *self._sources, *self.table.schema(self.extras)])
@@ -178,11 +186,11 @@ class FileSource(Source):
             offers = list(pool.map(self._find, unit.rows))
             shard = begin(unit.generator, self._content(offers))
             for group in _groups(offers, self.config):
-                for offer, images in zip(group, pool.map(self._read, group), strict=True):
+                for offer, (images, settings) in zip(group, pool.map(self._read, group), strict=True):
                     if isinstance(offer.image, Rejection):
                         shard.rows.append(offer.image)
                     else:
-                        shard.add(offer.candidate, images[0], images[1:])
+                        shard.add(offer.candidate, images[0], images[1:], settings)
         return []
 
     def end(self, unit: FileUnit, drafted: Drafted, output: Place) -> None:
@@ -190,9 +198,7 @@ class FileSource(Source):
 
     def _content(self, offers: Sequence[Offer]) -> str:
         sources = [[offer.sources for offer in offers]] if self._sources else []
-        return digest(
-            [self.config.recipe, str(self.schema), self.folder.url, [offer[:2] for offer in offers], *sources]
-        )
+        return digest([self.config.recipe, str(self.named), self.folder.url, [offer[:2] for offer in offers], *sources])
 
     def _find(self, row: TableRow) -> Offer:
         """Looks the image file up; raises ConfigError where the storage does not answer."""
@@ -213,17 +219,33 @@ class FileSource(Source):
         except Refused:
             return path
 
-    def _read(self, offer: Offer) -> Sequence[bytes | str]:
-        """The image and its sources that can be read, or their addresses where they stay where they are."""
+    def _read(self, offer: Offer) -> tuple[Sequence[bytes | str], Mapping[str, str]]:
+        """The image and its sources that can be read, or their addresses where they stay where they are; and what the
+        image says that it was generated with, unless it stays in a cloud.
+        """
         if isinstance(offer.image, Rejection):
-            return []
+            return [], {}
+        files = (offer.image, *offer.sources)
         if not self.config.copy:
-            return [self._address(file) for file in (offer.image, *offer.sources)]
-        return [_read_file(file, self.folder) for file in (offer.image, *offer.sources) if isinstance(file, ImageFile)]
+            place = offer.image.place
+            settings = picture_settings(_head(place)) if place.is_local else {}
+            return [self._address(file) for file in files], settings
+        images = [_read_file(file, self.folder) for file in files if isinstance(file, ImageFile)]
+        return images, picture_settings(images[0])
 
     def _address(self, file: ImageFile | str) -> str:
         place = file.place if isinstance(file, ImageFile) else self.folder / file
         return self.config.storage.locate(place.uri).url
+
+
+def _head(place: Place) -> bytes:
+    """The beginning of a local file; nothing of one that cannot be read, which is said where it is scored."""
+    try:
+        with place.open() as stream:
+            head: bytes = stream.read(HEAD_BYTES)
+            return head
+    except OSError:
+        return b""
 
 
 def _paths(value: Any) -> list[str]:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plumbline.operators.errors import ConfigError
+from plumbline.operators.settings import field_settings
 from plumbline.pipelines.base.storage import Place, first_line, readable_errors
 from plumbline.pipelines.base.tables import Refused, Rejection
 from plumbline.pipelines.ingest.files import read_image
@@ -205,7 +206,8 @@ def _sample(
             default_id=f"{file.name}/{name}",
             extras={"sample": json.dumps({key: row[key] for key in others}, ensure_ascii=False, default=str)},
         )
-        return ImageSample(candidate, _image(row[names.image or ""], file, config), _sources(row, names, file, config))
+        image = _image(row[names.image or ""], file, config)
+        return ImageSample(candidate, image, _sources(row, names, file, config), field_settings(row))
     except Refused as refused:
         return refused.at(file.place.url, line)
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from plumbline.operators.errors import ConfigError
+from plumbline.operators.settings import COLUMN, SETTINGS, settings_type
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import Refused, as_list, require_utf8
 from plumbline.pipelines.sources.benchmark import GENERATORS
@@ -36,6 +37,9 @@ SKILLS = pa.field("skills", pa.list_(pa.string()))
 """What shards have whose input tells skills."""
 SOURCE = pa.field("source", pa.list_(pa.binary()))
 """What shards of edits have: the images that each was edited from."""
+KEPT_SETTINGS = pa.field(COLUMN, settings_type(SETTINGS))
+"""What an image was generated with, as its picture and its row's usual fields say; in each shard whose input has no
+column of this name."""
 SOURCE_ADDRESS = pa.field("source_uri", pa.list_(pa.string()))
 """In place of these, where they stay where they are."""
 

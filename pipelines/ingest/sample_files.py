@@ -1,17 +1,19 @@
 """Files that hold images themselves, tars and tables, to shards: a row group of their samples in memory at a time."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 import pyarrow as pa
 
+from plumbline.operators.picture_settings import picture_settings
 from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.ingest.drafting import Begin, Source, SourceFile
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
-from plumbline.pipelines.ingest.input_rows import COLUMNS, SKILLS, SOURCE, Candidate, digest
+from plumbline.pipelines.ingest.input_rows import COLUMNS, KEPT_SETTINGS, SKILLS, SOURCE, Candidate, digest
 from plumbline.pipelines.ingest.placing import Shards
 from plumbline.pipelines.ingest.shards import Drafted, DraftedShard, ShardDraft
 from plumbline.pipelines.sources.origins import Origins, combine
@@ -43,6 +45,8 @@ class ImageSample(NamedTuple):
     image: bytes
     sources: Sequence[bytes] = ()
     """Of an edit, those that can be read."""
+    settings: Mapping[str, str] = MappingProxyType({})
+    """What its fields say that it was generated with."""
 
 
 Read = Callable[[SampleFile, IngestConfig], Iterator[ImageSample | Rejection]]
@@ -63,7 +67,7 @@ class SampleSource(Source):
 
     @property
     def schema(self) -> pa.Schema:
-        return pa.schema([*COLUMNS, SKILLS, *([SOURCE] if self.edited else []), *EXTRAS])
+        return pa.schema([*COLUMNS, SKILLS, *([SOURCE] if self.edited else []), *EXTRAS, KEPT_SETTINGS])
 
     @property
     def files(self) -> list[SourceFile]:
@@ -107,7 +111,8 @@ class SampleSource(Source):
             if generator not in current or current[generator].full:
                 current[generator] = begin(generator, _content(key, begun))
                 begun += 1
-            current[generator].add(sample.candidate, sample.image, sample.sources)
+            settings = {**picture_settings(sample.image), **sample.settings}
+            current[generator].add(sample.candidate, sample.image, sample.sources, settings)
         return refused
 
     def end(self, file: SampleFile, drafted: Drafted, output: Place) -> None:

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.ingest_output import Footer, read_footer
-from plumbline.pipelines.ingest.input_rows import SOURCE, Candidate
+from plumbline.pipelines.ingest.input_rows import KEPT_SETTINGS, SOURCE, Candidate
 from plumbline.pipelines.sources.sources import INGESTED
 
 
@@ -91,10 +92,18 @@ class ShardDraft:
     def full(self) -> bool:
         return len(self.rows) >= self.config.shard_rows
 
-    def add(self, candidate: Candidate, image: bytes | str, sources: Sequence[bytes | str] = ()) -> None:
-        """Takes a row with the bytes of its image and its sources, or their addresses."""
+    def add(
+        self,
+        candidate: Candidate,
+        image: bytes | str,
+        sources: Sequence[bytes | str] = (),
+        settings: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """Takes a row with the bytes of its image and its sources, or their addresses, and what it was generated
+        with.
+        """
         self.rows.append(candidate._replace(extras={}))
-        self._write(candidate.row(image, sources))
+        self._write({KEPT_SETTINGS.name: dict(settings) or None, **candidate.row(image, sources)})
         if self.full:
             self._flush()
 

@@ -13,6 +13,7 @@ from pathlib import PurePosixPath
 from typing import IO, Any, NamedTuple
 
 from plumbline.operators.errors import ConfigError, PlumblineError
+from plumbline.operators.settings import field_settings
 from plumbline.pipelines.base.storage import Entry, Place, readable_errors
 from plumbline.pipelines.base.tables import BLOCK_BYTES, Refused, Rejection, parse_object
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
@@ -342,7 +343,8 @@ def _sample(gathered: _Gathered, tar: SampleFile, config: IngestConfig) -> Image
         if gathered.refused:
             raise gathered.refused
         sources = [source for source in gathered.sources.values() if isinstance(source, bytes)]
-        return ImageSample(_candidate(gathered, tar, config), _only_image(gathered), sources)
+        candidate = _candidate(gathered, tar, config)
+        return ImageSample(candidate, _only_image(gathered), sources, field_settings(_fields(gathered)))
     except Refused as refused:
         return refused.at(where)
 

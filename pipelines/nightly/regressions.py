@@ -79,14 +79,14 @@ def compare_run(
         baseline = Baseline(None, f"{baseline.run_id} cannot be read ({error})")
         written = write_report(store, run_id, settings=settings, sources=sources, cluster=cluster, hold=hold)
     hold()
-    trends = _write_trends(store, manifest["benchmark"], config.checkpoints or CHECKPOINTS)
+    trends = _write_trends(store, manifest["benchmark"], config.checkpoints or CHECKPOINTS, settings)
     return ComparedRun(run_id, manifest, baseline, written, trends)
 
 
-def _write_trends(store: Store, benchmark: str, checkpoints: str) -> TrendsPage:
+def _write_trends(store: Store, benchmark: str, checkpoints: str, settings: Choice) -> TrendsPage:
     """Writes the page; whatever is odd about one of its many runs, the newest run and its night stand."""
     try:
-        return TrendsPage(write_trends(store, benchmark=benchmark, checkpoints=checkpoints).url)
+        return TrendsPage(write_trends(store, benchmark=benchmark, checkpoints=checkpoints, settings=settings).url)
     except Exception as error:
         LOG.warning("no page of trends", exc_info=error)
         return TrendsPage(None, one_line(error))

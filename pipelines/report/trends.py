@@ -14,6 +14,7 @@ from plumbline.operators.errors import ConfigError, PlumblineError
 from plumbline.operators.report.rendering import render_trends
 from plumbline.operators.report.trends import Checkpoints, TrendRun, Trends, build_trends, to_frame
 from plumbline.operators.sentences import plural
+from plumbline.operators.settings import COMPARE, Choice
 from plumbline.operators.summary import part_of
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET
 from plumbline.pipelines.base.storage import StorageConfig
@@ -40,6 +41,9 @@ class TrendsConfig(Checked):
     sdxl-step-2000 or flux_ckpt500, with the groups `family` and `step` (a whole number)."""
     runs: Positive = MOST_RUNS
     """How many runs are drawn, the newest; trends.parquet has them all."""
+    settings: Choice = COMPARE
+    """`compare` breaks a generator's line where its images were generated with other settings (docs/decide.md);
+    `ignore` does not."""
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
@@ -68,10 +72,15 @@ class WrittenTrends(NamedTuple):
 
 
 def write_trends(
-    store: Store, *, benchmark: str | None = None, checkpoints: str = CHECKPOINTS, runs: int = MOST_RUNS
+    store: Store,
+    *,
+    benchmark: str | None = None,
+    checkpoints: str = CHECKPOINTS,
+    runs: int = MOST_RUNS,
+    settings: Choice = COMPARE,
 ) -> WrittenTrends:
     """Writes trends.html and trends.parquet of a benchmark's runs; raises ConfigError where it has none."""
-    made = make_trends(store, benchmark=benchmark, checkpoints=checkpoints, runs=runs)
+    made = make_trends(store, benchmark=benchmark, checkpoints=checkpoints, runs=runs, settings=settings)
     folder = f"trends/{UNSAFE.sub('_', made.page.benchmark)}"
     store.write_table(f"{folder}/trends.parquet", pa.Table.from_pandas(made.means, preserve_index=False))
     store.write_text(f"{folder}/trends.html", render_trends(made.page))
@@ -79,7 +88,12 @@ def write_trends(
 
 
 def make_trends(
-    store: Store, *, benchmark: str | None = None, checkpoints: str = CHECKPOINTS, runs: int = MOST_RUNS
+    store: Store,
+    *,
+    benchmark: str | None = None,
+    checkpoints: str = CHECKPOINTS,
+    runs: int = MOST_RUNS,
+    settings: Choice = COMPARE,
 ) -> MadeTrends:
     """What a benchmark's runs say one after the other; raises ConfigError where it has none."""
     standing = list_runs(store)
@@ -96,8 +110,8 @@ def make_trends(
     warnings += [f"A run cannot be read: {problem}." for problem in problems[:MOST_PROBLEMS]]
     if len(problems) > MOST_PROBLEMS:
         warnings.append(f"{plural(len(problems), 'run')} cannot be read (python -m jobs.status).")
-    means = to_frame(whole)
-    page = build_trends(whole[-runs:], means, Checkpoints(re.compile(checkpoints)), warnings)
+    means = to_frame(whole, settings)
+    page = build_trends(whole[-runs:], means, Checkpoints(re.compile(checkpoints)), warnings, settings)
     return MadeTrends(page, means, len(whole))
 
 

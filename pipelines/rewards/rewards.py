@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from importlib.metadata import version
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,8 +15,11 @@ from plumbline.operators.rewards.combination import Reward, equal_parts, scales_
 from plumbline.operators.rewards.formats import FORMATS
 from plumbline.operators.rewards.selection import HELD_OUT, RULE, TRAIN, Candidates, Example, select, split_of, spread
 from plumbline.operators.rewards.values import Codes, rank_advantages, within_prompt_noise, z_scores
+from plumbline.operators.sentences import names
+from plumbline.operators.settings import all_settings, differ, differ_from_run
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET, exit_code
 from plumbline.pipelines.cells.cells import digest
+from plumbline.pipelines.cells.runs import find_run, read_manifest
 from plumbline.pipelines.cells.store import Store, open_existing_store
 from plumbline.pipelines.rewards.baseline_scores import read_baseline
 from plumbline.pipelines.rewards.copied_images import Copier
@@ -39,6 +43,8 @@ class Exported(NamedTuple):
     written: int
     """Shards that this call wrote."""
     exit_code: int
+    notes: Sequence[str] = ()
+    """Where images may be set against others that were generated with different settings."""
 
 
 def export_rewards(config: RewardsConfig, report: Callable[[ExportedShardRecord], None]) -> Exported:
@@ -50,7 +56,7 @@ def export_rewards(config: RewardsConfig, report: Callable[[ExportedShardRecord]
     run = gather_scores(store, config.run, _wanted(config))
     reward = _reward(run, store, config)
     rewards = _rewards(run, reward, config)
-    scorer = _scorer(run, reward)
+    scorer, notes = _scorer(run, reward), _unlike(run, store, config)
     place = config.storage.locate(config.output.replace(OF_RUN, run.run_id), writable=True)
     output = Output(place, _identity(run, config, scorer))
     planned = list(_plan(run, config, rewards))
@@ -60,14 +66,29 @@ def export_rewards(config: RewardsConfig, report: Callable[[ExportedShardRecord]
     _require_place_of_sources(run, config)
     if (manifest := output.begin()) is not None:
         output.tidy()
-        return _ended(output, manifest, 0, config)
+        return _ended(output, manifest, 0, config)._replace(notes=notes)
     form, ended = FORMATS[config.format], _run_ended(run)
     with Copier(run, store, edited=run.edited and form.edits != "no") as copier:
         maker = ShardMaker(run, store, output, form, rewards, copier, digest(scorer), ended)
         written = _write_shards(planned, maker, report, config.max_failed)
     manifest = _manifest(run, config, rewards, scorer, _join(output, planned, config))
     output.finish(manifest)
-    return _ended(output, manifest, written, config)
+    return _ended(output, manifest, written, config)._replace(notes=notes)
+
+
+def _unlike(run: ScoredRun, store: Store, config: RewardsConfig) -> list[str]:
+    """Which generators' settings differ, and from those that the units are of."""
+    settings = all_settings(run.manifest, config.settings)
+    pairs = [
+        f"{a} and {b} ({said})" for a, b in combinations(settings, 2) if (said := differ(settings[a], settings[b]))
+    ]
+    notes = [f"images are set against others of different settings: {names(pairs)}"] if pairs else []
+    if config.baseline is not None:
+        before = read_manifest(store, find_run(store, config.baseline, key="baseline"))
+        found = {name: differ_from_run(before, run.manifest, name) for name in settings}
+        changed = [f"{name}: {said}" for name, said in found.items() if said]
+        notes += [f"the baseline is of other settings: {names(changed)}"] if changed else []
+    return notes
 
 
 def _require_elements(run: ScoredRun, store: Store, config: RewardsConfig) -> None:

@@ -9,6 +9,7 @@ from plumbline.operators.rewards.combination import AnyReward
 from plumbline.operators.rewards.formats import FORMATS
 from plumbline.operators.rewards.selection import SelectionConfig
 from plumbline.operators.rewards.values import Std
+from plumbline.operators.settings import COMPARE, Choice
 from plumbline.pipelines.base.storage import StorageConfig
 
 VERSION = 3
@@ -48,6 +49,9 @@ class RewardsConfig(Checked):
     """Examples of a shard; their images are in memory together."""
     max_failed: Share = 0.01
     """Share of examples left out, because an image cannot be read, up to which the exit code is 2, not 1."""
+    settings: Choice = COMPARE
+    """`compare` says where images of generators with different settings may be set against each other
+    (docs/decide.md); `ignore` does not."""
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
@@ -61,6 +65,6 @@ class RewardsConfig(Checked):
     def semantic(self) -> dict[str, Any]:
         """All that decides what stands in the output, but for the run."""
         values = asdict(self)
-        for name in ("store", "output", "run", "max_failed", "storage"):
+        for name in ("store", "output", "run", "max_failed", "settings", "storage"):
             del values[name]
         return values

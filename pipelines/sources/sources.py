@@ -364,7 +364,9 @@ def open_images(
     extra = _extra_schema(benchmark.columns, schemas, settings)
     origins = _origins(benchmark, root, places, tables, others)
     origins = origins._replace(
-        sources=_sources(benchmark, tables, origins), settings=_settings_in_words(settings, schemas)
+        sources=_sources(benchmark, tables, origins),
+        settings=_settings_in_words(settings, schemas),
+        unread=[name for name in origins.unread if name not in columns_of(settings)],
     )
     return Images(shards, broken, list(places), extra, settings, origins)
 
@@ -578,7 +580,9 @@ def _settings_in_words(settings: Mapping[str, Ways], schemas: Sequence[pa.Schema
         for name, own in columns_in(schema.names, settings).items():
             columns.setdefault(name, {})[" x ".join(own)] = None
     said = [name if [*own] == [name] else f"{name} ({', '.join(own)})" for name, own in columns.items()]
-    return ", ".join([*said, *(["what pictures say"] if settings and any(map(is_kept, schemas)) else [])])
+    return ", ".join(
+        [*said, *(["what pictures and their rows say"] if settings and any(map(is_kept, schemas)) else [])]
+    )
 
 
 def _extra_schema(columns: ColumnsConfig, schemas: Sequence[pa.Schema], settings: Mapping[str, Ways]) -> pa.Schema:

@@ -169,7 +169,7 @@ TOLD: dict[str, list[str]] = {
         f"data-train-00000-of-00001/1: {TEXTS[0]!r}",
         "generators: 2, from the column 'model' of {mine}/data/train-00000-of-00001.parquet: "
         "flux (3 images), sdxl (3 images)",
-        "columns not read: steps",
+        "settings: what pictures and their rows say",
     ],
     "a CSV beside the images": [
         f"prompts: 3, from the column 'prompt' of images.csv, such as img/flux_dev_0.png: {TEXTS[0]!r}",

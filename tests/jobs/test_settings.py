@@ -10,10 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image, PngImagePlugin
 
 from plumbline.pipelines.cells.store import Store
 from tests.bench_of import write_benchmark
 from tests.commands import Ended, newest, printed, refusal, run
+from tests.files import as_tar
 from tests.operators.report.made import make_run, plain_prompts
 
 CFG = {"cfg": {"4": 24}}
@@ -136,3 +138,45 @@ def test_where_all_settings_differ_nothing_is_compared(tmp_path: Path) -> None:
     said = run("report", f"store={tmp_path}/store", "images=0").words
     assert "No two generators are compared. Not compared, as their settings differ: atlas and borealis" in said
     assert "gecko and clipscore compare no two generators: their settings differ." in said
+
+
+def pictures(folder: Path, generator: str, parameters: str) -> None:
+    """Two PNGs as AUTOMATIC1111 writes them, each with its prompt beside it."""
+    for number in range(2):
+        info = PngImagePlugin.PngInfo()
+        info.add_text("parameters", parameters)
+        path = folder / generator / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.with_suffix(".txt").write_text(f"a cup beside {number} stars")
+        Image.new("RGB", (64, 48), "teal").save(path, pnginfo=info)
+
+
+def test_pictures_in_folders_say_themselves_what_they_were_generated_with(tmp_path: Path) -> None:
+    pictures(tmp_path / "in", "atlas", "a cup\nSteps: 20, Sampler: Euler a, CFG scale: 4, Seed: 1, Size: 512x512")
+    pictures(tmp_path / "in", "flint", "")
+    words = [f"images={tmp_path}/in", f"store={tmp_path}/store", "metric=[edge_density]", "cluster=here"]
+    assert "settings: what pictures and their rows say" in printed("score", *words)
+    manifest = json.loads((newest(tmp_path / "store") / "manifest.json").read_text())
+    atlas = {"cfg": {"4": 2}, "steps": {"20": 2}, "size": {"64x48": 2}, "seed": {"1": 2}, "sampler": {"Euler a": 2}}
+    assert manifest["settings"] == {"atlas": atlas, "flint": {"size": {"64x48": 2}}}
+
+
+def test_fields_of_tars_are_settings_and_go_before_what_pictures_say(tmp_path: Path) -> None:
+    pictures(tmp_path, "atlas", "a cup\nSteps: 20, CFG scale: 4, Seed: 1")
+    fields = json.dumps({"prompt": "a cup", "guidance_scale": 7.5})
+    (tmp_path / "in").mkdir()
+    sample = [("0.png", (tmp_path / "atlas/0.png").read_bytes()), ("0.json", fields.encode())]
+    (tmp_path / "in/0.tar").write_bytes(as_tar(sample))
+    printed("ingest", f"tars={tmp_path}/in", f"output={tmp_path}/out", "generator=atlas", "cluster.num_cpus=1")
+    (row,) = pq.read_table(next((tmp_path / "out/atlas").glob("*.parquet"))).to_pylist()
+    assert row["settings"] == {"cfg": "7.5", "steps": "20", "size": "64x48", "seed": "1", "sampler": None}
+
+
+def test_trends_break_a_line_where_settings_changed(tmp_path: Path) -> None:
+    two_runs(tmp_path, before={"atlas": CFG, "borealis": CFG}, after={"atlas": OTHER, "borealis": CFG})
+    said = run("trends", f"store={tmp_path}/store").words
+    assert f"atlas was generated with other settings in run {LATER}: cfg 7.5 here, 4 in {EARLIER}." in said
+    (path,) = (tmp_path / "store/trends").glob("*/trends.parquet")
+    numbers = {(row["run_id"], row["generator"]): row["settings"] for row in pq.read_table(path).to_pylist()}
+    assert numbers[LATER, "atlas"] == 1 and numbers[LATER, "borealis"] == numbers[EARLIER, "atlas"] == 0
+    assert "other settings" not in run("trends", f"store={tmp_path}/store", "settings=ignore").words

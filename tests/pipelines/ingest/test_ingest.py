@@ -389,6 +389,7 @@ def test_columns_keep_the_type_that_their_values_have_in_common(tmp_path: Path) 
     assert types == {
         "image_id": "string", "prompt_id": "string", "image": "binary", "prompt": "string", "seed": "int64",
         "scale": "double", "tags": types["tags"], "mixed": "string", "sure": "bool", "deep": "string", "none": "string",
+        "settings": "struct<cfg: string, steps: string, size: string, seed: string, sampler: string>",
     }  # fmt: skip
     assert [row["tags"] for row in shard_rows(tmp_path / "out", ended)] == [["a"], []]
     assert [row["deep"] for row in shard_rows(tmp_path / "out", ended)] == ['{"a": 1}', "[1]"]
@@ -827,7 +828,9 @@ def test_columns_and_folder_can_be_named(tmp_path: Path) -> None:
     ended = run(tmp_path / "out", table=str(table), images=str(tmp_path / "pictures"), columns=columns)
     [found] = shard_rows(tmp_path / "out", ended)
     assert (found["image_id"], found["prompt_id"], found["prompt"]) == ("5", "9", "a cat")
-    assert set(found) == {"image_id", "prompt_id", "image", "prompt"} and ended.shards[0].generator == "sdxl"
+    assert (
+        set(found) == {"image_id", "prompt_id", "image", "prompt", "settings"} and ended.shards[0].generator == "sdxl"
+    )
 
 
 @pytest.mark.parametrize(
