@@ -1,5 +1,6 @@
 """Small benchmarks cut from the embedded world, sweeps over them, and scores made up where no model matters."""
 
+import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
@@ -70,6 +71,13 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]], *, row_group: int 
     """Rows as a Parquet file with row groups of this size."""
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist([dict(row) for row in rows]), path, row_group_size=row_group)
+
+
+def wipe(file: Path) -> None:
+    """Nothing can be read of it any more, and its size and time are as they were."""
+    state = file.stat()
+    file.write_bytes(bytes(state.st_size))
+    os.utime(file, ns=(state.st_atime_ns, state.st_mtime_ns))
 
 
 def write_benchmark(folder: Path, generators: Sequence[str] = ("atlas", "flint"), count: int = 8) -> Path:

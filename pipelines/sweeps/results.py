@@ -8,6 +8,7 @@ Both are done by tasks (parts.py). Here parts are cut and what was counted of th
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 import pyarrow as pa
@@ -159,11 +160,12 @@ def gather_results(
 
 def _cut_parts(plan: Plan, sources: Sources, store: Store, run_id: str) -> list[ScoresPart]:
     """The run's parts in the plan's order, named by their place and by what they follow from."""
-    labels, of_shards = sources.skill_labels, dict[tuple[str, str], str]()
+    labels, of_shards, of_prompts = sources.skill_labels, dict[tuple[str, str], str](), cache(store.listing)
     parts: list[ScoresPart] = []
     for metric, cells in plan.scores.items():
-        recipes = [recipe for recipe in plan.recipes[metric].values() if recipe.stage in ("scores", *PROMPT_STAGES)]
-        stored = {path: written for recipe in recipes for path, written in store.listing(recipe.folder).items()}
+        stored = store.listing(plan.recipes[metric]["scores"].folder)
+        for recipe in (recipe for stage, recipe in plan.recipes[metric].items() if stage in PROMPT_STAGES):
+            stored |= of_prompts(recipe.folder)
         for run in _runs_of_cells(cells):
             shard = run[0].shard
             if (shard.group, shard.name) not in of_shards:

@@ -122,7 +122,7 @@ def find_standing_run(planned: PlannedSweep) -> StandingRun | None:
         results = _read_results(store, planned.falling, folder, manifest["counts"])
         parts = store.files(results.path)
         whole = (len(parts), pc.sum(results.failures.column("rows")).as_py() or 0) == (results.parts, results.n_null)
-        if not whole or not all(map(store.is_sound, (f"{folder}/cells.parquet", *parts))):
+        if not whole or not _tables_stand(store, folder, parts):
             return None
         code = manifest["exit_code"]
     except (PlumblineError, KeyError):
@@ -130,6 +130,13 @@ def find_standing_run(planned: PlannedSweep) -> StandingRun | None:
     if _has_storage_errors(results.failures, planned.sources):
         return None
     return StandingRun(newest.run_id, results, code)
+
+
+def _tables_stand(store: Store, folder: str, parts: Sequence[str]) -> bool:
+    """Whether a run's tables are as they were noted; they are read only where they look otherwise, as in a copy."""
+    note = store.read_json(f"{folder}/{NOTE}") or {}
+    as_noted = note.get("tables") == _state_of_tables(store, folder)
+    return as_noted or all(map(store.is_sound, (f"{folder}/cells.parquet", *parts)))
 
 
 def _newest_like(store: Store, config: SweepConfig) -> Run | None:

@@ -15,7 +15,7 @@ from plumbline.pipelines.cells.store import Store, StoreError
 from plumbline.pipelines.maintenance.working_sweeps import present, signs
 from plumbline.pipelines.nightly.outcome import NightOutcome, outcome_path, read_outcome
 from plumbline.pipelines.sweeps.sweep import FinishedSweep
-from tests.bench_of import Bench, images, prompts, run_plan, run_tables, save_scores, write_rows
+from tests.bench_of import Bench, images, prompts, run_plan, run_tables, save_scores, wipe, write_rows
 from tests.commands import run, store_at
 
 FILES = (
@@ -79,6 +79,12 @@ def test_a_run_with_a_turned_bit_is_made_anew_of_its_cells(file: str, seed: int,
     again = standing.sweep()
     assert not again.unchanged and again.run_id != standing.first.run_id
     assert_like_the_first(standing, again)
+
+
+def test_no_part_is_read_of_a_run_that_looks_as_when_it_was_written(standing: Standing) -> None:
+    for part in standing.restored().glob(f"runs/{standing.first.run_id}/scores.parquet/*"):
+        wipe(part)
+    assert standing.sweep().unchanged
 
 
 def test_a_run_whose_parts_are_exchanged_is_made_anew_of_its_cells(standing: Standing) -> None:

@@ -1,6 +1,5 @@
 """Image files that the store remembers are not opened, and a plan is the same whatever becomes of what it remembers."""
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,17 @@ from plumbline.pipelines.report.finished_run import find_originals
 from plumbline.pipelines.rewards.scored_images import gather_scores
 from plumbline.pipelines.sources.file_memory import SCHEMA
 from plumbline.pipelines.sweeps.planning import plan_sweep
-from tests.bench_of import CAPTIONED, Bench, captioned, images, run_plan, score_config, write_benchmark, write_rows
+from tests.bench_of import (
+    CAPTIONED,
+    Bench,
+    captioned,
+    images,
+    run_plan,
+    score_config,
+    wipe,
+    write_benchmark,
+    write_rows,
+)
 
 METRIC = "metric=[edge_density]"
 
@@ -34,13 +43,6 @@ def keys(plan: Plan) -> set[str]:
 def remembered(bench: Bench, generator: str = "atlas") -> Path:
     (path,) = Path(bench.store.place.url).glob(f"sources/*/*/{generator}.parquet")
     return path
-
-
-def wipe(file: Path) -> None:
-    """Nothing can be read of it any more, and its size and time are as they were."""
-    state = file.stat()
-    file.write_bytes(bytes(state.st_size))
-    os.utime(file, ns=(state.st_atime_ns, state.st_mtime_ns))
 
 
 def test_only_new_and_changed_files_are_opened(bench: Bench) -> None:
