@@ -132,7 +132,7 @@ def _example(row: Mapping[str, Any]) -> str:
 
 
 def show_usage(console: Console, usage: Mapping[str, Usage], costs: Mapping[str, Cost]) -> None:
-    """What the language models read, wrote and cost; nothing where none was called."""
+    """What the language models read, wrote and cost, and what GPUs with a price did; nothing where none was used."""
     for node, took in usage.items():
         cached = f" ({took.cached_tokens / took.prompt_tokens:.0%} from the prefix cache)" if took.cached_tokens else ""
         cut = f", {took.cut} replies cut at max_tokens" if took.cut else ""
@@ -141,6 +141,9 @@ def show_usage(console: Console, usage: Mapping[str, Usage], costs: Mapping[str,
             f"{node}: {took.calls} calls, {took.prompt_tokens} tokens read{cached}, {took.new_tokens} written{cut}"
             f"{f', {costs[node]}' if node in costs else ''}",
         )
+    for node, cost in costs.items():
+        if node not in usage:
+            say(console, f"{node}: {cost}")
 
 
 def show_questions(console: Console, written: WrittenQuestions, store: str) -> None:

@@ -52,6 +52,16 @@ class ShownCost(NamedTuple):
     """The share of its models' time in which they waited for rows to be read and decoded."""
 
 
+class MetricCost(NamedTuple):
+    """What one metric took of a run."""
+
+    metric: str
+    model_seconds: int
+    gpu_seconds: int
+    money: str
+    """Empty where nothing has a price."""
+
+
 class Health(NamedTuple):
     """All of it, as the page shows it."""
 
@@ -68,6 +78,7 @@ class Health(NamedTuple):
     conventions: dict[str, Named]
     facts: Named
     costs: list[ShownCost]
+    metric_costs: list[MetricCost]
     cost_note: str
 
     @property
@@ -93,6 +104,7 @@ def health(
         conventions={name: {key: _text(value) for key, value in options.items()} for name, options in metrics.items()},
         facts=_facts(manifest),
         costs=_costs(manifest),
+        metric_costs=_metric_costs(manifest),
         cost_note=cost_note(manifest),
     )
 
@@ -185,12 +197,26 @@ def cost_note(manifest: Mapping[str, Any]) -> str:
     if parts := [f"{counts[key]:,} {said}" for key, said in CELLS.items() if counts.get(key)]:
         words.append(f"Of its {counts.get('cells', 0):,} pieces of work: {', '.join(parts)}.")
     if spent := _spent(manifest):
-        words.append(f"Services cost {' and '.join(spent)}.")
+        who = "GPUs and services" if _mapping(manifest, "gpu_seconds") else "Services"
+        words.append(f"{who} cost {' and '.join(spent)}.")
     return " ".join(words)
 
 
+def _metric_costs(manifest: Mapping[str, Any]) -> list[MetricCost]:
+    """The metrics for which models worked."""
+    return [
+        MetricCost(
+            metric,
+            round(cost["model_seconds"]),
+            round(cost["gpu_seconds"]),
+            ", ".join(f"{amount:.2f} {currency}" for currency, amount in cost["costs"].items()),
+        )
+        for metric, cost in _mapping(manifest, "by_metric").items()
+    ]
+
+
 def _spent(manifest: Mapping[str, Any]) -> list[str]:
-    """What calls of services came to by the prices of their models, of each currency."""
+    """What services and GPUs came to by their prices, of each currency."""
     amounts: dict[str, float] = defaultdict(float)
     for cost in _mapping(manifest, "costs").values():
         amounts[cost["currency"]] += cost["amount"]

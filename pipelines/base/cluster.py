@@ -83,6 +83,10 @@ class ClusterConfig(Checked):
     where it always does)."""
     bundle: Positive | None = None
     """Shards that a worker takes at a time; by default so few that each has hundreds of turns, and 16 at most."""
+    price_per_gpu_hour: NotNegative | None = None
+    """What one GPU costs an hour, for the totals of a sweep (docs/cost.md); null leaves GPUs out of them."""
+    currency: str = "USD"
+    """Of this price."""
     pools: Mapping[str, PoolConfig] = field(default_factory=dict)
     """By stage (`answers`), or by node (`answers:vqa`), whose own pool goes before that of its stage."""
     default: PoolConfig = field(default_factory=PoolConfig)

@@ -1,17 +1,21 @@
-"""The services behind models: whether they answer, what they will cost, and what they did cost."""
+"""What a sweep costs: the services behind models, whether they answer and what they take, and the GPUs' time."""
 
 from collections.abc import Iterable, Mapping
 from itertools import islice
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from plumbline.operators.models.calls import Usage
 from plumbline.operators.models.loading import preflight
 from plumbline.operators.models.service_config import Prices, ServiceModel
 from plumbline.operators.stages.table import STAGES
+from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.cells.runs import newest_first
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.plan import Node, Plan
 
+HOUR = 3600
+NOTHING: Mapping[str, float] = MappingProxyType({})
 MAX_RUNS_SEARCHED = 8
 """How many of the newest runs are searched for the usage of a call."""
 
@@ -40,11 +44,70 @@ class Estimate(NamedTuple):
     """The run that the estimate is based on; None where it is based on the model's prices."""
 
 
-def costs_of(plan: Plan, usage: Mapping[str, Usage]) -> dict[str, Cost]:
-    """By node, the cost of its calls, where the model has prices."""
+def costs_of(
+    plan: Plan, usage: Mapping[str, Usage], cluster: ClusterConfig | None = None, worked: Mapping[str, float] = NOTHING
+) -> dict[str, Cost]:
+    """By node, the cost of its calls where the model has prices, and that of its GPU-seconds where these have one."""
     priced = {node.name: prices for node, prices in _priced(plan)}
-    return {
+    costs = {
         name: Cost(priced[name].cost(took), priced[name].currency) for name, took in usage.items() if name in priced
+    }
+    if cluster is not None and cluster.price_per_gpu_hour is not None:
+        for name, seconds in gpu_seconds(plan, cluster, worked).items():
+            before = costs[name].amount if name in costs else 0.0
+            costs[name] = Cost(before + seconds / HOUR * cluster.price_per_gpu_hour, cluster.currency)
+    return costs
+
+
+def gpu_seconds(plan: Plan, cluster: ClusterConfig, worked: Mapping[str, float]) -> dict[str, float]:
+    """By node with GPUs, the seconds in which its workers had a shard (`worked`), times the GPUs that each reserves."""
+    gpus = {item.node.name: item.node.pool(cluster).num_gpus for item in plan.nodes}
+    return {name: gpus[name] * seconds for name, seconds in worked.items() if gpus.get(name)}
+
+
+class MetricCost(NamedTuple):
+    """What a metric took of a run; of a node that several metrics share its part, by the model calls planned for each.
+
+    A cell that several metrics read is counted for each of them equally, as is what is done once for all of them.
+    """
+
+    model_seconds: float
+    gpu_seconds: float
+    costs: Mapping[str, float]
+    """By currency."""
+
+
+def metric_costs(
+    plan: Plan, worked: Mapping[str, float], gpus: Mapping[str, float], costs: Mapping[str, Cost]
+) -> dict[str, MetricCost]:
+    """By metric for which models worked in a run: `worked` are seconds by node, `gpus` GPU-seconds."""
+    of_metric: dict[str, MetricCost] = {}
+    for item in plan.nodes:
+        name, calls = item.node.name, sum(item.calls_of.values())
+        for metric, own in item.calls_of.items():
+            share = own / calls if calls else 1 / len(item.calls_of)
+            before = of_metric.get(metric, MetricCost(0.0, 0.0, {}))
+            spent = dict(before.costs)
+            if name in costs:
+                currency = costs[name].currency
+                spent[currency] = spent.get(currency, 0.0) + share * costs[name].amount
+            of_metric[metric] = MetricCost(
+                before.model_seconds + share * worked.get(name, 0.0),
+                before.gpu_seconds + share * gpus.get(name, 0.0),
+                spent,
+            )
+    return of_metric
+
+
+def cost_facts(
+    plan: Plan, usage: Mapping[str, Usage], cluster: ClusterConfig, worked: Mapping[str, float]
+) -> dict[str, Any]:
+    """What a manifest says of a run's cost: GPU-seconds and money by node, and both by metric."""
+    gpus, costs = gpu_seconds(plan, cluster, worked), costs_of(plan, usage, cluster, worked)
+    return {
+        "gpu_seconds": {node: round(seconds, 2) for node, seconds in gpus.items()},
+        "costs": {node: cost._asdict() for node, cost in costs.items()},
+        "by_metric": {metric: cost._asdict() for metric, cost in metric_costs(plan, worked, gpus, costs).items()},
     }
 
 

@@ -1,9 +1,11 @@
 """The plan: every cell of a sweep, which are committed, and which work is left, known before any model loads."""
 
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import accumulate, chain
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -64,6 +66,8 @@ class NodePlan(NamedTuple):
     model_calls: int
     """Estimated: images encoded, and the calls that each metric's rows take. How many questions will be written is
     taken from the prompts' words. 0 without a model."""
+    calls_of: Mapping[str, float] = MappingProxyType({})
+    """By metric its part of these calls: its own rows', and an equal part of what metrics share, such as encoding."""
 
 
 class ShardCells:
@@ -331,21 +335,39 @@ def _missing(plan: Plan, committed: Set[PlannedCell], cells: Iterable[PlannedCel
 
 def _node_plan(node: Node, plan: Plan, missing: Set[PlannedCell], words: float) -> NodePlan:
     """What a node has to do, where a prompt has so many content words on average."""
-    stage = STAGES[node.stage]
+    over = plan.prompts if STAGES[node.stage].over == "prompts" else plan.images
     n_cells = n_missing = images = 0
-    calls = 0.0
-    for shard, of_shard in (plan.prompts if stage.over == "prompts" else plan.images).of_shard.items():
+    rows_of: Counter[tuple[str, ...]] = Counter()
+    for shard, of_shard in over.of_shard.items():
         cells = [cell for cell in of_shard if cell.recipe.node == node.name]
-        left = [node.metrics[cell.recipe.metric] for cell in cells if cell in missing]
+        left = tuple(cell.recipe.digest for cell in cells if cell in missing)
         n_cells += len(cells)
         n_missing += len(left)
         if left:
             images += shard.rows
-            calls += shard.rows * (stage.encodes + sum(stage.calls_of_row(metric, words) for metric in left))
+            rows_of[left] += shard.rows
+    calls = _calls_of(node, plan, rows_of, words) if node.model is not None else {}
     return NodePlan(
         node=node,
         cells=n_cells,
         missing=n_missing,
         images=images,
-        model_calls=round(calls) if node.model is not None else 0,
+        model_calls=round(sum(calls.values())),
+        calls_of=calls,
     )
+
+
+def _calls_of(node: Node, plan: Plan, rows_of: Mapping[tuple[str, ...], int], words: float) -> dict[str, float]:
+    """By metric its part of a node's calls; `rows_of` are the rows for which these recipes' cells are missing."""
+    stage = STAGES[node.stage]
+    metrics_of: dict[str, list[str]] = {}
+    for metric, recipes in plan.recipes.items():
+        if node.stage in recipes:
+            metrics_of.setdefault(recipes[node.stage].digest, []).append(metric)
+    calls: dict[str, float] = {}
+    for digests, rows in rows_of.items():
+        for metrics in (metrics_of[each] for each in digests):
+            of_row = stage.encodes / len(digests) + stage.calls_of_row(node.metrics[metrics[0]], words)
+            for metric in metrics:
+                calls[metric] = calls.get(metric, 0.0) + rows * of_row / len(metrics)
+    return calls

@@ -17,6 +17,7 @@ from plumbline.operators.image_decoding import ImageLimits
 from plumbline.operators.metrics.metric import Metric, PackedMetric
 from plumbline.operators.metrics.table import AnyMetric
 from plumbline.operators.models.families.any_model import AnyModel
+from plumbline.operators.models.service_config import ServiceModel
 from plumbline.operators.settings import COMPARE, Choice
 from plumbline.operators.stages.graph import check_models, make_nodes
 from plumbline.operators.stages.table import STAGES
@@ -80,6 +81,16 @@ class AnySweep(Checked):
             raise ConfigError("metrics: expected at least one, got none; for example metric=[vqascore]")
         check_models(make_nodes(self.metrics), self.models)
         self.cluster.check_pools(STAGES, self.models)
+        self._check_currencies()
+
+    def _check_currencies(self) -> None:
+        """What GPUs and services cost is added up where GPUs have a price."""
+        for role, model in self.models.items() if self.cluster.price_per_gpu_hour is not None else ():
+            if isinstance(model, ServiceModel) and model.prices and model.prices.currency != self.cluster.currency:
+                raise ConfigError(
+                    f"models.{role}.prices.currency: expected cluster.currency ({self.cluster.currency}), got "
+                    f"{model.prices.currency}; give all prices in one currency"
+                )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -62,5 +62,5 @@ def _both(one: NodePlan, other: NodePlan) -> NodePlan:
         models={**one.node.models, **other.node.models},
         metrics={**one.node.metrics, **other.node.metrics},
     )
-    counts = (getattr(one, name) + getattr(other, name) for name in NodePlan._fields[1:])
-    return NodePlan(node, *counts)
+    cells, missing, images, calls = (mine + others for mine, others in zip(one[1:5], other[1:5], strict=True))
+    return NodePlan(node, cells, missing, images, calls)

@@ -94,6 +94,11 @@ class PlannedSweep:
     """How long earlier rounds took, by node."""
 
     @property
+    def model_seconds(self) -> dict[str, float]:
+        """By node, how long shards were with the models of all its workers."""
+        return {node: times.worked + times.waited for node, times in self.times.items()}
+
+    @property
     def falling(self) -> frozenset[str]:
         """The metrics by which a lower score is better."""
         return self.config.falling

@@ -55,7 +55,7 @@ class FinishedSweep(NamedTuple):
     usage: Mapping[str, Usage]
     """By node, the tokens and calls of this run, where they are counted."""
     costs: Mapping[str, Cost]
-    """By node, what they cost, where the model has prices."""
+    """By node, what they and its GPUs cost, where these have prices."""
     unchanged: bool
     """Whether it is an earlier run with the same inputs, so that nothing was written."""
     retried: Retried | None = None
@@ -138,7 +138,7 @@ def _run(
         renewed=len(planned.plan.renewed),
         exit_code=code,
         usage=usage,
-        costs=costs_of(planned.plan, usage),
+        costs=costs_of(planned.plan, usage, planned.config.cluster, planned.model_seconds),
         unchanged=False,
         retried=count_retried(planned.plan.failed, outcomes) if planned.config.retry_failed else None,
     )

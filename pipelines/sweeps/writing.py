@@ -18,7 +18,7 @@ from plumbline.pipelines.base.logs import LogConfig
 from plumbline.pipelines.cells.cells import Outcome, PlannedCell, digest
 from plumbline.pipelines.cells.reused_rows import count_retried
 from plumbline.pipelines.cells.runs import CELLS, commit_run
-from plumbline.pipelines.plans.costs import costs_of
+from plumbline.pipelines.plans.costs import cost_facts
 from plumbline.pipelines.plans.plan import Plan
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.sources.sources import Sources, Whole
@@ -79,7 +79,7 @@ def write_run(
         "worked": {node: planned.times[node].worked for node in models if node in planned.times},
         "waited": {node: planned.times[node].waited for node in models if node in planned.times},
         "usage": {node: took._asdict() for node, took in usage.items()},
-        "costs": {node: cost._asdict() for node, cost in costs_of(planned.plan, usage).items()},
+        **cost_facts(planned.plan, usage, planned.config.cluster, planned.model_seconds),
         "versions": _versions(),
         **what_metrics_are(planned),
     }

@@ -11,9 +11,9 @@ import pytest
 from plumbline.jobs.display.console import make_console
 from plumbline.jobs.display.leaderboards import show_usage
 from plumbline.jobs.display.plan_table import show_plan
-from plumbline.operators.errors import ModelError
+from plumbline.operators.errors import ConfigError, ModelError
 from plumbline.operators.report.health import cost_note
-from plumbline.pipelines.plans.costs import Cost, costs_of, estimates, try_services
+from plumbline.pipelines.plans.costs import Cost, cost_facts, costs_of, estimates, try_services
 from plumbline.pipelines.serving import run_service
 from plumbline.pipelines.sweeps.planning import PlannedSweep
 from tests.bench_of import plan_bench, run_plan, write_benchmark
@@ -71,6 +71,43 @@ def test_a_sweep_tells_its_cost_before_and_after(
     manifest = json.loads((Path(finished.folder) / "manifest.json").read_text())
     assert manifest["costs"] == {"answers:vqa": {"amount": 8.0, "currency": "USD"}}
     assert cost_note(manifest).endswith(" Services cost 8.00 USD.")
+    of_metric = manifest["by_metric"]["vqascore"]
+    assert of_metric == {"model_seconds": of_metric["model_seconds"], "gpu_seconds": 0, "costs": {"USD": 8.0}}
+
+
+GPUS = ("cluster.pools.answers.num_gpus=0.5", "cluster.price_per_gpu_hour=3.6", "cluster.currency=EUR")
+TWIN = "+metrics.twin={kind: vqascore, model: vqa, reduction: product}"
+
+
+def test_gpu_seconds_are_priced_and_divided_among_the_metrics_that_share_a_stage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of each image two cells are answered, one for vqascore and its twin, one for vnli: with half of the encoding, 1.5
+    calls each. So vqascore and the twin take a quarter of the stage, and vnli a half. Half a GPU for 7,200 seconds is
+    one GPU for an hour."""
+    bench = write_benchmark(tmp_path / "bench", ["atlas"], count=4)
+    planned = plan_bench(bench, tmp_path / "store", "metric=[vqascore,vnli,clipscore]", TWIN, *GPUS)
+    worked = {"answers:vqa": 7200.0, "similarities:clip": 10.0}
+    facts = cost_facts(planned.plan, {}, planned.config.cluster, worked)
+    assert facts == {
+        "gpu_seconds": {"answers:vqa": 3600.0},
+        "costs": {"answers:vqa": {"amount": 3.6, "currency": "EUR"}},
+        "by_metric": {
+            "vqascore": {"model_seconds": 1800.0, "gpu_seconds": 900.0, "costs": {"EUR": pytest.approx(0.9)}},
+            "twin": {"model_seconds": 1800.0, "gpu_seconds": 900.0, "costs": {"EUR": pytest.approx(0.9)}},
+            "vnli": {"model_seconds": 3600.0, "gpu_seconds": 1800.0, "costs": {"EUR": pytest.approx(1.8)}},
+            "clipscore": {"model_seconds": 10.0, "gpu_seconds": 0.0, "costs": {}},
+        },
+    }
+    assert sum(item.model_calls for item in planned.plan.nodes) == 4 * 3 + 4 * 2, "what is divided is all there is"
+    assert cost_note(facts) == "GPUs and services cost 3.60 EUR."
+    show_usage(make_console(), {}, costs_of(planned.plan, {}, planned.config.cluster, worked))
+    assert "answers:vqa: 3.60 EUR" in capsys.readouterr().out
+
+
+def test_prices_of_gpus_and_services_are_in_one_currency(server: Server, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"models.vqa.prices.currency: expected cluster.currency \(EUR\), got USD"):
+        planned_sweep(server, tmp_path, PRICES, *GPUS)
 
 
 def test_what_calls_took_in_a_run_is_what_the_next_ones_will_take(
