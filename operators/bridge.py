@@ -103,7 +103,7 @@ class Bridge:
     slope: Interval
     means_explained: float | None
     """Share of the variance of the generators' new means that lines through the others explain; None of fewer than
-    three."""
+    five."""
     wanted: float
     """Where neither share is as large, the two measure different things."""
     margins: Mapping[str, float]
@@ -201,6 +201,8 @@ def build(
         for (name, of_each), falls in zip(means.items(), falling, strict=True)
     ]
     groups = _groups(pairs, chosen.predicted, prompts, skills)
+    images = correlation_interval(*ranks, columns.prompt)
+    agrees = images.high < 0 if falling[0] != falling[1] else images.low > 0
     both = by_version[0].keys() & by_version[1].keys()
     bridge = Bridge(
         bridge_id=bridge_id,
@@ -210,7 +212,7 @@ def build(
         generators=means["new"].generators,
         prompts=len(prompts),
         images=len(new),
-        verdict=_judged(explained, line, wanted),
+        verdict=_judged(max(explained, line.explained) if agrees else 0.0, line, wanted),
         kind=chosen.kind,
         misses=chosen.misses,
         explained=explained,
@@ -223,7 +225,7 @@ def build(
         wanted=wanted,
         margins=_margins(pairs, line, skills),
         images_spearman=STATISTICS["spearman"](old, new),
-        images_interval=correlation_interval(*ranks, columns.prompt),
+        images_interval=images,
         generators_kendall=_kendall(means, falling),
         clear={"old": len(by_version[0]), "new": len(by_version[1]), "both": len(both)},
         turned=[" and ".join(pair) for pair in sorted(both) if by_version[0][pair] != by_version[1][pair]],
@@ -257,7 +259,7 @@ def _kendall(means: Mapping[str, PromptMeans], falling: tuple[bool, bool]) -> fl
 
 
 def _judged(explained: float, line: ChosenLine, wanted: float) -> Verdict:
-    if not (explained >= wanted or line.explained >= wanted):
+    if explained < wanted:
         return "different"
     return "one scale" if line.kind == "unchanged" else "joined"
 
@@ -370,8 +372,8 @@ def _verdict(bridge: Bridge) -> Sentence:
         of_means = "" if bridge.means_explained is None else f" and {bridge.means_explained:.0%} over generators' means"
         return Sentence(
             f"{old} and {new} measure different things:",
-            f"the best map explains {bridge.explained:.0%} of the variance over images{of_means}, and neither is "
-            f"{bridge.wanted:.0%}.",
+            f"the best map explains {max(bridge.explained, 0):.0%} of the variance over images{of_means}; "
+            f"{bridge.wanted:.0%} of either, and clearly the same direction, would join them.",
         )
     off = bridge.margin_of(OVERALL)
     known = (
@@ -382,6 +384,16 @@ def _verdict(bridge: Bridge) -> Sentence:
     if bridge.verdict == "one scale":
         return Sentence(f"Scores of {old} and {new} are one scale:", known)
     return Sentence(f"A map joins {old} and {new}:", f"new = {formula(bridge)}; {known}")
+
+
+def in_comparisons(bridge: Bridge) -> str:
+    """What becomes of a comparison of the two, as the second half of a sentence."""
+    margin = bridge.margin_of(OVERALL)
+    if margin is not None:
+        off = f"off by at most ±{number(margin)}"
+        return f"and its earlier scores are compared by bridge {bridge.bridge_id}, as {formula(bridge)}, {off}"
+    why = "finds that other things are measured" if bridge.verdict == "different" else "has no margin of one generator"
+    return f"so its scores are not compared, and bridge {bridge.bridge_id} {why}"
 
 
 def formula(bridge: Bridge) -> str:

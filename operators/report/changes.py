@@ -1,13 +1,14 @@
 """Two runs side by side: whose scores changed, whether clearly, what came and went, and what else was different."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from plumbline.operators.bridge import Bridge, find_bridge, in_comparisons
 from plumbline.operators.comparison import SIGNIFICANT, Duel, PromptMeans, duels, mean_of_each
 from plumbline.operators.each import Each, one_by_one
 from plumbline.operators.metric_recipes import Recipe, altered_places, recipe_of
@@ -52,6 +53,9 @@ class Change(NamedTuple):
     is the same, `not clear`, or `not comparable` where the generator's settings are others."""
     ranks: bool = True
     """Whether one score by the metric is better than another."""
+    margin: float = 0.0
+    """How far the earlier mean may be off, where a bridge maps it to the metric of the later run: no smaller difference
+    is clear."""
 
     @property
     def is_clear(self) -> bool:
@@ -86,10 +90,15 @@ class Changes(NamedTuple):
         return [change for change in self.every if change.is_clear]
 
 
-def comparable_metrics(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """The metrics of both manifests whose settings and models are the same, so that their scores can be compared."""
+def comparable_metrics(
+    before: Mapping[str, Any], after: Mapping[str, Any], bridges: Sequence[Bridge] = ()
+) -> list[str]:
+    """The metrics of both manifests whose scores can be compared: their settings and models are the same, or a bridge
+    joins them.
+    """
     altered = _altered(before, after)
-    return [metric for metric in _of_both(before, after) if metric not in altered]
+    joined = _joined(altered, bridges, (before, after))
+    return [metric for metric in _of_both(before, after) if metric not in altered or metric in joined]
 
 
 def compare(
@@ -100,24 +109,29 @@ def compare(
     reward: Combination | None = None,
     each: Each = one_by_one,
     choice: Choice = COMPARE,
+    bridges: Sequence[Bridge] = (),
 ) -> Changes:
     """Scores of two runs, paired by generator, metric and prompt; `manifests` are (before, after).
 
     A generator whose settings are others than in the earlier run has no clear change, unless they are to be ignored.
 
-    A metric whose settings or models differ is another metric: its scores are not compared. `reward` is what the
+    A metric whose settings or models differ is another metric: its scores are not compared, unless one of the `bridges`
+    joins the two. `reward` is what the
     generators were trained on since, where they were: who seems to game it is said first. Several metrics in one are
     one change more, in the units of the earlier run.
     """
     metrics = read_metrics(manifests[1])
     settings = list(_settings(*manifests))
     altered = _altered(*manifests)
-    common = [metric for metric in before.metrics if metric in after.metrics and metric not in altered]
+    joined = _joined(altered, bridges, manifests)
+    common = [
+        metric for metric in before.metrics if metric in after.metrics and (metric not in altered or metric in joined)
+    ]
     falling = falling_metrics(manifests[1])
     unranked = frozenset(name for name, metric in metrics.items() if not metric.ranks)
     earlier, later = (all_settings(manifest, choice) for manifest in manifests)
     unlike = {name: tuple(differences(of, earlier[name])) for name, of in later.items() if name in earlier}
-    runs = _with_reward(_Runs(before, after, common, skills, falling, unranked, unlike), reward, each)
+    runs = _with_reward(_Runs(before, after, common, skills, falling, unranked, unlike, joined), reward, each)
     in_both = dict.fromkeys([*runs.compared, *(metric for metric in before.metrics if metric in after.metrics)])
     of_metrics = dict(zip(in_both, each(_compare_metric, in_both, shared=runs), strict=True))
     found = [change for of_metric in of_metrics.values() for change in of_metric.changes]
@@ -136,8 +150,8 @@ def compare(
         sentences=[
             *_alarms(overall, reward, metrics),
             *_unlike_sentences(overall, str(manifests[0].get("run_id", ""))),
-            *_altered_sentences(altered),
-            *_change_sentences(overall, _comparisons(changes), partial=bool(alone or altered)),
+            *_altered_sentences(altered, bridges, manifests),
+            *_change_sentences(overall, _comparisons(changes), partial=bool(alone or len(altered) > len(joined))),
             *alone,
         ],
         overall=shown(overall, MOST_ROWS),
@@ -171,11 +185,14 @@ class _Runs(NamedTuple):
     unranked: frozenset[str]
     unlike: Mapping[str, tuple[Difference, ...]]
     """By generator, the settings that are others in the newer run."""
+    joined: Mapping[str, Bridge]
+    """By metric whose earlier scores are mapped, what maps them."""
 
 
 def _with_reward(runs: _Runs, reward: Combination | None, each: Each) -> _Runs:
     """The runs with the combined reward as one metric more, where both have all its parts."""
-    if reward is None or reward.alone is not None or not all(part in runs.compared for part in reward.weights):
+    same = [metric for metric in runs.compared if metric not in runs.joined]
+    if reward is None or reward.alone is not None or not all(part in same for part in reward.weights):
         return runs
     (scales,) = each(_scales, [reward], shared=runs.before)
     made = Reward(reward, runs.falling, scales)
@@ -204,6 +221,20 @@ def _altered(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, l
     return altered
 
 
+def _joined(
+    altered: Iterable[str], bridges: Sequence[Bridge], manifests: tuple[Mapping[str, Any], Mapping[str, Any]]
+) -> dict[str, Bridge]:
+    """By metric that is another one in the later run, the bridge that joins the two."""
+    found = {metric: _bridge(metric, bridges, manifests) for metric in altered}
+    return {metric: bridge for metric, bridge in found.items() if bridge is not None and bridge.joins}
+
+
+def _bridge(
+    metric: str, bridges: Sequence[Bridge], manifests: tuple[Mapping[str, Any], Mapping[str, Any]]
+) -> Bridge | None:
+    return find_bridge(bridges, *(recipe_of(manifest, metric) for manifest in manifests))
+
+
 def _of_both(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """The metrics that both runs have."""
     earlier, later = (manifest.get("config", {}).get("metrics", {}) for manifest in (before, after))
@@ -227,14 +258,18 @@ def _unlike_sentences(overall: Sequence[Change], run_id: str) -> list[Sentence]:
     ]
 
 
-def _altered_sentences(altered: Mapping[str, Sequence[Setting]]) -> list[Sentence]:
-    return [
-        Sentence(
-            f"{metric} is not the same metric in both runs,",
-            f"so its scores are not compared: {names([f'{name} {value}' for name, value in settings], 1)}.",
-        )
-        for metric, settings in altered.items()
-    ]
+def _altered_sentences(
+    altered: Mapping[str, Sequence[Setting]],
+    bridges: Sequence[Bridge],
+    manifests: tuple[Mapping[str, Any], Mapping[str, Any]],
+) -> list[Sentence]:
+    sentences = []
+    for metric, settings in altered.items():
+        bridge = _bridge(metric, bridges, manifests)
+        compared = "so its scores are not compared" if bridge is None else in_comparisons(bridge)
+        what = names([f"{name} {value}" for name, value in settings], 1)
+        sentences.append(Sentence(f"{metric} is not the same metric in both runs,", f"{compared}: {what}."))
+    return sentences
 
 
 def _alone_sentences(
@@ -284,6 +319,8 @@ def _compare_metric(runs: _Runs, metric: str) -> _MetricChanges:
         earlier, later = (mean_of_each(prompts, run.of(metric, generator)) for run in (runs.before, runs.after))
         had, has = np.isfinite(earlier), np.isfinite(later)
         only_before[generator], only_after[generator] = int((had & ~has).sum()), int((has & ~had).sum())
+        if metric in runs.joined:
+            earlier = runs.joined[metric].line(earlier)
         if metric in runs.compared:
             both = had & has
             changes += _changes(generator, metric, prompts[both], earlier[both], later[both], runs)
@@ -307,7 +344,15 @@ def _changes(
             duel=duel._replace(unlike=unlike, better=None if unlike else duel.better),
             verdict="unchanged" if np.array_equal(before, after) else "not clear",
             ranks=metric not in runs.unranked,
+            margin=_margin(runs.joined.get(metric), duel.skill),
         )
+
+
+def _margin(bridge: Bridge | None, skill: str) -> float:
+    if bridge is None:
+        return 0.0
+    margin = bridge.margin_of(skill)
+    return math.inf if margin is None else margin
 
 
 def _alarms(overall: Sequence[Change], reward: Combination | None, metrics: Mapping[str, Metric]) -> list[Sentence]:
@@ -339,7 +384,8 @@ def _verdict(change: Change, p_holm: float) -> str:
         return UNLIKE
     if change.verdict == "unchanged":
         return change.verdict
-    if not p_holm < SIGNIFICANT:  # nor is nan, of what could not be tested
+    off = change.margin and abs(change.duel.difference) <= change.margin
+    if off or not p_holm < SIGNIFICANT:  # nor is nan, of what could not be tested
         return "not clear"
     up, down = ("better", "worse") if change.ranks else ("higher", "lower")
     return up if change.duel.effect > 0 else down

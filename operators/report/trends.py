@@ -6,9 +6,12 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
+from numpy.typing import NDArray
 
+from plumbline.operators.bridge import Bridge, find_bridge, in_comparisons
 from plumbline.operators.metric_recipes import Recipe, altered_places, recipe_of
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.metrics.table import falling_metrics
@@ -16,6 +19,7 @@ from plumbline.operators.report.charts import Chart, ChartLine, Point, trend_cha
 from plumbline.operators.report.marked_words import cut
 from plumbline.operators.sentences import FirstRows, Sentence, names, number, plural, shown
 from plumbline.operators.settings import COMPARE, Choice, all_settings, differ_from_run
+from plumbline.operators.statistics.score_maps import Line
 from plumbline.operators.summary import OVERALL
 
 COLOURS = 8
@@ -155,8 +159,19 @@ def _changed_settings(runs: Sequence[TrendRun], choice: Choice) -> Iterator[tupl
             earlier[generator] = run
 
 
-def find_breaks(runs: Sequence[TrendRun]) -> Iterator[tuple[str, str, Sentence]]:
-    """Where a metric is no more what it was: the metric, the time of the first run with the new one, what differs."""
+class Break(NamedTuple):
+    """Where a metric is no more what it was."""
+
+    metric: str
+    time: str
+    """Of the first run with the new one."""
+    sentence: Sentence
+    bridge: Bridge | None
+    """What joins the two, where anything does."""
+
+
+def find_breaks(runs: Sequence[TrendRun], bridges: Sequence[Bridge] = ()) -> Iterator[Break]:
+    """Where metrics are no more what they were, what differs, and what a bridge says of the two."""
     recipes: dict[str, Recipe] = {}
     for run in runs:
         for metric in run.manifest.get("metrics", ()):
@@ -164,9 +179,12 @@ def find_breaks(runs: Sequence[TrendRun]) -> Iterator[tuple[str, str, Sentence]]
             before = recipes.get(metric, now)
             recipes[metric] = now
             if places := altered_places(before, now):
-                values = [f"{place} {_cut(before, place)} → {_cut(now, place)}" for place in places]
-                lead = f"{metric} is another metric since run {run.run_id}:"
-                yield metric, run.time, Sentence(lead, f"{names(values, 1)}.")
+                bridge = find_bridge(bridges, before, now)
+                joined = "" if bridge is None else f", {in_comparisons(bridge)}"
+                lead = f"{metric} is another metric since run {run.run_id}{joined}:"
+                what = names([f"{place} {_cut(before, place)} → {_cut(now, place)}" for place in places], 1)
+                joins = bridge if bridge is not None and bridge.joins else None
+                yield Break(metric, run.time, Sentence(lead, f"{what}."), joins)
 
 
 def _cut(settings: Recipe, place: str) -> str:
@@ -179,10 +197,12 @@ def build_trends(
     checkpoints: Checkpoints,
     warnings: Sequence[str] = (),
     choice: Choice = COMPARE,
+    bridges: Sequence[Bridge] = (),
 ) -> Trends:
     """The page of some runs of a benchmark, oldest first.
 
-    `frame` are the means of all runs (`to_frame`), those that are not drawn too.
+    `frame` are the means of all runs (`to_frame`), those that are not drawn too. Where a bridge joins a metric with
+    what it was, the means before it are drawn on its new scale.
     """
     earlier = frame["run_id"].nunique() - len(runs)
     frame = frame[frame["run_id"].isin([run.run_id for run in runs])]
@@ -193,11 +213,12 @@ def build_trends(
     falling = falling_metrics(runs[-1].manifest)
     listed = _by_standing(frame, falling)
     alone = [name for name in listed if name not in steps]
-    breaks = list(find_breaks(runs))
+    breaks = list(find_breaks(runs, bridges))
     altered = [
         Sentence(f"{generator} was generated with other settings in run {run.run_id}:", f"{said}.")
         for run, generator, said in _changed_settings(runs, choice)
     ]
+    frame = _joined(frame, breaks)
     skills = [OVERALL, *_by_rows(frame)]
     metrics = list(dict.fromkeys([*runs[-1].manifest.get("metrics", ()), *frame["metric"]]))
     drawing = _Drawing(frame, metrics, alone[:COLOURS], families[:COLOURS], falling, steps, breaks)
@@ -213,10 +234,34 @@ def build_trends(
         generators=_coloured(alone),
         families=_coloured(families),
         listed=shown(_until(frame, listed, runs[-1]), MOST_LISTED),
-        breaks=shown([*altered[::-1], *(sentence for _, _, sentence in reversed(breaks))], MOST_BREAKS),
+        breaks=shown([*altered[::-1], *(one.sentence for one in reversed(breaks))], MOST_BREAKS),
         panels=[drawing.panel(skill) for skill in skills[: MOST_SKILLS + 1]],
         skills_left_out=max(len(skills) - MOST_SKILLS - 1, 0),
     )
+
+
+def _joined(frame: pd.DataFrame, breaks: Sequence[Break]) -> pd.DataFrame:
+    """The means with the `line` that each is drawn on; before a bridge they are mapped, and less sure by its margin."""
+    frame = frame.assign(line=frame["recipe"])
+    for metric in {one.metric for one in breaks}:
+        of_metric = frame["metric"] == metric
+        first = frame.loc[of_metric, "recipe"].min()
+        for recipe, one in enumerate((one for one in breaks if one.metric == metric), start=first + 1):
+            if one.bridge is not None:
+                margins = frame["skill"].map(one.bridge.margins)
+                before = of_metric & (frame["line"] == recipe - 1) & margins.notna()
+                frame.loc[before, ["mean", "low", "high"]] = _mapped(frame[before], margins[before], one.bridge.line)
+                frame.loc[before, "line"] = recipe
+    return frame
+
+
+def _mapped(rows: pd.DataFrame, margins: pd.Series, line: Line) -> NDArray[np.float64]:
+    """Means on the new scale, with the ends of their intervals (n, 3)."""
+    means, low, high = (rows[name].to_numpy(float) for name in ("mean", "low", "high"))
+    mapped = line(means)
+    ends = np.sort([line(np.where(np.isnan(end), means, end)) for end in (low, high)], axis=0)
+    below, above = np.hypot(ends - mapped, margins.to_numpy(float))
+    return np.stack([mapped, mapped - below, mapped + above], axis=1)
 
 
 def _families(steps: Mapping[str, tuple[str, int]]) -> list[str]:
@@ -269,7 +314,7 @@ class _Drawing:
         families: Sequence[str],
         falling: Container[str],
         steps: Mapping[str, tuple[str, int]],
-        breaks: Sequence[tuple[str, str, Sentence]],
+        breaks: Sequence[Break],
     ) -> None:
         scored = frame.dropna(subset=["mean"])
         self.means = dict(iter(scored.groupby(["metric", "skill"], sort=False)))
@@ -292,16 +337,18 @@ class _Drawing:
             return None
         lines = [
             ChartLine(_points(rows["began"], rows), _colour(self.generators.index(str(key[0]))))
-            for key, rows in own.groupby(["generator", "recipe", "settings"], sort=False)
+            for key, rows in own.groupby(["generator", "line", "settings"], sort=False)
         ]
-        times = [time for broken, time, _ in self.breaks if broken == metric]
+        times = [one.time for one in self.breaks if one.metric == metric]
         said = [f"{name} {number(rows['mean'].iloc[-1])}" for name, rows in own.groupby("generator", sort=False)]
         label = f"Mean {metric} over runs, {skill}, with 95% intervals; newest: {'; '.join(said)}"
         return trend_chart(lines, times, label)
 
     def _over_steps(self, metric: str, skill: str, means: pd.DataFrame) -> Chart | None:
-        """Each checkpoint as the newest run has it that scored it by the metric as it is now."""
-        now = means[(means["recipe"] == means["recipe"].max()) & means["generator"].isin(list(self.steps))]
+        """Each checkpoint as the newest run has it that scored it by the metric as it is now, or by one that is joined
+        with it.
+        """
+        now = means[(means["line"] == means["line"].max()) & means["generator"].isin(list(self.steps))]
         last = now.groupby("generator", sort=False).tail(1)
         if last.empty:
             return None

@@ -17,6 +17,8 @@ Longs = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
 
 FOLDS = 10
+FEWEST_GROUPS = 5
+"""Whose means tell how well a line joins them; those of fewer are on one line by chance too often."""
 MOST_KNOTS = 256
 """Of a monotone map."""
 
@@ -181,7 +183,7 @@ class ChosenLine(NamedTuple):
     without: list[Line]
     """The same of all groups but one, by group in their order; empty of one group."""
     explained: float
-    """Share of the variance of the groups' new means that the lines without them explain; nan of fewer than three."""
+    """Share of the variance of the groups' new means that the lines without them explain; nan of too few."""
 
 
 def choose_line(old: Floats, new: Floats, groups: NDArray[np.int32], kinds: Sequence[LineKind]) -> ChosenLine:
@@ -199,7 +201,7 @@ def choose_line(old: Floats, new: Floats, groups: NDArray[np.int32], kinds: Sequ
     }
     kind = min(kinds, key=squares.__getitem__)
     spread = float(means[:, 1].var())
-    explained = 1 - squares[kind] / spread if len(known) > 2 and spread else math.nan
+    explained = 1 - squares[kind] / spread if len(known) >= FEWEST_GROUPS and spread else math.nan
     return ChosenLine(kind, LINES[kind](old, new), without[kind], explained)
 
 

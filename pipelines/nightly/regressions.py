@@ -18,6 +18,7 @@ from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.cells.suites import Suite, find_suite
 from plumbline.pipelines.nightly.nightly_config import NightConfig
 from plumbline.pipelines.nightly.outcome import Moved, NightOutcome, Outcome, SuiteOutcome, read_outcome, send
+from plumbline.pipelines.report.bridges import read_bridges
 from plumbline.pipelines.report.comparable_runs import CHECKPOINTS, obstacle_between
 from plumbline.pipelines.report.report import NO_RAY, WrittenReport, write_report
 from plumbline.pipelines.report.trends import write_trends
@@ -96,16 +97,17 @@ def find_baseline(store: Store, run_id: str, manifest: Mapping[str, Any], compar
     """The newest run before this one that it can be compared with: of those that a night has told of, so that nothing
     goes untold between two nights, and where there is none of these, of all.
     """
+    bridges = read_bridges(store, manifest.get("benchmark"))
     if compare != "previous":
         suite = find_suite(store, compare)
         if suite is not None and manifest["benchmark"] not in suite.runs:
             return Baseline(None, f"nightly.compare={compare}: that suite has no run of {manifest['benchmark']}")
         other = find_run(store, suite.runs[manifest["benchmark"]] if suite else compare, key="nightly.compare")
-        reason = obstacle_between(read_manifest(store, other), manifest)
+        reason = obstacle_between(read_manifest(store, other), manifest, bridges)
         return Baseline(None, f"nightly.compare={compare}: {reason}") if reason else Baseline(other)
     newest, obstacles = None, []
     for earlier in earlier_runs(store, run_id):
-        obstacle = obstacle_between(earlier.manifest, manifest)
+        obstacle = obstacle_between(earlier.manifest, manifest, bridges)
         if obstacle:
             obstacles.append((earlier, obstacle))
         elif read_outcome(store, earlier.run_id) is not None:

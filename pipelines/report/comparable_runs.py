@@ -1,9 +1,10 @@
 """Which runs can be compared, and which generators are checkpoints of one training."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from plumbline.operators.bridge import Bridge
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.report.changes import comparable_metrics
 from plumbline.operators.sentences import names
@@ -13,8 +14,8 @@ from plumbline.pipelines.cells.runs import earlier_runs, find_run
 from plumbline.pipelines.cells.store import Store
 
 
-def obstacle_between(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> str:
-    """Why two runs cannot be compared; empty where they can."""
+def obstacle_between(before: Mapping[str, Any] | None, after: Mapping[str, Any], bridges: Sequence[Bridge] = ()) -> str:
+    """Why two runs cannot be compared, a metric that one of the bridges joins among what can; empty where they can."""
     if before is None:
         return "its manifest is damaged"
     if before.get("benchmark") != after.get("benchmark"):
@@ -26,12 +27,19 @@ def obstacle_between(before: Mapping[str, Any] | None, after: Mapping[str, Any])
         return "more of its rows failed than its budget allows"
     if not set(before.get("generators", ())) & set(after.get("generators", ())):
         return "the two share no generator"
-    if not comparable_metrics(before, after):
+    if not comparable_metrics(before, after, bridges):
         return f"the settings or models of {names(list(after.get('metrics', ())))} are others"
     return ""
 
 
-def find_compared(store: Store, run_id: str, manifest: Mapping[str, Any], compare: str, key: str = "compare") -> str:
+def find_compared(
+    store: Store,
+    run_id: str,
+    manifest: Mapping[str, Any],
+    compare: str,
+    key: str = "compare",
+    bridges: Sequence[Bridge] = (),
+) -> str:
     """The run that a run is compared with: `previous`, the newest earlier one that it can be compared with, or an id.
 
     Raises ConfigError where there is none, with the reason for the newest.
@@ -40,7 +48,7 @@ def find_compared(store: Store, run_id: str, manifest: Mapping[str, Any], compar
         return find_run(store, compare, key=key)
     obstacles = []
     for earlier in earlier_runs(store, run_id):
-        if not (obstacle := obstacle_between(earlier.manifest, manifest)):
+        if not (obstacle := obstacle_between(earlier.manifest, manifest, bridges)):
             return earlier.run_id
         obstacles.append(f"{earlier.run_id} cannot be compared with it ({obstacle})")
     reason = obstacles[0] if obstacles else "it is the first run of this store"

@@ -32,6 +32,7 @@ from plumbline.pipelines.cells.runs import (
 )
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.judging.protocols import ProtocolConfig
+from plumbline.pipelines.report.bridges import read_bridges
 from plumbline.pipelines.report.comparable_runs import find_compared
 from plumbline.pipelines.report.finished_run import (
     Originals,
@@ -207,15 +208,16 @@ def _make_page(
     details = read_details(every, run, store, originals)
     if originals is not None:
         run = replace(run, prompts=_texts(originals.prompts, [pick.prompt_id for pick in every]))
-    changes = None if before is None else _changes(before, run, reward, each, settings)
+    changes = None if before is None else _changes(store, before, run, reward, each, settings)
     return build_page(run, figures, picks=picks, details=details, changes=changes, baseline=baseline)
 
 
 def _changes(
-    before: GatheredRun, run: GatheredRun, reward: Combination | None, each: Each, settings: Choice
+    store: Store, before: GatheredRun, run: GatheredRun, reward: Combination | None, each: Each, settings: Choice
 ) -> Changes:
+    bridges = read_bridges(store, run.manifest.get("benchmark"))
     manifests = (before.manifest, run.manifest)
-    changes = compare(before.scores, run.scores, run.skills, manifests, reward, each, settings)
+    changes = compare(before.scores, run.scores, run.skills, manifests, reward, each, settings, bridges)
     return changes._replace(run_id=before.run_id)
 
 
@@ -229,7 +231,8 @@ def _earlier(store: Store, run: GatheredRun, compare: str | None, each: Each) ->
     """The run to compare to, without its sources."""
     if compare is None:
         return None
-    run_id = find_compared(store, run.run_id, run.manifest, compare)
+    bridges = read_bridges(store, run.manifest.get("benchmark"))
+    run_id = find_compared(store, run.run_id, run.manifest, compare, bridges=bridges)
     return _gathered(store, run_id, read_manifest(store, run_id), Skills(()), each)
 
 

@@ -20,6 +20,7 @@ from plumbline.pipelines.base.exit_codes import OVER_BUDGET
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.runs import READERS, Run, list_runs
 from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.report.bridges import read_bridges
 from plumbline.pipelines.report.comparable_runs import CHECKPOINTS, check_checkpoints
 
 MOST_RUNS = 120
@@ -111,7 +112,14 @@ def make_trends(
     if len(problems) > MOST_PROBLEMS:
         warnings.append(f"{plural(len(problems), 'run')} cannot be read (python -m jobs.status).")
     means = to_frame(whole, settings)
-    page = build_trends(whole[-runs:], means, Checkpoints(re.compile(checkpoints)), warnings, settings)
+    page = build_trends(
+        whole[-runs:],
+        means,
+        Checkpoints(re.compile(checkpoints)),
+        warnings,
+        settings,
+        read_bridges(store, whole[-1].manifest.get("benchmark")),
+    )
     return MadeTrends(page, means, len(whole))
 
 

@@ -54,9 +54,9 @@ def test_the_simplest_map_that_other_prompts_bear_out_is_chosen(kind: Kind, new:
 
 
 def test_versions_that_are_equally_noisy_are_joined_by_their_spread_and_not_by_the_slope_that_noise_lessens() -> None:
-    """Three generators of a true quality, whose images both versions see with as much noise again as they differ."""
-    groups = np.repeat(np.arange(3, dtype=np.int32), 100)
-    true = np.array([0.2, 0.5, 0.8])[groups]
+    """Five generators of a true quality, whose images both versions see with as much noise again as they differ."""
+    groups = np.repeat(np.arange(5, dtype=np.int32), 60)
+    true = np.linspace(0.1, 0.9, 5)[groups]
     old, new = (true + RANDOM.normal(0, 0.3, 300) for _ in range(2))
     line = choose_line(old, 10 * new, groups, tuple(LINES))
     assert line.kind == "equated" and fit_line(old, 10 * new).slope < 6 < 8 < line.line.slope

@@ -1,0 +1,97 @@
+"""A night on which the judge changed: trends, reports and nights say so, and a bridge joins what was with what is."""
+
+from pathlib import Path
+
+import pytest
+
+from plumbline.pipelines.cells.runs import read_manifest
+from plumbline.pipelines.nightly.regressions import find_baseline
+from plumbline.pipelines.report.report import write_report
+from plumbline.pipelines.report.trends import make_trends
+from tests.commands import printed
+from tests.operators.report.made import MadeRun, Score, make_run, noisy, plain_prompts
+
+DAYS = ("2026-01-01", "2026-01-02")
+
+
+def halved(generator: str, metric: str, prompt: int) -> float:
+    """What the new wording makes of the old scores, with a noise of its own."""
+    return 0.1 + noisy(generator, metric, prompt) / 2 + 0.04 * (noisy(generator, "other", prompt) - 0.5)
+
+
+def night(folder: Path, day: str, score: Score, wording: str) -> MadeRun:
+    run = make_run(
+        folder, run_id=day, score=score, prompts=plain_prompts(40), metrics=("gecko",), asking=(),
+        began=f"{day}T02:00:00+00:00",
+    )  # fmt: skip
+    path = f"runs/{day}/manifest.json"
+    manifest = run.store.read_json(path) or {}
+    manifest["config"]["metrics"]["gecko"]["template"] = wording
+    run.store.write_json(path, manifest)
+    return run
+
+
+def both_nights(folder: Path, second: Score = halved) -> MadeRun:
+    night(folder, DAYS[0], noisy, "so?")
+    return night(folder, DAYS[1], second, "no?")
+
+
+def bridge(folder: Path) -> str:
+    words = (f"store={folder}/store", "bridge.old=gecko", f"bridge.old_run={DAYS[0]}", f"bridge.new_run={DAYS[1]}")
+    return printed("bridge", *words)
+
+
+def test_without_a_bridge_the_line_breaks_and_no_night_is_a_regression(tmp_path: Path) -> None:
+    run = both_nights(tmp_path)
+    (said,) = make_trends(run.store).page.breaks.rows
+    assert str(said) == f"gecko is another metric since run {DAYS[1]}: template so? → no?."
+    baseline = find_baseline(run.store, DAYS[1], read_manifest(run.store, DAYS[1]), "previous")
+    assert baseline.run_id is None and "the settings or models of gecko are others" in baseline.reason
+
+
+@pytest.fixture
+def joined(tmp_path: Path) -> MadeRun:
+    run = both_nights(tmp_path)
+    assert "A map joins gecko and gecko" in bridge(tmp_path)
+    return run
+
+
+def test_a_bridge_joins_the_line_of_trends_with_a_mark_and_wider_intervals(joined: MadeRun) -> None:
+    made = make_trends(joined.store)
+    (said,) = made.page.breaks.rows
+    assert f"{DAYS[1]}, and its earlier scores are compared by bridge " in str(said)
+    assert "off by at most ±0.0" in str(said)
+    chart = made.page.panels[0].trends[0].over_runs
+    assert chart is not None and chart.svg.count("stroke-dasharray") == 1
+    raw = made.means[(made.means.generator == "atlas") & (made.means.skill == "overall")]
+    assert raw.recipe.tolist() == [0, 1] and raw["mean"].iloc[0] > 0.8, "the table keeps what was measured"
+
+
+def test_a_night_is_compared_through_the_bridge_and_noise_of_the_map_is_no_regression(joined: MadeRun) -> None:
+    manifest = read_manifest(joined.store, DAYS[1])
+    assert find_baseline(joined.store, DAYS[1], manifest, "previous").run_id == DAYS[0]
+    changes = write_report(joined.store, DAYS[1], compare="previous").page.changes
+    assert changes is not None and not changes.clear
+    assert "and its earlier scores are compared by bridge" in str(changes.sentences[0])
+    atlas = next(change for change in changes.overall.rows if change.generator == "atlas")
+    assert atlas.before == pytest.approx(atlas.after, abs=0.03) and 0 < atlas.margin < 0.1
+
+
+def test_a_fall_beyond_the_margin_is_a_regression_through_the_bridge(joined: MadeRun, tmp_path: Path) -> None:
+    """The third night has cobalt far worse, by the new wording; compared with the first, by the old."""
+
+    def worse(generator: str, metric: str, prompt: int) -> float:
+        return halved(generator, metric, prompt) - (0.2 if generator == "cobalt" else 0)
+
+    run = night(tmp_path, "2026-01-03", worse, "no?")
+    changes = write_report(run.store, "2026-01-03", compare=DAYS[0]).page.changes
+    assert changes is not None
+    assert {(change.generator, change.verdict) for change in changes.clear} == {("cobalt", "worse")}
+
+
+def test_a_bridge_to_another_thing_joins_nothing_and_is_named(tmp_path: Path) -> None:
+    run = both_nights(tmp_path, lambda *at: noisy("x", "noise of its own", at[2] + 1000 * len(at[0])))
+    bridge(tmp_path)
+    (said,) = make_trends(run.store).page.breaks.rows
+    assert "so its scores are not compared, and bridge" in str(said)
+    assert find_baseline(run.store, DAYS[1], read_manifest(run.store, DAYS[1]), "previous").run_id is None
