@@ -26,6 +26,8 @@ class CardMetric(NamedTuple):
 
     name: str
     lower_is_better: bool
+    ranks: bool
+    """Whether one score by it is better than another."""
     models: str
     """Of each role its family and checkpoint, with the commit or digest of its files."""
     recipe: str
@@ -85,7 +87,14 @@ def _metrics(manifest: Mapping[str, Any], own: Sequence[Row]) -> Iterator[CardMe
         if OVERALL in rows:
             roles = dict.fromkeys(metrics[name].roles.values()) if name in metrics else ()
             models = "; ".join(filter(None, (_model(manifest, role) for role in roles)))
-            yield CardMetric(name, name in falling, models, _digest(recipe_of(manifest, name)), rows)
+            yield CardMetric(
+                name,
+                name in falling,
+                name not in metrics or metrics[name].ranks,
+                models,
+                _digest(recipe_of(manifest, name)),
+                rows,
+            )
 
 
 def _digest(recipe: Recipe) -> str:
@@ -113,7 +122,7 @@ class CardScore(NamedTuple):
 
 
 def scores_of(card: ModelCard, tasks: Mapping[str, str]) -> list[CardScore]:
-    """By a benchmark's tasks the scores of `metric`, or of `metric/skill`; without tasks, every metric is one.
+    """By a benchmark's tasks the scores of `metric`, or of `metric/skill`; without, each metric that ranks is a task.
 
     Raises ConfigError for a score that the card has not.
     """
@@ -124,7 +133,7 @@ def scores_of(card: ModelCard, tasks: Mapping[str, str]) -> list[CardScore]:
     for name in tasks:
         if name not in known:
             raise ConfigError(f"tasks: the run has no score {name!r} of {card.generator}; {suggest(name, known)}")
-    wanted = tasks or {metric.name: metric.name for metric in card.metrics}
+    wanted = tasks or {metric.name: metric.name for metric in card.metrics if metric.ranks}
     scores = []
     for name, task in wanted.items():
         metric, row = known[name]

@@ -29,8 +29,8 @@ class HubConfig:
     revision: str | None = None
     """The dataset's commit."""
     tasks: Mapping[str, str] | None = None
-    """By `metric` or `metric/skill`, the task of the dataset's eval.yaml that it is the score of; null takes each
-    metric's overall score for a task of its name."""
+    """By `metric` or `metric/skill`, the task of the dataset's eval.yaml that it is the score of; null takes the
+    overall score of each metric that ranks for a task of its name."""
     source: str | None = None
     """An address where what the scores are from can be seen."""
     upload: str | None = None
