@@ -85,6 +85,11 @@ class Changes(NamedTuple):
     """Whether any outcome on so many prompts would have been a clear change, of scores that are not the same."""
 
     @property
+    def unlike(self) -> list[str]:
+        """The generators whose settings are others than in the earlier run."""
+        return list(dict.fromkeys(change.generator for change in self.every if change.duel.unlike))
+
+    @property
     def clear(self) -> list[Change]:
         """All clear ones, overall and by skill."""
         return [change for change in self.every if change.is_clear]

@@ -3,14 +3,14 @@
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
 from pydantic import TypeAdapter, ValidationError
 
-from plumbline.operators.sentences import plural
+from plumbline.operators.sentences import names, plural
 from plumbline.operators.summary import OVERALL
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.cells.suites import SUITES
@@ -72,6 +72,8 @@ class NightOutcome:
     """All that the report says of what changed, came and went."""
     can_tell: bool = True
     """Whether any outcome on so many prompts would have been a regression or an improvement."""
+    unlike: Sequence[str] = field(default_factory=list)
+    """The generators that were generated with other settings than in the earlier run: no change of theirs is clear."""
     trends: str | None = None
     """The address of the page of trends; None where it could not be written."""
     webhook: str | None = None
@@ -92,6 +94,7 @@ class NightOutcome:
         compared = f"since {self.compared_with}" if self.compared_with else f"not compared: {self.not_compared}"
         none = "no regression" if self.can_tell else "too few prompts to tell a regression"
         said = plural(len(self.regressions), "regression") if self.regressions else none
+        said += f" (other settings: {names(self.unlike)})" if self.unlike else ""
         return (
             f"{self.benchmark}, run {self.run_id}: {f'{said} {compared}' if self.compared_with else compared}; "
             f"coverage {self.counts['coverage']:.2%}"

@@ -154,6 +154,7 @@ def _outcome(run: ComparedRun, changes: Changes | None, config: NightConfig) -> 
         improvements=[_moved(change) for change in clear if change.verdict == "better"],
         can_tell=changes is None or changes.can_tell,
         sentences=[str(sentence) for sentence in changes.sentences] if changes is not None else [],
+        unlike=changes.unlike if changes is not None else [],
         trends=run.trends.url,
     )
 

@@ -4,10 +4,13 @@ they were the same.
 
 import json
 import random
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image, PngImagePlugin
@@ -80,6 +83,30 @@ def test_settings_are_in_no_key_and_can_be_left_out_or_ignored(swept: tuple[Path
     said = refusal("sweep", *words, "benchmark.columns.settings=[cgf]")
     assert "benchmark.columns.settings: no images table has a column 'cgf'; found" in said
     assert "'settings': expected 'compare' or 'ignore', got 'ignored'" in refusal("sweep", *words, "settings=ignored")
+
+
+def test_a_night_and_its_rewards_say_where_settings_changed(swept: tuple[Path, list[str], str], tmp_path: Path) -> None:
+    """The images of a copy are generated anew with other guidance, and twice for each prompt, as far as it says."""
+    folder = shutil.copytree(swept[0].parent, tmp_path / "copy")
+    words = [word.replace(str(swept[0].parent), str(folder)) for word in swept[1]]
+    earlier = newest(folder / "store").name
+    for path in (folder / "bench/images/atlas").glob("*.parquet"):
+        table = pq.read_table(path)
+        cfg = pa.array([9.0] * len(table))
+        table = table.set_column(table.schema.get_field_index("guidance_scale"), "guidance_scale", cfg)
+        again = table.set_column(0, "image_id", pc.binary_join_element_wise(table.column("image_id"), "again", "-"))
+        shifted = again.set_column(2, "image", pa.chunked_array([again.column("image").to_pylist()[::-1]]))
+        pq.write_table(pa.concat_tables([table, shifted]), path)
+    said = " ".join(printed("nightly", *words).split())
+    assert f"atlas was generated with other settings: cfg 9 here, 4 in {earlier}. No change of it is clear." in said
+    assert f"no regression (other settings: atlas) since {earlier}" in said
+    assert re.search(
+        r"The seed is \d+% of the variance of a mean by clipscore\. By clipscore, twice the 2 images", said
+    )
+    rewards = ["rewards", f"store={folder}/store", "format=pairs", "reward=clipscore", "selection.margin=0"]
+    noted = printed(*rewards, f"output={tmp_path}/pairs")
+    assert "set against others of different settings: atlas and flint (cfg 9 against 7.5 (86%) and 4 (14%))" in noted
+    assert "different settings" not in printed(*rewards, f"output={tmp_path}/pairs", "settings=ignore")
 
 
 def two_runs(folder: Path, *, before: Any, after: Any) -> Store:

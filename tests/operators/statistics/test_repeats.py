@@ -5,8 +5,10 @@ import math
 import numpy as np
 import pytest
 
+from plumbline.operators import rows, schemas
 from plumbline.operators.report.seeds import seed_sentences, seed_table
 from plumbline.operators.statistics.repeats import Repeats, pooled, repeats_of
+from tests.operators.tallied import summarise
 
 
 def test_variances_of_two_prompts_by_hand() -> None:
@@ -48,3 +50,11 @@ def test_the_report_says_what_more_images_and_more_prompts_would_bring() -> None
         "its interval by 18%, and twice the prompts by 29%."
     )
     assert seed_table(by_metric).rows[0] == ("m", "4", "0.100", "0.283", "67%", "−18%", "−29%")
+
+
+def test_more_seeds_of_the_same_scores_narrow_no_interval() -> None:
+    """Ten images of each prompt that all score alike tell no more than one: intervals cluster by prompt."""
+    once = [{"generator": "g", "metric": "m", "prompt_id": f"p{at}", "score": at / 20} for at in range(20)]
+    one, ten = (summarise(rows.table(once * times, schemas.SCORES), {}).to_pylist()[0] for times in (1, 10))
+    assert (ten["n"], ten["low"], ten["high"]) == (200, pytest.approx(one["low"]), pytest.approx(one["high"]))
+    assert ten["sem"] < one["sem"] / 3, "which the error that takes images as independent does not know"
