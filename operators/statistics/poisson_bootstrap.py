@@ -43,9 +43,9 @@ def uniform(hashes: NDArray[np.uint64]) -> Floats:
 def drawn(prompts: NDArray[np.uint64], count: int | None, seed: int) -> NDArray[np.bool_]:
     """Which of some prompts, by their ids' hashes, are the `count` that a seed draws: of more prompts those and others.
 
-    Their order is that of a SplitMix64 stream of each.
+    Their order is that of a SplitMix64 stream of each, of another one than their weights.
     """
-    mixed = prompts + np.uint64((seed + 1) * int(STEP) % 2**64)
+    mixed = (prompts ^ SECOND) + np.uint64((seed + 1) * int(STEP) % 2**64)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * FIRST
     mixed = (mixed ^ (mixed >> np.uint64(27))) * SECOND
     chosen = np.zeros(len(prompts), np.bool_)
