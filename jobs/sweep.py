@@ -52,6 +52,13 @@ def main(config: SweepConfig | SuiteConfig) -> int:
 
 def _sweep(console: Console, config: SweepConfig) -> int:
     """Shows the plan, computes what is missing, shows the leaderboards; 0 complete, 2 within budget, 1 over it."""
+    if config.generator is not None:
+        from plumbline.jobs.generate import drawn_first
+
+        drawn = drawn_first(console, config)
+        if drawn is None:
+            return 0
+        config = drawn
     inputs = list_inputs(config)
     standing = None if config.dry_run else unchanged_sweep(inputs)
     if standing is not None:

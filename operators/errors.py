@@ -91,6 +91,7 @@ def unknown_prompt(prompt_id: str | None) -> RowError:
 
 
 REMEDIES: Mapping[str, str] = {
+    "blank_picture": "look at the prompt and the settings, or set the generator's dtype=float32",
     "broken_file": "write or upload the file again",
     "cell_unreadable": "check the store's disk or server, and run again",
     "corrupt_image": "generate the image again, as 8-bit PNG or JPEG",

@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from plumbline.operators import rows
-from plumbline.operators.errors import RefusedUri, RowError, without_secrets
+from plumbline.operators.errors import REMEDIES, RefusedUri, RowError, without_secrets
 
 LONGEST_ADDRESS = 1000
 """Characters of one that a message shows; S3 allows as many."""
+LONGEST_REASON = 1000
+"""Characters of what a table says itself of a row without an image."""
 FetchUri = Callable[[str], bytes]
 SOURCES = ("source", "source_uri")
 """The columns that hold the image that a row's image was edited from, as `image` and `uri` hold the image itself."""
@@ -66,8 +68,10 @@ def is_embedded(row: Mapping[str, Any]) -> bool:
 
 
 def _absent(row: Mapping[str, Any]) -> RowError:
-    """What to do about a row without bytes, whose struct may still have a path."""
-    image = row.get("image")
+    """What to do about a row without bytes; its struct may still have a path, or it says itself why it has none."""
+    image, error = row.get("image"), row.get("error")
+    if isinstance(error, Mapping) and error.get("kind") in REMEDIES and isinstance(error.get("message"), str):
+        return RowError(error["kind"], error["message"][:LONGEST_REASON])
     if isinstance(image, Mapping) and image.get("path"):
         found = f"only the path {image['path']!r} in `image`"
         return RowError("image_not_embedded", f"{found}; embed the bytes, or put the address in `uri`")

@@ -38,6 +38,21 @@ TAGS = pa.schema([*texts("prompt_id", "skill", "sub_skill", "words"), *ints("sta
 """What prompts were tagged with: of each tag the words of the prompt, at its characters `start` to `end` (null where
 they were not found). A prompt without a tag has one row without a skill, and one that could not be tagged its error."""
 
+PICTURES = pa.schema(
+    [
+        *texts("image_id", "prompt_id", "prompt"),
+        ("image", pa.binary()),
+        *floats("cfg"),
+        *ints("steps"),
+        *texts("size"),
+        *longs("seed"),
+        *texts("sampler", "checkpoint", "revision"),
+        ("error", ERROR),
+    ]
+)
+"""Pictures that were made here (jobs.generate), as a sweep reads them: `image` is encoded, and null where there is an
+error. Each has the settings that it was made by (`size` as 1024x768), and what made it."""
+
 QUESTIONS = pa.schema(
     [
         *texts("prompt_id", "prompt", "question_id", "text"),

@@ -30,6 +30,7 @@ NOT_HERE = {
     r"signs\.csv|longtext_bench|oneig_text|cvtg_2k|metric=\[text\]": "signs with the words that they want",
     r"tagging=llm|generation=llm|build/smollm2|data/mine": "a language model that follows instructions (make vllm)",
     r"^publish (?!sink=hub)": "a tracking service",
+    r"^generate |images=images": "an image generator (tests/jobs/test_generate_job.py makes one)",
     r"protocol=study|import_from": "what people answered",
     r"^check_rewards ": "a reward server that runs",
 }

@@ -47,6 +47,13 @@ def show_plan(console: Console, planned: PlannedSweep) -> None:
     _show_work(console, planned.plan.nodes, planned.executor, planned.config, complete=_complete(planned))
 
 
+def show_making(console: Console, planned: PlannedSweep) -> None:
+    """The same of what a model makes of texts, without where these come from."""
+    _show_cells(console, planned.plan.nodes)
+    _show_costs(console, planned)
+    _show_work(console, planned.plan.nodes, planned.executor, planned.config, complete=_complete(planned))
+
+
 def show_suite_plan(console: Console, planned: PlannedSuite) -> None:
     """What is read of each benchmark, and the cells of all of them, which are computed together."""
     for name, finished in planned.standing.items():

@@ -22,6 +22,7 @@ Call = Literal[
     "entailment",
     "embedding",
     "similarity",
+    "draw",
 ]
 
 
@@ -298,3 +299,46 @@ class SimilarityModel(ImageModel, Protocol):
 
     def compare(self, features: Sequence[Any], pairs: Sequence[Pair], measure: Measure = "cosine") -> list[Compared]:
         """How well each pair fits, in one of the measures that its family names."""
+
+
+class DrawingSettings(NamedTuple):
+    """How pictures are to be drawn; what is null is left to the model."""
+
+    cfg: float | None = None
+    """How strongly the prompt guides."""
+    steps: int | None = None
+    size: tuple[int, int] | None = None
+    """Width and height in pixels."""
+    sampler: str | None = None
+    """The class of the scheduler."""
+    negative_prompt: str = ""
+
+
+class DrawingRequest(NamedTuple):
+    """One picture that is wanted."""
+
+    prompt: str
+    seed: int
+    """Of all its noise: it alone decides it, whatever is drawn beside."""
+
+
+class Drawn(NamedTuple):
+    """A picture, encoded, with the settings that it was drawn by; None where the model does not tell."""
+
+    encoded: bytes
+    cfg: float | None = None
+    steps: int | None = None
+    seed: int | None = None
+    sampler: str | None = None
+
+
+class DrawingModel(Protocol):
+    """`draw(prompts) -> pictures`: image generators."""
+
+    checkpoint: str
+    """What it draws by, as it was named."""
+    revision: str | None
+    """Its hub commit, the digest of its files, or a service's label."""
+
+    def draw(self, requests: Sequence[DrawingRequest], settings: DrawingSettings) -> list[Drawn | RowError]:
+        """The picture of each request, or why there is none."""

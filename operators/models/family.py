@@ -3,13 +3,21 @@
 Each is one file in `operators/models/families`, under its name, and one line of the table there.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pkgutil import resolve_name
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from plumbline.operators.models.calls import Call, Compares, Measure, PixelRule
-from plumbline.operators.models.checkpoints.parts import Checkpoint, Fields, FileDigest, Part, read_fields
+from plumbline.operators.models.checkpoints.parts import (
+    WANTED_FILES,
+    Checkpoint,
+    Fields,
+    FileDigest,
+    Part,
+    check_weights,
+    read_fields,
+)
 from plumbline.operators.models.model import LocalModel, ModelConfig, ResolvedModel
 from plumbline.operators.models.vqa_profiles import VqaProfile
 
@@ -52,6 +60,10 @@ class Family(Generic[Config]):
     """Of a service: the environment variable that has its address where a model's `endpoint` is null."""
     weights_file: str | None = None
     """The one file that has its weights; None where they are any safetensors files."""
+    wanted: tuple[str, ...] = tuple(WANTED_FILES)
+    """The files of a checkpoint that it is loaded from, and known by, as patterns; those with weights last."""
+    find_tensors: Callable[[Part, str | None], Sequence[str]] = check_weights
+    """The names of a checkpoint's tensors; raises ModelError where its weights are not whole safetensors files."""
     read: Callable[[Part], Fields] = read_fields
     """Reads what says how its networks are made: a config.json, or what it has in the place of one."""
     form: str = ""

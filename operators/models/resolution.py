@@ -11,7 +11,6 @@ from plumbline.operators.models.checkpoints.parts import (
     FileDigest,
     Part,
     architecture,
-    check_weights,
     digest_file,
     find_part,
     subfields,
@@ -34,8 +33,8 @@ def resolve_model(config: ModelConfig, *, on_gpu: bool, digest: FileDigest = dig
         return _resolve_service(config, family)
     if not isinstance(config, LocalModel):
         return ResolvedModel(config=config, options=family.options_in_key(config, None))
-    part = find_part(config.checkpoint, config.revision, digest)
-    checkpoint = Checkpoint(part, _read_config(part, config.family), check_weights(part, family.weights_file))
+    part = find_part(config.checkpoint, config.revision, digest, family.wanted)
+    checkpoint = Checkpoint(part, _read_config(part, config.family), family.find_tensors(part, family.weights_file))
     _check_head(checkpoint)
     parts = _find_parts(config, checkpoint, digest)
     family.check(config, parts, checkpoint.fields)
@@ -43,7 +42,7 @@ def resolve_model(config: ModelConfig, *, on_gpu: bool, digest: FileDigest = dig
     return ResolvedModel(
         config=config,
         parts=parts,
-        weights=family.weights_file or "*.safetensors",
+        weights=family.weights_file or family.wanted[-1],
         dtype=_precision(config, family, on_gpu=on_gpu),
         on_gpu=on_gpu,
         profile=profile,

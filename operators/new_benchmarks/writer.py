@@ -1,12 +1,10 @@
 """What tagging and generation share: a language model writes about texts, and no image is scored by it."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from plumbline.operators.bounds import Checked, NotNegative, Positive
-from plumbline.operators.metrics.answered import Scored
-from plumbline.operators.metrics.metric import Evidence, Expected, Metric
+from plumbline.operators.metrics.making import Making
 from plumbline.operators.metrics.reply_forms import Replies
 from plumbline.operators.metrics.writing import ReplySampling
 
@@ -34,28 +32,15 @@ class WriterOptions(Checked):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TextWriter(Metric):
+class TextWriter(Making):
     """A chain that ends where a language model has written: its rows are those of the table QUESTIONS."""
 
     chain: ClassVar[tuple[str, ...]] = ("questions",)
     ends: ClassVar[str] = "questions"
     role_keys: ClassVar[tuple[str, ...]] = ("writer",)
-    ranks: ClassVar[bool] = False
     options: WriterOptions
 
     @property
     def writer(self) -> str:
         """The role of its model."""
         return self.options.writer
-
-    def scoring(self) -> Mapping[str, Any]:
-        """Nothing: no image is scored."""
-        return {}
-
-    def score(self, evidence: Evidence) -> Scored:
-        """Never asked for, since its chain has no scores."""
-        raise NotImplementedError(f"{self.kind} writes about texts and scores no image")
-
-    def expected(self, words: float) -> Expected:
-        """One call."""
-        return Expected(1, 0)

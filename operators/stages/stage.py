@@ -182,6 +182,9 @@ class Stage(ABC):
 class RowStage(Stage):
     """A stage whose rows can be tried one by one, to find the one that ends the process."""
 
+    window: int | None = None
+    """How many rows are computed together where that is fewer than of other stages, because each takes long."""
+
     @abstractmethod
     def refuse(self, inputs: Inputs, error: RowError) -> Any:
         """As `prepare`, for rows that are not to be touched but by their ids."""

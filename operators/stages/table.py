@@ -8,6 +8,7 @@ from plumbline.operators.stages.stage import Stage
 KNOWN = Extensions[type[Stage]](
     "stages",
     {
+        "pictures": "plumbline.operators.stages.pictures:PicturesStage",
         "questions": "plumbline.operators.stages.questions:QuestionsStage",
         "entailment": "plumbline.operators.stages.entailment:EntailmentStage",
         "priors": "plumbline.operators.stages.priors:PriorsStage",

@@ -18,6 +18,7 @@ from plumbline.operators.metrics.metric import Metric, PackedMetric
 from plumbline.operators.metrics.table import AnyMetric
 from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.operators.models.service_config import ServiceModel
+from plumbline.operators.pictures import PicturesConfig
 from plumbline.operators.settings import COMPARE, Choice
 from plumbline.operators.stages.graph import check_models, make_nodes
 from plumbline.operators.stages.table import STAGES
@@ -59,6 +60,11 @@ class AnySweep(Checked):
     """Print each metric's boards too, overall and by skill."""
     retry_failed: bool = False
     """Compute only the rows that failed and may pass now, and what stands on them."""
+    generator: AnyModel | None = None
+    """Draws the benchmark's prompts into the folder of its images before they are scored (docs/decide.md); null scores
+    the images that are there."""
+    pictures: PicturesConfig = field(default_factory=PicturesConfig)
+    """How it draws, and how many pictures of each prompt."""
     adaptive: Adaptive | None = None
     """When enough prompts have been scored to tell the generators apart; null scores all."""
     log: LogConfig = field(default_factory=LogConfig)
@@ -159,7 +165,8 @@ class SuiteConfig(AnySweep):
         AnySweep.__post_init__(self)
         if not self.benchmarks:
             raise ConfigError("benchmarks: expected at least one, got none; for example benchmarks=[genai_bench]")
-        for key, lacks in {"adaptive": self.adaptive, "protocol": self.protocol}.items():
+        of_one = {"adaptive": self.adaptive, "protocol": self.protocol, "generator": self.generator}
+        for key, lacks in of_one.items():
             if lacks is not None:
                 raise ConfigError(f"{key}: it is one benchmark's; leave it out, or sweep that benchmark alone")
         names = Counter(benchmark.name for benchmark in self.benchmarks.values())

@@ -26,6 +26,8 @@ from plumbline.pipelines.sources.question_packs import PackFile, read_pack
 from plumbline.pipelines.sources.shards import read_shard
 from plumbline.pipelines.sources.uris import Uris
 
+READ = (*IMAGE_COLUMNS, "error")
+"""Of the images' tables; `error` is why a row has no image, in tables that were made here."""
 WINDOW = 256
 """Rows of a shard that are decoded together, and computed together."""
 
@@ -87,6 +89,8 @@ class NodeStage:
         Whole where the rows of a shard are not: those of prompts of a stage that reads only what others made.
         """
         inputs, count = self._inputs(work, cells), work.shard.rows
+        if isinstance(self.stage, RowStage) and self.stage.window is not None:
+            size = min(size, self.stage.window)
         if count <= size or not (self.rows_alone or self.stage.over == "images"):
             return [inputs]
         firsts = range(0, count, size)
@@ -136,8 +140,8 @@ class NodeStage:
             return read_prompts(shard)
         sources, captions = need_sources(self.node.metrics), need_captions(self.node.metrics)
         if not sources and not captions:
-            return self._shown(read_shard(shard, IMAGE_COLUMNS))
-        images = read_shard(shard, (*IMAGE_COLUMNS, *(BESIDE if sources else CAPTIONS)))
+            return self._shown(read_shard(shard, READ))
+        images = read_shard(shard, (*READ, *(BESIDE if sources else CAPTIONS)))
         return self._shown(with_pictures(images, self.context.prompt_shards))
 
     def _shown(self, images: pa.Table) -> pa.Table:

@@ -82,6 +82,15 @@ def download_file(repo: str, commit: str, name: str) -> Path | None:
         return None
 
 
+def list_files(repo: str, commit: str) -> list[str]:
+    """The names of a repository's files, folders before them; offline, of those that the cache has."""
+    try:
+        return list(HfApi().list_repo_files(repo, revision=commit))
+    except (HTTPError, HfHubHTTPError, OfflineModeIsEnabled, OSError):
+        folder = _cached_folder(repo, commit)
+        return [file.relative_to(folder).as_posix() for file in folder.rglob("*")]
+
+
 def find_tensor_names(repo: str, commit: str, only: str | None = None) -> list[str]:
     """The tensors of a repository's safetensors files, or of `only` one, by their headers; empty where it has none."""
     try:

@@ -73,11 +73,14 @@ def digest_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def find_part(source: str, revision: str | None, digest: FileDigest) -> Part:
-    """The folder or hub repository that `source` names, as it is now; raises ModelError where there is none."""
+def find_part(source: str, revision: str | None, digest: FileDigest, wanted: Sequence[str] = WANTED_FILES) -> Part:
+    """The folder or hub repository that `source` names, as it is now, by its files that are `wanted`.
+
+    Raises ModelError where there is none.
+    """
     folder = Path(source).expanduser()
     if folder.is_dir():
-        return Part(source=str(folder.resolve()), commit=None, identity=_digest_folder(folder, digest))
+        return Part(source=str(folder.resolve()), commit=None, identity=_digest_folder(folder, digest, wanted))
     if folder.is_absolute() or source.startswith(".") or source.count("/") != 1:
         raise ModelError(
             f"model {source!r}: no such folder, and it is not a hub id of the form owner/name; correct it, or make it "
@@ -89,11 +92,11 @@ def find_part(source: str, revision: str | None, digest: FileDigest) -> Part:
     return Part(source=source, commit=commit, identity=f"{source}@{commit}")
 
 
-def _digest_folder(folder: Path, digest: FileDigest) -> str:
+def _digest_folder(folder: Path, digest: FileDigest, wanted: Sequence[str]) -> str:
     """One digest over the names and contents of the files that a model is loaded from."""
     whole = hashlib.sha256()
-    for file in sorted({file for pattern in WANTED_FILES for file in folder.glob(pattern)}):
-        whole.update(f"{file.name}\0{digest(file)}\n".encode())
+    for file in sorted({file for pattern in wanted for file in folder.glob(pattern)}):
+        whole.update(f"{file.relative_to(folder).as_posix()}\0{digest(file)}\n".encode())
     return whole.hexdigest()
 
 

@@ -37,6 +37,8 @@ NAMES = (
     "nli",
     "sentences",
     "openai",
+    "diffusers",
+    "openai_images",
 )
 FAMILIES = Extensions[Family[Any]]("families", in_folder(__name__, NAMES, "FAMILY"), Family)
 

@@ -10,6 +10,7 @@ import os
 import re
 import threading
 import time
+from abc import ABC, abstractmethod
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -47,6 +48,8 @@ TRANSIENT = (408, 409, 429)
 """Answers beside the 5xx that another attempt may better; the SDK has made its attempts by the time they show."""
 SPENT = ("insufficient_quota", "billing_hard_limit_reached")
 """What an error is called where an account has no quota left; some services answer 402 instead."""
+FILTERED = ("content_policy_violation", "moderation_blocked", "content_filter")
+"""What an error is called where a request is against the service's policy."""
 SPENT_SECONDS = 60.0
 """After which such an account is asked again."""
 TOP_TOKENS = 20
@@ -99,17 +102,14 @@ class Pace:
             self._sleep(turn - now)
 
 
-class OpenAiModel:
-    """The calls served over HTTP, `concurrency` requests at once whoever asks for them."""
+class OpenAiService(ABC):
+    """An OpenAI-compatible service, `concurrency` requests at once whoever makes them."""
 
-    side_by_side = True
-
-    def __init__(self, client: "OpenAI", model: "ResolvedModel[ServiceModel]") -> None:
+    def __init__(self, client: "OpenAI", model: "ResolvedModel[Any]") -> None:
         self.client = client
         self.config = model.config
         self.name = model.config.checkpoint
         self.place = model.endpoint or "the OpenAI API"
-        self.limit_name = "max_tokens"
         self.spent: Spent | None = None
         self._threads = ThreadPoolExecutor(model.config.concurrency, thread_name_prefix="openai")
         self._of_thread = threading.local()
@@ -119,6 +119,87 @@ class OpenAiModel:
         """What the calls of this thread have taken."""
         usage: Usage = getattr(self._of_thread, "usage", Usage())
         return usage
+
+    @abstractmethod
+    def _ask(self, arguments: Mapping[str, Any]) -> Any:
+        """The endpoint's answer to one request."""
+
+    def _each(self, http_requests: Sequence[HttpRequest]) -> list[Any]:
+        """What is made of each answer; what they took is this thread's."""
+        waiting = [self._threads.submit(self._answer, one) for one in http_requests]
+        try:
+            answers = []
+            for answer in waiting:
+                answers.append(answer.result())
+                count_calls(1)
+        except BaseException:
+            for answer in waiting:
+                answer.cancel()
+            raise
+        for _, usage in answers:
+            self._of_thread.usage = self.usage.plus(usage)
+        return [result for result, _ in answers]
+
+    def _answer(self, http_request: HttpRequest) -> tuple[Any, Usage]:
+        from openai import APIConnectionError, APIError, APIStatusError, APITimeoutError
+
+        if self.spent is not None and time.monotonic() < self.spent.at + SPENT_SECONDS:
+            return self.spent.error, Usage()
+        try:
+            completion = self._ask(http_request.arguments)
+            return http_request.read(completion), _usage(getattr(completion, "usage", None))
+        except APIStatusError as error:
+            return self._refused(error), Usage()
+        except APITimeoutError:
+            late = f"did not answer within {self.config.timeout:g} s, the model's timeout"
+            return self._unavailable(f"{late} (APITimeoutError)"), Usage()
+        except APIConnectionError as error:
+            return self._unavailable(f"could not be reached ({type(error).__name__})"), Usage()
+        except (APIError, ValueError):
+            return self._unavailable("gave an answer that is not JSON"), Usage()
+
+    def _refused(self, error: "APIStatusError") -> RowError:
+        status, reason = error.status_code, self._reason(error)
+        if status in (401, 403):
+            raise ModelError(
+                f"{self.place}: answered {status} to the key in the environment variable "
+                f"{self.config.key_variable} ({reason}); set it to a key that may use {self.name!r}, on every node"
+            ) from None
+        if status == 404:
+            raise ModelError(
+                f"{self.place}: answered 404 ({reason}); check the endpoint, and that it has a model {self.name!r}"
+            ) from None
+        if status == 402 or error.code in SPENT:
+            problem = f"{self.place} answered {status}, and was asked nothing more: no quota is left ({reason})"
+            self.spent = Spent(
+                time.monotonic(), RowError("quota_spent", f"{problem}; add some and run again", retryable=True)
+            )
+            return self.spent.error
+        if error.code in FILTERED:
+            return RowError("reply_refused", f"{self.name} would not answer: {reason}")
+        if status in TRANSIENT or status >= 500:
+            return self._unavailable(f"answered {status} ({reason})")
+        return RowError("request_refused", f"{self.place} answered {status}: {reason}")
+
+    def _unavailable(self, problem: str) -> RowError:
+        message = f"{self.place} {problem}, with max_retries {self.config.max_retries}"
+        return RowError("model_unavailable", message, retryable=True)
+
+    def _reason(self, error: "APIStatusError") -> str:
+        """The service's own words in one line; some repeat the key they were sent."""
+        said = error.body.get("message") if isinstance(error.body, dict) else None
+        words = said if isinstance(said, str) and said.strip() else str(error)
+        return without_secrets(" ".join(_without_key(words, self.client.api_key).split()))[:300]
+
+
+class OpenAiModel(OpenAiService):
+    """The calls that a chat endpoint serves."""
+
+    side_by_side = True
+
+    def __init__(self, client: "OpenAI", model: "ResolvedModel[ServiceModel]") -> None:
+        super().__init__(client, model)
+        self.limit_name = "max_tokens"
 
     def generate(self, requests: Sequence[Request]) -> list[Generation | RowError]:
         """The reply to each request, or why there is none; may be called from several threads at once.
@@ -207,40 +288,6 @@ class OpenAiModel:
     def _question(self, features: Sequence[tuple[str, ...]], question: Question, max_tokens: int) -> dict[str, Any]:
         request = Request((Message("user", question.text),), max_tokens)
         return self._arguments(request, features[question.image])
-
-    def _each(self, http_requests: Sequence[HttpRequest]) -> list[Any]:
-        """What is made of each answer; what they took is this thread's."""
-        waiting = [self._threads.submit(self._answer, one) for one in http_requests]
-        try:
-            answers = []
-            for answer in waiting:
-                answers.append(answer.result())
-                count_calls(1)
-        except BaseException:
-            for answer in waiting:
-                answer.cancel()
-            raise
-        for _, usage in answers:
-            self._of_thread.usage = self.usage.plus(usage)
-        return [result for result, _ in answers]
-
-    def _answer(self, http_request: HttpRequest) -> tuple[Any, Usage]:
-        from openai import APIConnectionError, APIError, APIStatusError, APITimeoutError
-
-        if self.spent is not None and time.monotonic() < self.spent.at + SPENT_SECONDS:
-            return self.spent.error, Usage()
-        try:
-            completion = self._ask(http_request.arguments)
-            return http_request.read(completion), _usage(getattr(completion, "usage", None))
-        except APIStatusError as error:
-            return self._refused(error), Usage()
-        except APITimeoutError:
-            late = f"did not answer within {self.config.timeout:g} s, the model's timeout"
-            return self._unavailable(f"{late} (APITimeoutError)"), Usage()
-        except APIConnectionError as error:
-            return self._unavailable(f"could not be reached ({type(error).__name__})"), Usage()
-        except (APIError, ValueError):
-            return self._unavailable("gave an answer that is not JSON"), Usage()
 
     def _ask(self, arguments: Mapping[str, Any]) -> Any:
         """The endpoint's answer; newer models of OpenAI's own want the limit under its newer name.
@@ -337,37 +384,6 @@ class OpenAiModel:
         message = f"{longest!r} is not one token, and {self.place} tells no likelihood of several"
         return RowError("no_likelihood", f"{message}; use a model whose weights run here, or one-word choices")
 
-    def _refused(self, error: "APIStatusError") -> RowError:
-        status, reason = error.status_code, self._reason(error)
-        if status in (401, 403):
-            raise ModelError(
-                f"{self.place}: answered {status} to the key in the environment variable "
-                f"{self.config.key_variable} ({reason}); set it to a key that may use {self.name!r}, on every node"
-            ) from None
-        if status == 404:
-            raise ModelError(
-                f"{self.place}: answered 404 ({reason}); check the endpoint, and that it has a model {self.name!r}"
-            ) from None
-        if status == 402 or error.code in SPENT:
-            problem = f"{self.place} answered {status}, and was asked nothing more: no quota is left ({reason})"
-            self.spent = Spent(
-                time.monotonic(), RowError("quota_spent", f"{problem}; add some and run again", retryable=True)
-            )
-            return self.spent.error
-        if status in TRANSIENT or status >= 500:
-            return self._unavailable(f"answered {status} ({reason})")
-        return RowError("request_refused", f"{self.place} answered {status}: {reason}")
-
-    def _unavailable(self, problem: str) -> RowError:
-        message = f"{self.place} {problem}, with max_retries {self.config.max_retries}"
-        return RowError("model_unavailable", message, retryable=True)
-
-    def _reason(self, error: "APIStatusError") -> str:
-        """The service's own words in one line; some repeat the key they were sent."""
-        said = error.body.get("message") if isinstance(error.body, dict) else None
-        words = said if isinstance(said, str) and said.strip() else str(error)
-        return without_secrets(" ".join(_without_key(words, self.client.api_key).split()))[:300]
-
 
 def _shown(message: Message, images: Sequence[str], *, at: int = 0) -> dict[str, Any]:
     if not images:
@@ -418,29 +434,33 @@ def _usage(usage: Any) -> Usage:
 
 
 def load_openai(model: "ResolvedModel[ServiceModel]") -> OpenAiModel:
+    """As `open_client`."""
+    return OpenAiModel(open_client(model), model)
+
+
+def open_client(model: "ResolvedModel[Any]") -> "OpenAI":
     """A client of the endpoint; no network is touched.
 
     Raises ModelError where the openai package or the key is missing.
     """
+    config = model.config
     try:
         from openai import DefaultHttpxClient, OpenAI
     except ImportError as error:
-        raise ModelError(f"family openai: needs the openai package; {install('api')}") from error
-    config = model.config
+        raise ModelError(f"family {config.family}: needs the openai package; {install('api')}") from error
     key = os.environ.get(config.key_variable, "").strip()
     if not key:
         raise ModelError(
-            f"family openai: the environment variable {config.key_variable} is not set on this node; set it to the "
-            "endpoint's key (to anything, for an endpoint that asks for none)"
+            f"family {config.family}: the environment variable {config.key_variable} is not set on this node; set it "
+            "to the endpoint's key (to anything, for an endpoint that asks for none)"
         )
     http = None
     if config.requests_per_minute is not None:
         pace = Pace(config.requests_per_minute)
         http = DefaultHttpxClient(event_hooks={"request": [lambda request: pace.wait()]})
-    client = OpenAI(
+    return OpenAI(
         api_key=key, base_url=model.endpoint, max_retries=config.max_retries, timeout=config.timeout, http_client=http
     )
-    return OpenAiModel(client, model)
 
 
 def preflight_openai(model: "ResolvedModel[ServiceModel]", call: Call) -> None:

@@ -1,0 +1,148 @@
+"""The pictures stage: prompts to pictures, made by an image generator."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from plumbline.operators import rows, schemas
+from plumbline.operators.batches import BatchSize, isolate
+from plumbline.operators.errors import EMPTY_PROMPT, RowError
+from plumbline.operators.image_decoding import ImageLimits, decode_bytes
+from plumbline.operators.models.calls import DrawingModel, DrawingRequest, Drawn
+from plumbline.operators.pictures import DrawingMetric, picture_name
+from plumbline.operators.stages.stage import Inputs, RowStage, StageOptions
+
+BLANK_REMEDY = "look at the prompt and the settings, or set the generator's dtype=float32"
+
+
+class Wanted(NamedTuple):
+    """A picture of a shard."""
+
+    image_id: str
+    text: str
+
+
+class PreparedPictures(NamedTuple):
+    """A shard's pictures, with those that earlier cells have."""
+
+    wanted: Sequence[Wanted]
+    kept: Mapping[str, pa.Table]
+    """By metric, rows of earlier cells (schema PICTURES) that may stand."""
+    error: RowError | None = None
+    """Why none is to be made."""
+
+
+class PicturesStage(RowStage):
+    """Pictures that are wanted, a row for each, to pictures (schema PICTURES).
+
+    The shard's rows are in the schema PROMPTS; `prompt_id` names the picture, `text` is its prompt.
+    """
+
+    name = "pictures"
+    version = 1
+    schema = schemas.PICTURES
+    counted = "one"
+    over = "prompts"
+    needs = DrawingMetric
+    calls: ClassVar = {"generator": "draw"}
+    keeps_rows = True
+
+    @classmethod
+    def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
+        return {"drawing": metric.drawing()}
+
+    def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
+        self.metrics = metrics
+        self.model: DrawingModel = models["generator"]
+        self.limits = options.limits
+        self.batch = BatchSize(options.image_batch)
+        self.window = options.image_batch
+
+    def prepare(self, inputs: Inputs) -> PreparedPictures:
+        wanted = _wanted(inputs.rows)
+        kept = {name: _kept(inputs.earlier.get(name, ()), wanted) for name in inputs.metrics}
+        return PreparedPictures(wanted, kept)
+
+    def refuse(self, inputs: Inputs, error: RowError) -> PreparedPictures:
+        none = dict.fromkeys(inputs.metrics, schemas.PICTURES.empty_table())
+        return PreparedPictures(_wanted(inputs.rows), none, error)
+
+    def compute(self, prepared: PreparedPictures) -> Mapping[str, pa.Table]:
+        return {name: self._table(self.metrics[name], prepared, kept) for name, kept in prepared.kept.items()}
+
+    def _table(self, metric: DrawingMetric, prepared: PreparedPictures, kept: pa.Table) -> pa.Table:
+        have = set(kept.column("image_id").to_pylist())
+        new = [one for one in prepared.wanted if one.image_id not in have]
+        made = rows.table(self._records(metric, new, prepared.error), schemas.PICTURES)
+        both = pa.concat_tables([kept, made])
+        places = {image_id: place for place, image_id in enumerate(both.column("image_id").to_pylist())}
+        ordered = both.take(pa.array([places[one.image_id] for one in prepared.wanted], pa.int64()))
+        return rows.with_kept(ordered, len(kept))
+
+    def _records(self, metric: DrawingMetric, new: Sequence[Wanted], error: RowError | None) -> list[dict[str, Any]]:
+        requests = [metric.request(*one) for one in new]
+        if error is not None:
+            drawn: list[Drawn | RowError] = [error] * len(new)
+        else:
+            able = [request for request in requests if request.prompt.strip()]
+            done = iter(self._draw(metric, able))
+            drawn = [next(done) if request.prompt.strip() else EMPTY_PROMPT for request in requests]
+        return [self._record(one, result) for one, result in zip(new, drawn, strict=True)]
+
+    def _draw(self, metric: DrawingMetric, requests: Sequence[DrawingRequest]) -> list[Drawn | RowError]:
+        draw = partial(self.model.draw, settings=metric.settings())
+        drawn: list[Drawn | RowError] = []
+        while len(drawn) < len(requests):
+            drawn += isolate(draw, requests[len(drawn) : len(drawn) + self.batch.rows], self.batch)
+        return drawn
+
+    def _record(self, one: Wanted, drawn: Drawn | RowError) -> dict[str, Any]:
+        return {
+            "image_id": one.image_id,
+            "prompt_id": picture_name(one.image_id).prompt_id,
+            "prompt": one.text,
+            "checkpoint": self.model.checkpoint,
+            "revision": self.model.revision,
+            **_columns(drawn, self.limits),
+        }
+
+
+def _columns(drawn: Drawn | RowError, limits: ImageLimits) -> dict[str, Any]:
+    """A picture with its settings, or why there is none."""
+    size = drawn if isinstance(drawn, RowError) else _size(drawn.encoded, limits)
+    if isinstance(drawn, RowError) or isinstance(size, RowError):
+        return {"error": rows.error_value(size if isinstance(size, RowError) else None)}
+    settings = drawn._asdict()
+    return {"image": settings.pop("encoded"), "size": size, **settings}
+
+
+def _size(encoded: bytes, limits: ImageLimits) -> str | RowError:
+    """A picture's size as settings have it; or why it is none, or one that nobody need look at."""
+    image = decode_bytes(encoded, limits)
+    if isinstance(image, RowError):
+        return image
+    pixels = np.asarray(image)
+    if (pixels == pixels[0, 0]).all():
+        colour = "of one colour" if pixels.any() else "black"
+        return RowError("blank_picture", f"the generator made a picture that is {colour} all over; {BLANK_REMEDY}")
+    return f"{image.width}x{image.height}"
+
+
+def _wanted(records: pa.Table) -> list[Wanted]:
+    ids, texts = (records.column(name).to_pylist() for name in ("prompt_id", "text"))
+    return [Wanted(image_id, text or "") for image_id, text in zip(ids, texts, strict=True)]
+
+
+def _kept(earlier: Sequence[pa.Table], wanted: Sequence[Wanted]) -> pa.Table:
+    """The rows of earlier cells, newest first, of pictures that are wanted, but for errors that may pass."""
+    left, kept = set(wanted), [schemas.PICTURES.empty_table()]
+    for table in earlier:
+        records = table.select(["image_id", "prompt", "error"]).to_pylist()
+        names = [Wanted(record["image_id"], record["prompt"]) for record in records]
+        places = [place for place, name in enumerate(names) if name in left and not rows.may_pass(records[place])]
+        left -= {names[place] for place in places}
+        kept.append(table.take(pa.array(places, pa.int64())))
+    return pa.concat_tables(kept)

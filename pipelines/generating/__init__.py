@@ -1,0 +1,1 @@
+"""Pictures of a benchmark's prompts, made here by a generator."""

@@ -1,0 +1,164 @@
+"""Tiny random pipelines of the true architectures of image generators, as diffusers saves them."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from diffusers import (
+    AutoencoderKL,
+    AutoencoderKLQwenImage,
+    DDIMScheduler,
+    FlowMatchEulerDiscreteScheduler,
+    FluxPipeline,
+    FluxTransformer2DModel,
+    QwenImagePipeline,
+    QwenImageTransformer2DModel,
+    SD3Transformer2DModel,
+    StableDiffusion3Pipeline,
+    StableDiffusionPipeline,
+    StableDiffusionXLPipeline,
+    UNet2DConditionModel,
+)
+from transformers import (
+    CLIPTextConfig,
+    CLIPTextModel,
+    CLIPTextModelWithProjection,
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
+    T5Config,
+    T5EncoderModel,
+)
+
+from tests.operators import tiny
+from tests.operators.tiny.rewards import clip_tokenizer
+
+SIDE = 32
+"""Pixels of a picture's side, where nothing is said."""
+WIDTH = 32
+
+
+def _clip_text(kind: Any = CLIPTextModel) -> Any:
+    tokenizer = clip_tokenizer()
+    config = CLIPTextConfig(
+        vocab_size=len(tokenizer), hidden_size=WIDTH, intermediate_size=37, num_hidden_layers=2, num_attention_heads=4,
+        max_position_embeddings=tokenizer.model_max_length, projection_dim=WIDTH,
+        bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
+    )  # fmt: skip
+    return kind(config)
+
+
+def _t5() -> dict[str, Any]:
+    config = T5Config(
+        vocab_size=len(tiny.BYTE_VOCABULARY), d_model=WIDTH, d_kv=8, d_ff=37, num_layers=1, num_heads=4, pad_token_id=0
+    )
+    fast = tiny.byte_tokenizer(
+        tiny.BYTE_VOCABULARY, tiny.CHAT_SPECIAL, pad_token="<pad>", eos_token="</s>", model_max_length=64
+    )
+    return {"encoder": T5EncoderModel(config), "tokenizer": fast}
+
+
+def _vae(channels: int = 4, **options: Any) -> AutoencoderKL:
+    return AutoencoderKL(
+        block_out_channels=[8, 16], norm_num_groups=4, latent_channels=channels, sample_size=SIDE,
+        down_block_types=["DownEncoderBlock2D"] * 2, up_block_types=["UpDecoderBlock2D"] * 2, **options,
+    )  # fmt: skip
+
+
+def _unet(**options: Any) -> UNet2DConditionModel:
+    shape = {"block_out_channels": (8, 16), "norm_num_groups": 4, "layers_per_block": 1, "sample_size": SIDE // 2}
+    blocks = {
+        "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"),
+        "up_block_types": ("CrossAttnUpBlock2D", "UpBlock2D"),
+    }
+    return UNet2DConditionModel(**shape, **blocks, attention_head_dim=4, **options)
+
+
+def _scheduler() -> DDIMScheduler:
+    return DDIMScheduler(beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", clip_sample=False)
+
+
+def stable_diffusion() -> StableDiffusionPipeline:
+    """A Stable Diffusion 1.5."""
+    return StableDiffusionPipeline(
+        vae=_vae(), text_encoder=_clip_text(), tokenizer=clip_tokenizer(), unet=_unet(cross_attention_dim=WIDTH),
+        scheduler=_scheduler(), safety_checker=None, feature_extractor=None, requires_safety_checker=False,
+    )  # fmt: skip
+
+
+def stable_diffusion_xl() -> StableDiffusionXLPipeline:
+    """A Stable Diffusion XL."""
+    unet = _unet(
+        cross_attention_dim=2 * WIDTH, addition_embed_type="text_time", addition_time_embed_dim=8,
+        projection_class_embeddings_input_dim=6 * 8 + WIDTH,
+    )  # fmt: skip
+    return StableDiffusionXLPipeline(
+        vae=_vae(), text_encoder=_clip_text(), text_encoder_2=_clip_text(CLIPTextModelWithProjection),
+        tokenizer=clip_tokenizer(), tokenizer_2=clip_tokenizer(), unet=unet, scheduler=_scheduler(),
+        add_watermarker=False,
+    )  # fmt: skip
+
+
+def stable_diffusion_3() -> StableDiffusion3Pipeline:
+    """A Stable Diffusion 3."""
+    transformer = SD3Transformer2DModel(
+        sample_size=SIDE // 2, patch_size=1, in_channels=4, num_layers=1, attention_head_dim=8, num_attention_heads=4,
+        caption_projection_dim=WIDTH, joint_attention_dim=WIDTH, pooled_projection_dim=2 * WIDTH, out_channels=4,
+    )  # fmt: skip
+    texts = {f"text_encoder{end}": _clip_text(CLIPTextModelWithProjection) for end in ("", "_2")}
+    tokenizers = {f"tokenizer{end}": clip_tokenizer() for end in ("", "_2")}
+    t5 = _t5()
+    return StableDiffusion3Pipeline(
+        vae=_vae(shift_factor=0.06, scaling_factor=1.5), transformer=transformer, **texts, **tokenizers,
+        scheduler=FlowMatchEulerDiscreteScheduler(), text_encoder_3=t5["encoder"], tokenizer_3=t5["tokenizer"],
+    )  # fmt: skip
+
+
+def flux() -> FluxPipeline:
+    """A FLUX.1, with distilled guidance."""
+    transformer = FluxTransformer2DModel(
+        in_channels=16, num_layers=1, num_single_layers=1, attention_head_dim=16, num_attention_heads=2,
+        joint_attention_dim=WIDTH, pooled_projection_dim=WIDTH, axes_dims_rope=(4, 4, 8), guidance_embeds=True,
+    )  # fmt: skip
+    t5 = _t5()
+    return FluxPipeline(
+        vae=_vae(shift_factor=0.06, scaling_factor=1.5), transformer=transformer, text_encoder=_clip_text(),
+        tokenizer=clip_tokenizer(), text_encoder_2=t5["encoder"], tokenizer_2=t5["tokenizer"],
+        scheduler=FlowMatchEulerDiscreteScheduler(),
+    )  # fmt: skip
+
+
+def qwen_image() -> QwenImagePipeline:
+    """A Qwen-Image."""
+    latents = 4
+    vae = AutoencoderKLQwenImage(
+        base_dim=8, z_dim=latents, dim_mult=[1, 2, 2, 2], num_res_blocks=1, temperal_downsample=[False, True, True],
+        latents_mean=[0.0] * latents, latents_std=[1.0] * latents,
+    )  # fmt: skip
+    transformer = QwenImageTransformer2DModel(
+        in_channels=16, out_channels=4, num_layers=1, attention_head_dim=16, num_attention_heads=2,
+        joint_attention_dim=WIDTH, axes_dims_rope=(4, 4, 8),
+    )  # fmt: skip
+    rope = {"type": "mrope", "rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 10000.0}
+    text = tiny.DECODER_FIELDS | {"rope_scaling": rope}
+    vision = tiny.QWEN_VISION["qwen2_5_vl"] | {"depth": 1, "num_heads": 2, "patch_size": 8, "in_chans": 3}
+    reader = Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(text_config=text, vision_config=vision))
+    tokenizer = tiny.byte_tokenizer(
+        tiny.BYTE_VOCABULARY, tiny.CHAT_SPECIAL, pad_token="<pad>", eos_token="<|im_end|>", model_max_length=512
+    )
+    return QwenImagePipeline(
+        vae=vae, transformer=transformer, text_encoder=reader, tokenizer=tokenizer,
+        scheduler=FlowMatchEulerDiscreteScheduler(),
+    )  # fmt: skip
+
+
+PIPELINES: Mapping[str, Callable[[], Any]] = {
+    make.__name__: make for make in (stable_diffusion, stable_diffusion_xl, stable_diffusion_3, flux, qwen_image)
+}
+
+
+def save_pipeline(folder: Path, kind: str = "stable_diffusion", *, seed: int = 0) -> Path:
+    """A pipeline of a kind, of random weights."""
+    torch.manual_seed(seed)
+    PIPELINES[kind]().save_pretrained(folder)
+    return folder
