@@ -19,6 +19,7 @@ from plumbline.pipelines.generating.generate_config import GenerateConfig
 from plumbline.pipelines.generating.wanted import wanted_pictures, write_wanted
 from plumbline.pipelines.plans.costs import Cost, costs_of
 from plumbline.pipelines.running.events import Watch
+from plumbline.pipelines.sources.file_memory import FileMemory
 from plumbline.pipelines.sources.shards import Cut
 from plumbline.pipelines.sources.sources import open_sources
 from plumbline.pipelines.sweeps.computing import compute_missing, model_usage, registered_sweep
@@ -68,7 +69,8 @@ def plan_generation(config: GenerateConfig) -> PlannedGeneration:
             f"{config.folder / strangers[0]}: not made by jobs.generate, whose pictures are to be put beside it; "
             "choose another name=NAME or another folder"
         )
-    prompts = open_sources(config.texts, config.storage, cut=Cut()).prompts
+    memory = FileMemory(None, config.texts)
+    prompts = open_sources(config.texts, config.storage, cut=Cut(), memory=memory).prompts
     wanted = wanted_pictures(prompts, config.pictures.seeds)
     if not wanted:
         raise ConfigError(f"benchmark.prompts {config.benchmark.prompts}: expected prompts, found none")
