@@ -16,7 +16,6 @@ from transformers.utils.logging import disable_progress_bar
 
 from plumbline.operators.errors import ModelError, RowError, suggest
 from plumbline.operators.models.calls import DrawingRequest, DrawingSettings, Drawn
-from plumbline.operators.models.families.diffusers import DiffusersModel
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.processing import device_of, readable_load
 
@@ -38,7 +37,7 @@ class PipelineDrawing:
         self.defaults = {name: parameter.default for name, parameter in parameters.items()}
 
     @classmethod
-    def load(cls, model: ResolvedModel[DiffusersModel]) -> Self:
+    def load(cls, model: ResolvedModel[Any]) -> Self:
         """The pipeline on its device, its LoRA merged into it; raises ModelError where a file is damaged."""
         folder, device, part = model.folder("checkpoint"), device_of(model), model.parts["checkpoint"]
         with readable_load(folder, "pipeline"), _quiet():
@@ -133,7 +132,7 @@ def _from_text(folder: Path, dtype: torch.dtype) -> Any:
     return diffusers.DiffusionPipeline.from_pretrained(folder, **options)
 
 
-def _merge(pipeline: Any, model: ResolvedModel[DiffusersModel]) -> None:
+def _merge(pipeline: Any, model: ResolvedModel[Any]) -> None:
     place = model.folder("lora")
     files = [place] if place.is_file() else sorted(place.glob("*.safetensors"))
     if len(files) != 1:
@@ -144,8 +143,12 @@ def _merge(pipeline: Any, model: ResolvedModel[DiffusersModel]) -> None:
         pipeline.unload_lora_weights()
 
 
-def _named(config: DiffusersModel) -> str:
-    return config.checkpoint if config.lora is None else f"{config.checkpoint} + {config.lora} x {config.lora_scale:g}"
+def _named(config: Any) -> str:
+    return (
+        str(config.checkpoint)
+        if config.lora is None
+        else f"{config.checkpoint} + {config.lora} x {config.lora_scale:g}"
+    )
 
 
 def _png(image: Image.Image) -> bytes:
