@@ -1,6 +1,5 @@
 """The pages of a store over HTTP: who may see them, what each address shows, and what a browser may do with them."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
@@ -28,13 +27,22 @@ from plumbline.pipelines.report.comparable_runs import obstacle_between
 from plumbline.pipelines.report.trends import make_trends
 from plumbline.pipelines.serving.json_bodies import json_body
 from plumbline.pipelines.serving.page_guards import page_guards
+from plumbline.pipelines.viewing.addresses import (
+    ROWS,
+    SETTING,
+    BadAddress,
+    beside_other,
+    check_wanted,
+    first_row,
+    offered_settings,
+    wanted_rows,
+    whole_number,
+)
 from plumbline.pipelines.viewing.browser import BrowsedRun, Browser, NoPicture, NotThere, pick_of
 from plumbline.pipelines.viewing.notes import LONGEST_NOTE, LONGEST_TAG, BadNote, Notes, image_of, parse_note
-from plumbline.pipelines.viewing.run_database import MOVES, ORDERS, Score, WantedRows
-from plumbline.pipelines.viewing.sides import Choice, Comparisons, check_named
+from plumbline.pipelines.viewing.run_database import MOVES, Score
+from plumbline.pipelines.viewing.sides import Choice, Comparisons
 
-ROWS = 50
-"""Of a page."""
 MOVES_SHOWN = 10
 """Of a page: prompts with the images of two sides."""
 MOST_RUNS = 200
@@ -45,12 +53,7 @@ MOST_OF_PROMPT = 600
 """Rows of one prompt: its images by all metrics."""
 MOST_QUESTIONS = 100
 """Of one prompt and metric."""
-MOST_PAGES = 10**7
 Elements = Sequence[Mapping[str, Any]]
-
-
-class BadAddress(PlumblineError):
-    """An address asks for what cannot be."""
 
 
 class Mean(NamedTuple):
@@ -108,7 +111,7 @@ class Pages:
         words = request.query_params.get("words", "").lower().split()
         found = [run for run in everything if all(word in _searchable_text(run) for word in words)]
         benchmarks = {str(run.manifest.get("benchmark", "")) for run in everything if run.manifest is not None}
-        first = _first(request)
+        first = first_row(request)
         content = {"runs": found[first : first + ROWS], "everything": len(everything), "words": " ".join(words)}
         content |= {"benchmarks": sorted(benchmarks - {""}), "first": first, "total": len(found)}
         content["suites"] = self.browser.suites(SUITES_SHOWN)
@@ -129,11 +132,13 @@ class Pages:
 
     def scores(self, request: Request) -> Response:
         """The rows of a run that are looked for."""
-        run, wanted, first = self._opened(request), _wanted(request), _first(request)
-        _check_wanted(run, wanted)
+        run, wanted, first = self._opened(request), wanted_rows(request), first_row(request)
+        wanted = beside_other(run, wanted)
+        check_wanted(run, wanted)
         found = run.rows.find(wanted, first, ROWS)
         content = {"wanted": wanted, "scores": found, "first": first, "total": run.rows.count(wanted)}
         content |= {"skills": run.rows.skills(), "unreadable": run.unreadable, "manifest": run.manifest}
+        content |= {"settings": offered_settings(run.manifest), "SETTING": SETTING}
         return self._show("scores", request, title="Scores", **content)
 
     def compare(self, request: Request) -> Response:
@@ -155,8 +160,12 @@ class Pages:
 
     def _compared(self, request: Request, choice: Choice) -> dict[str, Any]:
         """What moved from one side to the other, and a page of the pictures that moved."""
-        sides, wanted, first = self.comparisons.open(choice), _wanted(request, MOVES), _first(request, MOVES_SHOWN)
-        _check_wanted(sides.right, wanted)
+        sides, wanted, first = (
+            self.comparisons.open(choice),
+            wanted_rows(request, MOVES),
+            first_row(request, MOVES_SHOWN),
+        )
+        check_wanted(sides.right, wanted)
         changes = self.comparisons.changes(choice)
         metrics = [*dict.fromkeys(change.duel.metric for change in changes.every)]
         if wanted.metric and wanted.metric not in metrics:
@@ -172,13 +181,14 @@ class Pages:
         generators = [*dict.fromkeys(change.generator for change in changes.every)]
         skills, errors = sides.right.rows.skills(), [run.manifest.get("errors") or {} for run in sides[:2]]
         moved |= {"generators": generators, "skills": skills, "kinds": {**errors[0], **errors[1]}}
+        moved |= {"settings": offered_settings(sides.right.manifest), "SETTING": SETTING}
         return moved | {"sides": sides, "changes": changes, "falling": sides.right.falling, "OVERALL": OVERALL}
 
     def image(self, request: Request) -> Response:
         """The image of a row with all that every metric says of it, between its neighbours in what is looked for."""
-        run, wanted, row = self._opened(request), _wanted(request), request.path_params["row"]
-        score = _row(run, row)
-        at = _whole(request, "at", 0)
+        run, row = self._opened(request), request.path_params["row"]
+        wanted, score = beside_other(run, wanted_rows(request)), _row(run, row)
+        at = whole_number(request, "at", 0)
         around = run.rows.find(wanted, max(at - 2, 0), 3 if at > 1 else 2) if at else []
         place = [other.row for other in around].index(row) if row in [other.row for other in around] else None
         try:
@@ -215,7 +225,7 @@ class Pages:
     def all_notes(self, request: Request) -> Response:
         """The notes on all images of the store, the newest first."""
         words, tag = (request.query_params.get(name, "") for name in ("words", "tag"))
-        first = _first(request)
+        first = first_row(request)
         total, found = self.notes.newest(words, tag, first, ROWS)
         content = {"notes": found, "total": total, "first": first, "words": words, "tag": tag}
         return self._show("notes", request, title="Notes", **content)
@@ -235,7 +245,7 @@ class Pages:
 
     def questions(self, request: Request) -> Response:
         """The questions of a run."""
-        run, first, words = self._opened(request), _first(request), request.query_params.get("words", "")
+        run, first, words = self._opened(request), first_row(request), request.query_params.get("words", "")
         total, found = run.rows.questions(words, first, ROWS)
         content = {"questions": found, "total": total, "first": first, "words": words}
         return self._show("questions", request, title="Questions", **content)
@@ -245,7 +255,7 @@ class Pages:
         run_id, row = request.path_params["run"], request.path_params["row"]
         try:
             if "source" in request.query_params:
-                encoded = self._source(run_id, row, _whole(request, "source", 0))
+                encoded = self._source(run_id, row, whole_number(request, "source", 0))
             else:
                 encoded = self.browser.picture(run_id, row, large="large" in request.query_params)
         except NoPicture as error:
@@ -414,45 +424,6 @@ def _suggested(choice: Choice, known: Mapping[str, Mapping[str, Any]]) -> str:
 def _first_moved(clear: Sequence[Change], metrics: Sequence[str]) -> str:
     """The first metric with a clear change; else the first."""
     return next((change.duel.metric for change in clear), metrics[0])
-
-
-def _check_wanted(run: BrowsedRun, wanted: WantedRows) -> None:
-    """Raises NotThere where a run has not what an address names."""
-    check_named("generator", wanted.generator, run.manifest.get("generators"), run.run_id)
-    check_named("metric", wanted.metric, run.manifest.get("metrics"), run.run_id)
-    check_named("skill", wanted.skill, run.rows.skills() if wanted.skill and not run.unreadable else None, run.run_id)
-
-
-def _wanted(request: Request, orders: Mapping[str, str] = ORDERS) -> WantedRows:
-    """What an address asks for; raises BadAddress."""
-    texts = {name: request.query_params.get(name, "") for name in ("generator", "metric", "skill", "kind", "words")}
-    sort = request.query_params.get("sort", "")
-    if sort not in orders:
-        raise BadAddress(f"sort={sort}: expected {', '.join(filter(None, orders))}")
-    return WantedRows(**texts, low=_real(request, "low"), high=_real(request, "high"), sort=sort)
-
-
-def _real(request: Request, name: str) -> float | None:
-    given = request.query_params.get(name, "").strip()
-    try:
-        value = float(given) if given else None
-    except ValueError:
-        value = math.nan
-    if value is not None and not math.isfinite(value):
-        raise BadAddress(f"{name}={given}: expected a number")
-    return value
-
-
-def _whole(request: Request, name: str, default: int) -> int:
-    given = request.query_params.get(name, "") or str(default)
-    if not (given.isascii() and given.isdecimal()) or len(given) > len(str(MOST_PAGES)) or int(given) > MOST_PAGES:
-        raise BadAddress(f"{name}={given}: expected a whole number up to {MOST_PAGES}")
-    return int(given)
-
-
-def _first(request: Request, rows: int = ROWS) -> int:
-    """The first row of the page that is asked for."""
-    return (max(_whole(request, "page", 1), 1) - 1) * rows
 
 
 def make_app(browser: Browser, token: str | None, names: Sequence[str], *, notes: bool = True) -> Starlette:

@@ -120,10 +120,11 @@ class Browser:
     def _opened(self, run_id: str, manifest: Mapping[str, Any]) -> BrowsedRun:
         originals, unreadable = find_originals(manifest, self.store)
         prompts = originals.prompts if originals is not None else PROMPTS.empty_table()
-        rows = RunRows(self._database, self.store, run_id, prompts)
+        falling = falling_metrics(manifest)
+        rows = RunRows(self._database, self.store, run_id, prompts, falling)
         cells = read_scores_cells(self.store, run_id)
         usual = read_usual_scores(self.store, run_id, manifest)
-        return BrowsedRun(run_id, manifest, falling_metrics(manifest), rows, cells, originals, unreadable, usual)
+        return BrowsedRun(run_id, manifest, falling, rows, cells, originals, unreadable, usual)
 
     def details(self, run: BrowsedRun, picks: Sequence[Pick]) -> Mapping[ImageKey, ImageDetail]:
         """The questions, ratings and reasons that the run's cells have of images."""

@@ -4,7 +4,7 @@ Statements are made of the names below and of nothing else; whatever comes from 
 """
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from functools import partial
@@ -15,19 +15,21 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from plumbline.operators import rows
 from plumbline.operators.errors import ConfigError, install
 from plumbline.operators.run_scores import ReadPart, RunScores
 from plumbline.operators.schemas import PROMPTS, QUESTIONS
+from plumbline.operators.settings import COLUMN, is_kept
 from plumbline.pipelines.cells.runs import READERS
 from plumbline.pipelines.cells.store import Store, draft_path
 
 SCORES = (
     "row BIGINT, image_id VARCHAR, prompt_id VARCHAR, generator VARCHAR, metric VARCHAR, score DOUBLE, "
-    "truncated BOOLEAN, kind VARCHAR, message VARCHAR"
+    "truncated BOOLEAN, kind VARCHAR, message VARCHAR, settings VARCHAR"
 )
-SCORE_COLUMNS = ("image_id", "prompt_id", "generator", "metric", "score", "truncated", "error")
+SCORE_COLUMNS = ("image_id", "prompt_id", "generator", "metric", "score", "truncated", "error", COLUMN)
 PROMPT_COLUMNS = ("prompt_id", "text", "skills")
 QUESTION_COLUMNS = ("prompt_id", "question_id", "text", "answer", "kind")
 SHARED = ("generator", "metric")
@@ -39,7 +41,8 @@ ORDERS = {
     "generator": "generator, row",
     "metric": "metric, row",
 }
-"""By what a page may sort scores; the first is the order of the run."""
+"""By what a page may sort scores; the first is the order of the run, or beside another metric APART."""
+APART = "apart DESC, row"
 MOVES = {
     "": "abs(later.mean - earlier.mean) DESC NULLS LAST",
     "up": "later.mean - earlier.mean DESC NULLS LAST",
@@ -47,6 +50,8 @@ MOVES = {
 }
 """By what a page may sort moves; the first is how far a score moved, whichever way."""
 MOST_WORDS = 16
+SETTING = "\x1f"
+"""Stands around each setting in the text of them all; no value has it."""
 PART_ROWS = 1 << 15
 """Of the scores that are compared, at once."""
 MOST_BESIDE = 2000
@@ -66,6 +71,10 @@ class WantedRows(NamedTuple):
     words: str = ""
     """That the prompt holds, each of them; or its id, or the image's."""
     sort: str = ""
+    settings: tuple[tuple[str, str], ...] = ()
+    """That its image was generated with, by name."""
+    against: str = ""
+    """Another metric, that its image has a score by too: sorted by how far apart the two rank it."""
 
 
 class Score(NamedTuple):
@@ -80,10 +89,21 @@ class Score(NamedTuple):
     truncated: bool | None
     kind: str | None
     message: str | None
+    settings: str | None
+    """That the image was generated with, a SETTING around each."""
     text: str | None
     """Of the prompt; None where it cannot be read."""
     rank: float | None = None
-    """The share of the metric's rows that score lower, ties half; None where it was not asked for."""
+    """The share of the metric's rows that score lower, ties half, or that are worse where it is set against another
+    metric; None where it was not asked for."""
+    other: float | None = None
+    """The image's score by the metric that this one is set against."""
+    other_rank: float | None = None
+
+    @property
+    def settings_in_words(self) -> str:
+        """As `cfg 7.5, steps 20`."""
+        return ", ".join(one.replace("=", " ", 1) for one in (self.settings or "").split(SETTING) if one)
 
 
 class Move(NamedTuple):
@@ -180,17 +200,22 @@ class Database:
 class RunRows:
     """A run's rows: its scores at once, its questions once they are asked for."""
 
-    def __init__(self, database: Database, store: Store, run_id: str, prompts: pa.Table) -> None:
-        """Reads the scores part by part; `prompts` has the schema PROMPTS, and is empty where they are not known.
+    def __init__(
+        self, database: Database, store: Store, run_id: str, prompts: pa.Table, falling: Collection[str]
+    ) -> None:
+        """Reads the scores part by part; `prompts` has the schema PROMPTS, and is empty where they are not known. By
+        the metrics `falling` a lower score is better.
 
         Raises StoreError where a part is damaged or out of reach.
         """
         self._database, self._store, self._run_id = database, store, run_id
         number = database.number()
         self._scores, self._prompts, self._questions = f"scores_{number}", f"prompts_{number}", f"questions_{number}"
-        weakref.finalize(self, database.drop, self._scores, self._prompts, self._questions).atexit = False
+        self._ranks, self._falling = f"ranks_{number}", sorted(falling)
+        tables = (self._scores, self._prompts, self._questions, self._ranks)
+        weakref.finalize(self, database.drop, *tables).atexit = False
         self._asking = Lock()
-        self._asked = False
+        self._asked = self._are_ranked = False
         parts = store.files(f"runs/{run_id}/scores.parquet")
         read = partial(store.read_file, columns=SCORE_COLUMNS, encoded=SHARED)
         with database.filling() as fill:
@@ -200,8 +225,8 @@ class RunRows:
                 numbered = table.append_column("row", pa.array(np.arange(first, first + len(table))))
                 fill(
                     f"INSERT INTO {self._scores} SELECT row, image_id, prompt_id, generator, metric, score, truncated, "
-                    "error.kind, error.message FROM given",
-                    numbered,
+                    "error.kind, error.message, settings FROM given",
+                    _with_settings(numbered),
                 )
                 first += len(table)
             known = rows.conformed(prompts, PROMPTS).select(PROMPT_COLUMNS)
@@ -209,15 +234,43 @@ class RunRows:
 
     def count(self, wanted: WantedRows) -> int:
         """How many scores are as wanted."""
-        where, values = self._where(wanted)
-        return int(self._database.select(f"SELECT count(*) FROM {self._scores} WHERE {where}", values)[0][0])
+        found, values = self._found(wanted)
+        return int(self._database.select(f"SELECT count(*) FROM ({found})", values)[0][0])
 
     def find(self, wanted: WantedRows, first: int, most: int) -> list[Score]:
         """The scores that are wanted, from the one at the place `first` on."""
+        found, values = self._found(wanted)
+        order = APART if wanted.against and not wanted.sort else ORDERS[wanted.sort]
+        ranks = ", f.rank, f.other, f.other_rank" if wanted.against else ""
+        return self._with_texts(f"{found} ORDER BY {order} LIMIT ? OFFSET ?", [*values, most, first], order, ranks)
+
+    def _found(self, wanted: WantedRows) -> tuple[str, list[object]]:
+        """A statement of the scores that are wanted, in no order, and its values."""
         where, values = self._where(wanted)
-        order = ORDERS[wanted.sort]
-        found = f"SELECT * FROM {self._scores} WHERE {where} ORDER BY {order} LIMIT ? OFFSET ?"
-        return self._with_texts(found, [*values, most, first], order)
+        scores = f"SELECT * FROM {self._scores} WHERE {where}"
+        if not wanted.against:
+            return scores, values
+        self._rank_all()
+        image = "o.generator = r.generator AND o.image_id = r.image_id AND o.prompt_id = r.prompt_id"
+        beside = (
+            f"SELECT s.*, r.rank, o.score AS other, o.rank AS other_rank, abs(r.rank - o.rank) AS apart "
+            f"FROM ({scores}) s JOIN {self._ranks} r USING (row) JOIN {self._ranks} o ON {image} WHERE o.metric = ?"
+        )
+        return beside, [*values, wanted.against]
+
+    def _rank_all(self) -> None:
+        """Ranks every score by its metric, the first time, so that a higher rank is better."""
+        with self._asking:
+            if not self._are_ranked:
+                within = "OVER (PARTITION BY metric ORDER BY score)"
+                share = f"((rank() {within} - 1) / count(*) OVER (PARTITION BY metric) + cume_dist() {within}) / 2"
+                rank = f"CASE WHEN metric IN (SELECT metric FROM given) THEN 1 - {share} ELSE {share} END AS rank"
+                columns = "row, generator, image_id, prompt_id, metric, score"
+                scored = f"SELECT {columns}, {rank} FROM {self._scores} WHERE score IS NOT NULL"
+                with self._database.filling() as fill:
+                    falling = pa.table({"metric": pa.array(self._falling, pa.string())})
+                    fill(f"CREATE TABLE {self._ranks} AS {scored}", falling)
+                self._are_ranked = True
 
     def at(self, row: int) -> Score | None:
         """The row of this number."""
@@ -344,6 +397,10 @@ class RunRows:
             (wanted.kind not in ("", "any"), "kind = ?", [wanted.kind]),
             (wanted.low is not None, "score >= ?", [wanted.low]),
             (wanted.high is not None, "score <= ?", [wanted.high]),
+            *(
+                (True, "contains(settings, ?)", [f"{SETTING}{name}={value}{SETTING}"])
+                for name, value in wanted.settings
+            ),
             (bool(wanted.skill), f"{self._named} list_contains(skills, ?))", [wanted.skill]),
             (
                 bool(words),
@@ -358,9 +415,10 @@ class RunRows:
     def _named(self) -> str:
         return f"prompt_id IN (SELECT prompt_id FROM {self._prompts} WHERE"
 
-    def _with_texts(self, statement: str, values: Sequence[object], order: str) -> list[Score]:
-        joined = f"SELECT f.*, p.text FROM ({statement}) f LEFT JOIN {self._prompts} p USING (prompt_id)"
-        return [Score(*row) for row in self._database.select(f"SELECT * FROM ({joined}) ORDER BY {order}", values)]
+    def _with_texts(self, statement: str, values: Sequence[object], order: str, ranks: str = "") -> list[Score]:
+        columns = ", ".join(f"f.{name}" for name in Score._fields[: Score._fields.index("text")])
+        joined = f"SELECT {columns}, p.text{ranks} FROM ({statement}) f LEFT JOIN {self._prompts} p USING (prompt_id)"
+        return [Score(*row) for row in self._database.select(f"{joined} ORDER BY {order}", values)]
 
     def _ranked(self, condition: str, values: Sequence[object], most: int = 1000) -> list[Score]:
         found = self._with_texts(
@@ -382,6 +440,18 @@ def _holds(column: str, words: str) -> tuple[str, list[object]]:
     """That a text has each of the words in it, in any case."""
     each: list[object] = [*words.split()[:MOST_WORDS]]
     return " AND ".join([f"contains(lower({column}), lower(?))"] * len(each)) or "true", each
+
+
+def _with_settings(part: pa.Table) -> pa.Table:
+    """Scores whose settings are one text for each row; null for one that has none."""
+    texts = pa.nulls(len(part), pa.string())
+    if is_kept(part.schema):
+        column = part.column(COLUMN).combine_chunks()
+        named = zip((field.name for field in column.type), column.flatten(), strict=True)
+        each = [pc.binary_join_element_wise(f"{SETTING}{name}", value, "=") for name, value in named]
+        texts = pc.binary_join_element_wise(*each, SETTING, "", null_handling="skip")
+    kept = part.drop_columns([COLUMN]) if COLUMN in part.column_names else part
+    return kept.append_column(COLUMN, texts)
 
 
 def _of_questions(cell: pa.Table) -> pa.Table:

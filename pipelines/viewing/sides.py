@@ -12,6 +12,7 @@ from plumbline.operators.settings import COLUMN, known_settings
 from plumbline.operators.summary import Skills
 from plumbline.pipelines.report.comparable_runs import obstacle_between
 from plumbline.pipelines.sources.sources import skills_of
+from plumbline.pipelines.viewing.addresses import check_named
 from plumbline.pipelines.viewing.browser import BrowsedRun, Browser, NotThere, pick_of
 from plumbline.pipelines.viewing.run_database import Move, Score, WantedRows
 
@@ -133,12 +134,6 @@ class Comparisons:
         picks = [pick_of([side.score], run.falling) for side in sides]
         details = self._browser.details(run, picks)
         return [(side, details[pick.key]) for side, pick in zip(sides, picks, strict=True)]
-
-
-def check_named(what: str, name: str, there: Sequence[str] | Mapping[str, Any] | None, run_id: str) -> None:
-    """Raises NotThere where a run says what it has, and has no such thing."""
-    if name and there is not None and name not in there:
-        raise NotThere(f"{what}={cut(name, 80)}: run {run_id} has no such {what}; it has {cut(', '.join(there), 200)}")
 
 
 def _manifests(
