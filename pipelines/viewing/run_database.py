@@ -397,10 +397,6 @@ class RunRows:
             (wanted.kind not in ("", "any"), "kind = ?", [wanted.kind]),
             (wanted.low is not None, "score >= ?", [wanted.low]),
             (wanted.high is not None, "score <= ?", [wanted.high]),
-            *(
-                (True, "contains(settings, ?)", [f"{SETTING}{name}={value}{SETTING}"])
-                for name, value in wanted.settings
-            ),
             (bool(wanted.skill), f"{self._named} list_contains(skills, ?))", [wanted.skill]),
             (
                 bool(words),
@@ -408,6 +404,8 @@ class RunRows:
                 [*words, wanted.words.strip(), wanted.words.strip()],
             ),
         ]
+        for name, value in wanted.settings:
+            given.append((True, "contains(settings, ?)", [f"{SETTING}{name}={value}{SETTING}"]))
         conditions = [condition for is_asked, condition, _ in given if is_asked]
         return " AND ".join(conditions) or "true", [value for is_asked, _, of in given if is_asked for value in of]
 
