@@ -25,6 +25,7 @@ from plumbline.pipelines.cells.lease import LeaseHeld, LeaseLost, LeaseSight, ta
 from plumbline.pipelines.cells.runs import LATEST_REPORT, by_date, by_time, name_newest
 from plumbline.pipelines.cells.store import Store, open_store
 from plumbline.pipelines.cells.suites import Suite, name_newest_of
+from plumbline.pipelines.gates.gate_config import read_gate
 from plumbline.pipelines.maintenance.retention import retain
 from plumbline.pipelines.nightly.deadline import Stop, Stopped, bounded
 from plumbline.pipelines.nightly.nightly_config import NightConfig, NightlyConfig, NightlySuiteConfig
@@ -72,7 +73,8 @@ class Night(NamedTuple):
 
 def main(config: NightlyConfig | NightlySuiteConfig) -> int:
     """One night; its exit code is 0, 1 or 2 as a sweep's, 3 where something became worse, 4 where another night is at
-    work, 5 where that took this one's place, and 6 past the deadline. Of several benchmarks it is the worst.
+    work, 5 where that took this one's place, 6 past the deadline, and 7 where its gate failed. Of several benchmarks it
+    is the worst.
     """
     with logged(config.log, [config.storage.key, config.storage.secret, config.nightly.webhook]):
         return _run(config)
@@ -80,6 +82,8 @@ def main(config: NightlyConfig | NightlySuiteConfig) -> int:
 
 def _run(config: NightlyConfig | NightlySuiteConfig) -> int:
     console = make_console(stderr=config.nightly.json)
+    if config.nightly.gate is not None:
+        read_gate(config.storage.locate(config.nightly.gate))  # told now what is wrong with it, not after hours
     if config.dry_run:
         _show_plan(console, config)
         return 0
@@ -250,6 +254,7 @@ def _compare(
     hold: Callable[[], None],
 ) -> "ComparedRun":
     """A run that no night has told of, beside an earlier one, with its report and the page of trends."""
+    from plumbline.jobs.gate import show_gate
     from plumbline.jobs.report import show_report  # imports scipy and the charts
     from plumbline.pipelines.nightly.regressions import compare_run
 
@@ -266,6 +271,8 @@ def _compare(
         settings=config.settings,
     )
     show_report(console, compared.written)
+    if compared.gate is not None:
+        show_gate(console, compared.gate)
     show_renewed(console, finished)
     if compared.trends.url is None:
         warn(console, f"no page of trends: {compared.trends.problem}; make it later by python -m jobs.trends")

@@ -76,6 +76,8 @@ class NightOutcome:
     """The generators that were generated with other settings than in the earlier run: no change of theirs is clear."""
     trends: str | None = None
     """The address of the page of trends; None where it could not be written."""
+    gate: Mapping[str, Any] | None = None
+    """What its gate says, with every check; None where there is none."""
     webhook: str | None = None
     """`delivered`, or why not; None where none was asked for."""
 
@@ -95,9 +97,10 @@ class NightOutcome:
         none = "no regression" if self.can_tell else "too few prompts to tell a regression"
         said = plural(len(self.regressions), "regression") if self.regressions else none
         said += f" (other settings: {names(self.unlike)})" if self.unlike else ""
+        judged = f"; {self.gate['summary']}" if self.gate else ""
         return (
             f"{self.benchmark}, run {self.run_id}: {f'{said} {compared}' if self.compared_with else compared}; "
-            f"coverage {self.counts['coverage']:.2%}"
+            f"coverage {self.counts['coverage']:.2%}{judged}"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -136,7 +139,9 @@ class SuiteOutcome:
         regressions = sum(len(outcome.regressions) for outcome in self.benchmarks)
         said = plural(regressions, "regression") if regressions else "no regression"
         new = f"{len(self.benchmarks)} with a new run" if self.benchmarks else "none with a new run"
-        return f"suite {self.suite_id}: {plural(len(self.runs), 'benchmark')}, {new}; {said}"
+        stopped = [outcome.benchmark for outcome in self.benchmarks if outcome.gate and not outcome.gate["passed"]]
+        judged = f"; the gate failed on {names(stopped)}" if stopped else ""
+        return f"suite {self.suite_id}: {plural(len(self.runs), 'benchmark')}, {new}; {said}{judged}"
 
     def to_json(self) -> dict[str, Any]:
         """As it is written, printed and sent."""

@@ -8,14 +8,17 @@ from functools import reduce
 from typing import Any, NamedTuple
 
 from plumbline.operators.errors import PlumblineError
+from plumbline.operators.gates.checks import GateResult
 from plumbline.operators.report.changes import Change, Changes, correct_together
 from plumbline.operators.sentences import plural
 from plumbline.operators.settings import COMPARE, Choice
 from plumbline.pipelines.base.cluster import ClusterConfig
-from plumbline.pipelines.base.exit_codes import OVER_BUDGET, REGRESSION, worse
+from plumbline.pipelines.base.exit_codes import GATE_FAILED, REGRESSION, worse
 from plumbline.pipelines.cells.runs import Run, earlier_runs, find_run, read_manifest
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.cells.suites import Suite, find_suite
+from plumbline.pipelines.gates.gate_config import read_gate
+from plumbline.pipelines.gates.gating import judge_run
 from plumbline.pipelines.nightly.nightly_config import NightConfig
 from plumbline.pipelines.nightly.outcome import Moved, NightOutcome, Outcome, SuiteOutcome, read_outcome, send
 from plumbline.pipelines.report.bridges import read_bridges
@@ -51,6 +54,8 @@ class ComparedRun(NamedTuple):
     baseline: Baseline
     written: WrittenReport
     trends: TrendsPage
+    gate: GateResult | None = None
+    """What its gate says; None where it has none."""
 
 
 def compare_run(
@@ -63,7 +68,7 @@ def compare_run(
     cluster: ClusterConfig = NO_RAY,
     settings: Choice = COMPARE,
 ) -> ComparedRun:
-    """Compares a run with an earlier one, and writes its report and the page of trends.
+    """Compares a run with an earlier one, writes its report and the page of trends, and judges it by its gate.
 
     `hold` is called before anything is published, and raises where that may not be any more.
     """
@@ -81,7 +86,12 @@ def compare_run(
         written = write_report(store, run_id, settings=settings, sources=sources, cluster=cluster, hold=hold)
     hold()
     trends = _write_trends(store, manifest["benchmark"], config.checkpoints or CHECKPOINTS, settings)
-    return ComparedRun(run_id, manifest, baseline, written, trends)
+    gate = None
+    if config.gate is not None:
+        rules = read_gate(store.place.storage.locate(config.gate))
+        against, reason = baseline
+        gate = judge_run(store, rules, run_id, against=against, no_other=reason, settings=settings, sources=sources)
+    return ComparedRun(run_id, manifest, baseline, written, trends, gate)
 
 
 def _write_trends(store: Store, benchmark: str, checkpoints: str, settings: Choice) -> TrendsPage:
@@ -142,7 +152,7 @@ def _outcome(run: ComparedRun, changes: Changes | None, config: NightConfig) -> 
     ]
     return NightOutcome(
         run_id=run.run_id,
-        exit_code=_exit_code(manifest["exit_code"], regressions),
+        exit_code=_exit_code(manifest["exit_code"], regressions, run.gate),
         benchmark=manifest["benchmark"],
         began=manifest["began"],
         ended=manifest["ended"],
@@ -156,6 +166,7 @@ def _outcome(run: ComparedRun, changes: Changes | None, config: NightConfig) -> 
         sentences=[str(sentence) for sentence in changes.sentences] if changes is not None else [],
         unlike=changes.unlike if changes is not None else [],
         trends=run.trends.url,
+        gate=None if run.gate is None else run.gate.to_json(),
     )
 
 
@@ -181,9 +192,13 @@ def tell(store: Store, outcome: Outcome, config: NightConfig, hold: Callable[[],
     return outcome
 
 
-def _exit_code(of_sweep: int, regressions: Sequence[Moved]) -> int:
-    """That of the sweep, unless something became worse; scores that are mostly missing are worse than that."""
-    return REGRESSION if regressions and of_sweep != OVER_BUDGET else of_sweep
+def _exit_code(of_sweep: int, regressions: Sequence[Moved], gate: GateResult | None) -> int:
+    """That of the sweep, unless something became worse, or where there is a gate, that has not passed; scores that are
+    mostly missing are worse than that.
+    """
+    if gate is not None:
+        return of_sweep if gate.passed else worse(of_sweep, GATE_FAILED)
+    return worse(of_sweep, REGRESSION) if regressions else of_sweep
 
 
 def _moved(change: Change) -> Moved:
