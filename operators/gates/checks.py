@@ -68,12 +68,6 @@ class GateResult(NamedTuple):
     checks: Sequence[Check]
 
     @property
-    def outcomes(self) -> dict[str, Outcome]:
-        """The worst that each rule found."""
-        found = {name: {check.outcome for check in self.checks if check.rule == name} for name in self.rules}
-        return {name: min(of_rule, key=WORST_FIRST.index) for name, of_rule in found.items()}
-
-    @property
     def failing(self) -> list[Check]:
         """By which the gate fails."""
         return [check for check in self.checks if check.fails]
@@ -170,6 +164,8 @@ def check_rules(gate: Gate, judged: Judged) -> None:
             )
         if rule.baseline is not None and rule.baseline == rule.candidate:
             raise ConfigError(f"{at}: baseline: is the candidate itself, {rule.baseline!r}; name another generator")
+        if not rule.candidate and not {*judged.candidates} - {rule.baseline}:
+            raise ConfigError(f"{at}: the run has no generator but the baseline; name another baseline")
 
 
 class _Question(NamedTuple):
@@ -258,28 +254,36 @@ def _look_up(question: _Question, asked: str, judged: Judged) -> Check:
 def _tests(questions: Sequence[_Question], judged: Judged, alpha: float) -> Iterator[tuple[_Question, _Tested]]:
     """Their tests; questions of one metric and generator one after the other, so that its scores are read once."""
 
-    @lru_cache(maxsize=2)
-    def means(scores: RunScores, metric: str, generator: str) -> Floats:
-        return mean_of_each(scores.prompts, scores.of(metric, generator))
+    @lru_cache(maxsize=1)
+    def values_of(metric: str, generator: str, other: Other | None) -> tuple[Hashes, Floats]:
+        """By prompt its mean score, or how much it is above the other's."""
+        prompts = judged.scores().prompts
+        if other is not None:
+            prompts = np.intersect1d(prompts, other.scores.prompts, assume_unique=True)
+        values = mean_of_each(prompts, judged.scores().of(metric, generator))
+        return prompts, values - (
+            0.0 if other is None else mean_of_each(prompts, other.scores.of(metric, other.generator))
+        )
 
     def of_question(question: _Question) -> _Tested:
         rule, scores, metric = question.rule, judged.scores(), str(question.rule.metric)
-        if metric not in scores.metrics or question.generator not in scores.generators:
+        if question.generator not in scores.generators:
             return _Tested(None, problem="no rows")
-        prompts, values = scores.prompts, means(scores, metric, question.generator)
-        sign = direction(metric, judged.falling) if rule.compares else -1 if rule.kind == "at_most" else 1
         low, high = scores.spans.get(metric, (0.0, 0.0))
-        worst, best = sorted((sign * low, sign * high))
-        bound = sign * rule.bound
-        if rule.compares:
+        if not rule.compares:
+            sign = -1 if rule.kind == "at_most" else 1
+            worst, best = sorted((sign * low, sign * high))
+            prompts, values = values_of(metric, question.generator, None)
+            bound = sign * rule.bound
+        else:
             other = judged.find_other(rule, question.generator)
             if isinstance(other, str):
                 return _Tested(None, problem=other)
-            prompts, own, others = np.intersect1d(prompts, other.scores.prompts, True, True)
-            values = values[own] - means(other.scores, metric, other.generator)[others]
+            sign = direction(metric, judged.falling)
             low_other, high_other = other.scores.spans.get(metric, (low, high))
             best = max(high, high_other) - min(low, low_other)
             worst = -best
+            prompts, values = values_of(metric, question.generator, other)
             bound = rule.bound if rule.kind == "better_by" else -rule.bound
         values = sign * values[_having(question.skill, prompts, judged) & np.isfinite(values)]
         if not len(values):
@@ -295,7 +299,7 @@ def _having(skill: str, prompts: Hashes, judged: Judged) -> NDArray[np.bool_]:
     """Which of the prompts have the skill."""
     if skill == OVERALL:
         return np.ones(len(prompts), np.bool_)
-    return dict(judged.skills().each(prompts))[skill]
+    return next(has_it for name, has_it in judged.skills().each(prompts) if name == skill)
 
 
 def _conclude(question: _Question, asked: str, tested: _Tested, alpha: float, p_failed: float) -> Check:

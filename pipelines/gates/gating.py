@@ -55,7 +55,7 @@ def judge_run(
         unranked=frozenset(name for name, metric in read_metrics(manifest).items() if not metric.ranks),
         candidates=candidates,
         other=baseline or (f"in run {against}" if against else no_other and "in an earlier run"),
-        find_other=sides.find,
+        find_other=cache(sides.find),
     )
     check_rules(gate, judged)
     return judge(gate, judged, run_id, against or baseline)
@@ -117,6 +117,8 @@ class _Sides:
     def find(self, rule: Rule, generator: str) -> Other | str:
         """What a rule compares a generator with, or why that cannot be done."""
         baseline = rule.baseline or self.baseline
+        if baseline == generator:
+            return "it is the baseline itself"
         if baseline is not None:
             differing = differ(known_settings(self.manifest, generator), known_settings(self.manifest, baseline))
             return self._differing(differing) or Other(baseline, self.scores())

@@ -133,6 +133,9 @@ def test_a_generator_is_compared_with_another_of_its_run(runs: Runs) -> None:
     own = {"gain": {"metric": "gecko", "better_by": 0.01, "candidate": "cobalt", "baseline": "borealis"}}
     assert runs.gate(own, "settings=ignore").code == GATE_FAILED
     assert "is the candidate itself" in run("gate", f"store={runs.store}", "rules=x", "candidate=a", "baseline=a").line
+    itself = {"gain": {"metric": "gecko", "no_worse_by": 0.01, "candidate": "cobalt"}}
+    ended = runs.gate(itself, "baseline=cobalt")
+    assert ended.code == GATE_FAILED and "it is the baseline itself" in ended.words
 
 
 def test_floors_and_coverage_are_those_of_the_summary(runs: Runs) -> None:
