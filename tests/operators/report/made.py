@@ -93,7 +93,7 @@ def make_run(
     questions: Sequence[str] = (),
     run_id: str = "20260102-030405-000006",
     first_recipe: int = 0,
-    settings: Callable[[int], Mapping[str, str | None]] | None = None,
+    made_with: Callable[[int], Mapping[str, str | None]] | None = None,
     **manifest: Any,
 ) -> MadeRun:
     """A finished run: every generator has one image per prompt; a score that is None is a failed row.
@@ -103,7 +103,7 @@ def make_run(
     `asking` are the metrics whose cells have elements, `judging` those whose cells have ratings and a rationale.
     `questions`, of yes or no, are asked about every prompt by the first metric, in a cell of their own. Runs of one
     store have cells of their own by other numbers of the metrics' recipes, from `first_recipe` on.
-    `settings` are those that every generator made the image of a prompt with.
+    `made_with` are the settings that every generator made the image of a prompt with.
     """
     texts = list(prompts) or plain_prompts(12)
     ids = [f"p{number:04d}" for number in range(len(texts))]
@@ -130,8 +130,8 @@ def make_run(
             tables.append(rows.table(records, schemas.ELEMENT_SCORES).select(schemas.SCORES.names))
             sketches.append((OfGenerator(metric, generator), sketch(tables[-1].column("score"))))
     scores = pa.concat_tables(tables)
-    if settings is not None:
-        own = pa.array([settings(at) for at in range(len(texts))])
+    if made_with is not None:
+        own = pa.array([made_with(at) for at in range(len(texts))])
         scores = scores.append_column("settings", pa.chunked_array([own] * len(tables)))
         manifest["settings"] = dict.fromkeys(generators, count_settings(own))
     skills_of = {one: _skills(at) if skills else [] for at, one in enumerate(ids)}
