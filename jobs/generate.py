@@ -17,8 +17,8 @@ from plumbline.pipelines.plans.sweep_config import SweepConfig
 
 COMMAND = Command(
     "generate",
-    "Make a benchmark's pictures by a checkpoint (generator.checkpoint=FOLDER_OR_HUB_ID) that diffusers runs, or by\n"
-    "an images service (generator=images_api), in the folder that images= names. Those that stand are not made again.",
+    "Make a benchmark's pictures by a checkpoint (image_model.checkpoint=FOLDER_OR_HUB_ID) that diffusers runs, or by\n"
+    "an images service (image_model=images_api), in the folder that images= names. What stands is not made again.",
     GenerateConfig,
     {
         **{name: f"benchmark.{name}" for name in ("images", "prompts", "limit")},
@@ -65,7 +65,7 @@ def _show_generation(console: Console, planned: PlannedGeneration) -> None:
     """What is wanted of the generator, and how much of it is missing."""
     config = planned.config
     seeds = f" x {config.pictures.seeds} seeds" if config.pictures.seeds > 1 else ""
-    say(console, f"{config.benchmark.name}: {planned.prompts} prompts{seeds}, drawn by {config.generator.checkpoint}")
+    say(console, f"{config.benchmark.name}: {planned.prompts} prompts{seeds}, drawn by {config.image_model.checkpoint}")
     show_making(console, planned.drawing)
 
 

@@ -52,7 +52,7 @@ def main(config: SweepConfig | SuiteConfig) -> int:
 
 def _sweep(console: Console, config: SweepConfig) -> int:
     """Shows the plan, computes what is missing, shows the leaderboards; 0 complete, 2 within budget, 1 over it."""
-    if config.generator is not None:
+    if config.image_model is not None:
         from plumbline.jobs.generate import drawn_first
 
         drawn = drawn_first(console, config)

@@ -88,7 +88,7 @@ class Pictures(Making):
     chain: ClassVar[tuple[str, ...]] = ("pictures",)
     ends: ClassVar[str] = "pictures"
     role_keys: ClassVar[tuple[str, ...]] = ("generator",)
-    generator: str = "generator"
+    generator: str = "image_model"
     """The role of its model."""
     options: PicturesConfig
 

@@ -16,7 +16,7 @@ from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 
 KEPT = ".generate"
 """The store, in the folder of images, that keeps what was made, and the tables of what was wanted."""
-ROLE = "generator"
+ROLE = "image_model"
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
 OF_SWEEPS = ("benchmark", "pictures", "cluster", "storage", "limits", "max_failed", "dry_run", "log")
 """What a sweep that draws first has in common with a generation."""
@@ -28,7 +28,7 @@ class GenerateConfig(Checked):
 
     benchmark: BenchmarkConfig
     """Its prompts are drawn; its `images` is the folder that the generator's own folder is put into."""
-    generator: AnyModel
+    image_model: AnyModel
     """What draws: a pipeline of diffusers, or a service."""
     pictures: PicturesConfig = field(default_factory=PicturesConfig)
     cluster: ClusterConfig
@@ -64,7 +64,7 @@ class GenerateConfig(Checked):
     @property
     def called(self) -> str:
         """The generator's name."""
-        return Path(self.generator.checkpoint).name if self.pictures.name is None else self.pictures.name
+        return Path(self.image_model.checkpoint).name if self.pictures.name is None else self.pictures.name
 
     @property
     def images(self) -> Place:
@@ -96,7 +96,7 @@ class GenerateConfig(Checked):
         return SweepConfig(
             store=self.kept.url,
             benchmark=BenchmarkConfig(name=self.called, prompts=self.wanted.url, images=None, generators={}),
-            models={ROLE: self.generator},
+            models={ROLE: self.image_model},
             metrics={"pictures": Pictures(options=self.pictures)},
             cluster=self.cluster,
             storage=self.storage,
@@ -110,11 +110,11 @@ class GenerateConfig(Checked):
 
 def generation_of(sweep: SweepConfig) -> GenerateConfig | None:
     """What a sweep has drawn before it scores; None where it names no generator."""
-    if sweep.generator is None:
+    if sweep.image_model is None:
         return None
-    return GenerateConfig(generator=sweep.generator, **{name: getattr(sweep, name) for name in OF_SWEEPS})
+    return GenerateConfig(image_model=sweep.image_model, **{name: getattr(sweep, name) for name in OF_SWEEPS})
 
 
 def scoring_of(sweep: SweepConfig) -> SweepConfig:
     """What such a sweep is once the pictures stand: the same as one that finds them there."""
-    return replace(sweep, generator=None, pictures=PicturesConfig())
+    return replace(sweep, image_model=None, pictures=PicturesConfig())

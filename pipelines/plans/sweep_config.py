@@ -60,7 +60,7 @@ class AnySweep(Checked):
     """Print each metric's boards too, overall and by skill."""
     retry_failed: bool = False
     """Compute only the rows that failed and may pass now, and what stands on them."""
-    generator: AnyModel | None = None
+    image_model: AnyModel | None = None
     """Draws the benchmark's prompts into the folder of its images before they are scored (docs/decide.md); null scores
     the images that are there."""
     pictures: PicturesConfig = field(default_factory=PicturesConfig)
@@ -165,7 +165,7 @@ class SuiteConfig(AnySweep):
         AnySweep.__post_init__(self)
         if not self.benchmarks:
             raise ConfigError("benchmarks: expected at least one, got none; for example benchmarks=[genai_bench]")
-        of_one = {"adaptive": self.adaptive, "protocol": self.protocol, "generator": self.generator}
+        of_one = {"adaptive": self.adaptive, "protocol": self.protocol, "image_model": self.image_model}
         for key, lacks in of_one.items():
             if lacks is not None:
                 raise ConfigError(f"{key}: it is one benchmark's; leave it out, or sweep that benchmark alone")

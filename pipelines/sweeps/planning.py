@@ -116,8 +116,8 @@ def plan_sweep(config: SweepConfig, *, wanted: tuple[str, ...] = ("scores",)) ->
 
 def list_inputs(config: SweepConfig) -> SweepInputs:
     """Checks the store and the checkpoints, and lists the sources; raises as `plan_sweep` does."""
-    if config.generator is not None:
-        raise ConfigError("generator: this job draws no pictures; leave it out, and draw them by jobs.generate")
+    if config.image_model is not None:
+        raise ConfigError("image_model: this job draws no pictures; leave it out, and draw them by jobs.generate")
     benchmark = with_ingested_sources(config.benchmark, config.metrics, config.storage)
     for name, metric in config.metrics.items():
         if why := without_sources(metric, benchmark):

@@ -75,8 +75,8 @@ def scores(folder: Path, *more: str, code: int = 0) -> dict[str, dict[str, Any]]
 
 def test_a_new_prompt_costs_itself_alone_and_a_sweep_reads_what_was_made(tmp_path: Path, checkpoint: Path) -> None:
     prompts_file(tmp_path, "p1", "p2")
-    job = words(tmp_path, f"generator.checkpoint={checkpoint}", "name=tiny", "cfg=3", *SMALL)
-    assert "2 pictures, 2 of them made now" in printed("generate", *job, "generator.image_batch=1")
+    job = words(tmp_path, f"image_model.checkpoint={checkpoint}", "name=tiny", "cfg=3", *SMALL)
+    assert "2 pictures, 2 of them made now" in printed("generate", *job, "image_model.image_batch=1")
     first = pictures(tmp_path / "images/tiny")
     assert set(first) == {"p1-0", "p2-0"}
     settings = {name: first["p1-0"][name] for name in ("prompt", "cfg", "steps", "size", "sampler", "checkpoint")}
@@ -100,7 +100,7 @@ def test_a_picture_is_the_same_in_whatever_batch_and_order_it_is_drawn(tmp_path:
     for folder, ids, batch in ((alone, ("p1", "p2", "p3"), 1), (together, ("p3", "p2", "p1"), 3)):
         folder.mkdir()
         prompts_file(folder, *ids)
-        job = words(folder, f"generator.checkpoint={checkpoint}", f"generator.image_batch={batch}", *SMALL)
+        job = words(folder, f"image_model.checkpoint={checkpoint}", f"image_model.image_batch={batch}", *SMALL)
         printed("generate", *job, "sampler=EulerAncestralDiscreteScheduler", "steps=2")
     ones, others = pictures(alone / "images/tiny-sd"), pictures(together / "images/tiny-sd")
     assert all(np.abs(pixels(ones[one]) - pixels(others[one])).max() <= 1 for one in ones)
@@ -116,7 +116,7 @@ def test_a_black_picture_is_an_error_row_that_a_sweep_tells(tmp_path: Path, chec
     tensors["decoder.conv_out.bias"].fill_(-9.0)
     save_file(tensors, weights, {"format": "pt"})
     prompts_file(tmp_path, "p1")
-    job = words(tmp_path, f"generator.checkpoint={broken}", *SMALL)
+    job = words(tmp_path, f"image_model.checkpoint={broken}", *SMALL)
     assert "1 pictures could not be made: 1 blank_picture" in printed("generate", *job, code=1).replace("\n", " ")
     (row,) = pictures(tmp_path / "images/black").values()
     assert row["image"] is None and row["error"]["kind"] == "blank_picture"
@@ -161,7 +161,7 @@ def test_a_folder_that_is_no_safe_pipeline_is_refused_in_one_line(
     subprocess.run(["cp", "-r", checkpoint, tmp_path / "bad"], check=True)
     damage(tmp_path / "bad")
     prompts_file(tmp_path, "p1")
-    line = refusal("generate", *words(tmp_path, f"generator.checkpoint={tmp_path}/bad", *SMALL))
+    line = refusal("generate", *words(tmp_path, f"image_model.checkpoint={tmp_path}/bad", *SMALL))
     assert says in line and str(tmp_path / "bad") in line
 
 
@@ -180,8 +180,9 @@ def sent(encoded: str) -> Answer:
 
 def of_service(folder: Path, server: Server, *more: str) -> tuple[str, ...]:
     return words(
-        folder, "generator=images_api", "generator.checkpoint=painter", f"generator.endpoint={server.url}",
-        f"generator.key_variable={VARIABLE}", "generator.max_retries=0", "generator.concurrency=1", "cluster=here",
+        folder, "image_model=images_api", "image_model.checkpoint=painter", f"image_model.endpoint={server.url}",
+        f"image_model.key_variable={VARIABLE}", "image_model.max_retries=0", "image_model.concurrency=1",
+        "cluster=here",
         *more,
     )  # fmt: skip
 
@@ -191,7 +192,7 @@ def test_a_services_refusal_is_kept_and_what_may_pass_is_asked_again(tmp_path: P
     answers = {TEXTS["p1"]: sent(png()), TEXTS["p2"]: refused, TEXTS["p3"]: failed(503)}
     server.script = lambda number, body: answers[body["prompt"]]
     prompts_file(tmp_path, "p1", "p2", "p3")
-    settings = ("size=32x32", "cfg=4", "generator.takes=[cfg,seed]")
+    settings = ("size=32x32", "cfg=4", "image_model.takes=[cfg,seed]")
     job = of_service(tmp_path, server, *settings)
     told = printed("generate", *job, code=1)
     assert "3 pictures, 1 of them made now" in told and "1 reply_refused, 1 model_unavailable" in told
@@ -269,7 +270,7 @@ def test_other_peoples_tables_are_left_alone(tmp_path: Path, server: Server) -> 
 def test_every_kind_of_pipeline_draws_by_the_settings(kind: str, tmp_path: Path) -> None:
     prompts_file(tmp_path, "p1", "p2")
     save_pipeline(tmp_path / kind, kind)
-    printed("generate", *words(tmp_path, f"generator.checkpoint={tmp_path / kind}", "cfg=2", "seeds=2", *SMALL))
+    printed("generate", *words(tmp_path, f"image_model.checkpoint={tmp_path / kind}", "cfg=2", "seeds=2", *SMALL))
     rows = pictures(tmp_path / "images" / kind)
     assert len(rows) == 4 and all(row["error"] is None for row in rows.values())
     assert {(row["cfg"], row["steps"], row["size"]) for row in rows.values()} == {(2.0, 1, "32x32")}

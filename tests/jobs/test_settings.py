@@ -89,7 +89,7 @@ def test_a_night_and_its_rewards_say_where_settings_changed(swept: tuple[Path, l
     """The images of a copy are generated anew with other guidance, and twice for each prompt, as far as it says."""
     folder = shutil.copytree(swept[0].parent, tmp_path / "copy")
     words = [word.replace(str(swept[0].parent), str(folder)) for word in swept[1]]
-    earlier = newest(folder / "store").name
+    earlier = min(run.name for run in (folder / "store/runs").iterdir())
     for path in (folder / "bench/images/atlas").glob("*.parquet"):
         table = pq.read_table(path)
         cfg = pa.array([9.0] * len(table))
@@ -97,7 +97,7 @@ def test_a_night_and_its_rewards_say_where_settings_changed(swept: tuple[Path, l
         again = table.set_column(0, "image_id", pc.binary_join_element_wise(table.column("image_id"), "again", "-"))
         shifted = again.set_column(2, "image", pa.chunked_array([again.column("image").to_pylist()[::-1]]))
         pq.write_table(pa.concat_tables([table, shifted]), path)
-    said = " ".join(printed("nightly", *words).split())
+    said = " ".join(printed("nightly", *words, f"nightly.compare={earlier}").split())
     assert f"atlas was generated with other settings: cfg 9 here, 4 in {earlier}. No change of it is clear." in said
     assert f"no regression (other settings: atlas) since {earlier}" in said
     assert re.search(

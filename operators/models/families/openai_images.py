@@ -66,7 +66,7 @@ class OpenAiImages(OpenAiService):
         if untold := [name for name in given if name not in takes]:
             raise ModelError(
                 f"pictures.{untold[0]}: {self.place} is not said to take it; leave it out, or add it to "
-                f"generator.takes, which may have {', '.join(SENT_AS)}"
+                f"image_model.takes, which may have {', '.join(SENT_AS)}"
             )
         seed = request.seed if "seed" in takes else None
         sent = given | ({} if seed is None else {"seed": seed})
