@@ -15,9 +15,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
+from diffusers import StableDiffusionPipeline
+from peft import LoraConfig
+from peft.utils import get_peft_model_state_dict
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
+from plumbline.pipelines.base.storage import StorageConfig
 from tests.commands import printed, refusal
 from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, failed
 from tests.operators.tiny.pipelines import PIPELINES, save_pipeline
@@ -274,3 +279,38 @@ def test_every_kind_of_pipeline_draws_by_the_settings(kind: str, tmp_path: Path)
     rows = pictures(tmp_path / "images" / kind)
     assert len(rows) == 4 and all(row["error"] is None for row in rows.values())
     assert {(row["cfg"], row["steps"], row["size"]) for row in rows.values()} == {(2.0, 1, "32x32")}
+
+
+@pytest.mark.slow
+def test_a_lora_is_merged_by_its_scale(tmp_path: Path, checkpoint: Path) -> None:
+    pipeline = StableDiffusionPipeline.from_pretrained(checkpoint)
+    torch.manual_seed(0)
+    pipeline.unet.add_adapter(LoraConfig(target_modules=["to_q", "to_v", "to_out.0"], init_lora_weights=False))
+    layers = get_peft_model_state_dict(pipeline.unet)
+    StableDiffusionPipeline.save_lora_weights(tmp_path / "lora", unet_lora_layers=layers)
+    prompts_file(tmp_path, "p1")
+    file = tmp_path / "lora/pytorch_lora_weights.safetensors"
+    drawn = {}
+    for name, more in {"plain": (), "none": (file, 0.0), "whole": (file.parent, 1.0)}.items():
+        lora = [f"generator.lora={more[0]}", f"generator.lora_scale={more[1]}"] if more else []
+        printed("generate", *words(tmp_path, f"generator.checkpoint={checkpoint}", f"name={name}", *lora, *SMALL))
+        (drawn[name],) = map(pixels, pictures(tmp_path / "images" / name).values())
+    assert np.abs(drawn["none"] - drawn["plain"]).max() <= 1
+    assert np.abs(drawn["whole"] - drawn["plain"]).max() > 1
+
+
+@pytest.mark.slow
+def test_workers_of_ray_draw_into_a_bucket(tmp_path: Path, server: Server, bucket: str) -> None:
+    server.script = lambda number, body: sent(png())
+    prompts_file(tmp_path, "p1", "p2", "p3")
+    job = [
+        f"images={bucket}/images" if word.startswith("images=") else word
+        for word in of_service(tmp_path, server, "shard_rows=2", "seeds=2")
+        if word != "cluster=here"
+    ]
+    assert "6 pictures, 6 of them made now" in printed("generate", *job, "cluster=local")
+    assert "6 pictures, 0 of them made now" in printed("generate", *job, "cluster=here")
+    assert sorted(body["prompt"] for body in server.bodies) == sorted([*TEXTS.values()] * 2)
+    place = StorageConfig().locate(f"{bucket}/images/painter")
+    rows = [row for name in place.list() for row in pq.read_table(io.BytesIO((place / name).read())).to_pylist()]
+    assert {row["image_id"] for row in rows} == {f"{one}-{number}" for one in TEXTS for number in (0, 1)}
