@@ -292,8 +292,8 @@ def test_a_lora_is_merged_by_its_scale(tmp_path: Path, checkpoint: Path) -> None
     file = tmp_path / "lora/pytorch_lora_weights.safetensors"
     drawn = {}
     for name, more in {"plain": (), "none": (file, 0.0), "whole": (file.parent, 1.0)}.items():
-        lora = [f"generator.lora={more[0]}", f"generator.lora_scale={more[1]}"] if more else []
-        printed("generate", *words(tmp_path, f"generator.checkpoint={checkpoint}", f"name={name}", *lora, *SMALL))
+        lora = [f"image_model.lora={more[0]}", f"image_model.lora_scale={more[1]}"] if more else []
+        printed("generate", *words(tmp_path, f"image_model.checkpoint={checkpoint}", f"name={name}", *lora, *SMALL))
         (drawn[name],) = map(pixels, pictures(tmp_path / "images" / name).values())
     assert np.abs(drawn["none"] - drawn["plain"]).max() <= 1
     assert np.abs(drawn["whole"] - drawn["plain"]).max() > 1
