@@ -135,7 +135,7 @@ def _night(console: Console, config: NightlyConfig | NightlySuiteConfig, stop: S
                 warn(console, f"nightly.webhook: {outcome.webhook}; the outcome is in {store.place.url}/{outcome.path}")
             say(console, f"latest report: {store.place.url}/{LATEST_REPORT}")
         dropped = _drop_runs(console, store, night.runs, options, lease.renew)
-        say(console, outcome.summary())
+        say(console, outcome.summary() if night.new else f"as told before: {outcome.summary()}")
         console.print(f"computed {night.computed} cells, {outcome.name}, exit code {night.exit_code}")
         if options.json:
             of_night = {"new": night.new, "exit_code": night.exit_code, "dropped": dropped}

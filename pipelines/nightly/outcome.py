@@ -137,7 +137,8 @@ class SuiteOutcome:
     def summary(self) -> str:
         """In a line."""
         regressions = sum(len(outcome.regressions) for outcome in self.benchmarks)
-        said = plural(regressions, "regression") if regressions else "no regression"
+        none = "no regression" if any(one.compared_with for one in self.benchmarks) else "nothing compared"
+        said = plural(regressions, "regression") if regressions else none
         new = f"{len(self.benchmarks)} with a new run" if self.benchmarks else "none with a new run"
         stopped = [outcome.benchmark for outcome in self.benchmarks if outcome.gate and not outcome.gate["passed"]]
         judged = f"; the gate failed on {names(stopped)}" if stopped else ""

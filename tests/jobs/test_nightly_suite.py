@@ -103,7 +103,7 @@ def test_nights_over_two_benchmarks_tell_of_both_at_once_and_only_of_what_is_new
         assert told["suite_id"] == first_suite and told["runs"] == before and set(before) == {"numbers", "places"}
         assert [one["not_compared"] is None for one in told["benchmarks"]] == [False, False]
         assert suite.store.read_json(f"suites/{first_suite}/nightly.json") == told | {"webhook": "delivered"}
-        assert f"suite {first_suite}: 2 benchmarks, 2 with a new run; no regression" in first.words
+        assert f"suite {first_suite}: 2 benchmarks, 2 with a new run; nothing compared" in first.words
         assert "warning numbers and places share 8 prompts" in first.out
 
         suite.fall("places")
@@ -127,6 +127,7 @@ def test_nights_over_two_benchmarks_tell_of_both_at_once_and_only_of_what_is_new
         nothing = suite.run(webhook)
         assert nothing.code == 0 and "0 cells to compute: everything is in the store" in nothing.out, nothing
         assert "model calls, about" not in nothing.out, "no benchmark is planned"
+        assert "as told before: suite " in nothing.words
         assert len(suite.suites()) == len(hook.bodies) == 2
         unread.write_bytes(content)
 
