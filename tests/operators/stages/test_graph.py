@@ -56,8 +56,8 @@ class MadeMetric(Metric):
 @pytest.mark.parametrize(
     ("metric", "problem"),
     [
-        (MadeMetric(stages=("dreams", "scores"), named={}), "has the stage 'dreams'; those there are: questions,"),
-        (MadeMetric(stages=("scores", "answers"), named={}), "is scores, answers; expected the order questions,"),
+        (MadeMetric(stages=("dreams", "scores"), named={}), "has the stage 'dreams'; those there are: pictures,"),
+        (MadeMetric(stages=("scores", "answers"), named={}), "is scores, answers; expected the order pictures,"),
         (MadeMetric(stages=("questions", "answers"), named={}), "is questions, answers; expected the order"),
         (MadeMetric(stages=(), named={}), "expected the order"),
         (MadeMetric(named={"model": "m"}), "has the stage similarities, which wants a ComparingMetric"),

@@ -303,7 +303,7 @@ def test_rows_with_prompts_are_scored_as_with_a_prompts_file_and_carry_their_col
     manifest = json.loads(Path(done.folder, "manifest.json").read_text())
     assert manifest["config"]["benchmark"]["columns"]["extra"] == ["seed", "caption"]
     again = run_config(score_config(tmp_path / "rows", tmp_path / "two", *CAPTIONED))
-    assert again.computed == 0 and again.results.read_scores().column_names[-1] == "error"
+    assert again.computed == 0 and again.results.read_scores().column_names[-1] == "settings"
 
 
 def test_a_broken_file_of_rows_with_prompts_loses_no_row(tmp_path: Path) -> None:
