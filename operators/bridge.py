@@ -43,6 +43,8 @@ FEWEST_PROMPTS = 20
 """Of which maps are cross-validated."""
 EXPLAINED = 0.5
 """Share of the new scores' variance below which a map joins nothing."""
+NEGLIGIBLE = 0.001
+"""Share of the new scores' standard deviation below which a miss is none: signed ranks see that a curve is rounded."""
 
 GROUPS = pa.schema(
     [
@@ -53,7 +55,8 @@ GROUPS = pa.schema(
     ]
 )
 """How far a generator's mean at a skill is from what the map makes of its old one: `miss` is new - mapped, with its 95%
-interval; `clear` by Wilcoxon's signed-rank test over prompts, corrected by Holm over all rows."""
+interval; `clear` by Wilcoxon's signed-rank test over prompts, corrected by Holm over all rows, if it is not
+negligible."""
 
 Verdict = Literal["one scale", "joined", "different"]
 
@@ -301,6 +304,7 @@ def _changes(pairs: Pairs, scores: Floats, prompts: Hashes, skills: Skills) -> l
 def _groups(pairs: Pairs, predicted: Floats, prompts: Hashes, skills: Skills) -> pa.Table:
     """Each generator at each skill (schema GROUPS)."""
     having = dict(skills.each(prompts))
+    negligible = NEGLIGIBLE * float(np.nanstd(pairs.new))
     means = {
         name: _prompt_means(pairs, scores, prompts)
         for name, scores in (("old", pairs.columns.score), ("mapped", predicted), ("new", pairs.new))
@@ -320,7 +324,7 @@ def _groups(pairs: Pairs, predicted: Floats, prompts: Hashes, skills: Skills) ->
                 "high": change.duel.high,
                 "p_value": change.duel.p_value,
                 "p_holm": change.p_holm,
-                "clear": change.p_holm < SIGNIFICANT,
+                "clear": change.p_holm < SIGNIFICANT and abs(change.duel.difference) > negligible,
             }
             for change in _changes(pairs, predicted, prompts, skills)
         ],
