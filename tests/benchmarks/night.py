@@ -84,7 +84,8 @@ class Measured(NamedTuple):
     def row(self) -> str:
         """A line of the table."""
         requests = f"{self.requests.total():,} ({said(self.requests)})"
-        return f"| {self.what} | {requests} | {self.seconds:.1f} s | {self.megabytes:.0f} MB |"
+        spent = "| |" if math.isnan(self.seconds) else f"| {self.seconds:.1f} s | {self.megabytes:.0f} MB |"
+        return f"| {self.what} | {requests} {spent}"
 
 
 def measured(what: str, proxy: FaultProxy, job: str, *line: str) -> Measured:
@@ -103,26 +104,29 @@ def nights(server: S3Server, proxy: FaultProxy, cells: int, files: int) -> Itera
     uploads.put("bench/prompts.parquet", parquet(prompts(8)))
     uploads.put_all(image_files(cells // CELLS_OF_SHARD, files))
     sweep = planned(LINE)
-    yield Measured("the first plan, which opens every file", Counter(map(kind_of, proxy.requests)), math.nan, math.nan)
+    held = f"{len(sweep.plan.cells):,} cells of {len(sweep.sources.image_shards):,} shards"
+    yield Measured(
+        f"the first plan, of {held}: it opens every file", Counter(map(kind_of, proxy.requests)), math.nan, math.nan
+    )
     uploads.put_all((f"store/{cell.path}", b"-") for cell in sweep.plan.cells)
     write_standing_run(sweep)
     note_unchanged(sweep, STANDING)
-    print(f"{len(sweep.plan.cells):,} cells of {len(sweep.sources.image_shards):,} shards in {files:,} files\n")
     yield measured("a night with nothing new", proxy, "jobs.nightly", *LINE)
     uploads.put_all(image_files(GENERATORS, 1))
     yield measured("a plan after one file has changed", proxy, "jobs.sweep", *LINE, "dry_run=true")
 
 
 def main(cells: int, files: int) -> None:
-    """Prints the table."""
+    """Prints the table, each line when it is known."""
     with run_server() as server:
         os.environ.update(server.environment())
         server.filesystem().mkdir(BUCKET)
         proxy = FaultProxy(server, seed=0, share=0.0)
         with faulty(proxy) as endpoint:
             os.environ["AWS_ENDPOINT_URL"] = endpoint
-            rows = [night.row() for night in nights(server, proxy, cells, files)]
-    print("\n".join(["| what | requests | CPU | memory |", "|---|---|---|---|", *rows]))
+            print("| what | requests | CPU | memory |\n|---|---|---|---|", flush=True)
+            for night in nights(server, proxy, cells, files):
+                print(night.row(), flush=True)
 
 
 if __name__ == "__main__":
