@@ -62,7 +62,7 @@ class Standing(NamedTuple):
     """From 1, the best mean; equal means share a rank; None where nothing was scored."""
     group: str
     """Letters of the tie groups: two generators share one exactly where they are compared and no duel tells them
-    apart; beside a baseline one of MARKS; empty where nothing was scored.
+    apart; beside a baseline one of MARKS; empty where nothing was scored, or settings let it be compared with no other.
     """
     rating: float | None = None
     """Bradley-Terry rating, overall and where it was asked for."""
@@ -298,13 +298,22 @@ def _ranked(rows: pd.DataFrame, duels: Sequence[Duel], towards: int, baseline: s
     if baseline:
         groups = _beside(baseline, duels)
     else:
-        apart = {frozenset((duel.generator_a, duel.generator_b)) for duel in duels if duel.better or duel.unlike}
-        groups = compact_letters([str(name) for name in rows["generator"][rows["n"] > 0]], apart)
+        groups = _tie_groups([str(name) for name in rows["generator"][rows["n"] > 0]], duels)
     ranks = (towards * rows["mean"]).rank(method="min", ascending=False)
     columns = ["generator", "metric", "skill", "mean", "low", "high", "n", "n_null", "coverage"]
     for record, rank in zip(rows[columns].to_dict("records"), ranks, strict=True):
         place = None if math.isnan(rank) else int(rank)
         yield Standing(**record, rank=place, group=groups.get(record["generator"], ""), direction=towards)
+
+
+def _tie_groups(generators: Sequence[str], duels: Sequence[Duel]) -> dict[str, str]:
+    """Letters; none of a generator that is compared with no other, as all their settings differ from its own."""
+    apart = {frozenset((duel.generator_a, duel.generator_b)) for duel in duels if duel.better or duel.unlike}
+    unlike, compared = (
+        {name for duel in duels if bool(duel.unlike) == differs for name in (duel.generator_a, duel.generator_b)}
+        for differs in (True, False)
+    )
+    return compact_letters([name for name in generators if name not in unlike - compared], apart)
 
 
 def _beside(baseline: str, duels: Sequence[Duel]) -> dict[str, str]:

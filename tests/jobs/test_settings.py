@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -149,6 +150,7 @@ def test_generators_with_other_settings_share_no_letter_and_are_not_ranked(tmp_p
     settings = {"atlas": CFG, "borealis": OTHER}
     made = make_run(tmp_path, prompts=plain_prompts(24), metrics=["gecko"], settings=settings)
     said = run("report", f"store={tmp_path}/store", "images=0").words
+    assert "with different settings are not compared, whatever their letters" in made.html
     assert "Not compared, as their settings differ: atlas and borealis (cfg 4 against 7.5)." in said
     assert "atlas is the best" not in said and "No settings are known of cobalt." in said
     assert "2 of 2 comparisons of two generators by one metric are clear" in said
@@ -160,9 +162,11 @@ def test_generators_with_other_settings_share_no_letter_and_are_not_ranked(tmp_p
     assert "atlas is the best generator." in ignored
 
 
-def test_where_all_settings_differ_nothing_is_compared(tmp_path: Path) -> None:
-    make_run(tmp_path, generators=["atlas", "borealis"], settings={"atlas": CFG, "borealis": OTHER})
+def test_where_all_settings_differ_nothing_is_compared_and_no_letter_is_shown(tmp_path: Path) -> None:
+    made = make_run(tmp_path, generators=["atlas", "borealis"], settings={"atlas": CFG, "borealis": OTHER})
     said = run("report", f"store={tmp_path}/store", "images=0").words
+    board = pd.read_csv(made.folder / "summary.csv")
+    assert len(board) == 12 and board["group"].isna().all() and 'class="letters"' not in made.html
     assert "No two generators are compared. Not compared, as their settings differ: atlas and borealis" in said
     assert "gecko and clipscore compare no two generators: their settings differ." in said
 
