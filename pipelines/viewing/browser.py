@@ -1,7 +1,8 @@
 """A store as it is browsed: its runs as they stand, the few that are open, and the pictures of their images."""
 
+import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache, partial
 from itertools import islice
@@ -27,6 +28,7 @@ from plumbline.pipelines.report.image_details import (
     show_image,
 )
 from plumbline.pipelines.report.usual import read_usual_scores
+from plumbline.pipelines.viewing.notes import LOOK_SECONDS
 from plumbline.pipelines.viewing.run_database import Database, RunRows, Score
 
 MOST_OPEN = 8
@@ -61,12 +63,30 @@ class BrowsedRun(NamedTuple):
     """The scores of all images of its benchmark, as the store had them when the run was opened."""
 
 
+class _Opening:
+    """A run that is being opened, or stands open, for as long as the files of its scores are the same."""
+
+    def __init__(self, list_parts: Callable[[], Mapping[str, float]], read: Callable[[], "Future[BrowsedRun]"]) -> None:
+        self._list_parts, self._looked = list_parts, time.monotonic()
+        self._parts = list_parts()
+        self.run = read()
+
+    def stands(self) -> bool:
+        """Whether it need not be opened anew; looks at the files no more often than each `LOOK_SECONDS`."""
+        if self.run.done() and self.run.exception() is not None:
+            return False
+        if time.monotonic() - self._looked < LOOK_SECONDS:
+            return True
+        self._looked = time.monotonic()
+        return self._list_parts() == self._parts
+
+
 class Browser:
     """What is read of a store for its pages; nothing in it is written."""
 
     def __init__(self, store: Store, database: Database) -> None:
         self.store, self._database = store, database
-        self._open: OrderedDict[str, Future[BrowsedRun]] = OrderedDict()
+        self._open: OrderedDict[str, _Opening] = OrderedDict()
         self._opening = Lock()
         self._openers = ThreadPoolExecutor(2)
         self._decoding = BoundedSemaphore(DECODED_AT_ONCE)
@@ -109,13 +129,14 @@ class Browser:
         """A run that is being opened, or stands open; raises as `manifest`."""
         with self._opening:
             known = self._open.get(run_id)
-            if known is None or (known.done() and known.exception() is not None):
-                known = self._openers.submit(self._opened, run_id, self.manifest(run_id))
+            if known is None or not known.stands():
+                read = partial(self._openers.submit, self._opened, run_id, self.manifest(run_id))
+                known = _Opening(partial(self.store.listing, f"runs/{run_id}/scores.parquet"), read)
                 self._open[run_id] = known
             self._open.move_to_end(run_id)
             while len(self._open) > MOST_OPEN:
                 self._open.popitem(last=False)
-            return known
+            return known.run
 
     def _opened(self, run_id: str, manifest: Mapping[str, Any]) -> BrowsedRun:
         originals, unreadable = find_originals(manifest, self.store)

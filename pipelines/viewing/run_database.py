@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from itertools import count
 from pathlib import Path
 from threading import Lock
@@ -43,6 +43,8 @@ ORDERS = {
 }
 """By what a page may sort scores; the first is the order of the run, or beside another metric APART."""
 APART = "apart DESC, row"
+MOST_ORDERS = 4
+"""Of a run, that are kept: what two metrics rank differently takes a join and a sort of all its scores to find."""
 MOVES = {
     "": "abs(later.mean - earlier.mean) DESC NULLS LAST",
     "up": "later.mean - earlier.mean DESC NULLS LAST",
@@ -131,7 +133,7 @@ class StoredQuestion(NamedTuple):
 class Fill(Protocol):
     """Executes a statement, which may read a table as `given`."""
 
-    def __call__(self, statement: str, table: pa.Table | None = None) -> None: ...
+    def __call__(self, statement: str, table: pa.Table | None = None, values: Sequence[object] = ()) -> None: ...
 
 
 class Database:
@@ -183,10 +185,10 @@ class Database:
         """Statements of which all hold, or none does."""
         with closing(self._connection.cursor()) as cursor:
 
-            def fill(statement: str, table: pa.Table | None = None) -> None:
+            def fill(statement: str, table: pa.Table | None = None, values: Sequence[object] = ()) -> None:
                 if table is not None:
                     cursor.register("given", table)
-                cursor.execute(statement)
+                cursor.execute(statement, list(values))
 
             cursor.begin()
             try:
@@ -195,6 +197,19 @@ class Database:
             except BaseException:
                 cursor.rollback()
                 raise
+
+
+class KeptOrder:
+    """Rows in their order, in a table that goes with this."""
+
+    def __init__(self, database: Database, rows: str, values: tuple[object, ...], order: str) -> None:
+        """`rows` is a statement with their number, ranks and other score."""
+        self.table = f"order_{database.number()}"
+        weakref.finalize(self, database.drop, self.table).atexit = False
+        placed = f"row, rank, other, other_rank, row_number() OVER (ORDER BY {order}) - 1 AS place"
+        with database.filling() as fill:
+            fill(f"CREATE TABLE {self.table} AS SELECT {placed} FROM ({rows}) ORDER BY place", values=values)
+        self.total = int(database.select(f"SELECT count(*) FROM {self.table}")[0][0])
 
 
 class RunRows:
@@ -216,6 +231,7 @@ class RunRows:
         weakref.finalize(self, database.drop, *tables).atexit = False
         self._asking = Lock()
         self._asked = self._are_ranked = False
+        self._kept_order = lru_cache(MOST_ORDERS)(partial(KeptOrder, database))
         parts = store.files(f"runs/{run_id}/scores.parquet")
         read = partial(store.read_file, columns=SCORE_COLUMNS, encoded=SHARED)
         with database.filling() as fill:
@@ -234,29 +250,34 @@ class RunRows:
 
     def count(self, wanted: WantedRows) -> int:
         """How many scores are as wanted."""
-        found, values = self._found(wanted)
-        return int(self._database.select(f"SELECT count(*) FROM ({found})", values)[0][0])
+        if wanted.against:
+            return self._apart(wanted).total
+        where, values = self._where(wanted)
+        return int(self._database.select(f"SELECT count(*) FROM {self._scores} WHERE {where}", values)[0][0])
 
     def find(self, wanted: WantedRows, first: int, most: int) -> list[Score]:
         """The scores that are wanted, from the one at the place `first` on."""
-        found, values = self._found(wanted)
-        order = APART if wanted.against and not wanted.sort else ORDERS[wanted.sort]
-        ranks = ", f.rank, f.other, f.other_rank" if wanted.against else ""
-        return self._with_texts(f"{found} ORDER BY {order} LIMIT ? OFFSET ?", [*values, most, first], order, ranks)
-
-    def _found(self, wanted: WantedRows) -> tuple[str, list[object]]:
-        """A statement of the scores that are wanted, in no order, and its values."""
+        if wanted.against:
+            kept = self._apart(wanted)
+            placed = f"SELECT * FROM {kept.table} WHERE place >= ? AND place < ?"
+            found = f"SELECT * FROM {self._scores} JOIN ({placed}) USING (row)"
+            return self._with_texts(found, [first, first + most], "place", ", f.rank, f.other, f.other_rank")
         where, values = self._where(wanted)
-        scores = f"SELECT * FROM {self._scores} WHERE {where}"
-        if not wanted.against:
-            return scores, values
+        order = ORDERS[wanted.sort]
+        found = f"SELECT * FROM {self._scores} WHERE {where} ORDER BY {order} LIMIT ? OFFSET ?"
+        return self._with_texts(found, [*values, most, first], order)
+
+    def _apart(self, wanted: WantedRows) -> KeptOrder:
+        """The scores that are wanted beside those of another metric, in their order."""
         self._rank_all()
+        where, values = self._where(wanted)
         image = "o.generator = r.generator AND o.image_id = r.image_id AND o.prompt_id = r.prompt_id"
         beside = (
             f"SELECT s.*, r.rank, o.score AS other, o.rank AS other_rank, abs(r.rank - o.rank) AS apart "
-            f"FROM ({scores}) s JOIN {self._ranks} r USING (row) JOIN {self._ranks} o ON {image} WHERE o.metric = ?"
+            f"FROM (SELECT * FROM {self._scores} WHERE {where}) s JOIN {self._ranks} r USING (row) "
+            f"JOIN {self._ranks} o ON {image} WHERE o.metric = ?"
         )
-        return beside, [*values, wanted.against]
+        return self._kept_order(beside, (*values, wanted.against), ORDERS[wanted.sort] if wanted.sort else APART)
 
     def _rank_all(self) -> None:
         """Ranks every score by its metric, the first time, so that a higher rank is better."""

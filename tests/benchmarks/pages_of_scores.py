@@ -61,6 +61,9 @@ def measure(folder: Path, middle: int) -> dict[str, Any]:
     for name, wanted in pages(middle).items():
         took[name] = min(seconds(lambda name=name, wanted=wanted: read_page(rows, name, wanted)) for _ in range(3))
     of_prompt = f"prompt-{middle:06d}"
+    apart = WantedRows(metric="clipscore", against="clipscore_2")
+    took["what two metrics rank differently"] = seconds(lambda: read_page(rows, "", apart))
+    took["its second page"] = seconds(lambda: rows.find(apart, 50, 50))
     took["a prompt with its ranks"] = min(seconds(lambda: rows.of_prompt(of_prompt, 600)) for _ in range(3))
     peak = peak_megabytes()
     browser.close()

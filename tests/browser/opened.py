@@ -18,8 +18,8 @@ NEEDS_BROWSER = pytest.mark.skipif(
 ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
              "--disable-component-update", "--disable-sync", "--window-size=1280,900")  # fmt: skip
 PHONE, DESKTOP = 390, 1280
-ON_DESKTOP = pytest.mark.parametrize("width", [DESKTOP], indirect=True)
-"""Of claims that the width has no part in."""
+ON_DESKTOP, ON_PHONE = (pytest.mark.parametrize("width", [side], indirect=True) for side in (DESKTOP, PHONE))
+"""Of claims that the width has no part in, or that are harder to keep on a phone."""
 
 
 def open_page(browser: WebDriver, page: Path | str, width: int) -> WebDriver:

@@ -1,9 +1,11 @@
 """Scores by their images' settings, and by how differently two metrics rank an image; each filter with the others."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from plumbline.pipelines.viewing.run_database import MOST_ORDERS
 from tests.operators.report.made import make_run, plain_prompts
 from tests.pipelines.viewing.asked import Asking, asking
 from tests.pipelines.viewing.test_pages import found, read
@@ -47,6 +49,31 @@ def test_images_that_two_metrics_rank_most_differently_come_first(ask: Asking) -
     assert found(read(ask, f"{asked}&sort=highest")) == list("3210")
     neighbours = read(ask, f"{SCORES}/2?metric=gecko&against=clipscore&generator=atlas&at=2").links
     assert [link.partition("?")[0].rpartition("/")[2] for link in neighbours if "at=" in link] == ["1", "3"]
+
+
+def test_an_order_by_two_metrics_is_found_once_and_few_are_kept(ask: Asking) -> None:
+    def kept() -> list[str]:
+        tables = "SELECT table_name FROM duckdb_tables() WHERE starts_with(table_name, 'order_') ORDER BY ALL"
+        return [name for (name,) in ask.browser._database.select(tables)]
+
+    page = f"{SCORES}?metric=gecko&against=clipscore&words="
+    first = [found(read(ask, f"{page}p000{at}")) for at in range(4)]
+    tables = kept()
+    assert [found(read(ask, f"{page}p000{at}")) for at in range(4)] == first and kept() == tables
+    assert read(ask, f"{page}p0003&page=2").links and kept() == tables
+    assert [len(found(read(ask, f"{page}{at} blue"))) for at in range(4)] == [2] * 4 and len(kept()) == MOST_ORDERS
+
+
+def test_scores_that_are_written_anew_are_read_and_ordered_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plumbline.pipelines.viewing.browser.LOOK_SECONDS", 0.0)
+    shared = {"prompts": plain_prompts(4), "generators": ("atlas",)}
+    run = make_run(tmp_path, **shared, score=lambda generator, metric, prompt: BY[metric][prompt])
+    with asking(run.store, tmp_path / "rows") as ask:
+        assert found(read(ask, f"{SCORES}?metric=gecko&against=clipscore")) == ["0", "3", "1", "2"]
+        make_run(tmp_path, **shared, score=lambda generator, metric, prompt: BY[metric][prompt - 1])
+        assert found(read(ask, f"{SCORES}?metric=gecko&against=clipscore")) == ["1", "0", "2", "3"]
 
 
 def test_two_sides_are_compared_where_both_have_the_settings(ask: Asking) -> None:
