@@ -33,16 +33,17 @@ def main(config: GateConfig) -> int:
     """Shows the rules and what each found, writes the files that are asked for, and says whether the run passed."""
     console, store = make_console(), open_existing_store(config)
     gate = read_gate(config.storage.locate(config.rules))
-    result = run_gate(store, gate, config)
-    show_gate(console, result)
+    results = run_gate(store, gate, config)
+    for result in results:
+        show_gate(console, result)
     for name, address in (("junit", config.junit), ("summary", config.summary)):
         if address is not None:
             say(console, f"{name}: {address}")
     if step_summary := os.environ.get(STEP_SUMMARY):
         with Path(step_summary).open("a", encoding="utf-8") as file:
-            file.write(gate_markdown(result))
+            file.write(gate_markdown(results))
         say(console, f"added to the summary of this step ({STEP_SUMMARY})")
-    return COMPLETE if result.passed else GATE_FAILED
+    return COMPLETE if all(result.passed for result in results) else GATE_FAILED
 
 
 def show_gate(console: Console, result: GateResult) -> None:
@@ -56,7 +57,8 @@ def show_gate(console: Console, result: GateResult) -> None:
          check.skill, check.found) for check in checks[:MOST_SHOWN]
     ]  # fmt: skip
     against = f" against {result.against}" if result.against else ""
-    show_table(console, f"run {result.run_id}{against}", ("outcome", "rule", "generator", "skill", "found"), rows)
+    title = f"run {result.run_id} of {result.benchmark}{against}"
+    show_table(console, title, ("outcome", "rule", "generator", "skill", "found"), rows)
     if len(checks) > MOST_SHOWN:
         say(console, f"{plural(len(checks) - MOST_SHOWN, 'more check')}, none worse")
     console.print(f"[{'green' if result.passed else 'red'}]{escape(result.summary())}[/]", soft_wrap=True)

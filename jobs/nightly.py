@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
@@ -36,9 +36,10 @@ from plumbline.pipelines.nightly.outcome import (
     read_outcome,
     read_suite_outcome,
 )
+from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.sources.sources import Sources
 from plumbline.pipelines.sweeps.planning import PlannedSweep, SweepInputs, list_inputs, plan_inputs, plan_sweep
-from plumbline.pipelines.sweeps.suite import compute_suite, plan_suite
+from plumbline.pipelines.sweeps.suite import PlannedSuite, compute_suite, plan_suite
 from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep, unchanged_sweep
 
 if TYPE_CHECKING:
@@ -82,8 +83,6 @@ def main(config: NightlyConfig | NightlySuiteConfig) -> int:
 
 def _run(config: NightlyConfig | NightlySuiteConfig) -> int:
     console = make_console(stderr=config.nightly.json)
-    if config.nightly.gate is not None:
-        read_gate(config.storage.locate(config.nightly.gate))  # told now what is wrong with it, not after hours
     if config.dry_run:
         _show_plan(console, config)
         return 0
@@ -100,9 +99,23 @@ def _run(config: NightlyConfig | NightlySuiteConfig) -> int:
 
 def _show_plan(console: Console, config: NightlyConfig | NightlySuiteConfig) -> None:
     if isinstance(config, NightlySuiteConfig):
-        show_suite_plan(console, plan_suite(config))
+        show_suite_plan(console, _planned_suite(config))
     else:
+        _check_gate(config, [config])
         show_plan(console, plan_sweep(config.sweep()))
+
+
+def _planned_suite(config: NightlySuiteConfig) -> PlannedSuite:
+    planned = plan_suite(config)
+    _check_gate(config, [inputs.config for inputs in planned.inputs.values()])
+    return planned
+
+
+def _check_gate(config: NightlyConfig | NightlySuiteConfig, sweeps: Iterable[SweepConfig]) -> None:
+    """Raises ConfigError now, and not after hours, for a gate that asks for what the sweeps do not have."""
+    if config.nightly.gate is not None:
+        gate = read_gate(config.storage.locate(config.nightly.gate))
+        gate.check({sweep.benchmark.name: [*sweep.metrics] for sweep in sweeps})
 
 
 def _ended(console: Console, error: PlumblineError | Stopped, code: int) -> int:
@@ -145,6 +158,7 @@ def _night(console: Console, config: NightlyConfig | NightlySuiteConfig, stop: S
 
 def _of_one(console: Console, config: NightlyConfig, hold: Callable[[], None]) -> Night:
     """A night over one benchmark."""
+    _check_gate(config, [config])
     inputs = list_inputs(config.sweep())
     finished, sources = unchanged_sweep(inputs), None
     if finished is None:
@@ -170,7 +184,7 @@ def _of_several(console: Console, config: NightlySuiteConfig, hold: Callable[[],
     """A night over several benchmarks: what they lack is computed together, each run is compared with the last one of
     its benchmark, and what came of all is told at once.
     """
-    planned = plan_suite(config)
+    planned = _planned_suite(config)
     store = planned.store
     show_suite_plan(console, planned)
     suite_id = by_time(store, datetime.now(UTC))

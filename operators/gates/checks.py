@@ -60,6 +60,7 @@ class GateResult(NamedTuple):
     """Where its rules are written."""
     alpha: float
     run_id: str
+    benchmark: str
     against: str | None
     """What the run is compared with: a run's id or a generator."""
     passed: bool
@@ -203,7 +204,7 @@ class _Tested(NamedTuple):
         return low, high
 
 
-def judge(gate: Gate, judged: Judged, run_id: str, against: str | None) -> GateResult:
+def judge(gate: Gate, judged: Judged, *, run_id: str, benchmark: str, against: str | None) -> GateResult:
     """What the gate says of the run.
 
     It passes where every rule does, so that each is tested at the full level: a run that breaks any of them passes by
@@ -222,7 +223,7 @@ def judge(gate: Gate, judged: Judged, run_id: str, against: str | None) -> GateR
         for question in questions
     ]
     passed = not any(check.fails for check in checks)
-    return GateResult(gate.source, gate.alpha, run_id, against, passed, asked, checks)
+    return GateResult(gate.source, gate.alpha, run_id, benchmark, against, passed, asked, checks)
 
 
 def _questions(gate: Gate, judged: Judged) -> Iterator[_Question]:

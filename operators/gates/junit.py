@@ -1,6 +1,7 @@
 """What a gate says as JUnit XML, as CI systems show the results of tests."""
 
 import re
+from collections.abc import Sequence
 from xml.etree import ElementTree
 
 from plumbline.operators.gates.checks import Check, GateResult
@@ -9,19 +10,24 @@ NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that no XML can hold."""
 
 
-def to_junit(result: GateResult) -> str:
-    """A test suite with a case for each check: one that fails the gate is a failure, one that passes though its
-    prompts cannot tell is skipped.
+def to_junit(results: Sequence[GateResult]) -> str:
+    """A test suite for each run, with a case for each check: one that fails the gate is a failure, one that passes
+    though its prompts cannot tell is skipped.
     """
-    failures = len(result.failing)
-    skipped = sum(check.outcome == "cannot tell" and not check.fails for check in result.checks)
-    counts = {"tests": str(len(result.checks)), "failures": str(failures), "errors": "0", "skipped": str(skipped)}
-    suites = ElementTree.Element("testsuites", counts)
-    suite = ElementTree.SubElement(suites, "testsuite", {"name": _text(f"gate {result.run_id}"), **counts})
-    for check in result.checks:
-        _add_case(suite, check)
+    suites = ElementTree.Element("testsuites", _counts([check for result in results for check in result.checks]))
+    for result in results:
+        name = _text(f"gate {result.run_id} {result.benchmark}")
+        suite = ElementTree.SubElement(suites, "testsuite", {"name": name, **_counts(result.checks)})
+        for check in result.checks:
+            _add_case(suite, check)
     ElementTree.indent(suites)
     return ElementTree.tostring(suites, "unicode", xml_declaration=True) + "\n"
+
+
+def _counts(checks: Sequence[Check]) -> dict[str, str]:
+    failures = sum(check.fails for check in checks)
+    skipped = sum(check.outcome == "cannot tell" and not check.fails for check in checks)
+    return {"tests": str(len(checks)), "failures": str(failures), "errors": "0", "skipped": str(skipped)}
 
 
 def _add_case(suite: ElementTree.Element, check: Check) -> None:

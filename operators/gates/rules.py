@@ -1,11 +1,11 @@
 """The rules of a gate: what each asks of a run, and how that reads."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
 from plumbline.operators.bounds import AboveZero, Bound, Checked, NotNegative, SomeShare
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.errors import ConfigError, check_known
 from plumbline.operators.sentences import names
 from plumbline.operators.summary import OVERALL
 
@@ -24,6 +24,8 @@ class Rule(Checked):
 
     metric: str | None = None
     """The metric that it looks at; only `coverage` does without, over all metrics."""
+    benchmark: str | None = None
+    """The benchmark whose runs it judges; null is every one."""
     skill: str = OVERALL
     """`overall`, a skill, or `each`, which is every skill by itself."""
     candidate: str | None = None
@@ -110,3 +112,24 @@ class Gate(NamedTuple):
     """One-sided: the probability that the gate passes a run that breaks one of its tested rules."""
     rules: Mapping[str, Rule]
     """By name."""
+
+    def of(self, benchmark: str) -> "Gate":
+        """The rules that judge runs of a benchmark, which may be none."""
+        return self._replace(
+            rules={name: rule for name, rule in self.rules.items() if rule.benchmark in (None, benchmark)}
+        )
+
+    def check(self, metrics: Mapping[str, Sequence[str]]) -> None:
+        """Raises ConfigError, naming the file and the rule, for one of a benchmark that is none of these, or of a
+        metric that its benchmark lacks, or any where it names none. `metrics` are by benchmark.
+        """
+        for name, rule in self.rules.items():
+            at = f"{self.source}: rule {name}"
+            if rule.benchmark is not None:
+                check_known(f"{at}: benchmark", rule.benchmark, metrics)
+            for benchmark in [rule.benchmark] if rule.benchmark is not None else metrics:
+                if rule.metric is not None and rule.metric not in metrics[benchmark]:
+                    raise ConfigError(
+                        f"{at}: metric: {benchmark} is scored by {names(metrics[benchmark])}, not by {rule.metric!r}; "
+                        "correct it, or name the benchmark that the rule is for (benchmark: NAME)"
+                    )

@@ -91,9 +91,9 @@ def suite_markdown(page: SuitePage) -> str:
     return _environment().get_template("suite.md.j2").render(page=page)
 
 
-def gate_markdown(result: GateResult) -> str:
-    """What a gate says of a run, its rules and what they found, as a comment on a pull request shows it."""
-    return _environment().get_template("gate.md.j2").render(result=result, most=MOST_CHECKS)
+def gate_markdown(results: Sequence[GateResult]) -> str:
+    """What a gate says of runs, its rules and what they found, as a comment on a pull request shows it."""
+    return _environment().get_template("gate.md.j2").render(results=results, most=MOST_CHECKS)
 
 
 def suite_csv(page: SuitePage) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from plumbline.pipelines.cells.runs import name_newest, newest_run
+from plumbline.pipelines.cells.runs import find_run, name_newest, newest_run
 from plumbline.pipelines.cells.store import Store
 
 SUITES = "suites"
@@ -42,6 +42,16 @@ def find_suite(store: Store, suite_id: str) -> Suite | None:
     if not isinstance(runs, dict) or not isinstance(code, int):
         return None
     return Suite(suite_id, {str(benchmark): str(run_id) for benchmark, run_id in runs.items()}, code)
+
+
+def named_run(store: Store, name: str, benchmark: str, key: str) -> str | None:
+    """The id of the run that an id names, of a suite's the run of a benchmark; None where that suite has none of it.
+
+    Raises ConfigError where there is no such run.
+    """
+    suite = find_suite(store, name)
+    named = name if suite is None else suite.runs.get(benchmark)
+    return None if named is None else find_run(store, named, key=key)
 
 
 def suite_of(store: Store, runs: Mapping[str, str]) -> Suite | None:

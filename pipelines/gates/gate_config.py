@@ -26,12 +26,12 @@ class GateConfig:
     store: str = "store"
     """Folder or cloud prefix of the store."""
     run: str = "latest"
-    """A run's id (python -m jobs.status); `latest` is the newest."""
+    """A run's id (python -m jobs.status), or a suite's, whose runs must all pass; `latest` is the newest run."""
     rules: str
     """The file of rules (docs/gates.md), a path or an address."""
     against: str | None = None
-    """The run whose generators of the same names it is compared with: its id, or `previous`, the newest before it
-    that can be compared."""
+    """The run whose generators of the same names it is compared with: its id or that of its suite, or `previous`, the
+    newest before it that can be compared."""
     candidate: str | None = None
     """The generator that is judged; null is every one."""
     baseline: str | None = None

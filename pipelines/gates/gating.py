@@ -1,6 +1,6 @@
 """A finished run judged by a gate: its tables and the other side's are read, and what the gate says is written."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -17,6 +17,7 @@ from plumbline.operators.summary import Skills
 from plumbline.pipelines.cells.run_scores import read_run_scores
 from plumbline.pipelines.cells.runs import find_run, read_manifest
 from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.cells.suites import find_suite
 from plumbline.pipelines.gates.gate_config import GateConfig
 from plumbline.pipelines.report.comparable_runs import find_compared, obstacle_between
 from plumbline.pipelines.report.finished_run import find_originals
@@ -35,7 +36,8 @@ def judge_run(
     settings: Choice = "compare",
     sources: Sources | None = None,
 ) -> GateResult:
-    """What the gate says of a run; raises ConfigError for rules that ask for what the run does not have.
+    """What the gate, whose rules are all for the run's benchmark, says of a run; raises ConfigError for rules that ask
+    for what the run does not have.
 
     It is compared with the run `against`, or where there is none, for the reason `no_other`, with its generator
     `baseline`. `sources` are the run's, where they have just been read.
@@ -58,41 +60,56 @@ def judge_run(
         find_other=cache(sides.find),
     )
     check_rules(gate, judged)
-    return judge(gate, judged, run_id, against or baseline)
+    return judge(gate, judged, run_id=run_id, benchmark=manifest["benchmark"], against=against or baseline)
 
 
-def run_gate(store: Store, gate: Gate, config: GateConfig) -> GateResult:
-    """Likewise, of the run and the other side that a configuration names; what it says is written to its files."""
+def run_gate(store: Store, gate: Gate, config: GateConfig) -> list[GateResult]:
+    """What the gate says of the run that a configuration names, or of the runs of a suite that rules are for, beside
+    the other side that it names; that is written to its files too.
+    """
     files = {
         name: config.storage.locate(address, writable=True)
         for name, address in (("junit", config.junit), ("summary", config.summary))
         if address is not None
     }
-    run_id = find_run(store, config.run)
-    against = None if config.against is None else _find_against(store, run_id, config.against)
-    result = judge_run(
-        store,
-        gate,
-        run_id,
-        against=against,
-        candidate=config.candidate,
-        baseline=config.baseline,
-        settings=config.settings,
-    )
+    suite = find_suite(store, config.run)
+    run_ids = [find_run(store, config.run)] if suite is None else [*suite.runs.values()]
+    manifests = {run_id: read_manifest(store, run_id) for run_id in run_ids}
+    if suite is not None:
+        gate.check({manifest["benchmark"]: manifest["metrics"] for manifest in manifests.values()})
+    results = list[GateResult]()
+    for run_id, manifest in manifests.items():
+        against = None
+        if config.against is not None:
+            against = find_compared(store, run_id, manifest, config.against, key="against")
+        if against == run_id and suite is None:  # in two suites a benchmark without news has one run
+            raise ConfigError(
+                f"against={config.against}: is the run itself; name another run, or a generator by baseline=NAME"
+            )
+        of_run = gate.of(manifest["benchmark"])
+        if of_run.rules:
+            result = judge_run(
+                store,
+                of_run,
+                run_id,
+                against=against,
+                candidate=config.candidate,
+                baseline=config.baseline,
+                settings=config.settings,
+            )
+            results.append(result)
+    if not results:
+        benchmark = manifests[run_ids[0]]["benchmark"]
+        raise ConfigError(
+            f"{gate.source}: no rule is for the benchmark {benchmark!r}; add one, or name another run (run=ID)"
+        )
     for name, place in files.items():
-        place.write(WRITERS[name](result).encode())
-    return result
+        place.write(WRITERS[name](results).encode())
+    return results
 
 
-WRITERS: Mapping[str, Callable[[GateResult], str]] = {"junit": to_junit, "summary": gate_markdown}
+WRITERS: Mapping[str, Callable[[Sequence[GateResult]], str]] = {"junit": to_junit, "summary": gate_markdown}
 """How each file is written."""
-
-
-def _find_against(store: Store, run_id: str, against: str) -> str:
-    found = find_compared(store, run_id, read_manifest(store, run_id), against, key="against")
-    if found == run_id:
-        raise ConfigError(f"against={against}: is the run itself; name another run, or a generator by baseline=NAME")
-    return found
 
 
 class _Sides:

@@ -14,9 +14,9 @@ from plumbline.operators.sentences import plural
 from plumbline.operators.settings import COMPARE, Choice
 from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.base.exit_codes import GATE_FAILED, REGRESSION, worse
-from plumbline.pipelines.cells.runs import Run, earlier_runs, find_run, read_manifest
+from plumbline.pipelines.cells.runs import Run, earlier_runs, read_manifest
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.cells.suites import Suite, find_suite
+from plumbline.pipelines.cells.suites import Suite, named_run
 from plumbline.pipelines.gates.gate_config import read_gate
 from plumbline.pipelines.gates.gating import judge_run
 from plumbline.pipelines.nightly.nightly_config import NightConfig
@@ -55,7 +55,7 @@ class ComparedRun(NamedTuple):
     written: WrittenReport
     trends: TrendsPage
     gate: GateResult | None = None
-    """What its gate says; None where it has none."""
+    """What its gate says; None where it has none, or no rule of it is for the benchmark."""
 
 
 def compare_run(
@@ -88,9 +88,17 @@ def compare_run(
     trends = _write_trends(store, manifest["benchmark"], config.checkpoints or CHECKPOINTS, settings)
     gate = None
     if config.gate is not None:
-        rules = read_gate(store.place.storage.locate(config.gate))
-        against, reason = baseline
-        gate = judge_run(store, rules, run_id, against=against, no_other=reason, settings=settings, sources=sources)
+        rules = read_gate(store.place.storage.locate(config.gate)).of(manifest["benchmark"])
+        if rules.rules:
+            gate = judge_run(
+                store,
+                rules,
+                run_id,
+                against=baseline.run_id,
+                no_other=baseline.reason,
+                settings=settings,
+                sources=sources,
+            )
     return ComparedRun(run_id, manifest, baseline, written, trends, gate)
 
 
@@ -109,10 +117,9 @@ def find_baseline(store: Store, run_id: str, manifest: Mapping[str, Any], compar
     """
     bridges = read_bridges(store, manifest.get("benchmark"))
     if compare != "previous":
-        suite = find_suite(store, compare)
-        if suite is not None and manifest["benchmark"] not in suite.runs:
+        other = named_run(store, compare, manifest["benchmark"], key="nightly.compare")
+        if other is None:
             return Baseline(None, f"nightly.compare={compare}: that suite has no run of {manifest['benchmark']}")
-        other = find_run(store, suite.runs[manifest["benchmark"]] if suite else compare, key="nightly.compare")
         reason = obstacle_between(read_manifest(store, other), manifest, bridges)
         return Baseline(None, f"nightly.compare={compare}: {reason}") if reason else Baseline(other)
     newest, obstacles = None, []

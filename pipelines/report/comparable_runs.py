@@ -10,8 +10,9 @@ from plumbline.operators.report.changes import comparable_metrics
 from plumbline.operators.sentences import names
 from plumbline.operators.summary import part_of
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET
-from plumbline.pipelines.cells.runs import earlier_runs, find_run
+from plumbline.pipelines.cells.runs import earlier_runs
 from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.cells.suites import named_run
 
 
 def obstacle_between(before: Mapping[str, Any] | None, after: Mapping[str, Any], bridges: Sequence[Bridge] = ()) -> str:
@@ -40,12 +41,16 @@ def find_compared(
     key: str = "compare",
     bridges: Sequence[Bridge] = (),
 ) -> str:
-    """The run that a run is compared with: `previous`, the newest earlier one that it can be compared with, or an id.
+    """The run that a run is compared with: `previous`, the newest earlier one that it can be compared with, or an id,
+    of a suite's the run of the same benchmark.
 
     Raises ConfigError where there is none, with the reason for the newest.
     """
     if compare != "previous":
-        return find_run(store, compare, key=key)
+        named = named_run(store, compare, str(manifest.get("benchmark")), key)
+        if named is None:
+            raise ConfigError(f"{key}={compare}: that suite has no run of {manifest.get('benchmark')}; name another")
+        return named
     obstacles = []
     for earlier in earlier_runs(store, run_id):
         if not (obstacle := obstacle_between(earlier.manifest, manifest, bridges)):

@@ -129,7 +129,7 @@ def test_a_generator_is_compared_with_another_of_its_run(runs: Runs) -> None:
     """Lower scores by lpips are better, so cobalt, which is below borealis, is better by it and worse by gecko."""
     gain = {"gain": {"metric": "lpips", "better_by": 0.01}}
     ended = runs.gate(gain, "candidate=cobalt", "baseline=borealis", "settings=ignore")
-    assert ended.code == COMPLETE and "−0.05" in ended.words and f"run {RUN} against borealis" in ended.words
+    assert ended.code == COMPLETE and "−0.05" in ended.words and " against borealis" in ended.words
     own = {"gain": {"metric": "gecko", "better_by": 0.01, "candidate": "cobalt", "baseline": "borealis"}}
     assert runs.gate(own, "settings=ignore").code == GATE_FAILED
     assert "is the candidate itself" in run("gate", f"store={runs.store}", "rules=x", "candidate=a", "baseline=a").line
