@@ -79,6 +79,9 @@ def run_gate(store: Store, gate: Gate, config: GateConfig) -> list[GateResult]:
         gate.check({manifest["benchmark"]: manifest["metrics"] for manifest in manifests.values()})
     results = list[GateResult]()
     for run_id, manifest in manifests.items():
+        of_run = gate.of(manifest["benchmark"])
+        if not of_run.rules:
+            continue
         against = None
         if config.against is not None:
             against = find_compared(store, run_id, manifest, config.against, key="against")
@@ -86,18 +89,16 @@ def run_gate(store: Store, gate: Gate, config: GateConfig) -> list[GateResult]:
             raise ConfigError(
                 f"against={config.against}: is the run itself; name another run, or a generator by baseline=NAME"
             )
-        of_run = gate.of(manifest["benchmark"])
-        if of_run.rules:
-            result = judge_run(
-                store,
-                of_run,
-                run_id,
-                against=against,
-                candidate=config.candidate,
-                baseline=config.baseline,
-                settings=config.settings,
-            )
-            results.append(result)
+        result = judge_run(
+            store,
+            of_run,
+            run_id,
+            against=against,
+            candidate=config.candidate,
+            baseline=config.baseline,
+            settings=config.settings,
+        )
+        results.append(result)
     if not results:
         benchmark = manifests[run_ids[0]]["benchmark"]
         raise ConfigError(
