@@ -5,7 +5,8 @@ TORCH := $(shell grep -o '"torch[^"]*"' pyproject.toml)
 
 ENGINE ?= transformers
 
-# a worker per core, each with its own Ray and S3 server; a module's tests stay together, for they share fixtures
+# a worker more than there are cores (tests/conftest.py), each with its own Ray and S3 server; a module's tests stay
+# together, for they share fixtures
 PARALLEL := -n auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder
 
 SEED ?= 0

@@ -27,7 +27,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from plumbline.jobs import refusal
-from plumbline.jobs.defaults import register_benchmarks, register_defaults
+from plumbline.jobs.defaults import register_benchmark, register_defaults, register_metrics_and_models
 from plumbline.jobs.help import (
     CONF,
     HELD_BY,
@@ -254,10 +254,12 @@ def load_values(command: Command, overrides: Sequence[str], config_dir: str | No
         if not _encodes(override):
             raise ConfigError(f"{override!r}: expected UTF-8; correct the bytes of the command line")
     _register_resolvers()
+    register_metrics_and_models()
     register_defaults(command.schema)
     if command.suite is not None:
         register_defaults(command.suite)
-    register_benchmarks(choices_of(SEVERAL, config_dir))
+    for name in choices_of(SEVERAL, config_dir):
+        register_benchmark(name)
     try:
         composed = _compose(command.name, overrides, config_dir)
         missing = OmegaConf.missing_keys(composed)

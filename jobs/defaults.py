@@ -4,7 +4,7 @@ import ast
 import inspect
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
 from typing import Any, Literal, NamedTuple, get_args, get_origin
@@ -44,17 +44,27 @@ def defaults_of(schema: Any) -> dict[str, Any]:
 
 @cache
 def register_defaults(schema: Any) -> None:
-    """Lets the files of conf/ stand on `any_NAME`, all options of a class `NameConfig` or `Name` within a schema, on
-    `any_KIND`, those of a kind of metric, on `any_model/FAMILY`, and on `any_model`, those of all families.
+    """Lets the files of conf/ stand on `any_NAME`, all options of a class `NameConfig` or `Name` within a schema."""
+    for config in {base for each in classes_within(schema) for base in each.__mro__ if _is_schema(base)}:
+        if not issubclass(config, Metric | ModelConfig):
+            _register_class(config)
+
+
+@cache
+def _register_class(config: Any) -> None:
+    ConfigStore.instance().store(name=f"any_{_name(config)}", node=defaults_of(config))
+
+
+@cache
+def register_metrics_and_models() -> None:
+    """Lets the files of conf/ stand on `any_KIND`, all options of a kind of metric, on `any_model/FAMILY`, and on
+    `any_model`, those of all families.
 
     A metric of another package is a choice by its kind as it is.
     """
     from plumbline.operators.metrics.table import KINDS  # imports every metric
 
     store = ConfigStore.instance()
-    for config in {base for each in classes_within(schema) for base in each.__mro__ if _is_schema(base)}:
-        if not issubclass(config, Metric | ModelConfig):
-            store.store(name=f"any_{_name(config)}", node=defaults_of(config))
     models = {name: defaults_of(family.config) | {"family": name} for name, family in FAMILIES.items()}
     for name, options in models.items():
         store.store(group="any_model", name=name, node=options)
@@ -66,12 +76,12 @@ def register_defaults(schema: Any) -> None:
         store.store(group="metric", name=kind, node=defaults_of(KINDS[kind]), package=f"metrics.{kind}")
 
 
-def register_benchmarks(names: Iterable[str]) -> None:
-    """Lets `benchmarks=[NAME,...]` choose several of the group `benchmark`, each with keys below benchmarks.NAME."""
-    for name in names:
-        defaults = [{f"/benchmark@benchmarks.{name}": name}]
-        node = {"defaults": defaults, "benchmark": {"limit": None}, "metrics_of": {name: None}}
-        ConfigStore.instance().store(group="benchmarks", name=name, node=node, package="_global_")
+@cache
+def register_benchmark(name: str) -> None:
+    """Lets `benchmarks=[NAME,...]` choose a file of the group `benchmark`, with keys below benchmarks.NAME."""
+    defaults = [{f"/benchmark@benchmarks.{name}": name}]
+    node = {"defaults": defaults, "benchmark": {"limit": None}, "metrics_of": {name: None}}
+    ConfigStore.instance().store(group="benchmarks", name=name, node=node, package="_global_")
 
 
 def kinds_of_others() -> list[str]:

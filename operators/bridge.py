@@ -8,8 +8,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import scipy
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from plumbline.operators import rows, schemas
 from plumbline.operators.comparison import SIGNIFICANT, Duel, PromptMeans, duels, mean_of_each
@@ -195,7 +195,7 @@ def build(
     chosen = choose(old, new, columns.prompt)
     moved = any(change.p_holm < SIGNIFICANT for change in _changes(pairs, old, prompts, Skills(())))
     line = choose_line(old, new, columns.generator, [kind for kind in LINES if kind != "unchanged" or not moved])
-    ranks = (np.asarray(rankdata(old)), np.asarray(rankdata(new)))
+    ranks = (np.asarray(scipy.stats.rankdata(old)), np.asarray(scipy.stats.rankdata(new)))
     intercept, slope = line_intervals(line.kind, old, new, columns.prompt)
     explained = 1 - chosen.misses[chosen.kind] ** 2 / float(new.var())
     means = {name: _prompt_means(pairs, scores, prompts) for name, scores in (("old", old), ("new", new))}

@@ -10,8 +10,6 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from evalica import Winner
-from evalica import bradley_terry as fit_bradley_terry
 from numpy.typing import NDArray
 
 from plumbline.operators.metrics.metric import direction
@@ -495,21 +493,21 @@ def bradley_terry(metric: str, means: PromptMeans, falling: Container[str] = ())
     one, and one more match of every two counts as a draw, so that who never wins has a rating too. Ratings of a metric
     average 0.
     """
+    import evalica  # takes a second, and few reports ask for ratings
+
     towards = direction(metric, falling)
     matches = [
-        (a, b, winner, float(count))
+        (a, b, evalica.Winner[winner], float(count))
         for a, b in means.pairs()
-        for winner, count in _won(towards * means.of(a), towards * means.of(b))
+        for winner, count in _won(towards * means.of(a), towards * means.of(b)).items()
     ]
     if not matches:
         return {}
     first, second, winners, counts = zip(*matches, strict=True)
-    ratings = 400 * np.log10(fit_bradley_terry(first, second, winners, weights=list(counts)).scores)
+    ratings = 400 * np.log10(evalica.bradley_terry(first, second, winners, weights=list(counts)).scores)
     return {str(name): float(value) for name, value in (ratings - ratings.mean()).items()}
 
 
-def _won(a: Floats, b: Floats) -> Iterator[tuple[Winner, int]]:
+def _won(a: Floats, b: Floats) -> dict[str, int]:
     """How many matches of two generators each has won, and how many are drawn, with the one more."""
-    yield Winner.X, int((a > b).sum())
-    yield Winner.Y, int((a < b).sum())
-    yield Winner.Draw, int((a == b).sum()) + 1
+    return {"X": int((a > b).sum()), "Y": int((a < b).sum()), "Draw": int((a == b).sum()) + 1}

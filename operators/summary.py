@@ -6,7 +6,6 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
@@ -156,29 +155,29 @@ class Tally:
         """The summary (schema SUMMARY), highest overall mean first within each metric; a skill without rows is left
         out.
         """
-        frames = [self._frame(generator, metric, sums) for (generator, metric), sums in self.sums.items()]
-        if not frames:
-            return schemas.SUMMARY.empty_table()
-        frame = pd.concat(frames, ignore_index=True)
-        return best_first(pa.Table.from_pandas(frame, schema=schemas.SUMMARY, preserve_index=False))
+        tables = [self._table(generator, metric, sums) for (generator, metric), sums in self.sums.items()]
+        return best_first(pa.concat_tables(tables)) if tables else schemas.SUMMARY.empty_table()
 
-    def _frame(self, generator: str, metric: str, sums: Sums) -> pd.DataFrame:
+    def _table(self, generator: str, metric: str, sums: Sums) -> pa.Table:
+        """The rows of a generator and metric, with null for what is undefined."""
         low, high = ratio_intervals(sums.totals, sums.counts)
         with np.errstate(invalid="ignore", divide="ignore"):
             sem = np.where(sums.n > 1, np.sqrt(sums.squares / (sums.n - 1) / sums.n), np.nan)
-        frame = pd.DataFrame(
-            {
-                "skill": self.skills.names,
-                "mean": np.where(sums.n > 0, sums.mean, np.nan),
-                "low": low,
-                "high": high,
-                "sem": sem,
-                "n": sums.n.astype(np.int64),
-                "n_null": (sums.rows - sums.n).astype(np.int64),
-                "coverage": sums.n / np.maximum(sums.rows, 1),
-            }
-        )
-        return frame[sums.rows > 0].assign(generator=generator, metric=metric)
+        skills = self.skills.names
+        columns = {
+            "generator": [generator] * len(skills),
+            "metric": [metric] * len(skills),
+            "skill": skills,
+            "mean": np.where(sums.n > 0, sums.mean, np.nan),
+            "low": low,
+            "high": high,
+            "sem": sem,
+            "n": sums.n.astype(np.int64),
+            "n_null": (sums.rows - sums.n).astype(np.int64),
+            "coverage": sums.n / np.maximum(sums.rows, 1),
+        }
+        arrays = [pa.array(columns[field.name], field.type, from_pandas=True) for field in schemas.SUMMARY]
+        return pa.table(arrays, schema=schemas.SUMMARY).filter(pa.array(sums.rows > 0))
 
 
 def count_each(tables: Sequence[pa.Table], skills: Skills) -> list[Tally]:

@@ -1,6 +1,7 @@
 """Fixtures that several rooms share, once for each test worker: a clean environment, the S3 server, Ray."""
 
 import hashlib
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,12 @@ set_environment()
 # for machines that others use too; nothing is written beside the code
 settings.register_profile("untimed", deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+
+
+@pytest.hookimpl(optionalhook=True)  # some commands run without xdist
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: a worker that waits for a Ray, a server or a lease leaves its core to another."""
+    return len(os.sched_getaffinity(0)) + 1
 
 
 LONG = ("tests/jobs/test_sweep_job", "tests/test_plugins", "tests/faults", "tests/jobs", "tests/histories",

@@ -13,8 +13,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import scipy
 from numpy.typing import NDArray
-from scipy import special
 
 from plumbline.operators.judging.matching import as_scored, metric_columns
 from plumbline.operators.judging.preferences import PREFERENCE_SIGNS, majority_votes, of_side
@@ -92,7 +92,7 @@ class Estimate(NamedTuple):
         """By Student's distribution; undefined of fewer than three prompts."""
         if self.prompts < 3:
             return UNDEFINED
-        far = float(special.stdtrit(self.prompts - 1, (1 + level) / 2)) * self.error
+        far = float(scipy.special.stdtrit(self.prompts - 1, (1 + level) / 2)) * self.error
         return Interval(self.value - far, self.value + far)
 
 
@@ -359,8 +359,8 @@ def _row(names: tuple[str, str, Scale, str, str], mean: Corrected, level: float)
 def _exact(rate: Estimate, level: float) -> Interval:
     """The interval of Clopper and Pearson for a rate of wins, which holds where nearly all prompts are alike."""
     n, wins, miss = rate.prompts, rate.value * rate.prompts, (1 - level) / 2
-    low = float(special.betaincinv(wins, n - wins + 1, miss)) if wins > 0 else 0.0
-    high = float(special.betaincinv(wins + 1, n - wins, 1 - miss)) if wins < n else 1.0
+    low = float(scipy.special.betaincinv(wins, n - wins + 1, miss)) if wins > 0 else 0.0
+    high = float(scipy.special.betaincinv(wins + 1, n - wins, 1 - miss)) if wins < n else 1.0
     return Interval(low, high)
 
 

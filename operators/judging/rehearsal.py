@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
 
 from plumbline.operators.statistics.options import Adaptive
 from plumbline.operators.statistics.sequential import (
@@ -169,4 +169,4 @@ def _first_significant(differences: Floats) -> NDArray[np.int8]:
 def _critical(most: int) -> Floats:
     """Student's two-sided critical values by number of prompts, 0 to `most`."""
     freedom = np.arange(-1, most)
-    return np.where(freedom > 0, stats.t.ppf(1 - NAIVE_LEVEL / 2, np.maximum(freedom, 1)), math.inf)
+    return np.where(freedom > 0, scipy.stats.t.ppf(1 - NAIVE_LEVEL / 2, np.maximum(freedom, 1)), math.inf)

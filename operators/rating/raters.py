@@ -6,8 +6,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
 
 from plumbline.operators.rating.answers import Answer
 from plumbline.operators.rating.numbers import Rated, is_right, says_the_same
@@ -167,7 +167,9 @@ def _fast(rows: pd.DataFrame) -> Tally:
 
 def _entropy(rows: pd.DataFrame) -> float:
     """Mean over the templates, by their answers."""
-    of_template = [(len(one), stats.entropy(one["said"].value_counts(), base=2)) for _, one in rows.groupby("template")]
+    of_template = [
+        (len(one), scipy.stats.entropy(one["said"].value_counts(), base=2)) for _, one in rows.groupby("template")
+    ]
     return float(sum(n * bits for n, bits in of_template) / len(rows))
 
 
@@ -232,7 +234,7 @@ def _enough(others: Sequence[_Both], raters: int) -> int | None:
     usual = float(np.median(known)) if known else 0.0
     if usual <= 0:
         return None
-    far = 2 * float(stats.norm.ppf(1 - LEVEL / raters))
+    far = 2 * float(scipy.stats.norm.ppf(1 - LEVEL / raters))
     return max(FEWEST, math.ceil((far / math.atanh(min(usual, 0.99))) ** 2 + 3))
 
 
@@ -291,7 +293,7 @@ def _wrong(kind: str, words: str, rater: str, shares: Mapping[str, Tally]) -> _D
     if not own.n or not theirs.n:
         return None
     table = [[own.hits, own.n - own.hits], [theirs.hits, theirs.n - theirs.hits]]
-    p_value = float(stats.fisher_exact(table, alternative="less").pvalue)
+    p_value = float(scipy.stats.fisher_exact(table, alternative="less").pvalue)
     return _Doubt(rater, p_value, f"{kind}: {words.format(own)}, the others on {theirs}")
 
 
@@ -299,7 +301,7 @@ def _hasty(rater: str, rows: pd.DataFrame) -> _Doubt | None:
     fast = _fast(rows)
     if not fast.n:
         return None
-    p_value = float(stats.binomtest(fast.hits, fast.n, MOST_FAST, alternative="greater").pvalue)
+    p_value = float(scipy.stats.binomtest(fast.hits, fast.n, MOST_FAST, alternative="greater").pvalue)
     return _Doubt(rater, p_value, f"hasty: {fast.hits} of {fast.n} answers took less than {FASTEST:g} s")
 
 
@@ -309,7 +311,7 @@ def _slow(rater: str, relative: pd.DataFrame) -> _Doubt | None:
     own, others = (relative["relative"][rows].dropna() for rows in (is_own, ~is_own))
     if not len(own) or not len(others) or own.median() < SLOW * others.median():
         return None
-    p_value = float(stats.mannwhitneyu(own, others, alternative="greater", method="asymptotic").pvalue)
+    p_value = float(scipy.stats.mannwhitneyu(own, others, alternative="greater", method="asymptotic").pvalue)
     seconds = [float(relative["seconds"][rows].median()) for rows in (is_own, ~is_own)]
     return _Doubt(rater, p_value, f"slow: {seconds[0]:.0f} s an answer in the median, the others {seconds[1]:.0f} s")
 
@@ -324,6 +326,6 @@ def _same(rater: str, answers: pd.DataFrame) -> _Doubt | None:
     if hits < SAME * len(own) or not len(others):
         return None
     usual = float((others == commonest).mean())
-    p_value = float(stats.binomtest(hits, len(own), usual, alternative="greater").pvalue)
+    p_value = float(scipy.stats.binomtest(hits, len(own), usual, alternative="greater").pvalue)
     words = f"same: {hits} of {len(own)} answers by {template} are {commonest}, of the others' {usual:.0%}"
     return _Doubt(rater, p_value, words)

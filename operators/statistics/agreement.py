@@ -7,9 +7,8 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from evalica import InsufficientRatingsError, alpha
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
 
 from plumbline.operators.statistics.bootstrap import UNDEFINED, Interval, Prompts, percentiles
 from plumbline.operators.statistics.options import Level, Sampling
@@ -29,7 +28,7 @@ def auroc(human: Floats, metric: Floats) -> float:
     if len(labels) < 2:
         return math.nan
     low, high = metric[human == labels[0]], metric[human == labels[1]]
-    return float(stats.mannwhitneyu(high, low, method="asymptotic").statistic / (len(low) * len(high)))
+    return float(scipy.stats.mannwhitneyu(high, low, method="asymptotic").statistic / (len(low) * len(high)))
 
 
 def _where_both_vary(correlate: Callable[[Floats, Floats], Any]) -> Statistic:
@@ -44,11 +43,11 @@ def _where_both_vary(correlate: Callable[[Floats, Floats], Any]) -> Statistic:
 
 def _spearman(human: Floats, metric: Floats) -> float:
     """As scipy's, without the p-value that takes most of its time."""
-    return float(np.corrcoef(stats.rankdata([human, metric], axis=1))[0, 1])
+    return float(np.corrcoef(scipy.stats.rankdata([human, metric], axis=1))[0, 1])
 
 
 def _kendall(variant: Literal["b", "c"]) -> Callable[[Floats, Floats], float]:
-    return lambda human, metric: float(stats.kendalltau(human, metric, variant=variant).statistic)
+    return lambda human, metric: float(scipy.stats.kendalltau(human, metric, variant=variant).statistic)
 
 
 def _kendall_a(human: Floats, metric: Floats) -> float:
@@ -64,7 +63,7 @@ def _tied_share(values: Floats) -> float:
 
 
 STATISTICS: Mapping[str, Statistic] = {
-    "pearson": _where_both_vary(lambda human, metric: stats.pearsonr(human, metric).statistic),
+    "pearson": _where_both_vary(lambda human, metric: scipy.stats.pearsonr(human, metric).statistic),
     "spearman": _where_both_vary(_spearman),
     "kendall_a": _where_both_vary(_kendall_a),
     "kendall_b": _where_both_vary(_kendall("b")),
@@ -121,10 +120,12 @@ def krippendorff_alpha(ratings: pd.DataFrame, level: Level) -> float:
     """
     if ratings.groupby("unit")["rating"].count().max() < 2:
         return math.nan
+    import evalica  # takes a second, and only ratings of several people need it
+
     wide = ratings.pivot(index="rater", columns="unit", values="rating")
     try:
-        return float(alpha(wide, distance=level).alpha)
-    except InsufficientRatingsError:
+        return float(evalica.alpha(wide, distance=level).alpha)
+    except evalica.InsufficientRatingsError:
         return math.nan
 
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
 
 from plumbline.operators.statistics.options import Convention
 
@@ -143,8 +143,8 @@ def _order(walk: Sequence[ErrorNode]) -> tuple[Floats, Floats]:
 
 
 def _spearman(levels: Floats, scores: Floats) -> Floats:
-    x = stats.rankdata(levels)
-    y = stats.rankdata(scores, axis=0)
+    x = scipy.stats.rankdata(levels)
+    y = scipy.stats.rankdata(scores, axis=0)
     x, y = x - x.mean(), y - y.mean(axis=0)
     return _ratio(x @ y, np.sqrt((x @ x) * (y * y).sum(axis=0)))
 

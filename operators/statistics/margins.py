@@ -6,8 +6,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import optimize, stats
 
 from plumbline.operators.statistics.ordering import CHANCE
 
@@ -58,13 +58,13 @@ def margin_test(values: Floats, bound: float, alpha: float, worst: float, best: 
             spread=spread,
         )
     error = spread / math.sqrt(n)
-    t, reach = (mean - bound) / error, float(stats.t.isf(alpha, n - 1)) * error
+    t, reach = (mean - bound) / error, float(scipy.stats.t.isf(alpha, n - 1)) * error
     return MarginTest(
         mean=mean,
         low=mean - reach,
         high=mean + reach,
-        p_above=float(stats.t.sf(t, n - 1)),
-        p_below=float(stats.t.cdf(t, n - 1)),
+        p_above=float(scipy.stats.t.sf(t, n - 1)),
+        p_below=float(scipy.stats.t.cdf(t, n - 1)),
         n=n,
         spread=spread,
     )
@@ -102,13 +102,13 @@ def _weights(alone: int, others: int, seed: int = 0) -> Floats:
 
 def power(effect: float, n: int, alpha: float) -> float:
     """The chance that the t test of n prompts shows a mean that is so many standard deviations above its bound."""
-    return float(stats.nct.sf(stats.t.isf(alpha, n - 1), n - 1, effect * math.sqrt(n)))
+    return float(scipy.stats.nct.sf(scipy.stats.t.isf(alpha, n - 1), n - 1, effect * math.sqrt(n)))
 
 
 def smallest_seen(n: int, alpha: float, chance: float = CHANCE) -> float:
     """By how many standard deviations a mean must be above its bound for n prompts to show it with this chance."""
-    most = 4 * float(stats.t.isf(min(alpha, 1 - chance) / 2, n - 1))
-    return float(optimize.brentq(lambda effect: power(effect, n, alpha) - chance, 0, most))
+    most = 4 * float(scipy.stats.t.isf(min(alpha, 1 - chance) / 2, n - 1))
+    return float(scipy.optimize.brentq(lambda effect: power(effect, n, alpha) - chance, 0, most))
 
 
 def prompts_needed(effect: float, alpha: float, chance: float = CHANCE) -> int:

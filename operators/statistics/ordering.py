@@ -6,8 +6,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import special, stats
 
 from plumbline.operators.statistics.options import ZeroHandling
 
@@ -104,7 +104,7 @@ def _normal_p_value(ranks: _Ranks) -> float:
     mean = n * (n + 1) * 0.25 - zeros * (zeros + 1) * 0.25
     variance = n * (n + 1) * (2 * n + 1) - zeros * (zeros + 1) * (2 * zeros + 1)
     deviation = math.sqrt((variance - float((counts**3 - counts).sum()) / 2) / 24)
-    return float(2 * special.ndtr(-abs(ranks.above / 2 - mean) / deviation))
+    return float(2 * scipy.special.ndtr(-abs(ranks.above / 2 - mean) / deviation))
 
 
 def _exact_p_value(ranks: _Ranks) -> float | None:
@@ -145,7 +145,7 @@ def permutation(differences: Floats, *, resamples: int = 9999, seed: int = 0) ->
     """
     if len(differences) < 2:
         return math.nan
-    test = stats.permutation_test(
+    test = scipy.stats.permutation_test(
         (differences,),
         np.mean,
         permutation_type="samples",
@@ -170,7 +170,7 @@ def permuted_correlations(
     columns = np.stack([human, a, b]).astype(np.float64)
     if codes.max(initial=0) < 1 or not np.ptp(columns, axis=1).all():
         return math.nan
-    ratings, *metrics = stats.zscore(columns, axis=1)
+    ratings, *metrics = scipy.stats.zscore(columns, axis=1)
     sums_a, sums_b = (_correlation_sums(ratings, scores, codes) for scores in metrics)
     moved = _exchanged(sums_b - sums_a, resamples, seed)
     correlations = [
@@ -230,5 +230,5 @@ def pairs_needed(effect: float, tests: int, level: float, chance: float = CHANCE
     Noether 1987, Sample size determination for some common nonparametric tests: (z_alpha + z_beta)^2 / (3 (p - 1/2)^2),
     where p, the chance that the sum of two differences is above 0, is (1 + effect) / 2.
     """
-    reach = float(stats.norm.ppf(1 - level / (2 * tests)) + stats.norm.ppf(chance))
+    reach = float(scipy.stats.norm.ppf(1 - level / (2 * tests)) + scipy.stats.norm.ppf(chance))
     return max(fewest_pairs(tests, level), math.ceil(4 * reach**2 / (3 * effect**2)))

@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
@@ -32,6 +31,8 @@ OPEN = 255
 
 def hash_ids(ids: Sequence[str]) -> NDArray[np.uint64]:
     """A number for each id, the same in every process."""
+    import pandas as pd  # takes a third of a second, which most commands and all workers do without
+
     return np.asarray(pd.util.hash_array(np.asarray(ids, dtype=object), categorize=False))
 
 

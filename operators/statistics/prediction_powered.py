@@ -7,8 +7,8 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
 
 Floats = NDArray[np.float64]
 
@@ -64,7 +64,7 @@ def reach(n: "int | NDArray[np.int64]", level: float) -> Floats:
     alpha = 1 - level
     spread = np.asarray(n) / TIGHTEST * (math.log(1 - 2 * math.log(alpha)) - 2 * math.log(alpha))
     always = np.sqrt(2 * (spread + 1) / spread * np.log(np.sqrt(spread + 1) / alpha))
-    few = stats.t.ppf(1 - alpha / 2, np.asarray(n) - 1) / stats.norm.ppf(1 - alpha / 2)
+    few = scipy.stats.t.ppf(1 - alpha / 2, np.asarray(n) - 1) / scipy.stats.norm.ppf(1 - alpha / 2)
     return np.asarray(always * few * widening(n))
 
 
@@ -107,5 +107,5 @@ def labels_needed(found: Powered, level: float, chance: float) -> int | None:
     everything = found.labels + found.predictions
     n = np.arange(found.labels, everything)
     error = np.sqrt(found.of_predictions / (everything - n) + found.of_residuals / n)
-    shown = np.flatnonzero(np.abs(found.estimate) >= (reach(n, level) + stats.norm.ppf(chance)) * error)
+    shown = np.flatnonzero(np.abs(found.estimate) >= (reach(n, level) + scipy.stats.norm.ppf(chance)) * error)
     return int(n[shown[0]]) if len(shown) else None

@@ -5,9 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import isotonic_regression
-from scipy.stats import t as students_t
 
 from plumbline.operators.statistics.bootstrap import Interval, percentiles
 from plumbline.operators.statistics.poisson_bootstrap import uniform, weighted_sums
@@ -64,7 +63,7 @@ def fit_curve(old: Floats, new: Floats) -> Curve:
     """By isotonic regression, rising or falling as the line does."""
     values, places, counts = np.unique(old, return_inverse=True, return_counts=True)
     means = np.bincount(places, weights=new) / counts
-    fitted = isotonic_regression(means, weights=counts, increasing=fit_line(old, new).slope >= 0).x
+    fitted = scipy.optimize.isotonic_regression(means, weights=counts, increasing=fit_line(old, new).slope >= 0).x
     ends = np.flatnonzero(np.concatenate([[True], np.diff(fitted) != 0]) | np.append(np.diff(fitted) != 0, True))
     kept = ends[np.unique(np.linspace(0, len(ends) - 1, min(MOST_KNOTS, len(ends))).round().astype(int))]
     return Curve(values[kept].tolist(), fitted[kept].tolist())
@@ -209,4 +208,4 @@ def margin(misses: Sequence[float]) -> float:
     """The half-width of a 95% interval for one more miss, of misses that are 0 on average; nan of fewer than two."""
     if len(misses) < 2:
         return math.nan
-    return float(students_t.ppf(0.975, len(misses)) * np.sqrt(np.mean(np.square(misses))))
+    return float(scipy.stats.t.ppf(0.975, len(misses)) * np.sqrt(np.mean(np.square(misses))))

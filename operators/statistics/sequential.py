@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import log_ndtr, logsumexp
 
 from plumbline.operators.statistics.options import Adaptive
 
@@ -133,7 +133,7 @@ def _betting(gains: Floats, weights: Floats, risk: Floats, width: float) -> Floa
         stakes = np.minimum(bet * weights / width, boldest)
         factors = np.prod(1 + stakes[..., None] * gains, axis=-1)
         capitals.append(np.cumsum(np.log(np.maximum(factors, 1e-300)), axis=-1))
-    return np.asarray(logsumexp(capitals, axis=0) - math.log(len(BETS)))
+    return np.asarray(scipy.special.logsumexp(capitals, axis=0) - math.log(len(BETS)))
 
 
 def _asymptotic(excess: Floats, there: NDArray[np.bool_], gains: Floats, weights: Floats, level: float) -> Floats:
@@ -148,7 +148,12 @@ def _asymptotic(excess: Floats, there: NDArray[np.bool_], gains: Floats, weights
     tightest = clock[min(len(clock) - 1, int(TIGHTEST * len(clock)))]
     rho2 = (-2 * math.log(level) + math.log(1 - 2 * math.log(level))) / tightest
     scale = 1 + rho2 * clock
-    log_e = math.log(2) + log_ndtr(drift * np.sqrt(rho2 / scale)) - np.log(scale) / 2 + rho2 * drift**2 / (2 * scale)
+    log_e = (
+        math.log(2)
+        + scipy.special.log_ndtr(drift * np.sqrt(rho2 / scale))
+        - np.log(scale) / 2
+        + rho2 * drift**2 / (2 * scale)
+    )
     return np.where(believed, log_e, -math.inf)
 
 

@@ -7,15 +7,16 @@ disease adjusted for estimated sensitivity and specificity.
 """
 
 import math
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import special
 
 from plumbline.operators.statistics.bootstrap import LEVEL, UNDEFINED, Interval
 
-Z = float(special.ndtri((1 + LEVEL) / 2))
+Z = NormalDist().inv_cdf((1 + LEVEL) / 2)
 
 
 class Share(NamedTuple):
@@ -39,8 +40,8 @@ def exact_interval(having: float, lacking: float) -> Interval:
     """Clopper and Pearson's of a share, of so many rows that have something and so many that do not; nan of none."""
     if not having + lacking:
         return UNDEFINED
-    low = special.betaincinv(having, lacking + 1, (1 - LEVEL) / 2) if having else 0.0
-    high = special.betaincinv(having + 1, lacking, (1 + LEVEL) / 2) if lacking else 1.0
+    low = scipy.special.betaincinv(having, lacking + 1, (1 - LEVEL) / 2) if having else 0.0
+    high = scipy.special.betaincinv(having + 1, lacking, (1 + LEVEL) / 2) if lacking else 1.0
     return Interval(float(low), float(high))
 
 
@@ -61,7 +62,7 @@ def share(having: NDArray[np.bool_], prompts: NDArray[np.int64]) -> Share:
         return Share(value, n, count)
     variance = count / (count - 1) * float(((sums - value * sizes) ** 2).sum()) / n**2
     alone = value * (1 - value) / (n - 1)
-    few = float(special.stdtrit(n - 1, (1 + LEVEL) / 2) / special.stdtrit(count - 1, (1 + LEVEL) / 2)) ** 2
+    few = float(scipy.special.stdtrit(n - 1, (1 + LEVEL) / 2) / scipy.special.stdtrit(count - 1, (1 + LEVEL) / 2)) ** 2
     return Share(value, n, min(n, n * few * alone / variance) if variance else n)
 
 

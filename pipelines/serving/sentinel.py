@@ -5,8 +5,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
 
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.reward_hacking import Movement, alarm, suspicious
@@ -69,7 +69,7 @@ class Sentinel:
 
     def _movements(self, before: Floats, after: Floats) -> dict[str, Movement]:
         """Of means by prompt and metric. The k-th look is at 6 / (pi k)^2 of FALSE_ALARMS, which sum to all of it."""
-        tests = [stats.mannwhitneyu(later, earlier) for later, earlier in zip(after.T, before.T, strict=True)]
+        tests = [scipy.stats.mannwhitneyu(later, earlier) for later, earlier in zip(after.T, before.T, strict=True)]
         corrected = holm([float(test.pvalue) for test in tests])
         level = FALSE_ALARMS * 6 / (math.pi * self.looks) ** 2
         signs = [int(np.sign(test.statistic - len(before) * len(after) / 2)) for test in tests]

@@ -9,7 +9,6 @@ from itertools import compress
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -153,7 +152,7 @@ class Sources(NamedTuple):
     def skill_labels(self) -> NDArray[np.uint64]:
         """For each prompt a number that tells its skills, the same in every sweep."""
         joined = pc.binary_join(self.prompts.column("skills"), "\0").to_pylist()
-        return np.asarray(pd.util.hash_array(np.array(joined, dtype=object)))
+        return hash_ids(joined)
 
 
 def skills_of(prompts: pa.Table) -> Skills:

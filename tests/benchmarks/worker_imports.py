@@ -10,10 +10,10 @@ if __name__ == "__main__":
     import plumbline.operators.stages.scores
     import plumbline.pipelines.running.actor  # noqa: F401
 
-    alone, torch = len(sys.modules), "torch" in sys.modules
+    alone, heavy = len(sys.modules), sorted({"torch", "pandas", "scipy"} & set(sys.modules))
     from plumbline.operators.models.families import model_config
     from plumbline.operators.models.loading import load
     from plumbline.operators.models.resolution import resolve_model
 
     load(resolve_model(model_config(family="clip", checkpoint="assets/clip-shapes"), on_gpu=False), "similarity")
-    print(json.dumps({"alone": alone, "torch": torch, "with a model": len(sys.modules)}))
+    print(json.dumps({"alone": alone, "heavy": heavy, "with a model": len(sys.modules)}))

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields
+from functools import cache
 from typing import Any
 
 from plumbline.operators.errors import ConfigError, suggest
@@ -79,7 +80,8 @@ def own_options(options: Any) -> Any:
     return {option: value for option, value in options.items() if option not in foreign}
 
 
-def families_with(option: Any) -> list[str]:
+@cache
+def families_with(option: str) -> list[str]:
     """The families of models that have an option."""
     return [name for name, family in FAMILIES.items() if option in family.options]
 
