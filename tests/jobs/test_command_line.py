@@ -289,6 +289,22 @@ def test_any_path_is_read_as_it_is_typed(path: str) -> None:
     assert understood("status", f"store={path}").store == path
 
 
+# What a command waits for
+
+SLOW = {"torch", "transformers", "ray", "scipy.stats", "evalica", "huggingface_hub"}
+"""Libraries that take a second or more to import: whoever asks for help, for a status or a report does without."""
+
+
+@pytest.mark.parametrize(
+    "job, others", [("status", {"pandas", "scipy", "jinja2", "vl_convert", "httpx"}), ("report", set())]
+)
+def test_help_imports_only_what_it_shows(job: str, others: set[str]) -> None:
+    command = [sys.executable, "-X", "importtime", "-m", f"jobs.{job}", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "plumbline.jobs.command" in imported and not imported & (SLOW | others)
+
+
 # What the machine refuses
 
 
