@@ -1,22 +1,25 @@
-"""Tells which prompts of a benchmark stand in a training set, and a run's leaderboards without them."""
+"""Tells which prompts and pictures of a benchmark stand in a training set, and a run's leaderboards without them."""
 
 import sys
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 
 from rich.console import Console
 from rich.markup import escape
 
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say, show_table, warn
-from plumbline.operators.new_benchmarks.leaks import KINDS
+from plumbline.operators.new_benchmarks.leaks import KINDS, PICTURES, TEXTS, Kind, Match, Share, Sought
 from plumbline.operators.report.marked_words import cut
 from plumbline.operators.sentences import number, plural, signed
+from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.cells.store import open_store
 from plumbline.pipelines.new_benchmarks.leaking import Board, FoundLeaks, LeaksConfig, find_leaks
 
 COMMAND = Command(
     "leaks",
-    "Tell which prompts of a benchmark stand in a training set's captions, how many of each skill, and what the\n"
-    "leaderboards of a run are without them.",
+    "Tell which prompts of a benchmark stand in a training set's captions, which of its pictures among its images,\n"
+    "how many of each skill, and what the leaderboards of a run are without them.",
     LeaksConfig,
     first="captions",
 )
@@ -27,15 +30,18 @@ MOST_CHARACTERS = 120
 
 
 def main(config: LeaksConfig) -> int:
-    """Looks for the prompts and shows what was found."""
+    """Looks for the prompts and their pictures and shows what was found."""
     console = make_console()
     store = open_store(config)
     found = find_leaks(store, config)
-    for rejection in found.rejections[:MOST_EXAMPLES]:
-        warn(console, f"{rejection.file}{f', line {rejection.line}' if rejection.line else ''}: {rejection.message}")
-    if found.n_rejected:
-        warn(console, f"{plural(found.n_rejected, 'row')} of the training set could not be read")
-    _show_shares(console, found)
+    for looked in found.looked:
+        _warn_of(console, looked.rejections, looked.n_rejected, "row", "of the training set could not be read")
+    _warn_of(console, found.unread, len(found.unread), "picture", "of the benchmark cannot be compared")
+    _show_shares(console, found, [*config.wanted(TEXTS), *config.wanted(PICTURES)])
+    if found.picture_shares:
+        columns = ("generator", "pictures", "leaked", "share")
+        cells = [_counts(share) for share in found.picture_shares]
+        show_table(console, "Pictures in the training set", columns, cells, numbers=slice(1, None))
     _show_examples(console, found)
     for board in found.boards:
         _show_board(console, board)
@@ -45,32 +51,54 @@ def main(config: LeaksConfig) -> int:
     return 0
 
 
-def _show_shares(console: Console, found: FoundLeaks) -> None:
+def _warn_of(console: Console, rejections: Sequence[Rejection], count: int, what: str, problem: str) -> None:
+    for rejection in rejections[:MOST_EXAMPLES]:
+        warn(console, f"{rejection.file}{f', line {rejection.line}' if rejection.line else ''}: {rejection.message}")
+    if count:
+        warn(console, f"{plural(count, what)} {problem}")
+
+
+def _show_shares(console: Console, found: FoundLeaks, kinds: Sequence[Kind]) -> None:
     whole, *_ = found.shares
-    say(
-        console,
-        f"{whole.leaked} of {plural(whole.prompts, 'prompt')} ({whole.leaked / whole.prompts:.1%}) stand in "
-        f"{plural(found.matches.captions, 'caption')} of {plural(found.files, 'file')}",
-    )
+    sets = [f"{plural(each.found.matches.looked, each.what)} of {plural(each.files, 'file')}" for each in found.looked]
+    prompts = plural(whole.total, "prompt")
+    say(console, f"{whole.leaked} of {prompts} ({whole.leaked / whole.total:.1%}) stand in {' and '.join(sets)}")
     cells = [
-        [one.skill, str(one.prompts), str(one.leaked), f"{one.leaked / one.prompts:.1%}",
-         *(str(one.by_kind.get(kind, 0)) for kind in KINDS)]
-        for one in found.shares[:MOST_SKILLS]
-    ]  # fmt: skip
-    columns = ("skill", "prompts", "leaked", "share", *KINDS)
+        [*_counts(share), *(str(share.by_kind.get(kind, 0)) for kind in kinds)] for share in found.shares[:MOST_SKILLS]
+    ]
+    columns = ("skill", "prompts", "leaked", "share", *kinds)
     show_table(console, "Leaked prompts by skill", columns, cells, numbers=slice(1, None))
 
 
+def _counts(share: Share) -> list[str]:
+    return [share.name, str(share.total), str(share.leaked), f"{share.leaked / share.total:.1%}"]
+
+
 def _show_examples(console: Console, found: FoundLeaks) -> None:
-    examples = {row["prompt_id"]: row for row in reversed(found.leaks.to_pylist())}
-    cells = [
-        [*(row[name] for name in ("prompt_id", "kind")), number(row["similarity"], 2),
-         *(cut(row[name], MOST_CHARACTERS) for name in ("prompt", "text")), f"{row['file']}, {row['row']}"]
-        for row in list(reversed(examples.values()))[:MOST_EXAMPLES]
-    ]  # fmt: skip
-    if cells:
-        columns = ("prompt_id", "kind", "similarity", "prompt", "caption", "where")
-        show_table(console, "The first of them", columns, cells)
+    """The first leaks, with the surest training row of each."""
+    for looked in found.looked:
+        columns, row = EXAMPLES[looked.what]
+        cells = [row(sought, match) for _, sought, (match, *_) in islice(looked.found.by_place(), MOST_EXAMPLES)]
+        if cells:
+            show_table(console, f"The first found in {looked.what}s", columns, cells)
+
+
+def _by_caption(sought: Sought, match: Match) -> list[str]:
+    texts = (cut(text, MOST_CHARACTERS) for text in (sought.prompt, match.text))
+    return [sought.prompt_id, KINDS[match.kind], number(1 - match.unlike, 2), *texts, f"{match.file}, {match.row}"]
+
+
+def _by_image(sought: Sought, match: Match) -> list[str]:
+    name = KINDS[match.kind] if sought.image_id is None else f"{sought.image_id} of {sought.generator}"
+    prompt, alike = cut(sought.prompt, MOST_CHARACTERS), number(1 - match.unlike, 2)
+    return [sought.prompt_id, prompt, name, alike, match.text, f"{match.file}, {match.row}"]
+
+
+EXAMPLES: Mapping[str, tuple[Sequence[str], Callable[[Sought, Match], list[str]]]] = {
+    "caption": (("prompt_id", "kind", "similarity", "prompt", "caption", "where"), _by_caption),
+    "image": (("prompt_id", "prompt", "picture", "similarity", "training image", "where"), _by_image),
+}
+"""By what was looked through, the columns of its examples and a row of theirs."""
 
 
 def _show_board(console: Console, board: Board) -> None:

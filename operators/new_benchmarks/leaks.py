@@ -1,9 +1,10 @@
-"""Which prompts of a benchmark are among the captions of a training set, whatever their case and punctuation."""
+"""Which prompts of a benchmark are among the captions of a training set, and what all kinds of leaks have in common."""
 
 import math
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import pyarrow as pa
@@ -12,25 +13,42 @@ from plumbline.operators import rows, schemas
 from plumbline.operators.new_benchmarks.prompt_sets import shingles, words_of
 from plumbline.operators.summary import OVERALL
 
-Kind = Literal["exact", "reordered", "near", "contained"]
-KINDS: tuple[Kind, ...] = ("exact", "reordered", "near", "contained")
+Kind = Literal["exact", "reordered", "near", "contained", "source", "image"]
+TEXTS: tuple[Kind, ...] = ("exact", "reordered", "near", "contained")
 """The surest first: the same words; the same words in another order; most runs of three words; all of a long prompt's
 words, one after the other, within a longer caption."""
+PICTURES: tuple[Kind, ...] = ("source", "image")
+"""A picture of the benchmark's that is edited, and one that a generator made."""
+KINDS = (*TEXTS, *PICTURES)
 CONTAINED_WORDS = 8
 """Shorter prompts are within many captions by chance."""
+SOURCES = "sources"
+"""What pictures that are edited are called beside generators."""
 KEPT_ROWS = 5
-"""Of a prompt, the training rows that are named; all are counted."""
+"""Of a prompt or picture, the training rows that are named; all are counted."""
 
 LEAKS = pa.schema(
     [
-        *schemas.texts("prompt_id", "prompt", "kind"),
+        *schemas.texts("prompt_id", "prompt", "generator", "image_id", "kind"),
         *schemas.floats("similarity"),
         *schemas.texts("file", "row", "text"),
         ("training_rows", pa.int64()),
     ]
 )
-"""The training rows that a prompt stands in, the surest first: `similarity` is the share of all runs of three words of
-the two that they have in common, `training_rows` how many rows the prompt stands in."""
+"""The training rows that a prompt or its picture stands in, the surest first. `generator` and `image_id` name a
+generated picture. `similarity` is the share of all their runs of three words that two texts have in common, or the
+correlation of two pictures' colours. `text` is the caption, or the training image's own id. `training_rows` is how many
+rows the prompt or picture stands in."""
+
+
+class Sought(NamedTuple):
+    """A prompt that is looked for, or a picture of it."""
+
+    prompt_id: str
+    prompt: str
+    generator: str | None = None
+    image_id: str | None = None
+    """Of a picture that a generator made."""
 
 
 class Caption(NamedTuple):
@@ -43,7 +61,7 @@ class Caption(NamedTuple):
 
 
 class Match(NamedTuple):
-    """A caption in which a prompt stands; of two the lower is the surer."""
+    """A row of a training set in which a prompt or picture stands; of two the lower is the surer."""
 
     kind: int
     """Its place in KINDS."""
@@ -54,13 +72,20 @@ class Match(NamedTuple):
     text: str
 
 
-class Matches(NamedTuple):
-    """What was found in some captions."""
+@dataclass(slots=True)
+class Matches:
+    """What was found in some rows."""
 
-    captions: int
-    rows: Mapping[int, int]
-    """By place of a prompt, how many captions it stands in."""
-    surest: Mapping[int, Sequence[Match]]
+    looked: int = 0
+    """How many rows."""
+    rows: Counter[int] = field(default_factory=Counter)
+    """By place of what is sought, how many rows it stands in."""
+    surest: dict[int, list[Match]] = field(default_factory=dict)
+
+    def add(self, place: int, matches: Sequence[Match], rows: int) -> None:
+        """Adds so many rows in which what is sought stands; `matches` are the surest of them."""
+        self.rows[place] += rows
+        self.surest[place] = sorted([*self.surest.get(place, ()), *matches])[:KEPT_ROWS]
 
 
 class LeakFinder:
@@ -70,11 +95,11 @@ class LeakFinder:
     shares one of its rarest with it, so that only these are looked up (Bayardo, Ma and Srikant 2007, prefix filter).
     """
 
-    def __init__(self, prompts: Sequence[tuple[str, str]], threshold: float, kinds: Iterable[Kind] = KINDS) -> None:
-        """`prompts` are ids with texts; `threshold` is the share, in (0, 1], that a near-duplicate has in common."""
-        self.prompts, self.threshold, self.kinds = prompts, threshold, frozenset(kinds)
-        self._words = [tuple(words_of(_plain(text))) for _, text in prompts]
-        self._runs = [shingles(_plain(text)) for _, text in prompts]
+    def __init__(self, prompts: Sequence[Sought], threshold: float, kinds: Iterable[Kind] = TEXTS) -> None:
+        """`threshold` is the share, in (0, 1], that a near-duplicate has in common."""
+        self.threshold, self.kinds = threshold, frozenset(kinds)
+        self._words = [tuple(words_of(_plain(sought.prompt))) for sought in prompts]
+        self._runs = [shingles(_plain(sought.prompt)) for sought in prompts]
         self._sorted: dict[tuple[str, ...], list[int]] = defaultdict(list)
         for place, words in enumerate(self._words):
             self._sorted[tuple(sorted(words))].append(place)
@@ -87,14 +112,12 @@ class LeakFinder:
 
     def find(self, captions: Iterable[Caption]) -> Matches:
         """The prompts that stand in the captions."""
-        looked, counts = 0, Counter[int]()
-        surest: dict[int, list[Match]] = {}
+        matches = Matches()
         for caption in captions:
-            looked += 1
+            matches.looked += 1
             for place, match in self._in(caption).items():
-                counts[place] += 1
-                surest[place] = sorted([*surest.get(place, ()), match])[:KEPT_ROWS]
-        return Matches(looked, counts, surest)
+                matches.add(place, [match], 1)
+        return matches
 
     def _in(self, caption: Caption) -> dict[int, Match]:
         text = _plain(caption.text)
@@ -122,24 +145,6 @@ class LeakFinder:
             return "near"
         return "contained" if whole and len(own) >= CONTAINED_WORDS else None
 
-    def table(self, matches: Matches) -> pa.Table:
-        """The leaks (schema LEAKS), in the order of the prompts."""
-        records = [
-            {
-                "prompt_id": self.prompts[place][0],
-                "prompt": self.prompts[place][1],
-                "kind": KINDS[match.kind],
-                "similarity": 1 - match.unlike,
-                "file": match.file,
-                "row": match.row,
-                "text": match.text,
-                "training_rows": matches.rows[place],
-            }
-            for place, of_prompt in sorted(matches.surest.items())
-            for match in of_prompt
-        ]
-        return rows.table(records, LEAKS)
-
 
 def _plain(text: str) -> str:
     """Without what is another way to write the same letters, such as full-width ones."""
@@ -148,32 +153,73 @@ def _plain(text: str) -> str:
 
 def merge(found: Iterable[Matches]) -> Matches:
     """What was found in several files."""
-    captions, counts = 0, Counter[int]()
-    surest: dict[int, list[Match]] = {}
+    merged = Matches()
     for matches in found:
-        captions += matches.captions
-        counts.update(matches.rows)
-        for place, of_prompt in matches.surest.items():
-            surest[place] = sorted([*surest.get(place, ()), *of_prompt])[:KEPT_ROWS]
-    return Matches(captions, counts, surest)
+        merged.looked += matches.looked
+        for place, of_place in matches.surest.items():
+            merged.add(place, of_place, matches.rows[place])
+    return merged
 
 
-class SkillShare(NamedTuple):
-    """How many prompts of a skill are leaked."""
+class Found(NamedTuple):
+    """What was sought in a training set's captions or images, and found."""
 
-    skill: str
-    prompts: int
+    sought: Sequence[Sought]
+    matches: Matches
+
+    def by_place(self) -> Iterator[tuple[int, Sought, Sequence[Match]]]:
+        """What stands in the training set, in the order of what was sought, with its surest rows."""
+        return ((place, self.sought[place], matches) for place, matches in sorted(self.matches.surest.items()))
+
+
+def leaks_table(every_found: Iterable[Found]) -> pa.Table:
+    """The leaks (schema LEAKS)."""
+    records = [
+        {
+            **sought._asdict(),
+            **match._asdict(),
+            "kind": KINDS[match.kind],
+            "similarity": 1 - match.unlike,
+            "training_rows": found.matches.rows[place],
+        }
+        for found in every_found
+        for place, sought, matches in found.by_place()
+        for match in matches
+    ]
+    return rows.table(records, LEAKS)
+
+
+def kinds_of_prompts(every_found: Iterable[Found]) -> dict[str, str]:
+    """The surest kind of each prompt that stands in the training set, itself or by a picture, in order."""
+    kinds: dict[str, int] = {}
+    for found in every_found:
+        for _, sought, (surest, *_) in found.by_place():
+            kinds[sought.prompt_id] = min(surest.kind, kinds.get(sought.prompt_id, surest.kind))
+    return {prompt_id: KINDS[kind] for prompt_id, kind in kinds.items()}
+
+
+def picture_shares(found: Found) -> list["Share"]:
+    """How many pictures of each generator, and how many sources, stand in the training set."""
+    surest = {str(place): KINDS[matches[0].kind] for place, _, matches in found.by_place()}
+    return shares({str(place): (sought.generator or SOURCES,) for place, sought in enumerate(found.sought)}, surest)
+
+
+class Share(NamedTuple):
+    """How many prompts of a skill, or pictures of a generator, are leaked."""
+
+    name: str
+    total: int
     leaked: int
     by_kind: Mapping[str, int]
     """By the surest kind of each."""
 
 
-def shares(skills: Mapping[str, Sequence[str]], kind_of: Mapping[str, str]) -> list[SkillShare]:
-    """Of all prompts and of each skill, the largest share first; `skills` and `kind_of` are by prompt_id."""
+def shares(groups: Mapping[str, Sequence[str]], kind_of: Mapping[str, str]) -> list[Share]:
+    """Of all and of each group, the largest share first; `groups` and `kind_of` are by id."""
     members: dict[str, list[str]] = defaultdict(list)
-    for prompt_id, own in skills.items():
-        for skill in dict.fromkeys((OVERALL, *own)):
-            members[skill].append(prompt_id)
-    found = {skill: Counter(kind_of[one] for one in ids if one in kind_of) for skill, ids in members.items()}
-    counted = [SkillShare(skill, len(ids), found[skill].total(), found[skill]) for skill, ids in members.items()]
-    return sorted(counted, key=lambda one: (one.skill != OVERALL, -one.leaked / one.prompts, one.skill))
+    for one, own in groups.items():
+        for name in dict.fromkeys((OVERALL, *own)):
+            members[name].append(one)
+    found = {name: Counter(kind_of[one] for one in ids if one in kind_of) for name, ids in members.items()}
+    counted = [Share(name, len(ids), found[name].total(), found[name]) for name, ids in members.items()]
+    return sorted(counted, key=lambda share: (share.name != OVERALL, -share.leaked / share.total, share.name))

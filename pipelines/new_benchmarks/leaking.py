@@ -1,9 +1,9 @@
-"""Which prompts of a benchmark stand in a training set, and a run's leaderboards without them."""
+"""Which prompts and pictures of a benchmark stand in a training set, and a run's leaderboards without them."""
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -11,72 +11,110 @@ import pyarrow as pa
 from plumbline.operators.bounds import Checked, SomeShare
 from plumbline.operators.comparison import PromptMeans, duels, prompt_means
 from plumbline.operators.errors import ConfigError
+from plumbline.operators.image_decoding import ImageLimits
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.metrics.table import falling_metrics, read_metrics
 from plumbline.operators.new_benchmarks.leaks import (
     KINDS,
-    Caption,
+    PICTURES,
+    TEXTS,
+    Found,
     Kind,
     LeakFinder,
     Matches,
-    SkillShare,
+    Share,
+    Sought,
+    kinds_of_prompts,
+    leaks_table,
     merge,
+    picture_shares,
     shares,
 )
+from plumbline.operators.new_benchmarks.picture_leaks import LEAST_CORRELATION, PictureFinder
 from plumbline.operators.run_scores import RunScores, among
 from plumbline.operators.sentences import Sentence, names, plural
 from plumbline.operators.settings import COMPARE, Choice, Known, all_settings
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.operators.summary import Skills
 from plumbline.pipelines.base.cluster import ClusterConfig
-from plumbline.pipelines.base.storage import StorageConfig
+from plumbline.pipelines.base.storage import Roots, StorageConfig
 from plumbline.pipelines.base.tables import Rejection
+from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.cells.run_scores import read_run_scores
 from plumbline.pipelines.cells.runs import by_time, find_run, read_manifest
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.new_benchmarks.training_captions import CaptionFile, list_files, read_captions
+from plumbline.pipelines.new_benchmarks.benchmark_pictures import Reading, read_pictures
+from plumbline.pipelines.new_benchmarks.training_captions import CAPTIONS
+from plumbline.pipelines.new_benchmarks.training_files import TrainingFile, TrainingReader
+from plumbline.pipelines.new_benchmarks.training_images import image_reader
 from plumbline.pipelines.report.finished_run import find_originals
-from plumbline.pipelines.running.tasks import open_tasks
+from plumbline.pipelines.running.tasks import Tasks, open_tasks
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
+from plumbline.pipelines.sources.file_memory import FileMemory
 from plumbline.pipelines.sources.prompts import open_prompts
 from plumbline.pipelines.sources.shards import Cut
+from plumbline.pipelines.sources.sources import open_sources
+from plumbline.pipelines.sources.uris import Uris, benchmark_uris
 
-BYTES_OF_ROW = 100
-"""About what a caption takes, to tell whether this process reads them alone."""
+IMAGE = "image"
+BYTES_OF_CAPTION, BYTES_OF_IMAGE = 100, 100_000
+"""About what a row takes, to tell whether this process reads them alone."""
 MOST_REJECTIONS = 8
 """Of a file, those that are told."""
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeaksConfig(Checked):
-    """Which prompts are looked for, and where."""
+    """Which prompts and pictures are looked for, and where."""
 
-    captions: str
+    captions: str | None = None
     """Those of a training set: a .parquet, .csv, .tsv, .jsonl, .ndjson or .txt file (a caption a line), a WebDataset
     tar, a folder of these, or a pattern with *."""
+    images: str | None = None
+    """Those of a training set, for the benchmark's pictures: a .parquet file, a WebDataset tar, a folder of these, or a
+    pattern with *."""
     column: str | None = None
     """What tables and the .json of tars call the captions; null takes caption, text, prompt, TEXT or captions."""
+    image_column: str | None = None
+    """What tables call the images, bytes or {bytes, path}, or their addresses as text; null takes image, jpg, png,
+    webp, img or uri."""
+    uri_roots: Roots = ()
+    """Folders and cloud prefixes that rows may name training images below, besides the folder of the rows' table."""
     store: str = "store"
     """Folder or cloud prefix of the store; leaks/ID/ below it gets the result."""
     run: str = "latest"
-    """The run whose prompts are looked for, and whose leaderboards are made without the leaked ones."""
+    """The run whose prompts and pictures are looked for, and whose leaderboards are made without the leaked prompts."""
     benchmark: BenchmarkConfig | None = None
-    """A benchmark whose prompts are looked for in place of the run's; no run is read then."""
+    """A benchmark whose prompts and pictures are looked for in place of the run's; no run is read then."""
     near: SomeShare = 0.8
     """The share of all their runs of three words that a prompt and a caption have in common to be near-duplicates."""
+    near_images: SomeShare = LEAST_CORRELATION
+    """How far the colours of a picture and a training image are correlated, at 16x16 pixels, to be near-duplicates."""
     kinds: tuple[Kind, ...] = KINDS
-    """Which count as leaks: the same words (`exact`), those in another order (`reordered`), `near`-duplicates, and long
-    prompts that are `contained` in a caption."""
+    """Which count as leaks. Of captions: the same words (`exact`), those in another order (`reordered`),
+    `near`-duplicates, and long prompts that are `contained` in a caption. Of images: near-duplicates of a benchmark's
+    `source` pictures, and of a generated `image`."""
     settings: Choice = COMPARE
     """`ignore` tells generators apart whose settings of generation differ, too (docs/decide.md)."""
+    limits: ImageLimits = field(default_factory=ImageLimits)
+    """What a training image may cost before it is refused."""
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
-    """Where more captions than `cluster.driver_rows` are read: a file in each task."""
+    """Where more rows than `cluster.driver_rows` are read: a file in each task."""
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
         Checked.__post_init__(self)
-        if not self.kinds:
-            raise ConfigError(f"kinds: expected some of {', '.join(KINDS)}, got none")
+        if self.captions is None and self.images is None:
+            raise ConfigError("captions, images: expected one of them, or both, got neither")
+        for key, of in (("captions", TEXTS), ("images", PICTURES)):
+            if getattr(self, key) is not None and not self.wanted(of):
+                raise ConfigError(f"kinds: expected some of {', '.join(of)} beside {key}, got {', '.join(self.kinds)}")
+
+    def wanted(self, of: Sequence[Kind]) -> list[Kind]:
+        """Those of the kinds that are looked for, and for which there is a training set."""
+        given = self.captions if of is TEXTS else self.images
+        return [] if given is None else [kind for kind in of if kind in self.kinds]
 
 
 class Board(NamedTuple):
@@ -89,26 +127,78 @@ class Board(NamedTuple):
     """Whether the order or a clear comparison changes."""
 
 
+class Looked(NamedTuple):
+    """A training set's captions or images that were looked through."""
+
+    what: str
+    """`caption` or `image`."""
+    files: int
+    found: Found
+    rejections: Sequence[Rejection]
+    """The first of each file."""
+    n_rejected: int
+
+
 class FoundLeaks(NamedTuple):
     """What was found."""
 
     leaks_id: str
-    matches: Matches
     leaks: pa.Table
     """Schema LEAKS."""
-    shares: Sequence[SkillShare]
+    looked: Sequence[Looked]
+    unread: Sequence[Rejection]
+    """The benchmark's pictures that cannot be compared."""
+    shares: Sequence[Share]
+    """Of the prompts, by skill."""
+    picture_shares: Sequence[Share]
+    """Of the pictures, by generator; none where none were looked for."""
     boards: Sequence[Board]
     no_boards: str
     """Why there are none; empty where there are."""
-    files: int
-    rejections: Sequence[Rejection]
-    """The first of each file."""
-    n_rejected: int
 
     @property
     def folder(self) -> str:
         """Where it is in the store."""
         return f"leaks/{self.leaks_id}"
+
+
+class _Wanted(NamedTuple):
+    """What is looked for."""
+
+    prompts: pa.Table
+    """Schema PROMPTS."""
+    prompt_shards: Sequence[Shard]
+    image_shards: Sequence[Shard]
+    limits: ImageLimits
+    uris: Uris
+    manifest: Mapping[str, Any]
+    """Of the run; empty where a benchmark is named."""
+    scores: RunScores | None = None
+
+
+def _wanted(store: Store, config: LeaksConfig) -> _Wanted:
+    if config.benchmark is not None:
+        return _of_benchmark(store, config, config.benchmark)
+    run_id = find_run(store, config.run)
+    manifest = read_manifest(store, run_id)
+    originals, why = find_originals(manifest, store)
+    if originals is None:
+        raise ConfigError(f"run={config.run}: its prompts cannot be read any more ({why}); name benchmark=NAME")
+    prompts, shards, prompt_shards, limits, uris = originals
+    return _Wanted(prompts, prompt_shards, [*shards.values()], limits, uris, manifest, read_run_scores(store, run_id))
+
+
+def _of_benchmark(store: Store, config: LeaksConfig, benchmark: BenchmarkConfig) -> _Wanted:
+    """A benchmark's prompts with their sources; generated pictures are listed only where they are looked for."""
+    uris = benchmark_uris(benchmark, config.storage, config.limits)
+    if "image" in config.wanted(PICTURES):
+        sources = open_sources(benchmark, config.storage, cut=Cut(), memory=FileMemory(store, benchmark))
+        shards = sources.prompt_shards, sources.image_shards
+        return _Wanted(sources.prompts, *shards, config.limits, uris, {})
+    if benchmark.prompts is None:
+        raise ConfigError("benchmark.prompts: expected a file of prompts, got null; name the run of its images")
+    prompts = open_prompts(benchmark, config.storage, Cut())
+    return _Wanted(prompts.table, prompts.shards, [], config.limits, uris, {})
 
 
 class _OfFile(NamedTuple):
@@ -117,56 +207,84 @@ class _OfFile(NamedTuple):
     n_rejected: int
 
 
-class _Wanted(NamedTuple):
-    """What is looked for."""
+class _Look(NamedTuple, Generic[Row]):
+    """How each file of a training set is read, and what finds leaks in its rows."""
 
-    prompts: pa.Table
-    """Schema PROMPTS."""
-    manifest: Mapping[str, Any]
-    """Of the run; empty where a benchmark is named."""
-    scores: RunScores | None = None
+    reader: TrainingReader[Row]
+    find: Callable[[Iterable[Row]], Matches]
 
 
-def _wanted(store: Store, config: LeaksConfig) -> _Wanted:
-    if config.benchmark is not None:
-        if config.benchmark.prompts is None:
-            raise ConfigError("benchmark.prompts: expected a file of prompts, got null; name the run of its images")
-        return _Wanted(open_prompts(config.benchmark, config.storage, Cut()).table, {})
-    run_id = find_run(store, config.run)
-    manifest = read_manifest(store, run_id)
-    originals, why = find_originals(manifest, store)
-    if originals is None:
-        raise ConfigError(f"run={config.run}: its prompts cannot be read any more ({why}); name benchmark=NAME")
-    return _Wanted(originals.prompts, manifest, read_run_scores(store, run_id))
+class _LookedThrough(NamedTuple):
+    looked: list[Looked]
+    unread: Sequence[Rejection]
+    """The benchmark's pictures that cannot be compared."""
 
 
 def find_leaks(store: Store, config: LeaksConfig) -> FoundLeaks:
-    """Looks for the prompts in all captions and writes what was found; raises ConfigError where there are none."""
-    files = list_files(config.storage.locate(config.captions), config.column)
+    """Looks for prompts and pictures in a training set and writes what was found.
+
+    Raises ConfigError where there are none, or no training set.
+    """
     wanted = _wanted(store, config)
     ids, texts, skills = (wanted.prompts.column(name).to_pylist() for name in ("prompt_id", "text", "skills"))
-    finder = LeakFinder([(one, text or "") for one, text in zip(ids, texts, strict=True)], config.near, config.kinds)
-    rows = sum(file.size for file in files) // BYTES_OF_ROW
-    with open_tasks(config.cluster, store, rows=rows, sources=[files[0].place]) as tasks:
-        of_files = list(tasks.map(_find_in_file, files, shared=finder))
-    matches = merge(of_file.matches for of_file in of_files)
-    kind_of = {ids[place]: KINDS[surest[0].kind] for place, surest in sorted(matches.surest.items())}
+    prompts = {prompt_id: text or "" for prompt_id, text in zip(ids, texts, strict=True)}
+    looked, unread = _look_through(store, config, wanted, prompts)
+    every_found = [each.found for each in looked]
+    kind_of = kinds_of_prompts(every_found)
     boards = (
         [] if wanted.scores is None else make_boards(wanted.scores, wanted.manifest, list(kind_of), config.settings)
     )
     found = FoundLeaks(
         leaks_id=by_time(store, datetime.now(UTC)),
-        matches=matches,
-        leaks=finder.table(matches),
+        leaks=leaks_table(every_found),
+        looked=looked,
+        unread=unread,
         shares=shares(dict(zip(ids, (own or () for own in skills), strict=True)), kind_of),
+        picture_shares=[share for each in looked if each.what == IMAGE for share in picture_shares(each.found)],
         boards=boards,
         no_boards=_no_boards(len(ids), len(kind_of), wanted.scores),
-        files=len(files),
-        rejections=[rejection for of_file in of_files for rejection in of_file.rejections],
-        n_rejected=sum(of_file.n_rejected for of_file in of_files),
     )
     _write(store, found, config, wanted.manifest.get("run_id"))
     return found
+
+
+def _look_through(store: Store, config: LeaksConfig, wanted: _Wanted, prompts: Mapping[str, str]) -> _LookedThrough:
+    """Looks for the prompts in all captions, and for their pictures in all images."""
+    text_kinds, picture_kinds = config.wanted(TEXTS), config.wanted(PICTURES)
+    images = image_reader(config.limits, config.uri_roots)
+    captions_files = CAPTIONS.files(config.storage, config.captions, config.column) if text_kinds else []
+    images_files = images.files(config.storage, config.images, config.image_column) if picture_kinds else []
+    rows = sum(file.size for file in captions_files) // BYTES_OF_CAPTION
+    rows += sum(file.size for file in images_files) // BYTES_OF_IMAGE
+    rows += sum(shard.rows for shard in wanted.image_shards) if picture_kinds else 0
+    with open_tasks(config.cluster, store, rows=rows, sources=[(captions_files + images_files)[0].place]) as tasks:
+        looked: list[Looked] = []
+        unread: Sequence[Rejection] = ()
+        if text_kinds:
+            sought = [Sought(*prompt) for prompt in prompts.items()]
+            finder = LeakFinder(sought, config.near, text_kinds)
+            looked.append(_look(tasks, "caption", captions_files, _Look(CAPTIONS, finder.find), sought))
+        if picture_kinds:
+            reading = Reading(wanted.limits, wanted.uris, picture_kinds, prompts)
+            pictures, unread = read_pictures(wanted.prompt_shards, wanted.image_shards, reading, tasks)
+            if not pictures:
+                kinds = " or ".join(picture_kinds)
+                raise ConfigError(f"images: the benchmark has no {kinds} that can be compared; leave images out")
+            of_images = PictureFinder([(own.kind, own.fingerprint) for own in pictures], config.near_images)
+            sought = [own.sought for own in pictures]
+            looked.append(_look(tasks, IMAGE, images_files, _Look(images, of_images.find), sought))
+    return _LookedThrough(looked, unread)
+
+
+def _look(tasks: Tasks, what: str, files: Sequence[TrainingFile], look: _Look[Row], sought: Sequence[Sought]) -> Looked:
+    of_files = list(tasks.map(_find_in_file, files, shared=look))
+    return Looked(
+        what,
+        len(files),
+        Found(sought, merge(of_file.matches for of_file in of_files)),
+        [rejection for of_file in of_files for rejection in of_file.rejections],
+        sum(of_file.n_rejected for of_file in of_files),
+    )
 
 
 def _write(store: Store, found: FoundLeaks, config: LeaksConfig, run_id: str | None) -> None:
@@ -176,14 +294,18 @@ def _write(store: Store, found: FoundLeaks, config: LeaksConfig, run_id: str | N
     content = {
         "leaks_id": found.leaks_id,
         "captions": config.captions,
+        "images": config.images,
         "run_id": run_id,
         "near": config.near,
+        "near_images": config.near_images,
         "kinds": list(config.kinds),
-        "rows": found.matches.captions,
-        "rejected": found.n_rejected,
-        "prompts": whole.prompts,
+        "rows": sum(each.found.matches.looked for each in found.looked),
+        "rejected": sum(each.n_rejected for each in found.looked),
+        "unread_pictures": len(found.unread),
+        "prompts": whole.total,
         "leaked": whole.leaked,
-        "skills": {one.skill: {"prompts": one.prompts, "leaked": one.leaked} for one in found.shares},
+        "skills": {share.name: {"prompts": share.total, "leaked": share.leaked} for share in found.shares},
+        "pictures": {share.name: {"pictures": share.total, "leaked": share.leaked} for share in found.picture_shares},
         "boards": {board.metric: [list(row) for row in board.means] for board in found.boards},
     }
     store.create_json(f"{found.folder}/leaks.json", content)
@@ -197,20 +319,20 @@ def _no_boards(prompts: int, leaked: int, scores: RunScores | None) -> str:
     return "every prompt is leaked, so nothing is left to rank by" if leaked == prompts else ""
 
 
-def _find_in_file(finder: LeakFinder, file: CaptionFile) -> _OfFile:
+def _find_in_file(look: _Look[Row], file: TrainingFile) -> _OfFile:
     rejected: list[Rejection] = []
     count = 0
 
-    def sound() -> Iterator[Caption]:
+    def sound() -> Iterator[Row]:
         nonlocal count
-        for caption in read_captions(file):
-            if isinstance(caption, Rejection):
+        for row in look.reader.read(file):
+            if isinstance(row, Rejection):
                 count += 1
-                rejected.extend([caption][: MOST_REJECTIONS - len(rejected)])
+                rejected.extend([row][: MOST_REJECTIONS - len(rejected)])
             else:
-                yield caption
+                yield row
 
-    matches = finder.find(sound())
+    matches = look.find(sound())
     return _OfFile(matches, rejected, count)
 
 

@@ -1,14 +1,9 @@
 """The captions of a training set, read one after the other: tables, lists of texts, and WebDataset tars."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.new_benchmarks.leaks import Caption
-from plumbline.pipelines.base.storage import Place, first_line, readable_errors
 from plumbline.pipelines.base.tables import (
     BLOCK_BYTES,
     JSON_LINES,
@@ -19,9 +14,14 @@ from plumbline.pipelines.base.tables import (
     parse_object,
     read_json_lines,
 )
-from plumbline.pipelines.ingest.sample_files import SampleFile
 from plumbline.pipelines.ingest.tars import ENDINGS as TARS
-from plumbline.pipelines.ingest.tars import Damage, read_members
+from plumbline.pipelines.new_benchmarks.training_files import (
+    TrainingFile,
+    TrainingReader,
+    choose_column,
+    read_parquet,
+    read_tar,
+)
 
 USUAL = ("caption", "text", "prompt", "TEXT", "captions")
 """What columns of captions are called; the first that is there is taken."""
@@ -31,60 +31,18 @@ NOTHING_ELSE = 0
 """Bytes of an image that are read of a tar."""
 
 
-class CaptionFile(NamedTuple):
-    """A file of captions, as the listing shows it."""
-
-    place: Place
-    size: int
-    etag: str
-    column: str | None
-    """The captions' column or field; null takes a usual one."""
-
-
 Captions = Iterator[Caption | Rejection]
 
 
-def list_files(place: Place, column: str | None) -> list[CaptionFile]:
-    """The file, those below a folder, or those that a pattern with * matches, by name; raises ConfigError for none."""
-    with readable_errors(place, "captions"):
-        if "*" in place.path:
-            entries = dict(place.glob())
-        else:
-            entries = {place / path if path else place: entry for path, entry in place.files()}
-    found = [
-        CaptionFile(file, entry.size, entry.etag, column)
-        for file, entry in entries.items()
-        if entry.type == "file" and file.name.lower().endswith(tuple(READERS)) and file.name[0] not in "._"
-    ]
-    if not found:
-        raise ConfigError(f"captions={place}: no file there ends in {', '.join(READERS)}; correct the path")
-    return sorted(found, key=lambda file: file.place.url)
+def _parquet(file: TrainingFile) -> Captions:
+    row = 0
+    for table in read_parquet(file, lambda names: [_column(names, file)], ROWS_AT_ONCE):
+        for value in table.column(0).to_pylist():
+            yield from _texts(value, file, f"row {row}")
+            row += 1
 
 
-def read_captions(file: CaptionFile) -> Captions:
-    """A file's captions in order, a few thousand in memory at a time, and what cannot be read as a rejection.
-
-    Raises ConfigError where no column is one of captions.
-    """
-    ending = next(ending for ending in READERS if file.place.name.lower().endswith(ending))
-    with readable_errors(file.place, "captions"):
-        try:
-            yield from READERS[ending](file)
-        except (pa.ArrowException, SourceError, UnicodeDecodeError) as error:
-            yield Rejection(file.place.url, None, "damaged_table", f"{first_line(error)}; write or download it again")
-
-
-def _parquet(file: CaptionFile) -> Captions:
-    with file.place.open(block_size=BLOCK_BYTES) as stream, pq.ParquetFile(stream) as table:
-        column = _column(table.schema_arrow.names, file)
-        row = 0
-        for batch in table.iter_batches(ROWS_AT_ONCE, columns=[column], use_threads=False):
-            for value in batch.column(0).to_pylist():
-                yield from _texts(value, file, f"row {row}")
-                row += 1
-
-
-def _separated(file: CaptionFile) -> Captions:
+def _separated(file: TrainingFile) -> Captions:
     with file.place.open(block_size=BLOCK_BYTES) as stream:
         table = open_csv(stream, file.place.url)
         column = _column(table.names, file)
@@ -95,7 +53,7 @@ def _separated(file: CaptionFile) -> Captions:
                 yield from _texts(row.values.get(column), file, f"line {row.line}")
 
 
-def _json_lines(file: CaptionFile) -> Captions:
+def _json_lines(file: TrainingFile) -> Captions:
     column = file.column
     with file.place.open(block_size=BLOCK_BYTES) as stream:
         for row in read_json_lines(stream, file.place.url):
@@ -106,30 +64,26 @@ def _json_lines(file: CaptionFile) -> Captions:
                 yield from _texts(row.values.get(column), file, f"line {row.line}")
 
 
-def _list(file: CaptionFile) -> Captions:
+def _list(file: TrainingFile) -> Captions:
     with file.place.open(block_size=BLOCK_BYTES) as stream:
         for number, line in enumerate(stream, start=1):
             yield from _texts(line.decode("utf-8", "replace"), file, f"line {number}")
 
 
-def _tar(file: CaptionFile) -> Captions:
+def _tar(file: TrainingFile) -> Captions:
     """The .txt of each sample, or of its .json the field; no image is read."""
-    tar = SampleFile(place=file.place, size=file.size, etag=file.etag, name=file.place.name)
     last: Caption | Rejection | None = None
-    try:
-        for member in read_members(tar, NOTHING_ELSE):
-            if isinstance(member, Rejection):
-                yield member
-            elif member.suffix in ("txt", "json"):
-                for caption in _member(member.suffix, member.content, file, f"sample {member.key}"):
-                    if caption != last:  # a sample's .json often repeats its .txt
-                        yield caption
-                    last = caption
-    except Damage as damage:
-        yield damage.at(file.place.url)
+    for member in read_tar(file, NOTHING_ELSE):
+        if isinstance(member, Rejection):
+            yield member
+        elif member.suffix in ("txt", "json"):
+            for caption in _member(member.suffix, member.content, file, f"sample {member.key}"):
+                if caption != last:  # a sample's .json often repeats its .txt
+                    yield caption
+                last = caption
 
 
-def _member(suffix: str, content: bytes | Refused, file: CaptionFile, row: str) -> Captions:
+def _member(suffix: str, content: bytes | Refused, file: TrainingFile, row: str) -> Captions:
     if isinstance(content, Refused):
         yield content.at(file.place.url)
     elif suffix == "txt":
@@ -144,7 +98,7 @@ def _member(suffix: str, content: bytes | Refused, file: CaptionFile, row: str) 
         yield from (caption for name in names[:1] for caption in _texts(fields.get(name), file, row))
 
 
-READERS: Mapping[str, Callable[[CaptionFile], Captions]] = {
+READERS: Mapping[str, Callable[[TrainingFile], Captions]] = {
     ".parquet": _parquet,
     **dict.fromkeys(SEPARATORS, _separated),
     **dict.fromkeys(JSON_LINES, _json_lines),
@@ -152,20 +106,14 @@ READERS: Mapping[str, Callable[[CaptionFile], Captions]] = {
     **dict.fromkeys(TARS, _tar),
 }
 """By how a file's name ends."""
+CAPTIONS = TrainingReader(key="captions", readers=READERS)
 
 
-def _column(names: Sequence[str], file: CaptionFile) -> str:
-    wanted = (file.column,) if file.column else USUAL
-    column = next((name for name in wanted if name in names), None)
-    if column is None:
-        raise ConfigError(
-            f"{file.place}: expected a column {' or '.join(wanted)}, found {', '.join(names)}; name the captions' by "
-            "column=NAME"
-        )
-    return column
+def _column(names: Sequence[str], file: TrainingFile) -> str:
+    return choose_column(names, file, USUAL, "column")
 
 
-def _texts(value: Any, file: CaptionFile, row: str) -> Iterator[Caption]:
+def _texts(value: Any, file: TrainingFile, row: str) -> Iterator[Caption]:
     """The captions of a row, of which some have several; none where it has none."""
     for text in value if isinstance(value, list) else [value]:
         if isinstance(text, str) and text.strip():

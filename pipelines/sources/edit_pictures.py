@@ -25,7 +25,7 @@ def with_stored_pictures(prompts: PromptTables, locate: LocateImage) -> PromptTa
 
     def stored(shard: Shard) -> Shard:
         addresses = [name for name in shard.beside if name in ADDRESSES]
-        records = _read(shard, addresses) if addresses else []
+        records = picture_records(shard, addresses) if addresses else []
         named = [[record["prompt_id"], *(objects.identity(record[name]) for name in addresses)] for record in records]
         embedded = len(addresses) < len(shard.beside)
         file = [shard.url, shard.size, shard.etag, shard.row_groups] if embedded else []
@@ -66,17 +66,19 @@ def _pictures_of(holders: tuple[Shard, ...], prompt_ids: Collection[str]) -> dic
     """By prompt, its columns of sources, masks and captions."""
     holder_of = _holder_of_prompt(holders)
     numbers = {holder_of[prompt_id] for prompt_id in prompt_ids if prompt_id in holder_of}
-    read = (record for number in sorted(numbers) for record in _read(holders[number], holders[number].beside))
+    read = (record for number in sorted(numbers) for record in picture_records(holders[number], holders[number].beside))
     return {record["prompt_id"]: record for record in read if record["prompt_id"] in prompt_ids}
 
 
 @lru_cache(maxsize=1)
 def _holder_of_prompt(holders: tuple[Shard, ...]) -> dict[str, int]:
     """By prompt, the number of the shard that has it."""
-    return {record["prompt_id"]: number for number, shard in enumerate(holders) for record in _read(shard, ())}
+    return {
+        record["prompt_id"]: number for number, shard in enumerate(holders) for record in picture_records(shard, ())
+    }
 
 
-def _read(shard: Shard, columns: Sequence[str]) -> list[dict[str, Any]]:
+def picture_records(shard: Shard, columns: Sequence[str]) -> list[dict[str, Any]]:
     """The ids of a shard's prompts with these columns; a relative address starts from the folder of their file."""
     folder = shard.place.parent.url
     records = prompt_records(shard, ("prompt_id", *columns))

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from plumbline.operators.new_benchmarks.leaks import Caption, LeakFinder
+from plumbline.operators.new_benchmarks.leaks import Caption, LeakFinder, Sought
 from tests.commands import printed, refusal
 from tests.operators.report.made import make_run
 
@@ -127,7 +127,7 @@ def test_what_cannot_be_looked_through_is_refused_in_a_line(folder: Path) -> Non
 
 @pytest.mark.parametrize("count", [2_000, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_what_is_held_does_not_grow_with_the_captions(count: int) -> None:
-    finder = LeakFinder([(str(number), f"a red star beside {number} blue cups") for number in range(50)], 0.8)
+    finder = LeakFinder([Sought(str(number), f"a red star beside {number} blue cups") for number in range(50)], 0.8)
 
     def captions(last: int) -> Iterator[Caption]:
         return (Caption("f", str(row), f"A red star beside {row % 90} blue cups!") for row in range(last))
@@ -137,7 +137,7 @@ def test_what_is_held_does_not_grow_with_the_captions(count: int) -> None:
         found = finder.find(captions(last))
         _, most = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-        assert found.captions == last and len(found.surest) == 50
+        assert found.looked == last and len(found.surest) == 50
         return most
 
     assert peak(count) < peak(600) + 20_000

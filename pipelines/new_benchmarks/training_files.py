@@ -1,0 +1,100 @@
+"""The files of a training set, listed, and read one after the other by what their names end in."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from plumbline.operators.errors import ConfigError, SourceError
+from plumbline.pipelines.base.storage import Place, StorageConfig, first_line, readable_errors
+from plumbline.pipelines.base.tables import BLOCK_BYTES, Rejection
+from plumbline.pipelines.ingest.sample_files import SampleFile
+from plumbline.pipelines.ingest.tars import Damage, Member, read_members
+
+Row = TypeVar("Row")
+
+
+class TrainingFile(NamedTuple):
+    """A file of a training set, as the listing shows it."""
+
+    place: Place
+    size: int
+    etag: str
+    column: str | None
+    """The column or field that is read; null takes a usual one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingReader(Generic[Row]):
+    """Reads the captions, or the images, of a training set."""
+
+    key: str
+    """What the configuration calls the place of the files."""
+    readers: Mapping[str, Callable[[TrainingFile], Iterator[Row | Rejection]]]
+    """By how a file's name ends."""
+
+    def files(self, storage: StorageConfig, url: str | None, column: str | None) -> list[TrainingFile]:
+        """The file, those below a folder, or those that a pattern with * matches, by name; raises ConfigError for
+        none.
+        """
+        place = storage.locate(url or "")
+        with readable_errors(place, self.key):
+            if "*" in place.path:
+                entries = dict(place.glob())
+            else:
+                entries = {place / path if path else place: entry for path, entry in place.files()}
+        found = [
+            TrainingFile(file, entry.size, entry.etag, column)
+            for file, entry in entries.items()
+            if entry.type == "file" and file.name.lower().endswith(tuple(self.readers)) and file.name[0] not in "._"
+        ]
+        if not found:
+            raise ConfigError(f"{self.key}={place}: no file there ends in {', '.join(self.readers)}; correct the path")
+        return sorted(found, key=lambda file: file.place.url)
+
+    def read(self, file: TrainingFile) -> Iterator[Row | Rejection]:
+        """A file's rows in order, a few in memory at a time, and what cannot be read as a rejection.
+
+        Raises ConfigError where no column is the one that is read.
+        """
+        ending = next(ending for ending in self.readers if file.place.name.lower().endswith(ending))
+        with readable_errors(file.place, self.key):
+            try:
+                yield from self.readers[ending](file)
+            except (pa.ArrowException, SourceError, UnicodeDecodeError, OSError) as error:
+                if isinstance(error, OSError) and error.errno is not None:  # Arrow's own have none
+                    raise
+                message = f"{first_line(error)}; write or download it again"
+                yield Rejection(file.place.url, None, "damaged_table", message)
+
+
+def choose_column(names: Sequence[str], file: TrainingFile, usual: Sequence[str], key: str) -> str:
+    """The column that is named, or the first usual one; raises ConfigError where it is not there."""
+    wanted = (file.column,) if file.column else usual
+    column = next((name for name in wanted if name in names), None)
+    if column is None:
+        raise ConfigError(
+            f"{file.place}: expected a column {' or '.join(wanted)}, found {', '.join(names)}; name it by {key}=NAME"
+        )
+    return column
+
+
+def read_parquet(
+    file: TrainingFile, columns: Callable[[Sequence[str]], Sequence[str]], at_once: int
+) -> Iterator[pa.Table]:
+    """The columns that are chosen of a table's, some rows at a time."""
+    with file.place.open(size=file.size, block_size=BLOCK_BYTES) as stream, pq.ParquetFile(stream) as table:
+        chosen = list(columns(table.schema_arrow.names))
+        for batch in table.iter_batches(at_once, columns=chosen, use_threads=False):
+            yield pa.Table.from_batches([batch])
+
+
+def read_tar(file: TrainingFile, max_bytes: int) -> Iterator[Member | Rejection]:
+    """The files of a WebDataset tar in order; no image of more bytes is read."""
+    tar = SampleFile(place=file.place, size=file.size, etag=file.etag, name=file.place.name)
+    try:
+        yield from read_members(tar, max_bytes)
+    except Damage as damage:
+        yield damage.at(file.place.url)

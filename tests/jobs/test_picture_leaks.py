@@ -1,0 +1,166 @@
+"""Pictures of a benchmark that stand among training images are found, encoded and resized anew, and no others."""
+
+import io
+import json
+import tarfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from tests.commands import run
+from tests.operators.report.made import make_run
+
+BROKEN, PLAIN = 106, 107
+"""Numbers of borealis' last two pictures."""
+LIMIT = "limits.max_pixels=100000"
+"""Of training images."""
+
+
+def scene(seed: int) -> Image.Image:
+    """A picture of its own: blurred blocks of random colours."""
+    blocks = np.random.default_rng(seed).integers(0, 256, (5, 5, 3), dtype=np.uint8)
+    return Image.fromarray(blocks).resize((96, 96), Image.Resampling.BICUBIC)
+
+
+def encoded(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def picture(number: int) -> bytes:
+    if number == BROKEN:
+        return b"no picture"
+    return encoded(Image.new("RGB", (96, 96), "red") if number == PLAIN else scene(number))
+
+
+def before(prompt: int) -> list[bytes]:
+    """What the pictures of a prompt were edited from."""
+    return [encoded(scene(200 + prompt))]
+
+
+def score(generator: str, metric: str, prompt: int) -> float:
+    """Borealis is the better one on the two prompts whose pictures leak alone."""
+    return 0.55 if generator == "atlas" else 0.9 if prompt in (1, 3) else 0.5
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("picture_leaks")
+    prompts = [f"a red star beside {number} blue cups" for number in range(8)]
+    make_run(folder, prompts=prompts, generators=("atlas", "borealis"), metrics=("gecko",), asking=(), score=score,
+             picture=picture, sources=before)  # fmt: skip
+    training = folder / "training"
+    training.mkdir()
+    rows = [
+        ("unrelated", encoded(scene(300))),
+        ("again", encoded(scene(101).resize((150, 140)), "JPEG", quality=40)),
+        ("grey", encoded(scene(2).convert("L"))),
+        ("large", encoded(scene(102).resize((400, 400)))),
+        ("broken", encoded(scene(104))[:-3000]),
+        ("absent", None),
+    ]
+    table = {"id": [name for name, _ in rows], "image": [{"bytes": content, "path": None} for _, content in rows]}
+    pq.write_table(pa.table(table), training / "a.parquet")
+    with tarfile.open(training / "b.tar", "w") as tar:
+        for name, content in (("0001.txt", b"a cup"), ("0001.webp", encoded(scene(203).resize((48, 48)), "WEBP"))):
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    whole = io.BytesIO()
+    pq.write_table(pa.table({"image": [encoded(scene(4))] * 2}), whole)
+    (training / "c.parquet").write_bytes(whole.getvalue()[:-50])
+    (training / "named.png").write_bytes(encoded(scene(301)))
+    named = [str(training / "named.png"), str(folder / "bench/prompts.parquet")]
+    pq.write_table(pa.table({"uri": named}), training / "d.parquet")
+    return folder
+
+
+class Leaks(NamedTuple):
+    said: str
+    content: dict[str, Any]
+    leaks: pd.DataFrame
+
+
+def find(folder: Path, *more: str) -> Leaks:
+    ended = run("leaks", f"images={folder}/training", f"store={folder}/store", "cluster=here", LIMIT, *more)
+    assert ended.code == 0, ended
+    newest = max((folder / "store/leaks").iterdir())
+    leaks = pd.read_parquet(newest / "leaks.parquet")
+    return Leaks(ended.words, json.loads((newest / "leaks.json").read_text()), leaks)
+
+
+@pytest.fixture(scope="module")
+def found(folder: Path) -> Leaks:
+    captions = folder / "captions.txt"
+    captions.write_text("A red star beside 0 blue cups!\n")
+    return find(folder, f"captions={captions}")
+
+
+def test_copies_are_found_where_they_stand_and_nothing_else(found: Leaks) -> None:
+    """Neither an unrelated picture is, nor one that differs by its colours alone."""
+    columns = ["prompt_id", "kind", "generator", "image_id", "row", "text"]
+    assert found.leaks[columns].to_numpy(dtype=object, na_value=None).tolist() == [
+        ["p0000", "exact", None, None, "line 1", "A red star beside 0 blue cups!"],
+        ["p0003", "source", None, None, "sample 0001", "0001"],
+        ["p0001", "image", "borealis", "borealis-p0001", "row 1", "again"],
+    ]
+    assert found.leaks.similarity.between(0.95, 1).all()
+    assert "3 of 8 prompts (37.5%) stand in 1 caption of 1 file and 5 images of 4 files" in found.said
+    assert found.content["pictures"]["borealis"] == {"pictures": 6, "leaked": 1}
+    assert found.content["pictures"]["sources"] == {"pictures": 8, "leaked": 1}
+
+
+def test_what_cannot_be_read_is_counted_and_named(found: Leaks) -> None:
+    for line in (
+        "a.parquet, row 3: 400x400 pixels is over limits.max_pixels=100000",
+        "a.parquet, row 4: ",
+        "a.parquet, row 5: the row has neither image bytes nor a uri",
+        "c.parquet: ",
+        "is not read: it lies outside of the table's folder",
+        "5 rows of the training set could not be read",
+        "00000.parquet, row 6, image: expected an image",
+        "00000.parquet, row 7, image: hardly varies in brightness",
+        "2 pictures of the benchmark cannot be compared",
+    ):
+        assert line in found.said
+    assert (found.content["rejected"], found.content["unread_pictures"]) == (5, 2)
+
+
+def test_the_leaderboard_leaves_out_the_prompts_of_leaked_pictures(folder: Path) -> None:
+    """Of eight prompts borealis has (2 x 0.9 + 6 x 0.5) / 8 = 0.6, of the six others 0.5; atlas 0.55 of both."""
+    alone = find(folder)
+    assert alone.content["boards"]["gecko"] == [
+        ["borealis", pytest.approx(0.6), pytest.approx(0.5)],
+        ["atlas", pytest.approx(0.55), pytest.approx(0.55)],
+    ]
+    assert "gecko: the order changes to atlas, borealis." in alone.said
+    assert set(find(folder, "kinds=[source]").leaks.prompt_id) == {"p0003"}
+
+
+def test_the_sources_of_a_benchmark_are_looked_for_before_it_has_images(folder: Path) -> None:
+    rows = [{"prompt_id": str(at), "text": f"add {at} cups", "before": before(at)[0]} for at in range(2, 5)]
+    pq.write_table(pa.Table.from_pylist(rows), folder / "edits.parquet")
+    named = (f"benchmark.prompts={folder}/edits.parquet", "benchmark=own", "benchmark.images=none")
+    edits = find(folder, *named, "benchmark.columns.source=before", "kinds=[source]")
+    assert edits.leaks[["prompt_id", "kind"]].to_numpy().tolist() == [["3", "source"]]
+
+
+def test_what_cannot_be_looked_through_is_refused_in_a_line(folder: Path) -> None:
+    for words, complaint in (
+        ((), "captions, images: expected one of them"),
+        (
+            (f"images={folder}/training", "kinds=[near]"),
+            "kinds: expected some of source, image beside images, got near",
+        ),
+        ((f"images={folder}/captions.txt",), "no file there ends in .parquet, .tar"),
+        ((f"images={folder}/training", "image_column=pic"), "expected a column pic, found id, image; name it by image"),
+    ):
+        ended = run("leaks", f"store={folder}/store", "cluster=here", *words)
+        assert ended.code and complaint in ended.line
