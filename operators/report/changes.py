@@ -95,6 +95,13 @@ class Changes(NamedTuple):
         return [change for change in self.every if change.is_clear]
 
 
+def bridges_between(
+    before: Mapping[str, Any], after: Mapping[str, Any], bridges: Sequence[Bridge]
+) -> dict[str, Bridge | None]:
+    """By metric that is another one in the later run, the bridge from the earlier one, where there is one."""
+    return {metric: _bridge(metric, bridges, (before, after)) for metric in _altered(before, after)}
+
+
 def comparable_metrics(
     before: Mapping[str, Any], after: Mapping[str, Any], bridges: Sequence[Bridge] = ()
 ) -> list[str]:

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 from starlette.requests import Request
 
@@ -10,7 +11,7 @@ from plumbline.operators.errors import PlumblineError
 from plumbline.operators.report.marked_words import cut
 from plumbline.operators.settings import COMPARE, Values, add_settings, all_settings
 from plumbline.pipelines.viewing.browser import BrowsedRun, NotThere
-from plumbline.pipelines.viewing.run_database import ORDERS, WantedRows
+from plumbline.pipelines.viewing.run_database import ORDERS, Settings, WantedRows
 
 ROWS = 50
 """Of a page."""
@@ -21,26 +22,79 @@ MOST_SETTINGS = 16
 """That an address asks for at once."""
 
 
+class Side(NamedTuple):
+    """What is chosen of one side: a run, and of it one generator or all, with these settings or any."""
+
+    run: str = ""
+    generator: str = ""
+    settings: Settings = ()
+
+
+class Choice(NamedTuple):
+    """Which sides are chosen to be compared."""
+
+    left: Side = Side()
+    right: Side = Side()
+
+    @property
+    def pair(self) -> tuple[str, str] | None:
+        """The generators that are beside each other; None where each is beside itself."""
+        return (self.left.generator, self.right.generator) if self.right.generator else None
+
+    @property
+    def address(self) -> dict[str, str]:
+        """As an address has it."""
+        named: dict[str, str] = {}
+        for name, side in self._asdict().items():
+            named |= {name: side.run, f"{name}_generator": side.generator}
+            named |= {f"{name}.{setting}": value for setting, value in side.settings}
+        return named
+
+
 class BadAddress(PlumblineError):
     """An address asks for what cannot be."""
 
 
 def wanted_rows(request: Request, orders: Mapping[str, str] = ORDERS) -> WantedRows:
     """What an address asks for; raises BadAddress."""
-    texts = {
-        name: request.query_params.get(name, "")
-        for name in ("generator", "metric", "skill", "kind", "words", "against")
-    }
-    settings = tuple(
-        (name.removeprefix(SETTING), value)
-        for name, value in request.query_params.items()
-        if name.startswith(SETTING) and value
+    generator, metric, skill, kind, words, against = (
+        request.query_params.get(name, "") for name in ("generator", "metric", "skill", "kind", "words", "against")
     )
     sort = request.query_params.get("sort", "")
     if sort not in orders:
         raise BadAddress(f"sort={sort}: expected {', '.join(filter(None, orders))}")
     low, high = _real(request, "low"), _real(request, "high")
-    return WantedRows(**texts, low=low, high=high, sort=sort, settings=settings[:MOST_SETTINGS])
+    return WantedRows(
+        generator=generator,
+        metric=metric,
+        skill=skill,
+        kind=kind,
+        low=low,
+        high=high,
+        words=words,
+        sort=sort,
+        settings=_settings(request, SETTING),
+        against=against,
+    )
+
+
+def choice_of(request: Request) -> Choice:
+    """The sides that an address names: left=RUN, left_generator=NAME, left.cfg=7 and the same of the right."""
+    given = request.query_params
+    left, right = (
+        Side(given.get(name, ""), given.get(f"{name}_generator", ""), _settings(request, f"{name}."))
+        for name in Choice._fields
+    )
+    return Choice(left, right)
+
+
+def _settings(request: Request, prefix: str) -> Settings:
+    named = (
+        (name.removeprefix(prefix), value)
+        for name, value in request.query_params.items()
+        if name.startswith(prefix) and value
+    )
+    return tuple(islice(named, MOST_SETTINGS))
 
 
 def beside_other(run: BrowsedRun, wanted: WantedRows) -> WantedRows:
@@ -52,14 +106,19 @@ def beside_other(run: BrowsedRun, wanted: WantedRows) -> WantedRows:
 
 def check_wanted(run: BrowsedRun, wanted: WantedRows) -> None:
     """Raises NotThere where a run has not what an address names."""
-    offered = offered_settings(run.manifest)
-    for name, value in wanted.settings:
-        check_named("setting", name, offered, run.run_id)
-        check_named(name, value, offered.get(name), run.run_id)
+    check_settings(run, wanted.settings)
     check_named("metric", wanted.against, run.manifest.get("metrics"), run.run_id)
     check_named("generator", wanted.generator, run.manifest.get("generators"), run.run_id)
     check_named("metric", wanted.metric, run.manifest.get("metrics"), run.run_id)
     check_named("skill", wanted.skill, run.rows.skills() if wanted.skill and not run.unreadable else None, run.run_id)
+
+
+def check_settings(run: BrowsedRun, settings: Settings) -> None:
+    """Raises NotThere where no image of a run was generated with one of them."""
+    offered = offered_settings(run.manifest)
+    for name, value in settings:
+        check_named("setting", name, offered, run.run_id)
+        check_named(name, value, offered.get(name), run.run_id)
 
 
 def check_named(what: str, name: str, there: Sequence[str] | Mapping[str, Any] | None, run_id: str) -> None:

@@ -31,8 +31,11 @@ from plumbline.pipelines.viewing.addresses import (
     ROWS,
     SETTING,
     BadAddress,
+    Choice,
+    Side,
     beside_other,
     check_wanted,
+    choice_of,
     first_row,
     offered_settings,
     wanted_rows,
@@ -40,8 +43,8 @@ from plumbline.pipelines.viewing.addresses import (
 )
 from plumbline.pipelines.viewing.browser import BrowsedRun, Browser, NoPicture, NotThere, pick_of
 from plumbline.pipelines.viewing.notes import LONGEST_NOTE, LONGEST_TAG, BadNote, Notes, image_of, parse_note
-from plumbline.pipelines.viewing.run_database import MOVES, Score
-from plumbline.pipelines.viewing.sides import Choice, Comparisons
+from plumbline.pipelines.viewing.run_database import MOVES, ORDERS, Score, WantedRows
+from plumbline.pipelines.viewing.sides import Comparisons
 
 MOVES_SHOWN = 10
 """Of a page: prompts with the images of two sides."""
@@ -72,7 +75,7 @@ class Mean(NamedTuple):
 class SeenImage(NamedTuple):
     """One image of a prompt with what all metrics say of it."""
 
-    row: int
+    score: Score
     """One of its rows."""
     card: Card
     failed: Sequence[Score]
@@ -132,8 +135,8 @@ class Pages:
 
     def scores(self, request: Request) -> Response:
         """The rows of a run that are looked for."""
-        run, wanted, first = self._opened(request), wanted_rows(request), first_row(request)
-        wanted = beside_other(run, wanted)
+        run, first = self._opened(request), first_row(request)
+        wanted = beside_other(run, self._wanted(request))
         check_wanted(run, wanted)
         found = run.rows.find(wanted, first, ROWS)
         content = {"wanted": wanted, "scores": found, "first": first, "total": run.rows.count(wanted)}
@@ -143,30 +146,33 @@ class Pages:
 
     def compare(self, request: Request) -> Response:
         """Two runs, or two generators of one or two runs, side by side."""
-        choice = Choice(**{name: request.query_params.get(name, "") for name in Choice._fields})
+        choice = choice_of(request)
         runs = [run for run in self.browser.runs() if run.manifest is not None]
         content: dict[str, Any] = {"choice": choice, "sides": None, "problem": ""}
-        if choice.left and choice.right:
+        if choice.left.run and choice.right.run:
             try:
                 content |= self._compared(request, choice)
             except NotThere as error:
                 content["problem"] = first_line(error)
         known = {run.run_id: run.manifest or {} for run in runs}
-        offered = [*dict.fromkeys([*filter(None, (choice.left, choice.right)), *list(known)[:MOST_RUNS]])]
-        content |= {"offered": sorted(offered, reverse=True), "known": known, "suggested": _suggested(choice, known)}
+        named = filter(None, (side.run for side in choice))
+        offered = sorted({*named, *list(known)[:MOST_RUNS]}, reverse=True)
+        suggested = choice._replace(left=choice.left._replace(run=_suggested(choice, known)))
+        content |= {"offered": offered, "known": known, "suggested": suggested}
+        content["side_settings"] = {
+            name: _several(offered_settings(known.get(side.run, {})), side)
+            for name, side in suggested._asdict().items()
+        }
         page = self._show("compare", request, title="Side by side", rows=MOVES_SHOWN, **content)
         page.status_code = 404 if content["problem"] else 200
         return page
 
     def _compared(self, request: Request, choice: Choice) -> dict[str, Any]:
         """What moved from one side to the other, and a page of the pictures that moved."""
-        sides, wanted, first = (
-            self.comparisons.open(choice),
-            wanted_rows(request, MOVES),
-            first_row(request, MOVES_SHOWN),
-        )
+        sides, first = self.comparisons.open(choice), first_row(request, MOVES_SHOWN)
+        wanted = self._wanted(request, MOVES)
         check_wanted(sides.right, wanted)
-        changes = self.comparisons.changes(choice)
+        changes = self.comparisons.changes(sides)
         metrics = [*dict.fromkeys(change.duel.metric for change in changes.every)]
         if wanted.metric and wanted.metric not in metrics:
             raise NotThere(f"metric={wanted.metric}: the two sides have no scores of it that can be compared")
@@ -179,15 +185,15 @@ class Pages:
         overall = [change for change in rows if change.duel.skill == OVERALL]
         moved |= {"overall": shown(overall, MOST_ROWS), "at_skills": shown(at_skills, MOST_ROWS), "metrics": metrics}
         generators = [*dict.fromkeys(change.generator for change in changes.every)]
-        skills, errors = sides.right.rows.skills(), [run.manifest.get("errors") or {} for run in sides[:2]]
-        moved |= {"generators": generators, "skills": skills, "kinds": {**errors[0], **errors[1]}}
+        kinds = {**(sides.left.manifest.get("errors") or {}), **(sides.right.manifest.get("errors") or {})}
+        moved |= {"generators": generators, "skills": sides.right.rows.skills(), "kinds": kinds}
         moved |= {"settings": offered_settings(sides.right.manifest), "SETTING": SETTING}
         return moved | {"sides": sides, "changes": changes, "falling": sides.right.falling, "OVERALL": OVERALL}
 
     def image(self, request: Request) -> Response:
         """The image of a row with all that every metric says of it, between its neighbours in what is looked for."""
         run, row = self._opened(request), request.path_params["row"]
-        wanted, score = beside_other(run, wanted_rows(request)), _row(run, row)
+        wanted, score = beside_other(run, self._wanted(request)), _row(run, row)
         at = whole_number(request, "at", 0)
         around = run.rows.find(wanted, max(at - 2, 0), 3 if at > 1 else 2) if at else []
         place = [other.row for other in around].index(row) if row in [other.row for other in around] else None
@@ -214,9 +220,10 @@ class Pages:
         asked = {metric: _shared_questions([image.elements.get(metric, ()) for image in images]) for metric in metrics}
         wanted = request.query_params.get("question")
         chosen = next((one for of in asked.values() for one in of if one.question_id == wanted), None)
-        sources = next(filter(None, (self._sources(run, image.row) for image in images)), [])
+        sources = next(filter(None, (self._sources(run, image.score.row) for image in images)), [])
         first_source = next((number for number, source in enumerate(sources) if source.thumbnail), None)
-        content = {"prompt_id": prompt_id, "images": images, "asked": asked, "sources": sources}
+        n_notes = sum(self._noted(image.score) for image in images)
+        content = {"prompt_id": prompt_id, "images": images, "n_notes": n_notes, "asked": asked, "sources": sources}
         title = cut(scores[0].text or prompt_id, 200)
         return self._show(
             "prompt", request, title=title, chosen=chosen, wanted=wanted, first_source=first_source, **content
@@ -308,6 +315,11 @@ class Pages:
     def _opened(self, request: Request) -> BrowsedRun:
         return self.browser.open(request.path_params["run"]).result()
 
+    def _wanted(self, request: Request, orders: Mapping[str, str] = ORDERS) -> WantedRows:
+        """What an address asks for, and of which images, where these must have notes."""
+        wanted = wanted_rows(request, orders)
+        return wanted._replace(noted=self.notes.images()) if request.query_params.get("notes") else wanted
+
     def _seen(self, run: BrowsedRun, scores: Sequence[Score]) -> list[SeenImage]:
         """The images that rows are of, in the order of these."""
         of_image: dict[tuple[str, str | None], list[Score]] = {}
@@ -317,7 +329,7 @@ class Pages:
         details = self.browser.details(run, picks)
         return [
             SeenImage(
-                row=of_one[0].row,
+                score=of_one[0],
                 card=make_card(pick, details[pick.key], of_one[0].text, (), run.usual),
                 failed=[score for score in of_one if score.score is None],
                 elements=details[pick.key].elements,
@@ -416,9 +428,15 @@ def _row(run: BrowsedRun, row: int) -> Score:
 
 def _suggested(choice: Choice, known: Mapping[str, Mapping[str, Any]]) -> str:
     """The newest run that the chosen right one, or else the newest, can be compared with."""
-    right = choice.right or next(iter(known), "")
+    right = choice.right.run or next(iter(known), "")
     others = (run_id for run_id, manifest in known.items() if not obstacle_between(manifest, known.get(right, {})))
-    return choice.left or next((run_id for run_id in others if run_id != right), "")
+    return choice.left.run or next((run_id for run_id in others if run_id != right), "")
+
+
+def _several(settings: Mapping[str, list[str] | None], side: Side) -> dict[str, list[str] | None]:
+    """The settings of which there is one to choose, and those that are chosen."""
+    chosen = dict(side.settings)
+    return {name: values for name, values in settings.items() if values is None or len(values) > 1 or name in chosen}
 
 
 def _first_moved(clear: Sequence[Change], metrics: Sequence[str]) -> str:

@@ -21,14 +21,14 @@ from plumbline.operators.rating.answers import BadAnswer, rater_name
 from plumbline.pipelines.cells.runs import READERS
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.serving.json_bodies import mistake_in
-from plumbline.pipelines.viewing.run_database import Score
+from plumbline.pipelines.viewing.run_database import NamedImage, Score
 
 NOTES = "notes"
 FILE = re.compile(rf"{NOTES}/(?P<image>[0-9a-f]{{32}})/(?P<number>\d{{6}})\.json")
 LONGEST_NOTE, LONGEST_TAG = 2000, 24
 MOST_OF_IMAGE = 1000
 MOST_READ = 5000
-"""Notes that are kept in memory, and that are looked through for words: the newest."""
+"""Notes that are kept in memory, and that are looked through for words or images: the newest."""
 LOOK_SECONDS = 2.0
 """After which the store is listed again for what others wrote."""
 
@@ -120,6 +120,12 @@ class Notes:
         self._look()
         return len(self._of_image.get(image, ()))
 
+    def images(self) -> tuple[NamedImage, ...]:
+        """The images that the newest notes are on."""
+        self._look()
+        notes = (stored.note for stored in self._read_all(self._newest_paths()[:MOST_READ]))
+        return tuple(dict.fromkeys((note.generator, note.image_id, note.prompt_id) for note in notes if note))
+
     def of(self, image: str) -> list[StoredNote]:
         """An image's notes, the newest first."""
         self._look()
@@ -128,7 +134,7 @@ class Notes:
     def newest(self, words: str, tag: str, first: int, most: int) -> tuple[int, list[StoredNote]]:
         """How many notes have all of the words and the tag, and some of them, the newest first."""
         self._look()
-        paths = sorted(self._written, key=lambda path: (-self._written[path], path))
+        paths = self._newest_paths()
         if not words and not tag:
             return len(paths), self._read_all(paths[first : first + most])
         wanted = [word.lower() for word in words.split()]
@@ -166,6 +172,9 @@ class Notes:
                 return note
             number += 1
         raise BadNote(f"the image has {MOST_OF_IMAGE} notes already")
+
+    def _newest_paths(self) -> list[str]:
+        return sorted(self._written, key=lambda path: (-self._written[path], path))
 
     def _look(self, *, at_once: bool = False) -> None:
         """Lists what there is, but not more often than each `LOOK_SECONDS`."""

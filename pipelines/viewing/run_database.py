@@ -21,7 +21,8 @@ from plumbline.operators import rows
 from plumbline.operators.errors import ConfigError, install
 from plumbline.operators.run_scores import ReadPart, RunScores
 from plumbline.operators.schemas import PROMPTS, QUESTIONS
-from plumbline.operators.settings import COLUMN, is_kept
+from plumbline.operators.settings import COLUMN, REPEATS, Known, add_settings, is_kept
+from plumbline.operators.statistics.score_maps import Line
 from plumbline.pipelines.cells.runs import READERS
 from plumbline.pipelines.cells.store import Store, draft_path
 
@@ -60,6 +61,12 @@ MOST_BESIDE = 2000
 """Rows of the images on a page of moves, on either side."""
 
 
+Settings = tuple[tuple[str, str], ...]
+"""That images were generated with, by name."""
+NamedImage = tuple[str, str, str]
+"""An image by its generator, its own id and its prompt's."""
+
+
 class WantedRows(NamedTuple):
     """Which scores are looked for, and in which order."""
 
@@ -73,8 +80,9 @@ class WantedRows(NamedTuple):
     words: str = ""
     """That the prompt holds, each of them; or its id, or the image's."""
     sort: str = ""
-    settings: tuple[tuple[str, str], ...] = ()
-    """That its image was generated with, by name."""
+    settings: Settings = ()
+    noted: tuple[NamedImage, ...] | None = None
+    """The images that have notes, where only these are looked for."""
     against: str = ""
     """Another metric, that its image has a score by too: sorted by how far apart the two rank it."""
 
@@ -115,7 +123,7 @@ class Move(NamedTuple):
     left_generator: str
     right_generator: str
     left: float | None
-    """None where none of its images has a score."""
+    """None where none of its images has a score; else on the scale of the right side's metric."""
     right: float | None
 
 
@@ -224,7 +232,8 @@ class RunRows:
         Raises StoreError where a part is damaged or out of reach.
         """
         self._database, self._store, self._run_id = database, store, run_id
-        number = database.number()
+        self.number = number = database.number()
+        """No other run has it, nor this one when it is read anew."""
         self._scores, self._prompts, self._questions = f"scores_{number}", f"prompts_{number}", f"questions_{number}"
         self._ranks, self._falling = f"ranks_{number}", sorted(falling)
         tables = (self._scores, self._prompts, self._questions, self._ranks)
@@ -306,9 +315,22 @@ class RunRows:
         """What all metrics say of the images of a prompt, of so many rows at most."""
         return self._ranked("prompt_id = ?", [prompt_id], most)
 
-    def compared(self, generator: str = "", name: str = "") -> RunScores:
-        """The scores as they are compared: of all generators, or of one, which then has another name."""
-        whose, values = ("generator = ?", [generator]) if generator else ("true", [])
+    def settings(self, wanted: WantedRows) -> dict[str, Known]:
+        """By generator, what the images of the rows that are wanted were generated with, but for seeds."""
+        where, values = self._where(wanted)
+        each = f"SELECT generator, unnest(string_split(settings, ?)) AS one FROM {self._scores} WHERE {where}"
+        counted = (
+            f"SELECT generator, one, count(*) FROM ({each}) WHERE one <> '' AND NOT starts_with(one, ?) GROUP BY ALL"
+        )
+        known: dict[str, Known] = {}
+        for generator, one, rows_of in self._database.select(counted, [SETTING, *values, f"{REPEATS}="]):
+            name, _, value = one.partition("=")
+            known[generator] = add_settings(known.get(generator, {}), {name: {value: rows_of}})
+        return known
+
+    def compared(self, wanted: WantedRows, name: str = "") -> RunScores:
+        """The scores that are wanted, as they are compared: those of one generator by another name, if one is given."""
+        whose, values = self._where(wanted)
         parts = f"SELECT DISTINCT row // {PART_ROWS} AS part FROM {self._scores} WHERE {whose} ORDER BY part"
         numbers = [int(number) for (number,) in self._database.select(parts, values)]
         return RunScores([self._part(number, whose, values, name) for number in numbers])
@@ -326,40 +348,46 @@ class RunRows:
         return read
 
     def moves(
-        self, right: "RunRows", wanted: WantedRows, pair: tuple[str, str] | None, first: int, most: int
+        self, right: "RunRows", wanted: tuple[WantedRows, WantedRows], line: Line, first: int, most: int
     ) -> tuple[int, list[Move]]:
-        """How many prompts both this and another run scored by the metric that is wanted, and some of them.
+        """How many prompts both this and another run scored, and some of them.
 
-        `pair` are the two generators that are looked at; else each is beside itself. Of `wanted.kind`, the prompts of
-        which an image on either side has no score for this reason.
+        `wanted` is of each side; generators that are wanted are beside each other, else each is beside itself. The line
+        leads from this run's scores to the other's. Of a kind, the prompts of which an image on either side has no
+        score for this reason.
         """
-        left_generator, right_generator = pair or (wanted.generator, wanted.generator)
-        earlier, of_earlier = self._prompt_means(wanted._replace(generator=left_generator, skill="", words=""))
-        later, of_later = right._prompt_means(wanted._replace(generator=right_generator))
-        same = "prompt_id" if pair else "prompt_id, generator"
+        (earlier, of_earlier), (later, of_later) = self._prompt_means(wanted[0]), right._prompt_means(wanted[1])
+        mapped = f"SELECT * REPLACE (? + ? * mean AS mean) FROM ({earlier})"
+        same = "prompt_id" if wanted[0].generator else "prompt_id, generator"
         scored = "earlier.mean IS NOT NULL AND later.mean IS NOT NULL"
         statement = (
             "SELECT count(*) OVER (), prompt_id, earlier.generator, later.generator, earlier.mean, later.mean "
-            f"FROM ({earlier}) earlier JOIN ({later}) later USING ({same}) "
-            f"WHERE {'earlier.failed OR later.failed' if wanted.kind else scored} "
-            f"ORDER BY {MOVES[wanted.sort]}, prompt_id, later.generator LIMIT ? OFFSET ?"
+            f"FROM ({mapped}) earlier JOIN ({later}) later USING ({same}) "
+            f"WHERE ({'earlier.failed OR later.failed' if wanted[1].kind else scored}) "
+            f"AND (earlier.has_note OR later.has_note) "
+            f"ORDER BY {MOVES[wanted[1].sort]}, prompt_id, later.generator LIMIT ? OFFSET ?"
         )
-        found = self._database.select(statement, [*of_earlier, *of_later, most, first])
+        found = self._database.select(statement, [*line, *of_earlier, *of_later, most, first])
         return found[0][0] if found else 0, [Move(*row[1:]) for row in found]
 
     def _prompt_means(self, wanted: WantedRows) -> tuple[str, list[object]]:
-        """Every prompt's mean score by a generator, and whether an image of it failed for the reason that is wanted."""
-        where, values = self._where(wanted._replace(kind=""))
+        """Every prompt's mean score by a generator, whether an image of it failed for the reason that is wanted, and
+        whether one has a note, if that is wanted.
+        """
+        where, values = self._where(wanted._replace(kind="", noted=None))
         kind = {"": "false", "any": "kind IS NOT NULL"}.get(wanted.kind, "kind = ?")
-        means = f"SELECT prompt_id, generator, avg(score) AS mean, coalesce(bool_or({kind}), false) AS failed"
+        noted, images = ("true", []) if wanted.noted is None else _is_one_of(wanted.noted)
+        means = f"SELECT prompt_id, generator, avg(score) AS mean, coalesce(bool_or({kind}), false) AS failed, "
         grouped = f"FROM {self._scores} WHERE prompt_id IS NOT NULL AND {where} GROUP BY prompt_id, generator"
-        return f"{means} {grouped}", [*([wanted.kind] if "?" in kind else []), *values]
+        noted_too = f"bool_or({noted}) AS has_note {grouped}"
+        return means + noted_too, [*([wanted.kind] if "?" in kind else []), *images, *values]
 
-    def of_prompts(self, metric: str, generators: Sequence[str], prompt_ids: Sequence[str]) -> list[Score]:
-        """What a metric says of the images of some prompts by some generators."""
-        which = "metric = ? AND list_contains(?, generator) AND list_contains(?, prompt_id)"
+    def of_prompts(self, wanted: WantedRows, generators: Sequence[str], prompt_ids: Sequence[str]) -> list[Score]:
+        """The wanted rows of images of some prompts by some generators."""
+        where, values = self._where(wanted)
+        which = f"{where} AND list_contains(?, generator) AND list_contains(?, prompt_id)"
         found = f"SELECT * FROM {self._scores} WHERE {which} ORDER BY row LIMIT {MOST_BESIDE}"
-        return self._with_texts(found, [metric, [*generators], [*prompt_ids]], "row")
+        return self._with_texts(found, [*values, [*generators], [*prompt_ids]], "row")
 
     def text(self, prompt_id: str) -> str | None:
         """Of a prompt."""
@@ -425,6 +453,8 @@ class RunRows:
                 [*words, wanted.words.strip(), wanted.words.strip()],
             ),
         ]
+        if wanted.noted is not None:
+            given.append((True, *_is_one_of(wanted.noted)))
         for name, value in wanted.settings:
             given.append((True, "contains(settings, ?)", [f"{SETTING}{name}={value}{SETTING}"]))
         conditions = [condition for is_asked, condition, _ in given if is_asked]
@@ -453,6 +483,13 @@ class RunRows:
             )
         )
         return [score._replace(rank=ranks.get(score.row)) for score in found]
+
+
+def _is_one_of(images: Sequence[NamedImage]) -> tuple[str, list[object]]:
+    """That a row is of one of these images."""
+    each = [[image[place] for image in images] for place in range(3)]
+    values: list[object] = [tuple(names) for names in each]
+    return "(generator, image_id, prompt_id) IN (SELECT unnest(?), unnest(?), unnest(?))", values
 
 
 def _holds(column: str, words: str) -> tuple[str, list[object]]:

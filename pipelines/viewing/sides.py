@@ -1,18 +1,21 @@
-"""Two runs, or two generators of one or two runs, side by side: what moved, and the pictures that moved most."""
+"""Two runs, two generators or two settings side by side: what moved, and the pictures that moved most."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from plumbline.operators.report.changes import Changes, comparable_metrics, compare
+from plumbline.operators.bridge import Bridge
+from plumbline.operators.report.changes import Changes, bridges_between, compare
 from plumbline.operators.report.gallery import ImageDetail
 from plumbline.operators.report.marked_words import MarkedQuestion, asked_question, cut
 from plumbline.operators.sentences import FirstRows, shown
-from plumbline.operators.settings import COLUMN, known_settings
+from plumbline.operators.settings import COLUMN, COMPARE, all_settings
+from plumbline.operators.statistics.score_maps import UNCHANGED
 from plumbline.operators.summary import Skills
+from plumbline.pipelines.report.bridges import read_bridges
 from plumbline.pipelines.report.comparable_runs import obstacle_between
 from plumbline.pipelines.sources.sources import skills_of
-from plumbline.pipelines.viewing.addresses import check_named
+from plumbline.pipelines.viewing.addresses import Choice, Side, check_named, check_settings
 from plumbline.pipelines.viewing.browser import BrowsedRun, Browser, NotThere, pick_of
 from plumbline.pipelines.viewing.run_database import Move, Score, WantedRows
 
@@ -22,33 +25,33 @@ MOST_ANSWERS = 12
 """Of two images, those that changed."""
 MOST_CHARACTERS = 700
 """Of a judge's reasons."""
-SAME_SIDES = "choose two runs, or two generators of one run"
-
-
-class Choice(NamedTuple):
-    """Which sides are chosen: two runs, and of them all generators of both, or one of each."""
-
-    left: str = ""
-    right: str = ""
-    left_generator: str = ""
-    right_generator: str = ""
-
-    @property
-    def pair(self) -> tuple[str, str] | None:
-        """The generators that are beside each other; None where each is beside itself."""
-        return (self.left_generator, self.right_generator) if self.right_generator else None
+SAME_SIDES = "choose two runs, or two generators or settings of one run"
 
 
 class Sides(NamedTuple):
     """What is known of the two."""
 
+    choice: Choice
     left: BrowsedRun
     right: BrowsedRun
-    pair: tuple[str, str] | None
-    metrics: Sequence[str]
-    """Those that are the same in both."""
+    manifests: tuple[Mapping[str, Any], Mapping[str, Any]]
+    """As if what is chosen were all of its run."""
+    bridges: Sequence[Bridge]
+    """Of the store, those of the benchmark."""
+    between: Mapping[str, Bridge | None]
+    """By metric that is another one on the right, the bridge from the left one, where there is one."""
     obstacle: str
     """Why a difference between them may be none of the generators; empty where nothing is known."""
+
+    def joining(self, metric: str) -> Bridge | None:
+        """The bridge by which the left scores are mapped."""
+        bridge = self.between.get(metric)
+        return bridge if bridge is not None and bridge.joins else None
+
+    @property
+    def unbridged(self) -> list[str]:
+        """The metrics that are others on the right, and that no bridge leads to."""
+        return [metric for metric, bridge in self.between.items() if bridge is None]
 
 
 class ShownSide(NamedTuple):
@@ -59,6 +62,8 @@ class ShownSide(NamedTuple):
     mean: float | None
     images: int
     alt: str
+    mapped: float | None = None
+    """The mean on the scale of the other side's metric, where a bridge maps it."""
 
 
 class ChangedAnswer(NamedTuple):
@@ -87,46 +92,62 @@ class Comparisons:
 
     def __init__(self, browser: Browser) -> None:
         self._browser = browser
-        self.changes = lru_cache(COMPARED)(self._changes)
+        self._kept = lru_cache(COMPARED)(self._changes)
 
     def open(self, choice: Choice) -> Sides:
         """The two sides; raises NotThere with what is missing."""
-        if (choice.left, choice.left_generator) == (choice.right, choice.right_generator):
+        if choice.left == choice.right:
             raise NotThere(SAME_SIDES)
-        left, right = (self._browser.open(run_id) for run_id in (choice.left, choice.right))
-        sides = left.result(), right.result()
-        generators = (choice.left_generator, choice.right_generator)
-        if any(generators) and not all(generators):
+        opening = [self._browser.open(side.run) for side in choice]
+        left, right = (run.result() for run in opening)
+        if bool(choice.left.generator) != bool(choice.right.generator):
             raise NotThere("choose a generator on both sides, or on neither")
-        for run, generator in zip(sides, generators, strict=True):
-            check_named("generator", generator, run.manifest.get("generators"), run.run_id)
-        manifests = _manifests(*sides, choice.pair)
-        metrics = comparable_metrics(*manifests)
-        return Sides(*sides, choice.pair, metrics, obstacle_between(*manifests))
+        for run, side in zip((left, right), choice, strict=True):
+            check_named("generator", side.generator, run.manifest.get("generators"), run.run_id)
+            check_settings(run, side.settings)
+        manifests = (_as_chosen(left, choice.left, choice), _as_chosen(right, choice.right, choice))
+        bridges = read_bridges(self._browser.store, right.manifest.get("benchmark"))
+        between = bridges_between(*manifests, bridges)
+        return Sides(choice, left, right, manifests, bridges, between, obstacle_between(*manifests, bridges))
 
-    def _changes(self, choice: Choice) -> Changes:
-        """What moved from one side to the other, paired by prompt."""
+    def changes(self, sides: Sides) -> Changes:
+        """What moved from one side to the other, paired by prompt; kept until a run is read anew or a bridge comes."""
+        opened = sides.left.rows.number, sides.right.rows.number
+        return self._kept(sides.choice, opened, tuple(bridge.bridge_id for bridge in sides.bridges))
+
+    def _changes(self, choice: Choice, opened: tuple[int, int], bridges: tuple[str, ...]) -> Changes:
+        """The last two only say what is kept."""
         sides = self.open(choice)
-        name = choice.right_generator
+        left, right = (WantedRows(generator=side.generator, settings=side.settings) for side in choice)
         return compare(
-            sides.left.rows.compared(choice.left_generator, name),
-            sides.right.rows.compared(choice.right_generator, name),
+            sides.left.rows.compared(left, choice.right.generator),
+            sides.right.rows.compared(right, choice.right.generator),
             Skills(()) if sides.right.originals is None else skills_of(sides.right.originals.prompts),
-            _manifests(sides.left, sides.right, choice.pair),
-        )._replace(run_id=choice.left)
+            sides.manifests,
+            bridges=sides.bridges,
+        )._replace(run_id=choice.left.run)
 
     def moves(self, sides: Sides, wanted: WantedRows, first: int, most: int) -> tuple[int, list[ShownMove]]:
         """How many prompts are as wanted, and some of them with an image of either side."""
-        total, moves = sides.left.rows.moves(sides.right.rows, wanted, sides.pair, first, most)
-        left = self._shown(sides.left, wanted.metric, [(one.left_generator, one.prompt_id) for one in moves])
-        right = self._shown(sides.right, wanted.metric, [(one.right_generator, one.prompt_id) for one in moves])
-        return total, [_move(*one, wanted.metric) for one in zip(moves, left, right, strict=True)]
+        left, right = (
+            wanted._replace(generator=side.generator or wanted.generator, settings=(*wanted.settings, *side.settings))
+            for side in sides.choice
+        )
+        bridge = sides.joining(wanted.metric)
+        line = UNCHANGED if bridge is None else bridge.line
+        both = (left._replace(skill="", words=""), right)
+        total, moves = sides.left.rows.moves(sides.right.rows, both, line, first, most)
+        lefts = self._shown(sides.left, left, [(one.left_generator, one.prompt_id) for one in moves])
+        rights = self._shown(sides.right, right, [(one.right_generator, one.prompt_id) for one in moves])
+        shown_moves = [_move(*one, wanted.metric) for one in zip(moves, lefts, rights, strict=True)]
+        return total, [_mapped(move, of.left) if bridge else move for move, of in zip(shown_moves, moves, strict=True)]
 
     def _shown(
-        self, run: BrowsedRun, metric: str, places: Sequence[tuple[str, str]]
+        self, run: BrowsedRun, wanted: WantedRows, places: Sequence[tuple[str, str]]
     ) -> list[tuple[ShownSide, ImageDetail]]:
         """An image of each generator and prompt, with what the metric says of it."""
-        scores = run.rows.of_prompts(metric, [generator for generator, _ in places], [prompt for _, prompt in places])
+        rows = WantedRows(metric=wanted.metric, settings=wanted.settings)
+        scores = run.rows.of_prompts(rows, [generator for generator, _ in places], [prompt for _, prompt in places])
         sides = []
         for place in places:
             own = [score for score in scores if (score.generator, score.prompt_id) == place]
@@ -136,17 +157,25 @@ class Comparisons:
         return [(side, details[pick.key]) for side, pick in zip(sides, picks, strict=True)]
 
 
-def _manifests(
-    left: BrowsedRun, right: BrowsedRun, pair: tuple[str, str] | None
-) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Both manifests; of two generators, as if either were all of its run, by the later one's name."""
-    if pair is None:
-        return left.manifest, right.manifest
-    made = [
-        {**run.manifest, "generators": [pair[1]], COLUMN: {pair[1]: known_settings(run.manifest, generator)}}
-        for run, generator in zip((left, right), pair, strict=True)
-    ]
-    return made[0], made[1]
+def _as_chosen(run: BrowsedRun, side: Side, choice: Choice) -> Mapping[str, Any]:
+    """A run's manifest as if what is chosen were all of it; of two generators, by the right one's name.
+
+    Settings that are chosen are what is compared, and so none that must not differ.
+    """
+    chosen = {name for each in choice for name, _ in each.settings}
+    if not chosen and choice.pair is None:
+        return run.manifest
+    known = all_settings(run.manifest, COMPARE)
+    if chosen:
+        counted = run.rows.settings(WantedRows(generator=side.generator, settings=side.settings))
+        known = {
+            generator: {name: values for name, values in of_generator.items() if name not in chosen}
+            for generator, of_generator in counted.items()
+        }
+    if choice.pair is None:
+        return {**run.manifest, COLUMN: known}
+    name = choice.right.generator
+    return {**run.manifest, "generators": [name], COLUMN: {name: known.get(side.generator, {})}}
 
 
 def _typical(run_id: str, scores: Sequence[Score]) -> ShownSide:
@@ -177,3 +206,9 @@ def _move(
         rewritten=all(answers) and not both,
         reasons=(reasons[0], reasons[1]) if reasons[0] != reasons[1] else None,
     )
+
+
+def _mapped(move: ShownMove, mean: float | None) -> ShownMove:
+    """With the left mean on the scale of the right side's metric."""
+    left, right = move.sides
+    return move._replace(sides=(left._replace(mapped=mean), right))

@@ -43,6 +43,10 @@ def score(generator: str, metric: str, prompt: int) -> float | None:
     return None if (generator, prompt) == ("cobalt", 7) else noisy(generator, metric, prompt)
 
 
+def made_with(prompt: int) -> dict[str, str]:
+    return {"cfg": ("4", "7.5")[prompt % 2], "steps": "20"}
+
+
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Where the pages of a store with hostile prompts and names are served."""
@@ -51,7 +55,9 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("view")
     names = ("atlas", "<b>bold", "cobalt", "מחולל")
     prompts = [*HOSTILE, *plain_prompts(10)]
-    run = make_run(folder, prompts=prompts, generators=names, score=score, errors={"corrupt_image": 2})
+    run = make_run(
+        folder, prompts=prompts, generators=names, score=score, errors={"corrupt_image": 2}, made_with=made_with
+    )
     write_report(run.store)
     with asking(run.store, folder / "rows") as pages, listening("127.0.0.1", 0) as listener:
         server = uvicorn.Server(uvicorn.Config(pages.app, log_level="error", lifespan="off"))

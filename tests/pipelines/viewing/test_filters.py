@@ -64,6 +64,14 @@ def test_an_order_by_two_metrics_is_found_once_and_few_are_kept(ask: Asking) -> 
     assert [len(found(read(ask, f"{page}{at} blue"))) for at in range(4)] == [2] * 4 and len(kept()) == MOST_ORDERS
 
 
+def test_images_that_metrics_disagree_on_and_that_have_notes_are_found(ask: Asking) -> None:
+    asked = f"{SCORES}?metric=gecko&against=clipscore&notes=any"
+    assert found(read(ask, asked)) == []
+    note = {"author": "ann", "text": "two cups"}
+    assert [ask(f"{SCORES}/{row}/notes", method="POST", json=note).status_code for row in (0, 1)] == [201, 201]
+    assert found(read(ask, asked))[::2] == ["1", "0"], "each with a link to its notes"
+
+
 def test_scores_that_are_written_anew_are_read_and_ordered_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

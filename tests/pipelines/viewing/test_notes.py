@@ -48,7 +48,10 @@ def test_a_note_is_seen_on_its_image_and_in_the_list_by_every_viewer(
         page = others(image(3)).text
         assert page.index("no, it has two") < page.index("a handle too many"), "the newest first"
         assert "Nobody has left a note" in others(image(4)).text
-        assert f'href="{image(3)}#notes">2 notes</a>' in others(f"{RUN}/scores").text
+        for listed in (f"{RUN}/scores", f"{RUN}/scores?notes=any&words=p0003", f"{RUN}/prompt?id=p0003"):
+            assert f'href="{image(3)}#notes">2 notes</a>' in others(listed).text
+        assert "1 row" in others(f"{RUN}/scores?notes=any&generator=atlas").text
+        assert "no row is so" in others(f"{RUN}/scores?notes=any&words=p0004").text
         for asked, said in (("", "1–2 of 2 notes"), ("?tag=wrong-object", "1–1 of 1 note"),
                             ("?words=TWO+bob", "1–1 of 1 note"), ("?tag=other", "no note is so")):  # fmt: skip
             assert said in others(f"/notes{asked}").text

@@ -1,12 +1,14 @@
-"""Two runs, or two generators, side by side: what moved, the pictures that moved most, and what a link cannot show."""
+"""Two runs, generators or settings side by side: what moved, the pictures that moved most, what a link cannot show."""
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import quote
 
+import pyarrow as pa
 import pytest
 
-from tests.operators.report.made import make_run, plain_prompts
+from tests.operators.report.made import MadeRun, make_run, plain_prompts
 from tests.pipelines.viewing.asked import Asking, asking
 
 LEFT, RIGHT = "20250101-000000-000000", "20260102-030405-000006"
@@ -91,11 +93,55 @@ def test_two_generators_of_a_run_are_compared_prompt_by_prompt(ask: Asking) -> N
     assert "1–10 of 11 prompts" in page
 
 
+def test_two_settings_of_a_run_are_compared_prompt_by_prompt(tmp_path: Path) -> None:
+    with asking(run_with_two_settings(tmp_path).store, tmp_path / "rows") as pages:
+        both = f"/compare?left={RIGHT}&right={RIGHT}&left.cfg=4&right.cfg=7"
+        page = text_of(pages, both)
+        assert "atlas is better by gecko (+0.100)." in page and f"left: {RIGHT} , cfg 4" in page
+        assert f"cobalt was generated with other settings: steps 30 here, 20 in {RIGHT}. No change of it" in page
+        assert "1–10 of 24 prompts" in page and set(moves(page)) == {"+0.100"}
+        named = text_of(pages, f"{both}&left_generator=cobalt&right_generator=atlas&words=p0003")
+        assert "left: cobalt in" in named and "1–1 of 1 prompt" in named and "0.450" in named and "0.550" in named
+        assert '<input type="hidden" name="left.cfg" value="4">' in pages(both).text, "filters keep the sides"
+        assert "share no generator with scores" in text_of(pages, f"{both}&left.steps=30")
+        assert "cfg=9: run" in text_of(pages, both.replace("cfg=7", "cfg=9"), 404)
+
+
+def run_with_two_settings(folder: Path) -> MadeRun:
+    """Every image once more, at cfg 7 with a better score, by cobalt with more steps too."""
+    run = make_run(
+        folder, prompts=PROMPTS, generators=("atlas", "cobalt"), metrics=("gecko",), asking=(), score=score_left,
+        made_with=lambda prompt: {"cfg": "4", "steps": "20"},
+    )  # fmt: skip
+    path = f"runs/{RIGHT}/scores.parquet"
+    first = run.store.read_table(path).to_pylist()
+    again = [
+        row | {"image_id": f"{row['image_id']}-7", "score": row["score"] + 0.1,
+               "settings": {"cfg": "7", "steps": "20" if row["generator"] == "atlas" else "30"}}
+        for row in first
+    ]  # fmt: skip
+    run.store.write_table(path, pa.Table.from_pylist([*first, *again], run.store.read_table(path).schema))
+    manifest = run.store.read_json(f"runs/{RIGHT}/manifest.json") or {}
+    cfg, steps = {"4": 12, "7": 12}, {"20": 12, "30": 12}
+    manifest["settings"] = {"atlas": {"cfg": cfg, "steps": {"20": 24}}, "cobalt": {"cfg": cfg, "steps": steps}}
+    run.store.write_json(f"runs/{RIGHT}/manifest.json", manifest)
+    return run
+
+
+def test_prompts_whose_images_have_notes_are_found_on_either_side(ask: Asking) -> None:
+    assert "no prompt is so" in text_of(ask, f"{BOTH}&notes=any")
+    note = {"author": "ann", "text": "two cups"}
+    for run, row in ((LEFT, 3), (RIGHT, 15)):
+        assert ask(f"/runs/{run}/scores/{row}/notes", method="POST", json=note).status_code == 201
+    assert "1–2 of 2 prompts" in text_of(ask, f"{BOTH}&notes=any")
+    assert "1–1 of 1 prompt" in text_of(ask, f"{BOTH}&notes=any&generator=atlas")
+
+
 @pytest.mark.parametrize(
     ("path", "missing"),
     [
         (f"/compare?left=20200101-000000-000000&right={RIGHT}", "run 20200101-000000-000000: no such run"),
-        (f"/compare?left={RIGHT}&right={RIGHT}", "choose two runs, or two generators of one run"),
+        (f"/compare?left={RIGHT}&right={RIGHT}", "choose two runs, or two generators or settings of one run"),
         (f"{BOTH}&left_generator=atlas", "choose a generator on both sides, or on neither"),
         (f"{BOTH}&left_generator=dune&right_generator=atlas", f"generator=dune: run {LEFT} has no such generator"),
         (f"{BOTH}&generator=dune", f"generator=dune: run {RIGHT} has no such generator; it has atlas, cobalt"),
