@@ -12,6 +12,7 @@ from plumbline.operators.bounds import Checked, SomeShare
 from plumbline.operators.comparison import PromptMeans, duels, prompt_means
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.image_decoding import ImageLimits
+from plumbline.operators.image_rows import SOURCES
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.metrics.table import falling_metrics, read_metrics
 from plumbline.operators.new_benchmarks.leaks import (
@@ -189,15 +190,16 @@ def _wanted(store: Store, config: LeaksConfig) -> _Wanted:
 
 
 def _of_benchmark(store: Store, config: LeaksConfig, benchmark: BenchmarkConfig) -> _Wanted:
-    """A benchmark's prompts with their sources; generated pictures are listed only where they are looked for."""
-    uris = benchmark_uris(benchmark, config.storage, config.limits)
-    if "image" in config.wanted(PICTURES):
+    """A benchmark's prompts and pictures; its images are opened only where these are looked for or hold the sources."""
+    uris, kinds = benchmark_uris(benchmark, config.storage, config.limits), config.wanted(PICTURES)
+    prompts = open_prompts(benchmark, config.storage, Cut()) if benchmark.prompts is not None else None
+    beside = prompts.beside if prompts is not None else set()
+    if "image" in kinds or (kinds and not beside & {*SOURCES}):
         sources = open_sources(benchmark, config.storage, cut=Cut(), memory=FileMemory(store, benchmark))
         shards = sources.prompt_shards, sources.image_shards
         return _Wanted(sources.prompts, *shards, config.limits, uris, {})
-    if benchmark.prompts is None:
+    if prompts is None:
         raise ConfigError("benchmark.prompts: expected a file of prompts, got null; name the run of its images")
-    prompts = open_prompts(benchmark, config.storage, Cut())
     return _Wanted(prompts.table, prompts.shards, [], config.limits, uris, {})
 
 

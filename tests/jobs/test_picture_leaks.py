@@ -152,6 +152,12 @@ def test_the_sources_of_a_benchmark_are_looked_for_before_it_has_images(folder: 
     assert edits.leaks[["prompt_id", "kind"]].to_numpy().tolist() == [["3", "source"]]
 
 
+def test_the_sources_of_a_benchmark_are_found_in_its_images_tables(folder: Path) -> None:
+    named = (f"benchmark.prompts={folder}/bench/prompts.parquet", "benchmark=own")
+    images = (f"benchmark.images={folder}/bench/images", "benchmark.columns.source=before", "kinds=[source]")
+    assert set(find(folder, *named, *images).leaks.prompt_id) == {"p0003"}
+
+
 def test_what_cannot_be_looked_through_is_refused_in_a_line(folder: Path) -> None:
     for words, complaint in (
         ((), "captions, images: expected one of them"),
