@@ -21,7 +21,7 @@ from plumbline.pipelines.cells.runs import commit_run, name_newest, newest_run, 
 from plumbline.pipelines.cells.store import LATEST, Store
 from plumbline.pipelines.nightly import regressions
 from plumbline.pipelines.nightly.deadline import Stopped
-from tests.bench_of import Bench, images, save_scores
+from tests.bench_of import Bench, images, prompts, save_scores, write_rows
 from tests.commands import Ended, printed, refusal
 
 ROOT = Path(__file__).parent.parent.parent
@@ -66,10 +66,15 @@ class Patient(Clock):
 
 
 class Nights(Bench):
-    """Nights over two generators; the scores are made up, and no model is loaded."""
+    """Nights over two generators; the scores are made up, and no model is loaded.
+
+    The prompts have no skills, each of which would have a chart in every night's trends.
+    """
 
     def __init__(self, folder: Path, url: str) -> None:
         super().__init__(folder, "sweep=own_images", "models=shapes", METRIC, store=url, count=PROMPTS)
+        plain = [{key: prompt[key] for key in ("prompt_id", "text")} for prompt in prompts(PROMPTS)]
+        write_rows(self.folder / "prompts.parquet", plain)
         self.quality = {"atlas": 0.8, "flint": 0.5}
         self.seconds = 1_800_000_000
 
