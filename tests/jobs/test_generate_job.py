@@ -16,9 +16,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from diffusers import StableDiffusionPipeline
-from peft import LoraConfig
-from peft.utils import get_peft_model_state_dict
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
@@ -283,6 +280,10 @@ def test_every_kind_of_pipeline_draws_by_the_settings(kind: str, tmp_path: Path)
 
 @pytest.mark.slow
 def test_a_lora_is_merged_by_its_scale(tmp_path: Path, checkpoint: Path) -> None:
+    from diffusers import StableDiffusionPipeline  # takes seconds to import, as peft does
+    from peft import LoraConfig
+    from peft.utils import get_peft_model_state_dict
+
     pipeline = StableDiffusionPipeline.from_pretrained(checkpoint)
     torch.manual_seed(0)
     pipeline.unet.add_adapter(LoraConfig(target_modules=["to_q", "to_v", "to_out.0"], init_lora_weights=False))

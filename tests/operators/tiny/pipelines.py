@@ -4,22 +4,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import diffusers  # as a module: its classes take seconds to import, and come when they are named
 import torch
-from diffusers import (
-    AutoencoderKL,
-    AutoencoderKLQwenImage,
-    DDIMScheduler,
-    FlowMatchEulerDiscreteScheduler,
-    FluxPipeline,
-    FluxTransformer2DModel,
-    QwenImagePipeline,
-    QwenImageTransformer2DModel,
-    SD3Transformer2DModel,
-    StableDiffusion3Pipeline,
-    StableDiffusionPipeline,
-    StableDiffusionXLPipeline,
-    UNet2DConditionModel,
-)
 from transformers import (
     CLIPTextConfig,
     CLIPTextModel,
@@ -58,84 +44,85 @@ def _t5() -> dict[str, Any]:
     return {"encoder": T5EncoderModel(config), "tokenizer": fast}
 
 
-def _vae(channels: int = 4, **options: Any) -> AutoencoderKL:
-    return AutoencoderKL(
+def _vae(channels: int = 4, **options: Any) -> "diffusers.AutoencoderKL":
+    return diffusers.AutoencoderKL(
         block_out_channels=[8, 16], norm_num_groups=4, latent_channels=channels, sample_size=SIDE,
         down_block_types=["DownEncoderBlock2D"] * 2, up_block_types=["UpDecoderBlock2D"] * 2, **options,
     )  # fmt: skip
 
 
-def _unet(**options: Any) -> UNet2DConditionModel:
+def _unet(**options: Any) -> "diffusers.UNet2DConditionModel":
     shape = {"block_out_channels": (8, 16), "norm_num_groups": 4, "layers_per_block": 1, "sample_size": SIDE // 2}
     blocks = {
         "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"),
         "up_block_types": ("CrossAttnUpBlock2D", "UpBlock2D"),
     }
-    return UNet2DConditionModel(**shape, **blocks, attention_head_dim=4, **options)
+    return diffusers.UNet2DConditionModel(**shape, **blocks, attention_head_dim=4, **options)
 
 
-def _scheduler() -> DDIMScheduler:
-    return DDIMScheduler(beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", clip_sample=False)
+def _scheduler() -> "diffusers.DDIMScheduler":
+    return diffusers.DDIMScheduler(beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", clip_sample=False)
 
 
-def stable_diffusion() -> StableDiffusionPipeline:
+def stable_diffusion() -> "diffusers.StableDiffusionPipeline":
     """A Stable Diffusion 1.5."""
-    return StableDiffusionPipeline(
+    return diffusers.StableDiffusionPipeline(
         vae=_vae(), text_encoder=_clip_text(), tokenizer=clip_tokenizer(), unet=_unet(cross_attention_dim=WIDTH),
         scheduler=_scheduler(), safety_checker=None, feature_extractor=None, requires_safety_checker=False,
     )  # fmt: skip
 
 
-def stable_diffusion_xl() -> StableDiffusionXLPipeline:
+def stable_diffusion_xl() -> "diffusers.StableDiffusionXLPipeline":
     """A Stable Diffusion XL."""
     unet = _unet(
         cross_attention_dim=2 * WIDTH, addition_embed_type="text_time", addition_time_embed_dim=8,
         projection_class_embeddings_input_dim=6 * 8 + WIDTH,
     )  # fmt: skip
-    return StableDiffusionXLPipeline(
+    return diffusers.StableDiffusionXLPipeline(
         vae=_vae(), text_encoder=_clip_text(), text_encoder_2=_clip_text(CLIPTextModelWithProjection),
         tokenizer=clip_tokenizer(), tokenizer_2=clip_tokenizer(), unet=unet, scheduler=_scheduler(),
         add_watermarker=False,
     )  # fmt: skip
 
 
-def stable_diffusion_3() -> StableDiffusion3Pipeline:
+def stable_diffusion_3() -> "diffusers.StableDiffusion3Pipeline":
     """A Stable Diffusion 3."""
-    transformer = SD3Transformer2DModel(
+    transformer = diffusers.SD3Transformer2DModel(
         sample_size=SIDE // 2, patch_size=1, in_channels=4, num_layers=1, attention_head_dim=8, num_attention_heads=4,
         caption_projection_dim=WIDTH, joint_attention_dim=WIDTH, pooled_projection_dim=2 * WIDTH, out_channels=4,
     )  # fmt: skip
     texts = {f"text_encoder{end}": _clip_text(CLIPTextModelWithProjection) for end in ("", "_2")}
     tokenizers = {f"tokenizer{end}": clip_tokenizer() for end in ("", "_2")}
     t5 = _t5()
-    return StableDiffusion3Pipeline(
+    return diffusers.StableDiffusion3Pipeline(
         vae=_vae(shift_factor=0.06, scaling_factor=1.5), transformer=transformer, **texts, **tokenizers,
-        scheduler=FlowMatchEulerDiscreteScheduler(), text_encoder_3=t5["encoder"], tokenizer_3=t5["tokenizer"],
+        text_encoder_3=t5["encoder"], tokenizer_3=t5["tokenizer"],
+        scheduler=diffusers.FlowMatchEulerDiscreteScheduler(),
     )  # fmt: skip
 
 
-def flux() -> FluxPipeline:
+def flux() -> "diffusers.FluxPipeline":
     """A FLUX.1, with distilled guidance."""
-    transformer = FluxTransformer2DModel(
+    transformer = diffusers.FluxTransformer2DModel(
         in_channels=16, num_layers=1, num_single_layers=1, attention_head_dim=16, num_attention_heads=2,
         joint_attention_dim=WIDTH, pooled_projection_dim=WIDTH, axes_dims_rope=(4, 4, 8), guidance_embeds=True,
     )  # fmt: skip
     t5 = _t5()
-    return FluxPipeline(
+    return diffusers.FluxPipeline(
         vae=_vae(shift_factor=0.06, scaling_factor=1.5), transformer=transformer, text_encoder=_clip_text(),
         tokenizer=clip_tokenizer(), text_encoder_2=t5["encoder"], tokenizer_2=t5["tokenizer"],
-        scheduler=FlowMatchEulerDiscreteScheduler(),
+        scheduler=diffusers.FlowMatchEulerDiscreteScheduler(),
     )  # fmt: skip
 
 
-def qwen_image() -> QwenImagePipeline:
+def qwen_image() -> "diffusers.QwenImagePipeline":
     """A Qwen-Image."""
     latents = 4
-    vae = AutoencoderKLQwenImage(
+    vae = diffusers.AutoencoderKLQwenImage(
         base_dim=8, z_dim=latents, dim_mult=[1, 2, 2, 2], num_res_blocks=1, temperal_downsample=[False, True, True],
         latents_mean=[0.0] * latents, latents_std=[1.0] * latents,
     )  # fmt: skip
-    transformer = QwenImageTransformer2DModel(
+    transformer = diffusers.QwenImageTransformer2DModel(
         in_channels=16, out_channels=4, num_layers=1, attention_head_dim=16, num_attention_heads=2,
         joint_attention_dim=WIDTH, axes_dims_rope=(4, 4, 8),
     )  # fmt: skip
@@ -146,9 +133,9 @@ def qwen_image() -> QwenImagePipeline:
     tokenizer = tiny.byte_tokenizer(
         tiny.BYTE_VOCABULARY, tiny.CHAT_SPECIAL, pad_token="<pad>", eos_token="<|im_end|>", model_max_length=512
     )
-    return QwenImagePipeline(
+    return diffusers.QwenImagePipeline(
         vae=vae, transformer=transformer, text_encoder=reader, tokenizer=tokenizer,
-        scheduler=FlowMatchEulerDiscreteScheduler(),
+        scheduler=diffusers.FlowMatchEulerDiscreteScheduler(),
     )  # fmt: skip
 
 
