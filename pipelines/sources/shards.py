@@ -34,6 +34,8 @@ READ_AHEAD = 1 << 20
 BINARY = (pa.binary(), pa.large_binary(), pa.binary_view())
 LONGEST_NAME = 120
 """Bytes of a file's name that its cells' names take over: a file system takes 255, and they add to it."""
+HIDDEN = re.compile("(?:^|/)[._]")
+"""In the path of a file, what marks it or one of its folders as hidden."""
 PART = re.compile(r"-\d{5,}\.parquet$")
 """How the name of a file ends that could be a shard's of another file, which is named by its first row group."""
 
@@ -109,8 +111,9 @@ def list_files(place: Place, group: str, suffixes: tuple[str, ...]) -> Listing:
     if not found and not place.exists():
         raise FileNotFoundError(place.url)
     paths = {path or place.name: path for path in outside_stores(place, sorted(found))}
-    tables = [relative for relative in paths if is_table(relative, suffixes)]
-    others = [relative for relative in paths if is_table(relative, ("",)) and not is_table(relative, suffixes)]
+    visible = [relative for relative in paths if not HIDDEN.search(relative)]
+    tables = [relative for relative in visible if relative.lower().endswith(suffixes)]
+    others = [relative for relative in visible if not relative.lower().endswith(suffixes)]
 
     def listed(relative: str) -> ListedFile:
         entry, file = found[paths[relative]], place / paths[relative]
@@ -147,7 +150,7 @@ def _name(relative: str, others: Container[str]) -> str:
 
 def is_table(relative: str, suffixes: tuple[str, ...]) -> bool:
     """Whether a file is named as a table, and neither it nor a folder of its path is hidden or a marker."""
-    return relative.lower().endswith(suffixes) and not any(part[:1] in (".", "_") for part in relative.split("/"))
+    return relative.lower().endswith(suffixes) and not HIDDEN.search(relative)
 
 
 def read_again(read: Callable[Read, Found]) -> Callable[Read, Found]:
