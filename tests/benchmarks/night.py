@@ -9,8 +9,9 @@ import io
 import itertools
 import math
 import os
-import resource
+import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,9 +24,9 @@ from urllib3 import connection_from_url
 
 from plumbline.pipelines.sweeps.unchanged_run import note_unchanged
 from tests.bench_of import images, prompts
-from tests.benchmarks.size import one_row_shards, run_module
+from tests.benchmarks.size import ROOT, one_row_shards
 from tests.benchmarks.test_requests import kind_of, said
-from tests.benchmarks.test_scale import STANDING, planned, write_standing_run
+from tests.benchmarks.test_scale import STANDING, peak_memory, planned, write_standing_run
 from tests.faults.proxy import FaultProxy, faulty
 from tests.s3 import S3Server, run_server
 
@@ -79,7 +80,7 @@ class Measured(NamedTuple):
     seconds: float
     """Of CPU."""
     megabytes: float
-    """At its peak, or of a larger one before it."""
+    """At its peak."""
 
     def row(self) -> str:
         """A line of the table."""
@@ -90,11 +91,14 @@ class Measured(NamedTuple):
 
 def measured(what: str, proxy: FaultProxy, job: str, *line: str) -> Measured:
     """The requests, the CPU and the memory of a job in a process of its own."""
-    before, seen = os.times(), len(proxy.requests)
-    run_module(job, *line)
+    before, seen, peak, waiting = os.times(), len(proxy.requests), 0.0, threading.Event()
+    process = subprocess.Popen([sys.executable, "-m", job, *line], cwd=ROOT, stdout=subprocess.DEVNULL)
+    while process.poll() is None:
+        peak = max(peak, peak_memory(process.pid))  # what the kernel tells at its end is that of a larger parent
+        waiting.wait(0.1)
+    assert process.returncode == 0, f"{job}: exit code {process.returncode}"
     after = os.times()
     seconds = after.children_user + after.children_system - before.children_user - before.children_system
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     return Measured(what, Counter(map(kind_of, proxy.requests[seen:])), seconds, peak)
 
 

@@ -57,7 +57,7 @@ def write_tars(folder: Path, count: int, of_tar: int = TAR_IMAGES) -> None:
 
 def ingested(folder: Path, until: int | None = None) -> dict[str, Any]:
     """Runs the ingest, or kills it once so many of its shards stand; its seconds and the peak memory of each part."""
-    command = [sys.executable, "jobs.ingest", f"tars={folder}/in", f"output={folder}/out", "generator=sdxl"]
+    command = [sys.executable, "-m", "jobs.ingest", f"tars={folder}/in", f"output={folder}/out", "generator=sdxl"]
     began, driver, workers = time.perf_counter(), 0.0, 0.0
     waiting = threading.Event()
     with (folder / "log").open("w") as log:
