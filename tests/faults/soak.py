@@ -41,6 +41,8 @@ OVERRIDES = (
     f"shard_rows={SHARD}",
     *(f"cluster.pools.answers.{name}=1" for name in ("threads", "min_size", "max_size")),
 )
+REWARD = f"reward={{weights: {{{', '.join(f'{metric}: 1' for metric in METRICS)}}}}}"
+"""In the metrics' own units: a few images of a few prompts need have no noise to measure by."""
 HOOKED = json.dumps({"runtime_env": {"worker_process_setup_hook": "tests.faults.hook.install"}})
 """As `ray job submit` hands a runtime environment to a driver."""
 LOOK_SECONDS = 0.5
@@ -464,7 +466,7 @@ def run_job(soak: Soak, place: Ground, job: str, name: str) -> None:
     """What reads the newest run, as somebody calls it; raises SoakError where it does not end well."""
     output = soak.folder / f"{job}-{name}"
     arguments = {
-        "rewards": ["format=rewards", f"output={output}"],
+        "rewards": ["format=rewards", f"output={output}", REWARD],
         "export": ["format=lance", f"output={output}"],
         "report": [],
     }
