@@ -139,4 +139,4 @@ def _has_its_place(path: str, whole_runs: set[str]) -> bool:
         return run_of_position(path) in whole_runs
     if path == LATEST_REPORT or kind_of(path) == "cell":
         return True
-    return folder in ("digests", "leases", "store.json") and "/." not in path
+    return folder in ("digests", "leases", "sources", "store.json") and "/." not in path
