@@ -83,6 +83,10 @@ def main(config: NightlyConfig | NightlySuiteConfig) -> int:
 
 def _run(config: NightlyConfig | NightlySuiteConfig) -> int:
     console = make_console(stderr=config.nightly.json)
+    if config.nightly.gate is not None:
+        read_gate(
+            config.storage.locate(config.nightly.gate)
+        )  # a broken file is told before another night is waited for
     if config.dry_run:
         _show_plan(console, config)
         return 0

@@ -18,7 +18,7 @@ MOST_BITS = 14
 """Of 63, that differ between the hashes of pictures whose colours are compared."""
 LEAST_CORRELATION = 0.95
 PLAIN = 4.0
-"""The standard deviation of brightness, of 255, below which a picture's hash is noise."""
+"""The standard deviation of the cells' brightness, of 255, below which a picture cannot be told from others."""
 PAIRS_AT_ONCE, IMAGES_AT_ONCE = 2**20, 1024
 GREY = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 
@@ -51,13 +51,12 @@ def fingerprint(image: Image.Image) -> Fingerprint | None:
     section 3.2.1) without the mean brightness.
     """
     small = np.asarray(image.resize((SIDE, SIDE), Image.Resampling.BILINEAR, reducing_gap=3), dtype=np.float32)
-    grey = small @ GREY
-    if grey.std() < PLAIN:
-        return None
-    frequencies = dctn(grey)[:LOWEST, :LOWEST].ravel()[1:]
-    bits = int.from_bytes(np.packbits(frequencies > np.median(frequencies)).tobytes())
     width = SIDE // CELLS
     colours = small.reshape(CELLS, width, CELLS, width, 3).mean(axis=(1, 3))
+    if (colours @ GREY).std() < PLAIN:  # also of a fine pattern, whose cells have one colour
+        return None
+    frequencies = dctn(small @ GREY)[:LOWEST, :LOWEST].ravel()[1:]
+    bits = int.from_bytes(np.packbits(frequencies > np.median(frequencies)).tobytes())
     return Fingerprint(bits, colours.round().astype(np.uint8).ravel())
 
 

@@ -37,7 +37,12 @@ def encoded(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
 def picture(number: int) -> bytes:
     if number == BROKEN:
         return b"no picture"
-    return encoded(Image.new("RGB", (96, 96), "red") if number == PLAIN else scene(number))
+    return encoded(fine_pattern() if number == PLAIN else scene(number))
+
+
+def fine_pattern() -> Image.Image:
+    """A chequerboard whose squares are smaller than the parts that are compared, which all have one colour."""
+    return Image.fromarray((np.indices((64, 64)) // 2).sum(axis=0).astype(np.uint8) % 2 * 255).convert("RGB")
 
 
 def before(prompt: int) -> list[bytes]:
