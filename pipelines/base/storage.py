@@ -190,9 +190,12 @@ class Place:
         """Its bytes, at most so many."""
         return self.filesystem.read(self.path, most)
 
-    def open(self, *, size: int | None = None, **options: Any) -> IO[bytes]:
-        """A stream of its bytes; a cloud is not asked for its size where a listing has told it."""
-        return self.filesystem.open(self.path, size, **options)
+    def open(self, *, size: int | None = None, etag: str | None = None, **options: Any) -> IO[bytes]:
+        """A stream of its bytes; a cloud is not asked for its size where a listing has told it.
+
+        With an ETag it raises OSError once the file has another, where its filesystem `reads_one_version`.
+        """
+        return self.filesystem.open(self.path, size, etag, **options)
 
     def list(self) -> dict[str, Entry]:
         """The entries of a folder by name, or of the file itself; a local link counts as its target."""

@@ -177,7 +177,7 @@ def read_footer(file: ListedFile) -> pq.FileMetaData:
             f"{file.url}: expected a file, found a link that leads nowhere, a pipe or a device; remove it"
         )
     try:
-        with file.place.open(size=file.size) as stream:
+        with file.place.open(size=file.size, etag=file.etag) as stream:
             return pq.read_metadata(stream)
     except Exception as error:
         if not isinstance(error, pa.ArrowException) and not is_storage_error(error):
@@ -372,14 +372,15 @@ def _row_groups(file: pq.ParquetFile, shard: Shard, names: Mapping[str, str]) ->
 def opened(shard: Shard) -> Iterator[Any]:
     """The shard's file, which must still be the planned one once it was read: keys name what was computed from."""
     try:
-        with shard.place.open(size=shard.size, block_size=READ_AHEAD) as stream:
+        with shard.place.open(size=shard.size, etag=shard.etag, block_size=READ_AHEAD) as stream:
             yield stream
     except Exception as error:
         _check_unchanged(shard)
         if not isinstance(error, (pa.ArrowException, UnicodeDecodeError)) and not is_storage_error(error):
             raise
         raise _unreadable(shard, error) from error
-    _check_unchanged(shard)
+    if not shard.place.filesystem.reads_one_version:
+        _check_unchanged(shard)
 
 
 def _unreadable(shard: Shard, error: Exception) -> UnreadableFile:

@@ -11,10 +11,13 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
+
+import ray
 
 from plumbline.pipelines.base.cluster import ClusterConfig, PoolConfig
 from plumbline.pipelines.base.storage import Place, StorageConfig
@@ -27,6 +30,8 @@ from plumbline.pipelines.running.surroundings import Surroundings
 
 SHARDS, WORKERS, CALLS = 3_200, 8, 25
 BUNDLES = (1, 4, 16)
+EMPTY_CALLS = 20
+"""Of each of the calls at once."""
 ROWS = 256
 METRICS = ("vqascore", "other")
 NODE = Node(name="answers:vqa", stage="answers", models={}, metrics={})
@@ -125,7 +130,38 @@ class Samples:
         return count / max(SAMPLE_INTERVAL, last[1] - first[1]), spent
 
 
+class Idle:
+    """An actor that does nothing with what it is told."""
+
+    def told(self, _: object) -> None:
+        pass
+
+    def spent(self) -> float:
+        return time.process_time()
+
+
+def tell(idle: Any, calls: int, each: int) -> None:
+    """So many calls at once, and again so often."""
+    with ThreadPoolExecutor(calls) as pool:
+        for _ in range(each):
+            list(pool.map(lambda _: ray.get(idle.told.remote(None)), range(calls)))
+
+
+def empty_call(cluster: ClusterConfig, workers: int, calls: int) -> float:
+    """The milliseconds of CPU that a call takes an actor that does nothing, told by as many workers."""
+    with session.ray_session(cluster):
+        idle = ray.remote(num_cpus=0)(Idle).remote()
+        callers = ray.remote(num_cpus=0.01)(tell)
+        ray.get([callers.remote(idle, calls, 1) for _ in range(workers)])
+        before = ray.get(idle.spent.remote())
+        ray.get([callers.remote(idle, calls, EMPTY_CALLS) for _ in range(workers)])
+        spent: float = ray.get(idle.spent.remote()) - before
+    return 1000 * spent / (workers * calls * EMPTY_CALLS)
+
+
 def main(shards: int = SHARDS, workers: int = WORKERS, calls: int = CALLS) -> None:
+    empty = empty_call(ClusterConfig(num_cpus=2), workers, calls)
+    print(f"a call takes an actor that does nothing {empty:.2f} ms of CPU, with {workers * calls} calls at once")
     pool = PoolConfig(num_cpus=0.01, min_size=workers, max_size=workers)
     print(f"{shards} shards of {len(METRICS)} cells, {workers} processes of {calls} calls; ms of CPU for a shard")
     print("| shards a task | driver | ProgressLog | worker | Ray | shards/s here | shards/s with cores of their own |")

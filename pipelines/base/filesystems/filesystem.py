@@ -58,6 +58,8 @@ class Filesystem:
     """What to check where it cannot be reached."""
     rights = "the credentials' rights"
     """What to check where access is denied."""
+    reads_one_version = False
+    """Whether a stream of a file with an ETag fails once the file has another."""
 
     def __init__(self, root: str, fs: fsspec.AbstractFileSystem) -> None:
         self.root = root
@@ -68,8 +70,11 @@ class Filesystem:
         """Raises FileNotFoundError where there is nothing."""
         return entry_of(self.fs.info(path))
 
-    def open(self, path: str, size: int | None, **options: Any) -> IO[bytes]:
-        """A stream of a file's bytes; its size, where that is known, saves the call of a client that asks for it."""
+    def open(self, path: str, size: int | None, etag: str | None, **options: Any) -> IO[bytes]:
+        """A stream of a file's bytes, with its size and ETag where a listing has told them.
+
+        The size saves the call of a client that asks for it; what the ETag is for, `reads_one_version` says.
+        """
         return cast(IO[bytes], self.fs.open(path, "rb", **options))
 
     def read(self, path: str, most: int | None) -> bytes:

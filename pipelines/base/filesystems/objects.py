@@ -14,7 +14,7 @@ UPLOAD_BYTES = 16 * 2**20
 class ObjectStore(Writable):
     """What object stores have in common, by a client that writes create-only by `mode="create"`."""
 
-    def open(self, path: str, size: int | None, **options: Any) -> IO[bytes]:
+    def open(self, path: str, size: int | None, etag: str | None, **options: Any) -> IO[bytes]:
         return cast(IO[bytes], self.fs.open(path, "rb", size=size, **options))
 
     def read(self, path: str, most: int | None) -> bytes:

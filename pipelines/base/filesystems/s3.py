@@ -3,7 +3,9 @@
 import errno
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
+from email.utils import parsedate_to_datetime
 from random import random
 from typing import IO, Any, cast
 
@@ -34,6 +36,8 @@ RETRIES = 5
 PASSING_STATUS = (429, 500, 502, 503, 504)
 """Statuses of an S3 server that is busy or broken; the call itself may be right."""
 TOO_MANY_REQUESTS = 429
+USER_AGENT = "plumbline"
+"""What a server's log says of the client. Botocore would tell more, and make it anew for each call."""
 DELETE_BATCH = 1000
 """Objects that S3 deletes with one call."""
 
@@ -42,6 +46,7 @@ class S3(ObjectStore):
     """S3 by s3fs. Its client is made ready without a call to the server."""
 
     check = CHECK
+    reads_one_version = True
 
     def __init__(self, settings: Settings) -> None:
         """Raises ConfigError for settings that the client refuses."""
@@ -50,10 +55,12 @@ class S3(ObjectStore):
         except (BotoCoreError, ValueError) as error:
             raise ConfigError(f"s3://: {without_secrets(str(error).splitlines()[0])}; {SETTINGS}") from error
 
-    def open(self, path: str, size: int | None, **options: Any) -> IO[bytes]:
-        stream: Any = super().open(path, size, **options)
+    def open(self, path: str, size: int | None, etag: str | None, **options: Any) -> IO[bytes]:
+        stream: Any = super().open(path, size, etag, **options)
         if size is not None:
             stream.details = {"name": path, "size": size}  # s3fs would ask for them at the first read
+        if etag is not None:
+            stream.details = {**stream.details, "ETag": f'"{etag}"'}  # which s3fs compares with that of every answer
         return cast(IO[bytes], stream)
 
     def read(self, path: str, most: int | None) -> bytes:
@@ -112,8 +119,13 @@ def _client(settings: Settings) -> fsspec.AbstractFileSystem:
         secret=settings.secret,
         endpoint_url=settings.endpoint_url,
         client_kwargs={"region_name": settings.region} if settings.region else {},
-        config_kwargs={"connect_timeout": 5, "retries": {"max_attempts": RETRIES, "mode": "standard"}},
+        config_kwargs={
+            "connect_timeout": 5,
+            "retries": {"max_attempts": RETRIES, "mode": "standard"},
+            "user_agent": USER_AGENT,
+        },
         use_listings_cache=False,
+        local_expiry_check=True,
     )
     client.connect()
     return client
@@ -121,10 +133,10 @@ def _client(settings: Settings) -> fsspec.AbstractFileSystem:
 
 def _parse_time(value: Any) -> datetime:
     """A time in an answer of S3. Botocore's own parser tries several forms, which takes four fifths of a listing."""
-    try:
-        return datetime.fromisoformat(value)
-    except (TypeError, ValueError):
-        return cast(datetime, parse_timestamp(value))
+    for parse in (datetime.fromisoformat, parsedate_to_datetime):  # of a listing, and of a header
+        with suppress(TypeError, ValueError):
+            return parse(value)
+    return cast(datetime, parse_timestamp(value))
 
 
 def _no_credentials() -> bool:

@@ -263,6 +263,17 @@ def test_a_changed_object_on_s3_is_not_read(bucket: str, tmp_path: Path) -> None
         read_shard(sources.image_shards[0], IMAGE_COLUMNS)
 
 
+def test_a_stream_from_s3_fails_once_the_object_is_another(bucket: str) -> None:
+    place = StorageConfig().locate(f"{bucket}/file")
+    place.write(b"atlas" * 1000)
+    listed = place.list()["file"]
+    with place.open(size=listed.size, etag=listed.etag, cache_type="none") as stream:
+        assert stream.read(5) == b"atlas"
+        place.write(b"delft" * 1000)
+        with pytest.raises(OSError, match="no longer"):
+            stream.read(5)
+
+
 def test_files_without_rows_count_none_and_break_nothing(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", ["atlas"])
     file = folder / "images/atlas/empty.parquet"
