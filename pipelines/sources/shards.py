@@ -4,7 +4,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import wraps
 from itertools import accumulate, chain, groupby
@@ -182,6 +182,8 @@ def read_footer(file: ListedFile) -> pq.FileMetaData:
     except Exception as error:
         if not isinstance(error, pa.ArrowException) and not is_storage_error(error):
             raise
+        with suppress(OSError):  # a server that cannot be asked
+            _check_unchanged(file)
         raise UnreadableFile(
             f"{file.url}: not a readable Parquet file ({first_line(error)}); "
             "it may be truncated: write or upload it again"
@@ -388,18 +390,18 @@ def _unreadable(shard: Shard, error: Exception) -> UnreadableFile:
     return UnreadableFile(f"{shard.url}{groups}: unreadable ({first_line(error)}); write or upload the file again")
 
 
-def _check_unchanged(shard: Shard) -> None:
+def _check_unchanged(file: Shard | ListedFile) -> None:
     """Raises SourceError where the file is gone, or has another size or etag than the plan's."""
     try:
-        entry = shard.place.entry()
+        entry = file.place.entry()
     except FileNotFoundError as error:
         raise SourceError(
-            f"{shard.url}: the file was there when the run was planned and is gone; put it back and run again: "
+            f"{file.url}: the file was there when the run was planned and is gone; put it back and run again: "
             "the plan is made anew"
         ) from error
-    if (entry.size, entry.etag) != (shard.size, shard.etag):
+    if (entry.size, entry.etag) != (file.size, file.etag):
         raise SourceError(
-            f"{shard.url}: the file has changed since the run was planned ({shard.size} bytes, etag {shard.etag}; now "
+            f"{file.url}: the file has changed since the run was planned ({file.size} bytes, etag {file.etag}; now "
             f"{entry.size} bytes, etag {entry.etag}); run again: the plan is made anew"
         )
 

@@ -16,7 +16,7 @@ from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.plans.plan import Plan
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS, ColumnsConfig
 from plumbline.pipelines.sources.prompts import read_prompts
-from plumbline.pipelines.sources.shards import read_extra, read_shard
+from plumbline.pipelines.sources.shards import list_files, read_extra, read_footer, read_shard
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from tests.bench_of import (
     CAPTIONED,
@@ -261,6 +261,20 @@ def test_a_changed_object_on_s3_is_not_read(bucket: str, tmp_path: Path) -> None
     fs.rm(f"{bucket}/bench/images/atlas/00000.parquet")
     with pytest.raises(SourceError, match="is gone; put it back and run again"):
         read_shard(sources.image_shards[0], IMAGE_COLUMNS)
+
+
+def test_an_object_that_is_another_than_was_listed_is_told_to_have_changed(bucket: str, tmp_path: Path) -> None:
+    place = StorageConfig().locate(f"{bucket}/images")
+    write_rows(tmp_path / "00000.parquet", images("atlas", 8))
+    content = (tmp_path / "00000.parquet").read_bytes()
+    (place / "00000.parquet").write(content)
+    (listed,) = list_files(place, "atlas", (".parquet",)).tables
+    (place / "00000.parquet").write(content[:-8] + content)
+    with pytest.raises(SourceError, match=r"00000\.parquet: the file has changed .* run again: the plan is made anew"):
+        read_footer(listed)
+    (place / "00000.parquet").remove()
+    with pytest.raises(SourceError, match=r"00000\.parquet: .* is gone; put it back and run again"):
+        read_footer(listed)
 
 
 def test_a_stream_from_s3_fails_once_the_object_is_another(bucket: str) -> None:
