@@ -83,10 +83,8 @@ def main(config: NightlyConfig | NightlySuiteConfig) -> int:
 
 def _run(config: NightlyConfig | NightlySuiteConfig) -> int:
     console = make_console(stderr=config.nightly.json)
-    if config.nightly.gate is not None:
-        read_gate(
-            config.storage.locate(config.nightly.gate)
-        )  # a broken file is told before another night is waited for
+    if config.nightly.gate is not None:  # a broken file is told before another night is waited for
+        read_gate(config.storage.locate(config.nightly.gate))
     if config.dry_run:
         _show_plan(console, config)
         return 0
