@@ -14,6 +14,8 @@ REMEDIES = {
     errno.ENOMEM: "memory ran out: raise its limit (ulimit -v) or free some",
     errno.EMFILE: "too many files are open: raise the limit (ulimit -n)",
 }
+MIN_ADDRESS_SPACE = 1 << 30
+"""Bytes of address space that a command needs to start. With less, libraries hang or crash while they are loaded."""
 OUT_OF_MEMORY = ("cannot allocate memory", "failed to map segment", "can't start new thread")
 
 
@@ -41,8 +43,19 @@ def _in_one_line(kind: type[BaseException], error: BaseException, trace: Traceba
         sys.__excepthook__(kind, error, trace)
 
 
+def _check_address_space() -> None:
+    """Exit in one line if the process may use too little address space to load the libraries of a command."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY:
+        return
+    if limit < MIN_ADDRESS_SPACE:
+        allowed, needed = (f"{size >> 20:,} MB" for size in (limit, MIN_ADDRESS_SPACE))
+        found = f"this process may use {allowed} of address space, and a command needs {needed}"
+        sys.exit(f"error: {found}: raise the limit (ulimit -v)")
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # each of numpy's threads reserves address space
+
+
 sys.excepthook = _in_one_line
-if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's threads take memory, and where there is none they wait
+_check_address_space()
 # imports make many objects that stay; looking at them again and again takes a tenth of a short job
 set_threshold(50_000)
