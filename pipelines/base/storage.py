@@ -263,8 +263,8 @@ class Place:
         return self.writable().put(draft, self.path, replace=replace)
 
     def copy_to(self, target: "Place") -> None:
-        """Gives an unchanging file another name, without reading it: by a copy within its bucket's cloud, a hard link
-        on a disk."""
+        """Give an unchanging file another name, without reading it, and replace what has that name: by a copy within
+        its bucket's cloud, by a hard link on a disk."""
         self.writable().copy(self.path, target.path)
 
     def remove(self) -> None:

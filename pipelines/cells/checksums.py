@@ -24,11 +24,12 @@ def with_digest(data: bytes) -> bytes:
     return before + _digest(before, after) + after
 
 
-def check_digest(data: bytes) -> None:
-    """Raises DamagedError where a bit is not as it was written."""
+def check_digest(data: bytes) -> str:
+    """Return the digest that a file contains; raise DamagedError if a bit is not as it was written."""
     before, digest, after = _around_digest(data)
     if _digest(before, after) != digest:
         raise DamagedError(f"its {len(data)} bytes are not those that were written")
+    return digest.decode()
 
 
 def check_table(data: bytes) -> None:

@@ -72,7 +72,9 @@ class StoredCell(NamedTuple):
 
     table: pa.Table
     provenance: Mapping[str, Any]
-    """Its key and recipe, the node that computed it, the cells it stands on, its errors, model calls, its digest."""
+    """Its key and recipe, the node that computed it, the cells it stands on, its errors and model calls."""
+    digest: str
+    """The SHA-256 that its file contains."""
 
     def outcome(self) -> Outcome:
         """What became of the cell, as it was told when it was committed."""
@@ -430,10 +432,10 @@ def _read_counted(data: bytes) -> pa.Table | None:
 
 def decode_cell(data: bytes, columns: Sequence[str] | None = None) -> StoredCell:
     """A cell of its file; raises DamagedError, before anything is parsed, where a bit is not as it was written."""
-    check_digest(data)
+    digest = check_digest(data)
     table = _read_parquet(data, columns)
     provenance = json.loads(table.schema.metadata[b"plumbline"])
-    return StoredCell(table.replace_schema_metadata(None), provenance)
+    return StoredCell(table.replace_schema_metadata(None), provenance, digest)
 
 
 def _check_key(path: str, provenance: Mapping[str, Any]) -> None:

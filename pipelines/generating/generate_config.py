@@ -82,9 +82,9 @@ class GenerateConfig(Checked):
         return self.images / KEPT
 
     @property
-    def wanted(self) -> Place:
-        """The tables of pictures that are wanted of the generator."""
-        return self.kept / f"wanted/{self.called}"
+    def wanted(self) -> str:
+        """The folder, in the store of what was made, of the tables of pictures that are wanted of the generator."""
+        return f"wanted/{self.called}"
 
     @property
     def texts(self) -> BenchmarkConfig:
@@ -95,7 +95,9 @@ class GenerateConfig(Checked):
         """What has the generator draw: a sweep without images, of a prompt for each picture."""
         return SweepConfig(
             store=self.kept.url,
-            benchmark=BenchmarkConfig(name=self.called, prompts=self.wanted.url, images=None, generators={}),
+            benchmark=BenchmarkConfig(
+                name=self.called, prompts=(self.kept / self.wanted).url, images=None, generators={}
+            ),
             models={ROLE: self.image_model},
             metrics={"pictures": Pictures(options=self.pictures)},
             cluster=self.cluster,

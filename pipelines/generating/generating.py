@@ -1,20 +1,20 @@
 """A benchmark's pictures made by a generator: what is missing is drawn, and all are put into the generator's folder."""
 
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
-
-import pyarrow.parquet as pq
 
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.models.calls import Usage
 from plumbline.pipelines.base.exit_codes import exit_code
 from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.cells.cells import Outcome, PlannedCell, is_draft
-from plumbline.pipelines.cells.store import Store, draft_path
+from plumbline.pipelines.cells.checksums import DamagedError
+from plumbline.pipelines.cells.store import BrokenCell, GoneCell, Store, StoredCell, decode_cell, draft_path
 from plumbline.pipelines.generating.generate_config import GenerateConfig
 from plumbline.pipelines.generating.wanted import wanted_pictures, write_wanted
 from plumbline.pipelines.plans.costs import Cost, costs_of
@@ -22,12 +22,13 @@ from plumbline.pipelines.running.events import Watch
 from plumbline.pipelines.sources.file_memory import FileMemory
 from plumbline.pipelines.sources.shards import Cut
 from plumbline.pipelines.sources.sources import open_sources
-from plumbline.pipelines.sweeps.computing import compute_missing, model_usage, registered_sweep
+from plumbline.pipelines.sweeps.computing import Inspection, compute_whole, model_usage, registered_sweep
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 
 OURS = re.compile(r"\d{5}-[0-9a-f]{8}(\.draft)?\.parquet")
 """How the files are called that a generation puts into a generator's folder."""
-READERS = 16
+READERS = 4
+"""Files that are read at once; each is as large as all of its pictures."""
 
 
 class PlannedGeneration(NamedTuple):
@@ -53,6 +54,8 @@ class Generated(NamedTuple):
     """Of this run, those without a picture by the kind of their error."""
     problems: tuple[str, ...]
     """Why whole files could not be made."""
+    mended: tuple[str, ...]
+    """Addresses of damaged files that were replaced: by their other copy, or by pictures that were drawn again."""
     usage: Mapping[str, Usage]
     costs: Mapping[str, Cost]
     exit_code: int
@@ -74,18 +77,15 @@ def plan_generation(config: GenerateConfig) -> PlannedGeneration:
     wanted = wanted_pictures(prompts, config.pictures.seeds)
     if not wanted:
         raise ConfigError(f"benchmark.prompts {config.benchmark.prompts}: expected prompts, found none")
-    write_wanted(config.wanted, wanted, config.shard_rows)
+    write_wanted(Store(config.kept), config.wanted, wanted, config.shard_rows)
     return PlannedGeneration(config, plan_sweep(config.drawing(), wanted=("pictures",)), len(prompts), len(wanted))
 
 
 def generate(planned: PlannedGeneration, watch: Watch) -> Generated:
-    """Draws what is missing and puts all into the generator's folder, as the sweep reads it."""
+    """Draws what is missing or damaged, and puts all into the generator's folder, as the sweep reads it."""
+    folder = GeneratorFolder(planned.config.folder)
     with registered_sweep(planned.drawing, watch) as (drawing, watch):
-        outcomes = compute_missing(drawing, watch)
-        cells = drawing.plan.of_prompts("pictures")["pictures"]
-        lost = [cell for cell in cells if cell.path in outcomes and outcomes[cell.path].state == "failed"]
-        failed = sum(cell.shard.rows for cell in lost)
-        failed += _publish(drawing.store, planned.config.folder, set(cells) - set(lost), outcomes)
+        drawing, outcomes, published = compute_whole(drawing, watch, folder.publish)
     kinds = Counter[str]()
     for outcome in outcomes.values():
         kinds.update(outcome.kinds)
@@ -94,12 +94,13 @@ def generate(planned: PlannedGeneration, watch: Watch) -> Generated:
         url=planned.config.folder.url,
         pictures=planned.pictures,
         made=sum(outcome.rows - outcome.kept - outcome.errors for outcome in outcomes.values()),
-        failed=failed,
+        failed=published.failed,
         kinds=kinds,
-        problems=tuple(dict.fromkeys(outcomes[cell.path].message for cell in lost)),
+        problems=published.problems,
+        mended=tuple(folder.damaged),
         usage=usage,
         costs=costs_of(drawing.plan, usage),
-        exit_code=exit_code(failed, planned.pictures, planned.config.max_failed),
+        exit_code=exit_code(published.failed, planned.pictures, planned.config.max_failed),
     )
 
 
@@ -112,25 +113,91 @@ def _tables(folder: Place) -> list[str]:
             return []
 
 
-def _publish(store: Store, folder: Place, cells: set[PlannedCell], outcomes: Mapping[str, Outcome]) -> int:
-    """Makes the folder hold these cells and no others; how many of their rows have no picture.
+class Published(NamedTuple):
+    """What the generator's folder contains, after its cells were put there."""
 
-    A cell is linked on a disk, and copied within its cloud.
+    failed: int
+    """Rows without a picture."""
+    problems: tuple[str, ...]
+    """Why whole files are not there."""
+
+
+class GeneratorFolder:
+    """The folder that a sweep reads: it contains the cells of a generation, each as a file of its own.
+
+    A file is a hard link of its cell on a disk, and a copy in a cloud. Every publication reads both to the last bit.
     """
-    paths = [draft_path(cell.path) if is_draft(cell.path, outcomes) else cell.path for cell in cells]
-    wanted = {path.rpartition("/")[2]: store.place / path for path in paths}
-    standing = _tables(folder)
 
-    def put(name: str) -> int:
-        target = folder / name
-        if name.endswith(".draft.parquet"):  # its name says nothing of what it holds
-            target.write(wanted[name].read())
-        elif name not in standing:
-            wanted[name].copy_to(target)
-        with target.open() as stream:
-            return int(json.loads((pq.read_metadata(stream).metadata or {})[b"plumbline"])["errors"])
+    def __init__(self, folder: Place) -> None:
+        self.folder = folder
+        self.damaged: dict[str, None] = {}
+        """Addresses of the damaged cells and files that were found."""
 
-    with ThreadPoolExecutor(READERS) as pool:
-        failed = sum(pool.map(put, wanted))
-    folder.remove_below([name for name in standing if name not in wanted])
-    return failed
+    def publish(self, drawing: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspection[Published]:
+        """Make the folder contain the cells and no other file; return the damaged cells that no file can replace."""
+        cells = drawing.plan.of_prompts("pictures")["pictures"]
+        lost = {cell for cell in cells if cell.path in outcomes and outcomes[cell.path].state == "failed"}
+        made = {_file_name(cell, outcomes): cell for cell in cells if cell not in lost}
+        there = _tables(self.folder)
+        failed, problems = sum(cell.shard.rows for cell in lost), [outcomes[cell.path].message for cell in lost]
+        broken = set[str]()
+
+        def put(name: str) -> StoredCell | BrokenCell:
+            try:
+                return self._put(name, made[name], drawing.store, is_there=name in there)
+            except BrokenCell as error:
+                return error
+
+        with ThreadPoolExecutor(READERS) as pool:
+            for cell, result in zip(made.values(), pool.map(put, made), strict=True):
+                if isinstance(result, BrokenCell):
+                    broken.add(cell.path)
+                    problems.append(str(result))
+                    failed += cell.shard.rows
+                else:
+                    failed += int(result.provenance["errors"])
+        self.folder.remove_below([name for name in there if name not in made])
+        return Inspection(Published(failed, tuple(dict.fromkeys(problems))), broken)
+
+    def _put(self, name: str, cell: PlannedCell, store: Store, *, is_there: bool) -> StoredCell:
+        """Put a cell into the folder unless its very bytes are there; raise BrokenCell if neither copy is sound."""
+        place = store.place / f"{cell.path.rpartition('/')[0]}/{name}"
+        target, is_draft_file = self.folder / name, name.endswith(".draft.parquet")
+        linked = is_there and _is_linked(place, target)
+        copy = _read_copy(target, cell.key) if is_there and not linked and not is_draft_file else None
+        try:
+            stored = store.read_cell(f"{cell.path.rpartition('/')[0]}/{name}", [])
+        except BrokenCell as error:
+            if not isinstance(error, GoneCell):
+                self.damaged[target.url if linked else place.url] = None
+            if copy is None:
+                raise
+            target.copy_to(place)
+            return copy
+        if is_draft_file:  # the next run writes another draft at its path
+            target.write(place.read())
+        elif not linked and (copy is None or copy.digest != stored.digest):
+            if is_there:
+                self.damaged[target.url] = None
+            place.copy_to(target)
+        return stored
+
+
+def _read_copy(file: Place, key: str) -> StoredCell | None:
+    """Return a cell's file in the generator's folder; None if it is damaged, another cell's, or gone."""
+    with readable_errors(file, "images"), suppress(FileNotFoundError, DamagedError):
+        copy = decode_cell(file.read(), [])
+        return copy if copy.provenance["key"] == key else None
+    return None
+
+
+def _is_linked(cell: Place, file: Place) -> bool:
+    """Return True if both are one file on a disk, so that damage to one is damage to the other."""
+    with suppress(FileNotFoundError):
+        return file.is_local and Path(file.path).samefile(cell.path)
+    return False
+
+
+def _file_name(cell: PlannedCell, outcomes: Mapping[str, Outcome]) -> str:
+    path = draft_path(cell.path) if is_draft(cell.path, outcomes) else cell.path
+    return path.rpartition("/")[2]

@@ -1,14 +1,13 @@
 """The pictures that are wanted of a generator, in tables that keep their places: each table is a shard."""
 
-import io
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import chain, count
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from plumbline.operators.pictures import PictureName
-from plumbline.pipelines.base.storage import Place, readable_errors
+from plumbline.pipelines.cells.store import Store, StoreError
 
 Texts = Mapping[str, str]
 """By image_id, the prompt; in order."""
@@ -20,31 +19,31 @@ def wanted_pictures(prompts: pa.Table, seeds: int) -> Texts:
     return {PictureName(prompt_id, number).image_id: text or "" for prompt_id, text in pairs for number in range(seeds)}
 
 
-def write_wanted(folder: Place, wanted: Texts, rows: int) -> None:
+def write_wanted(store: Store, folder: str, wanted: Texts, rows: int) -> None:
     """Makes the tables of a folder those of the pictures that are wanted.
 
     A picture stays in its table, and new ones come into new tables of at most so many rows: so a shard that loses
-    nothing keeps its cell.
+    nothing keeps its cell. What a damaged table listed is new, and comes into a table of the same name: the same
+    pictures, unless others were removed, and so the same shard.
     """
-    earlier = _read(folder)
+    earlier = {path: _read(store, path) for path in store.files(folder)}
     left = dict(wanted)
-    tables = {name: {one: left.pop(one) for one in held if one in left} for name, held in sorted(earlier.items())}
-    first = max((int(name.removesuffix(".parquet")) + 1 for name in tables), default=0)
+    tables = {path: {one: left.pop(one) for one in held if one in left} for path, held in earlier.items()}
+    free = [path for path, held in earlier.items() if not held]
+    first = max((int(path.rpartition("/")[2].removesuffix(".parquet")) + 1 for path in tables), default=0)
     new = list(left.items())
-    parts = (dict(new[start : start + rows]) for start in range(0, len(new), rows))
-    tables |= {f"{number:05d}.parquet": part for number, part in enumerate(parts, first)}
-    for name, texts in tables.items():
-        if texts and texts != earlier.get(name):
-            (folder / name).write_table(pa.table({"prompt_id": list(texts), "text": list(texts.values())}))
-    folder.remove_below([name for name, texts in tables.items() if not texts])
+    parts = [dict(new[start : start + rows]) for start in range(0, len(new), rows)]
+    names = chain(free, (f"{folder}/{number:05d}.parquet" for number in count(first)))
+    tables |= dict(zip(names, parts, strict=False))
+    for path, texts in tables.items():
+        if texts and texts != earlier.get(path):
+            store.write_table(path, pa.table({"prompt_id": list(texts), "text": list(texts.values())}))
+    store.remove_all([path for path, texts in tables.items() if not texts])
 
 
-def _read(folder: Place) -> dict[str, Texts]:
-    """By name what the tables hold; one that is damaged is written anew."""
-    tables: dict[str, Texts] = {}
-    with readable_errors(folder, "images"), suppress(FileNotFoundError):
-        for name in folder.list():
-            with suppress(pa.ArrowException, KeyError, ValueError):
-                table = pq.read_table(io.BytesIO((folder / name).read()))
-                tables[name] = dict(zip(*(table.column(key).to_pylist() for key in ("prompt_id", "text")), strict=True))
-    return tables
+def _read(store: Store, path: str) -> Texts:
+    """What a table lists; nothing where it is damaged."""
+    with suppress(StoreError, KeyError, ValueError):
+        table = store.read_file(path)
+        return dict(zip(*(table.column(key).to_pylist() for key in ("prompt_id", "text")), strict=True))
+    return {}

@@ -1,5 +1,6 @@
 """What befalls the files of a store on a bad disk, kind by kind."""
 
+import os
 from pathlib import Path
 from random import Random
 
@@ -18,10 +19,14 @@ KINDS = (
     "lease",
     "report",
 )
-WAYS = ("flip", "truncate", "empty", "delete", "swap", "misplace")
-"""One bit is turned, the end is lost, all is lost, the file is lost, it is another one's of its kind, or it has moved
-to where cells of its stage by another recipe stand.
+ROT = ("rot", "blank")
+"""One bit is turned, or a sector reads as zeros, in the file itself: its size and time and its other names stay."""
+WAYS = ("flip", "truncate", "empty", "delete", "swap", "misplace", *ROT)
+"""Besides ROT: one bit is turned, the end is lost, all is lost, the file is lost, it is another one's of its kind, or
+it has moved to where cells of its stage by another recipe stand. These are done by a new file: a hard link of another
+run's stays whole.
 """
+SECTOR = 512
 
 
 def kind_of(path: str) -> str | None:
@@ -75,14 +80,32 @@ def _damage(store: Path, files: list[Path], way: str, chance: Random) -> str:
     strangers = _of_other_recipes(store, path, files)
     if way == "misplace":
         return _misplace(store, path, chance.choice(strangers)) if strangers else ""
+    others = strangers or [other for other in files[-8:] if other != path]
+    return f"{way} {path.relative_to(store)}" if harm(path, way, chance, others) else ""
+
+
+def harm(path: Path, way: str, chance: Random, others: list[Path] | None = None) -> bool:
+    """Damage a file; return False if its content is what it was."""
     content = path.read_bytes()
-    left = harmed(content, way, chance, strangers or [other for other in files[-8:] if other != path])
+    left = harmed(content, way, chance, others)
     if left == content:
-        return ""
-    path.unlink()  # a hard link of another run's stays whole
+        return False
+    if way in ROT and left is not None:
+        overwrite(path, left)
+        return True
+    path.unlink()
     if left is not None:
         path.write_bytes(left)
-    return f"{way} {path.relative_to(store)}"
+    return True
+
+
+def overwrite(path: Path, content: bytes) -> None:
+    """Give a file another content under all of its names; its times stay."""
+    before = path.stat()
+    with path.open("r+b") as file:
+        file.write(content)
+        file.truncate()
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 def _of_other_recipes(store: Path, path: Path, files: list[Path]) -> list[Path]:
@@ -109,4 +132,7 @@ def harmed(content: bytes, way: str, chance: Random, others: list[Path] | None =
     if way == "swap":
         return chance.choice(others).read_bytes() if others else content
     place = chance.randrange(len(content))
+    if way == "blank":
+        place -= place % SECTOR
+        return content[:place] + bytes(min(SECTOR, len(content) - place)) + content[place + SECTOR :]
     return content[:place] + bytes([content[place] ^ 1 << chance.randrange(8)]) + content[place + 1 :]

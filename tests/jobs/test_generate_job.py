@@ -3,12 +3,15 @@
 import base64
 import io
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from itertools import cycle, islice
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -21,6 +24,7 @@ from safetensors.torch import load_file, save_file
 
 from plumbline.pipelines.base.storage import StorageConfig
 from tests.commands import printed, refusal
+from tests.histories.damage import ROT, harm, harmed
 from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, failed
 from tests.operators.tiny.pipelines import PIPELINES, save_pipeline
 
@@ -230,6 +234,81 @@ def test_one_command_draws_and_scores_and_a_dry_run_only_plans(tmp_path: Path, s
     assert len(server.bodies) == 1
     assert "draws no pictures" in refusal("nightly", "sweep=own_images", *job, "dry_run=true")
     assert "name another folder" in refusal("sweep", "sweep=shapes", *job[3:])
+
+
+DAMAGE = ("flip", "truncate", "empty", "delete", *ROT)
+
+
+def files_below(folder: Path) -> list[Path]:
+    """The tables of pictures and of what is wanted, in the generator's folder and in the store."""
+    return sorted(folder.rglob("*.parquet"))
+
+
+def assert_mended(job: tuple[str, ...], whole: dict[str, dict[str, Any]], path: Path, images: Path) -> str:
+    """A generation ends with the pictures that were there before a file was damaged, and names that file."""
+    told = printed("generate", *job)
+    assert pictures(images / "painter") == whole, path
+    assert "wanted" in path.parts or path.name in told.replace("\n", ""), path
+    return told
+
+
+@pytest.mark.parametrize("count", [12, pytest.param(400, marks=pytest.mark.slow)])
+def test_whichever_file_of_a_generation_is_damaged_the_pictures_are_those_that_were_made(
+    count: int, tmp_path: Path, server: Server
+) -> None:
+    """Also where size and time stay, and where the cell and the file are one on the disk."""
+    server.script = lambda number, body: sent(png(8 + len(body["prompt"])))
+    prompts_file(tmp_path, "p1", "p2", "p3")
+    job, images, chance = of_service(tmp_path, server, "shard_rows=2", "seeds=2"), tmp_path / "images", Random(count)
+    printed("generate", *job)
+    whole, kept = pictures(images / "painter"), tmp_path / "kept"
+    subprocess.run(["cp", "-a", images, kept], check=True)
+    for way in islice(cycle(DAMAGE), count):
+        shutil.rmtree(images)
+        subprocess.run(["cp", "-a", kept, images], check=True)
+        path = chance.choice(files_below(images))
+        if harm(path, way, chance):
+            if way == "delete":
+                printed("generate", *job)
+            else:
+                assert_mended(job, whole, path, images)
+        assert "6 pictures, 0 of them made now" in printed("generate", *job) and pictures(images / "painter") == whole
+
+
+def test_a_damaged_copy_is_replaced_by_the_other_and_only_what_has_none_is_drawn_again(
+    tmp_path: Path, server: Server
+) -> None:
+    server.script = lambda number, body: sent(png())
+    prompts_file(tmp_path, "p1", "p2", "p3")
+    job, images, chance = of_service(tmp_path, server, "shard_rows=1"), tmp_path / "images", Random(7)
+    printed("generate", *job)
+    whole = pictures(images / "painter")
+    file = sorted((images / "painter").iterdir())[1]
+    (cell,) = (images / ".generate/pictures").rglob(file.name)
+    for path in (cell, file):  # a new file: the other name keeps the old one
+        assert harm(path, "flip", chance)
+        assert "0 of them made now" in assert_mended(job, whole, path, images)
+    assert len(server.bodies) == 3
+    assert harm(file, "rot", chance) and file.read_bytes() == cell.read_bytes()
+    assert "1 of them made now" in assert_mended(job, whole, file, images)
+    assert [body["prompt"] for body in server.bodies] == [*TEXTS.values(), TEXTS["p2"]]
+
+
+def test_a_damaged_copy_in_a_bucket_is_replaced_by_the_other(tmp_path: Path, server: Server, bucket: str) -> None:
+    server.script = lambda number, body: sent(png())
+    prompts_file(tmp_path, "p1", "p2")
+    job = [*of_service(tmp_path, server, "shard_rows=1"), f"images={bucket}/images"]
+    printed("generate", *job)
+    images, chance = StorageConfig().locate(f"{bucket}/images"), Random(3)
+    whole = {path: (images / path).read() for path, _ in images.files() if path.endswith(".parquet")}
+    file = next(path for path in whole if path.startswith("painter/"))
+    cell = next(path for path in whole if path != file and path.endswith(file.partition("/")[2]))
+    for path in (file, cell):
+        (images / path).write(harmed(whole[path], "truncate", chance) or b"")
+        told = printed("generate", *job)
+        assert f"{images}/{path}: was damaged, and is replaced" in told.replace("\n", "")
+        assert {path: (images / path).read() for path in whole} == whole
+    assert len(server.bodies) == 2
 
 
 def test_a_setting_that_the_service_is_not_said_to_take_is_refused(tmp_path: Path, server: Server) -> None:

@@ -70,7 +70,12 @@ class Disk(Writable):
 
     def copy(self, source: str, target: str) -> None:
         Path(target).parent.mkdir(parents=True, exist_ok=True)
-        self._link(Path(source), target)
+        link = _hidden_beside(Path(target))
+        os.link(source, link)
+        try:
+            link.replace(target)
+        finally:
+            link.unlink(missing_ok=True)  # a rename between two links of one file does nothing
 
     def remove_all(self, paths: Sequence[str]) -> None:
         for path in paths:
@@ -88,12 +93,16 @@ class Disk(Writable):
 def _written_beside(path: Path, data: bytes) -> Iterator[Path]:
     """A finished file in the folder of `path`, which is gone afterwards, however writing it ended."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    draft = _hidden_beside(path)
     try:
         write_new(draft, data)
         yield draft
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _hidden_beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex}")
 
 
 def write_new(path: Path, data: bytes) -> None:

@@ -149,7 +149,7 @@ class Writable(Filesystem, ABC):
 
     @abstractmethod
     def copy(self, source: str, target: str) -> None:
-        """Gives an unchanging file another name, without reading it."""
+        """Give an unchanging file another name, without reading it; replace what is there."""
 
     @abstractmethod
     def remove_all(self, paths: Sequence[str]) -> None:
