@@ -3,6 +3,7 @@
 import codecs
 import csv
 import json
+import re
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
@@ -21,6 +22,7 @@ SEPARATOR_NAMES = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "bars"}
 SHOWN_CHARACTERS = 40
 """Characters of a text that a message shows."""
 AGAIN = "it may be truncated: download or write it again"
+LINE_END = re.compile(r"\r\n|\n|\r")
 
 Values = Mapping[str, Any]
 
@@ -46,7 +48,7 @@ class Refused(Exception):
         self.kind = kind
 
     def at(self, file: str, line: int | None = None) -> Rejection:
-        return Rejection(file, line, self.kind, str(self))
+        return Rejection(printable(file), line, self.kind, printable(str(self)))
 
 
 class Row(NamedTuple):
@@ -280,6 +282,24 @@ def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(name for name in names if names.count(name) > 1)
         raise Refused("unreadable_json", f"it has the field {twice[:80]!r} twice; leave one of them out")
     return values
+
+
+def printable(text: str) -> str:
+    r"""Return the text with each byte that is not UTF-8 written as \xff, so that it can be stored and printed."""
+    try:
+        return text.encode(errors="surrogateescape").decode(errors="backslashreplace")
+    except UnicodeEncodeError:  # half of a JSON surrogate pair, which stands for no byte
+        return text.encode(errors="backslashreplace").decode()
+
+
+def split_lines(text: str) -> list[str]:
+    r"""Return the lines of a text, without their ends.
+
+    Only \n, \r\n and \r end a line. str.splitlines also splits at U+2028, form feeds and five more characters, which
+    prompts contain.
+    """
+    lines = LINE_END.split(text)
+    return lines if lines[-1] else lines[:-1]
 
 
 def as_list(value: Any) -> Any:

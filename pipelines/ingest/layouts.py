@@ -16,7 +16,7 @@ from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 from plumbline.operators.errors import ConfigError
-from plumbline.pipelines.base.tables import JSON_LINES, SEPARATORS, Refused, Rejection, Row, parse_object
+from plumbline.pipelines.base.tables import JSON_LINES, SEPARATORS, Refused, Rejection, Row, parse_object, split_lines
 from plumbline.pipelines.ingest.drafting import SourceFile
 from plumbline.pipelines.ingest.image_folders import NUMBERED, Folder, list_images
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
@@ -190,7 +190,7 @@ def _lines(folder: Folder, name: str) -> list[str]:
         raise ConfigError(str(error)) from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{folder.at(name)}: not UTF-8 at byte {error.start}; save it as UTF-8") from error
-    lines = [line.strip() for line in text.splitlines()]
+    lines = [line.strip() for line in split_lines(text)]
     while lines and not lines[-1]:
         lines.pop()
     return lines

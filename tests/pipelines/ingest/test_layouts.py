@@ -71,6 +71,12 @@ LAYOUTS: dict[str, tuple[dict[str, str | bytes], dict[str, tuple[str, str]]]] = 
         {"prompts.txt": f"{CAT}\n{DOG}\n", "images/1/0.png": PIXELS, "images/2/0.png": PIXELS},
         {"images/1/0.png": ("in", CAT), "images/2/0.png": ("in", DOG)},
     ),
+    "a list whose prompts contain what Unicode calls line ends": (
+        {"prompts.txt": "a\u2028red\x85cube\r\nthree\x0b\x0ccats\ra\x1cblue\u2029dog\n",
+         **dict.fromkeys(("0.png", "1.png", "2.png"), PIXELS)},
+        {"0.png": ("in", "a\u2028red\x85cube"), "1.png": ("in", "three\x0b\x0ccats"),
+         "2.png": ("in", "a\x1cblue\u2029dog")},
+    ),
     "the nearest list of prompts": (
         {"flux/prompts.txt": DOG, "prompts.txt": CAT, "flux/image-0.png": PIXELS, "sdxl/0.png": PIXELS},
         {"flux/image-0.png": ("flux", DOG), "sdxl/0.png": ("sdxl", CAT)},
