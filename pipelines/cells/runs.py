@@ -3,7 +3,7 @@
 import json
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime
@@ -250,22 +250,27 @@ def show_newest(store: Store) -> None:
 
 def run_ids(store: Store) -> list[str]:
     """The runs that have a manifest, oldest first; those without a position in the order come first, by their time."""
-    folders = _in_order(store)
+    return _with_manifest(store, _positions(store))
+
+
+def _with_manifest(store: Store, positions: Sequence[Position]) -> list[str]:
+    folders = _in_order(store, positions)
     with ThreadPoolExecutor(READERS) as pool:
         stands = list(pool.map(lambda run_id: store.exists(_manifest_path(run_id)), folders))
     return [run_id for run_id, is_there in zip(folders, stands, strict=True) if is_there]
 
 
-def _in_order(store: Store) -> list[str]:
-    """The folders of runs, as `run_ids`, whether or not they have a manifest."""
-    numbers = {position.run_id: position.number for position in _positions(store)}
+def _in_order(store: Store, positions: Sequence[Position]) -> list[str]:
+    """Return the folders of runs in the order of `run_ids`, with or without a manifest."""
+    numbers = {position.run_id: position.number for position in positions}
     return sorted(store.folders("runs"), key=lambda run_id: (numbers.get(run_id, -1), _in_time(run_id), run_id))
 
 
 def newest_first(store: Store) -> Iterator[Run]:
-    """All runs, the last one first, each looked for and read as it is asked for."""
-    newest = newest_run(store)
-    for run_id in reversed(_in_order(store)):
+    """Yield all runs, the last one first; each is looked for and read when it is asked for."""
+    positions = _positions(store)
+    newest = _find_newest(store, positions)
+    for run_id in reversed(_in_order(store, positions)):
         if store.exists(_manifest_path(run_id)):
             yield _run(store, run_id, latest=run_id == newest)
 
@@ -288,10 +293,16 @@ def _manifest_path(run_id: str) -> str:
 
 
 def newest_run(store: Store) -> str | None:
-    """The run that was named last, of those that stand; where none was named, the last of all."""
-    named = (position.run_id for position in reversed(_positions(store)) if position.named)
-    standing = next((run_id for run_id in named if store.exists(_manifest_path(run_id))), None)
-    return standing or next(reversed(run_ids(store)), None)
+    """Return the id of the existing run that was named last, or of the last run if none was named."""
+    return _find_newest(store, _positions(store))
+
+
+def _find_newest(store: Store, positions: Sequence[Position]) -> str | None:
+    def list_candidates() -> Iterator[str]:
+        yield from (position.run_id for position in reversed(positions) if position.named)
+        yield from reversed(_in_order(store, positions))
+
+    return next((run_id for run_id in list_candidates() if store.exists(_manifest_path(run_id))), None)
 
 
 def find_run(store: Store, run: str, key: str = "run") -> str:
@@ -335,9 +346,11 @@ def parse_manifest(text: str, url: str) -> dict[str, Any]:
 
 def list_runs(store: Store) -> list[Run]:
     """The runs of a store, oldest first, also those whose manifest is damaged."""
-    newest = newest_run(store)
+    positions = _positions(store)
+    newest = _find_newest(store, positions)
     with ThreadPoolExecutor(READERS) as pool:
-        return list(pool.map(lambda run_id: _run(store, run_id, latest=run_id == newest), run_ids(store)))
+        runs = _with_manifest(store, positions)
+        return list(pool.map(lambda run_id: _run(store, run_id, latest=run_id == newest), runs))
 
 
 def _run(store: Store, run_id: str, *, latest: bool) -> Run:
