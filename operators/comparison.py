@@ -30,6 +30,7 @@ from plumbline.operators.statistics.poisson_bootstrap import (
     poisson_weights,
     ratio_intervals,
 )
+from plumbline.operators.statistics.rounding import merge_equal, round_to, step_of, sums_in_any_order
 from plumbline.operators.summary import OVERALL, Skills, best_first
 
 Floats = NDArray[np.float64]
@@ -270,7 +271,7 @@ def boards(standings: Iterable[Standing], duels: Iterable[Duel], baseline: str =
 
 
 def _by_worth(standing: Standing) -> tuple[float, str]:
-    return -standing.worth if standing.n else math.inf, standing.generator
+    return -float(f"{standing.worth:.9g}") if standing.n else math.inf, standing.generator
 
 
 def standings(
@@ -297,7 +298,7 @@ def _ranked(rows: pd.DataFrame, duels: Sequence[Duel], towards: int, baseline: s
         groups = _beside(baseline, duels)
     else:
         groups = _tie_groups([str(name) for name in rows["generator"][rows["n"] > 0]], duels)
-    ranks = (towards * rows["mean"]).rank(method="min", ascending=False)
+    ranks = pd.Series(merge_equal(towards * rows["mean"].to_numpy(np.float64))).rank(method="min", ascending=False)
     columns = ["generator", "metric", "skill", "mean", "low", "high", "n", "n_null", "coverage"]
     for record, rank in zip(rows[columns].to_dict("records"), ranks, strict=True):
         place = None if math.isnan(rank) else int(rank)
@@ -356,7 +357,7 @@ def mean_of_each(prompts: Hashes, columns: ScoreColumns) -> Floats:
     scored = np.isfinite(columns.score) & (place >= 0)
     place, score = (place, columns.score) if scored.all() else (place[scored], columns.score[scored])
     counts = np.bincount(place, minlength=len(prompts))
-    totals = np.bincount(place, weights=score, minlength=len(prompts))
+    totals = sums_in_any_order(score, place, len(prompts))
     return np.asarray(np.divide(totals, counts, out=np.full(len(prompts), math.nan), where=counts > 0))
 
 
@@ -386,9 +387,10 @@ def duels(
     having = dict(skills.each(means.prompts))
     tests: dict[str, list[SignedRank]] = {skill: [] for skill in having}
     for a, b in pairs:
-        apart = towards * (means.of(a) - means.of(b))
+        of_a, of_b = means.of(a), means.of(b)
+        apart, step = towards * (of_a - of_b), step_of(of_a, of_b)
         for skill, has_it in having.items():
-            tests[skill].append(signed_rank_of(apart if skill == OVERALL else apart[has_it]))
+            tests[skill].append(signed_rank_of(apart if skill == OVERALL else apart[has_it], step))
     sums = _interval_sums(means, having, pairs)
     found = [duel for skill in having for duel in _duels(metric, skill, towards, pairs, tests[skill], sums[skill])]
     unlike = {(a, b): tuple(differences(settings.get(a, {}), settings.get(b, {}))) for a, b in pairs}
@@ -499,7 +501,7 @@ def bradley_terry(metric: str, means: PromptMeans, falling: Container[str] = ())
     matches = [
         (a, b, evalica.Winner[winner], float(count))
         for a, b in means.pairs()
-        for winner, count in _won(towards * means.of(a), towards * means.of(b)).items()
+        for winner, count in _won(means.of(a), means.of(b), towards).items()
     ]
     if not matches:
         return {}
@@ -508,6 +510,7 @@ def bradley_terry(metric: str, means: PromptMeans, falling: Container[str] = ())
     return {str(name): float(value) for name, value in (ratings - ratings.mean()).items()}
 
 
-def _won(a: Floats, b: Floats) -> dict[str, int]:
+def _won(a: Floats, b: Floats, towards: int) -> dict[str, int]:
     """How many matches of two generators each has won, and how many are drawn, with the one more."""
-    return {"X": int((a > b).sum()), "Y": int((a < b).sum()), "Draw": int((a == b).sum()) + 1}
+    apart = round_to(towards * (a - b), step_of(a, b))
+    return {"X": int((apart > 0).sum()), "Y": int((apart < 0).sum()), "Draw": int((apart == 0).sum()) + 1}

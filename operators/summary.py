@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from plumbline.operators import rows, schemas
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids, ratio_intervals, weighted_sums_of_each
+from plumbline.operators.statistics.rounding import merge_equal, sums_in_any_order
 
 OVERALL = "overall"
 PROMPTS_AT_ONCE = 4096
@@ -229,7 +230,10 @@ def _prompts(column: pa.ChunkedArray, skills: Skills, before: _Prompts | None) -
         return before
     encoded = column.fill_null("").combine_chunks().dictionary_encode()
     hashes = hash_ids(encoded.dictionary.to_numpy(zero_copy_only=False))
-    return _Prompts(column, encoded.indices.to_numpy(), hashes, skills.membership(hashes))
+    order = np.argsort(hashes)  # so that sums over prompts do not depend on the order of the rows
+    places = np.empty(len(hashes), np.int32)
+    places[order] = np.arange(len(hashes))
+    return _Prompts(column, places[encoded.indices.to_numpy()], hashes[order], skills.membership(hashes[order]))
 
 
 class _PromptSums(NamedTuple):
@@ -249,20 +253,17 @@ class _PromptSums(NamedTuple):
         values = scores.to_numpy().astype(np.float64)
         scored = ~np.isnan(values)
         codes_scored, values = codes[scored], values[scored]
-
-        def per_prompt(of: NDArray[np.int32], weights: Floats | None = None) -> Floats:
-            return np.bincount(of, weights=weights, minlength=len(hashes)).astype(np.float64)
-
-        n, total = per_prompt(codes_scored), per_prompt(codes_scored, values)
+        n = np.bincount(codes_scored, minlength=len(hashes)).astype(np.float64)
+        total = sums_in_any_order(values, codes_scored, len(hashes))
         own_mean = _ratio(total, n)
-        own_squares = per_prompt(codes_scored, (values - own_mean[codes_scored]) ** 2)
+        own_squares = sums_in_any_order((values - own_mean[codes_scored]) ** 2, codes_scored, len(hashes))
         n_of_skill = member.T @ n
         mean = _ratio(member.T @ total, n_of_skill)
         apart = (own_mean[:, None] - mean[None, :]) ** 2 * n[:, None] + own_squares[:, None]
         return _PromptSums(
             prompts=prompts,
             each=np.stack([total, n], axis=1),
-            rows=member.T @ per_prompt(codes),
+            rows=member.T @ np.bincount(codes, minlength=len(hashes)).astype(np.float64),
             n=n_of_skill,
             mean=mean,
             squares=(member * apart).sum(axis=0),
@@ -288,7 +289,8 @@ def best_first(summary: pa.Table, falling: Container[str] = ()) -> pa.Table:
     metrics `falling`; who has no mean comes last.
     """
     frame = summary.select(["metric", "skill", "generator", "mean"]).to_pandas()
-    worth = frame["mean"] * np.array([direction(metric, falling) for metric in frame["metric"]], np.float64)
+    means = frame.groupby(["metric", "skill"])["mean"].transform(lambda mean: merge_equal(mean.to_numpy(np.float64)))
+    worth = means * np.array([direction(metric, falling) for metric in frame["metric"]], np.float64)
     ordered = frame.assign(later=frame["skill"].ne(OVERALL), worth=worth).sort_values(
         ["metric", "later", "skill", "worth", "generator"], ascending=[True, True, True, False, True]
     )

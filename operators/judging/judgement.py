@@ -4,10 +4,12 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
+import numpy as np
 import pandas as pd
 
 from plumbline.operators.statistics.bootstrap import UNDEFINED, Floats, Interval, Prompts
 from plumbline.operators.statistics.ordering import holm
+from plumbline.operators.statistics.rounding import exact_means
 
 OVERALL = "overall"
 PEOPLE = "people"
@@ -88,6 +90,13 @@ def mean_judgement(metric: str, statistic: str, values: Floats, prompts: Prompts
 def undefined(metric: str, statistic: str, n: int, reason: str) -> Judgement:
     """A statistic without a value, and why."""
     return Judgement(metric, statistic, math.nan, UNDEFINED, n, f"undefined: {reason}")
+
+
+def group_means(frame: pd.DataFrame, keys: Sequence[str], column: str) -> "pd.Series[float]":
+    """The exact mean of a column for every value of the keys, which ascend; nan where it has no number."""
+    groups = frame.groupby(list(keys), dropna=False)
+    means = exact_means(frame[column].to_numpy(np.float64), groups.ngroup().to_numpy(), groups.ngroups)
+    return pd.Series(means, groups.size().index, name=column)
 
 
 def numbers(column: pd.Series) -> "pd.Series[float]":

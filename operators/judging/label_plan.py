@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from plumbline.operators.judging.judgement import group_means
 from plumbline.operators.sentences import number, signed
 from plumbline.operators.statistics.prediction_powered import (
     FEWEST_DIFFERENT,
@@ -71,7 +72,8 @@ class PairLabels(NamedTuple):
 
 def by_generator(frame: pd.DataFrame) -> pd.DataFrame:
     """Scores or ratings (prompt_id, generator, score) as prompts x generators; images of a prompt are averaged."""
-    return frame.pivot_table(index="prompt_id", columns="generator", values="score", aggfunc="mean", sort=True)
+    known = frame.dropna(subset=["prompt_id", "generator", "score"])
+    return group_means(known, ("prompt_id", "generator"), "score").unstack("generator")
 
 
 def pair_differences(wide: pd.DataFrame) -> pd.DataFrame:

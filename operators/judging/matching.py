@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from plumbline.operators.errors import SourceError
 from plumbline.operators.judging.judgement import numbers
 from plumbline.operators.statistics.options import MATCH_COLUMNS, Match
+from plumbline.operators.statistics.rounding import merge_equal
 
 IDS = ("image_id", "prompt_id", "generator")
 EXAMPLES = 2
@@ -111,7 +112,8 @@ def of_images(table: pa.Table, ids: pd.DataFrame, match: Match, side: str = "") 
 def metric_columns(scores: pa.Table, match: Match) -> dict[str, "pd.Series[float]"]:
     """By metric, its scores under what tells an image; raises SourceError where one stands twice.
 
-    Rows that do not tell their image (one that is missing, say) are left out.
+    Scores that only rounding sets apart are equal, so that no statistic takes them for an order. Rows that do not tell
+    their image (one that is missing, say) are left out.
     """
     keys = list(MATCH_COLUMNS[match])
     columns = {}
@@ -124,5 +126,6 @@ def metric_columns(scores: pa.Table, match: Match) -> dict[str, "pd.Series[float
             where = ", ".join(f"{key} {first[key]!r}" for key in keys)
             times = int((named_rows[keys] == first).all(axis=1).sum())
             raise SourceError(f"scores: metric {metric} has {where} {times} times; keep one row")
-        columns[str(metric)] = numbers(named_rows.set_index(keys)["score"])
+        column = numbers(named_rows.set_index(keys)["score"])
+        columns[str(metric)] = pd.Series(merge_equal(column.to_numpy()), column.index, name="score")
     return columns

@@ -8,7 +8,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plumbline.operators.judging.judgement import PEOPLE, Judgement, Order, corrected, numbers
+from plumbline.operators.judging.judgement import PEOPLE, Judgement, Order, corrected, group_means, numbers
 from plumbline.operators.judging.matching import chosen_ids, complete_ids, of_images, rated_ids, scored_ids
 from plumbline.operators.judging.preferences import PREFERENCE_SIGNS, majority_votes
 from plumbline.operators.judging.ratings import mean_ratings
@@ -16,6 +16,7 @@ from plumbline.operators.statistics.bootstrap import UNDEFINED
 from plumbline.operators.statistics.options import Match, ZeroHandling
 from plumbline.operators.statistics.ordering import signed_rank
 
+KEYS = ("prompt_id", "generator")
 UNDECIDED = "undecided: the signed ranks favour the generator of the lower mean"
 
 
@@ -69,7 +70,7 @@ def order_by_scores(metric: str, scores: pa.Table, *, alpha: float, zeros: ZeroH
 
 
 def _orders(judge: str, rows: pd.DataFrame, alpha: float, zeros: ZeroHandling) -> list[Order]:
-    wide = rows.groupby(["prompt_id", "generator"])["score"].mean().unstack("generator")
+    wide = group_means(rows.dropna(subset=list(KEYS)), KEYS, "score").unstack("generator")
     words = f"Wilcoxon signed-rank on prompts, zeros {zeros}, p < {alpha:g} without correction, better mean wins"
     orders = []
     for a, b in combinations(map(str, wide), 2):

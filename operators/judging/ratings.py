@@ -17,6 +17,7 @@ from plumbline.operators.judging.judgement import (
     Comparison,
     Judgement,
     corrected,
+    group_means,
     mean_judgement,
     undefined,
 )
@@ -37,6 +38,7 @@ from plumbline.operators.statistics.bootstrap import (
 )
 from plumbline.operators.statistics.options import MATCH_COLUMNS, PAIRWISE, Level, Match, Sampling
 from plumbline.operators.statistics.ordering import permutation, permuted_correlations
+from plumbline.operators.statistics.rounding import merge_equal
 from plumbline.operators.statistics.ties import calibrate_ties
 
 VIESCORE = "spearman_viescore"
@@ -56,11 +58,12 @@ class Rated(NamedTuple):
 def mean_ratings(ratings: pa.Table, match: Match) -> pd.DataFrame:
     """Template, the matching columns, prompt_id, generator and `human`, the mean over the raters who were sure.
 
-    Images that nobody was sure about are left out. One that names no prompt is `alone`, and its own prompt.
+    Images that nobody was sure about are left out. One that names no prompt is `alone`, and its own prompt. Neither the
+    means nor their order, by the names, follow from the order of the ratings; equal means are equal numbers.
     """
-    frame = ratings.to_pandas()
     keys = list(dict.fromkeys(["template", *MATCH_COLUMNS[match], "prompt_id", "generator"]))
-    means = frame.groupby(keys, sort=False, dropna=False)["rating"].mean().rename("human").reset_index()
+    means = group_means(ratings.to_pandas(), keys, "rating").rename("human").reset_index()
+    means["human"] = merge_equal(means["human"].to_numpy(np.float64))
     alone = means["prompt_id"].isna()
     if "image_id" in keys:
         means["prompt_id"] = means["prompt_id"].fillna("image " + means["image_id"])

@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 
 from plumbline.operators.errors import SourceError
-from plumbline.operators.judging.judgement import OVERALL, Judgement, undefined
+from plumbline.operators.judging.judgement import OVERALL, Judgement, group_means, undefined
 from plumbline.operators.judging.matching import IDS
 from plumbline.operators.judging.ratings import subsets
 from plumbline.operators.statistics.bootstrap import Floats, Longs, Prompts, percentiles
@@ -78,7 +78,7 @@ def _rated_words(words: pa.Table, match: Match) -> dict[tuple[Any, ...], list[Ra
     """The words of each image with the mean of those who were sure, where anybody was."""
     keys = list(MATCH_COLUMNS[match])
     frame = words.to_pandas().dropna(subset=keys)
-    means = frame.groupby([*keys, *PLACE], sort=False)["aligned"].mean().dropna().reset_index()
+    means = group_means(frame, [*keys, *PLACE], "aligned").dropna().reset_index().sort_values([*keys, "start"])
     rated: dict[tuple[Any, ...], list[RatedWord]] = {}
     for row in means.itertuples(index=False):
         rated.setdefault(tuple(row[: len(keys)]), []).append(RatedWord(*row[len(keys) :]))

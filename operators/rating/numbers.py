@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from plumbline.operators.judging.judgement import group_means
 from plumbline.operators.judging.label_plan import by_generator, pair_differences
 from plumbline.operators.rating.answers import Answer
 from plumbline.operators.rating.tasks import Task
@@ -120,7 +121,7 @@ def pairs_rated(study: Rated, template: str) -> pd.DataFrame:
     All prompts and generators that the template asks about are there, sorted.
     """
     asked = [task for task in study.tasks if task.template == template and task.gold is None]
-    means = study.answers[study.answers["template"] == template].groupby("task_id")["number"].mean()
+    means = group_means(study.answers[study.answers["template"] == template], ["task_id"], "number")
     prompts = sorted({task.prompt_id for task in asked})
     rows = [(task.prompt_id, *task.generators, means.get(task.task_id, np.nan)) for task in asked]
     if TEMPLATES[template].images == 1:
@@ -129,4 +130,4 @@ def pairs_rated(study: Rated, template: str) -> pd.DataFrame:
         return pair_differences(by_generator(frame).reindex(index=prompts, columns=generators))
     turned = [(prompt, a, b, score) if a < b else (prompt, b, a, -score) for prompt, a, b, score in rows]
     frame = pd.DataFrame(turned, columns=["prompt_id", "a", "b", "score"])
-    return frame.groupby(["prompt_id", "a", "b"])["score"].mean().unstack(["a", "b"]).reindex(index=prompts)
+    return group_means(frame, ("prompt_id", "a", "b"), "score").unstack(["a", "b"]).reindex(index=prompts)

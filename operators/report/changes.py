@@ -354,7 +354,7 @@ def _changes(
             before=float(before.mean()),
             after=float(after.mean()),
             duel=duel._replace(unlike=unlike, better=None if unlike else duel.better),
-            verdict="unchanged" if np.array_equal(before, after) else "not clear",
+            verdict="not clear" if duel.differing else "unchanged",
             ranks=metric not in runs.unranked,
             margin=_margin(runs.joined.get(metric), duel.skill),
         )

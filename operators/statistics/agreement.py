@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from plumbline.operators.statistics.bootstrap import UNDEFINED, Interval, Prompts, percentiles
 from plumbline.operators.statistics.options import Level, Sampling
+from plumbline.operators.statistics.rounding import exact_means, merge_equal
 
 Floats = NDArray[np.float64]
 Statistic = Callable[[Floats, Floats], float]
@@ -98,15 +99,18 @@ def raters_viescore(ratings: pd.DataFrame) -> float:
 
 
 def _beside_the_others(ratings: pd.DataFrame) -> Iterator[float]:
-    wide = ratings.pivot(index="unit", columns="rater", values="rating")
-    for rater in wide:
-        both = pd.DataFrame({"one": wide[rater], "others": wide.drop(columns=rater).mean(axis=1)}).dropna()
-        yield STATISTICS["spearman"](both["one"].to_numpy(), both["others"].to_numpy())
+    wide = ratings.pivot(index="unit", columns="rater", values="rating").to_numpy(np.float64)
+    units, raters = wide.shape
+    for rater in range(raters):
+        others = np.delete(wide, rater, axis=1)
+        means = exact_means(others.ravel(), np.repeat(np.arange(units), raters - 1), units)
+        both = np.isfinite(wide[:, rater]) & np.isfinite(means)
+        yield STATISTICS["spearman"](wide[both, rater], merge_equal(means[both]))
 
 
 def _average_viescore(correlations: Iterable[float]) -> float:
     values = list(correlations)
-    return math.tanh(sum(values) / len(values)) if values else math.nan
+    return math.tanh(math.fsum(values) / len(values)) if values else math.nan
 
 
 UNSURE = "unsure"

@@ -10,6 +10,7 @@ import scipy
 from numpy.typing import NDArray
 
 from plumbline.operators.statistics.options import ZeroHandling
+from plumbline.operators.statistics.rounding import round_to, step_of
 
 Floats = NDArray[np.float64]
 
@@ -44,18 +45,20 @@ def signed_rank(a: Floats, b: Floats, *, zeros: ZeroHandling = "wilcox") -> Sign
     """Compares paired values (n,); pairs with nan are left out.
 
     Pairs that do not differ are dropped (`wilcox`), or ranked and then dropped (`pratt`): the Gecko paper does not
-    say which.
+    say which. Differences are equal if only rounding sets them apart, as 1 - 2/3 and 1/3 - 0.
     """
-    return signed_rank_of(a - b, zeros=zeros)
+    return signed_rank_of(a - b, step_of(a, b), zeros=zeros)
 
 
-def signed_rank_of(differences: Floats, *, zeros: ZeroHandling = "wilcox") -> SignedRank:
-    """The same of the differences a - b."""
+def signed_rank_of(differences: Floats, step: float, *, zeros: ZeroHandling = "wilcox") -> SignedRank:
+    """The same of the differences a - b, compared to multiples of a step: `step_of` the values a and b."""
     differences = differences[np.isfinite(differences)]
     n = len(differences)
     if not n:
         return SignedRank(math.nan, math.nan, math.nan, math.nan, 0, 0)
     mean = float(differences.mean())
+    mean = mean if abs(mean) >= step / 2 else 0.0
+    differences = round_to(differences, step)
     above, below = np.sort(differences[differences > 0]), np.sort(-differences[differences < 0])
     del differences
     differing = len(above) + len(below)

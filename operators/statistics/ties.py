@@ -3,6 +3,8 @@
 Pairs are never laid out whole. For a threshold, those within it are counted in O(n log n) by a wavelet matrix;
 between two thresholds a < b the accuracy is at most what it would be if every human tie up to b were found and no
 concordant pair beyond a were lost, and a range that cannot reach the best accuracy seen is never looked into.
+
+Differences that only rounding sets apart are one threshold: all up to half a step above a multiple of the step.
 """
 
 import math
@@ -12,6 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from plumbline.operators.statistics.rounding import merge_equal, step_of
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -33,7 +37,8 @@ class TieCalibration(NamedTuple):
     accuracy: float
     """(concordant + tied in both) / all pairs, in [0, 1]; nan where there is no pair."""
     epsilon: float
-    """The smallest threshold of {0 and all observed differences} that gives it; scores this close count as tied."""
+    """The smallest threshold of {0 and all observed differences} that gives it; scores this close count as tied. Of
+    differences that only rounding sets apart the greatest."""
     pairs: int
     """Pairs of rows that were compared."""
 
@@ -50,6 +55,7 @@ def calibrate_ties(
     ratings, scores = np.asarray(human, np.float64), np.asarray(metric, np.float64)
     if not (np.isfinite(ratings).all() and np.isfinite(scores).all()):
         raise ValueError("tie calibration needs finite ratings and scores; leave out the rows without one")
+    ratings, scores = merge_equal(ratings), merge_equal(scores)
     labels = np.zeros(len(ratings), np.int64) if groups is None else np.asarray(groups, dtype=str)
     pairs = _Pairs(ratings, scores, np.unique(labels, return_inverse=True)[1].astype(np.int64))
     if not pairs.count:
@@ -76,6 +82,7 @@ class _Edge(NamedTuple):
     """A threshold, and what lies within it."""
 
     epsilon: float
+    """0, or half a step above a multiple of the step: no two equal differences lie on both sides."""
     upper: Ints
     """By row, the end of the rows that lie within the threshold of it."""
     tied: float
@@ -93,7 +100,7 @@ class _Pairs:
 
     def __init__(self, human: Floats, metric: Floats, codes: Longs) -> None:
         order = np.lexsort((metric, codes))
-        self.metric = metric[order]
+        self.metric, self.step = metric[order], step_of(metric)
         self.level = np.unique(human, return_inverse=True)[1][order].astype(np.int32)
         sizes = np.bincount(codes)
         ends = np.cumsum(sizes)
@@ -124,6 +131,20 @@ class _Pairs:
             high[rows[~within]] = middle[~within]
             rows = rows[low[rows] < high[rows]]
         return low
+
+    def edge(self, difference: float) -> float:
+        """The threshold that has a difference within it, and all that are equal to it."""
+        return float(self.edges(np.array([difference]))[0])
+
+    def edges(self, differences: Floats) -> Floats:
+        """As `edge`; differences of which half a step is less than their rounding are their own threshold."""
+        near = differences < self.step * 2.0**50
+        cells = np.ceil(np.where(near, differences, 0.0) / self.step - 0.5)
+        return np.where(near, (cells + 0.5) * self.step, differences)
+
+    def below(self, epsilon: float) -> float:
+        """The next lower threshold."""
+        return min(epsilon - self.step, math.nextafter(epsilon, 0.0))
 
     def at(self, epsilon: float, below: _Edge | None = None, above: _Edge | None = None) -> _Edge:
         """What lies within a threshold that stands between two others."""
@@ -167,7 +188,7 @@ class _Pairs:
         order = np.argsort(differences)
         gains = low.gain + np.cumsum(np.where(tied, 1, -1)[order] * self.weights[left][order])
         ordered = differences[order]
-        last = np.append(ordered[1:] != ordered[:-1], True)
+        last = np.append(np.diff(self.edges(ordered)) > 0, True)
         first_best = int(np.argmax(gains[last]))
         return _better(best, _Best(gains[last][first_best].item(), float(ordered[last][first_best])))
 
@@ -224,9 +245,9 @@ def _search(pairs: _Pairs) -> _Best:
     if not widest:
         return best
     ranges: list[tuple[float, float, int, _Edge, _Edge]] = []
-    last = pairs.at(widest)
+    last = pairs.at(pairs.edge(widest))
     best = _better(best, _Best(last.gain, widest))
-    _push(ranges, zero, last)
+    _push(ranges, zero, last, pairs)
     while ranges:
         bound, start, _, low, high = heappop(ranges)
         if -bound < best.gain or (-bound == best.gain and start >= best.epsilon):
@@ -234,23 +255,17 @@ def _search(pairs: _Pairs) -> _Best:
         if int((high.upper - low.upper).sum(dtype=np.int64)) <= PAIRS_AT_ONCE:
             best = pairs.best_within(low, high, best)
             continue
-        cut = pairs.at(_cut(pairs, low, high), low, high)
+        cut = pairs.at(min(pairs.edge(pairs.middle(low, high)), pairs.below(high.epsilon)), low, high)
         if cut.gain >= best.gain:
             best = _better(best, _Best(cut.gain, pairs.nearest(cut)))
-        _push(ranges, low, cut)
-        _push(ranges, cut, high)
+        _push(ranges, low, cut, pairs)
+        _push(ranges, cut, high, pairs)
     return best
 
 
-def _cut(pairs: _Pairs, low: _Edge, high: _Edge) -> float:
-    """A threshold inside a range; where half of the range's pairs lie at its very end, just below that."""
-    middle = pairs.middle(low, high)
-    return middle if middle < high.epsilon else math.nextafter(high.epsilon, 0.0)
-
-
-def _push(ranges: list[tuple[float, float, int, _Edge, _Edge]], low: _Edge, high: _Edge) -> None:
+def _push(ranges: list[tuple[float, float, int, _Edge, _Edge]], low: _Edge, high: _Edge, pairs: _Pairs) -> None:
     """Keeps a range that may have pairs inside, besides those at its end, whose gain is known."""
-    if math.nextafter(high.epsilon, 0.0) > low.epsilon and not np.array_equal(low.upper, high.upper):
+    if pairs.below(high.epsilon) > low.epsilon and not np.array_equal(low.upper, high.upper):
         heappush(ranges, (-(high.tied - low.lost), low.epsilon, len(ranges), low, high))
 
 

@@ -15,6 +15,7 @@ from plumbline.operators.bounds import Checked, Positive
 from plumbline.operators.diagnosis.diagnosis import ShownTable, percent
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.judging.judgement import PEOPLE
+from plumbline.operators.judging.label_plan import by_generator
 from plumbline.operators.judging.ratings import mean_ratings
 from plumbline.operators.judging.rehearsal import (
     FEWEST_PROMPTS,
@@ -156,7 +157,7 @@ def _judged(
     source: str, judge: str, frame: pd.DataFrame, labels: Mapping[str, str], options: Adaptive, *, by_pair: bool
 ) -> Iterator[Judged]:
     """The judge, where it scored two generators on enough prompts; several images of a prompt are averaged."""
-    wide = frame.pivot_table(index="prompt_id", columns="generator", values="score", aggfunc="mean", sort=True)
+    wide = by_generator(frame)
     low, high = options.range
     values = wide.to_numpy(np.float64)
     within = bool(np.nanmin(values, initial=high) >= low and np.nanmax(values, initial=low) <= high)

@@ -219,3 +219,18 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
 def test_the_images_of_one_prompt_have_no_interval() -> None:
     row = summary_rows(scores_table(("gen", "m", "p0", 0.1), ("gen", "m", "p0", 0.7)))["gen", "m", "overall"]
     assert (row["low"], row["high"], row["n"]) == (None, None, 2)
+
+
+def test_shuffled_rows_give_the_same_summary_to_the_last_bit() -> None:
+    random = np.random.default_rng(7)
+    records = [
+        {"generator": generator, "metric": "m", "prompt_id": f"p{prompt}", "score": float(random.lognormal(0, 3))}
+        for generator in "ab"
+        for prompt in range(40)
+        for _ in range(5)
+    ]
+    skills = {f"p{prompt}": [("colour", "count")[prompt % 2]] for prompt in range(40)}
+    usual = summarise(rows.table(records, schemas.SCORES), skills)
+    for _ in range(5):
+        random.shuffle(records)
+        assert summarise(rows.table(records, schemas.SCORES), skills).equals(usual)

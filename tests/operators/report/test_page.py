@@ -366,7 +366,7 @@ def test_the_numbers_and_their_bars_come_before_any_prose() -> None:
 def test_a_name_that_is_written_from_the_right_turns_no_sentence_round() -> None:
     html = render(page_of(gathered(scored(["مولد", "أطلس-2.5"], 0.5), {}, metrics=["m"])))
     assert "<h1><bdi>أطلس-2.5</bdi> is the best generator." in html
-    assert "<b><bdi>أطلس-2.5</bdi> is best</b> by m (1.506, 95% interval" in html
+    assert "<b><bdi>أطلس-2.5</bdi> is best</b> by m (1.505, 95% interval" in html
     assert " <bdi>مولد</bdi> follows with 0.50" in html
 
 

@@ -8,11 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plumbline.operators.statistics import ties
+from plumbline.operators.statistics.rounding import merge_equal, step_of
 from plumbline.operators.statistics.ties import calibrate_ties
 
 
 def brute_force(human: np.ndarray, metric: np.ndarray, groups: np.ndarray | None) -> tuple[float, float]:
-    """The first best threshold among 0 and all differences, every pair laid out."""
+    """The first best threshold among 0 and all differences, every pair laid out; numbers are compared by value."""
+    metric, step = merge_equal(metric), step_of(metric)
     i, j = np.triu_indices(len(human), 1)
     if groups is not None:
         i, j = i[groups[i] == groups[j]], j[groups[i] == groups[j]]
@@ -20,7 +22,8 @@ def brute_force(human: np.ndarray, metric: np.ndarray, groups: np.ndarray | None
     by_people, by_metric = np.sign(human[i] - human[j]), np.sign(metric[i] - metric[j])
     weights = np.ones(len(i)) if groups is None else 1 / np.bincount(groups[i])[groups[i]]
     best = (-1.0, math.nan)
-    for epsilon in np.unique(np.append(difference, 0.0)):
+    found = np.unique(np.append(difference, 0.0))
+    for epsilon in found[np.append(np.diff(np.ceil(found / step - 0.5)) > 0, True) | (found == 0)]:
         right = np.where(difference <= epsilon, by_people == 0, by_people == by_metric)
         accuracy = float((weights * right).sum() / weights.sum())
         if accuracy > best[0] + 1e-12:

@@ -1,0 +1,74 @@
+"""Numbers compared by value: numbers that only rounding sets apart, as 1 - 2/3 and 1/3, are equal."""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+BITS = 30
+"""Numbers are compared to 2**-30 of their typical size, about 1e-9."""
+LEAST_EXPONENT = -1000
+"""Steps and their halves stay normal numbers."""
+
+
+def step_of(*values: Floats) -> float:
+    """Return the step to which values of these sizes are rounded: about 1e-9 of the median of the sizes above 0.
+
+    The median keeps one enormous value, such as -1e9 for a failure, from hiding the differences of all others. A power
+    of two divides fractions of small denominators safely: no k/n that is not itself a multiple of half a step comes
+    closer than 1 / (2n) steps to a boundary, far more than rounding moves it.
+    """
+    sizes = np.abs(np.concatenate([one.ravel() for one in values]))
+    sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
+    if not len(sizes):
+        return 2.0**LEAST_EXPONENT
+    return 2.0 ** max(math.frexp(float(np.median(sizes)))[1] - BITS, LEAST_EXPONENT)
+
+
+def round_to(values: Floats, step: float) -> Floats:
+    """Return values rounded to multiples of a step, a power of two; nan, infinite and huge values as they are."""
+    near = np.abs(values) < step * 2.0**52
+    return np.where(near, np.rint(np.where(near, values, 0.0) / step) * step, values)
+
+
+def merge_equal(values: Floats) -> Floats:
+    """Return values of which those that agree in their first nine digits are the same number, the least of them.
+
+    Each is rounded by its own size, as tiny scores are no rounding of 0: BLEU's of 1e-78 and 1e-155 have an order.
+    """
+    fractions, exponents = np.frexp(values)
+    rounded, inverse = np.unique(np.ldexp(np.rint(fractions * 2**BITS), exponents), return_inverse=True)
+    least = np.full(len(rounded), math.inf)
+    with np.errstate(invalid="ignore"):
+        np.minimum.at(least, inverse, values)
+    return np.asarray(least[inverse])
+
+
+def exact_means(values: Floats, groups: NDArray[np.intp], count: int) -> Floats:
+    """Return the mean of each of `count` groups, of exact sums, which the order of the values (n,) cannot change.
+
+    `groups` (n,) has each value's group; nan values are left out, and a group without any other has nan.
+    """
+    known = np.isfinite(values)
+    groups, values = groups[known], values[known]
+    counts = np.bincount(groups, minlength=count)
+    ends = np.cumsum(counts)
+    ordered = values[np.argsort(groups, kind="stable")].tolist()
+    means = np.full(count, math.nan)
+    for group in np.flatnonzero(counts).tolist():
+        size, end = int(counts[group]), int(ends[group])
+        means[group] = math.fsum(ordered[end - size : end]) / size
+    return means
+
+
+def sums_in_any_order(values: Floats, groups: NDArray[np.intp] | NDArray[np.int32], count: int) -> Floats:
+    """Return the sum of each group, added up from the least value (n,): the same in whatever order they come.
+
+    Faster than exact sums, which few scores of a prompt do not need.
+    """
+    if np.bincount(groups, minlength=1).max() > 2:  # a + b is b + a
+        order = np.lexsort((values, groups))
+        groups, values = groups[order], values[order]
+    return np.bincount(groups, weights=values, minlength=count).astype(np.float64)
