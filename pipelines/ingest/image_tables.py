@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.settings import field_settings
+from plumbline.pipelines.base.class_labels import find_labels, name_labels
 from plumbline.pipelines.base.storage import Place, first_line, readable_errors
 from plumbline.pipelines.base.tables import Refused, Rejection
 from plumbline.pipelines.ingest.files import read_image
@@ -71,7 +72,7 @@ def read_rows(file: SampleFile, config: IngestConfig) -> Iterator[ImageSample | 
             others = _others(schema, several)
             for batch in batches:
                 batch.validate(full=True)
-                for row in batch.to_pylist():
+                for row in name_labels(batch).to_pylist():
                     number += 1
                     for index, names in enumerate(several):
                         yield _sample(file, config, row, names, _name(number, index, several), others)
@@ -141,6 +142,13 @@ def describe_table(file: SampleFile, config: IngestConfig) -> Origins:
             return column_origins(several, _others(schema, several), config.generator, file.place.url)
     except (pa.ArrowException, OSError, UnicodeDecodeError):
         return Origins(f"{file.place.url}, which cannot be read", f"{file.place.url}, which cannot be read")
+
+
+def has_labels(file: SampleFile) -> bool:
+    """Return True if a column of a table is of Hugging Face's class labels."""
+    with suppress(pa.ArrowException, OSError), _opened(file.place, file.size) as (schema, _):
+        return bool(find_labels(schema))
+    return False
 
 
 def _holds_paths(image: str, rows: pa.RecordBatch | None) -> bool:

@@ -18,6 +18,7 @@ from plumbline.operators.errors import SourceError
 from plumbline.operators.image_rows import BESIDE, id_text
 from plumbline.operators.rows import require_once
 from plumbline.operators.settings import COLUMN, Ways, columns_of, read_settings
+from plumbline.pipelines.base.class_labels import name_labels
 from plumbline.pipelines.base.storage import (
     Place,
     first_line,
@@ -350,7 +351,7 @@ def read_extra(shard: Shard, extra: pa.Schema, settings: Mapping[str, Ways]) -> 
     """
     with opened(shard) as stream:
         file = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
-        found = _row_groups(file, shard, {name: name for name in (*extra.names, *columns_of(settings))})
+        found = _row_groups(file, shard, {name: name for name in (*extra.names, *columns_of(settings))}, labels=True)
     absent = pa.nulls(shard.rows)
     columns = [found.column(name) if name in found.column_names else absent.cast(extra.field(name).type)
                for name in extra.names]  # fmt: skip
@@ -359,14 +360,18 @@ def read_extra(shard: Shard, extra: pa.Schema, settings: Mapping[str, Ways]) -> 
     return pa.table(columns, schema=extra)
 
 
-def _row_groups(file: pq.ParquetFile, shard: Shard, names: Mapping[str, str]) -> pa.Table:
+def _row_groups(file: pq.ParquetFile, shard: Shard, names: Mapping[str, str], *, labels: bool = False) -> pa.Table:
     """The shard's columns by our names, of those that the file has.
+
+    Hugging Face's class labels become their names, unless `labels` keeps the numbers. Ids stay what keys were made of.
 
     Read in this thread: Arrow's own threads hold on to the Python stream, and abort a process that ends meanwhile.
     """
     present = {name: column for name, column in names.items() if column in file.schema_arrow.names}
     wanted = list(dict.fromkeys(present.values()))
     table = file.read_row_groups(list(shard.row_groups), columns=wanted, use_threads=False)
+    if not labels:
+        table = name_labels(table, but=[names[role] for role in ("image_id", "prompt_id") if role in names])
     return picked_rows(table, shard).select(list(present.values())).rename_columns(list(present))
 
 

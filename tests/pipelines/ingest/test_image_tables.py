@@ -1,9 +1,11 @@
 """Published tables with images in them: several generators, several images a row, paths, and Arrow as datasets save."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -12,6 +14,8 @@ from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.ingest.ingest import Ingested, ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.score_input import take_in
+from plumbline.pipelines.sources.benchmark import BenchmarkConfig, PromptColumnsConfig
+from tests.bench_of import sources_of
 from tests.commands import config_of
 
 PIXELS = b"\x89PNG, as far as anybody looks here"
@@ -57,6 +61,50 @@ def test_one_table_has_the_images_of_several_generators(tmp_path: Path) -> None:
     shard = pq.read_table(f"{ended.url}/{ended.shards[0].path}").to_pylist()
     assert '"seed": 7' in shard[0]["sample"] and shard[0]["skills"] == ["pets"]
     assert not any(record.written for record in take(tmp_path / "all.parquet").shards)
+
+
+LABELS = datasets.Features(
+    {
+        "image": datasets.Image(),
+        "text": datasets.Value("string"),
+        "model": datasets.ClassLabel(names=["flux", "sdxl"]),
+        "skills": datasets.List(datasets.ClassLabel(names=["counting", "colors"])),
+    }
+)
+
+
+@pytest.mark.parametrize("saved", ["parquet", "arrow"])
+def test_class_labels_of_hugging_face_are_their_names(saved: str, tmp_path: Path) -> None:
+    rows = [{"image": {"bytes": PIXELS, "path": None}, "text": text, "model": model, "skills": skills}
+            for model in (1, 0, -1) for text, skills in ((CAT, [0]), (DOG, [1, 0]))]  # fmt: skip
+    dataset = datasets.Dataset.from_list(rows, features=LABELS)
+    if saved == "parquet":
+        dataset.to_parquet(tmp_path / "mine/all.parquet")
+    else:
+        dataset.save_to_disk(tmp_path / "mine")
+    ended = take(tmp_path / "mine")
+    assert [(row[0], row[2]) for row in taken(ended)] == [
+        (name, text) for name in ("flux", "sdxl") for text in (CAT, DOG)
+    ]
+    assert [(one.kind, one.line) for one in ended.rejected] == [("no_generator", 5), ("no_generator", 6)]
+    prompts = pq.read_table(f"{ended.url}/prompts.parquet").to_pylist()
+    assert {row["text"]: row["skills"] for row in prompts} == {CAT: ["counting"], DOG: ["colors", "counting"]}
+
+
+def test_class_labels_of_a_prompts_file_are_the_skills(tmp_path: Path) -> None:
+    features = datasets.Features(
+        {"prompt_id": datasets.Value("string"), "text": datasets.Value("string"), "skills": LABELS["skills"]}
+    )
+    rows = [
+        {"prompt_id": str(number), "text": CAT, "skills": skills} for number, skills in enumerate(([0], [1, 0], []))
+    ]
+    datasets.Dataset.from_list(rows, features=features).to_parquet(tmp_path / "prompts.parquet")
+    write_parquet(tmp_path / "images/flux/0.parquet", [{"prompt_id": "1", "image": PIXELS}])
+    benchmark = BenchmarkConfig(name="mine", prompts=f"{tmp_path}/prompts.parquet", images=f"{tmp_path}/images")
+    skills = sources_of(benchmark).prompts.column("skills").to_pylist()
+    assert skills == [["counting"], ["colors", "counting"], []]
+    some = replace(benchmark, prompt_columns=PromptColumnsConfig(where=("skills:colors",)))
+    assert sources_of(some).prompts.column("prompt_id").to_pylist() == ["1"]
 
 
 def test_a_row_of_pick_a_pic_has_two_images(tmp_path: Path) -> None:

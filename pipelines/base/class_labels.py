@@ -1,0 +1,53 @@
+"""Hugging Face's class labels: columns of numbers whose names are in the schema's metadata."""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+METADATA = b"huggingface"
+Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
+
+
+def find_labels(schema: pa.Schema) -> dict[str, list[str]]:
+    """Return the names of each column of class labels, or of lists of them."""
+    try:
+        features = json.loads((schema.metadata or {})[METADATA])["info"]["features"]
+        named = {name: _names_in(feature) for name, feature in features.items() if name in schema.names}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}
+    return {name: names for name, names in named.items() if names}
+
+
+def _names_in(feature: Any) -> list[str]:
+    """Return the names of a feature; a list is written as [feature], or as an object with a feature in it."""
+    if isinstance(feature, list):
+        return _names_in(feature[0]) if len(feature) == 1 else []
+    if not isinstance(feature, Mapping):
+        return []
+    if feature.get("_type") in ("Sequence", "List", "LargeList"):
+        return _names_in(feature.get("feature"))
+    names = feature.get("names") if feature.get("_type") == "ClassLabel" else None
+    return [str(name) for name in names] if isinstance(names, list) else []
+
+
+def name_labels(rows: Rows, but: Collection[str] = ()) -> Rows:
+    """Return the rows with names in place of numbers, in every column of labels but these; null for no label."""
+    for column, names in find_labels(rows.schema).items():
+        if column not in but:
+            position = rows.schema.get_field_index(column)
+            is_list = pa.types.is_nested(rows.schema.field(column).type)
+            named = pa.array(
+                [_name(value, names) for value in rows.column(column).to_pylist()],
+                pa.list_(pa.string()) if is_list else pa.string(),
+            )
+            rows = rows.set_column(position, column, named)
+    return rows
+
+
+def _name(value: Any, names: Sequence[str]) -> Any:
+    if isinstance(value, list):
+        return [_name(each, names) for each in value]
+    known = isinstance(value, int) and 0 <= value < len(names)  # -1 stands for no label
+    return names[value] if known else value if isinstance(value, str) else None
