@@ -24,6 +24,9 @@ SHOWN_CHARACTERS = 40
 AGAIN = "it may be truncated: download or write it again"
 LINE_END = re.compile(r"\r\n|\n|\r")
 
+SKIPPED = "skipped"
+"""The kind of an image that is left out on purpose, such as a contact sheet; it is counted apart from rejections."""
+
 Values = Mapping[str, Any]
 
 

@@ -51,6 +51,10 @@ IMAGES = (
 """What the names of image files, and of videos, end in."""
 FOREIGN_IMAGES = ("heic", "heif", "jxl", "jp2", "psd", "exr", "hdr", "svg", "tga", "ico", "dng", "cr2", "nef", "arw")
 """What the names of images end in that nothing here decodes."""
+EDIT_SOURCES = ("source", "source_image", "input", "input_image", "original", "original_image")
+EDIT_RESULTS = ("result", "output", "output_image", "edited", "edited_image")
+"""What the image that an edit starts from is called, and the edit: 0.source.png beside 0.png in a tar, or
+0.original_image.jpg beside 0.edited_image.jpg, as InstructPix2Pix calls its columns."""
 DAMAGED_TAR, DAMAGED_TABLE = "damaged_tar", "damaged_table"
 DAMAGED = (DAMAGED_TAR, DAMAGED_TABLE)
 """The kinds of rejections that stand for rows whose number nobody knows."""
@@ -238,4 +242,4 @@ def leads_out(path: str, roots: Sequence[Path]) -> bool:
 def digest(value: Any) -> str:
     """SHA-256 of a value's JSON, whose form is in the shards that stand: another one would have all made anew."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()

@@ -18,6 +18,8 @@ from plumbline.pipelines.ingest.placing import Shards
 from plumbline.pipelines.ingest.shards import Drafted, DraftedShard, ShardDraft
 from plumbline.pipelines.sources.origins import Origins, combine
 
+RECEIPT_VERSION = 2
+"""Raised when other images are rejected or skipped of the same file, so that it is read again for them."""
 MOST_LOOKED_AT = 16
 """Of the files, for what people are told of where their prompts come from."""
 EXTRAS = pa.schema([("sample", pa.string())])
@@ -64,6 +66,8 @@ class SampleSource(Source):
     tell: Tell
     edited: bool
     """Whether samples have sources."""
+    labelled: bool = False
+    """Whether columns are of class labels."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -92,9 +96,11 @@ class SampleSource(Source):
                 return None
         try:
             receipt = json.loads(encoded)
+            if receipt["version"] != RECEIPT_VERSION:
+                return None
             made = [DraftedShard(name, _content(key, index)) for index, name in enumerate(receipt["generators"])]
             return Drafted(made, [Rejection(*values) for values in receipt["rejected"]])
-        except (ValueError, KeyError, TypeError):  # damaged: the file is read again
+        except (ValueError, KeyError, TypeError):  # damaged or old: the file is read again
             return None
 
     def draft(self, file: SampleFile, begin: Begin) -> list[Rejection]:
@@ -117,12 +123,14 @@ class SampleSource(Source):
 
     def end(self, file: SampleFile, drafted: Drafted, output: Place) -> None:
         """Leaves a receipt that the file was read to its end, so that it need not be read again."""
-        receipt = {"generators": [shard.generator for shard in drafted.shards], "rejected": drafted.rejected}
+        generators = [shard.generator for shard in drafted.shards]
+        receipt = {"version": RECEIPT_VERSION, "generators": generators, "rejected": drafted.rejected}
         (output / _receipt_path(self._key(file))).write(json.dumps(receipt).encode())
 
     def _key(self, file: SampleFile) -> str:
-        edited = ["edited"] if self.edited else []  # the keys of other shards are older than it
-        return digest([self.config.recipe, file.place.url, file.size, file.etag, *edited])
+        kinds = {"edited": self.edited, "labelled": self.labelled}  # the keys of other shards are older than these
+        marks = [kind for kind, there in kinds.items() if there]
+        return digest([self.config.recipe, file.place.url, file.size, file.etag, *marks])
 
 
 def _content(file_key: str, index: int) -> str:

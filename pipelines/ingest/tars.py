@@ -4,6 +4,7 @@ import bz2
 import gzip
 import io
 import lzma
+import re
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -15,10 +16,13 @@ from typing import IO, Any, NamedTuple
 from plumbline.operators.errors import ConfigError, PlumblineError
 from plumbline.operators.settings import field_settings
 from plumbline.pipelines.base.storage import Entry, Place, readable_errors
-from plumbline.pipelines.base.tables import BLOCK_BYTES, Refused, Rejection, parse_object
+from plumbline.pipelines.base.tables import BLOCK_BYTES, SKIPPED, Refused, Rejection, parse_object
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.input_rows import (
     DAMAGED_TAR,
+    EDIT_RESULTS,
+    EDIT_SOURCES,
+    FOREIGN_IMAGES,
     IMAGES,
     Candidate,
     InputColumnsConfig,
@@ -33,10 +37,8 @@ from plumbline.pipelines.sources.origins import Origins, SeenOrigins
 
 ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 TEXTS = ("json", "txt")
-SOURCES = ("source", "source_image", "input", "input_image", "original", "original_image")
-RESULTS = ("result", "output", "output_image", "edited", "edited_image")
-"""What stands before the ending of the image that an edit starts from, and of the edit: 0.source.png beside 0.png, or
-0.original_image.jpg beside 0.edited_image.jpg, as InstructPix2Pix calls its columns."""
+FIELD_NAME = re.compile("[a-z_]+")
+"""What a sample's further images are called, such as 0.depth.png; 0.v2.png may be an image of its own."""
 LARGEST_TEXT = 2**20
 """Bytes of a sample's .json or .txt."""
 LARGEST_HEADER = 2**20
@@ -219,7 +221,7 @@ def _read_member(
 
 def _content(archive: tarfile.TarFile, header: tarfile.TarInfo, suffix: str, max_bytes: int) -> bytes | Refused:
     role, _, ending = suffix.rpartition(".")
-    suffix = ending if role in SOURCES + RESULTS else suffix
+    suffix = ending if role in EDIT_SOURCES + EDIT_RESULTS else suffix
     if suffix not in IMAGES + TEXTS:
         return b""
     if not header.isreg() or header.issparse():
@@ -242,15 +244,22 @@ class _Gathered:
     """The members of one sample."""
 
     key: str
-    images: list[bytes] = field(default_factory=list)
+    images: list[tuple[str, bytes]] = field(default_factory=list)
+    """With the endings of their files."""
     sources: dict[str, bytes | Refused] = field(default_factory=dict)
-    """By the endings of their files."""
-    results: list[bytes] = field(default_factory=list)
-    """Its images, where none has an ending alone."""
+    results: list[tuple[str, bytes]] = field(default_factory=list)
+    """Its images, if none has an ending alone."""
+    other_images: list[str] = field(default_factory=list)
+    """The endings of files that look like images and have more than an ending after the first dot."""
     texts: dict[str, bytes] = field(default_factory=dict)
     others: list[str] = field(default_factory=list)
     """The endings of its other files."""
     refused: Refused | None = None
+
+    @property
+    def chosen(self) -> list[tuple[str, bytes]]:
+        """The image, or several, none of which can be taken."""
+        return self.images or self.results
 
 
 def read_samples(tar: SampleFile, config: IngestConfig) -> Iterator[ImageSample | Rejection]:
@@ -260,7 +269,37 @@ def read_samples(tar: SampleFile, config: IngestConfig) -> Iterator[ImageSample 
     it meets and whatever is after it.
     """
     for gathered in _gather_all(tar, config):
-        yield gathered if isinstance(gathered, Rejection) else _sample(gathered, tar, config)
+        if isinstance(gathered, Rejection):
+            yield gathered
+        else:
+            yield from _read_sample(gathered, tar, config)
+
+
+def _read_sample(gathered: _Gathered, tar: SampleFile, config: IngestConfig) -> Iterator[ImageSample | Rejection]:
+    """A sample's image, and why each of its other images is not taken."""
+    where = f"{tar.place.url}/{gathered.key}"
+    if len(gathered.chosen) > 1:
+        message = f"the sample has {len(gathered.chosen)} images; give each a sample of its own"
+        yield from (Refused("several_images", message).at(f"{where}.{ending}") for ending, _ in gathered.chosen)
+    elif gathered.chosen or gathered.refused or not gathered.other_images:
+        yield _sample(gathered, tar, config)
+    unused = [*gathered.other_images, *(ending for ending, _ in (gathered.results if gathered.images else ()))]
+    if gathered.chosen:
+        unused += [ending for ending in gathered.others if ending in FOREIGN_IMAGES]
+    for ending in unused:
+        yield _refuse_unused(gathered, ending).at(f"{where}.{ending}")
+
+
+def _refuse_unused(gathered: _Gathered, ending: str) -> Refused:
+    """Why an image is no sample's image: it is a field of a sample that has one, or its name has a dot too many."""
+    field_name = ending.rpartition(".")[0]
+    if gathered.chosen and (not field_name or FIELD_NAME.fullmatch(field_name)):
+        return Refused(SKIPPED, f"another image of its sample, by the ending .{ending}")
+    return Refused(
+        "dotted_name",
+        f"in a tar, what comes before the first dot names the sample: here {PurePosixPath(gathered.key).name!r}, and "
+        f"{ending!r} is none of its endings; write the image's name without that dot",
+    )
 
 
 def describe_samples(tar: SampleFile, config: IngestConfig) -> Origins:
@@ -323,16 +362,18 @@ def _gather_all(tar: SampleFile, config: IngestConfig) -> Iterator[_Gathered | R
 
 def _gather(gathered: _Gathered, member: Member) -> None:
     role, _, ending = member.suffix.rpartition(".")
-    if role in SOURCES and ending in IMAGES:
+    if role in EDIT_SOURCES and ending in IMAGES:
         gathered.sources[member.suffix] = member.content
     elif isinstance(member.content, Refused):
         gathered.refused = gathered.refused or member.content
-    elif role in RESULTS and ending in IMAGES:
-        gathered.results.append(member.content)
+    elif role in EDIT_RESULTS and ending in IMAGES:
+        gathered.results.append((member.suffix, member.content))
     elif member.suffix in IMAGES:
-        gathered.images.append(member.content)
+        gathered.images.append((member.suffix, member.content))
     elif member.suffix in TEXTS:
         gathered.texts[member.suffix] = member.content
+    elif role and ending in (*IMAGES, *FOREIGN_IMAGES):
+        gathered.other_images.append(member.suffix)
     else:
         gathered.others.append(member.suffix)
 
@@ -350,16 +391,14 @@ def _sample(gathered: _Gathered, tar: SampleFile, config: IngestConfig) -> Image
 
 
 def _only_image(gathered: _Gathered) -> bytes:
-    images = gathered.images or gathered.results
-    if not images:
-        for ending in gathered.others:
-            refuse_foreign(f"{gathered.key}.{ending}")
+    for ending in () if gathered.chosen else gathered.others:
+        refuse_foreign(f"{gathered.key}.{ending}")
+    if not gathered.chosen:
         raise Refused("missing_image", f"the sample has no image ({', '.join(IMAGES)}); add it")
-    if len(images) > 1:
-        raise Refused("several_images", f"the sample has {len(images)} images; give each a sample of its own")
-    if not images[0]:
+    [(_, image)] = gathered.chosen
+    if not image:
         raise Refused("missing_image", "the image file is empty; generate it again")
-    return images[0]
+    return image
 
 
 def _candidate(gathered: _Gathered, tar: SampleFile, config: IngestConfig) -> Candidate:

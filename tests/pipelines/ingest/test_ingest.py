@@ -434,7 +434,8 @@ def test_a_tar_costs_only_what_is_bad_in_it(tmp_path: Path) -> None:
     ]
     assert {Path(rejection.file).name: rejection.kind for rejection in ended.rejected} == {
         "link": "refused_member", "hard": "refused_member", "device": "refused_member",
-        "no_image": "missing_image", "no_prompt": "empty_prompt", "two": "several_images", "large": "image_too_large",
+        "no_image": "missing_image", "no_prompt": "empty_prompt", "two.png": "several_images",
+        "two.jpg": "several_images", "good.v2.png": "dotted_name", "large": "image_too_large",
         "long": "text_too_large", "json": "unreadable_json",
     }  # fmt: skip
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.tar", "out"], "nothing is extracted"
@@ -863,3 +864,56 @@ def test_a_table_that_cannot_do_is_refused_in_one_line(
     with pytest.raises(ConfigError, match=problem):
         run(tmp_path / "out", table=str(tmp_path / name), **options)
     assert not (tmp_path / "out").exists()
+
+
+DOTTED: dict[str, tuple[list[str], list[str], dict[str, str], dict[str, str]]] = {
+    "a setting in every name": (
+        ["cfg7.5_0000.png", "cfg7.5_0000.txt", "cfg7.5_0001.png", "cfg7.5_0001.txt"],
+        [],
+        {"cfg7.5_0000.png": "dotted_name", "cfg7.5_0001.png": "dotted_name"},
+        {},
+    ),
+    "a version in one name": (
+        ["sdxl_0.png", "sdxl_0.txt", "sdxl_0.v2.png", "sdxl_1.png", "sdxl_1.txt"],
+        ["sdxl_0", "sdxl_1"],
+        {"sdxl_0.v2.png": "dotted_name"},
+        {},
+    ),
+    "further images of a sample": (
+        ["0.png", "0.depth.png", "0.edge_map.jpg", "0.edited.png", "0.psd", "0.txt"],
+        ["0"],
+        {},
+        dict.fromkeys(("0.depth.png", "0.edge_map.jpg", "0.edited.png", "0.psd"), "another image of its sample"),
+    ),
+    "a folder with a dot": (["cfg7.5/0.png", "cfg7.5/0.txt"], ["cfg7.5/0"], {}, {}),
+    "one name twice": (["0.png", "0.png", "0.txt"], [], {"0.png": "several_images"}, {}),
+    "an image in a format that is not decoded": (["0.heic", "0.txt"], [], {"0": "foreign_format"}, {}),
+}
+
+
+@pytest.mark.parametrize("names, ids, rejected, skipped", DOTTED.values(), ids=DOTTED)
+def test_every_image_of_a_tar_is_taken_or_has_its_own_reason(
+    names: list[str], ids: list[str], rejected: dict[str, str], skipped: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "t.tar").write_bytes(as_tar([(name, b"content of " + name.encode()) for name in names]))
+    for _ in range(2):
+        ended = run(tmp_path / "out", tars=str(tmp_path / "t.tar"), generator="flux")
+        rows = {row["image_id"].removeprefix("t/"): row["prompt"] for row in shard_rows(tmp_path / "out", ended)}
+        assert rows == {name: f"content of {name}.txt" for name in ids}
+        place = f"{tmp_path}/t.tar/"
+        assert {one.file.removeprefix(place): one.kind for one in ended.rejected} == rejected
+        assert {one.file.removeprefix(place): one.message.partition(",")[0] for one in ended.skipped} == skipped
+        assert ended.found == sum(not name.endswith("txt") for name in names)
+        assert all("dot" in one.message for one in ended.rejected if one.kind == "dotted_name")
+
+
+def test_a_tar_that_was_read_before_images_with_dots_were_counted_is_read_again(tmp_path: Path) -> None:
+    """An earlier version's receipt has no version, and not these rejections."""
+    names = ["a.png", "a.txt", "b.5_0.png"]
+    (tmp_path / "t.tar").write_bytes(as_tar([(name, b"x") for name in names]))
+    options = {"tars": str(tmp_path / "t.tar"), "generator": "flux"}
+    run(tmp_path / "out", **options)
+    [receipt] = (tmp_path / "out/.ingest").glob("*.json")
+    receipt.write_text(json.dumps({"generators": ["flux"], "rejected": []}))
+    ended = run(tmp_path / "out", **options)
+    assert [one.kind for one in ended.rejected] == ["dotted_name"] and not any(one.written for one in ended.shards)
