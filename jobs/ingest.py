@@ -34,29 +34,26 @@ def _show_shard(console: Console, record: ShardRecord) -> None:
 
 
 def _show(console: Console, ended: Ingested) -> None:
-    """A line per generator, the rejected rows by kind with the first of them, and the paths."""
+    """Show a line per generator, example pairs, what was not taken in, and the paths."""
     table = Table("generator", "shards", "written now", "rows", "MB", title="ingested")
     for column in table.columns[1:]:
         column.justify = "right"
     for generator in sorted({record.generator for record in ended.shards}):
         table.add_row(escape(generator), *_counts([r for r in ended.shards if r.generator == generator]))
     console.print(table)
-    for line in ended.origin_lines:
+    for line in (*ended.origin_lines, *map(str, ended.pairs)):
         say(console, line)
     show_rejected(console, ended)
     for generator in ended.unfinished:
         console.print(f"{generator}: an ingest into this output has not ended; run it again", markup=False)
-    rejected = len(ended.rejected)
-    known = "at least " if ended.damaged else ""
-    console.print(
-        f"{known}{ended.rows + rejected} rows in, {ended.rows} written, {rejected} rejected, {ended.prompts} prompts"
-    )
     console.print(f"written to {ended.url}/", markup=False, soft_wrap=True)
     console.print("  <generator>/*.parquet, prompts.parquet, rejected.parquet, manifest.json", markup=False)
 
 
 def show_rejected(console: Console, ended: Ingested) -> None:
-    """The rows that were not taken in by kind, with the first of them, and the files that are damaged."""
+    """Show what became of all that was found: totals, rejections by kind with the first of them, damaged files."""
+    for line in ended.total_lines:
+        say(console, line)
     for kind, count in ended.kinds.items():
         console.print(f"[yellow]{count} rows rejected[/]: {escape(kind)}")
     for rejection in ended.rejected[:SHOWN]:

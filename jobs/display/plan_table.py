@@ -80,7 +80,7 @@ def _show_sources(console: Console, planned: PlannedSweep) -> None:
         f"[bold]{escape(planned.config.benchmark.name)}[/]: {len(sources.prompts)}{whole} prompts{pairs}, "
         f"metrics {escape(', '.join(planned.config.metrics))}"
     )
-    for line in sources.origin_lines:
+    for line in (*sources.origin_lines, *map(str, sources.example_pairs)):
         say(console, line)
     for name, metric in planned.config.metrics.items():
         if choices := _choices(metric):

@@ -1,14 +1,14 @@
 """A folder of image files as it is listed."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import PurePosixPath
 
 from plumbline.pipelines.base.storage import Place, readable_errors
-from plumbline.pipelines.base.tables import Refused, Rejection
+from plumbline.pipelines.base.tables import SKIPPED, Refused, Rejection, printable
 from plumbline.pipelines.cells.store import outside_stores
 from plumbline.pipelines.ingest.input_rows import FOREIGN_IMAGES, IMAGES, InputColumnsConfig
 
@@ -24,6 +24,8 @@ SOURCES, RESULTS = frozenset({"source", "sources"}), frozenset({"result", "resul
 """Folders of the images that edits start from, and of the edits."""
 NUMBERED = re.compile(r"[ _-]*(?:\(\d+\)|[_-]\d+|[_-](?:seed|sample)[_-]?\d+)$", re.IGNORECASE)
 """What numbers the images of one prompt."""
+CONTACT_SHEET = re.compile(r"(?:grid|montage|collage|contact[ _-]?sheet)(?:[ _-]?\d+)*", re.IGNORECASE)
+"""The name of a picture of several images: GenEval's script writes grid.png, Stable Diffusion's grid-0000.png."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +36,14 @@ class Folder:
     names: Sequence[str]
     columns: InputColumnsConfig = field(default_factory=InputColumnsConfig)
     """What its tables call theirs."""
+    hidden: Sequence[str] = ()
+    """Images whose paths begin with a dot somewhere; none of them is among `names`."""
+    outside: Mapping[str, str] = field(default_factory=dict)
+    """By image that was not asked for the reason; none of them is among `names`."""
+    badly_named: Sequence[str] = ()
+    """Files whose names are not UTF-8, as they are printed; none of them is among `names`."""
+    warnings: dict[str, None] = field(default_factory=dict)
+    """What reading the folder found that people should look at."""
 
     @cached_property
     def images(self) -> list[str]:
@@ -41,8 +51,13 @@ class Folder:
         return [name for name in self._pictures if name not in self.source_paths]
 
     @cached_property
+    def known(self) -> frozenset[str]:
+        """Every image that a row may name."""
+        return frozenset((*self._pictures, *self.hidden, *self.outside))
+
+    @cached_property
     def _pictures(self) -> list[str]:
-        return [name for name in self.names if PurePosixPath(name).suffix[1:].lower() in IMAGES]
+        return [name for name in self.names if _is_image(name)]
 
     @cached_property
     def source_paths(self) -> dict[str, str]:
@@ -83,9 +98,23 @@ class Folder:
         return [name for name in self.names if PurePosixPath(name).suffix[1:].lower() in FOREIGN_IMAGES]
 
     def inside(self, name: str | None) -> "Folder":
-        """With what lies in inner folders of this name alone, where anything does."""
-        inside = [path for path in self.names if name in PurePosixPath(path).parts[:-1]]
-        return replace(self, names=inside or self.names)
+        """Return the folder without images outside inner folders of this name, unless there are no such folders.
+
+        Files that tell prompts stay if they are inside, or in a folder above.
+        """
+        inner = {path for path in self.names if name in PurePosixPath(path).parts[:-1]}
+        if not inner:
+            return self
+        above = {str(folder) for path in inner for folder in PurePosixPath(path).parents}
+        kept = [
+            path
+            for path in self.names
+            if path in inner or (not _is_image(path) and str(PurePosixPath(path).parent) in above)
+        ]
+        outside = {
+            path: f"outside images_inside={name}" for path in self.names if _is_image(path) and path not in inner
+        }
+        return replace(self, names=kept, outside=dict.fromkeys(outside, f"outside images_inside={name}"))
 
     def generator(self, image: str) -> str:
         """Whose an image is: the folder's own name; or that of the folder in it, where it is neither a number nor says
@@ -101,8 +130,14 @@ class Folder:
         return f"{self.place.url}/{name}"
 
     def without_prompt(self, image: str, message: str) -> Rejection:
-        """Why an image has no prompt."""
+        """Return why an image has no prompt; a contact sheet needs none and is skipped."""
+        if is_contact_sheet(image):
+            return self.skip(image, "contact sheet, by its name")
         return Refused("empty_prompt", message).at(self.at(image))
+
+    def skip(self, image: str, reason: str) -> Rejection:
+        """Return why an image is left out on purpose."""
+        return Refused(SKIPPED, reason).at(self.at(image))
 
     def read(self, name: str) -> bytes:
         """A small file; raises Refused for one that is not, or that is gone."""
@@ -129,18 +164,34 @@ class Folder:
 
 
 def list_images(place: Place, key: str = "images", columns: InputColumnsConfig | None = None) -> Folder:
-    """The folder as it is listed, in the order of the names, without the stores in it; raises ConfigError naming `key`
-    where there is none.
+    """List a folder in the order of the names, without the stores in it.
+
+    Raises ConfigError naming `key` if there is no such folder.
     """
     with readable_errors(place, key):
         if not place.exists():
             raise FileNotFoundError(place.url)
         paths = outside_stores(place, sorted(path for path, _ in place.files()))
-    names = [path or place.name for path in paths]
+    found = [path or place.name for path in paths]
+    visible = [name for name in found if not _is_hidden(name)]
+    names = [name for name in visible if name == printable(name)]
     return Folder(
-        place=place, names=[name for name in names if not _hidden(name)], columns=columns or InputColumnsConfig()
+        place=place,
+        names=names,
+        columns=columns or InputColumnsConfig(),
+        hidden=[printable(name) for name in found if _is_hidden(name) and _is_image(name)],
+        badly_named=[printable(name) for name in visible if name != printable(name)],
     )
 
 
-def _hidden(path: str) -> bool:
+def is_contact_sheet(image: str) -> bool:
+    """Return True if an image's name says that it is a picture of several images."""
+    return CONTACT_SHEET.fullmatch(PurePosixPath(image).stem) is not None
+
+
+def _is_image(path: str) -> bool:
+    return PurePosixPath(path).suffix[1:].lower() in IMAGES
+
+
+def _is_hidden(path: str) -> bool:
     return any(part.startswith((".", "__MACOSX")) for part in path.split("/"))

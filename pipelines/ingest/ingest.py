@@ -1,18 +1,19 @@
 """From image files with a table, or WebDataset tars, to the sharded Parquet that a sweep reads."""
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.image_rows import SOURCES
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET, exit_code
-from plumbline.pipelines.base.storage import readable_errors
-from plumbline.pipelines.base.tables import Rejection
+from plumbline.pipelines.base.storage import Place, readable_errors
+from plumbline.pipelines.base.tables import SKIPPED, Rejection
 from plumbline.pipelines.ingest.drafting import DraftingQueue, Source, Workers
 from plumbline.pipelines.ingest.files import FileSource
-from plumbline.pipelines.ingest.image_tables import describe_table, find_tables, read_rows
+from plumbline.pipelines.ingest.image_tables import describe_table, find_tables, has_labels, read_rows
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
-from plumbline.pipelines.ingest.ingest_output import Record, Records
+from plumbline.pipelines.ingest.ingest_output import Record, Records, read_columns
 from plumbline.pipelines.ingest.input_rows import DAMAGED
 from plumbline.pipelines.ingest.layouts import FolderTable
 from plumbline.pipelines.ingest.placing import Shards
@@ -20,6 +21,7 @@ from plumbline.pipelines.ingest.sample_files import SampleSource
 from plumbline.pipelines.ingest.shards import ShardRecord, ShardReport
 from plumbline.pipelines.ingest.tars import describe_samples, find_tars, have_sources, read_samples
 from plumbline.pipelines.ingest.typed_tables import open_table
+from plumbline.pipelines.sources.example_pairs import ExamplePair, ends_and_middle
 from plumbline.pipelines.sources.origins import Origins
 
 
@@ -37,6 +39,26 @@ class Ingested(NamedTuple):
     origins: Origins
     source_columns: list[str]
     """The shards' columns of the sources of edits."""
+    skipped: list[Rejection]
+    """Images that were left out on purpose, such as contact sheets."""
+    pairs: list[ExamplePair]
+    """The first, the middle and the last image, with their prompts."""
+
+    @property
+    def found(self) -> int:
+        """The images, and the rows without one, that were found: each is taken in, rejected or skipped."""
+        return self.rows + len(self.rejected) + len(self.skipped)
+
+    @property
+    def total_lines(self) -> list[str]:
+        """What became of everything that was found, in lines for people."""
+        known = "at least " if self.damaged else ""
+        counts = f"{self.rows} taken in + {len(self.rejected)} rejected + {len(self.skipped)} skipped"
+        reasons: dict[str, list[str]] = {}
+        for image in self.skipped:
+            reasons.setdefault(image.message, []).append(image.file)
+        told = [f"skipped: {len(files)} ({reason}), such as {files[0]}" for reason, files in reasons.items()]
+        return [f"{known}{self.found} found = {counts}", *told]
 
     @property
     def origin_lines(self) -> list[str]:
@@ -81,8 +103,14 @@ def _open_source(config: IngestConfig) -> Source:
         edited = have_sources(tars[0], config)
         return SampleSource(config=config, sample_files=tars, read=read_samples, tell=describe_samples, edited=edited)
     if config.table is not None and (tables := find_tables(config)):
-        edited = config.columns.source is not None
-        return SampleSource(config=config, sample_files=tables, read=read_rows, tell=describe_table, edited=edited)
+        return SampleSource(
+            config=config,
+            sample_files=tables,
+            read=read_rows,
+            tell=describe_table,
+            edited=config.columns.source is not None,
+            labelled=has_labels(tables[0]),
+        )
     folder = config.folder
     told = (
         FolderTable(place=folder, columns=config.columns, prompts_from=config.prompts_from, inside=config.images_inside)
@@ -98,9 +126,10 @@ def _open_source(config: IngestConfig) -> Source:
 def _finish(source: Source, records: Records, shards: Shards) -> Ingested:
     """The record of this ingest first, then what tells of all of them, the manifest last."""
     written = sorted(shards.records)
-    rejected = sorted(shards.rejected, key=lambda rejection: (rejection.file, rejection.line or 0, *rejection[2:]))
+    left_out = sorted(shards.rejected, key=lambda rejection: (rejection.file, rejection.line or 0, *rejection[2:]))
+    rejected = [rejection for rejection in left_out if rejection.kind != SKIPPED]
     rows = sum(record.rows for record in written)
-    if not rows and not rejected:
+    if not rows and not left_out:
         raise ConfigError(f"{source.config.place}: expected images, found none; check the input")
     shards.finish()
     uncounted = any(rejection.kind in DAMAGED for rejection in rejected)
@@ -112,10 +141,23 @@ def _finish(source: Source, records: Records, shards: Shards) -> Ingested:
         prompts=shards.ledger.count_prompts(),
         unfinished=[],
         exit_code=OVER_BUDGET if uncounted else failed,
-        origins=source.origins._replace(example=shards.ledger.example),
+        origins=source.origins,
         source_columns=[name for name in SOURCES if name in source.schema.names],
+        skipped=[rejection for rejection in left_out if rejection.kind == SKIPPED],
+        pairs=_example_pairs(shards.output, written),
     )
     return ended._replace(unfinished=_publish(records, shards, _record(source, ended)))
+
+
+def _example_pairs(output: Place, written: Sequence[ShardRecord]) -> list[ExamplePair]:
+    """Read the first, the middle and the last row of the shards that stand."""
+    places = [(record, row) for record in written for row in ends_and_middle(record.rows)]
+    pairs = []
+    for number in ends_and_middle(len(places)):
+        record, row = places[number]
+        found = read_columns(output, record.path, ["image_id", "prompt_id", "prompt"])[row]
+        pairs.append(ExamplePair(found["image_id"], record.generator, found["prompt_id"], found["prompt"]))
+    return pairs
 
 
 def _publish(records: Records, shards: Shards, record: Record) -> list[str]:
@@ -138,10 +180,11 @@ def _record(source: Source, ended: Ingested) -> Record:
         "recipe": source.config.recipe,
         "sources": [file._asdict() for file in source.files],
         "origins": ended.origins._asdict(),
-        "rows_in": ended.rows + len(ended.rejected),
+        "rows_in": ended.found,
         "rows_written": ended.rows,
         "rejected": len(ended.rejected),
         "rejected_kinds": ended.kinds,
+        "skipped": dict(Counter(image.message for image in ended.skipped)),
         "damaged": ended.damaged,
         "prompts": ended.prompts,
         "shards": [{name: shard[name] for name in shard if name != "written"} for shard in shards],

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.rows import table as make_table
 from plumbline.pipelines.base.storage import Entry, Place, readable_errors
-from plumbline.pipelines.base.tables import Refused, Rejection
+from plumbline.pipelines.base.tables import Refused, Rejection, printable
 from plumbline.pipelines.ingest.ingest_config import Identity
 from plumbline.pipelines.ingest.input_rows import REJECTED, SKILLS, digest
 from plumbline.pipelines.ingest.taken_ids import OutputPrompt
@@ -233,7 +233,8 @@ class Records:
         for path in self.listing():
             try:
                 values = json.loads((self.output / path).read())
-                yield path, Record(values["manifest"], [Rejection(*row) for row in values["rejected"]])
+                rejected = [Rejection(printable(file), *row) for file, *row in values["rejected"]]
+                yield path, Record(values["manifest"], rejected)
             except (ValueError, KeyError, TypeError):
                 continue
 

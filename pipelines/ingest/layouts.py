@@ -1,33 +1,47 @@
 """Ways in which folders of image files tell their prompts, in the order in which they are looked for.
 
-- `tables`: Hugging Face's image folders, GenEval's folder per prompt, and scripts' CSVs. A row that names its file is
-  of that image (`file_name`, as Hugging Face's `imagefolder` has it); a row of a metadata file that names none is of
-  all images at and below its folder, as GenEval writes its `metadata.jsonl` beside `samples/`.
-- `list`: a prompts.txt, one prompt a line: the number that an image's name begins or ends with is its line's.
+- `tables`: Hugging Face's image folders, GenEval's folder per prompt, and scripts' CSVs. A row belongs to the images
+  that it names (`file_name`, `file_names` or `flux_file_name`, as in Hugging Face's `imagefolder`). A metadata file
+  with one row that names no image belongs to the images at and below its folder, as GenEval writes `metadata.jsonl`.
+- `list`: a prompts.txt, one prompt a line: the number in an image's name is its line's (image_numbers.py).
 - `beside`: each image has a .txt or .json of its name beside it, as img2dataset and trainers' datasets have.
 - `names`: an image's name is its prompt, as T2I-CompBench names them: `a red cube on a table_000002.png`.
 - `ids`: an image's name is its prompt's id, as GEdit-Bench and ImgEdit name them; only where that is asked for.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 from plumbline.operators.errors import ConfigError
+from plumbline.operators.sentences import plural
 from plumbline.pipelines.base.tables import JSON_LINES, SEPARATORS, Refused, Rejection, Row, parse_object, split_lines
 from plumbline.pipelines.ingest.drafting import SourceFile
-from plumbline.pipelines.ingest.image_folders import NUMBERED, Folder, list_images
+from plumbline.pipelines.ingest.image_folders import NUMBERED, RESULTS, Folder, is_contact_sheet, list_images
+from plumbline.pipelines.ingest.image_numbers import first_number, image_numbers
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
-from plumbline.pipelines.ingest.input_rows import InputColumnsConfig, find_names, refuse_foreign
+from plumbline.pipelines.ingest.input_rows import (
+    EDIT_RESULTS,
+    EDIT_SOURCES,
+    IMAGES,
+    InputColumnsConfig,
+    find_names,
+    refuse_foreign,
+)
 from plumbline.pipelines.ingest.typed_tables import Table, column_names, read_rows
 from plumbline.pipelines.sources.benchmark import PromptsFrom
 from plumbline.pipelines.sources.origins import Origins, SeenOrigins, count_suffixes, name_some, pass_over
 
 METADATA = ("metadata.jsonl", "metadata.csv")
 LIST = "prompts.txt"
-NUMBER = re.compile(r"\d+")
+FILE_NAMES = re.compile(r"(?:.+_)?file_names|.+_file_name")
+"""Hugging Face's columns of image files, besides `file_name`."""
+TARGETS = frozenset({*EDIT_RESULTS, *RESULTS, "target", "target_image", "image"})
+"""What names the column of an image, and no generator."""
+UNSCORED = frozenset({*EDIT_SOURCES, "mask"})
+"""What names the column of an edit's source or mask."""
 TABLES = (*SEPARATORS, *JSON_LINES, ".json", ".parquet", ".arrow", ".xlsx", ".xls", ".ods")
 WORDS = re.compile(r"[^\W\d_]{2,}")
 
@@ -69,6 +83,8 @@ class DescribedImage(NamedTuple):
     """What tells it, in words."""
     named: bool = False
     """Whether the values are columns or fields with names of people's own."""
+    generator: str | None = None
+    """The generator that the name of the image's column names."""
 
 
 class Layout(NamedTuple):
@@ -90,57 +106,175 @@ def all_tables(folder: Folder) -> list[str]:
 
 
 def _telling_tables(folder: Folder) -> list[str]:
-    """Those that tell of images: metadata files, and others whose columns name image files and their prompts."""
-    return [
-        name for name in all_tables(folder) if PurePosixPath(name).name in METADATA or _tells_of_images(folder, name)
-    ]
+    """Return the tables that describe images: metadata files, and others with columns of image files and prompts."""
+    return [name for name in all_tables(folder) if _is_metadata(name) or _tells_of_images(folder, name)]
+
+
+def _is_metadata(table: str) -> bool:
+    return PurePosixPath(table).name in METADATA
 
 
 def _tells_of_images(folder: Folder, table: str) -> bool:
     try:
-        names = find_names(column_names(folder.place / table), folder.columns)
+        columns = column_names(folder.place / table)
     except ConfigError:  # told where nothing else tells the prompts
         return False
-    return names.image is not None and (names.prompt or names.prompt_id) is not None
+    names = find_names(columns, folder.columns)
+    named = names.image is not None or bool(_file_name_columns(columns, folder.columns))
+    return named and (names.prompt or names.prompt_id) is not None
 
 
 def _read_tables(folder: Folder) -> Iterator[DescribedImage | Rejection]:
-    images = set(folder.images)
-    told: set[str] = set()
+    """Describe the images that rows name, then the others by the nearest metadata file whose row names none."""
+    left = dict.fromkeys(folder.images)
+    nameless: dict[str, _Nameless] = {}
     tables = _telling_tables(folder)
     for table in tables:
+        unnamed: list[Row] = []
+        named = 0
         for row in read_rows(folder.place / table):
             if isinstance(row, Rejection):
                 yield row
-                continue
-            of_row = _images_of_row(folder, row, table, images)
-            if not of_row:
-                message = "it names no image, and there is none in its folder; generate the image"
-                yield Refused("missing_image", message).at(folder.at(table), row.line)
-            told.update(of_row)
-            source = PurePosixPath(table).name
-            yield from (DescribedImage(image, _with_skills(row.values), source, named=True) for image in of_row)
-    for image in sorted(images - told):
-        yield folder.without_prompt(image, f"no row of {PurePosixPath(tables[0]).name} tells its prompt; add one")
+            elif (cells := _image_cells(row.values, folder.columns)) is None:
+                unnamed.append(row)
+            else:
+                named += 1
+                for each in _images_of_row(folder, row, table, cells):
+                    image = each.image if isinstance(each, DescribedImage) else each.file.removeprefix(folder.at(""))
+                    left.pop(image, None)
+                    yield each
+        if unnamed and not named and _is_metadata(table):
+            nameless.setdefault(table.rpartition("/")[0], _Nameless(table, unnamed))
+        else:
+            yield from (_without_image(folder, table, row) for row in unnamed)
+    yield from _read_nameless(folder, list(left), nameless, tables[0])
 
 
-def _images_of_row(folder: Folder, row: Row, table: str, images: Set[str]) -> list[str]:
-    """The image that a row names, whether it is there or not, or those of its folder.
+class _Nameless(NamedTuple):
+    """A metadata file whose rows name no image."""
 
-    Its path starts from the table's folder, from the folder of images, or from where that one lies.
+    table: str
+    rows: Sequence[Row]
+
+    @property
+    def problem(self) -> str:
+        """Return why the file does not tell the prompt of its folder's images; empty if it does."""
+        values = [value for row in self.rows for value in row.values.values()]
+        if len(self.rows) == 1 and not any(isinstance(value, str) and _is_image_path(value) for value in values):
+            return ""
+        columns = ", ".join(dict.fromkeys(name for row in self.rows for name in row.values))
+        return (
+            f"{self.table} has {plural(len(self.rows), 'row')} and no known column of image files (found {columns}); "
+            "name it by columns.image=NAME (for jobs.score benchmark.columns.image=NAME)"
+        )
+
+
+def _read_nameless(
+    folder: Folder, images: Sequence[str], nameless: Mapping[str, _Nameless], first: str
+) -> Iterator[DescribedImage | Rejection]:
+    """Describe images by the nearest metadata file whose only row names no image."""
+    used: set[str] = set()
+    for image in sorted(images):
+        base = next((base for base in _folders_above(image) if base in nameless), None)
+        if base is None:
+            yield folder.without_prompt(image, f"no row of {PurePosixPath(first).name} tells its prompt; add one")
+            continue
+        used.add(base)
+        table, rows = nameless[base]
+        samples = f"{base}/samples/".removeprefix("/")
+        if problem := nameless[base].problem:
+            yield folder.without_prompt(image, problem)
+        elif is_contact_sheet(image):
+            yield folder.skip(image, "contact sheet, by its name")
+        elif not image.startswith(samples) and any(other.startswith(samples) for other in folder.images):
+            yield folder.skip(image, "beside samples/, which holds the images of its prompt")
+        else:
+            yield DescribedImage(image, _with_skills(rows[0].values), PurePosixPath(table).name, named=True)
+    for base in nameless.keys() - used:
+        message = "it names no image, and there is none in its folder; generate the image"
+        yield Refused("missing_image", message).at(folder.at(nameless[base].table), nameless[base].rows[0].line)
+
+
+def _folders_above(image: str) -> list[str]:
+    """Return the folders that an image lies in, the nearest first and `` last."""
+    return ["" if str(parent) == "." else str(parent) for parent in PurePosixPath(image).parents]
+
+
+def _is_image_path(text: str) -> bool:
+    return PurePosixPath(text).suffix[1:].lower() in IMAGES
+
+
+def _without_image(folder: Folder, table: str, row: Row) -> Rejection:
+    return Refused("missing_image", "the row names no image file; fill its path in").at(folder.at(table), row.line)
+
+
+class _ImageCell(NamedTuple):
+    """A cell of a table that names an image."""
+
+    path: Any
+    generator: str | None = None
+    """What the name of its column calls the image's generator."""
+    unread: str = ""
+    """The column, if it names no image that is scored, but its source or mask."""
+
+
+def _file_name_columns(available: Iterable[str], columns: InputColumnsConfig) -> list[str]:
+    """Return Hugging Face's columns of image files other than `file_name`, unless another column was chosen."""
+    return [] if columns.image else [name for name in available if FILE_NAMES.fullmatch(name)]
+
+
+def _image_cells(values: Mapping[str, Any], columns: InputColumnsConfig) -> list[_ImageCell] | None:
+    """Return the cells of a row that name images; None if no column is known to name any.
+
+    Of several columns such as `flux_file_name` and `sdxl_file_name`, each is named after its generator.
     """
-    base, _, name = table.rpartition("/")
-    column = find_names(row.values, folder.columns).image
-    if column is None and name in METADATA:
-        return sorted(image for image in images if image.startswith(f"{base}/" if base else ""))
-    value = row.values[column] if column is not None else None
-    if not isinstance(value, str) or not value:
-        return [""]
-    named = value.removeprefix(f"{folder.place.url.rstrip('/')}/")
+    image = find_names(values, columns).image
+    others = _file_name_columns(values, columns)
+    if image is None and not others:
+        return None
+    prefixes = {name: name.removesuffix("s").removesuffix("file_name").removesuffix("_") for name in others}
+    read = [name for name, prefix in prefixes.items() if prefix.lower() not in UNSCORED and image is None]
+    several = len(read) > 1
+    cells = [_ImageCell(path) for path in _paths(values.get(image or ""))]
+    for name, prefix in prefixes.items():
+        generator = prefix if several and prefix and prefix.lower() not in TARGETS else None
+        unread = "" if name in read else name
+        cells += [_ImageCell(path, generator, unread) for path in _paths(values[name])]
+    return cells
+
+
+def _paths(value: Any) -> list[Any]:
+    """Return the paths in a cell, of one image or of several."""
+    return value if isinstance(value, list) else [value]
+
+
+def _images_of_row(
+    folder: Folder, row: Row, table: str, cells: Sequence[_ImageCell]
+) -> Iterator[DescribedImage | Rejection]:
+    """Describe the images that a row names, whether they are there or not."""
+    if all(not cell.path or cell.unread for cell in cells):
+        yield _without_image(folder, table, row)
+    values = _with_skills(row.values)
+    for path, generator, unread in cells:
+        if not isinstance(path, str) or not path:
+            continue
+        image = _find_image(folder, path, table)
+        if image in folder.outside:
+            continue
+        if not unread:
+            yield DescribedImage(image, values, PurePosixPath(table).name, named=True, generator=generator)
+        elif image in folder.known:
+            yield folder.skip(image, f"named by the column {unread!r}; columns.image={unread} takes it")
+
+
+def _find_image(folder: Folder, named: str, table: str) -> str:
+    """Return the image of a path that starts from the table's folder, the folder of images, or where that one lies."""
+    named = named.removeprefix(f"{folder.place.url.rstrip('/')}/")
+    base = table.rpartition("/")[0]
     below = str(PurePosixPath(named))
     own_name = PurePosixPath(folder.place.path).name
     paths = (str(PurePosixPath(base) / named), below, below.removeprefix(f"{own_name}/"))
-    return [next((path for path in paths if path in images), paths[0])]
+    return next((path for path in paths if path in folder.known), paths[0])
 
 
 def _with_skills(values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -167,13 +301,16 @@ def _read_lists(folder: Folder) -> Iterator[DescribedImage | Rejection]:
 
 def _numbered_images(folder: Folder, name: str, images: list[str]) -> Iterator[DescribedImage | Rejection]:
     lines = _lines(folder, name)
-    numbers = {image: _number(image) for image in images}
-    known = [number for number in numbers.values() if number is not None]
-    first = _first(known, len(lines), folder.at(name))
-    for image, number in numbers.items():
-        if number is None:
-            message = f"no number in its name tells its line in {LIST}; number it, or write a table"
-            yield folder.without_prompt(image, message)
+    base = name[: -len(LIST)]
+    foreign = [image for image in folder.foreign if image.startswith(base)]
+    numbered = [image.removeprefix(base) for image in (*images, *foreign) if not is_contact_sheet(image)]
+    numbers = image_numbers(numbered)
+    first = first_number(numbers, len(lines), folder.at(name))
+    _warn_of_lines(folder, name, len(lines), numbers, first)
+    for image in images:
+        number = numbers.get(image.removeprefix(base), "")
+        if isinstance(number, str):
+            yield folder.without_prompt(image, number)
         elif not 0 <= number - first < len(lines):
             message = f"{folder.at(name)} has {len(lines)} lines, from number {first}, and none of number {number}"
             yield folder.without_prompt(image, f"{message}; add it, or number the image otherwise")
@@ -181,6 +318,14 @@ def _numbered_images(folder: Folder, name: str, images: list[str]) -> Iterator[D
             yield DescribedImage(
                 image, {"prompt": lines[number - first]}, f"the lines of {name}, by the numbers of images"
             )
+
+
+def _warn_of_lines(folder: Folder, name: str, lines: int, numbers: Mapping[str, int | str], first: int) -> None:
+    """Warn of lines after the highest number: the list may be another one's, or have lines that are no prompts."""
+    highest = max((number for number in numbers.values() if isinstance(number, int)), default=first - 1)
+    if (left := lines - (highest - first + 1)) > 0:
+        problem = f"no image belongs to the last {plural(left, 'line')} of {name}"
+        folder.warnings[f"{problem}: it has {plural(lines, 'line')}, and images have numbers up to {highest}"] = None
 
 
 def _lines(folder: Folder, name: str) -> list[str]:
@@ -194,27 +339,6 @@ def _lines(folder: Folder, name: str) -> list[str]:
     while lines and not lines[-1]:
         lines.pop()
     return lines
-
-
-def _number(image: str) -> int | None:
-    """That of a folder named by a number alone; or that an image's name begins with, as 00003_1.png, or its last."""
-    path = PurePosixPath(image)
-    if path.parent.name.isdecimal():
-        return int(path.parent.name)
-    found = NUMBER.match(path.stem) or next(reversed(list(NUMBER.finditer(path.stem))), None)
-    return int(found[0]) if found else None
-
-
-def _first(numbers: list[int], lines: int, url: str) -> int:
-    """Whether images count from 0 or from 1; raises ConfigError where both could be."""
-    if not numbers or 0 in numbers:
-        return 0
-    if lines in numbers:
-        return 1
-    raise ConfigError(
-        f"{url}: {lines} lines, and images with numbers from {min(numbers)} to {max(numbers)}: it cannot be told "
-        "whether they count from 0 or from 1; add the first or the last image, or write a table (docs/ingest.md)"
-    )
 
 
 def _beside(folder: Folder) -> dict[str, str]:
@@ -267,7 +391,7 @@ def _is_prompt(text: str) -> bool:
 
 def _images_named_by_prompt(folder: Folder) -> list[str]:
     """The images whose names could be their prompts."""
-    return [image for image in folder.images if _is_prompt(_prompt_of(image))]
+    return [image for image in folder.images if _is_prompt(_prompt_of(image)) and not is_contact_sheet(image)]
 
 
 def _are_prompts(folder: Folder) -> bool:
@@ -289,7 +413,7 @@ def _read_ids(folder: Folder) -> Iterator[DescribedImage | Rejection]:
 def _read_names(folder: Folder) -> Iterator[DescribedImage | Rejection]:
     for image in folder.images:
         prompt = _prompt_of(image)
-        if _is_prompt(prompt):
+        if _is_prompt(prompt) and not is_contact_sheet(image):
             yield DescribedImage(image, {"prompt": prompt}, "the images' names")
         else:
             message = "its name has no prompt; write prompts.txt, a line for each image, or a table (docs/ingest.md)"
@@ -347,11 +471,24 @@ def read_layout(folder: Folder, prompts_from: PromptsFrom | None) -> ReadFolder:
         raise ConfigError(f"images {folder.place.url}: expected image files, found {kinds or 'none'}")
     layout = _layout(folder, prompts_from)
     read = {*folder.images, *folder.source_paths, *folder.foreign, *layout.files(folder)}
-    return ReadFolder(_rows(folder, layout), [name for name in folder.names if name not in read])
+    others = [name for name in (*folder.names, *folder.badly_named) if name not in read and not _is_image_path(name)]
+    return ReadFolder(_rows(folder, layout), others)
 
 
 def _rows(folder: Folder, layout: Layout) -> Iterator[DescribedImage | Rejection]:
-    yield from layout.read(folder)
+    described: set[str] = set()
+    for each in layout.read(folder):
+        if isinstance(each, DescribedImage):
+            described.add(each.image)
+        yield each
+    left_out = {
+        **dict.fromkeys(folder.source_paths, "source of an edit"),
+        **dict.fromkeys(folder.hidden, "hidden"),
+        **folder.outside,
+    }
+    yield from (folder.skip(image, reason) for image, reason in left_out.items() if image not in described)
+    for image in filter(_is_image_path, folder.badly_named):
+        yield Refused("not_utf8", "the file's name is not UTF-8; rename it").at(folder.at(image))
     for image in folder.foreign:
         try:
             refuse_foreign(image)
@@ -413,6 +550,7 @@ class FolderTable(Table):
     _listed: list[Folder] = field(default_factory=list)
     """The folder, from when its columns are asked for until its rows are."""
     _sources: SeenSources = field(default_factory=SeenSources)
+    _warnings: dict[str, None] = field(default_factory=dict)
 
     @property
     def files(self) -> list[SourceFile]:
@@ -430,7 +568,7 @@ class FolderTable(Table):
     def origins(self, config: IngestConfig) -> Origins:
         """What told the prompts and the generators of the rows that were read."""
         return self._seen.origins(config.generator)._replace(
-            passed_over=pass_over(self._passed_over), sources=str(self._sources)
+            passed_over=pass_over(self._passed_over), sources=str(self._sources), warnings=list(self._warnings)
         )
 
     def source(self, row: Row) -> tuple[str, int | None]:
@@ -444,6 +582,7 @@ class FolderTable(Table):
         self._passed_over[:] = passed_over
         for number, told in enumerate(told_rows, start=1):
             yield Row(number, self._values(told, folder)) if isinstance(told, DescribedImage) else told
+        self._warnings.update(folder.warnings)
 
     def _values(self, told: DescribedImage, folder: Folder) -> dict[str, Any]:
         names = find_names(told.values, self.columns)
@@ -452,7 +591,7 @@ class FolderTable(Table):
         named = told.values.get(names.generator) if names.generator is not None else None
         self._note(told, names)
         values["source"] = self._source(told, names, folder)
-        return {"file": told.image, "generator": named or folder.generator(told.image), **values}
+        return {"file": told.image, "generator": named or told.generator or folder.generator(told.image), **values}
 
     def _source(self, told: DescribedImage, names: InputColumnsConfig, folder: Folder) -> Any:
         """What an edit started from: as its row says, or the one image of its name in a folder of sources."""
@@ -466,7 +605,9 @@ class FolderTable(Table):
     def _note(self, told: DescribedImage, names: InputColumnsConfig) -> None:
         column = f"the column {names.prompt or names.prompt_id!r} of {told.source}"
         named = names.generator is not None and told.values.get(names.generator)
-        whose = f"the column {names.generator!r} of {told.source}" if named else "the folders' names"
+        by_column = f"the columns' names in {told.source}" if told.generator else "the folders' names"
+        whose = f"the column {names.generator!r} of {told.source}" if named else by_column
         read = (names.image, names.prompt, names.prompt_id, names.generator, names.skills, names.source)
-        unread = [name for name in told.values if name not in read] if told.named else ()
+        of_images = () if names.image else _file_name_columns(told.values, self.columns)
+        unread = [name for name in told.values if name not in (*read, *of_images)] if told.named else ()
         self._seen.note(column if told.named else told.source, whose, unread)

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.tables import Refused
-from plumbline.pipelines.sources.origins import as_example
 
 CACHE_KIB = 64 * 1024
 """Of the table; what is beyond is in a temporary file that the system removes with the process."""
@@ -46,8 +45,6 @@ class Ledger:
     def __init__(self) -> None:
         self._tables = sqlite3.connect("", isolation_level=None)
         self._tables.executescript(TABLES.format(cache=CACHE_KIB))
-        self.example = ""
-        """The first row's image with its prompt."""
 
     def take(
         self, generator: str, image_id: str, prompt_id: str, prompt: str | None, skills: Sequence[str] | None = None
@@ -61,7 +58,6 @@ class Ledger:
             raise Refused("duplicate_id", f"image_id {image_id!r} of {generator} was taken by a row before; rename one")
         if prompt is not None:
             self._take_prompt(prompt_id, prompt, f"image_id {image_id!r} of {generator}")
-            self.example = self.example or as_example(image_id, prompt)
         self._tables.execute("INSERT INTO images VALUES (?)", (identity,))
         self._add_skills(prompt_id, skills or (), own=True)
 

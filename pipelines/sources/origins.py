@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from plumbline.pipelines.base.storage import Place, readable_errors
 
@@ -14,8 +14,6 @@ MANIFEST = "manifest.json"
 
 MOST_NAMED = 8
 """Generators, columns or endings that a line names."""
-LONGEST_EXAMPLE = 100
-"""Characters of a prompt."""
 
 
 class Origins(NamedTuple):
@@ -28,16 +26,16 @@ class Origins(NamedTuple):
     """Columns or fields."""
     passed_over: str = ""
     """Files, by their suffixes, with an example."""
-    example: str = ""
-    """An image, or a prompt's id, with the prompt."""
     sources: str = ""
     """In words, of edits: how many have sources and from where."""
     settings: str = ""
     """The settings of generation, with the columns that hold them."""
+    warnings: Sequence[str] = ()
+    """What people should look at before they believe the pairs."""
 
     def lines(self, prompts: int, images: Mapping[str, int]) -> list[str]:
         """What people are told; `images` counts those of each generator."""
-        told = [f"prompts: {prompts}, from {self.prompts}{f', such as {self.example}' if self.example else ''}"]
+        told = [f"prompts: {prompts}, from {self.prompts}"]
         if images:
             names = [f"{name} ({count} {'image' if count == 1 else 'images'})" for name, count in images.items()]
             told.append(f"generators: {len(names)}, from {self.generators}: {name_some(names)}")
@@ -49,7 +47,7 @@ class Origins(NamedTuple):
             told.append(f"columns not read: {name_some(list(self.unread))}")
         if self.passed_over:
             told.append(f"files passed over: {self.passed_over}")
-        return told
+        return [*told, *(f"warning: {warning}" for warning in self.warnings)]
 
 
 def read_origins(folder: Place) -> Origins | None:
@@ -60,10 +58,15 @@ def read_origins(folder: Place) -> Origins | None:
     with readable_errors(folder, "benchmark.images"):
         try:
             ingests = json.loads((folder / MANIFEST).read())["ingests"]
-            origins = [Origins(**ingest["origins"]) for ingest in ingests]
+            origins = [_parse(ingest["origins"]) for ingest in ingests]
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
     return combine(sorted(origins, key=lambda each: each.generators)) if origins else None
+
+
+def _parse(values: Mapping[str, Any]) -> Origins:
+    """Return the origins that a manifest of this or an earlier version holds."""
+    return Origins(**{name: value for name, value in values.items() if name in Origins._fields})
 
 
 @dataclass(slots=True)
@@ -97,19 +100,14 @@ def combine(origins: Sequence[Origins]) -> Origins:
             [each.sources for each in origins],
         )
     )
+    warnings = list(dict.fromkeys(warning for each in origins for warning in each.warnings))
     unread = list(dict.fromkeys(name for each in origins for name in each.unread))
-    return Origins(prompts, generators, unread, passed_over, origins[0].example, sources)
+    return Origins(prompts, generators, unread, passed_over, sources, warnings=warnings)
 
 
 def pass_over(paths: Sequence[str]) -> str:
     """Files that are not read, as people are told of them."""
     return f"{count_suffixes(paths)}, such as {min(paths)}" if paths else ""
-
-
-def as_example(name: str, prompt: str) -> str:
-    """An image, or a prompt's id, with the prompt."""
-    short = prompt if len(prompt) <= LONGEST_EXAMPLE else f"{prompt[:LONGEST_EXAMPLE]}..."
-    return f"{name}: {short!r}"
 
 
 def count_suffixes(paths: Iterable[str]) -> str:

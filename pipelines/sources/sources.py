@@ -35,11 +35,11 @@ from plumbline.pipelines.cells.cells import Shard, digest
 from plumbline.pipelines.cells.store import MARK, is_store
 from plumbline.pipelines.sources.benchmark import GENERATORS, IMAGE_COLUMNS, BenchmarkConfig, ColumnsConfig, check_extra
 from plumbline.pipelines.sources.edit_pictures import with_stored_pictures
+from plumbline.pipelines.sources.example_pairs import ExamplePair, read_pairs
 from plumbline.pipelines.sources.file_memory import FileMemory
 from plumbline.pipelines.sources.origins import (
     MANIFEST,
     Origins,
-    as_example,
     count_suffixes,
     name_some,
     pass_over,
@@ -138,10 +138,12 @@ class Sources(NamedTuple):
         images = Counter(dict.fromkeys(self.generators, 0))
         for shard in self.image_shards:
             images[shard.group] += shard.rows
-        first = self.prompts.slice(0, 1).to_pylist()
-        example = as_example(first[0]["prompt_id"], first[0]["text"] or "") if first else ""
-        origins = self.origins._replace(example=self.origins.example or example)
-        return origins.lines(len(self.prompts), images)
+        return self.origins.lines(len(self.prompts), images)
+
+    @property
+    def example_pairs(self) -> list[ExamplePair]:
+        """The first, the middle and the last image with their prompts, as they are scored."""
+        return read_pairs(self.image_shards, self.prompts)
 
     @property
     def skills(self) -> Skills:

@@ -165,34 +165,39 @@ JOURNEYS: dict[str, tuple[Callable[[Path], Path], Mapping[tuple[str, str], int]]
 
 TOLD: dict[str, list[str]] = {
     "a dataset's column model": [
-        "prompts: 3, from the column 'caption' of {mine}/data/train-00000-of-00001.parquet, such as "
-        f"data-train-00000-of-00001/1: {TEXTS[0]!r}",
+        "prompts: 3, from the column 'caption' of {mine}/data/train-00000-of-00001.parquet",
+        f"pair: data-train-00000-of-00001/2 of flux: {TEXTS[0]!r}",
         "generators: 2, from the column 'model' of {mine}/data/train-00000-of-00001.parquet: "
         "flux (3 images), sdxl (3 images)",
         "settings: what pictures and their rows say",
     ],
     "a CSV beside the images": [
-        f"prompts: 3, from the column 'prompt' of images.csv, such as img/flux_dev_0.png: {TEXTS[0]!r}",
+        "prompts: 3, from the column 'prompt' of images.csv",
+        f"pair: img/flux_dev_0.png of flux: {TEXTS[0]!r}",
         "generators: 2, from the column 'model_name' of images.csv: flux (3 images), sdxl (3 images)",
     ],
     "plain folders with a list of prompts": [
-        f"prompts: 3, from the lines of prompts.txt, by the numbers of images, such as flux/00000.png: {TEXTS[0]!r}",
+        "prompts: 3, from the lines of prompts.txt, by the numbers of images",
+        f"pair: flux/00000.png of flux: {TEXTS[0]!r}",
+        f"pair: sdxl/00002.png of sdxl: {TEXTS[2]!r}",
         "generators: 2, from the folders' names: flux (3 images), sdxl (3 images)",
     ],
     "the field model in the JSON of tars": [
-        f"prompts: 3, from each sample's .txt, such as flux/0flux: {TEXTS[0]!r}",
+        "prompts: 3, from each sample's .txt",
+        f"pair: flux/0flux of flux: {TEXTS[0]!r}",
         "generators: 2, from 'model' in each sample's .json: flux (3 images), sdxl (3 images)",
     ],
     "prompts as the images' names": [
-        f"prompts: 3, from the images' names, such as {min(TEXTS)}.png: {min(TEXTS)!r}",
+        "prompts: 3, from the images' names",
+        *(f"pair: {text}.png of mine: {text!r}" for text in TEXTS),
         "generators: 1, from the folders' names: mine (3 images)",
     ],
     "Hugging Face Parquet with bytes and captions": [
-        "prompts: 3, from the column 'caption' of the images' tables, such as ",
+        "prompts: 3, from the column 'caption' of the images' tables",
         "generators: 1, from the name of {mine}: mine (3 images)",
     ],
 }  # fmt: skip
-"""Where prompts and generators come from, with counts and an example."""
+"""Where prompts and generators come from, with counts and pairs."""
 
 
 @pytest.mark.parametrize("name", JOURNEYS)
@@ -219,7 +224,7 @@ def test_another_way_to_tell_prompts_is_taken_by_the_next_command(tmp_path: Path
 
 def test_what_was_said_of_images_that_were_taken_in_is_said_by_a_sweep_of_them(tmp_path: Path) -> None:
     printed = take_in(tmp_path, "flux").out + take_in(tmp_path, "sdxl").out
-    assert f"from the column 'prompt' of {tmp_path}/renders/flux.csv, such as " in printed
+    assert f"from the column 'prompt' of {tmp_path}/renders/flux.csv" in printed
     assert "generators: 1, from generator=flux: flux (3 images)" in printed
     printed = sweep_them(tmp_path, None, "dry_run=true").out
     assert "prompts: 3, from the column 'prompt' of " in printed and "renders/sdxl.csv" in printed

@@ -1,6 +1,7 @@
 """Folders of image files as people have them: every layout's images get their prompts, and nothing is guessed."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,32 @@ LAYOUTS: dict[str, tuple[dict[str, str | bytes], dict[str, tuple[str, str]]]] = 
     "the nearest list of prompts": (
         {"flux/prompts.txt": DOG, "prompts.txt": CAT, "flux/image-0.png": PIXELS, "sdxl/0.png": PIXELS},
         {"flux/image-0.png": ("flux", DOG), "sdxl/0.png": ("sdxl", CAT)},
+    ),
+    "hugging face's list of files for a row": (
+        {"metadata.jsonl": json.dumps({"file_names": ["b.png", "a.png"], "text": CAT}) + "\n"
+         + json.dumps({"file_names": ["c.png"], "text": DOG}), **dict.fromkeys(("a.png", "b.png", "c.png"), PIXELS)},
+        {"b.png": ("in", CAT), "a.png": ("in", CAT), "c.png": ("in", DOG)},
+    ),
+    "hugging face's columns of files, one for each generator": (
+        {"metadata.csv": f"text,sdxl_file_name,flux_file_name\n{DOG},s/1.png,f/1.png\n{CAT},s/0.png,f/0.png\n",
+         **dict.fromkeys(("f/0.png", "f/1.png", "s/0.png", "s/1.png"), PIXELS)},
+        {"f/0.png": ("flux", CAT), "f/1.png": ("flux", DOG), "s/0.png": ("sdxl", CAT), "s/1.png": ("sdxl", DOG)},
+    ),
+    "names whose last number is a seed": (
+        {"prompts.txt": f"{CAT}\n{DOG}\n{CAT}s", "prompt0_seed7.png": PIXELS, "prompt1_seed7.png": PIXELS,
+         "prompt2_seed7.png": PIXELS},
+        {"prompt0_seed7.png": ("in", CAT), "prompt1_seed7.png": ("in", DOG), "prompt2_seed7.png": ("in", f"{CAT}s")},
+    ),
+    "a list of prompts beside geneval's folders": (
+        {"prompts.txt": f"{CAT}\n{DOG}\n", "00000/samples/0000.png": PIXELS, "00000/samples/0001.png": PIXELS,
+         "00001/samples/0000.png": PIXELS},
+        {"00000/samples/0000.png": ("in", CAT), "00000/samples/0001.png": ("in", CAT),
+         "00001/samples/0000.png": ("in", DOG)},
+    ),
+    "the nearest metadata file": (
+        {"metadata.jsonl": json.dumps({"prompt": CAT}), "a.png": PIXELS, "b/c/d.png": PIXELS,
+         "b/metadata.jsonl": json.dumps({"prompt": DOG})},
+        {"a.png": ("in", CAT), "b/c/d.png": ("b", DOG)},
     ),
     "a script's table, whose columns are called otherwise": (
         {"images.csv": f"path,caption,model\nimg/Flux.1_dev_0.png,{CAT},Flux.1 dev\n./img/sdxl_0.png,{DOG},SDXL\n",
@@ -205,7 +232,7 @@ def test_names_are_prompts_only_where_they_differ_and_no_table_lies_there_or_whe
         take(folder)
     ended = take(folder, prompts_from="names")
     assert ended.rows == sum(name.endswith(".png") for name in files)
-    assert ended.origin_lines[0].startswith(f"prompts: {ended.prompts}, from the images' names, such as ")
+    assert ended.origin_lines[0].startswith(f"prompts: {ended.prompts}, from the images' names")
 
 
 def test_how_prompts_are_told_can_be_chosen(tmp_path: Path) -> None:
@@ -270,3 +297,153 @@ def test_image_files_may_stay_where_they_are(tmp_path: Path) -> None:
     assert row["uri"] == str(folder / "three cats.png") and "image" not in row
     with pytest.raises(ConfigError, match="what is in a tar has no address"):
         IngestConfig(output="x", tars="t.tar", copy=False)
+
+
+NAMELESS: dict[str, dict[str, str | bytes]] = {
+    "a column that nobody knows": {
+        "metadata.csv": "img_file,prompt\n" + "".join(f"{n}.png,prompt {n}\n" for n in range(3))
+    },
+    "a column that nobody knows, and one row": {"metadata.csv": "img_file,prompt\n0.png,a cat\n"},
+    "geneval's lines of prompts": {
+        "metadata.jsonl": "".join(json.dumps({"tag": "counting", "prompt": f"prompt {n}"}) + "\n" for n in range(3))
+    },
+}
+
+
+@pytest.mark.parametrize("tables", NAMELESS.values(), ids=NAMELESS)
+def test_a_table_that_names_no_image_is_no_prompt_of_all_images(tables: dict[str, str | bytes], tmp_path: Path) -> None:
+    images = dict.fromkeys([f"{n}.png" for n in range(3)], PIXELS)
+    ended = take(put(tmp_path / "in", {**tables, **images}))
+    assert ended.rows == 0 and [Path(rejection.file).name for rejection in ended.rejected] == sorted(images)
+    columns = "img_file, prompt" if "metadata.csv" in tables else "tag, prompt"
+    assert all(f"(found {columns})" in rejection.message for rejection in ended.rejected)
+    assert all("columns.image=NAME" in rejection.message for rejection in ended.rejected)
+
+
+def skipped(ended: Ingested) -> dict[str, str]:
+    """By image that was left out on purpose the reason."""
+    return {image.file.removeprefix(f"{Path(ended.url).parent}/in/"): image.message for image in ended.skipped}
+
+
+SHEET = "contact sheet, by its name"
+SKIPPED: dict[str, tuple[dict[str, str | bytes], dict[str, Any], dict[str, str], dict[str, str]]] = {
+    "geneval's grids": (
+        {f"{n:05d}/{name}": PIXELS if name.endswith("png") else json.dumps({"prompt": f"prompt {n}"})
+         for n in range(2) for name in ("grid.png", "metadata.jsonl", "samples/0000.png", "all.png")},
+        {},
+        {"00000/samples/0000.png": "prompt 0", "00001/samples/0000.png": "prompt 1"},
+        {"00000/grid.png": SHEET, "00001/grid.png": SHEET,
+         **dict.fromkeys(("00000/all.png", "00001/all.png"), "beside samples/, which holds the images of its prompt")},
+    ),
+    "geneval's samples, asked for": (
+        {f"{n:05d}/{name}": PIXELS if name.endswith("png") else json.dumps({"prompt": f"prompt {n}"})
+         for n in range(2) for name in ("grid.png", "metadata.jsonl", "samples/0000.png")},
+        {"images_inside": "samples"},
+        {"00000/samples/0000.png": "prompt 0", "00001/samples/0000.png": "prompt 1"},
+        dict.fromkeys(("00000/grid.png", "00001/grid.png"), "outside images_inside=samples"),
+    ),
+    "stable diffusion's grids": (
+        {"prompts.txt": f"{CAT}\n{DOG}\n", "00000.png": PIXELS, "00001.png": PIXELS, "grid-0000.png": PIXELS},
+        {}, {"00000.png": CAT, "00001.png": DOG}, {"grid-0000.png": SHEET},
+    ),
+    "a grid that counts from 0 beside images that count from 1": (
+        {"prompts.txt": f"{CAT}\n{DOG}\n", "1.png": PIXELS, "2.png": PIXELS, "grid-0000.png": PIXELS},
+        {}, {"1.png": CAT, "2.png": DOG}, {"grid-0000.png": SHEET},
+    ),
+    "a contact sheet among prompts as names": (
+        {"a red dog.png": PIXELS, "three cats.png": PIXELS, "contact_sheet.png": PIXELS},
+        {}, {"a red dog.png": DOG, "three cats.png": CAT}, {"contact_sheet.png": SHEET},
+    ),
+    "a contact sheet with a prompt of its own": (
+        {"a.png": PIXELS, "a.txt": CAT, "grid.png": PIXELS, "grid.txt": DOG, "b/grid.png": PIXELS},
+        {}, {"a.png": CAT, "grid.png": DOG}, {"b/grid.png": SHEET},
+    ),
+    "hidden images, as macOS leaves them": (
+        {"a.png": PIXELS, "a.txt": CAT, "._a.png": b"", "__MACOSX/a.png": b""},
+        {}, {"a.png": CAT}, {"._a.png": "hidden", "__MACOSX/a.png": "hidden"},
+    ),
+    "sources of edits, and an editor's mask": (
+        {"metadata.jsonl": json.dumps({"input_file_name": "i.png", "edited_file_name": "o.png", "text": CAT,
+                                       "mask_file_name": "m.png"}),
+         "i.png": PIXELS, "o.png": PIXELS, "m.png": PIXELS, "source/o.png": PIXELS},
+        {}, {"o.png": CAT},
+        {"source/o.png": "source of an edit",
+         **{f"{column[0]}.png": f"named by the column '{column}'; columns.image={column} takes it"
+            for column in ("input_file_name", "mask_file_name")}},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("files, options, expected, left_out", SKIPPED.values(), ids=SKIPPED)
+def test_pictures_that_are_no_samples_are_skipped_with_their_reasons(
+    files: dict[str, str | bytes],
+    options: dict[str, Any],
+    expected: dict[str, str],
+    left_out: dict[str, str],
+    tmp_path: Path,
+) -> None:
+    ended = take(put(tmp_path / "in", files), **options)
+    assert {image: prompt for image, (_, prompt) in told(ended).items()} == expected
+    assert skipped(ended) == left_out and not ended.rejected and ended.exit_code == 0
+    assert (
+        ended.total_lines[0] == f"{ended.found} found = {len(expected)} taken in + 0 rejected + {len(left_out)} skipped"
+    )
+    assert ended.found == sum(name.endswith(".png") for name in files)
+    manifest = json.loads(Path(ended.url, "manifest.json").read_text())["ingests"][0]
+    assert sum(manifest["skipped"].values()) == len(left_out)
+
+
+DOUBTFUL: dict[str, tuple[list[str], dict[str, str], str]] = {
+    "two numbers in a name": (["i0_1.png", "i1_0.png", "i1_1.png"], {}, "could each be its line"),
+    "a name of other words with a number that is taken": (
+        ["image-0.png", "image-1.png", "cover-1.png"], {"image-0.png": CAT, "image-1.png": DOG},
+        "has the number 1 too, and other words",
+    ),
+    "two kinds of names in one folder": (
+        ["flux_0.png", "flux_1.png", "sdxl_0.png", "sdxl_1.png"], {}, "put pictures of other kinds into other folders"
+    ),
+    "numbers at both ends": (
+        ["0.png", "1_2.png", "best-1.png"], {"0.png": CAT, "1_2.png": DOG}, "does not begin with the number of its line"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("images, expected, reason", DOUBTFUL.values(), ids=DOUBTFUL)
+def test_an_image_whose_number_is_doubtful_is_rejected(
+    images: list[str], expected: dict[str, str], reason: str, tmp_path: Path
+) -> None:
+    ended = take(put(tmp_path / "in", {"prompts.txt": f"{CAT}\n{DOG}\n", **dict.fromkeys(images, PIXELS)}))
+    assert {image: prompt for image, (_, prompt) in told(ended).items()} == expected
+    assert len(ended.rejected) == len(images) - len(expected)
+    assert all(one.kind == "empty_prompt" and reason in one.message for one in ended.rejected)
+
+
+@pytest.mark.parametrize(
+    "images",
+    [["0.png", "1.png", "2.png"], ["flux/0.png", "flux/1.png", "sdxl/1.png", "sdxl/2.png"], ["1.png"]],
+    ids=["both ends", "folders that disagree", "neither end"],
+)
+def test_numbers_that_could_count_from_0_or_from_1_are_refused(images: list[str], tmp_path: Path) -> None:
+    files = {"prompts.txt": "".join(f"prompt {n}\n" for n in range(2 + (images == ["1.png"])))}
+    with pytest.raises(ConfigError, match=r"count from 0.* from 1; add the first or the last image, or remove one"):
+        take(put(tmp_path / "in", {**files, **dict.fromkeys(images, PIXELS)}))
+
+
+def test_lines_without_an_image_are_a_warning(tmp_path: Path) -> None:
+    files = {"prompts.txt": f"{CAT}\n{DOG}\n{CAT}\n{DOG}\n", "0.png": PIXELS, "1.png": PIXELS}
+    ended = take(put(tmp_path / "in", files))
+    assert ended.origin_lines[-1] == (
+        "warning: no image belongs to the last 2 lines of prompts.txt: it has 4 lines, and images have numbers up to 1"
+    )
+
+
+def test_a_name_that_is_not_utf8_costs_its_own_image(tmp_path: Path) -> None:
+    folder = put(tmp_path / "in", {"prompts.txt": f"{CAT}\n{DOG}\n", "0.png": PIXELS, "1.png": PIXELS})
+    for name in (b"caf\xe9 2.png", b"m\xfcll.zip"):
+        Path(os.fsdecode(os.fsencode(folder) + b"/" + name)).write_bytes(PIXELS)
+    for _ in range(2):
+        ended = take(folder, max_failed=0.5)
+        assert sorted(told(ended)) == ["0.png", "1.png"]
+        assert [(one.kind, one.file) for one in ended.rejected] == [("not_utf8", rf"{folder}/caf\xe9 2.png")]
+        assert r"files passed over: 1 .zip, such as m\xfcll.zip" in ended.origin_lines
+        assert pq.read_table(f"{ended.url}/rejected.parquet").to_pylist() == [one._asdict() for one in ended.rejected]
