@@ -16,6 +16,7 @@ from plumbline.operators.statistics.agreement import alpha_interval, krippendorf
 from plumbline.operators.statistics.bootstrap import UNDEFINED, Interval
 from plumbline.operators.statistics.options import Sampling
 from plumbline.operators.statistics.ordering import holm
+from plumbline.operators.statistics.raters import exchange_test
 from plumbline.operators.statistics.shares import exact_interval
 
 Floats = NDArray[np.float64]
@@ -69,9 +70,9 @@ class Likeness(NamedTuple):
     """That answers which know nothing of the images go so well with the others', times the number of raters."""
     n: int
     """Tasks that another rater answered too."""
-    enough: int | None
-    """Tasks after which nearly every rater like the others is told from one who answers at random; None where the
-    others agree too little, or are fewer than two."""
+    p_unlike: float
+    """That a rater who answers as the others do agrees so much less with them than they with each other, before
+    correction; 1 where no task has three answers."""
 
 
 class RaterQuality(NamedTuple):
@@ -125,7 +126,7 @@ def judge_raters(study: Rated, answers: Sequence[Answer], seed: int = 0) -> list
     by_rater = {str(rater): rows for rater, rows in study.answers.groupby("rater")}
     gold, repeats = _gold(answers), _repeats(answers)
     likeness = _likeness(study, sorted(by_rater), seed)
-    flags = _flags(study.answers, by_rater, gold, repeats)
+    flags = _flags(study.answers, by_rater, gold, repeats, likeness)
     return [
         RaterQuality(
             rater=rater,
@@ -137,7 +138,7 @@ def judge_raters(study: Rated, answers: Sequence[Answer], seed: int = 0) -> list
             fast=_fast(rows),
             entropy=_entropy(rows),
             likeness=likeness[rater],
-            flags=[*_random(likeness[rater], len(by_rater)), *flags[rater]],
+            flags=flags[rater],
         )
         for rater, rows in by_rater.items()
     ]
@@ -179,15 +180,15 @@ def _entropy(rows: pd.DataFrame) -> float:
 def _likeness(study: Rated, raters: Sequence[str], seed: int) -> dict[str, Likeness]:
     wide = study.answers.pivot(index="task_id", columns="rater", values="number").reindex(columns=list(raters))
     templates = study.answers.groupby("task_id")["template"].first().reindex(wide.index).to_numpy()
+    codes = np.unique(templates.astype(str), return_inverse=True)[1]
     values = wide.to_numpy(np.float64)
     everybody = np.arange(len(raters))
     alike = {}
     for place, rater in enumerate(raters):
         others = everybody[everybody != place]
         both = _Both(values, templates, place, others)
-        usual = [_Both(values, templates, other, others[others != other]) for other in others]
         p_value = min(1.0, len(raters) * both.p_value(seed))
-        alike[rater] = Likeness(both.correlation, p_value, both.n, _enough(usual, len(raters)))
+        alike[rater] = Likeness(both.correlation, p_value, both.n, exchange_test(values, codes, place, seed))
     return alike
 
 
@@ -226,28 +227,6 @@ def _standardised(values: Floats) -> Floats:
     return np.zeros_like(values) if spread < 1e-12 else np.asarray((values - values.mean()) / spread)
 
 
-def _enough(others: Sequence[_Both], raters: int) -> int | None:
-    """Tasks at which a correlation as the others have among themselves, in the median, is found with the probability
-    1 - LEVEL of all raters together, by Fisher's transformation.
-    """
-    known = [one.correlation for one in others if one.n >= FEWEST and not math.isnan(one.correlation)]
-    usual = float(np.median(known)) if known else 0.0
-    if usual <= 0:
-        return None
-    far = 2 * float(scipy.stats.norm.ppf(1 - LEVEL / raters))
-    return max(FEWEST, math.ceil((far / math.atanh(min(usual, 0.99))) ** 2 + 3))
-
-
-def _random(likeness: Likeness, raters: int) -> list[str]:
-    if likeness.enough is None or likeness.n < likeness.enough or likeness.p_value <= LEVEL:
-        return []
-    return [
-        f"random: the answers cannot be told from random ones (correlation with the others' "
-        f"{number(likeness.correlation, 2)}, permutation p = {likeness.p_value:.2f} for {raters} raters), where "
-        f"{likeness.enough} of {likeness.n} tasks would tell a rater like the others"
-    ]
-
-
 # Who stands out
 
 
@@ -260,7 +239,11 @@ class _Doubt(NamedTuple):
 
 
 def _flags(
-    answers: pd.DataFrame, by_rater: Mapping[str, pd.DataFrame], gold: Mapping[str, Tally], repeats: Mapping[str, Tally]
+    answers: pd.DataFrame,
+    by_rater: Mapping[str, pd.DataFrame],
+    gold: Mapping[str, Tally],
+    repeats: Mapping[str, Tally],
+    likeness: Mapping[str, Likeness],
 ) -> dict[str, list[str]]:
     """The doubts that remain after Holm's correction for all raters and kinds of doubts."""
     relative = answers.assign(relative=answers["seconds"] / answers.groupby("template")["seconds"].transform("median"))
@@ -269,6 +252,7 @@ def _flags(
         for rater, rows in by_rater.items()
         if len(rows) >= FEWEST
         for doubt in (
+            _random(rater, likeness[rater], len(by_rater)),
             _wrong("gold", "right on {} gold questions", rater, gold),
             _wrong("unsteady", "the same again on {} repeats", rater, repeats),
             _hasty(rater, rows),
@@ -283,6 +267,18 @@ def _flags(
         if p_value < LEVEL:
             flags[doubt.rater].append(f"{doubt.words}; p = {p_value:.2g} for {len(by_rater)} raters")
     return flags
+
+
+def _random(rater: str, likeness: Likeness, raters: int) -> _Doubt | None:
+    """Doubts only whose answers cannot be told from random ones."""
+    if likeness.p_value <= LEVEL:
+        return None
+    words = (
+        f"random: the answers cannot be told from random ones (correlation with the others' "
+        f"{number(likeness.correlation, 2)}, permutation p = {likeness.p_value:.2f} for {raters} raters), and the "
+        "others agree better with each other"
+    )
+    return _Doubt(rater, likeness.p_unlike, words)
 
 
 def _wrong(kind: str, words: str, rater: str, shares: Mapping[str, Tally]) -> _Doubt | None:
@@ -317,7 +313,7 @@ def _slow(rater: str, relative: pd.DataFrame) -> _Doubt | None:
 
 
 def _same(rater: str, answers: pd.DataFrame) -> _Doubt | None:
-    """A binomial test of the commonest answer by the template that the rater answered most, against the others'."""
+    """Fisher's exact test of the commonest answer by the template that the rater answered most, against the others'."""
     own = answers[answers["rater"] == rater]
     template = own["template"].mode()[0]
     own, others = (rows[rows["template"] == template]["said"] for rows in (own, answers[answers["rater"] != rater]))
@@ -325,7 +321,10 @@ def _same(rater: str, answers: pd.DataFrame) -> _Doubt | None:
     hits = int((own == commonest).sum())
     if hits < SAME * len(own) or not len(others):
         return None
-    usual = float((others == commonest).mean())
-    p_value = float(scipy.stats.binomtest(hits, len(own), usual, alternative="greater").pvalue)
-    words = f"same: {hits} of {len(own)} answers by {template} are {commonest}, of the others' {usual:.0%}"
+    theirs = int((others == commonest).sum())
+    table = [[hits, len(own) - hits], [theirs, len(others) - theirs]]
+    p_value = float(scipy.stats.fisher_exact(table, alternative="greater").pvalue)
+    words = (
+        f"same: {hits} of {len(own)} answers by {template} are {commonest}, of the others' {theirs / len(others):.0%}"
+    )
     return _Doubt(rater, p_value, words)

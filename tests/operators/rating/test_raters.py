@@ -48,7 +48,25 @@ def test_of_too_few_answers_or_of_raters_who_do_not_agree_nobody_is_called_rando
     nobody_looks = dict.fromkeys(everybody, random_rater)
     assert not any(quality.flags for quality in judged(answers_of(many, nobody_looks, 3), many).values())
     two = judged(answers_of(many, {"ann": honest, "zed": random_rater}, 0), many)
-    assert all(quality.likeness.enough is None and not quality.flags for quality in two.values()), "who of the two?"
+    assert all(quality.likeness.p_unlike == 1 and not quality.flags for quality in two.values()), "who of the two?"
+
+
+def test_an_honest_rater_is_named_in_5_of_100_studies_at_most_though_answers_are_nearly_all_the_same() -> None:
+    """Three raters who grade 2 instead of 5 in 7% of the tasks."""
+
+    def content(task: Task, truth: float, random: Random) -> int:
+        return 2 if random.random() < 0.07 else 5
+
+    for prompts, studies in ((20, 60), (40, 60)):
+        tasks = likert_tasks(prompts)
+        named = sum(
+            any(
+                quality.flags
+                for quality in judged(answers_of(tasks, dict.fromkeys(HONEST, content), seed), tasks).values()
+            )
+            for seed in range(studies)
+        )
+        assert named <= 0.05 * studies + 2
 
 
 def lazy(task: Task, truth: float, random: Random) -> int:
