@@ -52,7 +52,7 @@ class Standing(NamedTuple):
     mean: float
     """nan where nothing was scored."""
     low: float
-    """The mean's 95% interval, bootstrapped over prompts; nan where there are fewer than two."""
+    """The mean's 95% interval, bootstrapped over prompts; nan where too few differ for one to hold."""
     high: float
     n: int
     n_null: int
@@ -98,7 +98,7 @@ class Duel(NamedTuple):
     better.
     """
     low: float
-    """The difference's 95% interval, bootstrapped over prompts."""
+    """The difference's 95% interval, bootstrapped over prompts; nan where too few prompts differ for one to hold."""
     high: float
     p_value: float
     """Wilcoxon signed-rank, two-sided."""
@@ -429,15 +429,14 @@ def _duels(
     intervals = ratio_intervals(*sums[:, compared])
     for place, low, high in zip(compared, *intervals.tolist(), strict=True):
         (a, b), test = pairs[place], tests[place]
-        rounding = float(test.differing > 0)  # of two that nowhere differ, a sum less a sum
         yield Duel(
             metric=metric,
             skill=skill,
             better=None,
             generator_a=a,
             generator_b=b,
-            low=rounding * low,
-            high=rounding * high,
+            low=low if test.differing else math.nan,  # not the rounding of a sum less a sum
+            high=high if test.differing else math.nan,
             p_holm=math.nan,
             direction=towards,
             **test._replace(difference=towards * test.difference)._asdict(),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from plumbline.operators.run_scores import Hashes, RunScores, ScoreColumns
 from plumbline.operators.statistics.agreement import STATISTICS
-from plumbline.operators.statistics.bootstrap import UNDEFINED, Interval
+from plumbline.operators.statistics.bootstrap import MIN_DIFFERING, UNDEFINED, Interval
 
 Floats = NDArray[np.float64]
 
@@ -102,18 +102,23 @@ def _correlation(
     metric: str, other: str, kind: str, generator: str, ours: Floats, theirs: Floats, prompts: int
 ) -> Correlation:
     rho = STATISTICS["spearman"](theirs, ours)
-    return Correlation(metric, other, kind, generator, rho, *spearman_interval(rho, prompts), len(ours))
+    interval = spearman_interval(rho, prompts) if _varies(ours) and _varies(theirs) else UNDEFINED
+    return Correlation(metric, other, kind, generator, rho, *interval, len(ours))
+
+
+def _varies(values: Floats) -> bool:
+    """Whether enough values differ from the commonest one for an interval to hold."""
+    counts = np.unique(values, return_counts=True)[1]
+    return len(values) - int(counts.max(initial=0)) >= MIN_DIFFERING
 
 
 def spearman_interval(rho: float, n: int) -> Interval:
     """The 95% interval of a rank correlation of n independent pairs, by Fisher's transformation with the variance
-    (1 + rho^2 / 2) / (n - 3) of Bonett and Wright 2000; nan of fewer than four.
+    (1 + rho^2 / 2) / (n - 3) of Bonett and Wright 2000; nan of fewer than four, or where all are in the same order.
 
     Images of one prompt are not independent: n counts prompts.
     """
-    if not math.isfinite(rho) or n < 4:
+    if not math.isfinite(rho) or n < 4 or abs(rho) >= 1:
         return UNDEFINED
-    if abs(rho) >= 1:
-        return Interval(rho, rho)
     centre, reach = math.atanh(rho), NORMAL * math.sqrt((1 + rho**2 / 2) / (n - 3))
     return Interval(math.tanh(centre - reach), math.tanh(centre + reach))

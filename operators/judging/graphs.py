@@ -9,11 +9,13 @@ import pyarrow as pa
 
 from plumbline.operators.judging.judgement import OVERALL, Judgement, mean_judgement, numbers, undefined
 from plumbline.operators.judging.matching import metric_columns
-from plumbline.operators.statistics.bootstrap import Prompts
+from plumbline.operators.statistics.bootstrap import CORRELATIONS, SHARES, Prompts
 from plumbline.operators.statistics.error_graphs import score_graphs
 from plumbline.operators.statistics.options import Convention, Sampling
 
 MEASURES = ("ordering", "kendall_ordering", "separation", "delta")
+SCALES = {"ordering": CORRELATIONS, "kendall_ordering": CORRELATIONS, "separation": SHARES}
+"""Of the measures that cannot be beyond."""
 WORDS: Mapping[Convention, str] = {
     "published": "every ordered pair of roots heads a walk, walks weigh by their images",
     "paper": "one root to a walk, walks weigh alike, separation of adjacent levels",
@@ -98,4 +100,4 @@ def _mean(metric: str, name: str, rows: pd.DataFrame, convention: Convention, sa
         return undefined(metric, statistic, 0, reason)
     graphs = Prompts(kept["graph_id"].astype(str).to_list(), sampling, name="graphs")
     words = f"{convention} convention: {WORDS[convention]}; mean over graphs"
-    return mean_judgement(metric, statistic, kept[name].to_numpy(np.float64), graphs, words)
+    return mean_judgement(metric, statistic, kept[name].to_numpy(np.float64), graphs, words, SCALES.get(name))

@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import pandas as pd
 
-from plumbline.operators.statistics.bootstrap import UNDEFINED, Floats, Interval, Prompts
+from plumbline.operators.statistics.bootstrap import UNDEFINED, Floats, Interval, Prompts, Scale
 from plumbline.operators.statistics.ordering import holm
 from plumbline.operators.statistics.rounding import exact_means
 
@@ -80,10 +80,12 @@ def corrected(tests: Sequence[Tested]) -> list[Tested]:
     return [test._replace(p_holm=p_value) for test, p_value in zip(tests, p_values, strict=True)]
 
 
-def mean_judgement(metric: str, statistic: str, values: Floats, prompts: Prompts, convention: str) -> Judgement:
-    """The mean of the rows' values, with its interval over prompts."""
-    interval = prompts.mean_interval(values)
-    words = f"{convention}; {prompts.words}"
+def mean_judgement(
+    metric: str, statistic: str, values: Floats, prompts: Prompts, convention: str, scale: Scale | None = None
+) -> Judgement:
+    """The mean of the rows' values, on a scale where it is known, with its interval over prompts."""
+    interval = prompts.mean_interval(values, scale)
+    words = f"{convention}; {prompts.describe(interval, scale)}"
     return Judgement(metric, statistic, float(values.mean()), interval, len(values), words)
 
 

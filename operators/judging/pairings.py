@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from plumbline.operators.judging.judgement import OVERALL, Judgement, mean_judgement, undefined
 from plumbline.operators.judging.matching import metric_columns
-from plumbline.operators.statistics.bootstrap import Floats, Prompts
+from plumbline.operators.statistics.bootstrap import SHARES, Floats, Prompts
 from plumbline.operators.statistics.options import Sampling
 
 SLOTS = [(0, 0), (0, 1), (1, 0), (1, 1)]
@@ -42,7 +42,7 @@ def _judge(metric: str, scores: Floats, samples: Prompts) -> list[Judgement]:
         return [undefined(metric, statistic, 0, "no sample has all four scores") for statistic in right]
     words = "strict, a tie is wrong"
     return [
-        mean_judgement(metric, statistic, values.astype(np.float64), samples, words)
+        mean_judgement(metric, statistic, values.astype(np.float64), samples, words, SHARES)
         for statistic, values in right.items()
     ]
 

@@ -13,7 +13,7 @@ from plumbline.operators import schemas
 from plumbline.operators.judging.judgement import Comparison, Judgement, corrected, mean_judgement, undefined
 from plumbline.operators.judging.matching import metric_columns
 from plumbline.operators.statistics.agreement import UNSURE, majority_vote
-from plumbline.operators.statistics.bootstrap import Prompts
+from plumbline.operators.statistics.bootstrap import SHARES, Prompts
 from plumbline.operators.statistics.options import MATCH_COLUMNS, Match, Sampling, Unsure
 from plumbline.operators.statistics.ordering import permutation
 
@@ -108,7 +108,7 @@ def _accuracy(chosen: Chosen, unsure: Unsure, sampling: Sampling) -> Judgement:
     words = "majority of raters; equal scores count half; undecided pairs " + unsure.replace("_", " ")
     if len(right):
         prompts = Prompts(chosen.frame["prompt_id"].to_list(), sampling)
-        judged = mean_judgement(chosen.metric, ACCURACY, right, prompts, words)
+        judged = mean_judgement(chosen.metric, ACCURACY, right, prompts, words, SHARES)
     else:
         judged = undefined(chosen.metric, ACCURACY, 0, f"no decided pair with both scores; {words}")
     return judged._replace(template=chosen.template, n_unscored=chosen.n_unscored)

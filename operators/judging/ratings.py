@@ -29,11 +29,14 @@ from plumbline.operators.statistics.agreement import (
     spearman_viescore,
 )
 from plumbline.operators.statistics.bootstrap import (
+    CORRELATIONS,
     MOST_PROMPTS_IN_PAIRS,
+    SHARES,
     UNDEFINED,
     Floats,
     Longs,
     Prompts,
+    Scale,
     accuracy_within,
 )
 from plumbline.operators.statistics.options import MATCH_COLUMNS, PAIRWISE, Level, Match, Sampling
@@ -171,7 +174,9 @@ def _correlation(
         raise SourceError(f"ratings: {error}; use another statistic") from error
     if math.isnan(value):
         return undefined(metric, statistic, len(human), _why(human, score))
-    return Judgement(metric, statistic, value, prompts.interval(compute), len(human), prompts.words)
+    scale = SHARES if statistic == "auroc" else CORRELATIONS
+    interval = prompts.interval(compute, scale) if prompts.all_differ(human, score) else UNDEFINED
+    return Judgement(metric, statistic, value, interval, len(human), prompts.describe(interval))
 
 
 def _why(human: Floats, score: Floats) -> str:
@@ -190,8 +195,8 @@ def _pairwise(metric: str, human: Floats, score: Floats, prompts: Prompts, *, gr
     if not best.pairs:
         return [undefined(metric, name, 0, "no pair of images") for name in (accuracy, epsilon)]
     interval = prompts.pairwise_interval(human, score, best.epsilon, grouped=grouped)
-    how = f"{prompts.words}, epsilon held"
-    if math.isnan(interval.low):
+    how = f"{prompts.describe(interval, SHARES if grouped else None)}, epsilon held"
+    if prompts.count > MOST_PROMPTS_IN_PAIRS and not grouped:
         how = f"no interval: {prompts.count} {prompts.name}, where 2 to {MOST_PROMPTS_IN_PAIRS} are resampled"
     return [
         Judgement(metric, accuracy, best.accuracy, interval, best.pairs, f"{words}; {how}"),
@@ -242,13 +247,18 @@ def judge_people(ratings: pa.Table, rated: Sequence[Rated], skills: Mapping[str,
     return judgements
 
 
-def judge_generators(ratings: pa.Table, match: Match, sampling: Sampling) -> list[Judgement]:
-    """Every generator's mean rating, best first: the leaderboard by people. Ratings that name none are left out."""
+def judge_generators(
+    ratings: pa.Table, match: Match, sampling: Sampling, scale: Scale | None = None
+) -> list[Judgement]:
+    """Every generator's mean rating, best first: the leaderboard by people. Ratings that name none are left out.
+
+    On a known `scale` ratings that are nearly all the same have an interval too.
+    """
     words = "mean over images of the mean rating"
     judgements = [
-        mean_judgement(PEOPLE, "mean_rating", rows["human"].to_numpy(), _prompts(rows, sampling), words)._replace(
-            template=str(template), subset=f"generator {generator}"
-        )
+        mean_judgement(
+            PEOPLE, "mean_rating", rows["human"].to_numpy(), _prompts(rows, sampling), words, scale
+        )._replace(template=str(template), subset=f"generator {generator}")
         for (template, generator), rows in mean_ratings(ratings, match).groupby(["template", "generator"])
     ]
     return sorted(judgements, key=lambda judged: (judged.template, -judged.value))

@@ -12,7 +12,7 @@ from plumbline.operators.errors import SourceError
 from plumbline.operators.judging.judgement import OVERALL, Judgement, group_means, undefined
 from plumbline.operators.judging.matching import IDS
 from plumbline.operators.judging.ratings import subsets
-from plumbline.operators.statistics.bootstrap import Floats, Longs, Prompts, percentiles
+from plumbline.operators.statistics.bootstrap import SHARES, UNDEFINED, Floats, Longs, Prompts, student_interval
 from plumbline.operators.statistics.options import MATCH_COLUMNS, Match, Sampling
 
 TEMPLATE = "words"
@@ -156,10 +156,9 @@ def _share(
     sums, sizes = (
         np.bincount(prompts.codes, weights=one, minlength=prompts.count).astype(np.float64) for one in (part, whole)
     )
-    value = float(part.sum() / whole.sum())
-    return Judgement(
-        metric, name, value, prompts.ratio_interval(sums, sizes), int(whole.sum()), f"{SAID[name]}; {prompts.words}"
-    )
+    value, interval = float(part.sum() / whole.sum()), prompts.ratio_interval(sums, sizes, SHARES)
+    words = f"{SAID[name]}; {prompts.describe(interval, SHARES)}"
+    return Judgement(metric, name, value, interval, int(whole.sum()), words)
 
 
 def _auroc(metric: str, claimed: pd.DataFrame, prompts: Prompts) -> Judgement:
@@ -168,9 +167,12 @@ def _auroc(metric: str, claimed: pd.DataFrame, prompts: Prompts) -> Judgement:
     value = _area(levels, aligned, np.ones(len(claimed)))
     if math.isnan(value):
         return undefined(metric, "auroc", len(claimed), "all words are rated alike")
-    drawn = prompts.multiplicities() if prompts.count > 1 else ()
-    interval = percentiles(np.asarray([_area(levels, aligned, times[prompts.codes]) for times in drawn]))
-    return Judgement(metric, "auroc", value, interval, len(claimed), f"{SAID['auroc']}; {prompts.words}")
+    interval = UNDEFINED
+    if prompts.all_differ(aligned, levels.astype(np.float64)):
+        drawn = [_area(levels, aligned, times[prompts.codes]) for times in prompts.multiplicities()]
+        interval = student_interval(value, np.asarray(drawn), prompts.count, SHARES)
+    words = f"{SAID['auroc']}; {prompts.describe(interval)}"
+    return Judgement(metric, "auroc", value, interval, len(claimed), words)
 
 
 def _area(levels: Longs, aligned: Floats, weights: Floats) -> float:

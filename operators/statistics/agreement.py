@@ -10,7 +10,7 @@ import pandas as pd
 import scipy
 from numpy.typing import NDArray
 
-from plumbline.operators.statistics.bootstrap import UNDEFINED, Interval, Prompts, percentiles
+from plumbline.operators.statistics.bootstrap import CORRELATIONS, UNDEFINED, Interval, Prompts, student_interval
 from plumbline.operators.statistics.options import Level, Sampling
 from plumbline.operators.statistics.rounding import exact_means, merge_equal
 
@@ -138,12 +138,15 @@ def alpha_interval(ratings: pd.DataFrame, level: Literal["nominal", "ordinal"], 
 
     A prompt's units are resampled together, because they are not independent of each other.
     """
-    prompts = Prompts(ratings["prompt_id"].drop_duplicates().to_list(), sampling)
-    if prompts.count < 2:
+    rows = Prompts(ratings["prompt_id"].to_list())
+    if not rows.all_differ(np.unique(ratings["rating"], return_inverse=True)[1].astype(np.float64)):
         return UNDEFINED
+    prompts = Prompts(ratings["prompt_id"].drop_duplicates().to_list(), sampling)
     coincidences = _coincidences(ratings)
     drawn = prompts.multiplicities() @ coincidences.reshape(prompts.count, -1)
-    return percentiles(_alphas(drawn.reshape(-1, *coincidences.shape[1:]), level))
+    resampled = _alphas(drawn.reshape(-1, *coincidences.shape[1:]), level)
+    alpha = float(_alphas(coincidences.sum(axis=0), level))
+    return student_interval(alpha, resampled, prompts.count, CORRELATIONS)
 
 
 def _coincidences(ratings: pd.DataFrame) -> Floats:

@@ -1,10 +1,17 @@
-"""Bootstrap intervals that resample prompts, because the images of one prompt are not independent of each other."""
+"""Bootstrap intervals that resample prompts, because the images of one prompt are not independent of each other.
+
+A bootstrap takes what no prompt showed for impossible: ten equal ratings would have an interval of no length. So a mean
+on a known scale gets Gaffke's bounds, which add one more prompt at the worst end of the scale, and a statistic that few
+prompts decide gets no interval. The others are widened by Student's quantile, as few prompts spread too little.
+"""
 
 import math
 from collections.abc import Callable, Sequence
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
 from plumbline.operators.statistics.options import Sampling
@@ -14,6 +21,14 @@ Floats = NDArray[np.float64]
 Longs = NDArray[np.int64]
 
 LEVEL = 0.95
+NORMAL = NormalDist().inv_cdf((1 + LEVEL) / 2)
+MIN_DIFFERING = 6
+"""Prompts that must differ from the rest for an interval to hold; corrected means ask for as many."""
+ROUNDING = 1e-12
+FISHER_LIMIT = 0.999
+"""Statistics nearer to the end of their scale are taken to be here."""
+DRAWN_TOGETHER = 1 << 20
+"""So many weights are in memory at a time."""
 USUAL = Sampling()
 MOST_PROMPTS_IN_PAIRS = 5_000
 """The pairs between prompts take the square of this many numbers."""
@@ -21,13 +36,23 @@ ROWS_OF_PAIRS = 512
 
 
 class Interval(NamedTuple):
-    """The percentile interval of a statistic; nan where it is not defined."""
+    """The 95% interval of a statistic; nan where it is not defined, or would not hold."""
 
     low: float
     high: float
 
 
 UNDEFINED = Interval(math.nan, math.nan)
+
+
+class Scale(NamedTuple):
+    """The least and the greatest value that there can be."""
+
+    least: float
+    greatest: float
+
+
+SHARES, CORRELATIONS = Scale(0.0, 1.0), Scale(-1.0, 1.0)
 
 
 class Prompts:
@@ -40,16 +65,29 @@ class Prompts:
         order = np.argsort(self.codes, kind="stable")
         self.rows = np.split(order, np.cumsum(np.bincount(self.codes, minlength=self.count))[:-1])
 
-    @property
-    def words(self) -> str:
-        """How intervals are made."""
+    def describe(self, interval: Interval, scale: Scale | None = None) -> str:
+        """How an interval was made, of a mean on this scale, or why there is none."""
         if self.count < 2:
             return f"no interval: {self.count} {self.name}, where two or more are resampled"
+        if math.isnan(interval.low):
+            return f"no interval: too few of {self.count} {self.name} differ from the rest"
+        if scale is not None:
+            return f"95% interval: Gaffke's, of {self.count} {self.name}, from {scale.least:g} to {scale.greatest:g}"
         resamples = self.sampling.resamples
-        return f"95% interval: percentile bootstrap of {self.count} {self.name}, {resamples} resamples"
+        return f"95% interval: bootstrap of {self.count} {self.name}, {resamples} resamples, with Student's quantile"
 
-    def interval(self, statistic: Callable[[Longs], float]) -> Interval:
-        """The interval of a statistic of rows, given as their indices; resamples where it is undefined are left out."""
+    def differing(self, values: Floats) -> int:
+        """How many prompts have a value (n,) that is not the commonest one."""
+        if not len(values):
+            return 0
+        _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+        return len(np.unique(self.codes[inverse != counts.argmax()]))
+
+    def interval(self, statistic: Callable[[Longs], float], scale: Scale | None = None) -> Interval:
+        """The interval of a statistic of rows, given as their indices; resamples where it is undefined are left out.
+
+        On a `scale` it is made of the statistic's Fisher transform, so that it stays there.
+        """
         if self.count < 2:
             return UNDEFINED
         random = np.random.default_rng(self.sampling.seed)
@@ -57,21 +95,23 @@ class Prompts:
             statistic(np.concatenate([self.rows[code] for code in random.integers(self.count, size=self.count)]))
             for _ in range(self.sampling.resamples)
         ]
-        return percentiles(np.asarray(values))
+        return student_interval(statistic(np.arange(len(self.codes))), np.asarray(values), self.count, scale)
 
-    def mean_interval(self, values: Floats) -> Interval:
-        """The interval of the mean of the rows' values (n,)."""
+    def mean_interval(self, values: Floats, scale: Scale | None = None) -> Interval:
+        """The interval of the mean of the rows' values (n,), which lie on a scale where it is given."""
         sums = np.bincount(self.codes, weights=values, minlength=self.count).astype(np.float64)
         sizes = np.bincount(self.codes, minlength=self.count)
-        return self.ratio_interval(sums, sizes.astype(np.float64))
+        return self.ratio_interval(sums, sizes.astype(np.float64), scale)
 
-    def ratio_interval(self, numerators: Floats, denominators: Floats) -> Interval:
-        """The interval of the sum over prompts of one number by that of another."""
-        if self.count < 2:
+    def ratio_interval(self, numerators: Floats, denominators: Floats, scale: Scale | None = None) -> Interval:
+        """The interval of the sum over prompts of one number by that of another, and on a scale where it is given."""
+        if self.count < 2 or not denominators.sum():
             return UNDEFINED
+        if scale is not None:
+            return gaffke_interval(numerators, denominators, scale, self.sampling)
         drawn = self.multiplicities()
         with np.errstate(invalid="ignore"):
-            return percentiles((drawn @ numerators) / (drawn @ denominators))
+            return widened((drawn @ numerators) / (drawn @ denominators), self.count)
 
     def multiplicities(self) -> Floats:
         """How often each resample holds each prompt (resamples, prompts)."""
@@ -86,13 +126,18 @@ class Prompts:
                 accuracy_within(human[rows], metric[rows], epsilon) if len(rows) > 1 else math.nan for rows in self.rows
             ]
             values = np.asarray(accuracies)
-            return self.ratio_interval(np.nan_to_num(values), np.isfinite(values).astype(np.float64))
-        if not 2 <= self.count <= MOST_PROMPTS_IN_PAIRS:
+            return self.ratio_interval(np.nan_to_num(values), np.isfinite(values).astype(np.float64), SHARES)
+        if not 2 <= self.count <= MOST_PROMPTS_IN_PAIRS or not self.all_differ(human, metric):
             return UNDEFINED
         correct, pairs = self._between_prompts(human, metric, epsilon)
         drawn = self.multiplicities()
         with np.errstate(invalid="ignore"):
-            return percentiles(_quadratic(drawn, correct) / _quadratic(drawn, pairs))
+            found = _quadratic(drawn, correct) / _quadratic(drawn, pairs)
+        return student_interval(float(correct.sum() / pairs.sum()), found, self.count, SHARES)
+
+    def all_differ(self, *columns: Floats) -> bool:
+        """Whether enough prompts differ in each of the columns (n,) that a statistic of them may have an interval."""
+        return all(self.differing(values) >= MIN_DIFFERING for values in columns)
 
     def _between_prompts(self, human: Floats, metric: Floats, epsilon: float) -> tuple[Floats, Floats]:
         """The correct pairs and all pairs of rows between every two prompts, a row never paired with itself."""
@@ -109,13 +154,83 @@ class Prompts:
         return correct - own, np.outer(sizes, sizes) - own
 
 
-def percentiles(values: Floats) -> Interval:
-    """The middle 95% of resampled values, those that are undefined left out."""
-    defined = values[np.isfinite(values)]
-    if not len(defined):
+def student_interval(value: float, resampled: Floats, count: int, scale: Scale | None = None) -> Interval:
+    """Student's interval about a statistic of `count` prompts, its error taken from the resamples.
+
+    There is none where most resamples are undefined, or all are the same. On a scale it is made of Fisher's transform.
+    """
+    defined = resampled[np.isfinite(resampled)]
+    if len(defined) < len(resampled) / 2 or not math.isfinite(value) or np.ptp(defined) < ROUNDING:
         return UNDEFINED
-    low, high = np.quantile(defined, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    if scale is not None:
+        value, defined = float(_transformed(np.array(value), scale)), _transformed(defined, scale)
+    reach = float(student(count)) * float(defined.std())
+    ends = np.array([value - reach, value + reach])
+    if scale is not None:
+        ends = (scale.greatest + scale.least + (scale.greatest - scale.least) * np.tanh(ends)) / 2
+    return Interval(*ends.tolist())
+
+
+def _transformed(values: Floats, scale: Scale) -> Floats:
+    """Fisher's transform of values on a scale."""
+    centred = (2 * values - scale.greatest - scale.least) / (scale.greatest - scale.least)
+    return np.asarray(np.arctanh(np.clip(centred, -FISHER_LIMIT, FISHER_LIMIT)))
+
+
+def student(counts: Floats | int) -> Floats:
+    """By how many spreads of resampled means an interval reaches, of so many prompts: Student's quantile, and what the
+    spread of resamples falls short of the standard error.
+    """
+    degrees = np.asarray(counts, np.float64) - 1
+    return np.asarray(scipy.special.stdtrit(degrees, (1 + LEVEL) / 2) * np.sqrt(1 + 1 / degrees))
+
+
+def widened(resampled: Floats, count: float) -> Interval:
+    """The middle 95% of resampled means, widened about their mean as Student's quantile is wider than the normal one;
+    those that are undefined are left out.
+
+    There is none where the means are as skewed as those of fewer than MIN_DIFFERING prompts that differ from all
+    others: Poisson's numbers of so many have the skewness 1 / sqrt(MIN_DIFFERING).
+    """
+    low, high = widened_each(resampled[None], np.array([count]))[:, 0]
     return Interval(float(low), float(high))
+
+
+def widened_each(resampled: Floats, counts: Floats) -> Floats:
+    """As `widened`, the ends (2, k) of k means (k, resamples) of so many prompts each."""
+    ends = np.full((2, len(resampled)), math.nan)
+    known = np.flatnonzero((counts > 1) & np.isfinite(resampled).any(axis=1))
+    if not len(known):
+        return ends
+    values, count = resampled[known], counts[known]
+    middle = np.nanmean(values, axis=1)
+    spread = np.nanstd(values, axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        skewness = np.nanmean((values - middle[:, None]) ** 3, axis=1) / spread**3
+    quantiles = np.nanquantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=1)
+    holds = (spread > ROUNDING * np.abs(middle)) & (np.abs(skewness) < 1 / math.sqrt(MIN_DIFFERING))
+    ends[:, known] = np.where(holds, middle + student(count) / NORMAL * (quantiles - middle), math.nan)
+    return ends
+
+
+def gaffke_interval(numerators: Floats, denominators: Floats, scale: Scale, sampling: Sampling) -> Interval:
+    """Gaffke's interval of a mean on a scale, of prompts' sums and sizes (k,), which holds for few and equal prompts.
+
+    Each end is that of the means under uniformly drawn weights, with one prompt more at that end of the scale (Gaffke
+    2005; Learned-Miller and Thomas 2019). Of shares it is Clopper and Pearson's.
+    """
+    random = np.random.default_rng(sampling.seed)
+    kinds, counts = np.unique(np.column_stack([numerators, denominators]), axis=0, return_counts=True)
+    draws = max(1, DRAWN_TOGETHER // len(kinds))
+    drawn = [
+        random.standard_gamma(counts, (min(draws, sampling.resamples - first), len(kinds))) @ kinds
+        for first in range(0, sampling.resamples, draws)
+    ]
+    total, size = np.concatenate(drawn).T
+    one_more = random.standard_exponential(sampling.resamples) * denominators.mean()
+    low, high = ((total + end * one_more) / (size + one_more) for end in scale)
+    ends = np.quantile(low, (1 - LEVEL) / 2), np.quantile(high, (1 + LEVEL) / 2)
+    return Interval(*np.clip(ends, *scale).tolist())  # sums of equal numbers can be beyond by rounding
 
 
 def accuracy_within(human: Floats, metric: Floats, epsilon: float) -> float:

@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from plumbline.operators.statistics.bootstrap import widened_each
+
 Floats = NDArray[np.float64]
 
 RESAMPLES = 500
-LEVEL = 0.95
-FEWEST_PROMPTS = 1.5
+FEWEST_PROMPTS = 2.5
 """Below so many prompts (as the weights' spread tells their number) there is no interval."""
 CUMULATIVE = np.cumsum([math.exp(-1) / math.factorial(count) for count in range(16)])
 PROMPTS_AT_ONCE = 1024
@@ -111,13 +112,9 @@ def weighted_sums_of_each(prompts: NDArray[np.uint64], values: Sequence[Callable
 def ratio_intervals(totals: Floats, counts: Floats) -> Floats:
     """Low and high ends (2, k) of k ratios, from their weighted totals and counts in every resample (k, RESAMPLES).
 
-    nan where fewer than two prompts have a value.
+    nan where fewer than three prompts have a value, or so few differ from the rest that no interval would hold.
     """
     with np.errstate(invalid="ignore", divide="ignore"):
         ratios = np.where(counts > 0, totals / counts, math.nan)
-        prompts = counts.mean(axis=1) ** 2 / counts.var(axis=1)
-    ends = np.full((2, len(totals)), math.nan)
-    known = np.flatnonzero(np.nan_to_num(prompts) > FEWEST_PROMPTS)
-    if len(known):
-        ends[:, known] = np.nanquantile(ratios[known], [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=1)
-    return ends
+        prompts = np.nan_to_num(counts.mean(axis=1) ** 2 / counts.var(axis=1))
+    return widened_each(ratios, np.where(prompts > FEWEST_PROMPTS, prompts, 0.0))

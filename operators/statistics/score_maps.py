@@ -8,7 +8,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from plumbline.operators.statistics.bootstrap import Interval, percentiles
+from plumbline.operators.statistics.bootstrap import LEVEL, UNDEFINED, Interval
 from plumbline.operators.statistics.poisson_bootstrap import uniform, weighted_sums
 
 Floats = NDArray[np.float64]
@@ -129,13 +129,22 @@ def line_intervals(kind: LineKind, old: Floats, new: Floats, prompts: Hashes) ->
     }
     slope = slopes[kind]
     intercept = moments.new - slope * moments.old
-    return percentiles(intercept if kind != "unchanged" else np.zeros_like(slope)), percentiles(slope)
+    return _percentiles(intercept if kind != "unchanged" else np.zeros_like(slope)), _percentiles(slope)
 
 
 def correlation_interval(old: Floats, new: Floats, prompts: Hashes) -> Interval:
     """The same of Pearson's correlation."""
     moments = _moments(old, new, prompts)
-    return percentiles(moments.covariance / np.sqrt(moments.of_old * moments.of_new))
+    return _percentiles(moments.covariance / np.sqrt(moments.of_old * moments.of_new))
+
+
+def _percentiles(values: Floats) -> Interval:
+    """The middle 95% of resampled values, those that are undefined left out."""
+    defined = values[np.isfinite(values)]
+    if not len(defined):
+        return UNDEFINED
+    low, high = np.quantile(defined, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Interval(float(low), float(high))
 
 
 class _Moments(NamedTuple):

@@ -32,6 +32,7 @@ from plumbline.operators.judging.word_ratings import judge_words
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.run_scores import RunScores
 from plumbline.operators.statistics.agreement import reliable_prompts
+from plumbline.operators.statistics.bootstrap import Scale
 from plumbline.operators.statistics.options import MATCH_COLUMNS, Match, Sampling
 from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.cells.store import encode_table
@@ -242,7 +243,9 @@ def _judge_ratings(case: Case, findings: Findings) -> None:
     findings.judgements += ratings.judge_raters(case.people, case.protocol.agreement)
     if ratings.VIESCORE in statistics:
         findings.judgements += ratings.judge_people(case.people, rated, case.skills)
-    findings.judgements += ratings.judge_generators(case.people, case.match, case.sampling)
+    given = case.protocol.rating_range
+    scale = None if given is None else Scale(*given)
+    findings.judgements += ratings.judge_generators(case.people, case.match, case.sampling, scale)
     findings.comparisons += ratings.compare_metrics(rated, statistics, case.sampling)
     scores = _with_ids(case.scores)
     findings.corrected += correct_ratings(case.people, scores, case.run, case.match, case.protocol.falling)

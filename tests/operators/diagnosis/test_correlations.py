@@ -48,7 +48,9 @@ def test_two_metrics_are_correlated_over_the_images_that_both_scored() -> None:
     expected = stats.spearmanr([first[prompt] for prompt in both], [second[prompt] for prompt in both]).statistic
     assert (x.metric, x.other, x.kind, x.generator, x.n) == ("a", "b", "metric", "x", 38)
     assert x.rho == pytest.approx(expected) and x.low < x.rho < x.high
-    assert (y.generator, y.rho, y.low, y.high) == ("y", pytest.approx(1), pytest.approx(1), pytest.approx(1))
+    assert (y.generator, y.rho) == ("y", pytest.approx(1)) and math.isnan(y.low), (
+        "equal orders say not how far others are"
+    )
 
 
 def test_images_of_a_prompt_are_averaged_before_a_property_and_do_not_narrow_the_interval() -> None:

@@ -68,7 +68,7 @@ def test_every_statistic_names_its_convention_and_its_rows() -> None:
     pearson = one(found, "pearson")
     assert pearson.value == pytest.approx(np.corrcoef([2, 4, 5], [0.2, 0.7, 0.9])[0, 1])
     assert (pearson.n, pearson.n_unscored, pearson.n_unrated) == (3, 1, 1)
-    assert "bootstrap of 2 prompts, 50 resamples" in pearson.convention
+    assert "no interval: too few of 2 prompts differ from the rest" in pearson.convention
     assert (one(found, "pairwise_accuracy").value, one(found, "pairwise_accuracy").n) == (1.0, 3)
     assert one(found, "epsilon").value == 0.0
 

@@ -303,14 +303,14 @@ def test_ratings_that_name_no_prompt_take_that_of_the_scores_and_else_each_image
     ratings = written(tmp_path / "r.csv", {**ids("image_id"), "rating": [1, 2, 3, 4, 5, 5, 4, 3, 2, 1]})
     asked = ["protocol=long", f"protocol.path={ratings}", f"scores={tmp_path / 's.csv'}"]
     for names, unit in [
-        ("image_id prompt_id generator", "bootstrap of 5 prompts,"),
+        ("image_id prompt_id generator", "no interval: too few of 5 prompts differ"),
         ("image_id", "bootstrap of 10 images, which name no prompt,"),
     ]:
         written(tmp_path / "s.csv", {**ids(names), "m": list(range(10))})
         found = run_metaeval(config(tmp_path, *asked))
         pearson = value(found, "m", "pearson")
         assert unit in pearson.convention
-        assert pearson.interval.low < pearson.value < pearson.interval.high
+        assert "no interval" in unit or pearson.interval.low < pearson.value < pearson.interval.high
         generators = {its.subset for its in found.judgements if its.statistic == "mean_rating"}
         assert generators == ({"generator g", "generator h"} if "generator" in names else set())
 

@@ -1,0 +1,148 @@
+"""Printed 95% intervals miss the truth in at most 5 of 100 studies, in 2,000 simulated ones of each hard case."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from plumbline.operators.statistics.bootstrap import CORRELATIONS, SHARES, UNDEFINED, Interval, Prompts, Scale
+from plumbline.operators.statistics.options import Sampling
+from plumbline.operators.statistics.poisson_bootstrap import poisson_weights, ratio_intervals
+from plumbline.statistics import STATISTICS
+
+STUDIES = 2000
+TOLERATED = 0.05 + 2 * (0.05 * 0.95 / STUDIES) ** 0.5
+LIKERT = Scale(1.0, 5.0)
+Draw = Callable[[np.random.Generator, int], np.ndarray]
+"""A study's values, one for each of n prompts."""
+
+
+def rare_twos(random: np.random.Generator, n: int) -> np.ndarray:
+    return np.where(random.random((n, 3)) < 0.07, 2.0, 5.0).mean(axis=1)
+
+
+def very_rare_ones(random: np.random.Generator, n: int) -> np.ndarray:
+    return np.where(random.random((n, 3)) < 0.02, 1.0, 5.0).mean(axis=1)
+
+
+def any_grade(random: np.random.Generator, n: int) -> np.ndarray:
+    return random.integers(1, 6, n).astype(float)
+
+
+def nearly_all_right(random: np.random.Generator, n: int) -> np.ndarray:
+    return (random.random(n) < 0.95).astype(float)
+
+
+def thirds(random: np.random.Generator, n: int) -> np.ndarray:
+    return random.binomial(3, 0.95, n) / 3
+
+
+def mostly_ends(random: np.random.Generator, n: int) -> np.ndarray:
+    return random.beta(0.3, 0.1, n)
+
+
+HARD: dict[str, tuple[Draw, float, Scale]] = {
+    "7% twos": (rare_twos, 5 - 3 * 0.07, LIKERT),
+    "2% ones": (very_rare_ones, 5 - 4 * 0.02, LIKERT),
+    "all grades": (any_grade, 3.0, LIKERT),
+    "95% right": (nearly_all_right, 0.95, SHARES),
+    "k of 3": (thirds, 0.95, SHARES),
+    "mostly ends": (mostly_ends, 0.75, SHARES),
+}
+
+
+def missed(intervals: list[Interval], truth: float) -> float:
+    """The share that do not contain the truth; no interval misses nothing."""
+    return sum(one.low > truth + 1e-9 or one.high < truth - 1e-9 for one in intervals) / len(intervals)
+
+
+@pytest.mark.parametrize("prompts", [10, 25])
+@pytest.mark.parametrize("case", HARD)
+def test_a_mean_on_a_known_scale_always_has_an_interval_and_it_holds(case: str, prompts: int) -> None:
+    draw, truth, scale = HARD[case]
+    random, names = np.random.default_rng(0), [str(n) for n in range(prompts)]
+    found = [
+        Prompts(names, Sampling(resamples=400, seed=seed)).mean_interval(draw(random, prompts), scale)
+        for seed in range(STUDIES)
+    ]
+    assert not any(math.isnan(one.low) for one in found)
+    assert missed(found, truth) <= TOLERATED
+    assert all(scale.least <= one.low and one.high <= scale.greatest for one in found)
+
+
+def test_images_of_a_prompt_that_are_alike_count_once() -> None:
+    random, names = np.random.default_rng(1), [str(n) for n in range(15) for _ in range(4)]
+    found = [
+        Prompts(names, Sampling(resamples=400, seed=seed)).mean_interval(np.repeat(thirds(random, 15), 4), SHARES)
+        for seed in range(STUDIES)
+    ]
+    assert missed(found, 0.95) <= TOLERATED
+
+
+@pytest.mark.parametrize("prompts", [6, 10, 25])
+@pytest.mark.parametrize("case", HARD)
+def test_a_summary_mean_of_unknown_scale_has_an_interval_that_holds_or_none(case: str, prompts: int) -> None:
+    draw, truth, _ = HARD[case]
+    random = np.random.default_rng(2)
+    found = []
+    for _ in range(STUDIES):
+        weights = poisson_weights(random.integers(0, 2**63, prompts, dtype=np.uint64)).astype(np.float64)
+        low, high = ratio_intervals((draw(random, prompts) @ weights)[None], weights.sum(axis=0)[None])[:, 0]
+        found.append(Interval(low, high))
+    assert missed(found, truth) <= TOLERATED
+
+
+def test_ten_equal_ratings_have_no_interval_or_one_of_what_else_could_have_been() -> None:
+    prompts = Prompts([str(n) for n in range(10)])
+    unknown, known = (prompts.mean_interval(np.full(10, 5.0), scale) for scale in (None, LIKERT))
+    assert math.isnan(unknown.low)
+    assert "too few of 10 prompts differ" in prompts.describe(unknown)
+    assert known.high == 5 and known.low == pytest.approx(5 - 4 * (1 - 0.025**0.1), abs=0.15), "Clopper and Pearson's"
+    assert "Gaffke's, of 10 prompts, from 1 to 5" in prompts.describe(known, LIKERT)
+
+
+def rated_beside_scores(random: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Ratings of which one in ten is not 5, and scores that see half of that."""
+    quality = random.normal(size=n)
+    bad = np.where(quality < -1.3, 0.6, 0.01)[:, None]
+    return np.where(random.random((n, 3)) < bad, 2.0, 5.0).mean(axis=1), quality + random.normal(size=n)
+
+
+def normal_beside_normal(random: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
+    quality = random.normal(size=n)
+    return quality, quality + 0.8 * random.normal(size=n)
+
+
+@pytest.mark.parametrize("draw", [rated_beside_scores, normal_beside_normal])
+def test_a_correlation_has_an_interval_that_holds_or_none(
+    draw: Callable[[np.random.Generator, int], tuple[np.ndarray, np.ndarray]],
+) -> None:
+    random = np.random.default_rng(3)
+    truth = float(np.corrcoef(*draw(random, 400_000))[0, 1])
+    for n in (10, 25):
+        names, found = [str(one) for one in range(n)], list[Interval]()
+        for seed in range(STUDIES):
+            human, score = draw(random, n)
+            prompts = Prompts(names, Sampling(resamples=60, seed=seed))
+            interval = UNDEFINED
+            if prompts.all_differ(human, score):
+                interval = prompts.interval(lambda rows: pearson(human[rows], score[rows]), CORRELATIONS)  # noqa: B023
+            found.append(interval)
+        assert missed(found, truth) <= TOLERATED
+
+
+def pearson(a: np.ndarray, b: np.ndarray) -> float:
+    a, b = a - a.mean(), b - b.mean()
+    size = math.sqrt(float((a @ a) * (b @ b)))
+    return float(a @ b) / size if size else math.nan
+
+
+def test_a_statistic_stays_on_its_scale_and_one_that_never_varies_has_no_interval() -> None:
+    random = np.random.default_rng(4)
+    human = random.normal(size=30)
+    prompts = Prompts([str(n) for n in range(30)], Sampling(resamples=100))
+    score = human + 0.05 * random.normal(size=30)
+    low, high = prompts.interval(lambda rows: STATISTICS["spearman"](human[rows], score[rows]), CORRELATIONS)
+    assert 0.9 < low < high <= 1
+    assert math.isnan(prompts.interval(lambda rows: 1.0, CORRELATIONS).low)
