@@ -145,7 +145,7 @@ def pair(old: tuple[RunScores, str], new: tuple[RunScores, str], count: int | No
     Raises ConfigError where they are too few, or all have one score.
     """
     (before, metric), (after, other) = old, new
-    prompts = np.intersect1d(before.prompts, after.prompts, assume_unique=True)
+    prompts = before.shared_prompts(after).prompts
     prompts = prompts[drawn(prompts, count, seed)]
     matched = [
         _matched(before.of(metric, name).scored(), after.of(other, name).scored(), prompts)

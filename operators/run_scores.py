@@ -81,6 +81,28 @@ class ScoreColumns(NamedTuple):
         return list(zip(self.image.tolist(), self.row.tolist(), strict=True))
 
 
+class PromptTexts(NamedTuple):
+    """What the prompts of a run said, as hashes."""
+
+    prompts: Hashes
+    """Of the ids, ascending."""
+    texts: Hashes
+
+    def of(self, prompts: Hashes) -> Hashes:
+        """The text of each of some prompts; NONE of one whose text is not known."""
+        places = among(prompts, self.prompts)
+        return np.where(places >= 0, np.append(self.texts, NONE)[places], NONE)
+
+
+class SharedPrompts(NamedTuple):
+    """The prompts that can be compared between two runs."""
+
+    prompts: Hashes
+    """Of the ids, ascending: prompts of both whose text is the same, or is not known of a run of an earlier version."""
+    edited: int
+    """How many others have the id of a prompt of both runs and another text in each."""
+
+
 class RowIds(NamedTuple):
     """Whose a row is; None what it does not name."""
 
@@ -177,6 +199,7 @@ class RunScores:
         """Reads every part once."""
         self._parts = _Parts(parts)
         self._reward: Reward | None = None
+        self._texts: PromptTexts | None = None
         self._first_rows = [0]
         self._rows: list[Mapping[tuple[str, str], int]] = []
         self.n_null = 0
@@ -213,6 +236,21 @@ class RunScores:
         combined = copy(self)
         combined.metrics, combined._reward = [*self.metrics, REWARD], reward
         return combined
+
+    def with_texts(self, texts: PromptTexts | None) -> "RunScores":
+        """The same scores, and what their prompts said, if that is known."""
+        known = copy(self)
+        known._texts = texts
+        return known
+
+    def shared_prompts(self, other: "RunScores") -> SharedPrompts:
+        """The prompts that can be compared with another run's: an id alone may be of an edited prompt."""
+        prompts = np.intersect1d(self.prompts, other.prompts, assume_unique=True)
+        if self._texts is None or other._texts is None:
+            return SharedPrompts(prompts, 0)
+        own, theirs = self._texts.of(prompts), other._texts.of(prompts)
+        same = (own == theirs) | (own == NONE) | (theirs == NONE)
+        return SharedPrompts(prompts[same], int((~same).sum()))
 
     def scored_by_all(
         self, metrics: Sequence[str], generator: str | None = None

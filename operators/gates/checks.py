@@ -260,7 +260,7 @@ def _tests(questions: Sequence[_Question], judged: Judged, alpha: float) -> Iter
         """By prompt its mean score, or how much it is above the other's."""
         prompts = judged.scores().prompts
         if other is not None:
-            prompts = np.intersect1d(prompts, other.scores.prompts, assume_unique=True)
+            prompts = judged.scores().shared_prompts(other.scores).prompts
         values = mean_of_each(prompts, judged.scores().of(metric, generator))
         return prompts, values - (
             0.0 if other is None else mean_of_each(prompts, other.scores.of(metric, other.generator))

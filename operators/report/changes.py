@@ -157,13 +157,16 @@ def compare(
             "Only in the earlier run:", before, after, {m: of.only_before for m, of in of_metrics.items()}
         ),
     ]
+    edited = before.shared_prompts(after).edited
+    partial = bool(alone or edited or len(altered) > len(joined))
     return Changes(
         run_id=str(manifests[0].get("run_id", "")),
         sentences=[
             *_alarms(overall, reward, metrics),
+            *_edited_sentences(edited),
             *_unlike_sentences(overall, str(manifests[0].get("run_id", ""))),
             *_altered_sentences(altered, bridges, manifests),
-            *_change_sentences(overall, _comparisons(changes), partial=bool(alone or len(altered) > len(joined))),
+            *_change_sentences(overall, _comparisons(changes), partial=partial),
             *alone,
         ],
         overall=shown(overall, MOST_ROWS),
@@ -284,6 +287,14 @@ def _altered_sentences(
     return sentences
 
 
+def _edited_sentences(edited: int) -> list[Sentence]:
+    if not edited:
+        return []
+    which = "has another text" if edited == 1 else "have another text"
+    rest = "under the same id in the earlier run: not compared, because their scores say nothing of a change."
+    return [Sentence(f"{plural(edited, 'prompt')} {which}", rest)]
+
+
 def _alone_sentences(
     lead: str, scores: RunScores, other: RunScores, alone_scores: Mapping[str, Mapping[str, int]]
 ) -> list[Sentence]:
@@ -322,7 +333,7 @@ class _MetricChanges(NamedTuple):
 
 def _compare_metric(runs: _Runs, metric: str) -> _MetricChanges:
     """Every generator's two runs, compared as if they were two generators."""
-    prompts = np.intersect1d(runs.before.prompts, runs.after.prompts, assume_unique=True)
+    prompts = runs.before.shared_prompts(runs.after).prompts
     changes = list[Change]()
     only_before, only_after = dict[str, int](), dict[str, int]()
     for generator in runs.after.generators:
@@ -418,7 +429,7 @@ def _can_tell(changes: Sequence[Change], comparisons: int) -> bool:
 def _change_sentences(overall: Sequence[Change], comparisons: int, *, partial: bool) -> list[Sentence]:
     """Each generator with a clear change, and the rest; `partial` where the runs hold more than was compared."""
     if not overall:
-        return [Sentence("The two runs share no generator with scores by the same metric.", "")]
+        return [Sentence("The two runs share no generator with scores by the same metric on the same prompts.", "")]
     partial = partial or any(change.duel.unlike for change in overall)
     overall = [change for change in overall if not change.duel.unlike]
     if not overall:

@@ -2,10 +2,16 @@
 
 from functools import partial
 
+import numpy as np
+import pyarrow as pa
+
 from plumbline.operators.each import Each, one_by_one
-from plumbline.operators.run_scores import RunScores
+from plumbline.operators.run_scores import PromptTexts, RunScores
+from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.pipelines.cells.store import Store
 
+TEXTS = pa.schema([("prompt_id", pa.string()), ("text", pa.uint64())])
+"""The prompts of a run, with a hash of each text."""
 SHARED = ("generator", "metric")
 """Columns whose values many rows share."""
 
@@ -18,4 +24,27 @@ def score_parts(store: Store, run_id: str) -> list[str]:
 
 def read_run_scores(store: Store, run_id: str, each: Each = one_by_one) -> RunScores:
     """Its scores as they are compared, no more of them in memory than of one metric and generator."""
-    return RunScores([partial(store.read_file, path, encoded=SHARED) for path in score_parts(store, run_id)], each)
+    parts = [partial(store.read_file, path, encoded=SHARED) for path in score_parts(store, run_id)]
+    return RunScores(parts, each).with_texts(read_prompt_texts(store, run_id))
+
+
+def write_prompt_texts(store: Store, run_id: str, prompts: pa.Table) -> None:
+    """Writes what a run's prompts (schema PROMPTS) said, so that a later run knows which were edited."""
+    texts = pa.array(hash_ids(prompts.column("text").fill_null("").to_pylist()))
+    table = pa.table([prompts.column("prompt_id"), texts], schema=TEXTS)
+    store.write_table(_texts_path(run_id), table)
+
+
+def read_prompt_texts(store: Store, run_id: str) -> PromptTexts | None:
+    """What a run's prompts said; None of a run of an earlier version, which does not tell."""
+    path = _texts_path(run_id)
+    if not store.exists(path):
+        return None
+    table = store.read_table(path)
+    prompts = hash_ids(table.column("prompt_id").fill_null("").to_pylist())
+    order = np.argsort(prompts)
+    return PromptTexts(prompts[order], table.column("text").to_numpy()[order])
+
+
+def _texts_path(run_id: str) -> str:
+    return f"runs/{run_id}/prompt_texts.parquet"

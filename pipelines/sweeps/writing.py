@@ -17,6 +17,7 @@ from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.logs import LogConfig
 from plumbline.pipelines.cells.cells import Outcome, PlannedCell, digest
 from plumbline.pipelines.cells.reused_rows import count_retried
+from plumbline.pipelines.cells.run_scores import write_prompt_texts
 from plumbline.pipelines.cells.runs import CELLS, commit_run
 from plumbline.pipelines.plans.costs import cost_facts
 from plumbline.pipelines.plans.plan import Plan
@@ -54,6 +55,7 @@ def write_run(
         store.write_table(f"{folder}/judge_noise.parquet", noise)
     if planned.seen is not None:
         store.write_table(f"{folder}/decisions.parquet", planned.seen.decisions)
+    write_prompt_texts(store, run_id, planned.sources.prompts)
     store.write_table(f"{folder}/cells.parquet", _cell_table(planned.plan, outcomes, results.first_rows))
     manifest = {
         "run_id": run_id,

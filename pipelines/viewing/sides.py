@@ -8,10 +8,12 @@ from plumbline.operators.bridge import Bridge
 from plumbline.operators.report.changes import Changes, bridges_between, compare
 from plumbline.operators.report.gallery import ImageDetail
 from plumbline.operators.report.marked_words import MarkedQuestion, asked_question, cut
+from plumbline.operators.run_scores import PromptTexts
 from plumbline.operators.sentences import FirstRows, shown
 from plumbline.operators.settings import COLUMN, COMPARE, all_settings
 from plumbline.operators.statistics.score_maps import UNCHANGED
 from plumbline.operators.summary import Skills
+from plumbline.pipelines.cells.run_scores import read_prompt_texts
 from plumbline.pipelines.report.bridges import read_bridges
 from plumbline.pipelines.report.comparable_runs import obstacle_between
 from plumbline.pipelines.sources.sources import skills_of
@@ -120,12 +122,15 @@ class Comparisons:
         sides = self.open(choice)
         left, right = (WantedRows(generator=side.generator, settings=side.settings) for side in choice)
         return compare(
-            sides.left.rows.compared(left, choice.right.generator),
-            sides.right.rows.compared(right, choice.right.generator),
+            sides.left.rows.compared(left, choice.right.generator).with_texts(self._texts(choice.left)),
+            sides.right.rows.compared(right, choice.right.generator).with_texts(self._texts(choice.right)),
             Skills(()) if sides.right.originals is None else skills_of(sides.right.originals.prompts),
             sides.manifests,
             bridges=sides.bridges,
         )._replace(run_id=choice.left.run)
+
+    def _texts(self, side: Side) -> PromptTexts | None:
+        return read_prompt_texts(self._browser.store, side.run)
 
     def moves(self, sides: Sides, wanted: WantedRows, first: int, most: int) -> tuple[int, list[ShownMove]]:
         """How many prompts are as wanted, and some of them with an image of either side."""

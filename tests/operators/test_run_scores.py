@@ -80,9 +80,10 @@ def test_what_is_made_of_them_is_the_same_however_they_are_cut(
     assert picked_of(parts, METRICS, 12) == picked_of(whole, METRICS, 12)
     for metric in METRICS:
         of_parts, of_whole = (figures_of(scores)[metric] for scores in (parts, whole))
-        assert of_parts.duels == of_whole.duels and of_parts.ratings == of_whole.ratings
+        assert str(of_parts.duels) == str(of_whole.duels), "as text, because nan is not equal to itself"
+        assert of_parts.ratings == of_whole.ratings
         assert str(of_parts.spreads) == str(of_whole.spreads)
-    assert compare(parts, parts, SKILLS, ({}, {})) == compare(whole, whole, SKILLS, ({}, {}))
+    assert str(compare(parts, parts, SKILLS, ({}, {}))) == str(compare(whole, whole, SKILLS, ({}, {})))
 
 
 def test_a_part_that_is_kept_is_read_once_and_the_others_whenever_they_are_asked_for(
