@@ -1,13 +1,18 @@
 """Bodies of multipart/form-data (RFC 7578), which bring images as they are where JSON needs base64."""
 
-import re
 from email.message import Message
+from email.parser import BytesHeaderParser
 
 from plumbline.operators.errors import PlumblineError
 
 MULTIPART = "multipart/form-data"
-MOST_PARTS = 10_000
-NAME = re.compile(rb'content-disposition:[^\r\n]*?;\s*name="?([\w.-]+)', re.IGNORECASE)
+MAX_PARTS = 10_000
+MAX_PART_HEAD = 1000
+"""Bytes of a part's headers; more than a long file name needs. Some versions of Python parse headers in time that
+grows with the square of their length."""
+MAX_BOUNDARY = 70
+"""Characters (RFC 2046, section 5.1.1)."""
+HEADERS = BytesHeaderParser()
 
 
 class BrokenMultipart(PlumblineError):
@@ -16,19 +21,36 @@ class BrokenMultipart(PlumblineError):
 
 def read_multipart(body: bytes, media: str) -> dict[str, list[bytes]]:
     """The contents of the parts by name, each in the order sent; raises BrokenMultipart."""
-    header = Message()
-    header["Content-Type"] = media
-    boundary = header.get_boundary()
-    if not boundary:
-        raise BrokenMultipart(f"expected Content-Type: {MULTIPART}; boundary=..., found no boundary")
-    _, *parts = (b"\r\n" + body).split(b"\r\n--" + boundary.encode(), MOST_PARTS)
+    boundary = _boundary(media)
+    _, *parts = (b"\r\n" + body).split(b"\r\n--" + boundary, MAX_PARTS)
     if not parts or not parts.pop().startswith(b"--"):
-        raise BrokenMultipart(f"expected at most {MOST_PARTS} parts and an end after the last, found none")
+        raise BrokenMultipart(f"expected at most {MAX_PARTS} parts and an end after the last, found none")
     contents: dict[str, list[bytes]] = {}
-    for place, part in enumerate(parts):
-        headers, _, content = part.partition(b"\r\n\r\n")
-        name = NAME.search(headers)
-        if name is None:
-            raise BrokenMultipart(f'part {place}: expected Content-Disposition: form-data; name="...", found no name')
-        contents.setdefault(name[1].decode(), []).append(content)
+    for number, part in enumerate(parts):
+        end = part.find(b"\r\n\r\n", 0, MAX_PART_HEAD)
+        if end < 0:
+            raise BrokenMultipart(
+                f"part {number}: expected headers of at most {MAX_PART_HEAD} bytes and an empty line, found no end"
+            )
+        contents.setdefault(_name(part[:end], number), []).append(part[end + 4 :])
     return contents
+
+
+def _boundary(media: str) -> bytes:
+    """Return what separates the parts, as the Content-Type says."""
+    header = Message()
+    header["Content-Type"] = media[:MAX_PART_HEAD]
+    boundary = header.get_param("boundary")
+    if not isinstance(boundary, str) or not 0 < len(boundary) <= MAX_BOUNDARY or not boundary.isascii():
+        raise BrokenMultipart(
+            f"expected Content-Type: {MULTIPART}; boundary=... of at most {MAX_BOUNDARY} characters, found no boundary"
+        )
+    return boundary.encode()
+
+
+def _name(head: bytes, number: int) -> str:
+    """Return the name that a part's headers give it."""
+    name = HEADERS.parsebytes(head.lstrip()).get_param("name", header="content-disposition")
+    if not isinstance(name, str) or not name:
+        raise BrokenMultipart(f'part {number}: expected Content-Disposition: form-data; name="...", found no name')
+    return name

@@ -33,7 +33,8 @@ from plumbline.operators.wires.wire import (
 )
 
 QUESTION = "Rate from 1 to 5, after 'Final Score:', how well the image fits its caption.\nText Caption: [{}]"
-CAPTION = re.compile(r"Text Caption: \[(.*)\]\s*$", re.DOTALL)
+CAPTION = "Text Caption: ["
+"""After which a question has its caption, up to the bracket at its end."""
 REPLY = "Alignment Score (1-5): {0!r}\nFinal Score: {0!r}"
 """What both clients find their number in; of coherence and style, which verl-omni's asks too, nothing is said."""
 ROUNDING = 1e-6
@@ -74,7 +75,7 @@ class OpenAiChatWire(JsonWire):
         parts = [part for content in contents if isinstance(content, list) for part in content]
         images = [part.get("image_url") for part in parts if part.get("type") == "image_url"]
         texts = [str(part.get("text")) for part in parts if part.get("type") == "text"]
-        captions = [caption[1] for text in texts if (caption := CAPTION.search(text))]
+        captions = [caption for text in texts if (caption := _caption(text)) is not None]
         if len(images) != 1 or len(captions) != 1:
             raise BadRequest(
                 "expected a question of UnifiedReward's: one image_url and a text that ends with Text Caption: [...]; "
@@ -117,6 +118,12 @@ class OpenAiChatWire(JsonWire):
         rating = RATING.search(document["choices"][0]["message"]["content"])
         answer = MetricAnswer((float(rating[1]) - 1) / 4) if rating else MetricAnswer(None, UNREADABLE)
         return [dict.fromkeys(request.metrics, answer) for request in asked]
+
+
+def _caption(text: str) -> str | None:
+    """Return the caption at the end of a question, or None."""
+    _, mark, rest = text.rstrip().partition(CAPTION)
+    return rest[:-1] if mark and rest.endswith("]") else None
 
 
 def _image(image: Any) -> bytes:

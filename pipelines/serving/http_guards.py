@@ -12,9 +12,18 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn import Server
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 LOG = logging.getLogger(__name__)
+MAX_HEAD = 65_536
+"""Bytes of a request's head, and of trailers after a body."""
+PIECE = 16_384
+"""Bytes that are parsed before they are counted."""
+TOO_LONG = f"expected a head of at most {MAX_HEAD} bytes".encode()
+TOO_LONG_REPLY = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Type: text/plain; charset=utf-8\r\n"
+    b"X-Content-Type-Options: nosniff\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(TOO_LONG), TOO_LONG)
+)
 
 
 def guards(names: Sequence[str]) -> list[Middleware]:
@@ -39,19 +48,43 @@ class OwnOrigin:
             await refusal(scope, receive, send)
 
 
-class PromptConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
-    """A connection that is closed where no request is under way for uvicorn's `timeout_keep_alive` seconds.
+class PromptConnection(HttpToolsProtocol):
+    """A connection that is closed if a head is longer than MAX_HEAD, or if no request is under way for uvicorn's
+    `timeout_keep_alive` seconds.
 
-    uvicorn itself counts from the end of a response to the next byte, so that a client that sends no head, or one byte
-    of it now and then, keeps its connection.
+    uvicorn itself keeps a head of any length, because llhttp has no limit. It counts the seconds from the end of a
+    response to the next byte, so a client that sends no head, or one byte of it now and then, keeps its connection.
     """
 
+    unparsed: int = 0
+    """Bytes since the last request, or since the last byte of a body."""
     waiting: TimerHandle | None = None
 
-    def connection_made(self, transport: Transport) -> None:
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """Begins to wait for the first head."""
         super().connection_made(transport)
         self._wait_for_request()
+
+    def data_received(self, data: bytes) -> None:
+        """Parses bytes piece by piece, and refuses a head that does not end."""
+        for start in range(0, len(data), PIECE):
+            if self.transport.is_closing():
+                return
+            piece = data[start : start + PIECE]
+            self.unparsed += len(piece)
+            super().data_received(piece)
+            if self.unparsed > MAX_HEAD:
+                self._refuse_head()
+
+    def on_body(self, body: bytes) -> None:
+        """Counts anew: only the size of the next chunk, or trailers, can follow."""
+        self.unparsed = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Counts the next head."""
+        self.unparsed = 0
+        super().on_message_complete()
 
     def on_response_complete(self) -> None:
         """Begins to wait for the next head; what is left of a body that was refused is none."""
@@ -63,6 +96,13 @@ class PromptConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         super().connection_lost(error)
         if self.waiting is not None:
             self.waiting.cancel()
+
+    def _refuse_head(self) -> None:
+        """Answers by 431 unless an earlier request is to be answered first, and ends the connection."""
+        cycle: Any = self.cycle
+        if cycle is None or cycle.response_complete:
+            self.transport.write(TOO_LONG_REPLY)
+        self.transport.close()
 
     def _wait_for_request(self) -> None:
         if self.waiting is not None:

@@ -64,6 +64,23 @@ def serving(patience: str) -> Iterator[Server]:
             process.kill()
 
 
+def head_of(size: int, line: bytes = b"X: y\r\n") -> bytes:
+    """A request's head of so many bytes without its last line, in as many headers as fit."""
+    start = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n"
+    lines, rest = divmod(size - len(start) - 8, len(line))
+    return start + line * lines + b"Y: " + b"y" * (rest + 3) + b"\r\n"
+
+
+def read_answer(connection: socket.socket) -> bytes:
+    """Reads an answer of this server, whose head and body may arrive apart."""
+    answer = connection.recv(4096)
+    while not answer.endswith(b"answered"):
+        received = connection.recv(4096)
+        assert received, answer
+        answer += received
+    return answer
+
+
 def wait_for_end(connection: socket.socket) -> None:
     """Reads until the server ends a connection; raises TimeoutError where it does not."""
     with suppress(ConnectionResetError):
@@ -98,6 +115,34 @@ def test_a_connection_without_a_request_is_closed_and_a_slow_body_is_read() -> N
         slow.sendall(b"0")
         assert slow.recv(4096).startswith(b"HTTP/1.1 200")
         assert server.errors() == ""
+
+
+@pytest.mark.parametrize("line", [b"X: y\r\n", b"X: " + b"y" * 9000 + b"\r\n"])
+def test_a_head_of_64_kb_is_answered_and_a_longer_one_is_refused_while_it_arrives(line: bytes) -> None:
+    """Also the second request of a connection; a body may follow in the same packet."""
+    with serving("5") as server:
+        with server.connect() as connection:
+            for _ in range(2):
+                connection.sendall(head_of(65_534, line) + b"\r\n0")
+                assert read_answer(connection).endswith(b"answered")
+            connection.sendall(head_of(65_537, line))
+            refusal = connection.recv(4096)
+            wait_for_end(connection)
+        assert refusal.startswith(b"HTTP/1.1 431 ") and refusal.endswith(b"expected a head of at most 65536 bytes")
+        assert server.errors() == ""
+
+
+def test_what_follows_a_body_in_chunks_is_bounded_too() -> None:
+    """Trailers, and what a chunk says beside its size; the body itself may be longer."""
+    start = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\n0\r\n" * 30_000
+    with serving("5") as server:
+        for endless in (b"0\r\n" + b"X: y\r\n" * 40_000, b"0\r\nX: " + b"y" * 200_000, b"1;" + b"y" * 200_000):
+            with server.connect() as connection, suppress(BrokenPipeError, ConnectionResetError):
+                connection.sendall(start + endless)
+                assert connection.recv(4096) == b""
+        with server.connect() as connection:
+            connection.sendall(start + b"0\r\nX: y\r\n\r\n")
+            assert connection.recv(4096).startswith(b"HTTP/1.1 200")
 
 
 def test_told_to_stop_it_answers_the_requests_that_it_has() -> None:

@@ -1,0 +1,102 @@
+"""What a client sends costs work in proportion to its length at most, and no more than a limit allows."""
+
+import base64
+import json
+import pickle
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from plumbline.operators.errors import PlumblineError
+from plumbline.operators.wires.table import WIRES
+from plumbline.operators.wires.wire import Served
+from tests.work import count_work
+
+SERVED = Served({"align": "recipe-1", "brightness": "recipe-2"}, "align")
+IMAGE = base64.b64encode(b"an image").decode()
+FORM = "multipart/form-data; boundary=b"
+HEAD = b'Content-Disposition: form-data; name="images"'
+LINEAR = frozenset({r"^(?P<name>\w+)\*((?P<num>[0-9]+)\*?)?$", r"^(From |[\041-\071\073-\176]*:|[\t ])"})
+"""Regular expressions of the standard library's `email`; each reads a text at most once, from its beginning."""
+
+
+def chat(text: str) -> bytes:
+    parts = [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{IMAGE}"}}]
+    return json.dumps({"messages": [{"role": "user", "content": [*parts, {"type": "text", "text": text}]}]}).encode()
+
+
+def in_parts(*parts: bytes) -> bytes:
+    return b"".join(b"--b\r\n" + part + b"\r\n" for part in parts) + b"--b--"
+
+
+def as_json(value: Any) -> bytes:
+    return json.dumps(value).encode()
+
+
+def scored(**fields: Any) -> bytes:
+    return as_json({"images": [IMAGE], "prompts": ["p"], **fields})
+
+
+def unirl(*turns: Mapping[str, Any], **fields: Any) -> bytes:
+    return as_json({"requests": [{"history": [*turns], "required_rewards": ["align"], **fields}]})
+
+
+TURN = {"text": "p", "image_b64": IMAGE}
+BODIES: Mapping[str, tuple[str, str, Callable[[int], bytes]]] = {
+    "score images": ("score", "", lambda n: scored(images=[IMAGE] * n, prompts=["p"] * n)),
+    "score image": ("score", "", lambda n: scored(images=[IMAGE * n])),
+    "score frames": ("score", "", lambda n: scored(images=[[IMAGE] * n])),
+    "score prompt": ("score", "", lambda n: scored(prompts=["p" * n])),
+    "score metrics": ("score", "", lambda n: scored(metrics=["align"] * n)),
+    "score metric": ("score", "", lambda n: scored(metrics=["align" * n])),
+    "score questions": ("score", "", lambda n: scored(questions=[[["Is it?", "Yes"]] * n])),
+    "score sources": ("score", "", lambda n: scored(sources=[[IMAGE] * n])),
+    "score unknown fields": ("score", "", lambda n: scored(**{f"x{place}": 1 for place in range(n)})),
+    "score depth": ("score", "", lambda n: b"[" * n + b"]" * n),
+    "parts": ("score", FORM, lambda n: in_parts(*[HEAD + b"\r\n\r\nx"] * n)),
+    "part": ("score", FORM, lambda n: in_parts(HEAD + b"\r\n\r\n" + b"\r\n--" * n)),
+    "part head": ("score", FORM, lambda n: in_parts(b"content-disposition:" * n + b"\r\n\r\nx")),
+    "part head parameters": ("score", FORM, lambda n: in_parts(HEAD + b";" * n + b"\r\n\r\nx")),
+    "part names": ("score", FORM, lambda n: in_parts(*(b"%s.%d\r\n\r\nx" % (HEAD[:-1], m) for m in range(n)))),
+    "boundary": ("score", FORM + "b" * 200_000, lambda n: in_parts(b"x" * n)),
+    "unirl requests": ("unirl", "", lambda n: as_json({"requests": [json.loads(unirl(TURN))["requests"][0]] * n})),
+    "unirl history": ("unirl", "", lambda n: unirl(*[TURN] * n)),
+    "unirl text": ("unirl", "", lambda n: unirl({**TURN, "text": "p" * n})),
+    "unirl rewards": ("unirl", "", lambda n: unirl(TURN, required_rewards=["align"] * n)),
+    "unirl reward": ("unirl", "", lambda n: unirl(TURN, required_rewards=["align" * n])),
+    "unirl metadata": ("unirl", "", lambda n: unirl(TURN, metadata={"vqa_list": [["Is it?", "Yes"]] * n})),
+    "unirl identity": ("unirl", "", lambda n: unirl(TURN, sample_id="s" * n, group_id="g" * n)),
+    "compute images": ("flow_factory", "", lambda n: as_json({"prompt": ["p"] * n, "image": [IMAGE] * n})),
+    "compute frames": ("flow_factory", "", lambda n: as_json({"prompt": ["p"], "video": [[IMAGE] * n]})),
+    "compute columns": (
+        "flow_factory",
+        "",
+        lambda n: as_json({"prompt": ["p"], "image": [IMAGE], "kwargs": {f"x{m}": [1] for m in range(n)}}),
+    ),
+    "chat caption": ("openai_chat", "", lambda n: chat("Text Caption: [" + "x" * n + "]")),
+    "chat captions": ("openai_chat", "", lambda n: chat("Text Caption: [x] " * n + ".")),
+    "chat messages": ("openai_chat", "", lambda n: as_json({"messages": [{"role": "user", "content": "x"}] * n})),
+    "pickled images": ("pickled", "", lambda n: pickle.dumps({"images": [b"x"] * n, "prompts": ["p"] * n})),
+    "pickled prompt": ("pickled", "", lambda n: pickle.dumps({"images": [b"x"], "prompts": ["p" * n]})),
+    "pickled depth": ("pickled", "", lambda n: b"\x80\x04" + b"]" * n + b"a" * (n - 1) + b"."),
+}
+
+
+def read(wire: str, media: str, body: bytes) -> None:
+    """What the service does with a body before it asks a replica."""
+    chosen = next(one for one in WIRES if one.name == wire)
+    with suppress(PlumblineError):
+        chosen.read(chosen.parse(body, media or "application/json"), SERVED)
+
+
+@pytest.mark.parametrize("field", BODIES)
+def test_twice_the_length_of_a_field_is_at_most_twice_the_work(field: str) -> None:
+    wire, media, make = BODIES[field]
+    bodies = [make(n) for n in (60, 120, 240)]
+    works = [count_work(lambda body=body: read(wire, media, body)) for body in bodies]  # type: ignore[misc]
+    for work, doubled in pairwise(works):
+        assert doubled.lines <= 2 * work.lines, works
+    assert all(not work.patterns - LINEAR for work in works), works
