@@ -14,10 +14,22 @@ from plumbline.operators.judging.judgement import Comparison, Judgement, correct
 from plumbline.operators.judging.matching import metric_columns
 from plumbline.operators.statistics.agreement import UNSURE, majority_vote
 from plumbline.operators.statistics.bootstrap import SHARES, Prompts
-from plumbline.operators.statistics.options import MATCH_COLUMNS, Match, Sampling, Unsure
+from plumbline.operators.statistics.options import MATCH_COLUMNS, EqualScores, Match, Sampling, Unsure
 from plumbline.operators.statistics.ordering import permutation
 
 ACCURACY = "binary_accuracy"
+
+
+class _Ties(NamedTuple):
+    """How pairs count that people, or a metric, do not decide."""
+
+    unsure: Unsure = "left_out"
+    equal_scores: EqualScores = "half"
+
+    @property
+    def words(self) -> str:
+        worth = "count half" if self.equal_scores == "half" else "are wrong where people decide"
+        return f"equal scores {worth}; undecided pairs {self.unsure.replace('_', ' ')}"
 
 
 class Chosen(NamedTuple):
@@ -26,23 +38,30 @@ class Chosen(NamedTuple):
     metric: str
     template: str
     frame: pd.DataFrame
-    """By pair of images that has both scores: prompt_id, preferred (a, b, unsure), right (1, a tie of the metric 0.5,
-    or 0)."""
+    """By pair of images that has both scores: prompt_id, preferred (a, b, unsure), right (1, a tie of the metric
+    what `_Ties` says, or 0)."""
     n_unscored: int
 
 
 def judge_preferences(
-    preferences: pa.Table, scores: pa.Table, *, match: Match, unsure: Unsure, sampling: Sampling
+    preferences: pa.Table,
+    scores: pa.Table,
+    *,
+    match: Match,
+    unsure: Unsure,
+    sampling: Sampling,
+    equal_scores: EqualScores = "half",
 ) -> tuple[list[Judgement], list[Comparison]]:
     """By template, the share of pairs in which a metric prefers what most raters do, and which metrics differ in it.
 
-    A pair whose scores are equal counts half, so that a metric which never decides gets 0.5.
+    A pair whose scores are equal counts half, so that a metric which never decides gets 0.5, or is wrong.
     """
+    ties = _Ties(unsure, equal_scores)
     judgements, comparisons = list[Judgement](), list[Comparison]()
     columns = metric_columns(scores, match)
     for _, votes in majority_votes(preferences).groupby("template", sort=False):
-        chosen = [_choose(metric, column, votes, match, unsure) for metric, column in columns.items()]
-        judgements += [_accuracy(choices, unsure, sampling) for choices in chosen]
+        chosen = [_choose(metric, column, votes, match, ties) for metric, column in columns.items()]
+        judgements += [_accuracy(choices, ties, sampling) for choices in chosen]
         comparisons += corrected([_permuted(a, b, sampling) for a, b in combinations(chosen, 2)])
     return judgements, comparisons
 
@@ -77,14 +96,14 @@ def mean_choices(preferences: pa.Table) -> pd.DataFrame:
     return both.groupby(["prompt_id", *names])["sign"].mean().unstack(list(names))
 
 
-def _choose(metric: str, column: "pd.Series[float]", votes: pd.DataFrame, match: Match, unsure: Unsure) -> Chosen:
+def _choose(metric: str, column: "pd.Series[float]", votes: pd.DataFrame, match: Match, ties: _Ties) -> Chosen:
     a, b = (of_side(side, column, votes, match) for side in ("a", "b"))
     frame = votes[["prompt_id", "preferred"]].assign(sign=np.sign(a - b))
-    wanted = frame["preferred"].ne(UNSURE) if unsure == "left_out" else pd.Series(True, index=frame.index)
+    wanted = frame["preferred"].ne(UNSURE) if ties.unsure == "left_out" else pd.Series(True, index=frame.index)
     scored = frame["sign"].notna()
     kept = frame[wanted & scored]
     template = str(votes["template"].iloc[0])
-    return Chosen(metric, template, kept.assign(right=_right(kept)), int((wanted & ~scored).sum()))
+    return Chosen(metric, template, kept.assign(right=_right(kept, ties.equal_scores)), int((wanted & ~scored).sum()))
 
 
 def of_side(side: str, column: "pd.Series[float]", votes: pd.DataFrame, match: Match) -> "pd.Series[float]":
@@ -94,18 +113,18 @@ def of_side(side: str, column: "pd.Series[float]", votes: pd.DataFrame, match: M
     return named[keys].join(column.rename("score"), on=keys)["score"]
 
 
-def _right(frame: pd.DataFrame) -> "pd.Series[float]":
+def _right(frame: pd.DataFrame, equal_scores: EqualScores) -> "pd.Series[float]":
     preferred = frame["preferred"].map(PREFERENCE_SIGNS)
     right = (preferred == frame["sign"]).astype("float64")
-    return right.where((frame["sign"] != 0) | (preferred == 0), 0.5)
+    return right.where((frame["sign"] != 0) | (preferred == 0), 0.5 if equal_scores == "half" else 0.0)
 
 
 PREFERENCE_SIGNS: Mapping[str, int] = {"a": 1, "b": -1, UNSURE: 0}
 
 
-def _accuracy(chosen: Chosen, unsure: Unsure, sampling: Sampling) -> Judgement:
+def _accuracy(chosen: Chosen, ties: _Ties, sampling: Sampling) -> Judgement:
     right = chosen.frame["right"].to_numpy(np.float64)
-    words = "majority of raters; equal scores count half; undecided pairs " + unsure.replace("_", " ")
+    words = f"majority of raters; {ties.words}"
     if len(right):
         prompts = Prompts(chosen.frame["prompt_id"].to_list(), sampling)
         judged = mean_judgement(chosen.metric, ACCURACY, right, prompts, words, SHARES)

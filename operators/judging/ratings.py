@@ -332,17 +332,47 @@ FEW = 0.05
 
 
 def off_scale(ratings: pa.Table) -> list[str]:
-    """A warning for each template of which a few ratings lie outside the scale that holds the others."""
+    """A warning for each template of which a few ratings lie outside the scale that holds the others, or any number of
+    them are the one negative value, as -1 where nothing was said.
+    """
     frame = ratings.select(["template", "image_id", "rater", "rating"]).to_pandas().dropna(subset=["rating"])
     warnings = (_warning(str(template), rows) for template, rows in frame.groupby("template", sort=False))
     return [warning for warning in warnings if warning]
+
+
+def named_twice(ratings: pa.Table) -> list[str]:
+    """A warning if images are rated under several prompts each, where the image alone names what a score is of."""
+    frame = ratings.select(["image_id", "prompt_id"]).to_pandas().dropna().drop_duplicates()
+    twice = frame[frame.duplicated("image_id", keep=False)]
+    if twice.empty:
+        return []
+    first = twice["image_id"].iloc[0]
+    prompts = " and ".join(map(repr, twice.loc[twice["image_id"] == first, "prompt_id"].iloc[:2]))
+    return [
+        f"{twice['image_id'].nunique()} images are rated under several prompt ids, first {first} under {prompts}: each "
+        "counts once for every prompt; correct prompt_id, or set protocol.match=image_and_prompt if that is meant"
+    ]
+
+
+def _none_like(template: str, rows: pd.DataFrame) -> str | None:
+    """The warning for one negative value among ratings that go up to more than 1."""
+    values = rows["rating"].to_numpy(np.float64)
+    negative = np.unique(values[values < 0])
+    if len(negative) != 1 or values.max() <= 1:
+        return None
+    count = int((values == negative[0]).sum())
+    return (
+        f"{count} of {len(rows)} ratings ({template}) are {negative[0]:g}, the only negative number, as if nothing had "
+        "been said: all were counted; leave these cells empty, or set protocol.rating_range=[least,greatest] and "
+        "protocol.out_of_range=left_out"
+    )
 
 
 def _warning(template: str, rows: pd.DataFrame) -> str | None:
     values = rows["rating"].to_numpy(np.float64)
     scale = next((scale for scale in SCALES if _holds(scale, values)), None)
     if scale is None:
-        return None
+        return _none_like(template, rows)
     outside = rows[(values < scale[0]) | (values > scale[1])]
     if outside.empty:
         return None

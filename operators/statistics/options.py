@@ -32,6 +32,9 @@ Level = Literal["nominal", "ordinal", "interval"]
 """The distance between two ratings in Krippendorff's alpha."""
 Unsure = Literal["left_out", "tied"]
 """What is done with pairs that people do not decide: left out, or right where the metric ties them."""
+EqualScores = Literal["half", "wrong"]
+"""What a metric's equal scores are worth where people decide: half a pair, as of a coin, or nothing, as in releases
+that count the same choice as right and all else as wrong."""
 ZeroHandling = Literal["wilcox", "pratt"]
 """What the signed-rank test does with pairs that do not differ: drop them, or rank and then drop them."""
 ALPHA = 0.001

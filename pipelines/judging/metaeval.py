@@ -27,7 +27,7 @@ from plumbline.operators.judging.orders import judge_orders
 from plumbline.operators.judging.pairings import judge_pairings
 from plumbline.operators.judging.paper_tables import to_latex, to_markdown
 from plumbline.operators.judging.preferences import choices_as_ratings, judge_preferences
-from plumbline.operators.judging.ratings import off_scale
+from plumbline.operators.judging.ratings import named_twice, off_scale
 from plumbline.operators.judging.word_ratings import judge_words
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.run_scores import RunScores
@@ -195,7 +195,7 @@ def judge(
         protocol=protocol.name,
         correlations=list(between_metrics(_as_run(scores), metrics)),
         notes=(*release.notes, *notes),
-        warnings=release.warnings,
+        warnings=(*release.warnings, *(named_twice(people) if match == "image" else ())),
     )
     case = Case(protocol, release, people, scores, match, sampling, elements, run)
     for name, (judge_task, tables) in TASKS.items():
@@ -257,7 +257,12 @@ def _judge_ratings(case: Case, findings: Findings) -> None:
 def _judge_preferences(case: Case, findings: Findings) -> None:
     choices = case.release.preferences
     judgements, comparisons = judge_preferences(
-        choices, case.scores, match=case.match, unsure=case.protocol.unsure, sampling=case.sampling
+        choices,
+        case.scores,
+        match=case.match,
+        unsure=case.protocol.unsure,
+        equal_scores=case.protocol.equal_scores,
+        sampling=case.sampling,
     )
     findings.judgements += judgements + ratings.judge_raters(choices_as_ratings(choices), case.protocol.agreement)
     findings.comparisons += comparisons

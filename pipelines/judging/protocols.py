@@ -9,6 +9,7 @@ from plumbline.operators.errors import ConfigError, check_known
 from plumbline.operators.statistics.options import (
     ALPHA,
     Convention,
+    EqualScores,
     Level,
     Match,
     RatingStatistic,
@@ -63,6 +64,8 @@ class ProtocolConfig(Checked):
     """Whether only the prompts count on which the raters agree (Gecko, section 4.1)."""
     unsure: Unsure = "left_out"
     """What becomes of pairs of images that people do not decide."""
+    equal_scores: EqualScores = "half"
+    """What a metric's equal scores are worth on pairs that people decide: half a pair, or nothing."""
     alpha: Probability = ALPHA
     """The level at which two generators are called different."""
     zeros: ZeroHandling = "wilcox"

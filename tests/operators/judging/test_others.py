@@ -57,6 +57,21 @@ def test_accuracy_is_of_the_majority_equal_scores_count_half_and_missing_ones_ar
     assert (found.value, found.n, found.n_unscored) == (pytest.approx(right / n), n, 1)
 
 
+def test_equal_scores_can_be_wrong_where_people_decide_as_some_releases_count() -> None:
+    table = scored(p=(0.9, 0.1), q=(0.1 + 0.2, 0.3), r=(0.3, 0.3))
+    for unsure, right, n in (("left_out", 1, 2), ("tied", 2, 3)):
+        [found], _ = judge_preferences(
+            VOTES,
+            table,
+            match="image",
+            unsure=unsure,
+            sampling=FEW,
+            equal_scores="wrong",  # type: ignore[arg-type]
+        )
+        assert (found.value, found.n) == (pytest.approx(right / n), n)
+        assert "equal scores are wrong where people decide" in found.convention
+
+
 def test_two_templates_of_choices_are_judged_apart() -> None:
     """Side by side the metric is right of p and wrong of q, and by votes wrong of p."""
     both = pa.concat_tables([VOTES, preferences(*[("p", "b")] * 9, template="vote")])

@@ -189,9 +189,26 @@ def test_the_few_off_the_scale_of_the_others_are_counted(values: list[float], ou
     assert warning.startswith(f"{outside}, where the others are, first ")
 
 
+def test_one_negative_number_among_many_ratings_looks_like_none() -> None:
+    [warning] = warned(*([*range(1, 6)] * 18 + [-1] * 10))
+    assert warning.startswith(
+        "10 of 100 ratings (likert) are -1, the only negative number, as if nothing had been said"
+    )
+    assert "leave these cells empty" in warning and "protocol.out_of_range=left_out" in warning
+
+
 @pytest.mark.parametrize(
     "values",
-    [[1, 2, 3, 4, 5], [-2, -1, 0, 1, 2], [0, 1, 1, 0], [1] * 60 + [2, 5], [0, 3, 55, 71, 100], [1200, 990], []],
+    [
+        [1, 2, 3, 4, 5],
+        [-1, 0, 1, -1, 1],
+        [-2, -1, 0, 1, 2],
+        [0, 1, 1, 0],
+        [1] * 60 + [2, 5],
+        [0, 3, 55, 71, 100],
+        [1200, 990],
+        [],
+    ],
 )
 def test_a_scale_of_its_own_is_no_slip(values: list[float]) -> None:
     assert warned(*values) == []

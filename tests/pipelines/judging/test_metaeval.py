@@ -379,6 +379,18 @@ def test_a_rating_off_the_scale_of_the_others_is_warned_of_unless_the_scale_is_g
     assert not run_metaeval(config(tmp_path, *asked, "protocol.rating_range=[1,100]")).warnings
 
 
+def test_an_image_under_two_prompt_ids_is_told(tmp_path: Path) -> None:
+    images = [f"i{n % 12}" for n in range(24)]
+    prompts = [f"p{n % 12}" if n < 12 or n % 12 > 2 else f"q{n}" for n in range(24)]
+    rated = {"image_id": images, "prompt_id": prompts, "rater": [str(n // 12) for n in range(24)]}
+    ratings = tmp_path / "ratings.csv"
+    pd.DataFrame({**rated, "rating": [1 + n % 5 for n in range(24)]}).sample(frac=1, random_state=0).to_csv(ratings)
+    asked = ["protocol=long", f"protocol.path={ratings}", f"scores={table(tmp_path, m=[n % 7 for n in range(12)])}"]
+    [warning] = run_metaeval(config(tmp_path, *asked)).warnings
+    assert warning.startswith("3 images are rated under several prompt ids, first ")
+    assert "protocol.match=image_and_prompt" in warning
+
+
 def test_people_are_ordered_by_the_prompts_that_the_metric_scored(tmp_path: Path) -> None:
     prompts = [f"p{n}" for n in range(40)]
     rating = {"g": lambda n: 1 + n % 2, "h": lambda n: 5 - n % 3 if n < 20 else 1}
