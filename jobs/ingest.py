@@ -34,7 +34,7 @@ def _show_shard(console: Console, record: ShardRecord) -> None:
 
 
 def _show(console: Console, ended: Ingested) -> None:
-    """Show a line per generator, example pairs, what was not taken in, and the paths."""
+    """Show a line per generator, example pairs, totals with rejections, and the paths."""
     table = Table("generator", "shards", "written now", "rows", "MB", title="ingested")
     for column in table.columns[1:]:
         column.justify = "right"

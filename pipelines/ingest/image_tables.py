@@ -19,6 +19,7 @@ from plumbline.pipelines.base.class_labels import find_labels, name_labels
 from plumbline.pipelines.base.storage import Place, first_line, readable_errors
 from plumbline.pipelines.base.tables import Refused, Rejection
 from plumbline.pipelines.ingest.files import read_image
+from plumbline.pipelines.ingest.image_folders import list_images
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.input_rows import (
     DAMAGED_TABLE,
@@ -28,11 +29,12 @@ from plumbline.pipelines.ingest.input_rows import (
     leads_out,
     link_roots,
     make_candidate,
+    relative_path,
     require_names,
 )
 from plumbline.pipelines.ingest.sample_files import ImageSample, SampleFile, stem
 from plumbline.pipelines.sources.origins import Origins
-from plumbline.pipelines.sources.shards import is_table
+from plumbline.pipelines.sources.shards import BINARY, is_table
 
 ENDINGS = (".parquet", ".arrow")
 ROWS_AT_ONCE = 16
@@ -82,13 +84,18 @@ def read_rows(file: SampleFile, config: IngestConfig) -> Iterator[ImageSample | 
 
 
 @contextmanager
-def _opened(place: Place, size: int | None = None) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
-    """The table's columns, and its rows some at a time."""
+def _opened(
+    place: Place, size: int | None = None, columns: Sequence[str] | None = None
+) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
+    """The table's columns, and its rows some at a time; of Parquet those of `columns`, all by default."""
     with readable_errors(place, "table"), place.open(size=size) as stream:
         try:
             if place.path.lower().endswith(".parquet"):
                 parquet = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
-                yield parquet.schema_arrow, parquet.iter_batches(batch_size=ROWS_AT_ONCE, use_threads=False)
+                yield (
+                    parquet.schema_arrow,
+                    parquet.iter_batches(batch_size=ROWS_AT_ONCE, use_threads=False, columns=columns and list(columns)),
+                )
             else:
                 reader = pa.ipc.open_stream(stream)
                 yield reader.schema, (part for batch in reader for part in _cut(batch))
@@ -149,6 +156,37 @@ def has_labels(file: SampleFile) -> bool:
     with suppress(pa.ArrowException, OSError), _opened(file.place, file.size) as (schema, _):
         return bool(find_labels(schema))
     return False
+
+
+def unnamed_images(files: Sequence[SampleFile], config: IngestConfig) -> list[Rejection]:
+    """Return the image files of a folder of tables that no row names: they are skipped."""
+    place = config.storage.locate(str(config.table))
+    if config.images is not None or not place.is_folder():
+        return []
+    folder = list_images(place, "table")
+    if not folder.images:
+        return []
+    named = {path for file in files for path in _named_paths(file, config)}
+    return [
+        folder.skip(image, "no row of the tables names it") for image in folder.images if folder.at(image) not in named
+    ]
+
+
+def _named_paths(file: SampleFile, config: IngestConfig) -> Iterator[str]:
+    """Yield the addresses of the image files that a table's rows name, as far as it can be read."""
+    folder = config.storage.locate(file.place.url.rpartition("/")[0])
+    with suppress(pa.ArrowException, OSError, UnicodeDecodeError, ConfigError):
+        with _opened(file.place, file.size) as (schema, _):
+            names = [each.image for each in _several(schema.names, config) if each.image is not None]
+            types = {name: schema.field(name).type for name in names}
+        columns = {
+            name: f"{name}.path" if pa.types.is_struct(of) else name for name, of in types.items() if of not in BINARY
+        }
+        with _opened(file.place, file.size, list(columns.values())) as (_, batches):
+            cells = (cell for batch in batches for name in columns for cell in batch.column(name).to_pylist())
+            for path in (cell.get("path") if isinstance(cell, Mapping) else cell for cell in cells):
+                with suppress(Refused):
+                    yield f"{folder.url}/{relative_path(path, folder)}"
 
 
 def _holds_paths(image: str, rows: pa.RecordBatch | None) -> bool:

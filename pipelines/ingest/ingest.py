@@ -11,7 +11,7 @@ from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import SKIPPED, Rejection
 from plumbline.pipelines.ingest.drafting import DraftingQueue, Source, Workers
 from plumbline.pipelines.ingest.files import FileSource
-from plumbline.pipelines.ingest.image_tables import describe_table, find_tables, has_labels, read_rows
+from plumbline.pipelines.ingest.image_tables import describe_table, find_tables, has_labels, read_rows, unnamed_images
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.ingest_output import Record, Records, read_columns
 from plumbline.pipelines.ingest.input_rows import DAMAGED
@@ -110,6 +110,7 @@ def _open_source(config: IngestConfig) -> Source:
             tell=describe_table,
             edited=config.columns.source is not None,
             labelled=has_labels(tables[0]),
+            unread=unnamed_images,
         )
     folder = config.folder
     told = (

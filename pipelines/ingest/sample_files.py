@@ -57,6 +57,10 @@ Tell = Callable[[SampleFile, IngestConfig], Origins]
 """Where the prompts and the generators of a file's samples come from, by its columns or its first samples."""
 
 
+def _nothing_unread(files: Sequence[SampleFile], config: IngestConfig) -> list[Rejection]:
+    return []
+
+
 @dataclass(frozen=True, kw_only=True)
 class SampleSource(Source):
     """Such files, each of which makes shards of its own."""
@@ -68,6 +72,8 @@ class SampleSource(Source):
     """Whether samples have sources."""
     labelled: bool = False
     """Whether columns are of class labels."""
+    unread: Callable[[Sequence[SampleFile], IngestConfig], list[Rejection]] = _nothing_unread
+    """Gives the images beside the files that are of no sample."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -84,6 +90,7 @@ class SampleSource(Source):
 
     def units(self, rejected: list[Rejection]) -> Iterator[SampleFile]:
         """The files by name."""
+        rejected += self.unread(self.sample_files, self.config)
         return iter(self.sample_files)
 
     def outline(self, file: SampleFile, shards: Shards) -> Drafted | None:

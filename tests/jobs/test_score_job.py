@@ -63,6 +63,21 @@ def test_what_is_taken_in_and_what_is_not_is_told_before_the_plan(tmp_path: Path
     assert "1 rows rejected: empty_prompt" in said and "flint/cover.png: no number in its name" in said
 
 
+def test_the_pairs_of_a_plan_are_those_that_are_scored(tmp_path: Path) -> None:
+    """The first, the middle and the last image are shown before anything is computed, also of some prompts alone."""
+    folder = write_folder(tmp_path / "mine")
+    texts = (folder / "prompts.txt").read_text().splitlines()
+    given = [f"images={folder}", "models=shapes", "metric=[edge_density]", f"store={tmp_path}/store", "cluster=here"]
+    said = printed("score", *given)
+    shown = [f"pair: {image} of {image[:5]}: {texts[int(image[6:11])]!r}"
+             for image in ("atlas/00000.png", "flint/00000.png", "flint/00003.png")]  # fmt: skip
+    assert re.findall("^pair: .*", said, re.MULTILINE) == shown
+    assert said.index("8 found = 8 taken in") < said.index(shown[0]) < said.index("computed")
+    part = printed("score", *given, "limit=1", "dry_run=true")
+    [text] = {pair.partition(": ")[2].partition(": ")[2] for pair in re.findall("^pair: .*", part, re.MULTILINE)}
+    assert "1 of 4 prompts" in part and text in map(repr, texts)
+
+
 def test_where_every_image_is_rejected_the_reasons_are_the_end(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "mine")
     (folder / "images.csv").write_text("file,prompt\ngone.png,a circle\n")

@@ -1,0 +1,578 @@
+"""However images and prompts lie, each image is scored against its own prompt, or has its own reason why it is not.
+
+Every layout that is accepted is written as people write it, by their libraries, from images drawn at random: in any
+order, with any number of images for a prompt, prompts in any script, dots in names, other files in between, columns by
+any of their usual names, and some images without a prompt. Each image has other bytes, so a pair is known by them.
+"""
+
+import csv
+import io
+import json
+import random
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import datasets
+import duckdb
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import webdataset
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from plumbline.pipelines.base.filesystems import disk
+from plumbline.pipelines.ingest.ingest import Ingested
+from plumbline.pipelines.ingest.score_input import take_in
+from plumbline.pipelines.sources.shards import read_shard
+from plumbline.pipelines.sources.sources import Sources
+from plumbline.pipelines.sweeps.planning import plan_sweep
+from tests.bench_of import score_config
+from tests.commands import run
+from tests.files import as_tar, put
+
+GENERATORS = ("flux", "sdxl", "Flux.1 dev")
+PIECES = ("a red cube", "two dogs", "猫が三匹", 'a "sign"', "it's, well; 50% off", "قطة", "é\u2028new", "x\x0by\x85z",
+          "[1]", "a.b.c", "cat 🐈", "O'Neil\tTab", "NaN", "7", "null")  # fmt: skip
+FILES = ("file_name", "file", "image", "filename", "image_path", "path")
+PROMPTS = ("prompt", "text", "caption")
+WHOSE = ("generator", "model", "model_name")
+BYTES = ("image", "jpg", "png", "webp")
+FOUND = re.compile(r"^(\d+) found = (\d+) taken in \+ (\d+) rejected \+ (\d+) skipped$", re.MULTILINE)
+PAIR = re.compile(r"^pair: (.*?) of (flux|sdxl|Flux\.1 dev|in|all): (.*)$", re.MULTILINE)
+
+
+@cache
+def png(number: int) -> bytes:
+    """A picture that only this number has."""
+    encoded = io.BytesIO()
+    Image.new("RGB", (8, 8), (number % 256, number // 256, 77)).save(encoded, "PNG")
+    return encoded.getvalue()
+
+
+class Drawn(NamedTuple):
+    """An image that a generator drew of a prompt."""
+
+    number: int
+    generator: str
+    line: int
+    """Of the prompt."""
+    sample: int
+    """Its number among this generator's images of the prompt."""
+
+    @property
+    def content(self) -> bytes:
+        return png(self.number)
+
+
+@dataclass(frozen=True)
+class World:
+    """What was drawn, in no order, and the folder that it is written to; what is lost on the way is noted."""
+
+    folder: Path
+    prompts: list[str]
+    images: list[Drawn]
+    chance: random.Random
+    lost: dict[int, str] = field(default_factory=dict)
+    """By number of an image without a prompt, how the end of its reason's place reads."""
+    others: list[str] = field(default_factory=list)
+    """Pictures besides, and rows without a picture: each is rejected or skipped."""
+
+    def prompt(self, image: Drawn) -> str:
+        return self.prompts[image.line]
+
+    def any_of(self, *choices: Any) -> Any:
+        return self.chance.choice(choices)
+
+    def loses(self, image: Drawn, place: str, kept: int = 6) -> bool:
+        """Whether the image loses its prompt, as one in a few does; the first never does."""
+        lost = image.number != 0 and self.chance.randrange(kept) == 0
+        if lost:
+            self.lost[image.number] = place
+        return lost
+
+    def put(self, files: Mapping[str, bytes | str]) -> None:
+        put(self.folder, files)
+
+    def put_clutter(self, *pictures: str) -> None:
+        """Other files, of which these, where they are written, are pictures."""
+        for name in (*pictures, "notes.md", "Thumbs.db", "all.zip", ".DS_Store"):
+            if self.any_of(True, False):
+                self.put({name: png(60_000)})
+                self.others.extend([name] if name in pictures else [])
+
+    def put_text(self, name: str, text: str) -> None:
+        """UTF-8 with a byte order mark or without."""
+        self.put({name: self.any_of("", "\ufeff") + text})
+
+    def columns(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """The rows with their columns in another order."""
+        names = list(rows[0])
+        self.chance.shuffle(names)
+        return [{name: row[name] for name in names} for row in rows]
+
+
+CLUTTER = ("grid.png", "grid-0000.png", "._0.png", "raw.heic")
+
+
+class Lay(NamedTuple):
+    """How a world was written."""
+
+    images: Path
+    words: Sequence[str] = ()
+    whose: Callable[[Drawn], str] = lambda image: image.generator
+    """The generator that an image is known by."""
+
+
+def write_table(world: World, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    rows = world.columns(rows)
+    if name.endswith("jsonl"):
+        escaped = world.any_of(True, False)
+        world.put_text(name, "".join(json.dumps(row, ensure_ascii=escaped) + "\n" for row in rows))
+        return
+    sink = io.StringIO()
+    separator, end = "\t" if name.endswith("tsv") else ",", world.any_of("\n", "\r\n")
+    writer = csv.DictWriter(sink, list(rows[0]), delimiter=separator, lineterminator=end)
+    writer.writeheader()
+    writer.writerows(rows)
+    world.put_text(name, sink.getvalue())
+
+
+def file_of(world: World, image: Drawn) -> str:
+    """Any name for an image's file, in any folder."""
+    n, line = image.number, image.line
+    name = world.any_of(f"{n}", f"cfg7.5_{n}", f"猫 {n}.v2", f"p{line}-{n}", f"{line}_{n}")
+    return f"{world.any_of('out/', 'a.b/c/', 'ü/', '')}{name}.{world.any_of('png', 'PNG')}"
+
+
+def table_in_folder(world: World) -> Lay:
+    """A script's table among image files; some rows have no prompt, some images no row, one row no image."""
+    image_name, prompt_name, generator_name = (world.any_of(*names) for names in (FILES, PROMPTS, WHOSE))
+    rows = []
+    for image in world.images:
+        file = file_of(world, image)
+        world.put({file: image.content})
+        lost = world.loses(image, file)
+        if not lost or world.any_of(True, False):
+            rows.append({image_name: file, prompt_name: "" if lost else world.prompt(image),
+                         generator_name: image.generator, "seed": "1"})  # fmt: skip
+    if world.any_of(True, False):
+        rows.append({image_name: "gone.png", prompt_name: "a", generator_name: "flux", "seed": "1"})
+        world.others.append("gone.png")
+    write_table(world, world.any_of("metadata.csv", "images.csv", "metadata.jsonl", "all.jsonl", "all.tsv"), rows)
+    world.put_clutter(*CLUTTER)
+    return Lay(world.folder)
+
+
+def table_alone(world: World) -> Lay:
+    """A table that is named itself, whose paths start from its folder."""
+    image_name, prompt_name, generator_name = (world.any_of(*names) for names in (FILES, PROMPTS, WHOSE))
+    rows = []
+    for number, image in enumerate(world.images):
+        world.put({(file := file_of(world, image)): image.content})
+        lost = world.loses(image, f"all.csv:{number + 2}")
+        rows.append({image_name: file, prompt_name: "" if lost else world.prompt(image),
+                     generator_name: image.generator})  # fmt: skip
+    write_table(world, "all.csv", rows)
+    return Lay(world.folder / "all.csv")
+
+
+def hugging_face_file_names(world: World) -> Lay:
+    """Several files a row, in `file_names`."""
+    rows: dict[tuple[str, int], dict[str, Any]] = {}
+    for image in world.images:
+        world.put({(file := file_of(world, image)): image.content})
+        if world.loses(image, file):
+            continue
+        row = {"file_names": [], "text": world.prompt(image), "model": image.generator}
+        rows.setdefault((image.generator, image.line), row)["file_names"].append(file)
+    write_table(world, "metadata.jsonl", list(rows.values()))
+    world.put_clutter(*CLUTTER)
+    return Lay(world.folder)
+
+
+def hugging_face_columns(world: World) -> Lay:
+    """A column of files for each generator."""
+    generators = sorted({image.generator for image in world.images})
+    rows: dict[tuple[int, int], dict[str, Any]] = {}
+    for image in world.images:
+        world.put({(file := f"{image.generator}/{file_of(world, image)}"): image.content})
+        row = dict.fromkeys((f"{name}_file_name" for name in generators), "")
+        rows.setdefault((image.line, image.sample), {**row, "text": world.prompt(image)})[
+            f"{image.generator}_file_name"
+        ] = file
+    write_table(world, world.any_of("metadata.csv", "metadata.jsonl"), list(rows.values()))
+    world.put_clutter(*CLUTTER)
+    return Lay(world.folder)
+
+
+def prompt_list(world: World) -> Lay:
+    """A prompts.txt for all generators, or one for each; images count from 0 or from 1."""
+    first, end = world.any_of(0, 1), world.any_of("\n", "\r\n", "\r")
+    edge = 0 if first == 0 else len(world.prompts) - 1
+    several = any(image.sample for image in world.images)
+    style = world.any_of(
+        *("{n:05d}_{s}", "{n}/x{s}", "{n:05d}/samples/{s:04d}", "{n:03d}_cfg7.5_seed{s}"),
+        *(() if several else ("{n}", "image-{n}", "猫 {n}", "prompt{n}_seed7", "v1.5 {n:04d}")),
+    )
+    for generator in sorted({image.generator for image in world.images}):
+        own = [image for image in world.images if image.generator == generator]
+        if edge not in [image.line for image in own]:
+            number = max(image.number for image in world.images) + 1
+            own.append(Drawn(number, generator, edge, 0))
+            world.images.append(own[-1])
+        for image in own:
+            world.put({f"{generator}/{style.format(n=image.line + first, s=image.sample)}.png": image.content})
+        stray = f"{generator}/{style.format(n=len(world.prompts) + 7, s=0)}.png"
+        world.put({stray: png(60_001), f"{generator}/cover.png": png(60_002)})
+        world.others.extend((stray, "cover.png"))
+    text = end.join(world.prompts) + world.any_of("", end)
+    for place in world.any_of([""], [f"{image.generator}/" for image in world.images]):
+        world.put_text(f"{place}prompts.txt", text)
+    world.put_clutter(*CLUTTER)
+    return Lay(world.folder)
+
+
+def text_beside(world: World) -> Lay:
+    """A .txt or .json of its name beside each image."""
+    for image in world.images:
+        name = f"{image.generator}/{world.any_of('cfg7.5_', 'x', '猫.')}{image.number}"
+        world.put({f"{name}.png": image.content})
+        if world.loses(image, f"{name}.png"):
+            if world.any_of(True, False):
+                world.put({f"{name}.txt": b"\xff\xfe"})
+                world.lost[image.number] = f"{name}.txt"
+        elif world.any_of(True, False):
+            world.put_text(f"{name}.txt", world.prompt(image) + world.any_of("", "\n", "\r\n"))
+        else:
+            world.put({f"{name}.json": json.dumps({"seed": 1, world.any_of(*PROMPTS): world.prompt(image)})})
+    world.put_clutter(*CLUTTER)
+    return Lay(world.folder)
+
+
+def prompts_as_names(world: World) -> Lay:
+    """Names as T2I-CompBench writes them."""
+    texts = ("a red cube", "two dogs. 3d render", "l'été à Paris", "ein großes Haus, nachts", "a cat and v1.5 of it")
+    world.prompts[:] = texts[: len(world.prompts)]
+    for image in world.images:
+        text = world.prompt(image)
+        style = world.any_of("{}_{:06d}", "{} ({})", "{}-{}")
+        if world.any_of(True, False):
+            text, style = text.replace(" ", "_"), "{}_{:03d}"
+        name = style.format(text, image.number)
+        if world.loses(image, f"{image.generator}/IMG_{image.number}.png"):
+            name = f"IMG_{image.number}"
+        world.put({f"{image.generator}/{name}.png": image.content})
+    world.put_clutter(*CLUTTER, "contact_sheet.png")
+    return Lay(world.folder, ["benchmark.prompts_from=names"])
+
+
+def geneval_folders(world: World) -> Lay:
+    """A folder for each prompt, with its samples, its metadata and a grid; one metadata file may hold all prompts."""
+    for line, generator in sorted({(image.line, image.generator) for image in world.images}):
+        base = f"{generator}/{line:05d}"
+        own = [image for image in world.images if (image.line, image.generator) == (line, generator)]
+        rows = [{"tag": "colors", "prompt": world.prompts[line]}]
+        if all(image.number for image in own) and world.chance.randrange(5) == 0:
+            rows *= 2
+        for image in own:
+            world.put({(file := f"{base}/samples/{image.sample:04d}.png"): image.content})
+            world.lost.update({image.number: file} if len(rows) > 1 else {})
+        world.put({f"{base}/metadata.jsonl": "\n".join(map(json.dumps, rows)), f"{base}/grid.png": png(60_003)})
+        world.others.append(f"{base}/grid.png")
+    return Lay(world.folder)
+
+
+def tars(world: World) -> Lay:
+    """WebDataset's tars, with a .txt or a .json for each image, with dots in names, in an order of any kind."""
+    generators = sorted({image.generator for image in world.images})
+    for generator in generators:
+        members: list[tuple[str, bytes]] = []
+        for image in (image for image in world.images if image.generator == generator):
+            key = f"{world.any_of('', 'a.b/')}{world.any_of('', '猫')}{image.number:04d}"
+            told: dict[str, Any] = {"model": generator, "seed": 1}
+            lost = world.loses(image, f"{generator}.tar/{key}")
+            ending = world.any_of("png", "PNG")
+            if lost and world.any_of(True, False):
+                ending = "5_1.png"
+                world.lost[image.number] = f"{generator}.tar/{key}.{ending}"
+            texts = {} if lost else {"txt": world.prompt(image).encode()}
+            if texts and world.any_of(True, False):
+                told[world.any_of(*PROMPTS)] = texts.pop("txt").decode()
+            fields = {ending: image.content, "json": json.dumps(told).encode(), **texts}
+            if not lost and world.any_of(True, False):
+                fields["depth.png"] = png(60_004)
+                world.others.append(f"{key}.depth.png")
+            endings = list(fields)
+            world.chance.shuffle(endings)
+            members += [(f"{key}.{each}", fields[each]) for each in endings]
+        world.put({f"{generator}.tar": as_tar(members)})
+    return Lay(world.folder)
+
+
+def webdataset_tars(world: World) -> Lay:
+    """As the library writes them, shard by shard; the tars name no generator."""
+    world.folder.mkdir(parents=True)
+    with webdataset.ShardWriter(f"{world.folder}/%05d.tar", maxcount=world.any_of(1, 2, 100), verbose=0) as writer:
+        for image in world.images:
+            writer.write({"__key__": f"{image.number:06d}", "png": image.content, "txt": world.prompt(image)})
+    return Lay(world.folder, whose=lambda image: "")
+
+
+def hugging_face_rows(world: World) -> Lay:
+    """A dataset with images in it, as saved or as Parquet, whose models are class labels or text."""
+    generators = sorted({image.generator for image in world.images})
+    labels, prompt = world.any_of(True, False), world.any_of(*PROMPTS)
+    saved = world.any_of(True, False)
+    rows = [{"image": {"bytes": image.content, "path": world.any_of(None, "x.png")}, "seed": 1,
+             "model": generators.index(image.generator) if labels else image.generator,
+             prompt: None if world.loses(image, f":{row}") else world.prompt(image)}
+            for row, image in enumerate(world.images, start=1)]  # fmt: skip
+    model = datasets.ClassLabel(names=generators) if labels else datasets.Value("string")
+    features = {"image": datasets.Image(), "seed": datasets.Value("int64"), "model": model,
+                prompt: datasets.Value("string")}  # fmt: skip
+    names = list(features)
+    world.chance.shuffle(names)
+    dataset = datasets.Dataset.from_list(
+        [{name: row[name] for name in names} for row in rows],
+        features=datasets.Features({name: features[name] for name in names}),
+    )
+    if saved:
+        dataset.save_to_disk(world.folder)
+    else:
+        dataset.to_parquet(world.folder / "data/train-00000-of-00001.parquet")
+    world.put_clutter("grid.png", "assets/logo.png")
+    return Lay(world.folder)
+
+
+def write_pandas(world: World, rows: list[dict[str, Any]], path: Path) -> None:
+    frame = pd.DataFrame(rows)
+    frame.index += world.any_of(0, 7)
+    frame.to_parquet(path, row_group_size=2)
+
+
+def write_polars(world: World, rows: list[dict[str, Any]], path: Path) -> None:
+    pl.DataFrame(rows).write_parquet(path, row_group_size=2, compression=world.any_of("zstd", "snappy"))
+
+
+def write_duckdb(world: World, rows: list[dict[str, Any]], path: Path) -> None:
+    frame = pd.DataFrame(rows)
+    duckdb.sql(f"COPY (SELECT * FROM frame) TO '{path}' (FORMAT parquet)")
+    assert len(frame) == len(rows)
+
+
+def write_spark(world: World, rows: list[dict[str, Any]], path: Path) -> None:
+    """A folder of parts with their checksums, a marker, and times as Spark writes them."""
+    path.unlink(missing_ok=True)
+    size = world.any_of(1, 2, 100)
+    for part in range(0, len(rows), size):
+        name = f"part-{part:05d}-6cf3ab0d-c000.snappy.parquet"
+        table = pa.Table.from_pylist([{**row, "made": datetime(2026, 1, 2)} for row in rows[part : part + size]])
+        path.mkdir(exist_ok=True)
+        pq.write_table(table, path / name, compression="snappy", use_deprecated_int96_timestamps=True)
+        put(path, {f".{name}.crc": b"crc", "_SUCCESS": b"", "._SUCCESS.crc": b"crc"})
+
+
+WRITERS = {"pandas": write_pandas, "polars": write_polars, "duckdb": write_duckdb, "spark": write_spark}
+
+
+def parquet_rows(
+    world: World, images: Sequence[Drawn], names: tuple[str, str], whose: str | None
+) -> list[dict[str, Any]]:
+    column, prompt = names
+    rows = [{column: image.content, "steps": 4, prompt: world.prompt(image)} for image in images]
+    for row, image in zip(rows, images, strict=True):
+        row.update({whose: image.generator} if whose else {})
+    return world.columns(rows)
+
+
+def parquet_by(write: Callable[[World, list[dict[str, Any]], Path], None]) -> Callable[[World], Lay]:
+    """One table whose rows name their generators, or a table for each; some rows have no prompt."""
+
+    def lay(world: World) -> Lay:
+        world.folder.mkdir(parents=True)
+        names = world.any_of(*BYTES), (prompt := world.any_of(*PROMPTS))
+        if world.any_of(True, False):
+            rows = parquet_rows(world, world.images, names, world.any_of(*WHOSE))
+            for row, image in enumerate(world.images):
+                if write is not write_spark and world.loses(image, f":{row + 1}"):
+                    rows[row][prompt] = None
+            write(world, rows, world.folder / "all.parquet")
+            return Lay(world.folder)
+        for generator in sorted({image.generator for image in world.images}):
+            own = [image for image in world.images if image.generator == generator]
+            rows = parquet_rows(world, own, names, None)
+            for row, image in zip(rows, own, strict=True):
+                row[prompt] = "" if world.loses(image, "") else row[prompt]
+            (world.folder / generator).mkdir()
+            write(world, rows, world.folder / generator / "all.parquet")
+        return Lay(world.folder)
+
+    return lay
+
+
+def parquet_paths(world: World) -> Lay:
+    """A table of files' paths, among other files that no row names."""
+    rows = []
+    for image in world.images:
+        world.put({(file := file_of(world, image)): image.content})
+        if not world.loses(image, file):
+            rows.append({"image": file, "prompt": world.prompt(image), "model": image.generator})
+    world.any_of(write_pandas, write_polars)(world, world.columns(rows), world.folder / "all.parquet")
+    world.put_clutter("grid.png")
+    return Lay(world.folder)
+
+
+def prompts_by_id(world: World) -> Lay:
+    """Prompts in a file of their own, and tables of images that name them; some name none of them."""
+    ids = [world.any_of(f"p.{line}", f"{line}", f"猫{line}") for line in range(len(world.prompts))]
+    order = list(range(len(ids)))
+    world.chance.shuffle(order)
+    rows = [{"prompt_id": ids[line], "text": world.prompts[line]} for line in order]
+    folder = world.folder.parent
+    folder.mkdir(exist_ok=True)
+    pl.DataFrame(rows).write_parquet(folder / "prompts.parquet")
+    for generator in sorted({image.generator for image in world.images}):
+        own = [image for image in world.images if image.generator == generator]
+        images = [{"prompt_id": "none" if world.loses(image, "") else ids[image.line], "image": image.content}
+                  for image in own]  # fmt: skip
+        (world.folder / generator).mkdir(parents=True)
+        world.any_of(write_pandas, write_polars, write_duckdb)(world, images, world.folder / generator / "0.parquet")
+    return Lay(world.folder, [f"benchmark.prompts={folder}/prompts.parquet"])
+
+
+def files_by_id(world: World) -> Lay:
+    """Prompts in a file of their own, and image files that are called by their ids."""
+    world.images[:] = [image for image in world.images if image.sample == 0 or image.number == 0]
+    rows = [{"prompt_id": f"p.{line}", "text": text} for line, text in enumerate(world.prompts)]
+    world.folder.parent.mkdir(exist_ok=True)
+    pd.DataFrame(rows).sample(frac=1, random_state=world.chance.randrange(9)).to_csv(
+        world.folder.parent / "prompts.csv", index=False
+    )
+    for image in world.images:
+        name = "none" if world.loses(image, "") else f"p.{image.line}"
+        world.put({f"{image.generator}/{name}{image.number if name == 'none' else ''}.png": image.content})
+    return Lay(world.folder, [f"benchmark.prompts={world.folder.parent}/prompts.csv"])
+
+
+LAYOUTS: dict[str, Callable[[World], Lay]] = {
+    "a table among image files": table_in_folder,
+    "a table alone": table_alone,
+    "Hugging Face's file_names": hugging_face_file_names,
+    "Hugging Face's columns of files": hugging_face_columns,
+    "a list of prompts": prompt_list,
+    "a text beside each image": text_beside,
+    "prompts as names": prompts_as_names,
+    "GenEval's folders": geneval_folders,
+    "tars": tars,
+    "WebDataset's tars": webdataset_tars,
+    "Hugging Face's rows": hugging_face_rows,
+    **{f"Parquet by {name}": parquet_by(write) for name, write in WRITERS.items()},
+    "Parquet with paths": parquet_paths,
+    "prompts by their ids": prompts_by_id,
+    "image files by the ids of prompts": files_by_id,
+}
+
+
+@st.composite
+def drawn(draw: st.DrawFn) -> tuple[list[str], list[Drawn], random.Random]:
+    """Prompts, images in any order, of each generator and prompt any number, and what decides all else."""
+    prompts = draw(
+        st.lists(st.lists(st.sampled_from(PIECES), min_size=1, max_size=3).map(" ".join), min_size=1, max_size=5)
+    )
+    generators = draw(st.lists(st.sampled_from(GENERATORS), min_size=1, max_size=3, unique=True))
+    counts = st.lists(st.integers(0, 3), min_size=len(prompts), max_size=len(prompts))
+    triples = [(generator, line, sample) for generator in generators for line, count in enumerate(draw(counts))
+               for sample in range(count)] or [(generators[0], 0, 0)]  # fmt: skip
+    images = [Drawn(number, *triple) for number, triple in enumerate(triples)]
+    return prompts, draw(st.permutations(images)), draw(st.randoms(use_true_random=False))
+
+
+def pairs_of(sources: Sources) -> Iterator[tuple[bytes, str, str | None]]:
+    """Every image that is scored, with its generator and its prompt, None if it has none."""
+    texts = dict(zip(*(sources.prompts.column(name).to_pylist() for name in ("prompt_id", "text")), strict=True))
+    for shard in sources.image_shards:
+        for row in read_shard(shard, ("image_id", "prompt_id", "image", "uri")).to_pylist():
+            image = row.get("image")
+            content = image["bytes"] if isinstance(image, Mapping) else image
+            yield content or Path(row["uri"]).read_bytes(), shard.group, texts.get(str(row["prompt_id"])) or None
+
+
+def check_pairs(world: World, lay: Lay, sources: Sources | None, ingested: Ingested | None) -> None:
+    """Each image has its own prompt, or its own reason; and nothing was found that is neither."""
+    by_content = {image.content: image for image in world.images}
+    pairs = list(pairs_of(sources)) if sources is not None else []
+    scored = {by_content[content].number: (generator, prompt) for content, generator, prompt in pairs}
+    assert len(scored) == len(pairs), "no image is scored twice"
+    for image in world.images:
+        if image.number not in world.lost:
+            whose = lay.whose(image) or lay.images.name.removesuffix(".csv")
+            assert scored[image.number] == (whose, world.prompt(image)), image
+    reasons = [] if ingested is None else [*ingested.rejected, *ingested.skipped]
+    places = [one.file if one.line is None else f"{one.file}:{one.line}" for one in reasons]
+    for number, place in world.lost.items():
+        if number in scored:  # the sweep fails its row, which has no text
+            assert place == "" and scored[number][1] is None
+        else:
+            ends = place if place.startswith(":") else f"/{place}"
+            assert sum(each.endswith(ends) for each in places) == 1, (place, places)
+    if ingested is not None:
+        assert ingested.rows == len(scored) and ingested.found == len(world.images) + len(world.others), reasons
+
+
+def check_output(world: World, lay: Lay, out: str, ingested: Ingested | None) -> None:
+    """The totals add up, and the pairs that are shown are true."""
+    if ingested is not None:
+        [(found, taken, rejected, skipped)] = [tuple(map(int, counts)) for counts in FOUND.findall(out)]
+        assert found == taken + rejected + skipped == len(world.images) + len(world.others) and taken == ingested.rows
+    true = {(lay.whose(image) or lay.images.name.removesuffix(".csv"), repr(world.prompt(image)))
+            for image in world.images if image.number not in world.lost}  # fmt: skip
+    shown = PAIR.findall(out)
+    assert 1 <= len(shown) <= 3
+    for name, generator, text in shown:
+        assert (generator, text) in true or text == "''" or "without a text" in text
+        if (file := lay.images / name).is_file():
+            [image] = [image for image in world.images if image.content == file.read_bytes()]
+            assert text == repr(world.prompt(image)) or image.number in world.lost
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_waits_for_the_disk() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(disk.os, "fsync", lambda file: None)
+        yield
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_each_image_has_its_own_prompt_or_its_own_reason(layout: str) -> None:
+    @settings(
+        max_examples=12,
+        derandomize=True,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(drawn())
+    def check(given_world: tuple[list[str], list[Drawn], random.Random]) -> None:
+        prompts, images, chance = given_world
+        with tempfile.TemporaryDirectory() as name:
+            world = World(Path(name) / "in", list(prompts), list(images), chance)
+            lay = LAYOUTS[layout](world)
+            words = ["metric=[edge_density]", *lay.words]
+            store = f"{name}/store"
+            out = run("score", f"images={lay.images}", "models=shapes", f"store={store}", "dry_run=true",
+                      "cluster=here", *words).out  # fmt: skip
+            own = take_in(score_config(lay.images, store, *words), lambda record: None)
+            check_pairs(world, lay, plan_sweep(own.config).sources, own.ingested)
+            check_output(world, lay, out, own.ingested)
+
+    check()
