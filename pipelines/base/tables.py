@@ -21,6 +21,8 @@ JSON_LINES = (".jsonl", ".ndjson")
 SEPARATOR_NAMES = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "bars"}
 SHOWN_CHARACTERS = 40
 """Characters of a text that a message shows."""
+UNREADABLE_LINE = "unreadable_line"
+"""Kind of a rejection for quotes that no CSV has."""
 AGAIN = "it may be truncated: download or write it again"
 LINE_END = re.compile(r"\r\n|\n|\r")
 
@@ -86,7 +88,7 @@ def read_records(stream: IO[bytes], url: str, read: Collection[str] | None = Non
     if is_json_lines(url):
         records = _all_good(read_json_lines(stream, url), url)
         return TableRecords(list(dict.fromkeys(name for record in records for name in record)), records)
-    table = open_csv(stream, url)
+    table = read_csv(stream, url)
     require_once(table.names, table.names if read is None else read, url)
     return TableRecords(table.names, _all_good(table.rows, url))
 
@@ -125,6 +127,43 @@ def open_csv(stream: IO[bytes], url: str, is_row: Callable[[Values], bool] = lam
     reader = csv.reader(record, delimiter=separator, strict=True)
     names = _header(reader, separator, url)
     return CsvTable(names, _csv_rows(reader, record, names, separator, is_row))
+
+
+def read_csv(stream: IO[bytes], url: str) -> CsvTable:
+    """Read a CSV or TSV whole, from a stream that can be read twice.
+
+    If quotes make a row unreadable, and every line has the header's number of cells without them, the file uses no
+    quoting: its quotes are read as characters. So PartiPrompts.tsv is released.
+    """
+    table = open_csv(stream, url)
+    rows = list(table.rows)
+    if any(isinstance(row, Rejection) and row.kind == UNREADABLE_LINE for row in rows):
+        stream.seek(0)
+        rows = _unquoted_rows(stream, url, table.names) or rows
+    return CsvTable(table.names, iter(rows))
+
+
+def _unquoted_rows(stream: IO[bytes], url: str, names: list[str]) -> list[Row | Rejection]:
+    """Return the rows below the header as they stand without quoting, or none if some line is no such row."""
+    separator = SEPARATORS[PurePosixPath(url).suffix.lower()]
+    rows: list[Row | Rejection] = []
+    for number, line in enumerate(_lines(stream, url), start=1):
+        try:
+            text = line.decode().rstrip("\r\n")
+        except UnicodeDecodeError:
+            return []
+        cells = text.split(separator)
+        if text and (len(cells) != len(names) or not all(map(_is_unquoted, cells))):
+            return []
+        if text and number > 1:
+            rows.append(Row(number, dict(zip(names, cells, strict=True))))
+    return rows
+
+
+def _is_unquoted(cell: str) -> bool:
+    """Return False if a cell is in quotes, has an open quote or goes on in another line."""
+    quoted = cell.startswith('"') and (cell.endswith('"') or cell.count('"') % 2 == 1)
+    return not quoted and "\r" not in cell
 
 
 def _lines(stream: IO[bytes], url: str) -> Iterator[bytes]:
@@ -219,7 +258,7 @@ def _csv_rows(
             if cells:
                 yield Row(line, _named(names, cells))
         except csv.Error as error:
-            yield Rejection(record.url, line, "unreadable_line", f"not CSV ({error}); correct its quotes")
+            yield Rejection(record.url, line, UNREADABLE_LINE, f"not CSV ({error}); correct its quotes")
             record.give_back()
         except Refused as refused:
             yield refused.at(record.url, line)

@@ -9,9 +9,10 @@ from plumbline.operators import rows
 from plumbline.operators.errors import SourceError
 from plumbline.operators.image_rows import id_text
 from plumbline.pipelines.base.storage import Place
+from plumbline.pipelines.base.tables import split_lines
 from plumbline.pipelines.judging.releases.sheets import read_content, read_sheet, read_text
 from plumbline.pipelines.sources import prompt_files
-from plumbline.pipelines.sources.benchmark import PromptColumnsConfig
+from plumbline.pipelines.sources.benchmark import PROMPT_COLUMNS, PromptColumnsConfig
 from plumbline.pipelines.sources.shards import text_id
 
 GECKO = "gecko/gecko_prompts.csv"
@@ -35,7 +36,7 @@ def read_prompts(place: Place, columns: PromptColumnsConfig) -> list[GivenPrompt
     """
     records = _records(place, columns)
     prompts = [_prompt(record, columns, f"{place.url}, row {row}") for row, record in enumerate(records)]
-    own = {record_id for record in records if (record_id := id_text(record.get(columns.prompt_id)))}
+    own = {record_id for record in records if (record_id := id_text(record.get("prompt_id")))}
     seen: Counter[str] = Counter()
     named: list[GivenPrompt] = []
     for row, prompt in enumerate(prompts):
@@ -51,28 +52,29 @@ def read_prompts(place: Place, columns: PromptColumnsConfig) -> list[GivenPrompt
 
 
 def _records(place: Place, columns: PromptColumnsConfig) -> Sequence[Mapping[str, Any]]:
+    """The prompts under our names."""
     suffix = place.path.lower()
-    if suffix.endswith(".txt"):
-        lines = read_text(place).splitlines()
-        return [{columns.text: line.strip()} for line in lines if line.strip()]
+    if suffix.endswith(prompt_files.LIST):
+        return [{"text": line.strip()} for line in split_lines(read_text(place)) if line.strip()]
+    names = {name: getattr(columns, name) for name in PROMPT_COLUMNS}
     if suffix.endswith(prompt_files.SUFFIXES):
-        return prompt_files.read_prompt_file(
-            read_content(place), place.url, [columns.text], optional=[columns.prompt_id], skills=columns.skills
-        )
-    wanted = (columns.prompt_id, columns.text, columns.skills)
-    sheet = read_sheet(place, wanted).require([columns.text], "set prompt_columns.text to what the file calls it")
-    return list(sheet.table.to_pylist())
+        named = prompt_files.PromptColumns(names, "prompt_columns", needs_ids=False)
+        return prompt_files.read_prompts(read_content(place), place.url, named)
+    sheet = read_sheet(place, tuple(names.values())).require(
+        [columns.text], "set prompt_columns.text to what the file calls it"
+    )
+    return [{name: row.get(its) for name, its in names.items()} for row in sheet.table.to_pylist()]
 
 
 def _prompt(record: Mapping[str, Any], columns: PromptColumnsConfig, where: str) -> GivenPrompt:
-    text, skills = record.get(columns.text), record.get(columns.skills)
+    text, skills = record.get("text"), record.get("skills")
     if not isinstance(text, str) or not text.strip():
         found = "none" if rows.is_missing(text) or text == "" else repr(text)
         raise SourceError(f"{where}: expected a prompt as {columns.text}, found {found}; fill it in or remove the row")
     if not rows.is_missing(skills) and not isinstance(skills, list):
         raise SourceError(f"{where}: expected {columns.skills} as a list of text, found {skills!r}; write a list")
     own = tuple(str(skill) for skill in skills or () if not rows.is_missing(skill) and str(skill))
-    return GivenPrompt(id_text(record.get(columns.prompt_id)) or text_id(text), text, own, "read")
+    return GivenPrompt(id_text(record.get("prompt_id")) or text_id(text), text, own, "read")
 
 
 def read_gecko(place: Place) -> list[GivenPrompt]:

@@ -90,9 +90,10 @@ class PromptColumnsConfig:
     """What the columns of the prompts file are called."""
 
     prompt_id: str = "prompt_id"
-    """The prompt's own name; a CSV or JSON file's too."""
+    """The prompt's own name; a CSV or JSON file may also call it id, item_id or index, or have none
+    (docs/benchmarks.md)."""
     text: str = "text"
-    """The prompt."""
+    """The prompt; a CSV or JSON file may also call it prompt, caption or prompt_en (docs/benchmarks.md)."""
     skills: str = "skills"
     """A list of text, or text with semicolons between them; may be absent."""
     where: tuple[str, ...] = ()

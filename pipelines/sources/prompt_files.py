@@ -1,49 +1,187 @@
-"""Prompt files as the benchmarks release them: CSV with a header, JSON as GenAI-Bench lays it out, JSON Lines, and
-text with a prompt a line.
+"""Prompt files as the benchmarks release them: CSV with a header, JSON as a list or an object, JSON Lines, and text
+with a prompt a line.
 """
 
 import io
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from plumbline.operators.errors import SourceError
-from plumbline.operators.rows import require_columns
+from plumbline.operators.image_rows import id_text
+from plumbline.operators.rows import is_missing, require_columns, require_once
 from plumbline.pipelines.base.tables import (
     JSON_LINES,
     SEPARATORS,
+    TableRecords,
     as_list,
     as_object,
     read_json,
     read_records,
     read_text,
+    split_lines,
 )
 from plumbline.pipelines.sources.shards import text_id
 
 LIST = ".txt"
 SUFFIXES = (*SEPARATORS, *JSON_LINES, ".json", LIST)
+MAX_BYTES = 256 * 2**20
+MAX_PROMPTS = 1_000_000
 GECKO_COLUMNS = ("dataset_id", "prompt", "prompt_type", "prompt_id")
 """The columns by which Gecko2K's prompts.csv is known."""
+DEFAULT_NAMES = {"prompt_id": "prompt_id", "text": "text", "skills": "skills"}
+TEXT_COLUMNS = (("text",), ("prompt", "prompts"), ("caption", "captions"), ("prompt_en", "prompt_cn", "prompt_zh"))
+"""What releases call the column of prompts, in any case: the first group that the file has one column of decides."""
+ID_COLUMNS = ("id", "item_id", "index")
+"""What releases call the column of the prompts' ids, besides prompt_id."""
+LIST_FIELDS = ("data", "data_list", "prompts")
+"""Fields of a JSON object that hold all its prompts."""
+TEXT_HINTS = ("prompt", "caption", "description", "text")
+"""Words in the names of columns that a message offers as the prompts."""
+MAX_NAMES = 12
+"""Columns that a message names."""
 
 
-def read_prompt_file(
-    content: bytes, url: str, required: Sequence[str] = (), *, optional: Sequence[str] = (), skills: str = "skills"
-) -> list[dict[str, Any]]:
-    """The file's prompts in its order, with its own column names; raises SourceError naming the file and the row.
+class PromptColumns(NamedTuple):
+    """Names of a prompts file's columns, as a configuration says them."""
 
-    Every prompt must have the columns `required`, and no column that is read may stand twice. A CSV's `skills` become
-    a list. Rows are counted from 0, as in Parquet.
+    names: Mapping[str, str]
+    """Our names with the file's own."""
+    key: str = "benchmark.prompt_columns"
+    """The configuration's section with these names."""
+    needs_ids: bool = True
+    """Whether a column of ids that a person names must be in the file."""
+
+    def is_default(self, name: str) -> bool:
+        """Return True if the file may call the column otherwise."""
+        return self.names[name] == DEFAULT_NAMES[name]
+
+
+def read_prompts(content: bytes, url: str, columns: PromptColumns) -> list[dict[str, Any]]:
+    """Read a file's prompts in its order, under our names; raise SourceError naming the file and the row.
+
+    A file without the default columns is read by TEXT_COLUMNS and ID_COLUMNS. If no column has ids, the prompts have no
+    `prompt_id`. Rows are counted from 0, as in Parquet.
     """
-    if url.lower().endswith(".json"):
-        records = _of_json(content, url)
-    else:
-        records = read_records(io.BytesIO(content), url, [*required, *optional, skills]).rows
-        if url.lower().endswith(tuple(SEPARATORS)):
-            records = [
-                {**record, skills: as_list(record[skills])} if skills in record else record for record in records
-            ]
-    for row, record in enumerate(records):
+    table = _read_table(content, url, columns.names["skills"], columns.names["text"])
+    text = _text_column(table, columns, url)
+    own_id = _id_column(table, columns, text)
+    own = {**columns.names, "text": text, **({"prompt_id": own_id} if own_id else {})}
+    required = [own[name] for name in ("prompt_id", "text") if name == "text" or own_id]
+    require_once(table.names, own.values(), url)
+    for row, record in enumerate(table.rows):
+        require_columns(record, required, f"{url}, row {row}", key=f"{columns.key}.text or {columns.key}.prompt_id")
+    read = [name for name in own if name != "prompt_id" or own_id]
+    prompts = [{name: record.get(own[name]) for name in read} for record in table.rows]
+    return _each_once(prompts) if own_id not in (None, columns.names["prompt_id"]) else prompts
+
+
+def with_ids(prompts: Sequence[dict[str, Any]], url: str) -> list[dict[str, Any]]:
+    """Return the prompts; if they have no ids, each text once with its hash as the id.
+
+    Raises SourceError naming the row that has neither id nor text.
+    """
+    if not prompts or "prompt_id" in prompts[0]:
+        return list(prompts)
+    for row, prompt in enumerate(prompts):
+        if not isinstance(prompt["text"], str) or not prompt["text"].strip():
+            raise SourceError(f"{url}, row {row}: the prompt has no id and no text; fill one in or remove the row")
+    return _each_once([{**prompt, "prompt_id": text_id(prompt["text"])} for prompt in prompts])
+
+
+def _each_once(prompts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The first row of each prompt: a file with a row for each question repeats its prompts."""
+    first: dict[str | None, dict[str, Any]] = {}
+    for prompt in prompts:
+        first.setdefault(id_text(prompt["prompt_id"]), prompt)
+    return list(first.values())
+
+
+def _text_column(table: TableRecords, columns: PromptColumns, url: str) -> str:
+    """The file's name of the column with the prompts; raises SourceError with the option that can name it."""
+    configured = columns.names["text"]
+    if not columns.is_default("text"):
+        return configured
+    found: list[str] = []
+    for group in TEXT_COLUMNS:
+        found = [name for name in table.names if name.lower() in group and _holds_texts(table.rows, name)]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            break
+    if configured in table.names or not table.rows:
+        return configured
+    offered = found or [name for name in table.names if any(hint in name.lower() for hint in TEXT_HINTS)]
+    offered = [name for name in offered if _holds_texts(table.rows, name)] or ["COLUMN"]
+    known = ", ".join(name for group in TEXT_COLUMNS for name in group)
+    raise SourceError(
+        f"{url}: expected one column with the prompts ({known}), found {', '.join(table.names[:MAX_NAMES])}; say which "
+        f"one it is by {' or '.join(f'{columns.key}.text={name}' for name in offered[:MAX_NAMES])}"
+    )
+
+
+def _id_column(table: TableRecords, columns: PromptColumns, text: str) -> str | None:
+    """The file's name of the column with the ids, or None: another than the configured one must tell prompts apart."""
+    configured = columns.names["prompt_id"]
+    if configured in table.names or (columns.needs_ids and not columns.is_default("prompt_id")):
+        return configured
+    if not columns.is_default("prompt_id"):
+        return None
+    named = (name for wanted in ID_COLUMNS for name in table.names if name.lower() == wanted)
+    return next((name for name in named if _holds_ids(table.rows, name, text)), None)
+
+
+def _holds_texts(records: Iterable[Mapping[str, Any]], name: str) -> bool:
+    """Return True if a column holds nothing but texts, and one at least."""
+    values = [value for record in records if not is_missing(value := record.get(name))]
+    return bool(values) and all(isinstance(value, str) for value in values)
+
+
+def _holds_ids(records: Iterable[Mapping[str, Any]], name: str, text: str) -> bool:
+    """Return True if every row has text or a whole number in a column, and rows with the same have the same prompt."""
+    prompts: dict[str, Any] = {}
+    for record in records:
+        value = record.get(name)
+        if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
+            return False
+        if prompts.setdefault(str(value), record.get(text)) != record.get(text):
+            return False
+    return True
+
+
+def check_size(size: int, url: str) -> None:
+    """Raise SourceError if a file is too large to be read whole."""
+    if size > MAX_BYTES:
+        limit = f"{MAX_BYTES // 2**20} MiB"
+        raise SourceError(f"{url}: over {limit}, the limit of prompts that are not Parquet; write the file as Parquet")
+
+
+def read_prompt_file(content: bytes, url: str, required: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Read a file's prompts in its order, with its own column names; raise SourceError naming the file and the row.
+
+    Every prompt must have the columns `required`, and none of them may stand twice. A CSV's `skills` become a list.
+    Rows are counted from 0, as in Parquet.
+    """
+    table = _read_table(content, url)
+    require_once(table.names, [*required, DEFAULT_NAMES["skills"]], url)
+    for row, record in enumerate(table.rows):
         require_columns(record, required, f"{url}, row {row}")
-    return [_with_skills(record) for record in records]
+    return table.rows
+
+
+def _read_table(content: bytes, url: str, skills: str = "skills", text: str = "text") -> TableRecords:
+    """The file's rows with its own column names; those of a list of texts have the column `text` alone."""
+    check_size(len(content), url)
+    if url.lower().endswith(".json"):
+        rows = list(_of_json(content, url, text))
+        table = TableRecords(list(dict.fromkeys(name for row in rows for name in row)), rows)
+    else:
+        table = read_records(io.BytesIO(content), url, ())
+    if len(table.rows) > MAX_PROMPTS:
+        raise SourceError(f"{url}: over {MAX_PROMPTS:,} prompts; write the file as Parquet")
+    rows = table.rows
+    if url.lower().endswith(tuple(SEPARATORS)):
+        rows = [{**row, skills: as_list(row[skills])} if skills in row else row for row in rows]
+    return TableRecords(table.names, [_with_skills(row) for row in rows])
 
 
 def read_prompt_list(content: bytes, url: str) -> list[dict[str, Any]]:
@@ -51,7 +189,8 @@ def read_prompt_list(content: bytes, url: str) -> list[dict[str, Any]]:
 
     Raises SourceError for a file that is not UTF-8.
     """
-    lines = (line.strip() for line in read_text(content, url).splitlines())
+    check_size(len(content), url)
+    lines = (line.strip() for line in split_lines(read_text(content, url)))
     return [{"prompt_id": text_id(line), "text": line} for line in dict.fromkeys(lines) if line]
 
 
@@ -69,24 +208,35 @@ def _with_skills(record: dict[str, Any]) -> dict[str, Any]:
     return {**record, "skills": [record["prompt_type"], skill]}
 
 
-def _of_json(content: bytes, url: str) -> list[dict[str, Any]]:
+def _of_json(content: bytes, url: str, text: str) -> Iterator[dict[str, Any]]:
     """Prompts by id, as GenAI-Bench has them, or a list of prompts; ratings and whatever else they hold stay unread.
 
-    GenAI-Bench's images are named by the ids that its prompts stand under; the `id` within is written otherwise.
+    GenAI-Bench's images are named by the ids that its prompts stand under; the `id` within is written otherwise. A list
+    may hold texts, as HPSv2's, and stand in a field of LIST_FIELDS, as CVTG-2K's.
     """
     prompts = read_json(content, url)
-    if isinstance(prompts, list):
-        return [as_object(prompt, f"{url}, row {row}") for row, prompt in enumerate(prompts)]
-    if not isinstance(prompts, dict):
+    if isinstance(prompts, dict):
+        field = next((name for name in LIST_FIELDS if isinstance(prompts.get(name), list)), None)
+        if field is None:
+            yield from _by_id(prompts, url)
+            return
+        prompts = prompts[field]
+    if not isinstance(prompts, list):
         raise SourceError(f"{url}: expected an object of prompts by id, or a list, found {type(prompts).__name__}")
-    records: list[dict[str, Any]] = []
+    of_texts = bool(prompts) and isinstance(prompts[0], str)
+    for row, prompt in enumerate(prompts):
+        if of_texts and not isinstance(prompt, str):
+            raise SourceError(f"{url}, row {row}: expected a text, found {type(prompt).__name__}; correct it")
+        yield {text: prompt} if of_texts else as_object(prompt, f"{url}, row {row}")
+
+
+def _by_id(prompts: Mapping[str, Any], url: str) -> Iterator[dict[str, Any]]:
     for row, (name, prompt) in enumerate(prompts.items()):
         at = f"{url}, row {row} ({name!r})"
         if isinstance(prompt, list):
-            records += _turns(name, [as_object(turn, at) for turn in prompt])
+            yield from _turns(name, [as_object(turn, at) for turn in prompt])
         else:
-            records.append({"prompt_id": name, **as_object(prompt, at)})
-    return records
+            yield {"prompt_id": name, **as_object(prompt, at)}
 
 
 def _turns(name: str, turns: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

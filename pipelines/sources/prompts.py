@@ -358,14 +358,14 @@ def prompt_records(shard: Shard, columns: Sequence[str] = PROMPT_COLUMNS) -> lis
     names = {name: dict(shard.columns).get(name, name) for name in (*PROMPT_COLUMNS, *columns)}
     if not shard.url.lower().endswith(prompt_files.SUFFIXES):
         return _as_records(read_shard(shard, columns), shard)
+    prompt_files.check_size(shard.size, shard.url)
     with opened(shard) as stream:
         content = stream.read()
     if shard.url.lower().endswith(prompt_files.LIST):
         found = prompt_files.read_prompt_list(content, shard.url)
     else:
-        required, skills = [names["prompt_id"], names["text"]], names["skills"]
-        read = prompt_files.read_prompt_file(content, shard.url, required, optional=list(names.values()), skills=skills)
-        found = [{name: record.get(its) for name, its in names.items()} for record in read]
+        read = prompt_files.read_prompts(content, shard.url, prompt_files.PromptColumns(names))
+        found = prompt_files.with_ids(read, shard.url)
     return [found[row] for row in shard.picked] if shard.picked else found
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import csv
+import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,7 +48,7 @@ class Checkout(NamedTuple):
 
     def rows(self, path: str) -> list[dict[str, str]]:
         """The rows of a CSV file."""
-        return list(csv.DictReader(self.text(path).splitlines(keepends=True)))
+        return list(csv.DictReader(io.StringIO(self.text(path), newline="")))
 
     def python(self, path: str) -> "PythonFile":
         """A Python file, parsed and never run."""

@@ -262,7 +262,7 @@ def read_export(place: Place, columns: RatingColumns = USUAL) -> Export:
 def _records(place: Place) -> Sequence[Any]:
     """The records of a JSON list, of an object of records by id, or of JSON Lines."""
     if tables.is_json_lines(place.url):
-        lines = enumerate(read_text(place).splitlines(), start=1)
+        lines = enumerate(tables.split_lines(read_text(place)), start=1)
         return [tables.read_json(line.encode(), f"{place.url}, line {n}") for n, line in lines if line.strip()]
     content = read_json(place)
     return as_list(list(content.values()) if isinstance(content, dict) else content, "records", place.url)

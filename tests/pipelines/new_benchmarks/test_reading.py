@@ -48,7 +48,7 @@ def test_a_line_is_a_prompt_whose_id_is_a_hash_of_it(tmp_path: Path) -> None:
             "p.csv, row 1: expected a prompt as text, found none; fill it in",
         ),
         ("p.csv", "prompt_id,text\na,two cats\na,a dog\n", "p.csv, row 1: prompt_id 'a' stands twice; make ids unique"),
-        ("p.csv", "id,caption\na,two cats\n", "expected column(s) text"),
+        ("p.csv", "id,title\na,two cats\n", "found id, title; say which one it is by prompt_columns.text=COLUMN"),
         ("p.jsonl", '{"text": 3}\n', "p.jsonl, row 0: expected a prompt as text, found 3"),
         (
             "p.jsonl",
@@ -64,6 +64,13 @@ def test_what_is_no_prompt_is_told_by_file_and_row(tmp_path: Path, name: str, co
     with pytest.raises(PlumblineError) as error:
         read(tmp_path / name)
     assert problem in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_release_is_read_as_it_is_and_only_line_feeds_and_carriage_returns_end_a_line(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text("item_id,caption\na,two cats\na,two cats\nb,a dog\n")
+    assert [prompt[:2] for prompt in read(tmp_path / "p.csv")] == [("a", "two cats"), ("b", "a dog")]
+    (tmp_path / "p.txt").write_text("two\u2028cats\x0c!\r\na dog\ra\x85bird\n", newline="")
+    assert [prompt.text for prompt in read(tmp_path / "p.txt")] == ["two\u2028cats\x0c!", "a dog", "a\x85bird"]
 
 
 def test_columns_may_be_called_otherwise(tmp_path: Path) -> None:

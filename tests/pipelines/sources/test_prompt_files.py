@@ -90,7 +90,7 @@ def test_a_line_each_is_read_too_and_what_is_not_there_is_none(tmp_path: Path) -
     "name, content, complaint",
     [
         ("p.csv", "prompt_id,text\n1,a\n2,b,c\n", r"p\.csv, row 1 \(line 3\): expected 2 fields, found 3; correct"),
-        ("p.csv", "id,text\n1,a\n", r"p\.csv, row 0: expected column\(s\) prompt_id, found id, text"),
+        ("p.json", '["a", 7]', r"p\.json, row 1: expected a text, found int; correct it"),
         ("p.csv", "prompt_id,text\n", "found none; check the path"),
         ("p.csv", "prompt_id,text\n1,a\n1,b\n", r"p\.csv, row 1: prompt_id '1' stands twice"),
         ("p.csv", "prompt_id,text,text\n1,a,b\n", r"p\.csv: 2 columns are called 'text'; rename or remove all but one"),

@@ -1,0 +1,262 @@
+"""Prompt files of public benchmarks are read as they are released. These small files have the releases' forms: their
+headers, quoting, nesting and odd characters. No line of them is a release's.
+"""
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.sources import prompt_files
+from plumbline.pipelines.sources.prompt_files import read_prompts
+from tests.bench_of import images, sources_of, write_rows
+from tests.commands import config_of, printed, refusal
+
+ODD = (
+    'A sign says "OPEN, all day"; it\'s new.',
+    "two  cats\u2028on a\x0bmat",
+    'Ein Bär – süß, 5" hoch',
+    "一只红色的鸟",
+)
+"""Prompts with what a careless reader splits, strips or unquotes."""
+
+
+class Released(NamedTuple):
+    """A file in a release's form, and how its prompts are called."""
+
+    name: str
+    content: str
+    ids: Sequence[str] | None = None
+    """None stands for hashes of the texts."""
+    texts: Sequence[str] = ODD
+    option: str | None = None
+    """The column that a person has to name."""
+
+
+def lines(texts: Sequence[str], end: str = "\n") -> str:
+    return "".join(text + end for text in texts)
+
+
+def jsonl(rows: Sequence[Mapping[str, Any]], *, ascii: bool = True) -> str:
+    return lines([json.dumps(row, ensure_ascii=ascii) for row in rows])
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    file = io.StringIO()
+    writer = csv.DictWriter(file, list(rows[0]), lineterminator="\r\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return file.getvalue()
+
+
+def each(**fields: Any) -> list[dict[str, Any]]:
+    """A row for each prompt; the field PROMPT has its text, NUMBER its place from 1 and PLACE from 0."""
+    values = [{"PROMPT": text, "NUMBER": place + 1, "PLACE": place} for place, text in enumerate(ODD)]
+    return [
+        {name: one[field] if isinstance(field, str) and field in one else field for name, field in fields.items()}
+        for one in values
+    ]
+
+
+def numbered(pattern: str, first: int) -> list[str]:
+    return [pattern.format(first + place) for place in range(len(ODD))]
+
+
+UNQUOTED = ('"L O U D" in chalk', 'a "small" sign', *ODD[1:])
+QUESTION = {"keywords": "bird", "dependency": "0", "tuple": "entity - whole (bird)", "question_natural_language": "?"}
+
+RELEASES = {
+    "PartiPrompts": Released(
+        "PartiPrompts.tsv",
+        lines(["Prompt\tCategory\tChallenge\tNote", *(f"{text}\tArts\tBasic\t" for text in UNQUOTED)]),
+        texts=UNQUOTED,
+    ),
+    "DrawBench": Released("drawbench.csv", table(each(Prompts="PROMPT", Category="Gary Marcus et al. "))),
+    "DALL-E 3's evaluation": Released("dalle3_eval.txt", lines(ODD, "\r\n")),
+    "HPSv2": Released("anime.json", json.dumps(ODD)),
+    "GenEval": Released(
+        "evaluation_metadata.jsonl",
+        jsonl(each(tag="counting", include=[{"class": "cow", "count": 2}], prompt="PROMPT")),
+    ),
+    "GenEval 2": Released(
+        "geneval2_data.jsonl",
+        jsonl(each(prompt="PROMPT", atom_count=3, vqa_list=[["How many?", "one"]], skills=["count"])),
+    ),
+    "T2I-CompBench": Released("color_val.txt", lines(ODD)),
+    "DPG-Bench": Released(
+        "dpg_bench.csv",
+        table([
+            {"item_id": f"coco_{place}", "text": text, "proposition_id": number, **QUESTION}
+            for place, text in enumerate(ODD) for number in (1, 2)
+        ]),
+        ids=numbered("coco_{}", 0),
+    ),
+    "DSG-1k": Released(
+        "dsg-1k-anns.csv",
+        table([
+            {"item_id": f"whoops_{place}", "text": text, "proposition_id": number, **QUESTION}
+            for number in (1, 2) for place, text in enumerate(ODD)
+        ]),
+        ids=numbered("whoops_{}", 0),
+    ),
+    "TIFA v1.0": Released(
+        "tifa_v1.0_text_inputs.json",
+        json.dumps([{**row, "id": f"coco_{row['id']}"} for row in each(id="NUMBER", caption="PROMPT", coco="7")]),
+        ids=numbered("coco_{}", 1),
+    ),
+    "GenAI-Bench": Released(
+        "genai_image.json",
+        json.dumps({f"{row['id']:05}": {**row, "id": str(row["id"])} for row in each(id="NUMBER", prompt="PROMPT")}),
+        ids=numbered("{:05}", 1),
+    ),
+    "Gecko2K": Released(
+        "prompts.csv",
+        table(each(**{"": "PLACE"}, dataset_id="att/count:additive_2", prompt="PROMPT", prompt_type="Gecko(S)",
+                   prompt_id="PLACE")),
+        ids=numbered("{}", 0),
+    ),
+    "OneIG-Bench": Released(
+        "OneIG-Bench.csv",
+        table([
+            {**row, "category": category, "id": f"{place % 2:03}"}
+            for place, (row, category) in enumerate(
+                zip(each(category="", id="", prompt_en="PROMPT", type="NP"), ["Anime", "Anime", "Portrait", "Portrait"],
+                    strict=True))
+        ]),
+    ),
+    "OneIG-Bench, Chinese": Released(
+        "OneIG-Bench-ZH.csv", table(each(category="Portrait", id="PLACE", prompt_cn="PROMPT")), ids=numbered("{}", 0)
+    ),
+    "WISE": Released(
+        "merge.json", json.dumps(each(Prompt="PROMPT", Explanation="It is red", prompt_id="NUMBER"), indent=2),
+        ids=numbered("{}", 1),
+    ),
+    "UniGenBench": Released(
+        "test_prompts_en.csv", table(each(index="PLACE", prompt_en="PROMPT", sub_dims_en='{"Testpoints": ["Style"]}')),
+        ids=numbered("{}", 0),
+    ),
+    "LongText-Bench": Released(
+        "text_prompts.jsonl",
+        jsonl(each(category="sign", length="short", prompt="PROMPT", prompt_id="PLACE", text=["OPEN"]), ascii=False),
+        ids=numbered("{}", 0),
+    ),
+    "TIIF-Bench": Released(
+        "style_prompts.jsonl",
+        jsonl(each(type="style", short_description="PROMPT", long_description="a longer one")),
+        option="short_description",
+    ),
+    "T2I-CoReBench": Released(
+        "C-MA.json",
+        json.dumps({f"C-MA-{row.pop('n'):03}": row for row in each(n="NUMBER", Prompt="PROMPT", Checklist=[])}),
+        ids=numbered("C-MA-{:03}", 1),
+    ),
+    "T2I-ReasonBench": Released(
+        "entity_reasoning.json", json.dumps(each(id="NUMBER", prompt="PROMPT", explicit_meaning="a bird", tag="Event")),
+        ids=numbered("{}", 1),
+    ),
+    "PRISM-Bench": Released("style.jsonl", jsonl(each(prompt="PROMPT"))),
+    "CVTG-2K": Released(
+        "2.json", json.dumps({"data_list": each(index="PLACE", prompt="PROMPT", sentence_list=["OPEN"])}),
+        ids=numbered("{}", 0),
+    ),
+    "ImageReward": Released(
+        "benchmark-prompts.json",
+        json.dumps([{**row, "id": f"00{row['id']}-0057"} for row in each(id="NUMBER", prompt="PROMPT")]),
+        ids=numbered("00{}-0057", 1),
+    ),
+    "VBench": Released("VBench_full_info.json", json.dumps(each(prompt_en="PROMPT", dimension=["color"]))),
+    "VBench 2.0": Released(
+        "VBench2_full_text_info.json",
+        json.dumps({row["caption"]: row for row in each(caption="PROMPT", dimension=["Mechanics"])}),
+        ids=ODD,
+    ),
+    "HRS-Bench": Released(
+        "synthetic_writing_prompts.csv", table(each(meta_prompt="one sentence", n1=2, synthetic_prompt="PROMPT")),
+        option="synthetic_prompt",
+    ),
+    "DALL-Eval": Released("prompt_list.json", json.dumps(ODD, indent=2, ensure_ascii=False)),
+    "ABC-6K": Released("ABC-6K.txt", lines(ODD)),
+    "MJHQ-30K": Released(
+        "meta_data.json",
+        json.dumps({f"{row.pop('n'):x}": row for row in each(n="NUMBER", category="animals", prompt="PROMPT")}),
+        ids=numbered("{:x}", 1),
+    ),
+    "Winoground": Released(
+        "examples.jsonl",
+        jsonl(each(id="PLACE", caption_0="PROMPT", caption_1="another", tag="Object")),
+        ids=numbered("{}", 0),
+        option="caption_0",
+    ),
+}  # fmt: skip
+
+
+def words_for(released: Released, folder: Path, *options: str) -> list[str]:
+    (folder / released.name).write_text(released.content, encoding="utf-8", newline="")
+    write_rows(folder / "images/atlas/0.parquet", images("atlas", 1))
+    return ["sweep=own_images", f"benchmark.prompts={folder / released.name}", f"benchmark.images={folder}/images",
+            *options]  # fmt: skip
+
+
+@pytest.mark.parametrize("benchmark", RELEASES)
+def test_a_release_is_read_as_it_is(benchmark: str, tmp_path: Path) -> None:
+    released = RELEASES[benchmark]
+    words = words_for(released, tmp_path)
+    if released.option:
+        option = f"benchmark.prompt_columns.text={released.option}"
+        with pytest.raises(ConfigError, match=option):
+            sources_of(config_of("sweep", *words).benchmark)
+        words.append(option)
+    prompts = sources_of(config_of("sweep", *words).benchmark).prompts
+    assert prompts.column("text").to_pylist() == list(released.texts)
+    hashes = [prompt_files.text_id(text) for text in released.texts]
+    assert prompts.column("prompt_id").to_pylist() == list(hashes if released.ids is None else released.ids)
+
+
+def test_the_commands_read_a_release_and_name_the_option_that_another_needs(tmp_path: Path) -> None:
+    words = [f"store={tmp_path}/store", "metric=[edge_density]", "dry_run=true", "benchmark.require_every_image=false"]
+    out = printed("sweep", *words_for(RELEASES["PartiPrompts"], tmp_path, *words))
+    assert f"{len(UNQUOTED)} prompts" in " ".join(out.split())
+    line = refusal("sweep", *words_for(RELEASES["TIIF-Bench"], tmp_path, *words))
+    assert line.endswith(
+        "say which one it is by benchmark.prompt_columns.text=short_description or "
+        "benchmark.prompt_columns.text=long_description"
+    )
+
+
+def read(name: str, content: str, **names: str) -> list[dict[str, Any]]:
+    return read_prompts(content.encode(), name, prompt_files.PromptColumns({**prompt_files.DEFAULT_NAMES, **names}))
+
+
+def test_quotes_count_as_characters_only_if_no_line_uses_them_for_quoting() -> None:
+    bad = '1,"x" y\n'
+    assert [row["text"] for row in read("p.csv", f"id,text\n{bad}2,z\n")] == ['"x" y', "z"]
+    for other in ('2,"z, z"\n', '2,"z"\n', "2,z,z\n", '2,"z\n', '2,"z ""z"""\n'):
+        with pytest.raises(prompt_files.SourceError, match=r"row 0 \(line 2\): not CSV .*; correct its quotes"):
+            read("p.csv", f"id,text\n{bad}{other}")
+
+
+def test_a_column_that_names_two_prompts_alike_is_no_id_and_a_named_one_must_be_there() -> None:
+    rows = read("p.csv", "id,text\n1,a\n1,b\n")
+    assert [row.get("prompt_id") for row in rows] == [None, None]
+    with pytest.raises(prompt_files.SourceError, match=r"row 0: expected column\(s\) key, found id, text"):
+        read("p.csv", "id,text\n1,a\n", prompt_id="key")
+
+
+def test_a_prompt_without_id_and_text_is_named(tmp_path: Path) -> None:
+    words = words_for(Released("p.jsonl", '{"prompt": "a"}\n{"prompt": ""}\n'), tmp_path)
+    with pytest.raises(ConfigError, match=r"p\.jsonl, row 1: the prompt has no id and no text; fill one in or remove"):
+        sources_of(config_of("sweep", *words).benchmark)
+
+
+def test_files_have_a_limit_of_bytes_and_of_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompt_files, "MAX_PROMPTS", 2)
+    with pytest.raises(prompt_files.SourceError, match=r"p\.json: over 2 prompts; write the file as Parquet"):
+        read("p.json", '["a", "b", "c"]')
+    monkeypatch.setattr(prompt_files, "MAX_BYTES", 2**20)
+    with pytest.raises(prompt_files.SourceError, match=r"p\.json: over 1 MiB, the limit .*; write the file as Parquet"):
+        read("p.json", " " * 2**20 + '["a"]')
