@@ -27,6 +27,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from plumbline.jobs import refusal
+from plumbline.jobs.config_files import check_files
 from plumbline.jobs.defaults import register_benchmark, register_defaults, register_metrics_and_models
 from plumbline.jobs.help import (
     CONF,
@@ -250,6 +251,8 @@ def load_values(command: Command, overrides: Sequence[str], config_dir: str | No
     """The composed configuration as plain values; raises ConfigError in one line for what Hydra refuses."""
     if config_dir and not Path(config_dir).is_dir():
         raise ConfigError(f"--config-dir {config_dir}: no such folder")
+    if config_dir:
+        check_files(config_dir)
     for override in overrides:
         if not _encodes(override):
             raise ConfigError(f"{override!r}: expected UTF-8; correct the bytes of the command line")

@@ -58,9 +58,13 @@ def install(extra: str) -> str:
     return f"install the extra {extra!r} of {DISTRIBUTION} (in a checkout: pip install -e '.[{extra}]')"
 
 
+MAX_NAME = 200
+"""Characters of a name for which a similar one is looked for."""
+
+
 def suggest(name: str, known: Iterable[str]) -> str:
     """A remedy for a name that is not known: the nearest ones that are."""
-    near = get_close_matches(name, list(known), n=2, cutoff=0.5)
+    near = get_close_matches(name, list(known), n=2, cutoff=0.5) if len(name) <= MAX_NAME else []
     return f"did you mean {' or '.join(near)}?" if near else "remove it or correct its name"
 
 
@@ -82,6 +86,17 @@ def without_secrets(text: str) -> str:
 
 
 EMPTY_PROMPT = RowError("empty_prompt", "the prompt has no text; fill in its `text`, or drop the prompt")
+
+MAX_PROMPT = 20_000
+"""Characters; models read a few thousand at most, and the longest prompts of released benchmarks have about 3,000."""
+
+
+def check_prompt(text: str) -> RowError | None:
+    """Return why nothing can be asked about a prompt: it is empty or far too long."""
+    if len(text) > MAX_PROMPT:
+        message = f"the prompt has {len(text)} characters, and at most {MAX_PROMPT} are read; shorten it"
+        return RowError("prompt_too_long", message)
+    return None if text.strip() else EMPTY_PROMPT
 
 
 def unknown_prompt(prompt_id: str | None) -> RowError:

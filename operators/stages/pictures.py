@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from plumbline.operators import rows, schemas
 from plumbline.operators.batches import BatchSize, isolate
-from plumbline.operators.errors import EMPTY_PROMPT, RowError
+from plumbline.operators.errors import RowError, check_prompt
 from plumbline.operators.image_decoding import ImageLimits, decode_bytes
 from plumbline.operators.models.calls import DrawingModel, DrawingRequest, Drawn
 from plumbline.operators.pictures import DrawingMetric, picture_name
@@ -87,9 +87,10 @@ class PicturesStage(RowStage):
         if error is not None:
             drawn: list[Drawn | RowError] = [error] * len(new)
         else:
-            able = [request for request in requests if request.prompt.strip()]
+            problems = [check_prompt(request.prompt) for request in requests]
+            able = [request for request, problem in zip(requests, problems, strict=True) if problem is None]
             done = iter(self._draw(metric, able))
-            drawn = [next(done) if request.prompt.strip() else EMPTY_PROMPT for request in requests]
+            drawn = [next(done) if problem is None else problem for problem in problems]
         return [self._record(one, result) for one, result in zip(new, drawn, strict=True)]
 
     def _draw(self, metric: DrawingMetric, requests: Sequence[DrawingRequest]) -> list[Drawn | RowError]:

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from plumbline.operators import rows, schemas
-from plumbline.operators.errors import EMPTY_PROMPT, RowError
+from plumbline.operators.errors import RowError, check_prompt
 from plumbline.operators.metrics.metric import PackedMetric, WantingMetric
 from plumbline.operators.metrics.parsing import one_line, shown
 from plumbline.operators.metrics.question_list import TEXT
@@ -57,7 +57,7 @@ class PackIndex:
 
     def of(self, prompt_id: str, text: str) -> Sequence[Mapping[str, Any]]:
         """The rows about a prompt, or the one that says why there are none."""
-        known = EMPTY_PROMPT if not text.strip() else self.id_of(prompt_id, text)
+        known = check_prompt(text) or self.id_of(prompt_id, text)
         return [{"error": rows.error_value(known)}] if isinstance(known, RowError) else self.asked[known]
 
     def texts(self, prompt_id: str, text: str) -> list[str] | RowError:
@@ -112,7 +112,7 @@ def wanted(prompts: pa.Table, pack: PackIndex, metric: WantingMetric) -> pa.Tabl
 
 
 def _wanted(prompt_id: str, text: str, pack: PackIndex, metric: WantingMetric) -> Sequence[WrittenQuestion] | RowError:
-    known = EMPTY_PROMPT if not text.strip() else pack.texts(prompt_id, text)
+    known = check_prompt(text) or pack.texts(prompt_id, text)
     questions = known if isinstance(known, RowError) else metric.want(text, known)
     return questions if isinstance(questions, RowError) else identified(questions)
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 import pyarrow as pa
 
 from plumbline.operators import rows, schemas
-from plumbline.operators.errors import EMPTY_PROMPT, RowError
+from plumbline.operators.errors import RowError, check_prompt
 from plumbline.operators.metrics.metric import Metric, PackedMetric, WantingMetric, takes_questions
 from plumbline.operators.metrics.writing import Writing, WrittenQuestion, identified
 from plumbline.operators.models.calls import GenerateModel
@@ -146,8 +146,8 @@ def _by_text(records: Sequence[Mapping[str, Any]]) -> dict[str, Sequence[Mapping
 
 def _writing(text: str, metric: WritingMetric) -> Writing[Sequence[WrittenQuestion] | RowError]:
     """The metric's program, and why there are no questions where there are none."""
-    if not text.strip():
-        return EMPTY_PROMPT
+    if (problem := check_prompt(text)) is not None:
+        return problem
     written = yield from metric.write(text)
     if isinstance(written, RowError):
         return written

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import pyarrow as pa
 
 from plumbline.operators import rows
-from plumbline.operators.errors import EMPTY_PROMPT, PlumblineError, RowError, unknown_prompt
+from plumbline.operators.errors import PlumblineError, RowError, check_prompt, unknown_prompt
 from plumbline.operators.image_decoding import ImageLimits
 from plumbline.operators.image_rows import FetchUri
 from plumbline.operators.metrics.ablation import Ablation
@@ -212,4 +212,4 @@ def text_of(prompts: Mapping[str, str], prompt_id: str | None) -> str | RowError
     """The text of a prompt, or why there is none."""
     if prompt_id is None or prompt_id not in prompts:
         return unknown_prompt(prompt_id)
-    return prompts[prompt_id] if prompts[prompt_id].strip() else EMPTY_PROMPT
+    return check_prompt(prompts[prompt_id]) or prompts[prompt_id]

@@ -11,6 +11,8 @@ MOST_OPCODES = 200_000
 """Of one pickle; a request of a thousand images takes about ten thousand."""
 DEEPEST = 16
 """Containers within containers."""
+MAX_KEY = 1000
+"""Letters or bytes of a dict's key; equal keys are compared letter by letter."""
 MOST_STRINGS = 100_000
 """Of one NumPy array."""
 
@@ -78,9 +80,12 @@ class _Reader:
         self.placed: set[int] = set()
         self.arguments: set[int] = set()
         self.alive: list[Any] = []
+        self.unconverted = 0
+        """Letters and bytes that may still be converted: as many as the pickle has, for it can name them repeatedly."""
 
     def read(self, encoded: bytes) -> Any:
         end = 0
+        self.unconverted = len(encoded)
         for count, (opcode, argument, place) in enumerate(pickletools.genops(encoded)):
             if count >= MOST_OPCODES:
                 raise RefusedPickle(
@@ -147,6 +152,8 @@ class _Reader:
             raise RefusedPickle("expected keys and values for a dict, found something else")
         if not all(isinstance(key, (str, bytes)) for key in keys):  # hashes of numbers can be made to collide
             raise RefusedPickle("expected a dict whose keys are text or bytes, found other keys")
+        if any(len(key) > MAX_KEY for key in keys):
+            raise RefusedPickle(f"expected a dict whose keys have at most {MAX_KEY} letters, found a longer one")
         self._hold(target, values)
         target.update(zip(keys, values[1::2], strict=True))
 
@@ -182,8 +189,15 @@ class _Reader:
         arguments, name = self.stack.pop(), self.stack.pop()
         if not isinstance(name, _Name) or type(arguments) is not tuple:
             raise RefusedPickle("expected a pickle of plain values, found a call")
+        self._convert(*arguments)
         made = CALLS[NAMES[name]](*arguments)
         self.stack.append(self._new(made) if isinstance(made, Strings) else made)
+
+    def _convert(self, *values: Any) -> None:
+        """Counts text and bytes that are about to be converted; raises RefusedPickle if they are too many."""
+        self.unconverted -= sum(len(value) for value in values if isinstance(value, (str, bytes, bytearray)))
+        if self.unconverted < 0:
+            raise RefusedPickle("expected each text and array once, found the same bytes converted again and again")
 
     def _build(self) -> None:
         state, target = self.stack.pop(), self.stack[-1]
@@ -192,6 +206,7 @@ class _Reader:
             target.order = _order(order, target)
         elif isinstance(target, Strings) and not target:
             _, shape, dtype, _, data = state
+            self._convert(data)
             target.extend(_strings(data, dtype, shape))
         else:
             raise RefusedPickle("expected a pickle of plain values, found an object with a state of its own")

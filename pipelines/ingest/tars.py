@@ -39,6 +39,9 @@ ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 TEXTS = ("json", "txt")
 FIELD_NAME = re.compile("[a-z_]+")
 """What a sample's further images are called, such as 0.depth.png; 0.v2.png may be an image of its own."""
+MAX_RATIO = 100
+"""How many times its stored size a compressed tar may unpack to, beyond FREE_BYTES; images hardly shrink at all."""
+FREE_BYTES = 2**24
 LARGEST_TEXT = 2**20
 """Bytes of a sample's .json or .txt."""
 LARGEST_HEADER = 2**20
@@ -156,14 +159,30 @@ class _Stored(io.RawIOBase):
         return len(content)
 
 
+class _Unpacked:
+    """A compressed stream of which no more is unpacked than a tar of images can have."""
+
+    def __init__(self, stream: IO[bytes], most: int) -> None:
+        self._stream = stream
+        self._left = most
+
+    def read(self, size: int) -> bytes:
+        """Read at most so many bytes; raise ReadError if the tar unpacks to too many."""
+        content = self._stream.read(size)
+        self._left -= len(content)
+        if self._left < 0:
+            raise tarfile.ReadError(f"it unpacks to more than {MAX_RATIO} times its size")
+        return content
+
+
 @contextmanager
-def _open(tar: SampleFile) -> Iterator[IO[bytes]]:
+def _open(tar: SampleFile) -> Iterator[Any]:
     """The tar's bytes, out of every compressed stream that the file holds."""
     with tar.place.open(size=tar.size, block_size=BLOCK_BYTES) as file:
         stored = io.BufferedReader(_Stored(file, tar.place), BLOCK_BYTES)
         start = stored.peek(8)
         opener = next((opener for mark, opener in OPENERS.items() if start.startswith(mark)), None)
-        yield opener(stored) if opener else stored
+        yield _Unpacked(opener(stored), FREE_BYTES + MAX_RATIO * tar.size) if opener else stored
 
 
 def _watched_header(blocks: list[bytes]) -> type[tarfile.TarInfo]:

@@ -292,6 +292,11 @@ class Gate:
             raise RefusedRequest(
                 413, f"expected at most {self.load.max_request_images} images, found {images}; send fewer"
             )
+        size = sum(len(one.prompt) + sum(map(len, (*one.images, *one.sources))) for one in asked)
+        if size > self.load.max_body:  # a pickle may name the same bytes again and again
+            raise RefusedRequest(
+                413, f"expected images and prompts of at most {self.load.max_body} bytes, counted each time; send fewer"
+            )
         for place, one in enumerate(asked):
             _require_text(one.prompt, place)
         return [self._without_unused(one, call.wire.name) for one in asked]

@@ -369,6 +369,8 @@ BROKEN = {
     "tab": b"name: x\n\tprompts: y\n", "unclosed": b"name: [1, 2\n", "quote": b'name: "x\n', "colon": b"name: a: b\n",
     "binary": b"\xff\xfe\x00", "zero": b"name: \x00\n", "tag": b"name: !!python/object/apply:os.system ['true']\n",
     "twice": b"name: a\nname: b\n", "anchor": b"name: *missing\n", "circle": b"a: &x [*x]\n", "brace": b"name: ${\n",
+    "aliases": b"a-1: &a-1 1\n" + b"".join(b"a%d: &a%d [%s]\n" % (n, n, b"*a%d," % (n - 1) * 2) for n in range(40)),
+    "long": b"name: " + b"x" * 1_000_000 + b"\n",
     "documents": b"a: 1\n---\nb: 2\n", "no key": b"~: 1\n",
     "number": b"name: " + b"9" * 5000 + b"\n", "table": b"? [a, b]\n: 1\n", "utf-16": "name: x\n".encode("utf-16"),
 }  # fmt: skip

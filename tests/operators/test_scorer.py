@@ -162,6 +162,14 @@ def test_what_is_missing_or_does_not_decode_costs_its_own_row(scorer: Scorer, im
     assert scored[0]["score"] is not None
 
 
+def test_a_prompt_that_is_far_too_long_costs_its_own_rows(scorer: Scorer, images: list[bytes]) -> None:
+    """Of every metric that reads it, and no model is asked."""
+    long = "a red circle " * 2000
+    scored = scorer.score([images[0]] * 3, ["a red circle", long, "a red circle"]).to_pylist()
+    kinds = {(row["metric"], row["image_id"]): row["error"] and row["error"]["kind"] for row in scored}
+    assert kinds == {(name, place): "prompt_too_long" if place == "1" else None for name, place in kinds}
+
+
 def test_a_metric_is_named_as_such_and_not_by_its_letters(scorer: Scorer, images: list[bytes]) -> None:
     assert scorer.score(images[:1], "a red circle", "gecko").column("metric").to_pylist() == ["gecko"]
     with pytest.raises(ConfigError, match="metrics: the scorer has none called 'clip'; did you mean clipscore"):

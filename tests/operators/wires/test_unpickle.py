@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plumbline.operators.wires.unpickle import DEEPEST, MOST_OPCODES, RefusedPickle, unpickle
+from plumbline.operators.wires.unpickle import DEEPEST, MAX_KEY, MOST_OPCODES, RefusedPickle, unpickle
 
 JPEG = b"\xff\xd8\xff\xe0" + bytes(range(256)) + b"\xff\xd9"
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
@@ -146,6 +146,10 @@ def test_the_exploits_are_real(tmp_path: Path) -> None:
     assert marker.exists()
 
 
+TEXT = b"X\xe8\x03\0\0" + b"x" * 1000
+ENCODED = b"0c_codecs\nencode\nh\x01X\x06\0\0\0latin1\x86R"
+DATA = b"B\xa0\x0f\0\0" + b"x\0\0\0" * 1000
+SCALAR = b"0cnumpy._core.multiarray\nscalar\ncnumpy\ndtype\nX\x05\0\0\0U1000K\0K\x01\x87Rh\x01\x86R"
 HUGE = {
     "deep lists": b"]" * 1000 + b"a" * 999 + b".",
     "deep tuples": b"(" * 100 + b"t" * 100 + b".",
@@ -156,6 +160,9 @@ HUGE = {
     "bytes that are not there": b"\x8e" + (2**62).to_bytes(8, "little") + b"x.",
     "digits": b"I" + b"9" * 10_000 + b"\n.",
     "keys that collide": pickle.dumps({key * (2**61 - 1): None for key in range(100)}),
+    "a long key": pickle.dumps({"x" * (MAX_KEY + 1): None}),
+    "bytes that are encoded twice": b"(" + TEXT + b"q\x01" + ENCODED + b"h\x01" + ENCODED + b"l.",
+    "an array that is read twice": b"(" + DATA + b"q\x01" + SCALAR + b"h\x01" + SCALAR + b"l.",
     "nothing": b"",
     "no end": b"\x80\x04N",
     "two": b"N.N.",

@@ -29,6 +29,7 @@ from plumbline.pipelines.ingest.ingest_config import IngestConfig, IngestLimits
 from plumbline.pipelines.ingest.ingest_output import Records
 from plumbline.pipelines.ingest.input_rows import InputColumnsConfig
 from plumbline.pipelines.ingest.shards import ShardRecord
+from plumbline.pipelines.ingest.tars import FREE_BYTES
 from tests.bench_of import images, plan_bench, prompts
 from tests.files import as_tar
 
@@ -531,6 +532,17 @@ def test_a_tar_in_several_compressed_parts_is_read_whole(tmp_path: Path) -> None
     (tmp_path / "parts.tar.gz").write_bytes(gzip.compress(whole[:700]) + gzip.compress(whole[700:]))
     ended = run(tmp_path / "out", tars=str(tmp_path / "parts.tar.gz"))
     assert (ended.rows, ended.exit_code) == (2, 0)
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, lzma.compress])
+def test_a_tar_that_unpacks_without_end_is_given_up(compress: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    """What was read before it is kept."""
+    members = [*members_of(source_rows(2)), ("zeros.bin", bytes(FREE_BYTES + 30_000_000))]
+    whole = write_tar(tmp_path / "whole", members).read_bytes()
+    (tmp_path / "bomb.tar.gz").write_bytes(compress(whole))
+    ended = run(tmp_path / "out", tars=str(tmp_path / "bomb.tar.gz"))
+    assert [rejection.kind for rejection in ended.rejected] == ["damaged_tar"] and ended.rows == 2
+    assert "unpacks to more than 100 times its size" in ended.rejected[0].message
 
 
 def test_what_is_no_tar_is_kept_as_damaged(tmp_path: Path) -> None:

@@ -684,6 +684,19 @@ def test_bodies_and_images_have_bounds() -> None:
     assert client("POST", "/score", content=b"x", headers={"Content-Encoding": "gzip"}).status_code == 415
 
 
+def test_a_pickle_that_names_the_same_bytes_again_and_again_counts_them_each_time() -> None:
+    """A group of samples may share its source; hashing and decoding take time for each."""
+    client, image, prompt = Client(max_body=20_000), b"i" * 5000, "p" * 5000
+    assert client.pickled({"images": [image] * 3, "prompts": ["p"] * 3})[0] == 200
+    for form in (
+        {"images": [image] * 5, "prompts": ["p"] * 5},
+        {"images": [b"i"] * 5, "prompts": [prompt] * 5},
+        {"images": [b"i"] * 5, "prompts": ["p"] * 5, "ref_images": [image] * 5},
+    ):
+        status, answer = client.pickled(form)
+        assert status == 413 and "counted each time" in answer["error"]
+
+
 def test_what_all_requests_hold_is_bounded_and_given_back() -> None:
     client = Client(max_body=1000, max_bodies=500)
     small = {"images": [b64(b"a")], "prompts": ["p"]}

@@ -12,7 +12,7 @@ import pytest
 
 from plumbline.operators.errors import PlumblineError
 from plumbline.operators.wires.table import WIRES
-from plumbline.operators.wires.wire import Served
+from plumbline.operators.wires.wire import BadRequest, Served
 from tests.work import count_work
 
 SERVED = Served({"align": "recipe-1", "brightness": "recipe-2"}, "align")
@@ -90,6 +90,14 @@ def read(wire: str, media: str, body: bytes) -> None:
     chosen = next(one for one in WIRES if one.name == wire)
     with suppress(PlumblineError):
         chosen.read(chosen.parse(body, media or "application/json"), SERVED)
+
+
+def test_a_name_of_any_length_is_looked_up_in_the_same_steps() -> None:
+    """Nothing similar is looked for; a short name is told of one that is."""
+    works = [count_work(lambda n=n: read("score", "", scored(metrics=["align" * n]))) for n in (400, 40_000)]  # type: ignore[misc]
+    assert works[0].lines == works[1].lines
+    with pytest.raises(BadRequest, match="did you mean align"):
+        SERVED.wanted(["aling"])
 
 
 @pytest.mark.parametrize("field", BODIES)
