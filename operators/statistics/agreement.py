@@ -15,6 +15,9 @@ from plumbline.operators.statistics.options import Level, Sampling
 from plumbline.operators.statistics.rounding import exact_means, merge_equal
 
 Floats = NDArray[np.float64]
+
+MIN_DIFFERING = 12
+"""More than other statistics need: where nearly all ratings are the same, few prompts have any disagreement."""
 Statistic = Callable[[Floats, Floats], float]
 
 
@@ -136,10 +139,11 @@ def krippendorff_alpha(ratings: pd.DataFrame, level: Level) -> float:
 def alpha_interval(ratings: pd.DataFrame, level: Literal["nominal", "ordinal"], sampling: Sampling) -> Interval:
     """The interval of `krippendorff_alpha` over prompts, of a long table (unit, prompt_id, rater, rating).
 
-    A prompt's units are resampled together, because they are not independent of each other.
+    A prompt's units are resampled together, because they are not independent of each other. There is none where raters
+    gave anything but the commonest rating on fewer than MIN_DIFFERING prompts.
     """
-    rows = Prompts(ratings["prompt_id"].to_list())
-    if not rows.all_differ(np.unique(ratings["rating"], return_inverse=True)[1].astype(np.float64)):
+    values = np.unique(ratings["rating"], return_inverse=True)[1].astype(np.float64)
+    if Prompts(ratings["prompt_id"].to_list()).differing(values) < MIN_DIFFERING:
         return UNDEFINED
     prompts = Prompts(ratings["prompt_id"].drop_duplicates().to_list(), sampling)
     coincidences = _coincidences(ratings)

@@ -121,6 +121,6 @@ def test_the_interval_of_alpha_is_of_resampled_prompts(level: Literal["nominal",
     both = pd.concat([units, units.assign(prompt_id="p2", unit=units["unit"] + 100)])
     for few in (units, both):
         assert math.isnan(alpha_interval(few, level, Sampling()).low)
-    alone = textbook().assign(prompt_id=lambda frame: frame["unit"].astype(str))
+    alone = both.assign(prompt_id=both["unit"].astype(str))
     low, high = alpha_interval(alone, level, Sampling())
     assert low < krippendorff_alpha(alone, level) < high

@@ -1,0 +1,104 @@
+"""What promises an error rate keeps it in 2,000 simulated studies of each hard case: tests, families, agreement."""
+
+from collections.abc import Callable
+from itertools import combinations
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from plumbline.operators.statistics.agreement import alpha_interval
+from plumbline.operators.statistics.options import Sampling, ZeroHandling
+from plumbline.statistics import holm, permutation, signed_rank
+
+STUDIES = 2000
+LEVEL = 0.05
+TOLERATED = LEVEL + 2 * (LEVEL * (1 - LEVEL) / STUDIES) ** 0.5
+Draw = Callable[[np.random.Generator, int, int], np.ndarray]
+"""Scores of so many equally good generators on so many prompts (generators, prompts)."""
+
+
+def rare_losses(random: np.random.Generator, generators: int, prompts: int) -> np.ndarray:
+    return (random.random((generators, prompts)) < 0.95).astype(float)
+
+
+def shares(random: np.random.Generator, generators: int, prompts: int) -> np.ndarray:
+    """k/n, with another n for every prompt, so that many differences are equal but for rounding."""
+    n = random.integers(1, 8, prompts)
+    return random.binomial(n, 0.7, (generators, prompts)) / n
+
+
+def clustered_seeds(random: np.random.Generator, generators: int, prompts: int) -> np.ndarray:
+    """Means of four images that share their prompt's luck with the generator, and are right or wrong as a whole."""
+    luck = random.normal(size=(generators, prompts, 1))
+    return np.asarray((luck + 0.2 * random.normal(size=(generators, prompts, 4)) > 0).mean(axis=2))
+
+
+def prompts_that_differ_in_spread(random: np.random.Generator, generators: int, prompts: int) -> np.ndarray:
+    return random.normal(size=(generators, prompts)) * random.lognormal(0, 2, prompts)
+
+
+HARD = [rare_losses, shares, clustered_seeds, prompts_that_differ_in_spread]
+
+
+@pytest.mark.parametrize("draw", HARD)
+@pytest.mark.parametrize(("prompts", "zeros"), [(10, "wilcox"), (60, "pratt")])
+def test_two_equal_generators_are_told_apart_in_5_of_100_studies_at_most(
+    draw: Draw, prompts: int, zeros: ZeroHandling
+) -> None:
+    random = np.random.default_rng(0)
+    found = [signed_rank(*draw(random, 2, prompts), zeros=zeros).p_value for _ in range(STUDIES)]
+    assert np.mean(np.array(found) < LEVEL) <= TOLERATED
+
+
+@pytest.mark.parametrize("draw", HARD)
+def test_a_board_of_equal_generators_and_one_that_is_flattered_has_a_false_letter_in_5_of_100_studies_at_most(
+    draw: Draw,
+) -> None:
+    """Four generators are equal; a metric that flatters the fifth leaves them so."""
+    random, false = np.random.default_rng(1), 0
+    for _ in range(STUDIES):
+        scores = draw(random, 5, 25)
+        scores[4] += 0.5
+        pairs = list(combinations(range(5), 2))
+        corrected = holm([signed_rank(scores[a], scores[b]).p_value for a, b in pairs])
+        false += any(p_value < LEVEL for (_, b), p_value in zip(pairs, corrected, strict=True) if b != 4)
+    assert false / STUDIES <= TOLERATED
+
+
+def test_equal_scores_on_all_prompts_tell_nothing() -> None:
+    for n in (1, 5, 1000):
+        found = signed_rank(np.full(n, 0.7), np.full(n, 0.1 * 7))
+        assert (found.p_value, found.effect, found.differing) == (1.0, 0.0, 0)
+
+
+@pytest.mark.parametrize("prompts", [8, 30])
+def test_equal_metrics_are_told_apart_by_flipped_signs_in_5_of_100_studies_at_most(prompts: int) -> None:
+    """By differences of pairwise accuracies that are 0 for most prompts and thirds for the others."""
+    random = np.random.default_rng(2)
+    found = []
+    for seed in range(STUDIES):
+        differences = random.choice([-2, -1, 0, 0, 0, 0, 0, 0, 1, 2], prompts) / 3
+        found.append(permutation(differences, resamples=199, seed=seed))
+    assert np.mean(np.array(found) < LEVEL) <= TOLERATED
+
+
+@pytest.mark.parametrize(("prompts", "level"), [(25, "nominal"), (60, "ordinal")])
+def test_an_interval_of_agreement_on_nearly_equal_ratings_misses_in_5_of_100_studies_at_most(
+    prompts: int, level: Literal["nominal", "ordinal"]
+) -> None:
+    """Three raters give 5, or 2 to what they take for bad: 0.7 of the bad images, 0.02 of the others."""
+    bad, seen, unseen = 0.15, 0.7, 0.02
+    twos = bad * seen + (1 - bad) * unseen
+    disagreement = bad * seen * (1 - seen) + (1 - bad) * unseen * (1 - unseen)
+    truth = 1 - disagreement / (twos * (1 - twos))
+    random, missed = np.random.default_rng(3), 0
+    units = np.repeat(np.arange(prompts), 3)
+    for seed in range(STUDIES):
+        chance = np.where(random.random(prompts) < bad, seen, unseen)[:, None]
+        said = np.where(random.random((prompts, 3)) < chance, 2.0, 5.0).ravel()
+        ratings = pd.DataFrame({"unit": units, "prompt_id": units.astype(str), "rating": said})
+        low, high = alpha_interval(ratings, level, Sampling(resamples=100, seed=seed))
+        missed += low > truth or high < truth
+    assert missed / STUDIES <= TOLERATED
