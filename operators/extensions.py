@@ -50,6 +50,10 @@ class Extensions(Mapping[str, T], Generic[T]):
     def __len__(self) -> int:
         return len(self.declared)
 
+    def describe(self, name: str) -> str:
+        """Return where an extension comes from, for messages."""
+        return self._where(self.declared[name])
+
     def _load(self, point: EntryPoint) -> T:
         try:
             extension = point.load()

@@ -203,19 +203,41 @@ def _score_of(value: Any, metric: str) -> float:
     )
 
 
+BROKEN = """
+import sys
+print("a package that prints")
+class Unshown(type):
+    def __repr__(self):
+        raise RuntimeError
+class Ghost(metaclass=Unshown):
+    pass
+def __getattr__(name):
+    raise {"Ends": SystemExit(0), "Long": RuntimeError("no " * 10**6)}[name]
+"""
+
+
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
         ("ghost", "nowhere:Ghost", "No module named 'nowhere'"),
         ("path", "pathlib:Path", "expected a Metric"),
         ("dsg", "pathlib:Path", "both have plumbline.metrics 'dsg'"),
+        ("ghost", "broken:Ghost", "expected a Metric, got a value of type Unshown"),
+        ("ends", "broken:Ends", "SystemExit: 0"),
+        ("long", "broken:Long", "RuntimeError: no no "),
+        ("twin", "plumbline.extending:VqaScoreConfig", "expected the kind 'twin', found 'vqascore'"),
+        ("../../up", "broken:Up", "'../../up': expected a name"),
+        ("\x1b[31mred", "broken:Red", "\\x1b[31mred': expected a name"),
     ],
 )
 def test_a_package_that_cannot_be_used_is_named_in_one_line(name: str, value: str, said: str, tmp_path: Path) -> None:
+    """What it prints is not taken for the output of the command."""
     installed = tmp_path / "plumbline_broken-2.0.dist-info"  # as pip leaves it
     installed.mkdir()
     (installed / "METADATA").write_text("Metadata-Version: 2.4\nName: plumbline-broken\nVersion: 2.0\n")
     (installed / "entry_points.txt").write_text(f"[plumbline.metrics]\n{name} = {value}\n")
+    (tmp_path / "broken.py").write_text(BROKEN)
     done = python(tmp_path, "-m", "jobs.status", f"store={tmp_path}")
-    assert done.returncode == 1 and said in done.stderr and "plumbline-broken 2.0" in done.stderr
-    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+    line = done.stderr.removeprefix("a package that prints\n")
+    assert (done.returncode, done.stdout) == (1, "") and said in line and "plumbline-broken 2.0" in line
+    assert line.startswith("error: ") and line.count("\n") == 1 and len(line) < 600

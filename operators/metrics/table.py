@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Discriminator, TypeAdapter, ValidationError
 
-from plumbline.operators.errors import PlumblineError
+from plumbline.operators.errors import ConfigError, PlumblineError
 from plumbline.operators.extensions import Extensions
 from plumbline.operators.metrics.metric import Metric
 
@@ -40,7 +40,21 @@ KINDS = Extensions[type[Metric]](
     Metric,
 )
 """By `kind`."""
-METRICS: tuple[type[Metric], ...] = tuple(KINDS.values())
+
+
+def _check_kind(name: str, metric: type[Metric]) -> type[Metric]:
+    """Return the metric; raise ConfigError unless its `kind` is the name by which it is declared.
+
+    A metric that only inherits the kind of another one would be computed as that one, under its own name.
+    """
+    kind = getattr(metric, "__dataclass_fields__", {}).get("kind")
+    if kind is None or kind.default != name:
+        found = "none" if kind is None else repr(kind.default)
+        raise ConfigError(f"{KINDS.describe(name)}: expected the kind {name!r}, found {found}; correct the dataclass")
+    return metric
+
+
+METRICS: tuple[type[Metric], ...] = tuple(_check_kind(name, metric) for name, metric in KINDS.items())
 
 
 def metric_story(kind: str) -> str:

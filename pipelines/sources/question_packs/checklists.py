@@ -14,9 +14,12 @@ from plumbline.pipelines.sources.question_packs.pack import (
     PackLine,
     PackRow,
     PackRows,
+    label,
     questions_or_error,
     read_lines,
     read_rows,
+    read_whole,
+    shown,
     the_text,
     the_texts,
 )
@@ -39,26 +42,26 @@ def read_t2i_corebench(place: Place, convention: Convention) -> PackRows:
 
 
 def _by_id(file: Place) -> Iterator[PackLine | str]:
-    content = read_json(file.read(), file.url)
+    content = read_json(read_whole(file), file.url)
     if not isinstance(content, dict):
         raise SourceError(f"{file.url}: expected an object of prompts by id, found {type(content).__name__}")
     for number, (name, values) in enumerate(content.items()):
         where = f"{file.url}, row {number}"
-        found = parsing.shown(str(values))
+        found = shown(values)
         is_prompt = isinstance(values, dict)
         yield PackLine(where, {**values, "id": name}) if is_prompt else f"{where}: expected an object, found {found}"
 
 
 def _checklist(line: PackLine) -> PackRows:
     values = line.values
-    skills = tuple(str(values[name]) for name in ("Main Class", "Sub Class") if values.get(name))
+    skills = tuple(skill for name in ("Main Class", "Sub Class") if (skill := label(values, name)))
     row = PackRow(line.where, str(values["id"]), the_text(values, "Prompt"), skills=skills)
     return questions_or_error(*row[:3], _asked(row, values.get("Checklist")))
 
 
 def _asked(row: PackRow, listed: Any) -> Iterator[PackRow]:
     if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
-        raise Refused("no_questions", f"expected 'Checklist' as a list of objects, found {parsing.shown(str(listed))}")
+        raise Refused("no_questions", f"expected 'Checklist' as a list of objects, found {shown(listed)}")
     for number, one in enumerate(listed):
         tags = the_texts(one.get("tags") or (), "tags")
         yield row._replace(question=_yes_no(number, the_text(one, "question"), "yes", next(iter(tags), None)))
@@ -105,12 +108,13 @@ def _about_both(name: str, asked: PackLine | str, prompt: PackLine | str) -> Pac
 
 
 def _tiif(prompt: PackLine, *, prompt_id: str, length: str, asked: PackLine) -> PackRows:
-    kind = str(asked.values.get("type"))
-    row = PackRow(asked.where, prompt_id, the_text(prompt.values, f"{length}_description"), skills=(kind, length))
-    return questions_or_error(*row[:3], _pairs(row, asked))
+    row = PackRow(asked.where, prompt_id, the_text(prompt.values, f"{length}_description"))
+    return questions_or_error(*row[:3], _pairs(row, length, asked))
 
 
-def _pairs(row: PackRow, asked: PackLine) -> Iterator[PackRow]:
+def _pairs(row: PackRow, length: str, asked: PackLine) -> Iterator[PackRow]:
+    kind = label(asked.values, "type")
+    skills = (kind, length) if kind else (length,)
     names = ("yn_question_list", "yn_answer_list")
     questions, answers = (the_texts(asked.values.get(name), name) for name in names)
     if len(questions) != len(answers):
@@ -119,7 +123,7 @@ def _pairs(row: PackRow, asked: PackLine) -> Iterator[PackRow]:
         said = answer.strip().lower()
         if said not in parsing.YES_NO:
             raise Refused("no_answer", f"expected yes or no, found {parsing.shown(answer)}")
-        yield row._replace(question=_yes_no(number, question, said, row.skills[0]))
+        yield row._replace(question=_yes_no(number, question, said, kind), skills=skills)
 
 
 TRACKS = ("affection", "composition", "entity", "imagination", "long_text", "style", "text_rendering")

@@ -1,6 +1,5 @@
 """Packs of yes/no questions that depend on each other: DSG-1k and DPG-Bench, of the same columns, and OneIG-Bench."""
 
-import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -9,19 +8,23 @@ from plumbline.operators.errors import RowError, SourceError
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.writing import WrittenQuestion
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.base.tables import Refused, Values, parse_json, read_json, read_records
+from plumbline.pipelines.base.tables import Refused, Values, parse_json, read_json
 from plumbline.pipelines.sources.question_packs.pack import (
     Convention,
     PackLine,
     PackRow,
     PackRows,
+    label,
     questions_or_error,
     read_lines,
     read_rows,
+    read_whole,
+    shown,
     the_id,
     the_text,
 )
 
+LONG_NUMBER = re.compile(r"\d{10}")
 NUMBERS = re.compile(r"\s*-?\d+\s*(,\s*-?\d+\s*)*")
 """What the releases' code reads a dependency of."""
 
@@ -38,8 +41,8 @@ def proposition(line: PackLine) -> Iterator[PackRow]:
         choices=parsing.YES_NO,
         answer="yes",
         kind=category(values),
-        span=values.get("keywords") or None,
-        parents=tuple(map(str, parsing.named_parents(dependency(values)) or ())),
+        span=label(values, "keywords"),
+        parents=_parents(values),
     )
     yield PackRow(line.where, the_id(values, "item_id"), the_text(values, "text"), asked)
 
@@ -47,29 +50,33 @@ def proposition(line: PackLine) -> Iterator[PackRow]:
 def unread_dependencies(lines: Iterable[PackLine | str]) -> list[PackLine]:
     """The rows whose parents are not all numbers."""
     rows = (line for line in lines if isinstance(line, PackLine))
-    return [line for line in rows if not NUMBERS.fullmatch(dependency(line.values))]
+    return [line for line in rows if not NUMBERS.fullmatch(str(line.values.get("dependency") or "0"))]
 
 
 def dependency_notes(lines: Iterable[PackLine | str], effect: str) -> Iterator[str]:
     """A line for each of them."""
     for line in unread_dependencies(lines):
-        yield f"{line.where}: the dependency {dependency(line.values)!r} is not all numbers; {effect}"
+        found = shown(line.values.get("dependency"))
+        yield f"{line.where}: the dependency {found} is not all numbers; {effect}"
 
 
-def dependency(values: Values) -> str:
-    """What a row says of its parents; 0 where it says nothing."""
-    return str(values.get("dependency") or "0")
+def _parents(values: Values) -> tuple[str, ...]:
+    """The numbers of a row's parents, none for 0 or nothing; raises Refused for what is neither text nor a number."""
+    written = label(values, "dependency") or "0"
+    if LONG_NUMBER.search(written):
+        raise Refused("no_parents", f"expected numbers of questions in 'dependency', found {shown(written)}")
+    return tuple(map(str, parsing.named_parents(written) or ()))
 
 
 def category(values: Values) -> str | None:
     """What stands before the bracket of a tuple: `attribute - color`."""
-    return str(values.get("tuple") or "").split("(")[0].strip() or None
+    return (label(values, "tuple") or "").split("(")[0].strip() or None
 
 
 def _number(values: Values) -> str:
     found = the_id(values, "proposition_id")
-    if not found.isdecimal():
-        raise Refused("no_id", f"expected 'proposition_id' as a number, found {parsing.shown(found)}")
+    if not found.isdecimal() or LONG_NUMBER.search(found):
+        raise Refused("no_id", f"expected 'proposition_id' as a number, found {shown(found)}")
     return str(int(found))
 
 
@@ -88,10 +95,11 @@ def read_dsg_1k(place: Place, convention: Convention) -> PackRows:
         yield from read_rows(lines, proposition)
         return
     yield from dependency_notes(lines, "none of the prompt's questions has parents, as in the release")
-    spoiled = {line.values.get("item_id") for line in unread_dependencies(lines)}
+    spoiled = {str(line.values.get("item_id")) for line in unread_dependencies(lines)}
 
     def read_row(line: PackLine) -> Iterable[PackRow]:
-        return _without_parents(proposition(line)) if line.values.get("item_id") in spoiled else proposition(line)
+        is_spoiled = str(line.values.get("item_id")) in spoiled
+        return _without_parents(proposition(line)) if is_spoiled else proposition(line)
 
     yield from read_rows(lines, read_row)
 
@@ -151,10 +159,15 @@ def _read_alignment(place: Place, classes: Sequence[str], *, csv: str, prompt: s
 
     A prompt is called by its class and its id: `object_000`.
     """
-    prompts = _prompts(place / csv, prompt)
+    prompts: dict[tuple[str, str], Values] = {}
+    for line in read_lines(_present(place / csv)):
+        if isinstance(line, str):
+            yield line
+        else:
+            prompts[(str(line.values.get("category")), str(line.values.get("id")))] = line.values
     for name in classes:
-        file = place / f"scripts/alignment/Q_D/{name}{suffix}.json"
-        asked = read_json(_content(file), file.url)
+        file = _present(place / f"scripts/alignment/Q_D/{name}{suffix}.json")
+        asked = read_json(read_whole(file), file.url)
         if not isinstance(asked, dict):
             raise SourceError(f"{file.url}: expected an object of questions by id, found {type(asked).__name__}")
         for number, (key, values) in enumerate(asked.items()):
@@ -162,7 +175,7 @@ def _read_alignment(place: Place, classes: Sequence[str], *, csv: str, prompt: s
             try:
                 row = prompts.get((CATEGORIES[name], key))
                 if row is None:
-                    raise Refused("no_prompt", f"{csv} has no prompt {key!r} of {CATEGORIES[name]}")
+                    raise Refused("no_prompt", f"{csv} has no prompt {shown(key)} of {CATEGORIES[name]}")
                 text = the_text(row, prompt)
             except Refused as refused:
                 yield f"{where}: {refused}; the row is left out"
@@ -171,18 +184,11 @@ def _read_alignment(place: Place, classes: Sequence[str], *, csv: str, prompt: s
             yield from questions_or_error(where, f"{name}_{key}", text, questions)
 
 
-def _prompts(file: Place, prompt: str) -> Mapping[tuple[str, str], Mapping[str, Any]]:
-    records = read_records(io.BytesIO(_content(file)), file.url, ["category", "id", prompt]).rows
-    return {(str(row.get("category")), str(row.get("id"))): row for row in records}
-
-
-def _content(file: Place) -> bytes:
-    try:
-        content = file.read()
-    except FileNotFoundError as error:
-        raise SourceError(f"{file.url}: not found; benchmark.questions names the release's folder") from error
-    assert isinstance(content, bytes)
-    return content
+def _present(file: Place) -> Place:
+    """Return a file of the release; raise SourceError if there is none."""
+    if not file.exists():
+        raise SourceError(f"{file.url}: not found; benchmark.questions names the release's folder")
+    return file
 
 
 def _skills(name: str, row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -196,7 +202,7 @@ def _alignment_rows(where: str, prompt_id: str, text: str, values: Any, skills: 
     for number in texts:
         parents = needed.get(number, [0])
         if not isinstance(parents, list) or not all(isinstance(parent, int) for parent in parents):
-            raise Refused("no_parents", f"expected a list of numbers in 'dependency', found {parents!r}")
+            raise Refused("no_parents", f"expected a list of numbers in 'dependency', found {shown(parents)}")
         parents = tuple(str(parent) for parent in parents if parent)
         asked = WrittenQuestion(number, the_text(texts, number), parsing.YES_NO, "yes", parents=parents)
         yield PackRow(where, prompt_id, text, asked, skills)
@@ -207,7 +213,7 @@ def _by_number(values: Any, field: str) -> Mapping[str, Any]:
     found = values.get(field) if isinstance(values, dict) else None
     found = parse_json(found) if isinstance(found, str) else found
     if not isinstance(found, dict) or not found:
-        raise Refused("no_questions", f"expected {field!r} as an object by number, found {parsing.shown(str(found))}")
+        raise Refused("no_questions", f"expected {field!r} as an object by number, found {shown(found)}")
     return found
 
 

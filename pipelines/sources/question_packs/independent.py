@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.question_list import BadQuestion, read_pair
 from plumbline.operators.metrics.writing import WrittenQuestion
 from plumbline.pipelines.base.storage import Place
@@ -17,9 +16,11 @@ from plumbline.pipelines.sources.question_packs.pack import (
     PackLine,
     PackRow,
     PackRows,
+    label,
     questions_or_error,
     read_lines,
     read_rows,
+    shown,
     the_id,
     the_text,
     the_texts,
@@ -42,14 +43,15 @@ def _multiple_choice(line: PackLine) -> Iterator[PackRow]:
     values = line.values
     choices, answer = the_texts(values.get("choices"), "choices"), the_text(values, "answer")
     if answer not in choices or len(set(choices)) < 2:
-        raise Refused("no_choice", f"expected the answer {answer!r} among two choices at least, found {list(choices)}")
+        found = f"found {shown(list(choices))}"
+        raise Refused("no_choice", f"expected the answer {shown(answer)} among two choices at least, {found}")
     asked = WrittenQuestion(
         question_id=line.where,
         text=the_text(values, "question"),
         choices=choices,
         answer=answer,
-        kind=values.get("element_type"),
-        span=values.get("element"),
+        kind=label(values, "element_type"),
+        span=label(values, "element"),
     )
     yield PackRow(line.where, the_id(values, "id"), the_text(values, "caption"), asked)
 
@@ -80,7 +82,7 @@ def _atoms(line: PackLine, prompt_id: str, text: str) -> Iterator[PackRow]:
     if not pairs or len(pairs) != len(skills):
         raise Refused("no_questions", f"expected as many skills as questions, found {len(skills)} and {len(pairs)}")
     atoms = values.get("atom_count")
-    own = (f"{atoms} atoms",) if isinstance(atoms, int) else ()
+    own = (f"{atoms} atoms",) if isinstance(atoms, int) and not isinstance(atoms, bool) else ()
     try:
         asked = [read_pair(pair, number, skill) for number, (pair, skill) in enumerate(zip(pairs, skills, strict=True))]
     except BadQuestion as error:
@@ -111,10 +113,10 @@ def read_wise_verified(place: Place, convention: Convention) -> PackRows:
 
 def _explanation(line: PackLine) -> Iterator[PackRow]:
     prompt_id = the_id(line.values, "prompt_id")
-    number = int(prompt_id) if prompt_id.isdecimal() else 0
+    number = int(prompt_id) if prompt_id.isdecimal() and len(prompt_id) <= len("1000") else 0
     category = next((name for name, last in LAST.items() if 0 < number <= last), None)
     if category is None:
-        raise Refused("no_category", f"expected 'prompt_id' from 1 to 1000, found {prompt_id}")
+        raise Refused("no_category", f"expected 'prompt_id' from 1 to 1000, found {shown(prompt_id)}")
     asked = WrittenQuestion("1", the_text(line.values, "Explanation"), (), kind=category)
     yield PackRow(line.where, prompt_id, the_text(line.values, "Prompt"), asked, (category,))
 
@@ -146,16 +148,16 @@ def _checkpoints(line: PackLine, prompt_id: str, text: str, own: str) -> Iterato
     """A row for each checkpoint."""
     said = parse_json(the_text(line.values, own), f"correct {own}")
     if not isinstance(said, dict):
-        raise Refused("no_checkpoints", f"expected an object in {own!r}, found {parsing.shown(str(said))}")
+        raise Refused("no_checkpoints", f"expected an object in {own!r}, found {shown(said)}")
     names, descriptions = (the_texts(_first(said, keys), keys[0]) for keys in (NAMES, DESCRIPTIONS))
     if not names or len(names) != len(descriptions):
         raise Refused(
             "no_checkpoints", f"expected a description of each checkpoint, found {len(descriptions)} of {len(names)}"
         )
-    theme = _first(said, THEMES)
+    theme = next((label(said, key) for key in THEMES if key in said), None)
     for number, (name, description) in enumerate(zip(_apart(names), descriptions, strict=True)):
         asked = WrittenQuestion(str(number), description, (), kind=name, span=description)
-        skills = (theme,) if isinstance(theme, str) else ()
+        skills = (theme,) if theme else ()
         yield PackRow(line.where, prompt_id, text, asked, skills)
 
 

@@ -1,6 +1,7 @@
 """What a benchmark's own questions are read into, and what the readers of released files share."""
 
 import io
+import reprlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -10,7 +11,6 @@ import pyarrow as pa
 
 from plumbline.operators import rows, schemas
 from plumbline.operators.errors import RowError, SourceError
-from plumbline.operators.image_rows import id_text
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.writing import WrittenQuestion, identified
 from plumbline.pipelines.base.storage import Place
@@ -21,10 +21,16 @@ from plumbline.pipelines.base.tables import (
     Rejection,
     Row,
     Values,
-    open_csv,
+    read_csv,
     read_json,
     read_json_lines,
 )
+
+MAX_PACK_BYTES = 256 * 2**20
+MAX_LABEL = 1000
+"""Characters of an id, a skill or a kind of question."""
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxstring = 3, 80
 
 Convention = Literal["released", "fixed"]
 """Whether a pack is read as its release's code reads it, slips included, or as it is meant."""
@@ -97,12 +103,14 @@ def gather(found: Iterable[PackRow | str], suite: str) -> QuestionPack:
         prompt.error = prompt.error or row.error
         if prompt.text != row.text:
             problems.append(
-                f"{row.where}: prompt_id {row.prompt_id!r} has another text than in {prompt.where}; the question is "
-                "left out; make ids unique"
+                f"{row.where}: prompt_id {shown(row.prompt_id)} has another text than in {prompt.where}; the question "
+                "is left out; make ids unique"
             )
         elif row.question is not None:
             if row.question.question_id in prompt.questions:
-                problems.append(f"{row.where}: question {row.question.question_id!r} stands twice; the last one counts")
+                problems.append(
+                    f"{row.where}: question {shown(row.question.question_id)} stands twice; the last one counts"
+                )
             prompt.questions[row.question.question_id] = row.question
     asked = [row for name, one in prompts.items() for row in _question_rows(name, one)]
     told = [
@@ -152,7 +160,7 @@ def questions_or_error(where: str, prompt_id: str, text: str, questions: Iterabl
     try:
         yield from questions
     except Refused as refused:
-        yield f"{where}: {refused}; nothing is asked about prompt_id {prompt_id!r}"
+        yield f"{where}: {refused}; nothing is asked about prompt_id {shown(prompt_id)}"
         yield PackRow(where, prompt_id, text, error=RowError("no_questions", f"{where}: {refused}"))
 
 
@@ -168,12 +176,20 @@ def read_rows(lines: Iterable[PackLine | str], read: Callable[[PackLine], Iterab
             yield f"{line.where}: {refused}; the row is left out"
 
 
+def read_whole(file: Place) -> bytes:
+    """Return the bytes of a released file; raise SourceError if they are too many."""
+    content = file.read(MAX_PACK_BYTES + 1)
+    if len(content) > MAX_PACK_BYTES:
+        raise SourceError(f"{file.url}: over {MAX_PACK_BYTES // 2**20} MiB; is it a released file of questions?")
+    return content
+
+
 def read_lines(file: Place) -> Iterator[PackLine | str]:
     """The rows of a CSV, TSV or JSON Lines file, or of the list of a JSON file, by its suffix."""
-    content = file.read()
+    content = read_whole(file)
     suffix = PurePosixPath(file.path).suffix.lower()
     if suffix in SEPARATORS:
-        found: Iterable[Row | Rejection] = open_csv(io.BytesIO(content), file.url).rows
+        found: Iterable[Row | Rejection] = read_csv(io.BytesIO(content), file.url).rows
     elif suffix in JSON_LINES:
         found = read_json_lines(io.BytesIO(content), file.url)
     else:
@@ -198,22 +214,37 @@ def _listed(content: bytes, file: Place) -> Iterator[Row | Rejection]:
 
 def the_id(values: Values, name: str) -> str:
     """A row's id as text; raises Refused where it has none."""
-    value = values.get(name)
-    if value is None or isinstance(value, bool | list | dict) or not str(value).strip():
-        raise Refused("no_id", f"expected {name!r} as text or a number, found {parsing.shown(str(value))}")
-    return id_text(value) or ""
+    found = label(values, name)
+    if found is None:
+        raise Refused("no_id", f"expected {name!r} as text or a number, found {shown(values.get(name))}")
+    return found
 
 
 def the_text(values: Values, name: str) -> str:
     """A row's text, as it stands; raises Refused where it has none."""
     value = values.get(name)
     if not isinstance(value, str) or not value.strip():
-        raise Refused("no_text", f"expected {name!r} as text, found {parsing.shown(str(value))}")
+        raise Refused("no_text", f"expected {name!r} as text, found {shown(value)}")
     return value
+
+
+def label(values: Values, name: str) -> str | None:
+    """Return a row's text or number as text, or None if it has none; raise Refused for a value of another type."""
+    value = values.get(name)
+    text = "" if rows.is_missing(value) else str(value) if isinstance(value, str | int | float) else None
+    if text is None or isinstance(value, bool) or len(text) > MAX_LABEL:
+        expected = f"text of at most {MAX_LABEL} characters or a number"
+        raise Refused("no_text", f"expected {name!r} as {expected}, found {shown(value)}")
+    return text if text.strip() else None
+
+
+def shown(value: Any) -> str:
+    """Return a value as a message quotes it: of a nested one only the outer levels, for it may be deep and long."""
+    return parsing.shown(value if isinstance(value, str) else _SHORT.repr(value))
 
 
 def the_texts(value: Any, name: str) -> tuple[str, ...]:
     """A list of texts; raises Refused for anything else."""
     if not isinstance(value, Sequence) or isinstance(value, str) or not all(isinstance(one, str) for one in value):
-        raise Refused("no_list", f"expected {name!r} as a list of texts, found {parsing.shown(str(value))}")
+        raise Refused("no_list", f"expected {name!r} as a list of texts, found {shown(value)}")
     return tuple(value)

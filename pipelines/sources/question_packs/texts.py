@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 from plumbline.operators.errors import SourceError
-from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.question_list import wanted_text
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import Refused, read_json
@@ -15,9 +14,12 @@ from plumbline.pipelines.sources.question_packs.pack import (
     PackLine,
     PackRow,
     PackRows,
+    label,
     questions_or_error,
     read_lines,
     read_rows,
+    read_whole,
+    shown,
     the_id,
     the_text,
     the_texts,
@@ -45,7 +47,7 @@ def read_longtext_bench(place: Place, convention: Convention) -> PackRows:
 
 def _longtext(line: PackLine) -> PackRows:
     values = line.values
-    skills = tuple(str(values[name]) for name in ("category", "length") if values.get(name))
+    skills = tuple(skill for name in ("category", "length") if (skill := label(values, name)))
     row = PackRow(line.where, the_id(values, "prompt_id"), the_text(values, "prompt"), skills=skills)
     return questions_or_error(*row[:3], _longtexts(row, values))
 
@@ -73,13 +75,16 @@ def read_oneig_text(place: Place, convention: Convention) -> PackRows:
 def _of_oneig(line: PackLine, *, fixed: bool) -> PackRows:
     prompt = "prompt_cn" if "prompt_cn" in line.values else "prompt_en"
     row = PackRow(line.where, the_id(line.values, "id"), the_text(line.values, prompt))
-    listed = str(line.values.get("text_content") or "")
-    texts = [single or double for single, double in _TEXT.findall(listed)]
+    return questions_or_error(*row[:3], _oneig_texts(row, line, fixed=fixed))
+
+
+def _oneig_texts(row: PackRow, line: PackLine, *, fixed: bool) -> Iterator[PackRow]:
+    texts = [single or double for single, double in _TEXT.findall(the_text(line.values, "text_content"))]
     if fixed:
         texts = [
             re.sub(r"\\(.)", lambda escaped: {"n": " ", "t": " "}.get(escaped[1], escaped[1]), text) for text in texts
         ]
-    return questions_or_error(*row[:3], _wanted(row, texts))
+    yield from _wanted(row, texts)
 
 
 AREAS = (2, 3, 4, 5)
@@ -104,13 +109,13 @@ def read_cvtg_2k(place: Place, convention: Convention) -> PackRows:
 
 
 def _listed(file: Place) -> Iterator[PackLine | str]:
-    content = read_json(file.read(), file.url)
+    content = read_json(read_whole(file), file.url)
     listed = content.get("data_list") if isinstance(content, dict) else None
     if not isinstance(listed, list):
         raise SourceError(f"{file.url}: expected an object with the list 'data_list'; is it the right file?")
     for number, values in enumerate(listed):
         where = f"{file.url}, row {number}"
-        found = parsing.shown(str(values))
+        found = shown(values)
         yield PackLine(where, values) if isinstance(values, dict) else f"{where}: expected an object, found {found}"
 
 
