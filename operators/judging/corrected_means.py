@@ -25,6 +25,7 @@ from plumbline.operators.statistics.bootstrap import LEVEL, UNDEFINED, Interval
 from plumbline.operators.statistics.options import MATCH_COLUMNS, Match
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.operators.statistics.prediction_powered import (
+    FEWEST_DIFFERENT,
     FEWEST_LABELS,
     different,
     enough,
@@ -89,8 +90,8 @@ class Estimate(NamedTuple):
         return math.sqrt(float(self.shares @ self.shares)) * float(widening(self.prompts))
 
     def interval(self, level: float) -> Interval:
-        """By Student's distribution; undefined of fewer than three prompts."""
-        if self.prompts < 3:
+        """By Student's distribution; undefined of fewer than three prompts, and where nearly all are the same."""
+        if self.prompts < 3 or int(different(self.shares[self.shares != 0])) < FEWEST_DIFFERENT:
             return UNDEFINED
         far = float(scipy.special.stdtrit(self.prompts - 1, (1 + level) / 2)) * self.error
         return Interval(self.value - far, self.value + far)

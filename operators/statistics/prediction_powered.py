@@ -10,6 +10,8 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from plumbline.operators.statistics.rounding import step_of
+
 Floats = NDArray[np.float64]
 
 FEWEST_LABELS = 12
@@ -26,10 +28,14 @@ def enough(labels: Floats) -> NDArray[np.bool_]:
 
 
 def different(labels: Floats) -> NDArray[np.int64]:
-    """How many labels (..., n) are other than their median, which is what most are where most are equal."""
+    """How many labels (..., n) are other than their median, which is what most are where most are equal.
+
+    Labels that only rounding sets apart are equal.
+    """
     if not labels.shape[-1]:
         return np.zeros(labels.shape[:-1], np.int64)
-    return np.asarray((labels != np.median(labels, axis=-1, keepdims=True)).sum(axis=-1))
+    apart = np.abs(labels - np.median(labels, axis=-1, keepdims=True))
+    return np.asarray((apart > step_of(labels) / 2).sum(axis=-1))
 
 
 class Powered(NamedTuple):

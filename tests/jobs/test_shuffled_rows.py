@@ -1,0 +1,25 @@
+"""The order in which a benchmark's rows stand, and the shards they fall into, change no digit of a run's summary."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from tests.bench_of import images, prompts, words_of, write_rows
+from tests.commands import newest, printed
+
+
+def test_shuffled_images_and_prompts_have_the_same_summary_to_the_last_bit(tmp_path: Path) -> None:
+    found = []
+    for seed in range(2):
+        random, folder = np.random.default_rng(seed), tmp_path / str(seed)
+        for generator in ("atlas", "flint"):
+            rows = [{**row, "image_id": f"{row['image_id']}-{copy}"} for row in images(generator, 11) for copy in "xyz"]
+            random.shuffle(rows)
+            write_rows(folder / "images" / generator / "00000.parquet", rows, row_group=5)
+        write_rows(folder / "prompts.parquet", [prompts(11)[place] for place in random.permutation(11)])
+        words = words_of(folder, folder / "store", "sweep=own_images", "metric=[edge_density]", "shard_rows=5")
+        printed("sweep", *words)
+        found.append(pq.read_table(newest(folder / "store") / "summary.parquet"))
+    assert len(found[0]) > 2
+    assert found[0].equals(found[1])
