@@ -109,11 +109,9 @@ class Folder:
         kept = [
             path
             for path in self.names
-            if path in inner or (not _is_image(path) and str(PurePosixPath(path).parent) in above)
+            if path in inner or (not _is_picture(path) and str(PurePosixPath(path).parent) in above)
         ]
-        outside = {
-            path: f"outside images_inside={name}" for path in self.names if _is_image(path) and path not in inner
-        }
+        outside = [path for path in self.names if _is_picture(path) and path not in inner]
         return replace(self, names=kept, outside=dict.fromkeys(outside, f"outside images_inside={name}"))
 
     def generator(self, image: str) -> str:
@@ -191,6 +189,11 @@ def is_contact_sheet(image: str) -> bool:
 
 def _is_image(path: str) -> bool:
     return PurePosixPath(path).suffix[1:].lower() in IMAGES
+
+
+def _is_picture(path: str) -> bool:
+    """Return True for images, also in formats that nothing here decodes."""
+    return PurePosixPath(path).suffix[1:].lower() in (*IMAGES, *FOREIGN_IMAGES)
 
 
 def _is_hidden(path: str) -> bool:

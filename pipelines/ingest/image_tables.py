@@ -17,7 +17,7 @@ from plumbline.operators.errors import ConfigError
 from plumbline.operators.settings import field_settings
 from plumbline.pipelines.base.class_labels import find_labels, name_labels
 from plumbline.pipelines.base.storage import Place, first_line, readable_errors
-from plumbline.pipelines.base.tables import Refused, Rejection
+from plumbline.pipelines.base.tables import Refused, Rejection, printable
 from plumbline.pipelines.ingest.files import read_image
 from plumbline.pipelines.ingest.image_folders import list_images
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
@@ -59,7 +59,7 @@ def find_tables(config: IngestConfig) -> list[SampleFile]:
             place=place / path,
             size=entry.size,
             etag=entry.etag,
-            name=stem((path or place.name).replace("/", "-"), ENDINGS),
+            name=printable(stem((path or place.name).replace("/", "-"), ENDINGS)),
         )
         for path, entry in sorted(entries.items())
     ]
@@ -80,7 +80,7 @@ def read_rows(file: SampleFile, config: IngestConfig) -> Iterator[ImageSample | 
                         yield _sample(file, config, row, names, _name(number, index, several), others)
     except (pa.ArrowException, UnicodeDecodeError) as error:
         message = f"not readable after row {number} ({first_line(error)}): what is after it is lost; {AGAIN}"
-        yield Rejection(file.place.url, None, DAMAGED_TABLE, message)
+        yield Refused(DAMAGED_TABLE, message).at(file.place.url)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from plumbline.pipelines.ingest.tars import ENDINGS as TARS
 from plumbline.pipelines.ingest.tars import find_tars, name_generators
 from plumbline.pipelines.ingest.typed_tables import open_table
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig, ColumnsConfig
-from plumbline.pipelines.sources.origins import count_suffixes
+from plumbline.pipelines.sources.origins import count_suffixes, name_some
 from plumbline.pipelines.sources.shards import is_table
 
 TEXT_TABLES = (*SEPARATORS, *JSON_LINES)
@@ -143,9 +143,10 @@ def _input(
         return {"images": place.url, "copy": False, "prompts_from": config.benchmark.prompts_from}
     if any(name.endswith(TARS) for name in folder.names):
         return {"tars": place.url, "generator": None if _tars_name_generators(config, place) else _stem(place)}
+    badly_named = f"; rename files whose names are not UTF-8: {name_some(folder.badly_named)}"
     raise ConfigError(
         f"benchmark.images {place.url}: expected image files, tars, or Parquet or Arrow tables with images, found "
-        f"{count_suffixes(folder.names) or 'none'}"
+        f"{count_suffixes(folder.names) or 'none'}{badly_named if folder.badly_named else ''}"
     )
 
 

@@ -16,7 +16,7 @@ from typing import IO, Any, NamedTuple
 from plumbline.operators.errors import ConfigError, PlumblineError
 from plumbline.operators.settings import field_settings
 from plumbline.pipelines.base.storage import Entry, Place, readable_errors
-from plumbline.pipelines.base.tables import BLOCK_BYTES, SKIPPED, Refused, Rejection, parse_object
+from plumbline.pipelines.base.tables import BLOCK_BYTES, SKIPPED, Refused, Rejection, parse_object, printable
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.input_rows import (
     DAMAGED_TAR,
@@ -74,7 +74,7 @@ def find_tars(config: IngestConfig) -> list[SampleFile]:
     if place.is_local:
         named = {tar: _local_entry(tar, place, config.link_roots) for tar in named}
     tars = [
-        SampleFile(place=tar, size=entry.size, etag=entry.etag, name=stem(tar.path, ENDINGS))
+        SampleFile(place=tar, size=entry.size, etag=entry.etag, name=printable(stem(tar.path, ENDINGS)))
         for tar, entry in sorted(named.items(), key=lambda found: found[0].url)
         if entry.type == "file" and not tar.name.startswith(".")
     ]
@@ -139,7 +139,7 @@ def read_members(tar: SampleFile, max_bytes: int) -> Iterator[Member | Rejection
             "the tar goes on after its end mark, as tars do that were joined by cat: what is after the mark is lost, "
             f"{NO_NUMBER}; give each tar a file of its own"
         )
-        yield Rejection(tar.place.url, None, DAMAGED_TAR, message)
+        yield Refused(DAMAGED_TAR, message).at(tar.place.url)
 
 
 class _Stored(io.RawIOBase):
@@ -263,10 +263,10 @@ class _Gathered:
     """The members of one sample."""
 
     key: str
-    images: list[tuple[str, bytes]] = field(default_factory=list)
+    images: list[tuple[str, bytes | Refused]] = field(default_factory=list)
     """With the endings of their files."""
     sources: dict[str, bytes | Refused] = field(default_factory=dict)
-    results: list[tuple[str, bytes]] = field(default_factory=list)
+    results: list[tuple[str, bytes | Refused]] = field(default_factory=list)
     """Its images, if none has an ending alone."""
     other_images: list[str] = field(default_factory=list)
     """The endings of files that look like images and have more than an ending after the first dot."""
@@ -276,7 +276,7 @@ class _Gathered:
     refused: Refused | None = None
 
     @property
-    def chosen(self) -> list[tuple[str, bytes]]:
+    def chosen(self) -> list[tuple[str, bytes | Refused]]:
         """The image, or several, none of which can be taken."""
         return self.images or self.results
 
@@ -383,12 +383,12 @@ def _gather(gathered: _Gathered, member: Member) -> None:
     role, _, ending = member.suffix.rpartition(".")
     if role in EDIT_SOURCES and ending in IMAGES:
         gathered.sources[member.suffix] = member.content
-    elif isinstance(member.content, Refused):
-        gathered.refused = gathered.refused or member.content
     elif role in EDIT_RESULTS and ending in IMAGES:
         gathered.results.append((member.suffix, member.content))
     elif member.suffix in IMAGES:
         gathered.images.append((member.suffix, member.content))
+    elif isinstance(member.content, Refused):
+        gathered.refused = gathered.refused or member.content
     elif member.suffix in TEXTS:
         gathered.texts[member.suffix] = member.content
     elif role and ending in (*IMAGES, *FOREIGN_IMAGES):
@@ -403,8 +403,9 @@ def _sample(gathered: _Gathered, tar: SampleFile, config: IngestConfig) -> Image
         if gathered.refused:
             raise gathered.refused
         sources = [source for source in gathered.sources.values() if isinstance(source, bytes)]
+        image = _only_image(gathered)
         candidate = _candidate(gathered, tar, config)
-        return ImageSample(candidate, _only_image(gathered), sources, field_settings(_fields(gathered)))
+        return ImageSample(candidate, image, sources, field_settings(_fields(gathered)))
     except Refused as refused:
         return refused.at(where)
 
@@ -415,6 +416,8 @@ def _only_image(gathered: _Gathered) -> bytes:
     if not gathered.chosen:
         raise Refused("missing_image", f"the sample has no image ({', '.join(IMAGES)}); add it")
     [(_, image)] = gathered.chosen
+    if isinstance(image, Refused):
+        raise image
     if not image:
         raise Refused("missing_image", "the image file is empty; generate it again")
     return image

@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 from plumbline.pipelines.base.storage import Place, readable_errors
+from plumbline.pipelines.base.tables import printable
 
 MANIFEST = "manifest.json"
 """Of an ingest's output."""
@@ -47,7 +48,7 @@ class Origins(NamedTuple):
             told.append(f"columns not read: {name_some(list(self.unread))}")
         if self.passed_over:
             told.append(f"files passed over: {self.passed_over}")
-        return [*told, *(f"warning: {warning}" for warning in self.warnings)]
+        return [printable(line) for line in (*told, *(f"warning: {warning}" for warning in self.warnings))]
 
 
 def read_origins(folder: Place) -> Origins | None:

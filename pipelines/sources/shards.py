@@ -24,6 +24,7 @@ from plumbline.pipelines.base.storage import (
     first_line,
     is_storage_error,
 )
+from plumbline.pipelines.base.tables import printable
 from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.cells.store import outside_stores
 
@@ -118,7 +119,8 @@ def list_files(place: Place, group: str, suffixes: tuple[str, ...]) -> Listing:
 
     def listed(relative: str) -> ListedFile:
         entry, file = found[paths[relative]], place / paths[relative]
-        return ListedFile(group, _name(relative, paths), file, entry.size, entry.etag, regular=entry.type == "file")
+        name = _name(printable(relative), paths)
+        return ListedFile(group, name, file, entry.size, entry.etag, regular=entry.type == "file")
 
     return Listing(list(map(listed, tables)), others)
 
@@ -172,7 +174,9 @@ def read_again(read: Callable[Read, Found]) -> Callable[Read, Found]:
 
 @read_again
 def read_footer(file: ListedFile) -> pq.FileMetaData:
-    """A Parquet file's footer; raises SourceError naming the file where it has none."""
+    """A Parquet file's footer; raises SourceError naming the file where it has none, or a name that is not UTF-8."""
+    if file.url != printable(file.url):
+        raise SourceError(f"{printable(file.url)}: the file's name, or a folder's, is not UTF-8; rename it")
     if not file.regular:
         raise SourceError(
             f"{file.url}: expected a file, found a link that leads nowhere, a pipe or a device; remove it"

@@ -31,6 +31,7 @@ from plumbline.operators.stages.question_pack import PackIndex
 from plumbline.operators.statistics.poisson_bootstrap import drawn, hash_ids
 from plumbline.operators.summary import Skills
 from plumbline.pipelines.base.storage import Entry, Place, StorageConfig, readable_errors
+from plumbline.pipelines.base.tables import printable
 from plumbline.pipelines.cells.cells import Shard, digest
 from plumbline.pipelines.cells.store import MARK, is_store
 from plumbline.pipelines.sources.benchmark import GENERATORS, IMAGE_COLUMNS, BenchmarkConfig, ColumnsConfig, check_extra
@@ -477,7 +478,8 @@ def _layout(images: Place, benchmark: BenchmarkConfig) -> _Places:
     entries = images.list()
     if MARK in entries and is_store(images):
         raise ConfigError(f"benchmark.images {images.url}: is a store of scores; name the folder with the images")
-    folders = {name: images / name for name in sorted(_named(entries, "directory")) if not name.startswith(".")}
+    names = [name for name in sorted(_named(entries, "directory")) if not name.startswith(".")]
+    folders = {printable(name): images / name for name in names}
     folders = {name: folder for name, folder in folders.items() if not is_store(folder)}
     files = [name for name in sorted(_named(entries, "file")) if is_table(name, ("",)) and name != MANIFEST]
     tables = [name for name in files if is_table(name, PARQUET)]

@@ -1,5 +1,6 @@
 """Any images whose rows hold their own prompts are scored by one command, with no benchmark."""
 
+import os
 import re
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from tests.bench_of import CAPTIONED, SMALL, captioned, images, prompts, write_rows
 from tests.commands import newest, printed, run
+from tests.files import put
 
 
 def test_one_command_scores_a_file_and_prints_coverage_and_means(
@@ -85,3 +87,17 @@ def test_where_every_image_is_rejected_the_reasons_are_the_end(tmp_path: Path) -
     code, out, err = run("score", *given)
     assert code == 1 and "1 rows rejected: missing_image" in out and "8 rows rejected: empty_prompt" in out
     assert err == f"error: images {folder}: every image was rejected; the reasons are above\n"
+
+
+def test_a_name_that_is_not_utf8_costs_its_own_file_of_a_sweep(tmp_path: Path) -> None:
+    """Also of a folder, which names a generator."""
+    write_rows(tmp_path / "rows.parquet", [{"image": row["image"], "prompt": "a circle"} for row in images("atlas", 2)])
+    content = (tmp_path / "rows.parquet").read_bytes()
+    for name in (b"atlas/good", b"atlas/caf\xe9", b"caf\xe9/good"):
+        put(tmp_path / "mine", {os.fsdecode(name + b".parquet"): content})
+    given = [f"images={tmp_path}/mine", "models=shapes", "metric=[edge_density]", "cluster=here"]
+    said = printed("score", *given, f"store={tmp_path}/store", code=1)
+    for file in ("atlas/caf\\xe9", "caf\\xe9/good"):
+        assert f"mine/{file}.parquet: the file's name, or a folder's, is not UTF-8; rename it" in said
+    scores = pq.read_table(newest(tmp_path / "store") / "scores.parquet").to_pylist()
+    assert [row["generator"] for row in scores if row["score"] is not None] == ["atlas", "atlas"]

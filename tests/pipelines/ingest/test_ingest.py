@@ -420,6 +420,9 @@ def test_a_tar_costs_only_what_is_bad_in_it(tmp_path: Path) -> None:
         add("two.png", b"1")
         add("two.jpg", b"2")
         add("two.txt", b"a")
+        add("half.png", b"x" * 50_000)
+        add("half.jpg", b"1")
+        add("half.txt", b"a")
         add("large.png", b"x" * 50_000)
         add("large.txt", b"a")
         add("long.png", b"1")
@@ -436,7 +439,8 @@ def test_a_tar_costs_only_what_is_bad_in_it(tmp_path: Path) -> None:
     assert {Path(rejection.file).name: rejection.kind for rejection in ended.rejected} == {
         "link": "refused_member", "hard": "refused_member", "device": "refused_member",
         "no_image": "missing_image", "no_prompt": "empty_prompt", "two.png": "several_images",
-        "two.jpg": "several_images", "good.v2.png": "dotted_name", "large": "image_too_large",
+        "two.jpg": "several_images", "half.png": "several_images", "half.jpg": "several_images",
+        "good.v2.png": "dotted_name", "large": "image_too_large",
         "long": "text_too_large", "json": "unreadable_json",
     }  # fmt: skip
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.tar", "out"], "nothing is extracted"
@@ -929,3 +933,12 @@ def test_a_tar_that_was_read_before_images_with_dots_were_counted_is_read_again(
     receipt.write_text(json.dumps({"generators": ["flux"], "rejected": []}))
     ended = run(tmp_path / "out", **options)
     assert [one.kind for one in ended.rejected] == ["dotted_name"] and not any(one.written for one in ended.shards)
+
+
+def test_a_tar_whose_name_is_not_utf8_is_taken(tmp_path: Path) -> None:
+    content = as_tar([("0.png", b"x"), ("0.txt", b"a cat"), ("1.png", b"x")])
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.tar")).write_bytes(content)
+    for _ in range(2):
+        ended = run(tmp_path / "out", tars=str(tmp_path), generator="flux")
+        assert [row["image_id"] for row in shard_rows(tmp_path / "out", ended)] == [r"caf\xe9/0"]
+        assert [one.file for one in ended.rejected] == [rf"{tmp_path}/caf\xe9.tar/1"]
