@@ -285,7 +285,7 @@ def test_wise_has_an_explanation_of_each_prompt_and_its_category_by_its_number(t
     skills = ["culture", "culture", "time", "time", "biology", "chemistry"]
     assert pack.prompts["skills"].to_pylist() == [[skill] for skill in skills]
     assert (questions(pack, "401")[0]["text"], questions(pack, "401")[0]["choices"]) == ("e", [])
-    assert pack.problems == (f"{path}, row 6: expected 'prompt_id' from 1 to 1000, found 1001; the row is left out",)
+    assert pack.problems == (f"{path}, row 6: expected 'prompt_id' from 1 to 1000, found '1001'; the row is left out",)
 
 
 def test_the_mean_over_all_prompts_has_the_weights_of_the_release() -> None:

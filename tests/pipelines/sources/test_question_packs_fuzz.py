@@ -1,0 +1,216 @@
+"""A field of a question pack with a value of another type costs its own row: one line names the file and the row."""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plumbline.operators.errors import SourceError
+from plumbline.pipelines.base.storage import StorageConfig
+from plumbline.pipelines.sources.question_packs import PACKS, PackFile, read_pack
+from plumbline.pipelines.sources.question_packs import pack as pack_module
+from plumbline.pipelines.sources.question_packs.pack import QuestionPack
+from tests.question_packs import choice, propositions
+
+STORAGE = StorageConfig()
+COUNT = 3
+"""Prompts of a pack."""
+Fields = dict[str, Any]
+Where = tuple[str | int, ...]
+
+
+class Encoded(dict[str, Any]):
+    """An object that its file holds as the text of its JSON."""
+
+
+def rows(row: Callable[[int], Fields]) -> list[Fields]:
+    return [row(number) for number in range(COUNT)]
+
+
+def oneig_questions() -> Fields:
+    asked = {"question": Encoded({"1": "Is it red?", "2": "Is it large?"}), "dependency": Encoded({"1": [0], "2": [1]})}
+    return {f"{number:03}": json_copy(asked) for number in range(COUNT)}
+
+
+def json_copy(value: Any) -> Any:
+    """A copy of a tree of objects and lists, keeping what is Encoded."""
+    if isinstance(value, dict):
+        return type(value)((name, json_copy(one)) for name, one in value.items())
+    return [json_copy(one) for one in value] if isinstance(value, list) else value
+
+
+def oneig_files(csv: str, prompt: str, suffix: str, classes: Mapping[str, str]) -> dict[str, Any]:
+    prompts = rows(lambda n: {"category": classes["object"], "id": f"{n:03}", prompt: f"bird {n}", "type": "NP"})
+    questions = {name: oneig_questions() if name == "object" else {} for name in classes}
+    asked = {f"scripts/alignment/Q_D/{name}{suffix}.json": content for name, content in questions.items()}
+    return {csv: prompts, **asked}
+
+
+CLASSES = {"anime": "Anime_Stylization", "human": "Portrait", "object": "General_Object"}
+CHECKLIST = [{"question": "Is it red?", "tags": ["color"]}, {"question": "Is it large?", "tags": []}]
+POINTS = Encoded({"Primary Categories": "Art", "Testpoints": ["Style"], "Testpoint Description": ["flat"]})
+PROPOSITIONS = [row for number in range(COUNT) for row in propositions(f"p{number}", f"a circle {number}")]
+
+FILES: Mapping[str, Mapping[str, Any]] = {
+    "dpg_bench": {"q.jsonl": PROPOSITIONS},
+    "dsg_1k": {"q.json": PROPOSITIONS},
+    "oneig": oneig_files("OneIG-Bench.csv", "prompt_en", "", CLASSES),
+    "oneig_zh": oneig_files(
+        "OneIG-Bench-ZH.csv", "prompt_cn", "_zh", {**CLASSES, "multilingualism": "Multilingualism"}
+    ),
+    "geneval2": {
+        "q.jsonl": rows(lambda n: {
+            "prompt": f"bird {n}", "atom_count": 2, "vqa_list": [["How many?", "one"]], "skills": ["count"]
+        })
+    },
+    "tifa_v1": {"q.json": rows(lambda n: choice(f"p{n}", f"a circle {n}", "is it?", ["yes", "no"], "yes"))},
+    "unigenbench": {"q.csv": rows(lambda n: {"index": n, "prompt_en": f"bird {n}", "sub_dims_en": json_copy(POINTS)})},
+    "wise_verified": {
+        "q.json": rows(lambda n: {"Prompt": f"bird {n}", "Explanation": "red", "prompt_id": 401 + n})
+    },
+    "prism_bench": {
+        f"{track}.jsonl": rows(lambda n: {"prompt": f"bird {n}"})
+        for track in ("affection", "composition", "entity", "imagination", "long_text", "style", "text_rendering")
+    },
+    "t2i_corebench": {
+        "q.json": {
+            f"C-{n}": {"Prompt": f"bird {n}", "Main Class": "C", "Sub Class": "MI", "Checklist": json_copy(CHECKLIST)}
+            for n in range(COUNT)
+        }
+    },
+    "tiif_bench": {
+        "mini_prompts/style_prompts.jsonl": rows(
+            lambda n: {"short_description": f"bird {n}", "long_description": f"a large bird {n}"}
+        ),
+        "mini_eval_prompts/style_eval_prompts.jsonl": rows(
+            lambda n: {"type": "style", "yn_question_list": ["Is it red?"], "yn_answer_list": ["yes"]}
+        ),
+    },
+    "cvtg_2k": {
+        f"{folder}/{area}.json": {"data_list": rows(lambda n: {"index": n, "prompt": f"a sign 'OPEN' {n}"})}
+        for folder in ("CVTG", "CVTG-Style") for area in (2, 3, 4, 5)
+    },
+    "longtext_bench": {
+        "q.jsonl": rows(lambda n: {
+            "prompt_id": n, "prompt": f"a sign {n}", "text": ["OPEN"], "category": "sign", "length": "short"
+        })
+    },
+    "oneig_text": {"q.csv": rows(lambda n: {"id": n, "prompt_en": f"a sign {n}", "text_content": "['OPEN']"})},
+}  # fmt: skip
+"""By pack the content of its files."""
+NUMBERED = ("geneval2", "prism_bench", "tiif_bench")
+"""Packs whose prompts are called by their lines, so that a line less renames those after it."""
+MISSING = "(missing)"
+NESTED = json.loads("[" * 300 + "]" * 300)
+LEAVES = (None, True, 7, -5, 1.5, 10**30, float("nan"), float("inf"), "", " ", "7", "9" * 5000, "²", "x" * 100_000,
+          "7," * 5000, "[", '{"1": 7}', NESTED, MISSING)  # fmt: skip
+values = st.recursive(
+    st.sampled_from(LEAVES),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["1", "question", "x"]), inner, max_size=2)
+    ),
+    max_leaves=3,
+)
+
+
+def paths_in(value: Any, path: Where = ()) -> Iterator[Where]:
+    """The paths of the fields in a tree."""
+    inner = enumerate(value) if isinstance(value, list) else value.items() if isinstance(value, dict) else ()
+    for name, one in inner:
+        yield (*path, name)
+        yield from paths_in(one, (*path, name))
+
+
+def changed(files: Mapping[str, Any], path: Where, value: Any) -> dict[str, Any]:
+    """The files with another value at a path, or none."""
+    copy: dict[str, Any] = json_copy(dict(files))
+    holder: Any = copy
+    for name in path[:-1]:
+        holder = holder[name]
+    if value is MISSING:
+        del holder[path[-1]]
+    else:
+        holder[path[-1]] = value
+    return copy
+
+
+def plain(value: Any) -> Any:
+    """A tree with the texts of what is Encoded."""
+    if isinstance(value, list):
+        return [plain(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    whole = {name: plain(one) for name, one in value.items()}
+    return json.dumps(whole) if isinstance(value, Encoded) else whole
+
+
+def write(folder: Path, files: Mapping[str, Any]) -> None:
+    for name, content in files.items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        told = plain(content)
+        if name.endswith(".jsonl"):
+            file.write_text("".join(json.dumps(row) + "\n" for row in told))
+        elif name.endswith(".csv"):
+            names = list(dict.fromkeys(one for row in content for one in row)) if content else []
+            cells = [
+                [one if isinstance(one := row.get(name, ""), str) else json.dumps(one) for name in names]
+                for row in told
+            ]
+            quoted = [",".join('"' + cell.replace('"', '""') + '"' for cell in row) for row in [names, *cells]]
+            file.write_text("\n".join(quoted) + "\n")
+        else:
+            file.write_text(json.dumps(told))
+
+
+def read(name: str, folder: Path, files: Mapping[str, Any]) -> QuestionPack:
+    write(folder, files)
+    place = folder / ("mini_eval_prompts" if name == "tiif_bench" else next(iter(files)) if len(files) == 1 else "")
+    return read_pack(PackFile(pack=name, place=STORAGE.locate(str(place)), convention="fixed"), "suite")
+
+
+def asked(pack: QuestionPack) -> dict[str, Any]:
+    """By prompt its text and what is asked about it."""
+    found = {row["prompt_id"]: [row["text"]] for row in pack.prompts.to_pylist()}
+    for row in pack.questions.to_pylist():
+        found[row["prompt_id"]].append((row["text"], row["choices"], row["answer"]))
+    return found
+
+
+def test_a_pack_has_a_limit_of_bytes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(pack_module, "MAX_PACK_BYTES", 2**20)
+    row = choice("p", "x" * 2**20, "is it?", ["yes", "no"], "yes")
+    with pytest.raises(SourceError, match=r"q\.json: over 1 MiB; is it a released file of questions\?"):
+        read("tifa_v1", tmp_path, {"q.json": [row]})
+
+
+@pytest.mark.parametrize("name", PACKS)
+def test_a_field_of_another_type_costs_its_row_alone_and_is_told_by_file_and_row(name: str) -> None:
+    files = FILES[name]
+    with TemporaryDirectory() as folder:
+        before = asked(read(name, Path(folder), files))
+    is_row = 3 if name == "cvtg_2k" else 2
+    cells = is_row + 1  # a row of a CSV has no other type
+    paths = [p for p in paths_in(dict(files)) if len(p) >= (cells if str(p[0]).endswith(".csv") else is_row)]
+
+    @settings(max_examples=150, derandomize=True, deadline=None)
+    @given(st.sampled_from(paths), values)
+    def check(path: Where, value: Any) -> None:
+        if value is MISSING and len(path) == 2 and name in NUMBERED:
+            return
+        with TemporaryDirectory() as folder:
+            pack = read(name, Path(folder), changed(files, path, value))
+        after = asked(pack)
+        lost = [prompt for prompt, content in before.items() if after.get(prompt) != content]
+        assert len(lost) <= (2 if name == "tiif_bench" else 1)
+        for line in pack.problems:
+            assert "\n" not in line and len(line) < 1000
+            assert re.search(r"\.(csv|jsonl?), row \d+", line), line
+
+    check()
