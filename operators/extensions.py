@@ -1,6 +1,9 @@
 """What a name stands for: an object of ours, or of another package that declares an entry point for it."""
 
+import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import redirect_stdout
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar, cast
@@ -8,6 +11,10 @@ from typing import Any, Generic, TypeVar, cast
 from plumbline.operators.errors import ConfigError, install
 
 T = TypeVar("T")
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+"""The name of an extension, which may become a part of a path."""
+MAX_REASON = 300
+"""Characters of what a package raises."""
 
 
 class Extensions(Mapping[str, T], Generic[T]):
@@ -26,9 +33,14 @@ class Extensions(Mapping[str, T], Generic[T]):
 
     @cached_property
     def declared(self) -> Mapping[str, EntryPoint]:
-        """The entry points by name; raises ConfigError where two packages declare the same name."""
+        """The entry points by name; raises ConfigError for a bad name, or one that two packages declare."""
         points = {name: EntryPoint(name, value, self.group) for name, value in self.ours.items()}
         for point in sorted(entry_points(group=self.group), key=_owner):
+            if not NAME.fullmatch(point.name):
+                raise ConfigError(
+                    f"{_owner(point)}: {self.group} {point.name[:100]!r}: expected up to 100 letters, digits, "
+                    f"underscores, hyphens and dots; {_remedy(point)}"
+                )
             if point.name in points:
                 owners = f"{_owner(points[point.name])} and {_owner(point)}"
                 raise ConfigError(f"{owners} both have {self.group} {point.name!r}; uninstall or rename one")
@@ -56,13 +68,16 @@ class Extensions(Mapping[str, T], Generic[T]):
 
     def _load(self, point: EntryPoint) -> T:
         try:
-            extension = point.load()
-        except Exception as error:
+            with redirect_stdout(sys.stderr):  # what a job prints is read by programs
+                extension = point.load()
+            fits = self.expected is None or _is_a(extension, self.expected)
+        except (Exception, SystemExit) as error:
             if point.name in self.ours and not isinstance(error, ImportError):
                 raise
-            raise ConfigError(f"{self._where(point)}: {type(error).__name__}: {error}; {_remedy(point)}") from error
-        if self.expected is not None and not _is_a(extension, self.expected):
-            found = f"expected a {self.expected.__name__}, got {extension!r}"
+            reason = f"{type(error).__name__}: {str(error)[:MAX_REASON]}"
+            raise ConfigError(f"{self._where(point)}: {reason}; {_remedy(point)}") from error
+        if self.expected is not None and not fits:
+            found = f"expected a {self.expected.__name__}, got a value of type {type(extension).__name__}"
             raise ConfigError(f"{self._where(point)}: {found}; {_remedy(point)}")
         return cast(T, extension)
 

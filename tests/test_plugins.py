@@ -226,8 +226,8 @@ def __getattr__(name):
         ("ends", "broken:Ends", "SystemExit: 0"),
         ("long", "broken:Long", "RuntimeError: no no "),
         ("twin", "plumbline.extending:VqaScoreConfig", "expected the kind 'twin', found 'vqascore'"),
-        ("../../up", "broken:Up", "'../../up': expected a name"),
-        ("\x1b[31mred", "broken:Red", "\\x1b[31mred': expected a name"),
+        ("../../up", "broken:Up", "'../../up': expected up to 100"),
+        ("\x1b[31mred", "broken:Red", "\\x1b[31mred': expected up to 100"),
     ],
 )
 def test_a_package_that_cannot_be_used_is_named_in_one_line(name: str, value: str, said: str, tmp_path: Path) -> None:
