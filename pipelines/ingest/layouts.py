@@ -143,8 +143,9 @@ def _read_tables(folder: Folder) -> Iterator[DescribedImage | Rejection]:
                     image = each.image if isinstance(each, DescribedImage) else each.file.removeprefix(folder.at(""))
                     left.pop(image, None)
                     yield each
-        if unnamed and not named and _is_metadata(table):
-            nameless.setdefault(table.rpartition("/")[0], _Nameless(table, unnamed))
+        base = table.rpartition("/")[0]
+        if unnamed and not named and _is_metadata(table) and base not in nameless:
+            nameless[base] = _Nameless(table, unnamed[0], _why_no_prompt(table, unnamed))
         else:
             yield from (_without_image(folder, table, row) for row in unnamed)
     yield from _read_nameless(folder, list(left), nameless, tables[0])
@@ -154,25 +155,29 @@ class _Nameless(NamedTuple):
     """A metadata file whose rows name no image."""
 
     table: str
-    rows: Sequence[Row]
+    row: Row
+    """The first."""
+    problem: str
+    """Why it is not the prompt of all images of its folder; empty if it is."""
 
-    @property
-    def problem(self) -> str:
-        """Return why the file does not tell the prompt of its folder's images; empty if it does."""
-        values = [value for row in self.rows for value in row.values.values()]
-        if len(self.rows) == 1 and not any(isinstance(value, str) and _is_image_path(value) for value in values):
-            return ""
-        columns = ", ".join(dict.fromkeys(name for row in self.rows for name in row.values))
-        return (
-            f"{self.table} has {plural(len(self.rows), 'row')} and no known column of image files (found {columns}); "
-            "name it by columns.image=NAME (for jobs.score benchmark.columns.image=NAME)"
-        )
+
+def _why_no_prompt(table: str, rows: Sequence[Row]) -> str:
+    """Return why rows that name no image are not the prompt of a folder; empty for a single one without a file."""
+    values = [value for row in rows for value in row.values.values()]
+    if len(rows) == 1 and not any(isinstance(value, str) and _is_image_path(value) for value in values):
+        return ""
+    columns = ", ".join(dict.fromkeys(name for row in rows for name in row.values))
+    return (
+        f"{table} has {plural(len(rows), 'row')} and no known column of image files (found {columns}); "
+        "name it by columns.image=NAME (for jobs.score benchmark.columns.image=NAME)"
+    )
 
 
 def _read_nameless(
     folder: Folder, images: Sequence[str], nameless: Mapping[str, _Nameless], first: str
 ) -> Iterator[DescribedImage | Rejection]:
     """Describe images by the nearest metadata file whose only row names no image."""
+    folders = {above for image in folder.images for above in _folders_above(image)}
     used: set[str] = set()
     for image in sorted(images):
         base = next((base for base in _folders_above(image) if base in nameless), None)
@@ -180,19 +185,17 @@ def _read_nameless(
             yield folder.without_prompt(image, f"no row of {PurePosixPath(first).name} tells its prompt; add one")
             continue
         used.add(base)
-        table, rows = nameless[base]
-        samples = f"{base}/samples/".removeprefix("/")
-        if problem := nameless[base].problem:
+        table, row, problem = nameless[base]
+        samples = f"{base}/samples".removeprefix("/")
+        if problem or is_contact_sheet(image):
             yield folder.without_prompt(image, problem)
-        elif is_contact_sheet(image):
-            yield folder.skip(image, "contact sheet, by its name")
-        elif not image.startswith(samples) and any(other.startswith(samples) for other in folder.images):
+        elif samples in folders and samples not in _folders_above(image):
             yield folder.skip(image, "beside samples/, which holds the images of its prompt")
         else:
-            yield DescribedImage(image, _with_skills(rows[0].values), PurePosixPath(table).name, named=True)
-    for base in nameless.keys() - used:
+            yield DescribedImage(image, _with_skills(row.values), PurePosixPath(table).name, named=True)
+    for table, row, _ in (nameless[base] for base in nameless if base not in used):
         message = "it names no image, and there is none in its folder; generate the image"
-        yield Refused("missing_image", message).at(folder.at(nameless[base].table), nameless[base].rows[0].line)
+        yield Refused("missing_image", message).at(folder.at(table), row.line)
 
 
 def _folders_above(image: str) -> list[str]:
@@ -252,12 +255,11 @@ def _images_of_row(
     folder: Folder, row: Row, table: str, cells: Sequence[_ImageCell]
 ) -> Iterator[DescribedImage | Rejection]:
     """Describe the images that a row names, whether they are there or not."""
-    if all(not cell.path or cell.unread for cell in cells):
+    paths = [cell for cell in cells if isinstance(cell.path, str) and cell.path]
+    if all(cell.unread for cell in paths):
         yield _without_image(folder, table, row)
     values = _with_skills(row.values)
-    for path, generator, unread in cells:
-        if not isinstance(path, str) or not path:
-            continue
+    for path, generator, unread in paths:
         image = _find_image(folder, path, table)
         if image in folder.outside:
             continue
