@@ -81,8 +81,13 @@ def without_secrets(text: str) -> str:
     Where an address has no scheme, a query is what begins as one: `?name=`.
     """
     text = re.sub(r"(?<=://)[^/\s@]+@", "***@", text)
-    text = re.sub(r"(://[^\s?'\"]*)\?[^\s'\"]+", r"\1?***", text)
+    text = re.sub(r"://[^\s'\"]+", _without_query, text)  # once along each address, however many it contains
     return re.sub(r"(?<=[^\s'\"])\?[\w.~%-]+=[^\s'\"]+", "?***", text)
+
+
+def _without_query(address: re.Match[str]) -> str:
+    place, mark, query = address[0].partition("?")
+    return f"{place}?***" if query else f"{place}{mark}"
 
 
 EMPTY_PROMPT = RowError("empty_prompt", "the prompt has no text; fill in its `text`, or drop the prompt")

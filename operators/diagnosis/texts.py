@@ -16,7 +16,7 @@ Property = Callable[[str], float]
 """A number of a text; nan where it has none."""
 
 _WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
-_SENTENCE_END = re.compile(r"[.!?]+(?:\s|$)")
+_SENTENCE_END = re.compile(r"[.!?](?:\s|$)")
 _VOWELS = re.compile(r"[aeiouy]+")
 _SILENT = re.compile(
     r"(?:[^aeiouyl]|[aeiouy]l)e$|[^aeiouytd]ed$|(?<![sxzcg])(?<!sh)(?<!ch)(?<![^aeiouy]l)(?<![aeiouy])es$"

@@ -3,17 +3,23 @@
 import base64
 import json
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import is_dataclass
 from itertools import pairwise
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
 from plumbline.operators.errors import PlumblineError
 from plumbline.operators.wires.table import WIRES
 from plumbline.operators.wires.wire import BadRequest, Served
+from plumbline.pipelines.rating.study import Given
+from plumbline.pipelines.viewing.notes import GivenNote
 from tests.work import count_work
+
+ROOT = Path(__file__).parents[3]
 
 SERVED = Served({"align": "recipe-1", "brightness": "recipe-2"}, "align")
 IMAGE = base64.b64encode(b"an image").decode()
@@ -90,6 +96,26 @@ def read(wire: str, media: str, body: bytes) -> None:
     chosen = next(one for one in WIRES if one.name == wire)
     with suppress(PlumblineError):
         chosen.read(chosen.parse(body, media or "application/json"), SERVED)
+
+
+def fields_of(form: Any) -> Iterator[str]:
+    """The names of a form's fields, and of those of the forms inside it."""
+    for name, meaning in get_type_hints(form).items():
+        yield name
+        asked = [meaning]
+        while asked:
+            part = asked.pop()
+            asked += get_args(part)
+            if is_dataclass(part):
+                yield from fields_of(part)
+
+
+def test_the_page_on_security_has_every_field_that_can_be_sent() -> None:
+    page = (ROOT / "docs/security.md").read_text()
+    table = page[page.index("## What a client can send") : page.index("## What is not promised")]
+    forms = [wire.form for wire in WIRES if wire.form is not None]
+    named = {name for form in [*forms, GivenNote, Given] for name in fields_of(form)}
+    assert len(named) > 30 and [name for name in sorted(named) if f"`{name}`" not in table] == []
 
 
 def test_a_name_of_any_length_is_looked_up_in_the_same_steps() -> None:
