@@ -67,7 +67,10 @@ class RowMaker:
         columns = {column: made.get(column, _column(scores, column)) for column in EXPORTED.names}
         table = pa.table(columns, schema=EXPORTED)
         for column in further:
-            table = table.append_column(scores.schema.field(column), scores.column(column))
+            values = scores.column(column)
+            if pa.types.is_dictionary(values.type):
+                values = values.cast(values.type.value_type)
+            table = table.append_column(column, values)
         return PartRows(name, table)
 
     def _further(self, scores: pa.Table) -> Sequence[str]:
@@ -78,6 +81,7 @@ class RowMaker:
                     f"columns: the run has no further column {column!r}; it has {', '.join(there) or 'none'}"
                 )
         taken = there if self.columns is None else self.columns
+        taken = [column for column in taken if not _is_untyped(scores.schema.field(column).type)]
         if own := [column for column in taken if column in EXPORTED.names]:
             raise ConfigError(
                 f"columns: {own[0]!r} is a column of the table's own; name the others, as in columns=[seed]"
@@ -98,6 +102,11 @@ class RowMaker:
                 names[place] = _free_name(str(names[place]), seen)
                 renamed.append((int(place), names[place]))
         return pa.array(names, pa.string()), renamed
+
+
+def _is_untyped(dtype: pa.DataType) -> bool:
+    """Return True for columns without any value: a run says nothing of their type, which a table must know."""
+    return bool(pa.types.is_null(dtype) or (pa.types.is_list(dtype) and _is_untyped(dtype.value_type)))
 
 
 def _column(scores: pa.Table, column: str) -> pa.ChunkedArray | None:

@@ -15,7 +15,7 @@ from plumbline.pipelines.cells.runs import find_run, read_manifest
 from plumbline.pipelines.cells.store import Store, open_existing_store
 from plumbline.pipelines.exports.exported_rows import PartRows, RowMaker
 from plumbline.pipelines.exports.formats import FORMATS
-from plumbline.pipelines.exports.score_table import ScoreTable, StoredPart, Target
+from plumbline.pipelines.exports.score_table import ScoreTable, StoredPart, Target, fit_types
 
 TABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 
@@ -121,7 +121,7 @@ class _Writer:
         self._pending = []
         for tables, is_fresh in ((fresh, True), (others, False)):
             if tables:
-                rows = pa.concat_tables(tables)
+                rows = fit_types(pa.concat_tables(tables), self._table.schema, self._table.url)
                 self._table.write(rows, fresh=is_fresh)
                 self.written += len(rows)
                 self._report(self.written)

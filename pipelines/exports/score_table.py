@@ -33,6 +33,10 @@ class ScoreTable(Protocol):
     def url(self) -> str:
         """Where it stands."""
 
+    @property
+    def schema(self) -> pa.Schema:
+        """The table's columns with their types."""
+
     def stored_parts(self, benchmark: str) -> Sequence[StoredPart]:
         """What stands in it of a benchmark, read from a few columns, a batch at a time."""
 
@@ -67,8 +71,32 @@ def export_errors(url: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise ExportError(
-            f"{url}: {type(error).__name__}: {first_line(error)}; what was written stands, and the same command goes on"
+            f"{url}: {type(error).__name__}: {first_line(error)}; what was written stands: run the same command again, "
+            "and if it fails alike, export into another table (table=NAME)"
         ) from error
+
+
+def fit_types(rows: pa.Table, schema: pa.Schema, url: str) -> pa.Table:
+    """Return rows with the columns of a table in its types; raise ExportError if some value has no such form.
+
+    Another run may have a further column, such as a seed, as another type, or not at all: then it is null.
+    """
+    for position, field in enumerate(rows.schema):
+        stored = schema.field(field.name).type
+        if field.type == stored:
+            continue
+        try:
+            rows = rows.set_column(position, pa.field(field.name, stored), rows.column(position).cast(stored))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise ExportError(
+                f"{url}: the column {field.name!r} holds {stored} in the table and {field.type} in this run "
+                f"({first_line(error)}); leave it out by naming the others in columns=[...], or export into another "
+                "table (table=NAME)"
+            ) from error
+    for name in schema.names:
+        if name not in rows.column_names:
+            rows = rows.append_column(schema.field(name), pa.nulls(len(rows), schema.field(name).type))
+    return rows
 
 
 PART_COLUMNS = ("generator", "metric", "part", "image_id")

@@ -13,6 +13,7 @@ from plumbline.pipelines.exports.score_table import PART_COLUMNS, StoredPart, Ta
 
 NAMESPACE = "plumbline"
 PARTITIONS = ("benchmark", "metric", "generator")
+WIDENED = ((pa.int32(), pa.int64()), (pa.float32(), pa.float64()))
 S3_PROPERTIES = {
     "endpoint_url": "endpoint",
     "region": "region",
@@ -32,6 +33,11 @@ class IcebergTable:
 
     def __init__(self, table: Table, url: str) -> None:
         self._table, self.url = table, url
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The table's columns with their types."""
+        return self._table.schema().as_arrow()
 
     def stored_parts(self, benchmark: str) -> list[StoredPart]:
         """What stands of a benchmark."""
@@ -92,9 +98,15 @@ def open_table(target: Target, schema: pa.Schema) -> IcebergTable:
         if not catalog.table_exists(name):
             return IcebergTable(_create(catalog, name, schema), target.place.url)
         table = catalog.load_table(name)
+        stored = table.schema().as_arrow()
         with table.update_schema() as update:
-            update.union_by_name(schema)
+            update.union_by_name(pa.schema([field for field in schema if _extends(stored, field)]))
         return IcebergTable(table, target.place.url)
+
+
+def _extends(stored: pa.Schema, field: pa.Field) -> bool:
+    """Return True for a column that a table lacks, or has with a narrower type of number, which Iceberg can widen."""
+    return field.name not in stored.names or (stored.field(field.name).type, field.type) in WIDENED
 
 
 def _create(catalog: Catalog, name: str, schema: pa.Schema) -> Table:

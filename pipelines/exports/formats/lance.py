@@ -25,6 +25,11 @@ class LanceTable:
     def __init__(self, dataset: lance.LanceDataset, url: str) -> None:
         self._dataset, self.url = dataset, url
 
+    @property
+    def schema(self) -> pa.Schema:
+        """The dataset's columns with their types."""
+        return self._dataset.schema
+
     def stored_parts(self, benchmark: str) -> list[StoredPart]:
         """What stands of a benchmark."""
         with export_errors(self.url):
@@ -67,10 +72,17 @@ def open_table(target: Target, schema: pa.Schema) -> LanceTable:
         if not (target.place / f"{target.table}.lance").exists():
             return LanceTable(lance.write_dataset(schema.empty_table(), url, storage_options=options), url)
         dataset = lance.dataset(url, storage_options=options)
+        if untyped := [name for name in schema.names if _is_untyped(dataset.schema, name)]:
+            dataset.drop_columns(untyped)
         lacking = [field for field in schema if field.name not in dataset.schema.names]
         if lacking:
             dataset.add_columns(pa.schema(lacking))
         return LanceTable(dataset, url)
+
+
+def _is_untyped(stored: pa.Schema, name: str) -> bool:
+    """Return True for a column of a dataset that has no value and no type, as an earlier export made it."""
+    return name in stored.names and pa.types.is_null(stored.field(name).type)
 
 
 def _s3_options(target: Target) -> Mapping[str, str]:

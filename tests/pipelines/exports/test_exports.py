@@ -197,6 +197,69 @@ def test_further_columns_come_along_and_old_rows_lack_them(form: str, tmp_path: 
         export(second.store, form, tmp_path / "out", run="2", columns=["cfg"])
 
 
+def with_seeds(run: MadeRun, seeds: pa.Array) -> None:
+    in_parts(run, scores_of(run).append_column("seed", seeds))
+
+
+SEEDS = {
+    "null": pa.nulls(72),
+    "empty lists": pa.array([[]] * 72),
+    "int32": pa.array(range(72), pa.int32()),
+    "int64": pa.array([*range(71), None], pa.int64()),
+    "double": pa.array([float(seed) for seed in range(72)]),
+    "text": pa.array(map(str, range(72))),
+    "labels": pa.array(map(str, range(72))).dictionary_encode(),
+}
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later"),
+    [
+        ("null", "int64"),
+        ("int64", "null"),
+        ("empty lists", "text"),
+        ("int32", "int64"),
+        ("int64", "int32"),
+        ("double", "int64"),
+        ("int64", "double"),
+        ("text", "int64"),
+        ("text", "labels"),
+        ("labels", "text"),
+    ],
+)
+def test_a_further_column_may_be_null_throughout_or_have_another_type_in_another_run(
+    form: str, earlier: str, later: str, tmp_path: Path
+) -> None:
+    for run_id, name in (("1", earlier), ("2", later)):
+        run = make_run(tmp_path, run_id=run_id, score=noisy if run_id == "1" else better)
+        with_seeds(run, SEEDS[name])
+        assert export(run.store, form, tmp_path / "out", run=run_id).written == 72
+    found = read(form, tmp_path / "out")
+    if later in ("null", "empty lists"):
+        assert "seed" not in found or found.seed.isna().all()
+    else:
+        expected = scores_of(run).to_pandas()[["generator", "metric", "image_id", "seed"]]
+        joined = found.merge(expected, on=["generator", "metric", "image_id"], suffixes=("", "_wanted"))
+        assert [None if pd.isna(one) else float(one) for one in joined.seed] == [
+            None if pd.isna(one) else float(one) for one in joined.seed_wanted
+        ]
+
+
+def test_a_column_whose_values_do_not_fit_the_table_is_told_with_a_remedy(form: str, tmp_path: Path) -> None:
+    for run_id, seeds in (("1", SEEDS["int64"]), ("2", pa.array([f"seed {seed}" for seed in range(72)]))):
+        run = make_run(tmp_path, run_id=run_id, score=noisy if run_id == "1" else better)
+        with_seeds(run, seeds)
+        if run_id == "1":
+            export(run.store, form, tmp_path / "out")
+    with pytest.raises(ExportError, match=r"'seed' holds int64 in the table and string in this run .*columns=\[...\]"):
+        export(run.store, form, tmp_path / "out", run="2")
+    before = read(form, tmp_path / "out")
+    assert set(before.run_id) == {"1"} and before.seed.notna().sum() == 71
+    assert export(run.store, form, tmp_path / "out", run="2", columns=[]).written == 72
+    assert read(form, tmp_path / "out").seed.isna().all()
+    assert export(run.store, form, tmp_path / "out", run="2", table="texts").written == 72
+
+
 def test_names_are_values_and_never_a_part_of_a_query(form: str, tmp_path: Path) -> None:
     hostile = "o'hara') OR 1=1 --"
     run, other = (make_run(tmp_path, generators=[hostile], run_id=run_id) for run_id in ("1", "2"))
