@@ -2,8 +2,11 @@
 
 import io
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from fractions import Fraction
+from itertools import chain
 from math import ceil, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -15,6 +18,7 @@ from plumbline.operators.image_completeness import BrokenImage, CostlyImage
 
 if TYPE_CHECKING:
     import av
+    from numpy.typing import NDArray
 
 STILL_BRANDS = (b"avif", b"avis", b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1")
 """Of pictures in files that are built like MP4."""
@@ -28,6 +32,14 @@ RATED_FRAMES = 4, 768
 """Fewest and most that are looked at of a video by its seconds: FPS_MIN_FRAMES and FPS_MAX_FRAMES of qwen-vl-utils."""
 SPARE_FRAMES = 1.5
 """By which a video's last frame may end before the video's declared duration."""
+MAX_UNSQUARE = 0.01
+"""Pixels that are nearly square are shown as they are: encoders round a video's sides to even numbers."""
+DISPLAY_MATRIX = "DISPLAYMATRIX"
+MAX_TILT = 0.01
+NO_LAST_FRAME = "its data end before its last frame"
+FrameTime = tuple[int, int]
+"""When a frame is shown, in units of its stream, and how many frames before it have this time: the last frame before a
+cut within an edit list may have that of the first one after it."""
 
 
 def demuxer_of(encoded: bytes) -> str | None:
@@ -47,12 +59,13 @@ def demuxer_of(encoded: bytes) -> str | None:
 def sample_frames(
     encoded: bytes, demuxer: str, clips: "Clips", *, seconds: float, check: Callable[[int, int], Any]
 ) -> Iterator[Image.Image]:
-    """The frames of a video that are looked at, as RGB, evenly from its first to its last.
+    """Yield the frames of a video that are looked at, as RGB, evenly from the first to the last that a player shows.
 
-    They are decoded one after the other, and none is held. `check` is called with the width and height of each before
-    it becomes an image, and may raise. Each has its FRAME_SECONDS.
+    Frames are as a player shows them: turned and mirrored as the file says, and with square pixels. They are decoded
+    one after the other, and none is kept. `check` is called with the width and height of each before it becomes an
+    image, and may raise. Each has its FRAME_SECONDS.
 
-    Raises BrokenImage where the video is damaged or ends early, CostlyImage after `seconds` of processor time.
+    Raises BrokenImage if the video is damaged or ends early, CostlyImage after `seconds` of processor time.
     """
     import av
 
@@ -61,34 +74,120 @@ def sample_frames(
     if _is_cut(encoded, demuxer, stop):
         raise BrokenImage("it ends before the size that it declares")
     try:
-        times = _times(encoded, demuxer, stop)
+        times = _read_times(encoded, demuxer, stop)
         with _opened(encoded, demuxer) as container:
-            video = container.streams.video[0]
-            length = _length(times) * float(video.time_base or 0)
-            places = clips.places(len(times), float(len(times) / video.average_rate) if video.average_rate else length)
-            wanted = iter(times[place] for place in places)
-            target = next(wanted)
-            seconds_each = length / len(places)
-            video.codec_context.thread_count = 1  # so that this thread's time is all that is spent
-            video.codec_context.options = STRICT
-            check(video.width, video.height)
-            for frame in container.decode(video):
-                _require_time(stop)
-                shown = frame.pts if frame.pts is not None else frame.dts
-                if shown is None:
-                    raise BrokenImage("it does not say when a frame is shown")
-                if shown < target:
-                    continue
-                check(frame.width, frame.height)
-                image = Image.fromarray(frame.to_ndarray(format="rgb24"))
-                image.info[FRAME_SECONDS] = seconds_each
-                yield image
-                if (following := next(wanted, None)) is None:
-                    return
-                target = following
+            yield from _sample(container, times, clips, check, stop)
     except (av.FFmpegError, EOFError, IndexError, TypeError) as error:
         raise BrokenImage(str(getattr(error, "strerror", "") or error) or type(error).__name__) from error
-    raise BrokenImage("its data end before its last frame")
+
+
+def _sample(
+    container: "av.container.InputContainer",
+    times: Sequence["FrameTime"],
+    clips: "Clips",
+    check: Callable[[int, int], Any],
+    stop: float,
+) -> Iterator[Image.Image]:
+    """Yield the frames that are looked at, out of those that are shown at `times`."""
+    video = _find_video(container)
+    check(video.width, video.height)
+    frames = _decode(container, video, stop)
+    first = next(frames, None)
+    if first is None:
+        raise BrokenImage(NO_LAST_FRAME)
+    # A decoder leaves out the first frames of a cut video if they build on frames that were cut away.
+    times = times[bisect_left(times, first[1]) :]
+    length = _length(times) * float(video.time_base or 0)
+    places = clips.places(len(times), float(len(times) / video.average_rate) if video.average_rate else length)
+    wanted = iter([times[place] for place in places])
+    target = next(wanted)
+    for frame, shown in chain([first], frames):
+        if shown < target:
+            continue
+        image = _show(frame, video.sample_aspect_ratio, check)
+        image.info[FRAME_SECONDS] = length / len(places)
+        yield image
+        if (following := next(wanted, None)) is None:
+            return
+        target = following
+    raise BrokenImage(NO_LAST_FRAME)
+
+
+def _find_video(container: "av.container.InputContainer") -> "av.VideoStream":
+    """Return the stream that a player shows: no picture of a cover. Raises BrokenImage if there is none."""
+    import av
+
+    video = container.streams.best("video")
+    if not isinstance(video, av.VideoStream):
+        raise BrokenImage("it has no pictures")
+    return video
+
+
+def _decode(
+    container: "av.container.InputContainer", video: "av.VideoStream", stop: float
+) -> Iterator[tuple["av.VideoFrame", "FrameTime"]]:
+    """Yield each frame that is shown, in order, with its time. Raises FFmpegError for damaged data."""
+    import av
+
+    video.codec_context.thread_count = 1  # so that this thread's time is all that is spent
+    video.codec_context.options = STRICT
+    start: int | None = None
+    last: FrameTime | None = None
+    leads_in = False
+    for packet in container.demux(video):
+        _require_time(stop)
+        time_shown = packet.pts if packet.pts is not None else packet.dts
+        start = time_shown if start is None else start
+        early = time_shown is None or (start is not None and time_shown < start)
+        hidden = packet.is_discard or (packet.size > 0 and early)
+        leads_in = last is None and (leads_in or hidden)
+        try:
+            frames = packet.decode()
+        except av.FFmpegError:
+            if not hidden and not leads_in:
+                raise
+            continue  # the first frames of a cut video may name frames that were cut away
+        for frame in frames:
+            shown = frame.pts if frame.pts is not None else frame.dts
+            if shown is None:
+                raise BrokenImage("it does not say when a frame is shown")
+            last = (shown, last[1] + 1 if last is not None and last[0] == shown else 0)
+            yield frame, last
+
+
+def _show(frame: "av.VideoFrame", aspect: Fraction | None, check: Callable[[int, int], Any]) -> Image.Image:
+    """Return a frame as a player shows it: with square pixels, and turned and mirrored by its display matrix.
+
+    FFmpeg's command turns frames too, but keeps pixels that are not square.
+    """
+    width, height = frame.width, frame.height
+    if aspect and abs(aspect - 1) > MAX_UNSQUARE:
+        # A player enlarges the shorter side of such a pixel, so that no detail is lost.
+        width, height = (round(width * aspect), height) if aspect > 1 else (width, round(height / aspect))
+    check(width, height)
+    image = Image.fromarray(frame.to_ndarray(format="rgb24"))
+    if image.size != (width, height):
+        image = image.resize((width, height), Image.Resampling.BICUBIC)
+    matrix: Any = frame.side_data.get(DISPLAY_MATRIX)
+    return image if matrix is None else _turn(image, np.frombuffer(bytes(matrix), np.int32, 9))
+
+
+def _turn(image: Image.Image, matrix: "NDArray[np.int32]") -> Image.Image:
+    """Return an image turned and mirrored by a display matrix (ISO/IEC 14496-12, sec. 6.2.2).
+
+    A column x and a row y are shown at column a x + c y and row b x + d y. Raises BrokenImage for any other angle than
+    multiples of 90 degrees.
+    """
+    a, b, c, d = (int(matrix[place]) for place in (0, 1, 3, 4))
+    straight, crossed = abs(a) + abs(d), abs(b) + abs(c)
+    if min(straight, crossed) > MAX_TILT * max(straight, crossed):
+        raise BrokenImage("it is to be shown at an angle that is no multiple of 90 degrees")
+    right, down = a, d
+    if crossed > straight:
+        image, right, down = image.transpose(Image.Transpose.TRANSPOSE), c, b
+    if right < 0:
+        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    return image.transpose(Image.Transpose.FLIP_TOP_BOTTOM) if down < 0 else image
 
 
 def _is_cut(encoded: bytes, demuxer: str, stop: float) -> bool:
@@ -127,15 +226,15 @@ ENDS = {"mp4": _box_end, "avi": _riff_end, "matroska": _element_end}
 """By FFmpeg's name of its reader, where the part of a file that begins at a place ends."""
 
 
-def _length(times: Sequence[int]) -> float:
+def _length(times: Sequence[FrameTime]) -> float:
     """From the first frame to the end of the last one, which is shown as long as the others are on average."""
-    return (times[-1] - times[0]) * len(times) / max(len(times) - 1, 1)
+    return (times[-1][0] - times[0][0]) * len(times) / max(len(times) - 1, 1)
 
 
-def _opened(encoded: bytes, demuxer: str) -> "av.container.InputContainer":
+def _opened(encoded: bytes, demuxer: str, **options: str) -> "av.container.InputContainer":
     import av
 
-    return av.open(io.BytesIO(encoded), "r", format=demuxer, io_open=_refuse)
+    return av.open(io.BytesIO(encoded), "r", format=demuxer, options=options, io_open=_refuse)
 
 
 def _refuse(*_: object) -> None:
@@ -143,39 +242,54 @@ def _refuse(*_: object) -> None:
     raise PermissionError
 
 
-def _times(encoded: bytes, demuxer: str, stop: float) -> list[int]:
-    """When each of its frames is shown, in order; nothing is decoded. Raises BrokenImage where some are missing."""
+def _read_times(encoded: bytes, demuxer: str, stop: float) -> list[FrameTime]:
+    """Return when each frame is shown, in order, without decoding any. Raises BrokenImage if some are missing."""
     with _opened(encoded, demuxer) as container:
-        if not container.streams.video:
-            raise BrokenImage("it has no pictures")
-        video = container.streams.video[0]
-        times: list[int] = []
-        end = 0.0
+        video = _find_video(container)
+        shown: list[int] = []
+        end, count = 0.0, 0
         for packet in container.demux():
             _require_time(stop)
             if packet.is_corrupt:
                 raise BrokenImage("its data end within a frame")
-            shown = packet.pts if packet.pts is not None else packet.dts
-            if not packet.size or shown is None or packet.time_base is None:
+            start = packet.pts if packet.pts is not None else packet.dts
+            if not packet.size or start is None or packet.time_base is None:
                 continue
-            end = max(end, float((shown + (packet.duration or 0)) * packet.time_base))
+            count += packet.stream.index == video.index
+            if packet.is_discard:  # an edit list hides it
+                continue
+            end = max(end, float((start + (packet.duration or 0)) * packet.time_base))
             if packet.stream.index == video.index:
-                times.append(shown)
-        times.sort()
-        if not times:
+                shown.append(start)
+        if not shown:
             raise BrokenImage("it has no frame")
-        if len(times) < video.frames or _ends_early(container, times, float(video.time_base or 0), end):
-            raise BrokenImage("its data end before its last frame")
-        return times
+        shown.sort()
+        if count < video.frames and _count_frames(encoded, demuxer, stop) < video.frames:
+            raise BrokenImage(NO_LAST_FRAME)
+        # Of an edited video FFmpeg tells the time of a frame behind a cut inexactly.
+        if count == len(shown) and _ends_early(container, shown, float(video.time_base or 0), end):
+            raise BrokenImage(NO_LAST_FRAME)
+    return [(start, place - bisect_left(shown, start)) for place, start in enumerate(shown)]
 
 
-def _ends_early(container: "av.container.InputContainer", times: list[int], unit: float, end: float) -> bool:
-    """Whether nothing of it lasts as long as it is declared to."""
-    if container.duration is None or len(times) < 2:
+def _count_frames(encoded: bytes, demuxer: str, stop: float) -> int:
+    """Return the number of all frames, also of those that an edit list leaves out."""
+    with _opened(encoded, demuxer, **({"ignore_editlist": "1"} if demuxer == "mp4" else {})) as container:
+        count = 0
+        for packet in container.demux(_find_video(container)):
+            _require_time(stop)
+            count += packet.size > 0
+        return count
+
+
+def _ends_early(container: "av.container.InputContainer", shown: Sequence[int], unit: float, end: float) -> bool:
+    """Return True if nothing in the video lasts as long as it is declared to."""
+    if container.duration is None or len(shown) < 2:
         return False
-    start = (container.start_time or 0) / 1e6
-    spare = SPARE_FRAMES * unit * (times[-1] - times[0]) / (len(times) - 1)
-    return start + container.duration / 1e6 > end + spare
+    # Matroska, and MP4 with an edit list, count the duration from 0 even if the first frame is shown later.
+    start = min(container.start_time or 0, 0)
+    spare = SPARE_FRAMES * unit * (shown[-1] - shown[0]) / (len(shown) - 1)
+    return (start + container.duration) / 1e6 > end + spare
 
 
 def _require_time(stop: float) -> None:
