@@ -142,7 +142,7 @@ def open_image(encoded: bytes, seconds: float) -> Image.Image:
     image = Image.open(stream, formats=FORMATS)
     stream.end_header()
     if image.format == "PNG":
-        for chunk_type, data, checksum in _chunks(encoded):
+        for chunk_type, data, checksum in png_chunks(encoded):
             if zlib.crc32(data, zlib.crc32(chunk_type)) != checksum:
                 raise BrokenImage(f"the checksum of its {chunk_type.decode('latin-1')!r} chunk is wrong")
     return image
@@ -168,7 +168,7 @@ def decode_png(image: Image.Image, png: bytes) -> Image.Image | None:
 def _without_metadata(png: bytes) -> bytes:
     """A PNG with the chunks alone that make its pixels."""
     kept: list[bytes | memoryview] = [PNG]
-    for chunk_type, data, checksum in _chunks(png):
+    for chunk_type, data, checksum in png_chunks(png):
         if chunk_type in (b"IHDR", b"IDAT", b"IEND"):
             kept += struct.pack(">I4s", len(data), chunk_type), data, checksum.to_bytes(4)
     return b"".join(kept)
@@ -256,12 +256,12 @@ def _row_bytes(width: int, height: int, bits: int, passes: tuple[tuple[int, int,
 
 def _png_data(png: bytes) -> Iterator[memoryview]:
     """The compressed pixels, in pieces that stay small when inflated."""
-    for chunk_type, data, _ in _chunks(png):
+    for chunk_type, data, _ in png_chunks(png):
         if chunk_type == b"IDAT":
             yield from (data[at : at + PIECE] for at in range(0, len(data), PIECE))
 
 
-def _chunks(png: bytes) -> Iterator[tuple[bytes, memoryview, int]]:
+def png_chunks(png: bytes) -> Iterator[tuple[bytes, memoryview, int]]:
     """Each chunk's type, data and checksum as far as the end of the image; raises BrokenImage where that is not there.
 
     Faster than Pillow's `verify`, after which a file is to be opened anew.

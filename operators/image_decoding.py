@@ -1,18 +1,22 @@
 """From encoded bytes to RGB images, each within the size limits or with its reason for not being one."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from plumbline.operators.animations import find_animation, sample_pictures
 from plumbline.operators.bounds import Checked, Positive, Seconds
 from plumbline.operators.errors import RowError
 from plumbline.operators.image_completeness import (
     FORMATS,
     JPEG,
     STORED,
+    TIFF,
+    BrokenImage,
     CostlyImage,
     UncheckedImage,
     decode_jpeg,
@@ -28,8 +32,21 @@ Image.MAX_IMAGE_PIXELS = None  # Pillow's own cap, of the whole process; ImageLi
 MOST_ELONGATED = 16
 """Longest over shortest side: models pad an image to its square, or resize its shortest side to hundreds of pixels."""
 LIKENESSES = {b"PK\x03\x04": "a zip archive", b"%PDF": "a PDF document", b"<": "a web page or other markup"}
-DECODING = 2
+VIDEOS = "MP4, MOV, WebM, Matroska, AVI"
+UNREAD_VIDEOS = {
+    b"FLV\x01": "a Flash video",
+    b"\x00\x00\x01\xba": "an MPEG programme stream",
+    b"\x30\x26\xb2\x75\x8e\x66\xcf\x11": "a Windows Media video",
+}
+TS_SYNC, TS_PACKET = 0x47, 188
+"""The first byte of each packet of an MPEG transport stream, and the length of a packet."""
+PAGE_KIND, REDUCED_OR_MASK = 254, 0b101
+"""A TIFF's tag NewSubfileType, and its bits for a smaller copy of another page and for a mask."""
+MAX_PAGES = 1000
+DECODING = 3
 """Raised when what is refused as broken, or the pixels of what is not, changes."""
+STILL_DECODINGS = (2, DECODING)
+"""Those by which an image has the same pixels, unless `is_decoded_anew` says otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,17 +78,41 @@ class ImageLimits(Checked):
     def admit(self, then: Mapping[str, int]) -> bool:
         """Whether these limits let in all that those that are given, as `semantic` gives them, let in."""
         now = self.semantic()
-        same = then.keys() == now.keys() and then["decoding"] == DECODING
+        same = then.keys() == now.keys() and then["decoding"] in STILL_DECODINGS
         return same and all(then[name] <= now[name] for name in now)
 
 
+def is_decoded_anew(encoded: bytes) -> bool:
+    """Return True for a kind of file that the first of STILL_DECODINGS may have decoded to other pixels."""
+    if demuxer_of(encoded) is not None or encoded.startswith(TIFF):
+        return True
+    try:
+        return find_animation(encoded) is not None
+    except BrokenImage:
+        return True
+
+
 def decode_each(encoded: bytes, limits: ImageLimits, clips: Clips) -> Iterator[Image.Image | RowError]:
-    """An encoded image as RGB, or of a video the frames that are looked at; the last may be why there is none."""
-    demuxer = demuxer_of(encoded)
-    if demuxer is None or len(encoded) > limits.max_bytes:
+    """Yield an encoded image as RGB, or the frames of a video or animation that are looked at.
+
+    The last may be a RowError that says why there is none.
+    """
+    if len(encoded) > limits.max_bytes:
         yield decode_bytes(encoded, limits)
+        return
+    try:
+        animation = find_animation(encoded)
+    except BrokenImage as error:
+        yield _broken_clip("animation", error)
+        return
+    demuxer = demuxer_of(encoded)
+    if animation is not None:
+        sample = partial(sample_pictures, encoded, animation, clips)
+        yield from _frames("animation", sample, limits)
+    elif demuxer is not None:
+        yield from _frames("video", partial(sample_frames, encoded, demuxer, clips), limits)
     else:
-        yield from _frames(encoded, demuxer, limits, clips)
+        yield decode_bytes(encoded, limits)
 
 
 def decode_bytes(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
@@ -88,15 +129,17 @@ class _Refused(Exception):
         self.error = error
 
 
-def _frames(encoded: bytes, demuxer: str, limits: ImageLimits, clips: Clips) -> Iterator[Image.Image | RowError]:
-    """Whatever FFmpeg raises is about these bytes, and so costs this row alone."""
+def _frames(
+    kind: str, sample: Callable[..., Iterator[Image.Image]], limits: ImageLimits
+) -> Iterator[Image.Image | RowError]:
+    """Yield the frames of a clip; whatever a decoder raises is about these bytes, and so costs this row alone."""
 
     def check(width: int, height: int) -> None:
         if refusal := _oversize(width, height, limits):
             raise _Refused(refusal)
 
     try:
-        yield from sample_frames(encoded, demuxer, clips, seconds=limits.max_seconds, check=check)
+        yield from sample(seconds=limits.max_seconds, check=check)
     except _Refused as refused:
         yield refused.error
     except CostlyImage:
@@ -104,8 +147,12 @@ def _frames(encoded: bytes, demuxer: str, limits: ImageLimits, clips: Clips) -> 
     except ImportError:  # it is the machine's fault
         raise
     except Exception as error:
-        message = f"the video does not decode: {error or type(error).__name__}; generate it again"
-        yield RowError("corrupt_video", message, retryable=isinstance(error, MemoryError))
+        yield _broken_clip(kind, error)
+
+
+def _broken_clip(kind: str, error: Exception) -> RowError:
+    message = f"the {kind} does not decode: {error or type(error).__name__}; generate it again"
+    return RowError("corrupt_video", message, retryable=isinstance(error, MemoryError))
 
 
 def _decode(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
@@ -115,8 +162,9 @@ def _decode(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
     try:
         return _pixels(encoded, limits)
     except UnidentifiedImageError:
-        message = f"expected an image ({', '.join(FORMATS)}), found {_likeness(encoded)}; generate it again"
-        return RowError("corrupt_image", message)
+        expected, video = f"expected an image ({', '.join(FORMATS)}) or a video ({VIDEOS})", _unread_video(encoded)
+        found = f"{video}; convert it to MP4" if video else f"{_likeness(encoded)}; generate it again"
+        return RowError("corrupt_image", f"{expected}, found {found}")
     except UncheckedImage as error:
         message = f"found {error}, whose reader does not say what is missing; save the image as PNG"
         return RowError("corrupt_image", message)
@@ -135,7 +183,7 @@ def _pixels(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
     if jpeg is not None and len(jpeg.scans) > limits.max_scans:
         return too_large(f"a JPEG of {len(jpeg.scans)} scans", f"max_scans={limits.max_scans}")
     image = open_image(jpeg.encoded if jpeg is not None else encoded, limits.max_seconds)
-    refusal = _oversize(*image.size, limits)
+    refusal = _oversize(*image.size, limits) or _several(image, encoded)
     if refusal is not None:
         return refusal
     if jpeg is not None:
@@ -144,6 +192,28 @@ def _pixels(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
         return _rgb(pixels)
     require_pixels(image, encoded)
     return _rgb(image)
+
+
+def _several(image: Image.Image, encoded: bytes) -> RowError | None:
+    """Refuse several images where one is expected: an animation, and pages of a TIFF that are not copies or masks."""
+    remedy = "save the one that is meant as PNG"
+    if find_animation(encoded) is not None:
+        return RowError("too_many_images", f"found an animation, where one image is expected; {remedy}")
+    if image.format != "TIFF" or not getattr(image, "is_animated", False):
+        return None
+    pages = 0
+    for page in range(min(getattr(image, "n_frames", 1), MAX_PAGES)):
+        image.seek(page)
+        pages += not int(image.tag_v2.get(PAGE_KIND, 0)) & REDUCED_OR_MASK  # type: ignore[attr-defined]
+    image.seek(0)
+    return RowError("too_many_images", f"found a TIFF of {pages} pages; {remedy}, or each") if pages > 1 else None
+
+
+def _unread_video(encoded: bytes) -> str | None:
+    """Return what kind of video the bytes are of those that are not read, or None for anything else."""
+    if encoded[:1] == encoded[TS_PACKET : TS_PACKET + 1] == bytes([TS_SYNC]):
+        return "an MPEG transport stream"
+    return next((kind for signature, kind in UNREAD_VIDEOS.items() if encoded.startswith(signature)), None)
 
 
 def _likeness(encoded: bytes) -> str:

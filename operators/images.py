@@ -36,10 +36,9 @@ FETCHES = 8
 
 def decode_picture(row: Mapping[str, Any], limits: ImageLimits, fetch: FetchUri) -> Image.Image | RowError:
     """What a person is shown of the row, as RGB: its image, from `image` (bytes, or the {bytes, path} struct of HF
-    datasets) or else from `uri`; of several, or of a video, a grid.
+    datasets) or else from `uri`; of several, of a video or of an animation, a grid.
 
-    As in the papers' released code, of an animation it is the first frame, and neither transparency nor an EXIF
-    orientation is applied.
+    As in the papers' released code, neither transparency nor an EXIF orientation is applied.
     """
     encoded = each_encoded(row, limits.max_images, fetch)
     if isinstance(encoded, RowError):
@@ -62,12 +61,12 @@ class Edit(NamedTuple):
 
 
 PreprocessEdit = Callable[[Image.Image, Edit], Any]
-IsKnown = Callable[[int, ImageRow, str, str | None], bool]
-"""Whether the result for a row of a table is known already, by its place, its ids and the digests of its image and, if
-sources are looked at, of its sources."""
+IsKnown = Callable[[int, ImageRow, str, str | None, Sequence[bytes]], bool]
+"""Whether the result for a row of a table is known already, by its place, its ids, the digests of its image and, if
+sources are looked at, of its sources, and the bytes of all of these."""
 
 
-def nothing_known(place: int, row: ImageRow, digest: str, sources: str | None) -> bool:
+def nothing_known(place: int, row: ImageRow, digest: str, sources: str | None, encoded: Sequence[bytes]) -> bool:
     """No result is known: every row is to be computed."""
     return False
 
@@ -157,7 +156,7 @@ def prepare_images(
         if isinstance(mask, RowError):
             return _Prepared(row, digest, mask)
         sources_digest = _digest_beside(sources, mask)
-        if is_known(place, row, digest, sources_digest):
+        if is_known(place, row, digest, sources_digest, [*encoded, *sources, *([mask] if mask else [])]):
             return None
         with decoding:
             if preprocess_edit is None:

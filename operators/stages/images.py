@@ -9,6 +9,7 @@ from PIL import Image
 
 from plumbline.operators.batches import BatchSize
 from plumbline.operators.errors import RowError
+from plumbline.operators.image_decoding import is_decoded_anew
 from plumbline.operators.image_rows import ImageRow, identify, image_records
 from plumbline.operators.images import Edit, PreparedImages, prepare_images
 from plumbline.operators.metrics.metric import View
@@ -17,6 +18,8 @@ from plumbline.operators.stages.stage import Inputs, RowStage, StageOptions
 
 RowKey = tuple[str | None, str, str]
 """All that a row follows from: the image's and the prompt's id, the digest of the image, and the basis."""
+
+OLDER_DECODING = b"older_decoding"
 
 
 class PromptBasis(Protocol):
@@ -50,6 +53,8 @@ class KeptRows(NamedTuple):
 
     table: pa.Table
     places: Mapping[RowKey, int]
+    older: int
+    """Rows before this one are of an earlier way of decoding."""
 
 
 class PreparedShard(NamedTuple):
@@ -111,11 +116,14 @@ class ImagesStage(RowStage):
         places: dict[str, dict[int, int]] = {name: {} for name in kept}
         ids: dict[int, ImageRow] = {}
 
-        def is_kept(place: int, row: ImageRow, image_digest: str, sources: str | None) -> bool:
+        def is_kept(
+            place: int, row: ImageRow, image_digest: str, sources: str | None, encoded: Sequence[bytes]
+        ) -> bool:
             for name, rows_of_metric in kept.items():
                 key = (row.prompt_id, image_digest, basis_beside(self.basis(asked[name], row, place), sources) or "")
-                if key in rows_of_metric.places:
-                    places[name][place], ids[place] = rows_of_metric.places[key], row
+                at = rows_of_metric.places.get(key)
+                if at is not None and (at >= rows_of_metric.older or not any(map(is_decoded_anew, encoded))):
+                    places[name][place], ids[place] = at, row
             return len(kept) == len(asked) and all(place in of_metric for of_metric in places.values())
 
         images = prepare_images(
@@ -158,10 +166,22 @@ class ImagesStage(RowStage):
 
 def _kept_rows(earlier: Sequence[pa.Table]) -> KeptRows:
     """The rows without an error of tables of earlier cells, newest first."""
-    table = pa.concat_tables(list(reversed(earlier)))
+    older = [table for table in earlier if _is_of_older_decoding(table)]
+    newer = [table for table in earlier if not _is_of_older_decoding(table)]
+    table = pa.concat_tables([each.replace_schema_metadata(None) for each in reversed([*newer, *older])])
     keys = [table.column(name).to_pylist() for name in ("prompt_id", "image_digest", "basis")]
     sound = table.column("error").is_null().to_pylist()
-    return KeptRows(table, {key: place for place, key in enumerate(zip(*keys, strict=True)) if sound[place]})
+    places = {key: place for place, key in enumerate(zip(*keys, strict=True)) if sound[place]}
+    return KeptRows(table, places, sum(map(len, older)))
+
+
+def mark_older_decoding(table: pa.Table) -> pa.Table:
+    """Return rows of a cell whose images were decoded in an earlier way, so that only those of stills are kept."""
+    return table.replace_schema_metadata({OLDER_DECODING: b""})
+
+
+def _is_of_older_decoding(table: pa.Table) -> bool:
+    return OLDER_DECODING in (table.schema.metadata or {})
 
 
 def _with_ids(table: pa.Table, ids: Iterable[ImageRow | None]) -> pa.Table:

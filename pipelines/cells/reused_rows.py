@@ -9,8 +9,9 @@ import pyarrow as pa
 
 from plumbline.operators import rows
 from plumbline.operators.errors import PlumblineError, RowError
-from plumbline.operators.image_decoding import ImageLimits
+from plumbline.operators.image_decoding import DECODING, ImageLimits
 from plumbline.operators.rows import count_errors
+from plumbline.operators.stages.images import mark_older_decoding
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.cells.cells import PIECE, Cell, Outcome, PlannedCell
 from plumbline.pipelines.cells.runs import read_manifest, run_ids
@@ -80,10 +81,11 @@ def read_earlier(cell: Cell, limits: ImageLimits, read: Callable[[str], StoredCe
             continue
         if stored.provenance.get("recipe", cell.recipe) != cell.recipe:
             continue
-        admitted = limits.admit(stored.provenance.get("limits") or {})
+        then = stored.provenance.get("limits") or {}
+        admitted = limits.admit(then)
         table = rows.conformed(stored.table, stage.schema)
         if table.schema.equals(stage.schema) and (admitted or stage.over == "prompts"):
-            tables.append(table)
+            tables.append(table if then.get("decoding", DECODING) == DECODING else mark_older_decoding(table))
     return tables
 
 

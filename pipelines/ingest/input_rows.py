@@ -46,9 +46,11 @@ SOURCE_ADDRESS = pa.field("source_uri", pa.list_(pa.string()))
 REJECTED = pa.schema([("file", pa.string()), ("line", pa.int64()), ("kind", pa.string()), ("message", pa.string())])
 IMAGES = (
     *("png", "jpg", "jpeg", "jfif", "webp", "avif", "gif", "bmp", "tif", "tiff"),
-    *("mp4", "mov", "webm", "mkv", "avi"),
+    *("mp4", "m4v", "mov", "3gp", "3g2", "webm", "mkv", "avi", "apng"),
 )
 """What the names of image files, and of videos, end in."""
+FOREIGN_VIDEOS = ("ts", "m2ts", "mts", "mpg", "mpeg", "wmv", "flv", "ogv")
+"""What the names of videos end in that nothing here decodes."""
 FOREIGN_IMAGES = ("heic", "heif", "jxl", "jp2", "psd", "exr", "hdr", "svg", "tga", "ico", "dng", "cr2", "nef", "arw")
 """What the names of images end in that nothing here decodes."""
 EDIT_SOURCES = ("source", "source_image", "input", "input_image", "original", "original_image")
@@ -146,6 +148,8 @@ def column_origins(
 def refuse_foreign(name: str) -> None:
     """Raises Refused for a file whose name ends as that of an image which nothing here decodes."""
     ending = PurePosixPath(name).suffix
+    if ending[1:].lower() in FOREIGN_VIDEOS:
+        raise Refused("foreign_format", f"videos in {ending} are not decoded here; convert it to MP4 or WebM")
     if ending[1:].lower() in FOREIGN_IMAGES:
         raise Refused("foreign_format", f"images in {ending} are not decoded here; convert it to PNG, JPEG or WebP")
 

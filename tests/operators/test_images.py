@@ -634,7 +634,7 @@ def test_threads_change_neither_the_order_nor_the_errors_nor_the_pixels() -> Non
     def prepared(decoders: int) -> PreparedImages:
         return prepare_images(
             table, "gen", preprocess=mean_colour, limits=LIMITS, fetch=no_fetch, decoders=decoders,
-            is_known=lambda place, row, digest, sources: place in (5, 6),
+            is_known=lambda place, row, digest, sources, encoded: place in (5, 6),
         )  # fmt: skip
 
     one, four = prepared(1), prepared(4)
