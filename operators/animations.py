@@ -18,28 +18,28 @@ from plumbline.operators.image_completeness import (
 from plumbline.operators.videos import FRAME_SECONDS, Clips
 
 MAX_PICTURES = 10_000
-"""Of one animation."""
+"""Limit on the pictures of one animation."""
 MIN_DELAY, DEFAULT_DELAY = 10, 100
-"""Milliseconds: browsers show a picture of at most the first so long as the second."""
+"""Milliseconds. Browsers show a picture for DEFAULT_DELAY if its delay is MIN_DELAY or shorter."""
 GIF_TRAILER, GIF_EXTENSION, GIF_PICTURE, GIF_CONTROL = 0x3B, 0x21, 0x2C, 0xF9
 AVIF_SEQUENCE = b"ftypavis"
 
 
 @dataclass(frozen=True, slots=True)
 class Animation:
-    """What a file says of its pictures before any is decoded."""
+    """Header data of an animation, read before any picture is decoded."""
 
     delays: list[float]
-    """Milliseconds that each is shown; none of an AVIF, which says so only with the picture."""
+    """Milliseconds for which each picture is shown; empty for AVIF, whose reader gives them only with the pictures."""
     width: int = 0
     height: int = 0
-    """Of the smallest canvas on which all pictures lie; 0 if the header tells it."""
+    """Size of the smallest canvas that contains all pictures; 0 if Pillow reads it from the header."""
     first: int = 0
     """Pillow's number of the first picture: a PNG may have one before it for readers that show no animations."""
 
 
 def find_animation(encoded: bytes) -> Animation | None:
-    """Return what an animation of several pictures says of them, or None for any other file.
+    """Return the header data of an animation of several pictures, or None for any other file.
 
     Raises BrokenImage if the file ends early or has more than MAX_PICTURES.
     """
@@ -60,15 +60,16 @@ def find_animation(encoded: bytes) -> Animation | None:
 def sample_pictures(
     encoded: bytes, animation: Animation, clips: Clips, *, seconds: float, check: Callable[[int, int], Any]
 ) -> Iterator[Image.Image]:
-    """Yield the pictures of an animation that are looked at, as RGB, evenly in time from the first to the last.
+    """Yield sampled pictures of an animation as RGB, evenly in time from the first to the last.
 
-    They are those of the video that shows each picture for a number of frames; Pillow lays each over what is left of
-    the ones before. None is kept. `check` is called with the width and height before any is decoded, and may raise.
+    The sample is that of a video whose frames are as long as the shortest delay. Pillow lays each picture over the
+    pictures before it. No picture is kept. `check` is called with the width and height before any is decoded, and may
+    raise.
 
     Raises BrokenImage if a picture is damaged, CostlyImage after `seconds` of processor time.
     """
     stop = time.thread_time() + seconds
-    with open_image(encoded, seconds) as image:
+    with open_image(encoded, seconds, max(len(animation.delays), 1)) as image:
         check(max(image.width, animation.width), max(image.height, animation.height))
         delays = animation.delays or _read_delays(image, stop)
         shown = np.array([delay if delay > MIN_DELAY else DEFAULT_DELAY for delay in delays])
@@ -93,7 +94,7 @@ def _load(image: Image.Image, number: int, stop: float) -> None:
 
 
 def _read_delays(image: Image.Image, stop: float) -> list[float]:
-    """Return the delays of an animation whose reader tells each with its picture."""
+    """Return the delays of an AVIF's pictures, which are decoded for this."""
     delays: list[float] = []
     for number in range(_within_limit(getattr(image, "n_frames", 1))):
         _load(image, number, stop)

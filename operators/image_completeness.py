@@ -11,7 +11,7 @@ from itertools import product
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageFile
 
 FORMATS = ("PNG", "JPEG", "WEBP", "AVIF", "GIF", "BMP", "TIFF")
 STORED = "stored"
@@ -85,9 +85,9 @@ class BoundedBytes(io.BytesIO):
         self.stop = time.thread_time() + seconds
         self.left = MOST_OF_A_TIFF_HEADER if encoded.startswith(TIFF) else MOST_READ * self.size
 
-    def end_header(self) -> None:
-        """From here on the pixels are read."""
-        self.left = MOST_READ * self.size
+    def end_header(self, pictures: int) -> None:
+        """From here on the pixels of so many pictures are read, of each up to a block too many."""
+        self.left = MOST_READ * self.size + pictures * ImageFile.MAXBLOCK
 
     def read(self, size: int | None = -1, /) -> bytes:
         piece = super().read(size)
@@ -136,11 +136,11 @@ def _segments(encoded: bytes) -> Iterator[tuple[int, bytes]]:
     raise BrokenImage(f"it has over {MOST_SEGMENTS} segments")
 
 
-def open_image(encoded: bytes, seconds: float) -> Image.Image:
+def open_image(encoded: bytes, seconds: float, pictures: int = 1) -> Image.Image:
     """The image with its header read; of a PNG the checksums are verified, which Pillow's decoding does not do."""
     stream = BoundedBytes(encoded, seconds)
     image = Image.open(stream, formats=FORMATS)
-    stream.end_header()
+    stream.end_header(pictures)
     if image.format == "PNG":
         for chunk_type, data, checksum in png_chunks(encoded):
             if zlib.crc32(data, zlib.crc32(chunk_type)) != checksum:

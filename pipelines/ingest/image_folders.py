@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import SKIPPED, Refused, Rejection, printable
 from plumbline.pipelines.cells.store import outside_stores
-from plumbline.pipelines.ingest.input_rows import FOREIGN_IMAGES, IMAGES, InputColumnsConfig
+from plumbline.pipelines.ingest.input_rows import FOREIGN, IMAGES, InputColumnsConfig
 
 READERS = 16
 """Small files that are read at once."""
@@ -95,7 +95,7 @@ class Folder:
     @property
     def foreign(self) -> list[str]:
         """Image files in formats that nothing here decodes."""
-        return [name for name in self.names if PurePosixPath(name).suffix[1:].lower() in FOREIGN_IMAGES]
+        return [name for name in self.names if PurePosixPath(name).suffix[1:].lower() in FOREIGN]
 
     def inside(self, name: str | None) -> "Folder":
         """Return the folder without images outside inner folders of this name, unless there are no such folders.
@@ -193,7 +193,7 @@ def _is_image(path: str) -> bool:
 
 def _is_picture(path: str) -> bool:
     """Return True for images, also in formats that nothing here decodes."""
-    return PurePosixPath(path).suffix[1:].lower() in (*IMAGES, *FOREIGN_IMAGES)
+    return PurePosixPath(path).suffix[1:].lower() in (*IMAGES, *FOREIGN)
 
 
 def _is_hidden(path: str) -> bool:

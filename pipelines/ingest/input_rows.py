@@ -53,6 +53,7 @@ FOREIGN_VIDEOS = ("ts", "m2ts", "mts", "mpg", "mpeg", "wmv", "flv", "ogv")
 """What the names of videos end in that nothing here decodes."""
 FOREIGN_IMAGES = ("heic", "heif", "jxl", "jp2", "psd", "exr", "hdr", "svg", "tga", "ico", "dng", "cr2", "nef", "arw")
 """What the names of images end in that nothing here decodes."""
+FOREIGN = (*FOREIGN_IMAGES, *FOREIGN_VIDEOS)
 EDIT_SOURCES = ("source", "source_image", "input", "input_image", "original", "original_image")
 EDIT_RESULTS = ("result", "output", "output_image", "edited", "edited_image")
 """What the image that an edit starts from is called, and the edit: 0.source.png beside 0.png in a tar, or

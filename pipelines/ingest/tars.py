@@ -22,7 +22,7 @@ from plumbline.pipelines.ingest.input_rows import (
     DAMAGED_TAR,
     EDIT_RESULTS,
     EDIT_SOURCES,
-    FOREIGN_IMAGES,
+    FOREIGN,
     IMAGES,
     Candidate,
     InputColumnsConfig,
@@ -304,7 +304,7 @@ def _read_sample(gathered: _Gathered, tar: SampleFile, config: IngestConfig) -> 
         yield _sample(gathered, tar, config)
     unused = [*gathered.other_images, *(ending for ending, _ in (gathered.results if gathered.images else ()))]
     if gathered.chosen:
-        unused += [ending for ending in gathered.others if ending in FOREIGN_IMAGES]
+        unused += [ending for ending in gathered.others if ending in FOREIGN]
     for ending in unused:
         yield _refuse_unused(gathered, ending).at(f"{where}.{ending}")
 
@@ -391,7 +391,7 @@ def _gather(gathered: _Gathered, member: Member) -> None:
         gathered.refused = gathered.refused or member.content
     elif member.suffix in TEXTS:
         gathered.texts[member.suffix] = member.content
-    elif role and ending in (*IMAGES, *FOREIGN_IMAGES):
+    elif role and ending in (*IMAGES, *FOREIGN):
         gathered.other_images.append(member.suffix)
     else:
         gathered.others.append(member.suffix)

@@ -447,3 +447,12 @@ def test_a_name_that_is_not_utf8_costs_its_own_image(tmp_path: Path) -> None:
         assert [(one.kind, one.file) for one in ended.rejected] == [("not_utf8", rf"{folder}/caf\xe9 2.png")]
         assert r"files passed over: 1 .zip, such as m\xfcll.zip" in ended.origin_lines
         assert pq.read_table(f"{ended.url}/rejected.parquet").to_pylist() == [one._asdict() for one in ended.rejected]
+
+
+def test_every_kind_of_video_in_a_folder_is_taken_or_rejected_by_name(tmp_path: Path) -> None:
+    taken = ("0.mp4", "1.M4V", "2.mov", "3.3gp", "4.3g2", "5.webm", "6.mkv", "7.avi", "8.apng")
+    files: dict[str, str | bytes] = dict.fromkeys((*taken, "9.ts"), PIXELS)
+    ended = take(put(tmp_path / "in", {**files, "prompts.txt": "\n".join([CAT] * 10)}), max_failed=1.0)
+    assert sorted(told(ended)) == sorted(taken)
+    (rejection,) = ended.rejected
+    assert rejection.kind == "foreign_format" and "convert it to MP4" in rejection.message
