@@ -10,7 +10,7 @@ from plumbline.operators.errors import ConfigError
 MAX_FILE = 1_000_000
 """Bytes."""
 MAX_VALUES = 10_000
-"""Keys and values of a file, of which an alias repeats what it stands for; the longest of ours has about 200."""
+"""Keys and values of a file, where those behind an alias count each time; our longest file has about 200."""
 
 
 def check_files(config_dir: str) -> None:

@@ -14,7 +14,7 @@ T = TypeVar("T")
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 """The name of an extension, which may become a part of a path."""
 MAX_REASON = 300
-"""Characters of what a package raises."""
+"""Characters of an error that a package raises."""
 
 
 class Extensions(Mapping[str, T], Generic[T]):
@@ -63,7 +63,7 @@ class Extensions(Mapping[str, T], Generic[T]):
         return len(self.declared)
 
     def describe(self, name: str) -> str:
-        """Return where an extension comes from, for messages."""
+        """Return an extension's group, name and package, for messages."""
         return self._where(self.declared[name])
 
     def _load(self, point: EntryPoint) -> T:
