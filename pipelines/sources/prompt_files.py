@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from plumbline.operators.errors import SourceError
 from plumbline.operators.image_rows import id_text
-from plumbline.operators.rows import is_missing, require_columns, require_once
+from plumbline.operators.rows import require_columns, require_once
 from plumbline.pipelines.base.tables import (
     JSON_LINES,
     SEPARATORS,
@@ -131,9 +131,8 @@ def _id_column(table: TableRecords, columns: PromptColumns, text: str) -> str | 
 
 
 def _holds_texts(records: Iterable[Mapping[str, Any]], name: str) -> bool:
-    """Return True if a column holds nothing but texts, and one at least."""
-    values = [value for record in records if not is_missing(value := record.get(name))]
-    return bool(values) and all(isinstance(value, str) for value in values)
+    """Return True if a column holds a text: then another value in it is a fault of its row."""
+    return any(isinstance(record.get(name), str) for record in records)
 
 
 def _holds_ids(records: Iterable[Mapping[str, Any]], name: str, text: str) -> bool:

@@ -247,6 +247,13 @@ def test_a_column_that_names_two_prompts_alike_is_no_id_and_a_named_one_must_be_
         read("p.csv", "id,text\n1,a\n", prompt_id="key")
 
 
+def test_one_value_that_is_no_text_does_not_make_another_column_the_prompts(tmp_path: Path) -> None:
+    rows = [{"id": 1, "text": "a", "caption": "b"}, {"id": 2, "text": 7, "caption": "c"}]
+    words = words_for(Released("p.jsonl", jsonl(rows)), tmp_path)
+    with pytest.raises(ConfigError, match=r"p\.jsonl, row 1: expected the prompt as text, found int"):
+        sources_of(config_of("sweep", *words).benchmark)
+
+
 def test_a_prompt_without_id_and_text_is_named(tmp_path: Path) -> None:
     words = words_for(Released("p.jsonl", '{"prompt": "a"}\n{"prompt": ""}\n'), tmp_path)
     with pytest.raises(ConfigError, match=r"p\.jsonl, row 1: the prompt has no id and no text; fill one in or remove"):

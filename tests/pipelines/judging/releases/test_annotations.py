@@ -43,6 +43,15 @@ def test_json_min_is_read_with_choices_where_columns_name_them(tmp_path: Path) -
     assert {template for _, template, _ in rated(opened(tmp_path, records))} == {"likert", "wl"}
 
 
+def test_only_line_feeds_and_carriage_returns_end_a_line_of_json(tmp_path: Path) -> None:
+    path = put(tmp_path / "export.json", [])
+    told = json.dumps({**LABEL_STUDIO[0], "note": "a\u2028b\x85c"}, ensure_ascii=False)
+    (tmp_path / "export.jsonl").write_text(told + "\r\n", newline="")
+    words = ("protocol=annotations", f"protocol.path={path}l")
+    lines = open_release(config_of("metaeval", *words).protocol, StorageConfig())
+    assert rated(lines)
+
+
 def test_fields_are_named_by_columns_and_several_questions_about_an_image_are_averaged(tmp_path: Path) -> None:
     asked = [
         {"id": place, "data": {"picture": "1.png", "q": f"q{place}"}, "annotations": [
