@@ -22,7 +22,7 @@ from plumbline.operators.errors import PlumblineError
 from plumbline.operators.sentences import plural
 from plumbline.pipelines.base.exit_codes import HELD, LOST, worse
 from plumbline.pipelines.cells.lease import LeaseHeld, LeaseLost, LeaseSight, take
-from plumbline.pipelines.cells.runs import LATEST_REPORT, by_date, by_time, name_newest
+from plumbline.pipelines.cells.runs import LATEST_REPORT, by_date, by_time, has_report, name_newest
 from plumbline.pipelines.cells.store import Store, open_store
 from plumbline.pipelines.cells.suites import Suite, name_newest_of
 from plumbline.pipelines.gates.gate_config import read_gate
@@ -254,11 +254,27 @@ def _sweep(console: Console, planned: PlannedSweep, hold: Callable[[], None]) ->
 def _told(console: Console, inputs: SweepInputs, finished: FinishedSweep) -> NightOutcome | None:
     """What a night has told of a run; None of a new one, and of one that was left when its night ended early."""
     show_note_kept(console, inputs, finished)
-    has_report = inputs.store.exists(f"runs/{finished.run_id}/report.html")
-    outcome = read_outcome(inputs.store, finished.run_id) if has_report else None
+    store, run_id = inputs.store, finished.run_id
+    outcome = read_outcome(store, run_id) if store.exists(f"runs/{run_id}/report.html") else None
     if outcome is not None:
+        if not has_report(store, run_id):
+            _write_damaged_report(console, inputs, outcome)
         say(console, f"nothing new since run {finished.run_id}: {outcome.report}")
     return outcome
+
+
+def _write_damaged_report(console: Console, inputs: SweepInputs, outcome: NightOutcome) -> None:
+    """Write the report of a run that was told of anew, beside the same run as then."""
+    from plumbline.pipelines.report.report import write_report  # imports scipy and the charts
+
+    config, run_id = inputs.config, outcome.run_id
+    warn(console, f"{outcome.report}: the page was damaged, and is written anew; if that goes on, check the disk")
+    try:
+        write_report(
+            inputs.store, run_id, compare=outcome.compared_with, settings=config.settings, cluster=config.cluster
+        )
+    except PlumblineError as error:
+        warn(console, f"no report: {error}; make it later by python -m jobs.report run={run_id}")
 
 
 def _compare(

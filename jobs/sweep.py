@@ -18,7 +18,7 @@ from plumbline.jobs.overrides import OF_SWEEPS
 from plumbline.operators.errors import PlumblineError
 from plumbline.operators.sentences import plural
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET, worse
-from plumbline.pipelines.cells.runs import by_time, name_newest
+from plumbline.pipelines.cells.runs import by_time, has_report, name_newest
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.cells.suites import Suite, name_newest_of, suite_of
 from plumbline.pipelines.judging.protocols import ProtocolConfig
@@ -157,7 +157,7 @@ def _end(console: Console, finished: FinishedSweep, code: int) -> int:
 def _is_reported(console: Console, planned: PlannedSweep, finished: FinishedSweep) -> bool:
     """Whether the run has a report, made now where it had none; with it the run is the newest."""
     command = f"jobs.report run={finished.run_id}"
-    reported = planned.store.exists(f"runs/{finished.run_id}/report.html") or _afterwards(
+    reported = has_report(planned.store, finished.run_id) or _afterwards(
         console, "report", command, lambda: _report(console, planned, finished)
     )
     if reported:

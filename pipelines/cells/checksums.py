@@ -13,6 +13,9 @@ DIGEST_KEY = "plumbline_digest"
 CHECKSUM = "checksum"
 """The last field of a JSON file, which holds the digest."""
 
+PAGE_COMMENT = "<!-- {} -->"
+PAGE_END = ("</html>", "</html>\n")
+
 
 class DamagedError(Exception):
     """Bytes are not those of a file that was written."""
@@ -55,6 +58,22 @@ def decode_json(text: str) -> Any:
     if isinstance(content, dict):
         content.pop(CHECKSUM, None)
     return content
+
+
+def with_page_digest(html: str) -> str:
+    """Return an HTML page with its digest in a comment behind its end."""
+    return with_digest(f"{html.rstrip()}\n{PAGE_COMMENT.format(NO_DIGEST)}\n".encode()).decode()
+
+
+def is_sound_page(text: str) -> bool:
+    """Return True if a page is as it was written; one without a digest was written before pages had them."""
+    if text.endswith(PAGE_END):
+        return True
+    try:
+        check_digest(text.encode())
+    except DamagedError:
+        return False
+    return True
 
 
 def _around_digest(data: bytes) -> tuple[bytes, bytes, bytes]:

@@ -223,8 +223,13 @@ def name_newest(store: Store, run_id: str, hold: Callable[[], None] = _unheld) -
         with _published(store, run_id, named=True, hold=hold):
             pass
         show_newest(store)
-    elif (store.read_text(LATEST) or "").strip() != run_id:
+    elif (store.read_text(LATEST) or "").strip() != run_id or not store.has_page(LATEST_REPORT):
         show_newest(store)
+
+
+def has_report(store: Store, run_id: str) -> bool:
+    """Return True if a run has a report that is as it was written."""
+    return store.has_page(f"runs/{run_id}/report.html")
 
 
 def awaits_name(store: Store, run_id: str) -> bool:

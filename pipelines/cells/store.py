@@ -36,7 +36,9 @@ from plumbline.pipelines.cells.checksums import (
     check_table,
     decode_json,
     encode_json,
+    is_sound_page,
     with_digest,
+    with_page_digest,
 )
 
 DRAFT = ".draft.parquet"
@@ -311,6 +313,15 @@ class Store:
 
     def write_text(self, path: str, text: str) -> None:
         (self.place / path).write(text.encode())
+
+    def write_page(self, path: str, html: str) -> None:
+        """Write a page, with its digest in a comment at its end."""
+        self.write_text(path, with_page_digest(html))
+
+    def has_page(self, path: str) -> bool:
+        """Return True if a page is there and is as it was written."""
+        text = self.read_text(path)
+        return text is not None and is_sound_page(text)
 
     def read_text(self, path: str) -> str | None:
         """A small text object, or None where there is none."""

@@ -152,8 +152,8 @@ def write_report(
             each=tasks.map,
         )
     html = render(page)
+    store.write_page(f"runs/{run_id}/report.html", html)
     for name, text in (
-        ("report.html", html),
         ("summary.csv", to_csv(page.standings)),
         ("summary.md", to_markdown(page)),
         ("summary.tex", to_latex(page)),

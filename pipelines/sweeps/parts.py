@@ -177,7 +177,19 @@ def bring_parts(gathering: Gathering, order: PartsOfShards) -> list[CountedPart]
     adopted = {part.path: _adopted(gathering, part) for part in order.parts if part.standing is not None}
     left = [part for part in order.parts if adopted.get(part.path) is None]
     made = dict(zip((part.path for part in left), PartMaker(gathering, order).make(left), strict=True))
+    for part in left:
+        _mend(gathering.store, part)
     return [adopted.get(part.path) or made[part.path] for part in order.parts]
+
+
+def _mend(store: Store, part: ScoresPart) -> None:
+    """Replace an earlier run's damaged part by the one that was made in its stead, if all of its rows are sound.
+
+    The next night compares its run with that earlier one.
+    """
+    earlier = part.standing
+    if earlier is not None and store.exists(earlier) and not store.is_sound(earlier):
+        store.adopt(part.path, earlier, [])
 
 
 def _adopted(gathering: Gathering, part: ScoresPart) -> CountedPart | None:

@@ -2,10 +2,12 @@
 
 `find_unchanged_run` tells so from a listing of the sources, and costs a night without news no plan; `find_standing_run`
 tells from the plan's cells, also where files were touched or copied. What the first compares with is noted in the run's
-folder when the run is written, and when the second finds that it stands.
+folder when the run is written, and when the second finds that it stands. Both read the run's own tables to the last
+bit, for damage need not change a file's size or time; the sweep makes a damaged run anew from its cells.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -16,7 +18,7 @@ from plumbline.operators.errors import PlumblineError
 from plumbline.operators.summary import best_first
 from plumbline.pipelines.cells.cells import Outcome, digest
 from plumbline.pipelines.cells.run_errors import read_failures
-from plumbline.pipelines.cells.runs import MAX_RUNS_SEARCHED, Run, newest_first
+from plumbline.pipelines.cells.runs import MAX_RUNS_SEARCHED, READERS, Run, has_report, newest_first
 from plumbline.pipelines.cells.store import Store, StoreError
 from plumbline.pipelines.plans.plan import Node, recipes_of, resolved_nodes
 from plumbline.pipelines.plans.sweep_config import SweepConfig
@@ -26,9 +28,7 @@ from plumbline.pipelines.sweeps.results import Results
 from plumbline.pipelines.sweeps.writing import digest_of_inputs, settings_of
 
 NOTE = "unchanged.json"
-"""In a run's folder: what the sources looked like when it was written or last found to stand, and its own tables."""
-TABLES = ("scores.parquet/", "cells.parquet", "summary.parquet", "errors.parquet")
-"""Of a run's files, those that it stands with."""
+"""In a run's folder: what the sources looked like when it was written or last found to stand."""
 
 
 class StandingRun(NamedTuple):
@@ -54,26 +54,23 @@ def find_unchanged_run(inputs: SweepInputs) -> StandingRun | None:
     folder = f"runs/{newest.run_id}"
     try:
         note = store.read_json(f"{folder}/{NOTE}") or {}
-        if note.get("tables") != _state_of_tables(store, folder):
-            return None
         if note.get("inputs") != _state_of_inputs(config, inputs.state, resolved_nodes(config, store)):
             return None
-        if not _cells_stand(store, folder, note["folders"]) or not store.exists(f"{folder}/report.html"):
+        if not _cells_stand(store, folder, note["folders"]) or not has_report(store, newest.run_id):
             return None
-        results = _read_results(store, inputs.falling, folder, newest.manifest["counts"])
+        results = _read_whole(store, inputs.falling, folder, newest.manifest["counts"])
         return StandingRun(newest.run_id, results, newest.manifest["exit_code"])
     except (StoreError, KeyError):
         return None
 
 
 def note_unchanged(planned: PlannedSweep, run_id: str) -> None:
-    """Notes of a run that everything in it is computed, what its sources and its tables look like."""
+    """Notes of a run that everything in it is computed, and what its sources look like."""
     if not planned.state or planned.config.adaptive is not None:
         return
     store, folder = planned.store, f"runs/{run_id}"
     note = {
         "inputs": _state_of_inputs(planned.config, planned.state, [item.node for item in planned.plan.nodes]),
-        "tables": _state_of_tables(store, folder),
         "folders": sorted({recipes["scores"].folder for recipes in planned.plan.recipes.values()}),
     }
     store.write_json(f"{folder}/{NOTE}", note)
@@ -90,12 +87,6 @@ def _state_of_inputs(config: SweepConfig, files: str, nodes: Sequence[Node]) -> 
     recipes = {name: recipes_of(name, metric, nodes, config.clips) for name, metric in config.metrics.items()}
     computed = {name: {stage: recipe.digest for stage, recipe in chain.items()} for name, chain in recipes.items()}
     return digest({**settings_of(config), "files": files, "recipes": computed})
-
-
-def _state_of_tables(store: Store, folder: str) -> list[str]:
-    """How many files a run's tables have, and the digest of what changes when one of them does."""
-    files = [file for file in store.entries(folder) if file.path.removeprefix(f"{folder}/").startswith(TABLES)]
-    return [str(len(files)), digest(sorted((file.path, file.size, file.etag) for file in files))]
 
 
 def _cells_stand(store: Store, folder: str, of_scores: Iterable[str]) -> bool:
@@ -119,24 +110,13 @@ def find_standing_run(planned: PlannedSweep) -> StandingRun | None:
     try:
         if manifest.get("stands_on") != digest_of_inputs(planned):
             return None
-        results = _read_results(store, planned.falling, folder, manifest["counts"])
-        parts = store.files(results.path)
-        whole = (len(parts), pc.sum(results.failures.column("rows")).as_py() or 0) == (results.parts, results.n_null)
-        if not whole or not _tables_stand(store, folder, parts):
-            return None
+        results = _read_whole(store, planned.falling, folder, manifest["counts"])
         code = manifest["exit_code"]
     except (PlumblineError, KeyError):
         return None
     if _has_storage_errors(results.failures, planned.sources):
         return None
     return StandingRun(newest.run_id, results, code)
-
-
-def _tables_stand(store: Store, folder: str, parts: Sequence[str]) -> bool:
-    """Whether a run's tables are as they were noted; they are read only where they look otherwise, as in a copy."""
-    note = store.read_json(f"{folder}/{NOTE}") or {}
-    as_noted = note.get("tables") == _state_of_tables(store, folder)
-    return as_noted or all(map(store.is_sound, (f"{folder}/cells.parquet", *parts)))
 
 
 def _newest_like(store: Store, config: SweepConfig) -> Run | None:
@@ -163,9 +143,9 @@ def _has_storage_errors(failures: pa.Table, sources: Sources) -> bool:
     return bool(pc.any(of_shards).as_py())
 
 
-def _read_results(store: Store, falling: frozenset[str], folder: str, counts: Mapping[str, Any]) -> Results:
-    """The tables of a run."""
-    return Results(
+def _read_whole(store: Store, falling: frozenset[str], folder: str, counts: Mapping[str, Any]) -> Results:
+    """Return the tables of a run, all of whose files are as they were written; raise StoreError if one is not."""
+    results = Results(
         store=store,
         path=f"{folder}/scores.parquet",
         parts=counts["parts"],
@@ -175,3 +155,12 @@ def _read_results(store: Store, falling: frozenset[str], folder: str, counts: Ma
         summary=best_first(store.read_table(f"{folder}/summary.parquet"), falling),
         failures=read_failures(store, folder),
     )
+    n_failed = pc.sum(results.failures.column("rows")).as_py() or 0
+    parts = store.files(results.path)
+    if (len(parts), n_failed) != (results.parts, results.n_null):
+        raise StoreError(f"{store.place / folder}: the run's tables are not all there")
+    others = [path for path in store.files(folder) if path.endswith(".parquet") and path.count("/") == 2]
+    with ThreadPoolExecutor(READERS) as pool:
+        if not all(pool.map(store.is_sound, [*others, *parts])):
+            raise StoreError(f"{store.place / folder}: a table of the run is damaged")
+    return results

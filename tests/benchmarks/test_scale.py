@@ -140,7 +140,7 @@ def write_standing_run(sweep: PlannedSweep) -> None:
     store, folder = sweep.store, f"runs/{STANDING}"
     store.write_table(f"{folder}/scores.parquet/00000-{'0' * 32}.parquet", schemas.SCORES.empty_table())
     store.write_table(f"{folder}/errors.parquet/00000.parquet", schemas.ERRORS.empty_table())
-    store.write_text(f"{folder}/report.html", "")
+    store.write_page(f"{folder}/report.html", "")
     results = Results(
         store=store, path=f"{folder}/scores.parquet", parts=1, rows=0, n_null=0, n_truncated=0,
         summary=schemas.SUMMARY.empty_table(), failures=schemas.FAILURES.empty_table(),

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -17,12 +18,13 @@ from plumbline.jobs import nightly
 from plumbline.jobs.nightly import LEASE
 from plumbline.pipelines.base.exit_codes import COMPLETE, HELD, LATE, LOST, OVER_BUDGET, REGRESSION, WITHIN_BUDGET
 from plumbline.pipelines.cells.lease import Clock, Lease, LeaseHeld, standing, take
-from plumbline.pipelines.cells.runs import commit_run, name_newest, newest_run, run_ids
+from plumbline.pipelines.cells.runs import commit_run, has_report, name_newest, newest_run, run_ids
 from plumbline.pipelines.cells.store import LATEST, Store
 from plumbline.pipelines.nightly import regressions
 from plumbline.pipelines.nightly.deadline import Stopped
 from tests.bench_of import Bench, images, prompts, save_scores, write_rows
 from tests.commands import Ended, printed, refusal
+from tests.histories.damage import ROT, harm
 
 ROOT = Path(__file__).parent.parent.parent
 METRIC = "metric=[clipscore]"
@@ -374,6 +376,26 @@ def test_a_night_that_ended_between_its_manifest_and_its_report_is_told_of_and_n
     assert run_ids(nights.store) == [first, left] and newest_run(nights.store) == left
     assert outcome is not None and outcome["compared_with"] == first
     assert nights.latest_report() == nights.store.read_text(f"runs/{left}/report.html") != ""
+
+
+@pytest.mark.parametrize("way", ROT)
+def test_a_night_after_damage_that_leaves_size_and_time_unchanged_makes_anew_what_is_damaged(
+    way: str, nights: Nights
+) -> None:
+    """Of a part it makes another run, of the page that page alone, and then nothing is new."""
+    nights.run()
+    (first,) = run_ids(nights.store)
+    folder, chance = Path(nights.store.place.url) / "runs", Random(way)
+    assert harm(folder / first / "report.html", way, chance)
+    shown = nights.run()
+    assert shown.code == 0 and f"nothing new since run {first}" in shown.out
+    assert "the page was damaged, and is written anew" in shown.words and has_report(nights.store, first)
+    assert harm(chance.choice(sorted((folder / first).glob("scores.parquet/*"))), way, chance)
+    assert nights.run().code == 0
+    second = newest_run(nights.store)
+    outcome = nights.outcome(second)
+    assert second != first and outcome is not None and outcome["compared_with"] == first, "which is mended"
+    assert not outcome["regressions"] and f"nothing new since run {second}" in nights.run().out
 
 
 def test_a_webhook_that_fails_is_a_warning_and_never_shows_its_address(

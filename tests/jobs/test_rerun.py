@@ -1,20 +1,27 @@
 """A sweep that is run again with nothing new names the run that stands, and one whose run was harmed makes another."""
 
+import io
 import re
 import shutil
 from datetime import timedelta
 from pathlib import Path
+from random import Random
 
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.cells import store
+from plumbline.pipelines.cells.checksums import is_sound_page
 from plumbline.pipelines.cells.runs import by_time, find_run, newest_run, run_ids
 from plumbline.pipelines.cells.store import Store, StoreError
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.sweeps.sweep import run_sweep
-from tests.bench_of import PACK, Bench, prompts, save_scores, write_rows
+from tests.bench_of import PACK, Bench, images, prompts, save_scores, write_rows
+from tests.commands import run
+from tests.faults.outcomes import scores
+from tests.histories.damage import ROT, harm
 
 METRIC = "metric=[clipscore]"
 
@@ -71,6 +78,59 @@ def test_a_run_of_which_something_was_deleted_is_made_anew(file: str, sweep: Swe
     assert newest not in (None, first)
     names = {file.name for file in (sweep.runs / str(newest)).iterdir()}
     assert names >= {"report.html", "summary.csv", "summary.md", "manifest.json", "scores.parquet"}
+
+
+OWN_TABLES = ("scores.parquet/*", "errors.parquet/*", "summary.parquet", "cells.parquet", "usual_scores.parquet")
+
+
+@pytest.mark.parametrize("file", OWN_TABLES)
+@pytest.mark.parametrize("way", ROT)
+def test_damage_that_leaves_size_and_time_as_they_were_is_seen_and_the_run_is_made_anew(
+    way: str, file: str, sweep: Sweep
+) -> None:
+    sweep.run()
+    (first,) = run_ids(sweep.store)
+    whole = scores(str(sweep.runs / first))
+    paths = sorted((sweep.runs / first).glob(file))
+    path = Random(way + file).choice(paths)
+    before = path.stat()
+    assert harm(path, way, Random(way + file))
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    assert sweep.run().code == 0
+    second = newest_run(sweep.store)
+    assert second not in (None, first)
+    pd.testing.assert_frame_equal(scores(str(sweep.runs / str(second))), whole)
+    assert run("report", f"store={sweep.store.place}").code == 0
+    assert f"nothing changed since run {second}" in sweep.run().out
+
+
+def test_a_damaged_part_of_an_earlier_run_is_mended_so_that_the_next_run_is_compared_with_it(sweep: Sweep) -> None:
+    """The generators' scores stand in a part each, of which the next run has another flint."""
+    sweep.run()
+    (first,) = run_ids(sweep.store)
+    whole = {path: path.read_bytes() for path in sorted((sweep.runs / first).glob("scores.parquet/*"))}
+    atlas = next(path for path in whole if "atlas" in pq.read_table(path).column("generator").to_pylist())
+    assert harm(atlas, "rot", Random(5))
+    write_rows(sweep.folder / "images/flint/00000.parquet", images("garnet", 8))
+    save_scores(sweep.plan())
+    assert sweep.run().code == 0
+    assert pq.read_table(atlas).equals(pq.read_table(io.BytesIO(whole[atlas])))
+    compared = run("report", f"store={sweep.store.place}", f"compare={first}")
+    assert compared.code == 0, compared
+
+
+@pytest.mark.parametrize("page", ["runs/{}/report.html", "latest/report.html"])
+@pytest.mark.parametrize("way", ["truncate", *ROT])
+def test_a_damaged_page_is_written_anew_for_the_run_that_stands(way: str, page: str, sweep: Sweep) -> None:
+    sweep.run()
+    (first,) = run_ids(sweep.store)
+    path = Path(sweep.store.place.url) / page.format(first)
+    assert path.read_text().startswith("<!doctype html>") and harm(path, way, Random(way))
+    assert sweep.run().code == 0 and run_ids(sweep.store) == [first]
+    pages = [sweep.store.read_text(name.format(first)) for name in ("runs/{}/report.html", "latest/report.html")]
+    assert all(page is not None and is_sound_page(page) for page in pages) and pages[0] == pages[1]
+    before = sweep.files()
+    assert sweep.run().code == 0 and sweep.files() == before
 
 
 def test_a_report_that_is_not_there_is_written_for_the_run_that_stands(sweep: Sweep) -> None:

@@ -15,8 +15,9 @@ from plumbline.pipelines.cells.store import Store, StoreError
 from plumbline.pipelines.maintenance.working_sweeps import present, signs
 from plumbline.pipelines.nightly.outcome import NightOutcome, outcome_path, read_outcome
 from plumbline.pipelines.sweeps.sweep import FinishedSweep
-from tests.bench_of import Bench, images, prompts, run_plan, run_tables, save_scores, wipe, write_rows
+from tests.bench_of import Bench, images, prompts, run_plan, run_tables, save_scores, write_rows
 from tests.commands import run, store_at
+from tests.histories.damage import ROT, harm
 
 FILES = (
     "manifest.json",
@@ -81,10 +82,17 @@ def test_a_run_with_a_turned_bit_is_made_anew_of_its_cells(file: str, seed: int,
     assert_like_the_first(standing, again)
 
 
-def test_no_part_is_read_of_a_run_that_looks_as_when_it_was_written(standing: Standing) -> None:
-    for part in standing.restored().glob(f"runs/{standing.first.run_id}/scores.parquet/*"):
-        wipe(part)
-    assert standing.sweep().unchanged
+@pytest.mark.parametrize("file", FILES[1:])
+@pytest.mark.parametrize("way", ROT)
+def test_a_planned_sweep_sees_damage_that_leaves_size_and_time_as_they_were(
+    way: str, file: str, standing: Standing
+) -> None:
+    store = standing.restored()
+    (path,) = (store / "runs" / standing.first.run_id).glob(file)
+    assert harm(path, way, random.Random(file))
+    again = standing.sweep()
+    assert not again.unchanged and standing.sweep().unchanged
+    assert_like_the_first(standing, again)
 
 
 def test_a_run_whose_parts_are_exchanged_is_made_anew_of_its_cells(standing: Standing) -> None:
