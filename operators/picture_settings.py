@@ -3,8 +3,11 @@
 What is read is bounded and is text from strangers: JSON alone is parsed, nothing is evaluated, and what cannot be read
 says nothing. Where each tool writes: AUTOMATIC1111/stable-diffusion-webui 00952fb, modules/images.py (PNG `parameters`,
 EXIF UserComment) and 0365002, modules/infotext_utils.py (the line of settings);
-comfyanonymous/ComfyUI 0109431, nodes.py (PNG `prompt`, the nodes with their inputs); invoke-ai/InvokeAI 001bba1,
-invokeai/app/services/image_files/image_files_disk.py (PNG `invokeai_metadata`).
+comfyanonymous/ComfyUI 0109431, nodes.py (PNG `prompt`, the nodes with their inputs; in an animated WebP EXIF Model);
+invoke-ai/InvokeAI 001bba1, invokeai/app/services/image_files/image_files_disk.py (PNG `invokeai_metadata`);
+lllyasviel/Fooocus 59f183a, modules/meta_parser.py (PNG `parameters`, EXIF UserComment among the first tags: JSON, or
+AUTOMATIC1111's text); mcmonkeyprojects/SwarmUI 062407c, src/Text2Image/T2IParamInput.cs (PNG `parameters`, EXIF
+UserComment: `sui_image_params`); Forge writes as AUTOMATIC1111, with `Distilled CFG Scale`.
 """
 
 import json
@@ -22,25 +25,34 @@ from plumbline.operators.settings import value_text
 warnings.filterwarnings("ignore", "Corrupt EXIF data", UserWarning, "PIL")  # of pictures that then say nothing
 
 HEAD_BYTES = 1 << 20
-"""Of a picture, that are looked at: texts stand before the pixels, but for WebP's."""
+"""Bytes of a picture that are looked at: texts stand before the pixels. A WebP, whose texts follow, is read whole."""
 HEADER_SECONDS = 1.0
 FORMATS = ("PNG", "JPEG", "WEBP")
-EXIF_IFD, USER_COMMENT = 0x8769, 0x9286
-UNICODE = b"UNICODE\0"
-LINE = re.compile(r"(?:^|, )(Steps|Sampler|Schedule type|CFG scale|Seed): ([^,]{1,200})")
+EXIF_IFD, USER_COMMENT, CAMERA_MODEL = 0x8769, 0x9286, 0x0110
+UNICODE, ASCII = b"UNICODE\0", b"ASCII\0\0\0"
+NODES_PREFIX = "prompt:"
+"""What ComfyUI writes before the nodes in EXIF."""
+LONGEST_LINE = 1 << 16
+LINE = re.compile(r"""(?:^|,[ ])([\w][\w /-]{0,60}):[ ]("(?:\\.|[^"\\])*(?:"|$)|[^,]*)""", re.VERBOSE)
+"""A setting of AUTOMATIC1111's line. Values with commas are in quotes; names within quotes are not settings."""
 JSON_KEYS = {
-    "cfg": ("cfg", "cfg_scale", "scale"),
-    "steps": ("steps",),
-    "seed": ("seed", "noise_seed"),
-    "sampler": ("sampler_name", "sampler"),
+    "cfg": ("cfg", "cfg_scale", "guidance_scale", "cfgscale", "Guidance Scale"),
+    "distilled": ("guidance", "fluxguidancescale"),
+    "steps": ("steps", "Steps"),
+    "seed": ("seed", "noise_seed", "Seed"),
+    "sampler": ("sampler_name", "sampler", "comfyuisampler", "Sampler"),
+    "schedule": ("scheduler", "comfyuischeduler", "Scheduler"),
 }
-"""What the settings are called in the JSON of ComfyUI's nodes, InvokeAI and NovelAI."""
+"""Names of settings in JSON: in ComfyUI's nodes, InvokeAI, SwarmUI, Fooocus and older releases of it, and NovelAI."""
+NOVELAI_CFG = "scale"
+"""NovelAI's name of cfg; in ComfyUI's nodes a scale is one of pixels."""
 
 
 def picture_settings(encoded: bytes) -> dict[str, str]:
     """The settings that a picture names, and its own size in pixels; nothing of what is none, whatever its bytes."""
     try:
-        with Image.open(BoundedBytes(encoded[:HEAD_BYTES], HEADER_SECONDS), formats=FORMATS) as image:
+        head = encoded if encoded.startswith(b"RIFF") else encoded[:HEAD_BYTES]
+        with Image.open(BoundedBytes(head, HEADER_SECONDS), formats=FORMATS) as image:
             size, said = value_text("size", image.size), _said(image.info)
     except Exception:  # whatever Pillow raises is about these bytes, of which a score will say what is wrong
         return {}
@@ -53,44 +65,86 @@ def _said(info: Mapping[Any, Any]) -> dict[str, str]:
         text = info.get(key)
         if isinstance(text, str) and (found := read(text)):
             return found
-    comment = _user_comment(info.get("exif"))
-    return _of_parameters(comment) if comment else {}
+    return _of_exif(info.get("exif"))
+
+
+def _of_exif(exif: bytes | None) -> dict[str, str]:
+    """Read the settings in EXIF's UserComment, or those that ComfyUI writes in its Model."""
+    if not exif:
+        return {}
+    parsed = Image.Exif()
+    parsed.load(exif)
+    nodes = parsed.get(CAMERA_MODEL)
+    if isinstance(nodes, str) and nodes.startswith(NODES_PREFIX):
+        return _of_nodes(nodes.removeprefix(NODES_PREFIX).rstrip("\0"))
+    comment = parsed.get_ifd(EXIF_IFD).get(USER_COMMENT) or parsed.get(USER_COMMENT)  # Fooocus has no EXIF directory
+    texts = _decode_comment(comment) if isinstance(comment, bytes) else [str(comment or "")]
+    return next(filter(None, map(_of_parameters, texts)), {})
+
+
+def _decode_comment(comment: bytes) -> list[str]:
+    """Return what EXIF's UserComment may say: tools write UTF-16 of either byte order, most of them without a mark."""
+    code, text = comment[: len(UNICODE)], comment[len(UNICODE) :]
+    if code != UNICODE:
+        return [(text if code == ASCII else comment).decode("utf-8", "replace")]
+    if text.startswith((b"\xfe\xff", b"\xff\xfe")):
+        return [text.decode("utf-16", "replace")]
+    return [text.decode(order, "replace") for order in ("utf-16-be", "utf-16-le")]
 
 
 def _of_parameters(text: str) -> dict[str, str]:
-    """The line of AUTOMATIC1111's text that begins with `Steps`, which is its last."""
-    line = next((line for line in reversed(text.splitlines()) if line.startswith("Steps: ")), "")
-    said = dict(LINE.findall(line))
-    schedule = said.get("Schedule type", "Automatic")
-    sampler = said.get("Sampler", "") + (f" {schedule}" if schedule != "Automatic" else "")
-    return _as_texts({"cfg": said.get("CFG scale"), "steps": said.get("Steps"), "seed": said.get("Seed"),
-                      "sampler": sampler.strip()})  # fmt: skip
+    """Read JSON of SwarmUI or Fooocus, or AUTOMATIC1111's text, of which the last line that begins with `Steps`."""
+    if text.lstrip().startswith("{"):
+        fields = _object(text)
+        swarm = fields.get("sui_image_params")
+        return _of_fields(swarm if isinstance(swarm, dict) else fields)
+    line = next((line for line in reversed(text.splitlines()) if line.startswith("Steps: ")), "")[:LONGEST_LINE]
+    said = {name: value for name, value in LINE.findall(line) if not value.startswith('"')}
+    schedule = said.get("Schedule type", said.get("Scheduler"))
+    return _settings({
+        "cfg": said.get("CFG scale"), "distilled": said.get("Distilled CFG Scale"), "steps": said.get("Steps"),
+        "seed": said.get("Seed"), "sampler": said.get("Sampler"),
+        "schedule": None if schedule == "Automatic" else schedule,
+    })  # fmt: skip
 
 
 def _of_nodes(text: str) -> dict[str, str]:
-    """What the nodes of a ComfyUI workflow say with one voice; links to other nodes are no values."""
-    said: dict[str, set[str]] = defaultdict(set)
+    """Read what the nodes of a ComfyUI workflow agree on; links to other nodes are no values.
+
+    A sampler and its schedule, steps, seed and guidance may each be in a node of its own.
+    """
+    found: dict[str, set[str]] = defaultdict(set)
     for node in _object(text).values():
         inputs = node.get("inputs") if isinstance(node, dict) else None
-        for name, value in _of_fields(inputs if isinstance(inputs, dict) else {}).items():
-            said[name].add(value)
-    return {name: values.pop() for name, values in said.items() if len(values) == 1}
+        for name, value in _named(inputs if isinstance(inputs, dict) else {}).items():
+            if text_of_value := value_text(name, value):
+                found[name].add(text_of_value)
+    if len(found["sampler"]) > 1 or len(found["schedule"]) > 1:
+        found["sampler"] = found["schedule"] = set()
+    if len(found["cfg"]) > 1 or len(found["distilled"]) > 1:
+        found["cfg"] = found["distilled"] = set()
+    return _settings({name: values.pop() for name, values in found.items() if len(values) == 1})
 
 
 def _of_fields(fields: Mapping[str, Any]) -> dict[str, str]:
-    """What one object says; a sampler's schedule is part of its name."""
+    return _settings(_named(fields))
+
+
+def _named(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of one object by the names of settings."""
     found = {name: next((fields[key] for key in keys if key in fields), None) for name, keys in JSON_KEYS.items()}
-    schedule = value_text("sampler", fields.get("scheduler"))
-    sampler = value_text("sampler", found["sampler"])
-    return _as_texts(found | {"sampler": " ".join(filter(None, (sampler, schedule if sampler else None))) or schedule})
+    return {name: value for name, value in found.items() if value is not None}
 
 
-def _as_texts(found: Mapping[str, Any]) -> dict[str, str]:
-    return {name: text for name, value in found.items() if (text := value_text(name, value))}
-
-
-def _of_object(text: str) -> dict[str, str]:
-    return _of_fields(_object(text))
+def _settings(found: Mapping[str, Any]) -> dict[str, str]:
+    """Return settings as texts. The schedule is part of the sampler, and a distilled guidance is part of cfg."""
+    texts = {name: text for name, value in found.items() if (text := value_text(name, value))}
+    schedule, sampler = texts.pop("schedule", ""), texts.get("sampler", "")
+    distilled, cfg = texts.pop("distilled", ""), texts.get("cfg", "")
+    if distilled:  # a model with distilled guidance runs with a cfg of 1
+        cfg = distilled if cfg in ("", "1") else f"{cfg} distilled {distilled}"
+    texts |= {"sampler": " ".join(filter(None, (sampler, schedule))), "cfg": cfg}
+    return {name: text for name, text in texts.items() if text}
 
 
 def _object(text: str) -> dict[str, Any]:
@@ -102,25 +156,22 @@ def _object(text: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def _of_object(text: str) -> dict[str, str]:
+    fields = _object(text)
+    image = fields.get("image")
+    return _of_fields(image if isinstance(image, dict) else fields)
+
+
+def _of_novelai(text: str) -> dict[str, str]:
+    fields = _object(text)
+    return _of_fields({"cfg": fields.get(NOVELAI_CFG), **fields})
+
+
 READERS: Mapping[str, Callable[[str], dict[str, str]]] = {
     "parameters": _of_parameters,
     "prompt": _of_nodes,
     "invokeai_metadata": _of_object,
-    "Comment": _of_object,
+    "sd-metadata": _of_object,
+    "Comment": _of_novelai,
 }
-"""By the key of a PNG's text."""
-
-
-def _user_comment(exif: bytes | None) -> str:
-    """EXIF's UserComment, as UTF-16 or UTF-8."""
-    if not exif:
-        return ""
-    parsed = Image.Exif()
-    parsed.load(exif)
-    comment = parsed.get_ifd(EXIF_IFD).get(USER_COMMENT, b"")
-    if not isinstance(comment, bytes):
-        return str(comment)
-    code, text = comment[: len(UNICODE)], comment[len(UNICODE) :]
-    if code != UNICODE:
-        return (text if code.startswith(b"ASCII\0") else comment).decode("utf-8", "replace")
-    return text.decode("utf-16-be" if text[:1] == b"\0" else "utf-16-le", "replace")
+"""Readers by the key of a PNG's text; `sd-metadata` is that of InvokeAI 2."""

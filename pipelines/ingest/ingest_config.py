@@ -11,7 +11,7 @@ from plumbline.pipelines.base.tables import Refused
 from plumbline.pipelines.ingest.input_rows import InputColumnsConfig, check_generator
 from plumbline.pipelines.sources.benchmark import PromptsFrom
 
-VERSION = 2
+VERSION = 3
 """To be raised when the same input makes other shards."""
 Identity = Mapping[str, str | None]
 """What an ingest takes in: its table and images or its tars, and its generator. It says which ingest it is."""

@@ -192,6 +192,25 @@ def test_pictures_in_folders_say_themselves_what_they_were_generated_with(tmp_pa
     assert manifest["settings"] == {"atlas": atlas, "flint": {"size": {"64x48": 2}}}
 
 
+def test_jpegs_with_prompts_in_any_script_say_with_which_cfg_they_were_made(tmp_path: Path) -> None:
+    """AUTOMATIC1111 writes UTF-16 in big-endian order: two folders of cfg 2 and 9 were compared as equal."""
+    for generator, cfg in (("atlas", 2), ("flint", 9)):
+        text = f"一只红色的杯子\nSteps: 20, Sampler: Euler a, CFG scale: {cfg}, Seed: 1, Size: 64x48"
+        tags = Image.Exif()
+        tags.get_ifd(0x8769)[0x9286] = b"UNICODE\0" + text.encode("utf-16-be")
+        for number in range(2):
+            path = tmp_path / "in" / generator / f"{number}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.with_suffix(".txt").write_text(f"a cup beside {number} stars")
+            Image.new("RGB", (64, 48), "teal").save(path, exif=tags)
+    printed("score", f"images={tmp_path}/in", f"store={tmp_path}/store", "metric=[edge_density]", "cluster=here")
+    settings = json.loads((newest(tmp_path / "store") / "manifest.json").read_text())["settings"]
+    assert {generator: values["cfg"] for generator, values in settings.items()} == {
+        "atlas": {"2": 2},
+        "flint": {"9": 2},
+    }
+
+
 def test_fields_of_tars_are_settings_and_go_before_what_pictures_say(tmp_path: Path) -> None:
     pictures(tmp_path, "atlas", "a cup\nSteps: 20, CFG scale: 4, Seed: 1")
     fields = json.dumps({"prompt": "a cup", "guidance_scale": 7.5})
