@@ -1,6 +1,6 @@
 """What a notebook or another program imports: scores of images, the tables of runs, metrics beside people's ratings."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -10,9 +10,7 @@ import pyarrow as pa
 
 from plumbline.jobs.scorer import open_scorer
 from plumbline.operators import rows, schemas
-from plumbline.operators.errors import ConfigError, SourceError
-from plumbline.operators.scorer import Scorer
-from plumbline.operators.scorer_input import Picture, Shown, list_values
+from plumbline.operators.scorer import Picture, Scorer, Shown
 from plumbline.operators.statistics.options import Match, RatingStatistic, Sampling
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.runs import find_run, read_manifest
@@ -21,25 +19,23 @@ from plumbline.pipelines.judging.metaeval import judge as judge_release
 from plumbline.pipelines.judging.protocols import ProtocolConfig
 from plumbline.pipelines.judging.releases.release import Rating, released
 
-IDS = ("image_id", "prompt_id", "generator", "metric", "rater", "template")
-"""Columns of scores and ratings that are compared as text."""
 STATISTICS: tuple[RatingStatistic, ...] = ("spearman", "kendall_b", "pairwise_accuracy")
 
 
 def score(
-    images: Picture | Iterable[Shown | None],
-    prompts: str | Iterable[str | None],
-    metrics: str | Iterable[str] = "vqascore",
+    images: Picture | Sequence[Shown | None],
+    prompts: str | Sequence[str | None],
+    metrics: str | Sequence[str] = "vqascore",
     *,
     models: str = "shapes",
     on_gpu: bool = False,
 ) -> pd.DataFrame:
-    """Score every image for the prompt beside it, by every metric.
+    """Scores every image for the prompt beside it, by every metric.
 
     Args:
-        images: a list, array, pandas Series or iterator, in which each is a path, encoded bytes, a `PIL.Image`, a uint8
-            array of shape (height, width, 3), or a list of these (frames or views of one row); or a single image.
-        prompts: as many texts in the same order, whatever their index, or one text for all images.
+        images: a list in which each is a path, encoded bytes, a `PIL.Image`, a uint8 array of shape (height, width, 3),
+            or a list of these (frames or views of one row); or a single image.
+        prompts: as many texts, or one text for all images.
         metrics: names of conf/metric, such as `["vqascore", "clipscore"]`.
         models: `shapes`, the small models that ship with Plumbline and know coloured shapes alone, or `released`, the
             real ones from the Hugging Face hub.
@@ -47,8 +43,8 @@ def score(
 
     Returns:
         One row for each image and metric: `image_id` (the image's place in the list), `prompt`, `metric`, `score` in
-        the metric's own unit, `n_questions`, `elements` and `error`. An image that cannot be scored, or has a prompt
-        that cannot be used, has a null score and the reason. docs/python.md describes all columns.
+        the metric's own unit, `n_questions`, `elements` and `error`. An image that cannot be scored has a null score
+        and the reason. docs/python.md describes all columns.
 
     Raises:
         ConfigError: an unknown metric or model, lists of different lengths, or a value that is no image.
@@ -56,11 +52,10 @@ def score(
 
     The models of the last call stay loaded; `open_scorer` keeps them for as long as its scorer lives.
     """
-    names = (metrics,) if isinstance(metrics, str) else tuple(list_values(metrics, "metrics"))
-    given = prompts if isinstance(prompts, str) else list_values(prompts, "prompts")
-    scored = _scorer(names, models, on_gpu).score(images, given).to_pandas()
-    texts = [given if isinstance(given, str) else given[int(place)] for place in scored["image_id"]]
-    scored.insert(1, "prompt", pd.Series(texts, scored.index, dtype=object))
+    names = (metrics,) if isinstance(metrics, str) else tuple(metrics)
+    scored = _scorer(names, models, on_gpu).score(images, prompts).to_pandas()
+    texts = scored["image_id"].map(lambda place: prompts if isinstance(prompts, str) else prompts[int(place)])
+    scored.insert(1, "prompt", texts)
     return scored
 
 
@@ -119,18 +114,17 @@ def open_run(store: str, run: str = "latest", **storage: Any) -> Run:
 
 
 def judge(
-    scores: pd.DataFrame | pa.Table | Iterable[Mapping[str, Any]],
-    ratings: pd.DataFrame | pa.Table | Iterable[Mapping[str, Any]],
+    scores: pd.DataFrame,
+    ratings: pd.DataFrame,
     *,
-    statistics: RatingStatistic | Iterable[RatingStatistic] = STATISTICS,
+    statistics: Sequence[RatingStatistic] = STATISTICS,
     match: Match | None = None,
-    falling: str | Iterable[str] = (),
+    falling: Collection[str] = (),
 ) -> pd.DataFrame:
-    """Return how well metrics agree with people's ratings of the same images.
+    """How well metrics agree with people's ratings of the same images.
 
     Args:
-        scores: `image_id`, `metric` and `score`, and `prompt_id` and `generator` where there are any; a pandas
-            DataFrame, an Arrow table, or dicts. Ids may be numbers, and are compared as text: 7 and 7.0 are '7'.
+        scores: `image_id`, `metric` and `score`, and `prompt_id` and `generator` where there are any.
         ratings: `image_id` (or `prompt_id` and `generator`) and `rating`; several rows of an image are several raters.
         statistics: of pearson, spearman, kendall_a, kendall_b, kendall_c, spearman_viescore (within each generator),
             auroc, pairwise_accuracy (with exact tie calibration, Deutsch et al. 2023) and pairwise_accuracy_grouped.
@@ -142,19 +136,14 @@ def judge(
         One row for each metric, statistic and subset: `value`, `low` and `high` (95%, over prompts), `n`.
 
     Raises:
-        ConfigError: a column is missing.
-        SourceError: no rated image has a score, a row rates the same image for the second time, or a value is no
-            number.
+        SourceError: no rated image has a score, or a row rates the same image for the second time.
     """
-    scored, rated = _frame(scores, "scores", ("metric", "score")), _frame(ratings, "ratings", ("rating",))
-    lower_is_better = [falling] if isinstance(falling, str) else list_values(falling, "falling")
     protocol = ProtocolConfig(
-        name="ratings", reader="long", path="ratings", tasks=("ratings",), match=match,
-        statistics=(statistics,) if isinstance(statistics, str) else tuple(list_values(statistics, "statistics")),
-        falling=tuple(lower_is_better),
+        name="ratings", reader="long", path="ratings", tasks=("ratings",), statistics=tuple(statistics), match=match,
+        falling=tuple(falling),
     )  # fmt: skip
-    release = released(ratings=_ratings(rated))
-    findings = judge_release(protocol, release, _scores_table(scored), Sampling())
+    release = released(ratings=_ratings(ratings))
+    findings = judge_release(protocol, release, _scores_table(scores), Sampling())
     columns = ("metric", "statistic", "subset", "value", "interval", "n", "n_unscored", "n_unrated")
     judged = pd.DataFrame([[getattr(judgement, name) for name in columns] for judgement in findings.judgements])
     judged.columns = pd.Index(columns)
@@ -163,38 +152,8 @@ def judge(
     return judged.drop(columns="interval")
 
 
-def _frame(table: Any, name: str, required: Sequence[str]) -> pd.DataFrame:
-    """Return a table with its ids as text and None for every null; raises ConfigError if a column is missing."""
-    if not isinstance(table, pd.DataFrame):
-        table = table.to_pandas() if hasattr(table, "to_pandas") else pd.DataFrame(list_values(table, name))
-    missing = [column for column in required if column not in table]
-    missing += [] if {"image_id", "prompt_id"} & set(table) else ["image_id"]
-    if missing:
-        found = ", ".join(map(str, table)) or "none"
-        raise ConfigError(f"{name}: expected column(s) {', '.join(missing)}, found {found}; rename or add them")
-    frame = table.reset_index(drop=True).astype(object)
-    frame = frame.where(frame.notna(), None)
-    return frame.assign(**{column: frame[column].map(_id_text) for column in IDS if column in frame})
-
-
-def _id_text(value: Any) -> str | None:
-    """Return an id as text; pandas makes numbers of those in a CSV file, and floats if one of them is missing."""
-    if value is None:
-        return None
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
-
-
-def _number(value: Any, where: str) -> float | None:
-    try:
-        return None if value is None else float(value)
-    except (TypeError, ValueError) as error:
-        raise SourceError(f"{where}: expected a number, got {value!r}; correct it, or leave it empty") from error
-
-
 def _ratings(frame: pd.DataFrame) -> list[Rating]:
-    """Return the rows as ratings; raters are numbered within each image if the table does not name them."""
+    """The rows as ratings; raters are numbered within each image where the table does not name them."""
     images = [name for name in ("image_id", "prompt_id", "generator") if name in frame]
     numbers = frame.groupby(images, dropna=False).cumcount().astype(str)
     whole = frame.assign(rater=frame.get("rater", numbers)).reindex(columns=[*Rating._fields[:-1]])
@@ -202,15 +161,14 @@ def _ratings(frame: pd.DataFrame) -> list[Rating]:
     return [
         Rating(
             row.image_id, row.prompt_id, row.generator, str(row.rater), row.template or "rating",
-            _number(row.rating, f"ratings, row {place}"), f"row {place}",
+            None if row.rating is None else float(row.rating), f"row {place}",
         )
         for place, row in enumerate(plain.itertuples(index=False))
     ]  # fmt: skip
 
 
 def _scores_table(frame: pd.DataFrame) -> pa.Table:
-    """Return the columns of SCORES that the frame has; the others are null."""
+    """The columns of SCORES that the frame has; the others are null."""
     whole = frame.reindex(columns=["image_id", "prompt_id", "generator", "metric", "score"])
-    plain = whole.astype(object).where(whole.notna(), None).to_dict("records")
-    numbers = [{**row, "score": _number(row["score"], f"scores, row {place}")} for place, row in enumerate(plain)]
-    return rows.table(numbers, schemas.SCORES)
+    plain = whole.astype(object).where(whole.notna(), None)
+    return rows.table(plain.to_dict("records"), schemas.SCORES)

@@ -12,15 +12,16 @@ from numpy.typing import NDArray
 from plumbline.operators.comparison import mean_of_each
 from plumbline.operators.errors import ConfigError, check_known
 from plumbline.operators.gates.rules import EACH, Gate, Rule
-from plumbline.operators.metrics.metric import direction
+from plumbline.operators.metrics.metric import ScoreRange, direction
 from plumbline.operators.run_scores import Hashes, RunScores
 from plumbline.operators.sentences import names, number, p_text, plural, signed
-from plumbline.operators.statistics.margins import MOST_PROMPTS, MarginTest, margin_test, prompts_needed, smallest_seen
+from plumbline.operators.statistics.margins import MAX_PROMPTS, MarginTest, margin_test, prompts_needed, smallest_shown
 from plumbline.operators.statistics.ordering import CHANCE, holm
 from plumbline.operators.summary import OVERALL, Skills
 
 Floats = NDArray[np.float64]
 Outcome = Literal["passed", "failed", "cannot tell"]
+NO_VALUES: Floats = np.zeros(0)
 WORST_FIRST: Sequence[Outcome] = ("failed", "cannot tell", "passed")
 
 
@@ -48,9 +49,9 @@ class Check(NamedTuple):
     """One-sided, small where the rule holds; not corrected."""
     prompts: int | None = None
     smallest: float | None = None
-    """How far beyond its bound the true mean must be for so many prompts to show it with 80% power."""
+    """Distance between the bound and a true mean that as many such prompts show with 80% power."""
     needed: int | None = None
-    """About how many prompts show with 80% power what the rule asks, where that can be said."""
+    """Number of such prompts that pass the rule with 80% power; None if the mean is beyond the bound."""
 
 
 class GateResult(NamedTuple):
@@ -103,6 +104,8 @@ class Other(NamedTuple):
 
     generator: str
     scores: RunScores
+    same_images: Callable[[], Hashes]
+    """Returns the prompts, ascending, whose images are the candidate's images byte for byte."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,6 +120,8 @@ class Judged:
     falling: frozenset[str]
     unranked: frozenset[str]
     """The metrics by which nothing is better or worse."""
+    ranges: Mapping[str, ScoreRange]
+    """The least and the greatest score, by metric that states them."""
     candidates: Sequence[str]
     """The generators that are judged where a rule names none."""
     other: str
@@ -185,6 +190,15 @@ class _Question(NamedTuple):
         )
 
 
+class _Limits(NamedTuple):
+    """The least and the greatest value that a prompt can have."""
+
+    worst: float
+    best: float
+    assumed: str = ""
+    """The assumption that they rest on, in words; empty if the metric states its range."""
+
+
 class _Tested(NamedTuple):
     """The test of a question whose larger values are the better ones, or why there is none."""
 
@@ -192,8 +206,10 @@ class _Tested(NamedTuple):
     bound: float = 0.0
     sign: int = 1
     """-1 where the values were turned round."""
-    unchanged: bool = False
-    """Whether the two sides of a comparison have the same scores."""
+    values: Floats = NO_VALUES
+    limits: _Limits = _Limits(0.0, 0.0)
+    same_images: bool = False
+    """True if the two sides of a comparison have the same images, and equal scores."""
     problem: str = ""
 
     @property
@@ -270,30 +286,45 @@ def _tests(questions: Sequence[_Question], judged: Judged, alpha: float) -> Iter
         rule, scores, metric = question.rule, judged.scores(), str(question.rule.metric)
         if question.generator not in scores.generators:
             return _Tested(None, problem="no rows")
-        low, high = scores.spans.get(metric, (0.0, 0.0))
-        if not rule.compares:
-            sign = -1 if rule.kind == "at_most" else 1
-            worst, best = sorted((sign * low, sign * high))
-            prompts, values = values_of(metric, question.generator, None)
-            bound = sign * rule.bound
+        other = judged.find_other(rule, question.generator) if rule.compares else None
+        if isinstance(other, str):
+            return _Tested(None, problem=other)
+        prompts, values = values_of(metric, question.generator, other)
+        chosen = _having(question.skill, prompts, judged) & np.isfinite(values)
+        if not chosen.any():
+            return _Tested(None, problem="no score" if other is None else "no prompt has a score on both sides")
+        if other is None:
+            sign, bound = (-1, -rule.bound) if rule.kind == "at_most" else (1, rule.bound)
         else:
-            other = judged.find_other(rule, question.generator)
-            if isinstance(other, str):
-                return _Tested(None, problem=other)
             sign = direction(metric, judged.falling)
-            low_other, high_other = other.scores.spans.get(metric, (low, high))
-            best = max(high, high_other) - min(low, low_other)
-            worst = -best
-            prompts, values = values_of(metric, question.generator, other)
             bound = rule.bound if rule.kind == "better_by" else -rule.bound
-        values = sign * values[_having(question.skill, prompts, judged) & np.isfinite(values)]
-        if not len(values):
-            return _Tested(None, problem="no prompt has a score on both sides" if rule.compares else "no score")
-        test = margin_test(values, bound, alpha, worst, best)
-        return _Tested(test, bound, sign, unchanged=rule.compares and not values.any())
+        values, limits = sign * values[chosen], _find_limits(metric, sign, other, judged)
+        same = other is not None and not values.any() and bool(np.isin(prompts[chosen], other.same_images()).all())
+        if limits.worst == limits.best and not same:
+            return _Tested(
+                None,
+                problem=f"all scores are equal, and {metric} states no range, so nothing tells how far one could fall",
+            )
+        test = margin_test(values, bound, alpha, limits.worst, limits.best)
+        return _Tested(test, bound, sign, values, limits, same)
 
     by_scores = sorted(questions, key=lambda question: (str(question.rule.metric), question.generator))
     return ((question, of_question(question)) for question in by_scores)
+
+
+def _find_limits(metric: str, sign: int, other: Other | None, judged: Judged) -> _Limits:
+    """Return the limits of a prompt's value: those of the range that the metric states, or of all scores there are."""
+    scores = [judged.scores(), *([] if other is None else [other.scores])]
+    seen = [of_side.spans[metric] for of_side in scores if metric in of_side.spans]
+    low, high = min(low for low, _ in seen), max(high for _, high in seen)
+    assumed = ""
+    if metric in judged.ranges:
+        low, high = min(low, judged.ranges[metric][0]), max(high, judged.ranges[metric][1])
+    else:
+        assumed = f"{metric} states no range: taken to be from {number(low)} to {number(high)}, as all scores here"
+    if other is not None:
+        return _Limits(low - high, high - low, assumed)
+    return _Limits(min(sign * low, sign * high), max(sign * low, sign * high), assumed)
 
 
 def _having(skill: str, prompts: Hashes, judged: Judged) -> NDArray[np.bool_]:
@@ -310,18 +341,23 @@ def _conclude(question: _Question, asked: str, tested: _Tested, alpha: float, p_
         return question.check(asked, "cannot tell", tested.problem)
     shown = signed if rule.compares else number
     low, high = tested.ends
-    holds = test.p_above <= alpha or (tested.unchanged and rule.kind == "no_worse_by")
-    outcome: Outcome = "passed" if holds else "failed" if p_failed <= alpha else "cannot tell"
+    outcome: Outcome = "passed" if test.p_above <= alpha else "failed" if p_failed <= alpha else "cannot tell"
     value, prompts = tested.sign * test.mean, plural(test.n, "prompt")
     interval = f"{1 - 2 * alpha:.0%} interval {shown(low)} to {shown(high)}"
     sure = f"broken with p {p_text(p_failed)} (Holm)" if outcome == "failed" else f"p {p_text(test.p_above)}"
-    found = f"{shown(value)} ({interval}) on {prompts}, {sure}"
-    smallest = smallest_seen(test.n, alpha) * test.spread if test.n > 1 else None
-    needed = _needed(rule, tested.bound, test, alpha) if outcome == "cannot tell" else None
-    if tested.unchanged:
-        found = f"the same on {'all ' * (test.n > 1)}{prompts}"
+    parts = [f"{shown(value)} ({interval}) on {prompts}, {sure}"]
+    smallest, needed = smallest_shown(test), None
+    if tested.same_images:
+        outcome = "passed" if rule.kind == "no_worse_by" else "failed"
+        parts = [f"the same images on {'all ' * (test.n > 1)}{prompts}"]
     elif outcome == "cannot tell":
-        found = f"{found}; {_power(rule, test, smallest, needed)}"
+        needed = _needed(rule, tested, alpha)
+        parts.append(_power(rule, tested, smallest, needed))
+        if rule.compares and not tested.values.any():
+            parts.append("equal scores do not prove equal images")
+    if tested.limits.assumed and not tested.same_images:
+        parts.append(tested.limits.assumed)
+    found = "; ".join(parts)
     return question.check(
         asked,
         outcome,
@@ -336,25 +372,27 @@ def _conclude(question: _Question, asked: str, tested: _Tested, alpha: float, p_
     )
 
 
-def _needed(rule: Rule, bound: float, test: MarginTest, alpha: float) -> int | None:
-    """About how many prompts, more than there were, show with 80% power what the rule asks: of two that are equally
-    good that neither is worse, and else what the mean seems to be; None where that would not do.
+def _needed(rule: Rule, tested: _Tested, alpha: float) -> int | None:
+    """Return the number of prompts like those here that pass the rule with 80% power; None if none would.
+
+    Their mean is the observed one. A candidate that need be no worse is taken to be no better either.
     """
-    effect = (rule.bound if rule.kind == "no_worse_by" else test.mean - bound) / test.spread if test.spread else 0.0
-    needed = prompts_needed(effect, alpha) if effect > 0 else MOST_PROMPTS
-    return max(needed, test.n + 1) if needed < MOST_PROMPTS else None
+    assert tested.test is not None
+    mean = min(tested.test.mean, 0.0) if rule.kind == "no_worse_by" else tested.test.mean
+    return prompts_needed(tested.values, tested.bound, alpha, tested.limits.worst, mean)
 
 
-def _power(rule: Rule, test: MarginTest, smallest: float | None, needed: int | None) -> str:
-    """What so many prompts could have shown, and how many could show what the rule asks."""
-    prompts = plural(test.n, "prompt")
-    if not smallest:
-        return f"too few: {prompts}"
-    can, about = {
-        "no_worse_by": (f"a margin of {number(smallest)} of two that are equally good", f"for {rule.bound:g}"),
-        "better_by": (f"a gain of {number(rule.bound + smallest)}", "for the gain as it seems"),
-        "at_least": (f"a mean of {number(rule.bound + smallest)}", "for the mean as it seems"),
-        "at_most": (f"a mean of {number(rule.bound - smallest)}", "for the mean as it seems"),
+def _power(rule: Rule, tested: _Tested, smallest: float, needed: int | None) -> str:
+    """Return in words the power of these prompts, and the number of prompts that the rule takes."""
+    assert tested.test is not None
+    can = {
+        "no_worse_by": f"a margin of {number(smallest)}",
+        "better_by": f"a gain of {number(rule.bound + smallest)}",
+        "at_least": f"a mean of {number(rule.bound + smallest)}",
+        "at_most": f"a mean of {number(rule.bound - smallest)}",
     }[rule.kind]
-    more = f"{about} it takes about {needed:,}" if needed else "what was seen is on the wrong side of the bound"
-    return f"{prompts} can show {can} ({CHANCE:.0%} power); {more}"
+    if tested.test.mean <= tested.bound:
+        more = "what was seen is on the wrong side of the bound"
+    else:
+        more = f"it takes about {needed:,} such prompts" if needed else f"it takes more than {MAX_PROMPTS:,} of them"
+    return f"{plural(tested.test.n, 'such prompt')} can show {can} ({CHANCE:.0%} power); {more}"

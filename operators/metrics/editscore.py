@@ -9,7 +9,7 @@ from plumbline.operators.bounds import NotNegative
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Rating, Scored
 from plumbline.operators.metrics.judged import Asked, InspectedConfig, Scale, Verdict, fill, ratings_of, values
-from plumbline.operators.metrics.metric import Evidence, Expected, View
+from plumbline.operators.metrics.metric import Evidence, Expected, ScoreRange, View
 from plumbline.operators.metrics.wordings.editscore import EditScoreRelease
 from plumbline.operators.metrics.wordings.release import Release
 from plumbline.operators.metrics.writing import Writing, WrittenQuestion
@@ -31,6 +31,7 @@ class EditScoreConfig(InspectedConfig):
         "when it is asked several times"
     )
     views: ClassVar[tuple[View, ...]] = ("edit", "result")
+    score_range: ClassVar[ScoreRange] = (0.0, 10.0)
     temperature: NotNegative = 0.7
     """0 takes the likeliest token each time."""
     seed: int = 42

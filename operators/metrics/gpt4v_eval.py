@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Scored
 from plumbline.operators.metrics.judged import InspectedConfig, Scale, Verdict, fill, ratings_of
-from plumbline.operators.metrics.metric import Evidence, Expected
+from plumbline.operators.metrics.metric import Evidence, Expected, ScoreRange
 from plumbline.operators.metrics.writing import Writing, WrittenQuestion
 
 SCALES = (Scale("rating", 0, 100),)
@@ -19,6 +19,8 @@ class Gpt4vEvalConfig(InspectedConfig):
 
     kind: Literal["gpt4v_eval"] = "gpt4v_eval"
     story: ClassVar[str] = "lets a model that sees the image rate from 0 to 100 how well it fits the prompt"
+
+    score_range: ClassVar[ScoreRange] = (0.0, 100.0)
 
     @property
     def templates(self) -> tuple[str, ...]:

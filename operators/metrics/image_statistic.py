@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from plumbline.operators.metrics.answered import Scored
-from plumbline.operators.metrics.metric import Evidence, Metric
+from plumbline.operators.metrics.metric import SHARES, Evidence, Metric, ScoreRange
 
 Statistic = Literal["edge_density", "entropy", "saturation"]
 
@@ -27,6 +27,10 @@ class ImageStatisticConfig(Metric):
     about: str = ""
     """What the report tells a newcomer of it, in place of the kind's story; completes a sentence that begins with its
     name."""
+
+    @property
+    def score_range(self) -> ScoreRange | None:
+        return (0.0, 8.0) if self.statistic == "entropy" else SHARES
 
     def scoring(self) -> dict[str, str]:
         """Which of the numbers is taken."""

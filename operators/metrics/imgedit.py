@@ -9,7 +9,7 @@ from plumbline.operators.errors import RowError
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Scored
 from plumbline.operators.metrics.judged import InspectedConfig, Scale, Verdict, fill, named_kind, ratings_of
-from plumbline.operators.metrics.metric import Evidence, Expected, View
+from plumbline.operators.metrics.metric import Evidence, Expected, ScoreRange, View
 from plumbline.operators.metrics.writing import Writing, WrittenQuestion
 
 INSPECT, KINDS = "imgedit", "imgedit_kinds"
@@ -39,6 +39,7 @@ class ImgEditConfig(InspectedConfig):
         "are those of its kind, such as adding or removing something"
     )
     views: ClassVar[tuple[View, ...]] = ("edit",)
+    score_range: ClassVar[ScoreRange] = (1.0, 5.0)
     edit_kind: (
         Literal["add", "remove", "replace", "adjust", "style", "action", "extract", "background", "compose"] | None
     ) = None

@@ -8,7 +8,7 @@ from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Scored
 from plumbline.operators.metrics.described import DESCRIBE, DescribedConfig
 from plumbline.operators.metrics.judged import JudgedConfig, Scale, Verdict, accept, fill, ratings_of, values
-from plumbline.operators.metrics.metric import Evidence, Expected
+from plumbline.operators.metrics.metric import SHARES, Evidence, Expected, ScoreRange
 from plumbline.operators.metrics.wordings.llmscore import LlmScoreRelease
 from plumbline.operators.metrics.writing import UnreadableReply, Writing
 
@@ -38,6 +38,7 @@ class LlmScoreConfig(DescribedConfig, JudgedConfig):
         "lets models caption the image and its parts, a language model make one description of that, and a judge "
         "that reads description and prompt rate how well they fit"
     )
+    score_range: ClassVar[ScoreRange] = SHARES
     judge: str = "judge"
     """The role of the language model that compares descriptions with prompts."""
     variant: Variant = "overall"

@@ -26,6 +26,11 @@ View = Literal["result", "source", "edit"]
 `edit`, the source first."""
 
 
+ScoreRange = tuple[float, float]
+"""The least and the greatest score."""
+SHARES: ScoreRange = (0.0, 1.0)
+
+
 def with_prior(chain: tuple[str, ...], prior: Prior | None) -> tuple[str, ...]:
     """The chain, with the stage that gives the prior before the answers."""
     place = chain.index("answers")
@@ -141,6 +146,14 @@ class Metric(Checked, ABC):
     def falling(self) -> bool:
         """Whether a lower score is the better one."""
         return False
+
+    @property
+    def score_range(self) -> ScoreRange | None:
+        """The least and the greatest score that it can give; None if it has no limits, or none that scores come near.
+
+        A gate counts on it: it asks how far a prompt that was not seen might fall.
+        """
+        return None
 
     def expected(self, words: float) -> Expected:
         """What a prompt of so many content words will take."""

@@ -21,7 +21,7 @@ from plumbline.operators.metrics.judged import (
     ratings_of,
     values,
 )
-from plumbline.operators.metrics.metric import Evidence, Expected
+from plumbline.operators.metrics.metric import Evidence, Expected, ScoreRange
 from plumbline.operators.metrics.wordings.prism_bench import PrismBenchRelease
 from plumbline.operators.metrics.wordings.release import Release
 from plumbline.operators.metrics.writing import Writing, WrittenQuestion
@@ -52,6 +52,7 @@ class PrismBenchConfig(InspectedConfig):
         "lets a model that sees the image rate how well it follows the prompt, strictly and by what prompts of its "
         "kind test, and how well it is made, and takes the mean"
     )
+    score_range: ClassVar[ScoreRange] = (0.0, 10.0)
     part: Literal["overall", "alignment", "aesthetics"] = "overall"
     """Which number is the score: one of the two ratings, or their mean. The judge is asked the same for all three."""
     track: (

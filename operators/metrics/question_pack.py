@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics.answered import Answered, Element, Scored, element, mean_over_images, mean_scored
 from plumbline.operators.metrics.dsg import Zeroing, holding
-from plumbline.operators.metrics.metric import Evidence, Expected
+from plumbline.operators.metrics.metric import SHARES, Evidence, Expected, ScoreRange
 from plumbline.operators.metrics.vqascore import log_likelihood
 from plumbline.operators.metrics.writer import AskingConfig, likeliest
 from plumbline.operators.models.vqa_profiles import Reduction, VqaProfile
@@ -58,6 +58,11 @@ class QuestionPackConfig(AskingConfig):
     def soft(self) -> bool:
         """Whether a question's score is a probability."""
         return self.aggregate != "share"
+
+    @property
+    def score_range(self) -> ScoreRange | None:
+        """Shares, but for sums of first tokens, which spellings may have in common."""
+        return None if self.soft and self.spelling == "released" else SHARES
 
     @property
     def form(self) -> Literal["likelihood", "reply"]:

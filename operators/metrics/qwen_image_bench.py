@@ -10,7 +10,7 @@ from plumbline.operators.errors import RowError
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Rating, Scored
 from plumbline.operators.metrics.judged import Asked, InspectedConfig, Scale, Verdict, fill, ratings_of
-from plumbline.operators.metrics.metric import Evidence, Expected
+from plumbline.operators.metrics.metric import Evidence, Expected, ScoreRange
 from plumbline.operators.metrics.wordings.qwen_image_bench import QwenImageBenchRelease
 from plumbline.operators.metrics.wordings.release import Release
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion
@@ -46,6 +46,7 @@ class QwenImageBenchConfig(InspectedConfig):
         "real world and creativity as failed, passed or excellent, and averages them in three steps"
     )
     by_skills: ClassVar[bool] = True
+    score_range: ClassVar[ScoreRange] = (0.0, 100.0)
     max_tokens: Positive = 4096
     """Tokens after which a verdict on one dimension is cut."""
 

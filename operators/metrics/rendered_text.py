@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from plumbline.operators.errors import RowError
 from plumbline.operators.metrics.answered import EXTRA_WORDS, Element, Rating, Scored
-from plumbline.operators.metrics.metric import Evidence, Expected, Metric
+from plumbline.operators.metrics.metric import SHARES, Evidence, Expected, Metric, ScoreRange
 from plumbline.operators.metrics.modules import Look
 from plumbline.operators.metrics.parsing import TextSpan, find, shown
 from plumbline.operators.metrics.question_list import wanted_text
@@ -43,6 +43,7 @@ class RenderedTextConfig(Metric):
     )
     chain: ClassVar[tuple[str, ...]] = ("questions", "modules", "scores")
     role_keys: ClassVar[tuple[str, ...]] = ("reader",)
+    score_range: ClassVar[ScoreRange] = SHARES
     reader: str = "ocr"
     """The role of the model that reads text in images."""
     measure: Measure = "longtext_bench"

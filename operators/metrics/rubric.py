@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Scored
 from plumbline.operators.metrics.judged import InspectedConfig, Scale, Verdict, fill, ratings_of
-from plumbline.operators.metrics.metric import Evidence, Expected
+from plumbline.operators.metrics.metric import SHARES, Evidence, Expected, ScoreRange
 from plumbline.operators.metrics.wordings.release import Release
 from plumbline.operators.metrics.wordings.unigenbench import UniGenBenchRelease
 from plumbline.operators.metrics.wordings.wise import WiseRelease
@@ -27,6 +27,7 @@ class RubricConfig(InspectedConfig):
     story: ClassVar[str] = "lets a model that sees the image judge it by what the benchmark says that it must show"
     chain: ClassVar[tuple[str, ...]] = ("questions", "inspections", "scores")
     scored_from: ClassVar[tuple[str, ...]] = ("inspections",)
+    score_range: ClassVar[ScoreRange] = SHARES
     rubric: Literal["knowledge", "checkpoints"]
     """`knowledge`: 1 or 0 by the explanation of the prompt (WISE_Verified); `checkpoints`: 1 or 0 for each checkpoint
     (UniGenBench++), of which the score is the mean."""

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal
 
 from plumbline.operators.metrics.answered import Scored
 from plumbline.operators.metrics.described import DESCRIBE, DescribedConfig
-from plumbline.operators.metrics.metric import Evidence
+from plumbline.operators.metrics.metric import SHARES, Evidence, ScoreRange
 from plumbline.operators.metrics.wordings.llmscore import LlmScoreRelease
 from plumbline.operators.metrics.wordings.release import Release
 
@@ -45,6 +45,10 @@ class SentenceMatchingConfig(DescribedConfig):
     def roles(self) -> dict[str, str]:
         said = {"captioner": self.captioner} if self.text == "caption" else self.description_roles
         return {**said, "embedder": self.embedder} if self.measure == "clip" else said
+
+    @property
+    def score_range(self) -> ScoreRange | None:
+        return SHARES if self.measure == "meteor" else None
 
     def matching(self) -> dict[str, Any]:
         """How the texts are compared."""

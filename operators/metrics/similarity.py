@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics.answered import Rating, Scored
 from plumbline.operators.metrics.judged import values
-from plumbline.operators.metrics.metric import Evidence, Metric, View
+from plumbline.operators.metrics.metric import SHARES, Evidence, Metric, ScoreRange, View
 from plumbline.operators.models.calls import Compares, Measure, PixelRule
 
 VIEWS: Mapping[Compares, tuple[View, ...]] = {
@@ -72,6 +72,11 @@ class SimilarityConfig(Metric):
     def ranks(self) -> bool:
         """Whether one score is better than another: an editor that changes nothing is nearest to its source."""
         return self.compares != "source"
+
+    @property
+    def score_range(self) -> ScoreRange | None:
+        """That of a probability; cosines come nowhere near their limits, and rewards have none."""
+        return SHARES if self.measure == "match" else None
 
     def comparing(self) -> dict[str, str]:
         """All that decides what the model compares, and how it is put as a number."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from plumbline.operators.metrics.answered import Scored
-from plumbline.operators.metrics.metric import Evidence, Metric, View
+from plumbline.operators.metrics.metric import SHARES, Evidence, Metric, ScoreRange, View
 
 Comparison = Literal["l1", "l2", "ssim"]
 
@@ -26,6 +26,10 @@ class SourceComparisonConfig(Metric):
     comparison: Comparison
     """`l1`, the mean absolute difference of the pixels, and `l2`, the mean of its square, 0 where nothing was changed;
     `ssim`, their structural similarity, 1 where nothing was (operators/stages/source_comparisons.py)."""
+
+    @property
+    def score_range(self) -> ScoreRange | None:
+        return (-1.0, 1.0) if self.comparison == "ssim" else SHARES
 
     def scoring(self) -> dict[str, str]:
         """Which of the numbers is taken."""

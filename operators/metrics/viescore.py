@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Scored
 from plumbline.operators.metrics.judged import Asked, InspectedConfig, Scale, Verdict, fill, ratings_of, values
-from plumbline.operators.metrics.metric import Evidence, Expected, View
+from plumbline.operators.metrics.metric import Evidence, Expected, ScoreRange, View
 from plumbline.operators.metrics.wordings.release import Release
 from plumbline.operators.metrics.wordings.viescore import GEditRelease, VieScoreEditRelease, VieScoreRelease
 from plumbline.operators.metrics.writing import Writing, WrittenQuestion
@@ -25,6 +25,7 @@ Part = Literal["overall", "consistency", "quality"]
 class TwoQuestionsConfig(InspectedConfig):
     """A judge who rates consistency with the prompt, and how well the image is made."""
 
+    score_range: ClassVar[ScoreRange] = (0.0, 10.0)
     part: Part = "overall"
     """Which number is the score: `consistency`, the least rating of the first question; `quality`, the least of the
     second; `overall`, the root of their product. The judge is asked the same for all three."""

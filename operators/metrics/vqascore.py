@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics.answered import Scored, incomplete
-from plumbline.operators.metrics.metric import Evidence, Metric, Prior, with_prior
+from plumbline.operators.metrics.metric import SHARES, Evidence, Metric, Prior, ScoreRange, with_prior
 from plumbline.operators.metrics.writing import Put, Writing, WrittenQuestion
 from plumbline.operators.models.vqa_profiles import Reduction, VqaProfile, YesQuestion
 
@@ -71,6 +71,10 @@ class VqaScoreConfig(Metric):
     @property
     def scored_from(self) -> tuple[str, ...]:
         return ("answers",) if self.prior is None else ("answers", "questions", "priors")
+
+    @property
+    def score_range(self) -> ScoreRange | None:
+        return SHARES
 
     def settled(self, profile_of: Callable[[str], VqaProfile]) -> "VqaScoreConfig":
         """The metric with what it leaves open as the VQA model's profile has it; only a settled one asks and scores."""

@@ -10,7 +10,7 @@ from plumbline.operators.bounds import NotNegative, Positive
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Answered, Scored
-from plumbline.operators.metrics.metric import Evidence, Metric
+from plumbline.operators.metrics.metric import SHARES, Evidence, Metric, ScoreRange
 from plumbline.operators.metrics.reply_forms import Form, Piece, Replies, Schema
 from plumbline.operators.metrics.vqascore import log_likelihood
 from plumbline.operators.metrics.worded import Worded, prompt_template
@@ -41,6 +41,10 @@ class AskingConfig(Metric):
     def form(self) -> Literal["likelihood", "reply"]:
         """Whether the VQA model weighs the choices or answers in its own words."""
         return "likelihood"
+
+    @property
+    def score_range(self) -> ScoreRange | None:
+        return SHARES
 
     def settled(self, profile_of: Callable[[str], VqaProfile]) -> Self:
         """The metric with yes and no in the case that models of the kind answer in."""

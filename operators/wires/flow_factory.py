@@ -21,7 +21,6 @@ from plumbline.operators.wires.wire import (
     Answers,
     BadRequest,
     JsonWire,
-    Prompt,
     Reply,
     ScoreRequest,
     Served,
@@ -39,7 +38,7 @@ from plumbline.operators.wires.wire import (
 class ComputeForm:
     """Prompts, and for each an image or a video."""
 
-    prompt: list[Prompt]
+    prompt: list[str]
     image: list[str] | None = None
     video: list[list[str]] | None = None
     """Frames."""

@@ -22,7 +22,6 @@ from plumbline.operators.wires.wire import (
     BadRequest,
     JsonWire,
     MetricAnswer,
-    Prompt,
     Reply,
     ScoreRequest,
     Served,
@@ -43,7 +42,7 @@ NO_IMAGE = RowError(
 class Turn:
     """A text and what was made of it, in one of three forms."""
 
-    text: Prompt
+    text: str
     image_b64: str | None = None
     video_b64: str | None = None
     """A video's file."""

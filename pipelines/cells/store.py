@@ -44,10 +44,6 @@ from plumbline.pipelines.cells.checksums import (
 DRAFT = ".draft.parquet"
 LATEST = "runs/latest"
 MARK = "store.json"
-ANEW = "run the sweep again, which makes the run anew, or delete the run's folder"
-"""The remedy for a damaged file of a run."""
-RENEW = "run again; if it stays, delete it and the newest run's folder, and run the sweep again"
-"""The remedy for a damaged cell: a sweep without news reads no cell, so that it may not see the damage."""
 COUNTED_KEY = "plumbline_counted"
 """In the metadata of a table's file: what was counted of it, as Parquet in base64."""
 PAGE = 999
@@ -215,7 +211,7 @@ class Store:
                 raise GoneCell(cell, str(error)) from error
             raise
         except DamagedError as error:
-            raise BrokenCell(cell, f"{self.place / path}: the cell is damaged ({error}); {RENEW}") from error
+            raise BrokenCell(cell, f"{self.place / path}: the cell is damaged ({error}); run again") from error
 
     def read_table(self, path: str, columns: Sequence[str] | None = None) -> pa.Table:
         """A run's output table, of one file or of a folder of parts.
@@ -238,7 +234,9 @@ class Store:
             return table.replace_schema_metadata(None)
         except (DamagedError, pa.ArrowException, OSError, UnicodeDecodeError) as error:
             problem = first_line(error)
-            raise StoreError(f"{self.place / path}: the table is damaged ({problem}); {ANEW}") from error
+            raise StoreError(
+                f"{self.place / path}: the table is damaged ({problem}); delete it and run the sweep again"
+            ) from error
 
     def read_part(self, path: str) -> DigestedTable:
         """One file of a run's output table; raises StoreError where it is damaged or out of reach."""

@@ -19,6 +19,7 @@ from plumbline.pipelines.cells.runs import find_run, read_manifest
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.cells.suites import find_suite
 from plumbline.pipelines.gates.gate_config import GateConfig
+from plumbline.pipelines.gates.same_images import ScoredImages, find_same_images
 from plumbline.pipelines.report.comparable_runs import find_compared, obstacle_between
 from plumbline.pipelines.report.finished_run import find_originals
 from plumbline.pipelines.sources.sources import Sources, skills_of
@@ -49,12 +50,14 @@ def judge_run(
             raise ConfigError(f"{key}: expected a generator of the run, {' or '.join(generators)}, got {name!r}")
     sides = _Sides(store, run_id, manifest, against, no_other, baseline, settings)
     candidates = [candidate] if candidate else [name for name in generators if name != baseline]
+    metrics = read_metrics(manifest)
     judged = Judged(
         summary=_summary(store, run_id),
         scores=sides.scores,
         skills=cache(lambda: _skills(store, manifest, sources)),
         falling=falling_metrics(manifest),
-        unranked=frozenset(name for name, metric in read_metrics(manifest).items() if not metric.ranks),
+        unranked=frozenset(name for name, metric in metrics.items() if not metric.ranks),
+        ranges={name: metric.score_range for name, metric in metrics.items() if metric.score_range is not None},
         candidates=candidates,
         other=baseline or (f"in run {against}" if against else no_other and "in an earlier run"),
         find_other=cache(sides.find),
@@ -126,10 +129,12 @@ class _Sides:
         baseline: str | None,
         settings: Choice,
     ) -> None:
+        self.store, self.run_id = store, run_id
         self.manifest, self.against, self.no_other = manifest, against, no_other
         self.baseline, self.settings = baseline, settings
         self.before = None if against is None else read_manifest(store, against)
         self.scores: Callable[[], RunScores] = cache(lambda: read_run_scores(store, run_id))
+        self.other: Callable[[str, str, str, str], Other] = cache(self._other)
         self.scores_before: Callable[[], RunScores] = cache(lambda: read_run_scores(store, str(against)))
 
     def find(self, rule: Rule, generator: str) -> Other | str:
@@ -139,14 +144,19 @@ class _Sides:
             return "it is the baseline itself"
         if baseline is not None:
             differing = differ(known_settings(self.manifest, generator), known_settings(self.manifest, baseline))
-            return self._differing(differing) or Other(baseline, self.scores())
+            return self._differing(differing) or self.other(str(rule.metric), generator, self.run_id, baseline)
         if self.before is None:
             return f"nothing to compare with: {self.no_other}"
         return (
             self._obstacle(rule, generator, self.before)
             or self._differing(differ_from_run(self.before, self.manifest, generator))
-            or Other(generator, self.scores_before())
+            or self.other(str(rule.metric), generator, str(self.against), generator)
         )
+
+    def _other(self, metric: str, generator: str, run_id: str, other: str) -> Other:
+        sides = ScoredImages(self.run_id, generator, metric), ScoredImages(run_id, other, metric)
+        scores = self.scores() if run_id == self.run_id else self.scores_before()
+        return Other(other, scores, cache(lambda: find_same_images(self.store, *sides)))
 
     def _differing(self, settings: str) -> str:
         if not settings or self.settings != COMPARE:

@@ -25,6 +25,11 @@ class DoubtConfig(VqaScoreConfig):
         return scored if scored.score is None else scored._replace(score=self.scale * (1 - scored.score))
 
     @property
+    def score_range(self) -> tuple[float, float]:
+        """The least and the greatest score, which gates count on."""
+        return 0.0, self.scale
+
+    @property
     def falling(self) -> bool:
         """A lower score is the better one."""
         return True

@@ -1,0 +1,88 @@
+"""Prompts of which two generators have the same images, byte for byte: only that proves more than equal scores do."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from plumbline.operators.errors import PlumblineError
+from plumbline.operators.run_scores import Hashes
+from plumbline.operators.statistics.poisson_bootstrap import hash_ids
+from plumbline.pipelines.cells.question_cells import cell_states, read_stored, scores_of
+from plumbline.pipelines.cells.store import Store, StoredCell
+
+NO_PROMPTS: Hashes = np.zeros(0, np.uint64)
+
+
+class ScoredImages(NamedTuple):
+    """The images of a generator as a metric scored them in a run."""
+
+    run_id: str
+    generator: str
+    metric: str
+
+
+class _Digests(NamedTuple):
+    """Prompts all of whose images have a digest."""
+
+    prompts: Hashes
+    """Ascending."""
+    sums: Hashes
+    """By prompt the sum of the hashes of its images' digests."""
+
+
+def find_same_images(store: Store, images: ScoredImages, others: ScoredImages) -> Hashes:
+    """Return the prompts of which both sides have the same images, as ascending hashes of their ids.
+
+    Scores of the same cells are of the same images. Other images are known by the digests in the cells that their
+    scores were computed from. If these cells are gone, or a prompt has an image without a digest, nothing is proven.
+    """
+    try:
+        cells, other_cells = _read_scores(store, images), _read_scores(store, others)
+        if cells.keys() == other_cells.keys():
+            return np.unique(_hashes((cell.table for cell in cells.values()), "prompt_id"))
+        digests, other_digests = (_read_digests(store, side.values()) for side in (cells, other_cells))
+    except PlumblineError:
+        return NO_PROMPTS
+    common, at, other_at = np.intersect1d(
+        digests.prompts, other_digests.prompts, assume_unique=True, return_indices=True
+    )
+    return np.asarray(common[digests.sums[at] == other_digests.sums[other_at]])
+
+
+def _read_scores(store: Store, side: ScoredImages) -> dict[str, StoredCell]:
+    """Return the scores cells of a side by path; a draft's key is that of its content."""
+    states = cell_states(store, side.run_id)
+    own = {path: state for path, state in states.items() if path.split("/")[-2:-1] == [side.generator]}
+    cells = {path: read_stored(store, states, path) for path in scores_of(store, own, side.metric)}
+    return {cell.digest if states[path] == "draft" else path: cell for path, cell in cells.items()}
+
+
+def _read_digests(store: Store, scores: Iterable[StoredCell]) -> _Digests:
+    """Return the digests of the images that cells of scores are about; no prompts if some cell does not tell."""
+    tables = [_looked_at(store, cell) for cell in scores]
+    told = [table for table in tables if table is not None]
+    if len(told) < len(tables) or not told:
+        return _Digests(NO_PROMPTS, NO_PROMPTS)
+    without = _hashes((table.filter(table.column("image_digest").is_null()) for table in told), "prompt_id")
+    rows = [table.drop_null() for table in told]
+    prompts, digests = (_hashes(rows, name) for name in ("prompt_id", "image_digest"))
+    order = np.argsort(prompts, kind="stable")
+    distinct, first = np.unique(prompts[order], return_index=True)
+    sums = np.add.reduceat(digests[order], first) if len(first) else NO_PROMPTS
+    known = ~np.isin(distinct, without)
+    return _Digests(distinct[known], sums[known])
+
+
+def _looked_at(store: Store, scores: StoredCell) -> pa.Table | None:
+    """Return prompts and digests of the images that scores are about; None if no cell before them has digests."""
+    for path in scores.provenance["inputs"]:
+        table = store.read_cell(path).table
+        if "image_digest" in table.column_names:
+            return table.select(["prompt_id", "image_digest"])
+    return None
+
+
+def _hashes(tables: Iterable[pa.Table], name: str) -> Hashes:
+    return np.concatenate([NO_PROMPTS, *(hash_ids(table.column(name).drop_null().to_pylist()) for table in tables)])
