@@ -18,6 +18,7 @@ from plumbline.operators.settings import field_settings
 from plumbline.pipelines.base.class_labels import find_labels, name_labels
 from plumbline.pipelines.base.storage import Place, first_line, readable_errors
 from plumbline.pipelines.base.tables import Refused, Rejection, printable
+from plumbline.pipelines.base.view_types import schema_without_views, without_views
 from plumbline.pipelines.ingest.files import read_image
 from plumbline.pipelines.ingest.image_folders import list_images
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
@@ -92,13 +93,12 @@ def _opened(
         try:
             if place.path.lower().endswith(".parquet"):
                 parquet = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
-                yield (
-                    parquet.schema_arrow,
-                    parquet.iter_batches(batch_size=ROWS_AT_ONCE, use_threads=False, columns=columns and list(columns)),
-                )
+                batches = parquet.iter_batches(ROWS_AT_ONCE, use_threads=False, columns=columns and list(columns))
+                yield schema_without_views(parquet.schema_arrow), map(without_views, batches)
             else:
                 reader = pa.ipc.open_stream(stream)
-                yield reader.schema, (part for batch in reader for part in _cut(batch))
+                parts = (part for batch in reader for part in _cut(batch))
+                yield schema_without_views(reader.schema), map(without_views, parts)
         except OSError as error:
             if error.errno is not None:  # Arrow's own have none
                 raise

@@ -25,6 +25,7 @@ from plumbline.operators.image_rows import (
     source_bytes,
 )
 from plumbline.operators.images import FETCHES
+from plumbline.pipelines.base.view_types import without_views
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.rewards.scored_images import CHANGED, ScoredRun, ScoredShard, digests_of
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
@@ -211,7 +212,8 @@ def _rows(
     ):
         wanted = [row for row in rows if first <= row < first + len(batch)]
         table = (
-            batch.take(pa.array([row - first for row in wanted], pa.int64()))
+            without_views(batch)
+            .take(pa.array([row - first for row in wanted], pa.int64()))
             .select(list(present.values()))
             .rename_columns(list(present))
         )

@@ -25,6 +25,7 @@ from plumbline.pipelines.base.storage import (
     is_storage_error,
 )
 from plumbline.pipelines.base.tables import printable
+from plumbline.pipelines.base.view_types import without_views
 from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.cells.store import outside_stores
 
@@ -373,7 +374,7 @@ def _row_groups(file: pq.ParquetFile, shard: Shard, names: Mapping[str, str], *,
     """
     present = {name: column for name, column in names.items() if column in file.schema_arrow.names}
     wanted = list(dict.fromkeys(present.values()))
-    table = file.read_row_groups(list(shard.row_groups), columns=wanted, use_threads=False)
+    table = without_views(file.read_row_groups(list(shard.row_groups), columns=wanted, use_threads=False))
     if not labels:
         table = name_labels(table, but=[names[role] for role in ("image_id", "prompt_id") if role in names])
     return picked_rows(table, shard).select(list(present.values())).rename_columns(list(present))

@@ -32,6 +32,7 @@ from plumbline.operators.statistics.poisson_bootstrap import drawn, hash_ids
 from plumbline.operators.summary import Skills
 from plumbline.pipelines.base.storage import Entry, Place, StorageConfig, readable_errors
 from plumbline.pipelines.base.tables import printable
+from plumbline.pipelines.base.view_types import schema_without_views
 from plumbline.pipelines.cells.cells import Shard, digest
 from plumbline.pipelines.cells.store import MARK, is_store
 from plumbline.pipelines.sources.benchmark import GENERATORS, IMAGE_COLUMNS, BenchmarkConfig, ColumnsConfig, check_extra
@@ -523,7 +524,7 @@ def _images_file(
     required += [] if benchmark.prompts is None else ["prompt_id"]
     try:
         footer = footer_of(file)
-        schema = footer.schema.to_arrow_schema()
+        schema = schema_without_views(footer.schema.to_arrow_schema())
         require_columns(schema, required, names, "benchmark.columns", file.url)
         ids = [name for name in (benchmark.columns.image_id, benchmark.columns.prompt_id) if name is not None]
         check_columns(schema, _read_columns(benchmark, schema), ids, file.url)
