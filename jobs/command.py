@@ -110,6 +110,8 @@ def run_job(command: Command, job: Callable[[Any], int], argv: Sequence[str] | N
     143 (SIGTERM), and keeps what it committed.
     """
     signal.signal(signal.SIGTERM, _terminate)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal without the letters of a name shows their numbers
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = _run(command, job, argv)
         sys.stdout.flush()

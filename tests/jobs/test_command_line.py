@@ -24,6 +24,7 @@ from plumbline.pipelines.plans.sweep_config import StatusConfig, SweepConfig, re
 from plumbline.pipelines.sources.question_packs import PACKS
 from tests.commands import config_of, printed, refusal, run, store_at
 from tests.files import put
+from tests.operators.tiny import picture
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -422,3 +423,19 @@ def test_help_lists_every_key_of_a_job_and_what_it_is_for(name: str) -> None:
         last = key.path.rpartition(".")[2]
         assert f"  {last}: {key.value}".rstrip() in told
         assert key.meaning or key.path.startswith(("protocols.", "cluster.pools.")), key.path
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_a_console_without_the_letters_of_a_name_shows_their_numbers(encoding: str, tmp_path: Path) -> None:
+    folder = tmp_path / "images/日本"
+    folder.mkdir(parents=True)
+    for number in range(2):
+        picture(number).save(folder / f"{number}.png")
+    (folder / "prompts.txt").write_text("a red circle\n猫\n", "utf-8")
+    words = [f"images={tmp_path}/images", "metric=[edge_density]", "cluster=here", f"store={tmp_path}/store"]
+    environment = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-m", "jobs.score", *words], capture_output=True, cwd=ROOT, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr.decode(encoding)
+    assert r"\u65e5\u672c" in done.stdout.decode(encoding) and "Traceback" not in done.stderr.decode(encoding)
