@@ -16,6 +16,7 @@ from typing import Any
 
 import ray
 
+from plumbline.operators.errors import without_secrets
 from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.running.errors import KEPT, RunnerError, one_line
 
@@ -28,9 +29,17 @@ MAX_SILENT_LOOKS = 3
 """Looks in a row at which the raylet may be missing; the last one ends the process."""
 START_TIMEOUT = "180"
 """Seconds allowed for starting Ray's processes; RAY_raylet_start_wait_time_s overrides them."""
-NOT_STARTED = (
-    "Ray could not be started on this machine ({error}); it may be busy, or short of memory or disk: run again, and "
-    f"where it starts too slowly set RAY_raylet_start_wait_time_s above {START_TIMEOUT}"
+NOT_STARTED = "Ray could not be started on this machine ({error}); {remedy}"
+BUSY = (
+    "it may be busy, or short of memory or disk: run again, and if it starts too slowly set "
+    f"RAY_raylet_start_wait_time_s above {START_TIMEOUT}"
+)
+LONG_PATH = "the path of its temporary files is too long for a socket: set TMPDIR to a short one, such as /tmp"
+UNWRITABLE = "Ray writes a token below HOME and its session below TMPDIR: set each to a folder that can be written"
+UNWRITABLE_ERRNOS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR)
+JOB_SERVER = (
+    "is the address of a job server, for `ray job submit`; unset it to start a local Ray, or name the cluster itself: "
+    "ray://HOST:10001 from outside, HOST:6379 on its machines"
 )
 
 
@@ -119,16 +128,27 @@ def _connect(address: str, cluster: ClusterConfig) -> None:
     local: dict[str, Any] = {"num_cpus": cluster.num_cpus, "include_dashboard": False} if address == "local" else {}
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_raylet_start_wait_time_s", START_TIMEOUT)
+    if address.startswith(("http://", "https://")):
+        name = "cluster.address" if cluster.address else "RAY_ADDRESS"
+        raise RunnerError(f"{name}={without_secrets(address)} {JOB_SERVER}")
     try:
         _check_port(address)
         with _quiet_backend(), _own_signals():
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **local)
     except Exception as error:  # Ray raises a bare Exception where its processes do not start in time
         if address == "local":
-            raise RunnerError(NOT_STARTED.format(error=one_line(error))) from error
+            raise RunnerError(NOT_STARTED.format(error=one_line(error), remedy=_local_remedy(error))) from error
         token = "AuthToken" in "".join(traceback.format_exception(error))
         remedy = "set RAY_AUTH_MODE=token and the cluster's token" if token else "check cluster.address or RAY_ADDRESS"
         raise RunnerError(f"Ray at {address!r}: cannot be reached ({one_line(error)}); {remedy}") from error
+
+
+def _local_remedy(error: Exception) -> str:
+    """Return what to do about a local Ray that did not start."""
+    if "AF_UNIX path length" in str(error):
+        return LONG_PATH
+    unwritable = isinstance(error, OSError) and error.filename and error.errno in UNWRITABLE_ERRNOS
+    return UNWRITABLE if unwritable else BUSY
 
 
 def _check_port(address: str) -> None:

@@ -91,3 +91,29 @@ def test_an_address_where_nothing_is_fails_in_one_line(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr.strip().splitlines()[-1].startswith(f"error: Ray at '{nobody}': cannot be reached")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "remedy"),
+    [
+        ("RAY_ADDRESS", "http://127.0.0.1:8265", "RAY_ADDRESS=http://127.0.0.1:8265 is the address of a job server"),
+        ("TMPDIR", "{folder}/" + "long/" * 20, "too long for a socket: set TMPDIR to a short one"),
+        ("HOME", "{folder}/file/home", "set each to a folder that can be written"),
+    ],
+)
+def test_a_ray_that_cannot_start_for_a_variable_names_the_variable(
+    variable: str, value: str, remedy: str, tmp_path: Path
+) -> None:
+    folder = write_benchmark(tmp_path / "bench", ["atlas"], count=2)
+    (tmp_path / "file").write_text("no folder")
+    (tmp_path / ("long/" * 20)).mkdir(parents=True)
+    environment = {name: text for name, text in os.environ.items() if name not in ("RAY_ADDRESS", "RAY_TMPDIR")}
+    done = subprocess.run(
+        [sys.executable, "-m", "jobs.sweep", "sweep=own_images", "models=shapes", "metric=[edge_density]",
+         "cluster=local", f"store={tmp_path}/store", "benchmark.name=small",
+         f"benchmark.prompts={folder}/prompts.parquet", f"benchmark.images={folder}/images"],
+        capture_output=True, text=True, cwd=ROOT,
+        env={**environment, "PYTHONPATH": str(ROOT), variable: value.format(folder=tmp_path)},
+    )  # fmt: skip
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("error:")]
+    assert done.returncode == 1 and remedy in line and "short of memory" not in line
