@@ -12,6 +12,16 @@ from typing import IO, Any, NamedTuple
 from plumbline.operators.errors import SourceError
 from plumbline.operators.rows import require_once
 
+QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
+"""A text as Python or JSON writes it."""
+WRITTEN_LIST = re.compile(rf"\s*\[\s*(?:(?:{QUOTED.pattern})[\s,]*)*\]\s*", re.DOTALL)
+"""A list of texts as Python, JSON or NumPy writes it, the last without commas."""
+WORKBOOKS = (".xlsx", ".xls", ".ods")
+"""Suffixes of spreadsheets, which are not read."""
+MAX_WRITTEN_LIST = 10_000
+"""Characters of one."""
+ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+
 BLOCK_BYTES = 4 * 2**20
 MAX_LINE_BYTES = 16 * 2**20
 MAX_ROW_LINES = 100
@@ -345,8 +355,16 @@ def split_lines(text: str) -> list[str]:
 
 
 def as_list(value: Any) -> Any:
-    """A text, as a CSV's field holds several, as its parts between semicolons; any other value as it is."""
-    return [part.strip() for part in value.split(";") if part.strip()] if isinstance(value, str) else value
+    """Return the parts of a text, as a field of a CSV contains several; any other value as it is.
+
+    Parts are between semicolons, or quoted in brackets: so pandas writes lists and arrays.
+    """
+    if not isinstance(value, str):
+        return value
+    if len(value) <= MAX_WRITTEN_LIST and WRITTEN_LIST.fullmatch(value):
+        quoted = (part[1:-1].strip() for part in QUOTED.findall(value))
+        return [ESCAPED.sub(r"\1", part) for part in quoted if part]
+    return [part.strip() for part in value.split(";") if part.strip()]
 
 
 def read_json(content: bytes, url: str) -> Any:

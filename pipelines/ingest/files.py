@@ -10,6 +10,7 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
+from unicodedata import normalize
 
 import pyarrow as pa
 
@@ -291,7 +292,7 @@ def _groups(offers: Sequence[Offer], limits: IngestConfig) -> Iterator[list[Offe
 
 def _find_image(folder: Place, relative: str, roots: Sequence[Path], max_bytes: int) -> ImageFile:
     """The image file's size and etag; raises Refused where there is none to read, or a link leads out of `roots`."""
-    place = folder / relative
+    place = folder / _as_stored(folder, relative)
     if place.is_local and leads_out(place.path, roots):
         message = (
             f"{place}: a link leads out of {folder.url}; put the file itself there, or add its folder to link_roots"
@@ -316,6 +317,15 @@ def _find_image(folder: Place, relative: str, roots: Sequence[Path], max_bytes: 
         message = f"{place}: {entry.size} bytes are over limits.max_bytes={max_bytes}; check it, or raise the limit"
         raise Refused("image_too_large", message)
     return ImageFile(place, entry.size, entry.etag)
+
+
+def _as_stored(folder: Place, relative: str) -> str:
+    """Return a path in the Unicode form of its file's name: é is one character in a table and two on another system."""
+    if relative.isascii():
+        return relative
+    forms = dict.fromkeys((relative, normalize("NFC", relative), normalize("NFD", relative)))
+    with readable_errors(folder, "images"):
+        return next((form for form in forms if (folder / form).exists()), relative)
 
 
 def _local_entry(path: str) -> Entry:

@@ -6,11 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import PurePosixPath
+from unicodedata import normalize
 
 from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import SKIPPED, Refused, Rejection, printable
 from plumbline.pipelines.cells.store import outside_stores
 from plumbline.pipelines.ingest.input_rows import FOREIGN, IMAGES, InputColumnsConfig
+from plumbline.pipelines.sources.benchmark import generator_of_folder, name_generators
 
 READERS = 16
 """Small files that are read at once."""
@@ -54,6 +56,19 @@ class Folder:
     def known(self) -> frozenset[str]:
         """Every image that a row may name."""
         return frozenset((*self._pictures, *self.hidden, *self.outside))
+
+    @cached_property
+    def _generators(self) -> dict[str, str]:
+        """Generators by the names of the folders in this one."""
+        return name_generators(dict.fromkeys(name.partition("/")[0] for name in self.names if "/" in name))
+
+    def find(self, path: str) -> str | None:
+        """Return the image of this path, in whichever Unicode form its name is written: é is one character or two."""
+        return path if path in self.known else self._by_letters.get(normalize("NFC", path))
+
+    @cached_property
+    def _by_letters(self) -> dict[str, str]:
+        return {normalize("NFC", name): name for name in self.known if not name.isascii()}
 
     @cached_property
     def _pictures(self) -> list[str]:
@@ -121,7 +136,7 @@ class Folder:
         first, _, rest = image.partition("/")
         everybodys = NO_GENERATORS | RESULTS if self.source_paths else NO_GENERATORS
         inner = bool(rest) and not first.isdecimal() and first.lower() not in everybodys
-        return first if inner else PurePosixPath(self.place.path).name
+        return self._generators.get(first, first) if inner else generator_of_folder(PurePosixPath(self.place.path).name)
 
     def at(self, name: str) -> str:
         """The address of a file, for a message."""

@@ -17,7 +17,16 @@ from typing import Any, NamedTuple
 
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.sentences import plural
-from plumbline.pipelines.base.tables import JSON_LINES, SEPARATORS, Refused, Rejection, Row, parse_object, split_lines
+from plumbline.pipelines.base.tables import (
+    JSON_LINES,
+    SEPARATORS,
+    WORKBOOKS,
+    Refused,
+    Rejection,
+    Row,
+    parse_object,
+    split_lines,
+)
 from plumbline.pipelines.ingest.drafting import SourceFile
 from plumbline.pipelines.ingest.image_folders import NUMBERED, RESULTS, Folder, is_contact_sheet, list_images
 from plumbline.pipelines.ingest.image_numbers import first_number, image_numbers
@@ -42,7 +51,7 @@ TARGETS = frozenset({*EDIT_RESULTS, *RESULTS, "target", "target_image", "image"}
 """What names the column of an image, and no generator."""
 UNSCORED = frozenset({*EDIT_SOURCES, "mask"})
 """What names the column of an edit's source or mask."""
-TABLES = (*SEPARATORS, *JSON_LINES, ".json", ".parquet", ".arrow", ".xlsx", ".xls", ".ods")
+TABLES = (*SEPARATORS, *JSON_LINES, ".json", ".parquet", ".arrow", *WORKBOOKS)
 WORDS = re.compile(r"[^\W\d_]{2,}")
 
 
@@ -276,7 +285,7 @@ def _find_image(folder: Folder, named: str, table: str) -> str:
     below = str(PurePosixPath(named))
     own_name = PurePosixPath(folder.place.path).name
     paths = (str(PurePosixPath(base) / named), below, below.removeprefix(f"{own_name}/"))
-    return next((path for path in paths if path in folder.known), paths[0])
+    return next((found for path in paths if (found := folder.find(path)) is not None), paths[0])
 
 
 def _with_skills(values: Mapping[str, Any]) -> Mapping[str, Any]:

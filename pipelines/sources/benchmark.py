@@ -1,8 +1,9 @@
 """What a benchmark's tables are called and where they lie, as a configuration says it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
+from urllib.parse import unquote
 
 from plumbline.operators import schemas
 from plumbline.operators.bounds import Positive
@@ -15,6 +16,20 @@ IMAGE_COLUMNS = ("image_id", "prompt_id", "image", "uri")
 PROMPT_COLUMNS = ("prompt_id", "text", "skills")
 GENERATORS = ("generator", "model", "model_name")
 """What a column that names each row's generator is usually called."""
+
+
+def generator_of_folder(name: str) -> str:
+    """Return the generator of a folder's name, which may name a column, as Spark and DuckDB write partitions."""
+    column, mark, value = name.partition("=")
+    return unquote(value) if mark and value and column.lower() in GENERATORS else name
+
+
+def name_generators(folders: Iterable[str]) -> dict[str, str]:
+    """Return the generator of each folder; the folders' own names if two would be of one."""
+    named = {folder: generator_of_folder(folder) for folder in folders}
+    return named if len({*named.values()}) == len(named) else dict(zip(named, named, strict=True))
+
+
 PromptsFrom = Literal["tables", "list", "beside", "names", "ids"]
 """Ways in which a folder of image files tells their prompts (pipelines/ingest/layouts.py)."""
 

@@ -15,7 +15,7 @@ from plumbline.operators import rows, schemas
 from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.image_rows import ADDRESSES, CAPTIONS, id_text, image_records
 from plumbline.pipelines.base.storage import Place, StorageConfig, readable_errors
-from plumbline.pipelines.base.tables import as_list
+from plumbline.pipelines.base.tables import WORKBOOKS, as_list
 from plumbline.pipelines.cells.cells import Shard, digest
 from plumbline.pipelines.sources import prompt_files
 from plumbline.pipelines.sources.benchmark import PROMPT_COLUMNS, BenchmarkConfig
@@ -104,7 +104,8 @@ def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, cut: Cut) -
         raise ConfigError(f"benchmark.prompts {place.url}: no prompt has {conditions}; correct prompt_columns.where")
     if not shards:
         kinds = f"Parquet files, or one {', '.join(prompt_files.SUFFIXES)} file, with prompts"
-        raise ConfigError(f"benchmark.prompts {place.url}: expected {kinds}, found none; check the path")
+        remedy = "save the sheet as .csv" if place.path.lower().endswith(WORKBOOKS) else "check the path"
+        raise ConfigError(f"benchmark.prompts {place.url}: expected {kinds}, found none; {remedy}")
     _check_prompts(shards, tables)
     keyed = [
         replace(shard, prompts=digest(sorted(pairs_of(table)))) for shard, table in zip(shards, tables, strict=True)

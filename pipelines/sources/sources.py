@@ -35,7 +35,14 @@ from plumbline.pipelines.base.tables import printable
 from plumbline.pipelines.base.view_types import schema_without_views
 from plumbline.pipelines.cells.cells import Shard, digest
 from plumbline.pipelines.cells.store import MARK, is_store
-from plumbline.pipelines.sources.benchmark import GENERATORS, IMAGE_COLUMNS, BenchmarkConfig, ColumnsConfig, check_extra
+from plumbline.pipelines.sources.benchmark import (
+    GENERATORS,
+    IMAGE_COLUMNS,
+    BenchmarkConfig,
+    ColumnsConfig,
+    check_extra,
+    name_generators,
+)
 from plumbline.pipelines.sources.edit_pictures import with_stored_pictures
 from plumbline.pipelines.sources.example_pairs import ExamplePair, read_pairs
 from plumbline.pipelines.sources.file_memory import FileMemory
@@ -481,6 +488,7 @@ def _layout(images: Place, benchmark: BenchmarkConfig) -> _Places:
         raise ConfigError(f"benchmark.images {images.url}: is a store of scores; name the folder with the images")
     names = [name for name in sorted(_named(entries, "directory")) if not name.startswith(".")]
     folders = {printable(name): images / name for name in names}
+    folders = {generator: folders[name] for name, generator in name_generators(folders).items()}
     folders = {name: folder for name, folder in folders.items() if not is_store(folder)}
     files = [name for name in sorted(_named(entries, "file")) if is_table(name, ("",)) and name != MANIFEST]
     tables = [name for name in files if is_table(name, PARQUET)]

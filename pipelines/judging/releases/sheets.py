@@ -14,7 +14,7 @@ from plumbline.operators.errors import SourceError
 from plumbline.operators.rows import require_once
 from plumbline.pipelines.base import tables
 from plumbline.pipelines.base.storage import Place, first_line, readable_errors
-from plumbline.pipelines.base.tables import AGAIN, JSON_LINES, SEPARATORS, as_object
+from plumbline.pipelines.base.tables import AGAIN, JSON_LINES, SEPARATORS, WORKBOOKS, as_object
 from plumbline.pipelines.base.view_types import without_views
 from plumbline.pipelines.cells.checksums import DamagedError, check_table
 
@@ -218,7 +218,8 @@ def read_sheet(place: Place, only: Collection[str] | None = None) -> Sheet:
             return sheet
     if is_folder(place):
         raise SourceError(f"{place.url}: expected a file, found a folder; give the file's own path")
-    raise SourceError(f"{place.url}: expected a {', '.join(_FORMATS)} file; rename it to what it is")
+    remedy = "save the sheet as .csv" if place.path.lower().endswith(WORKBOOKS) else "rename it to what it is"
+    raise SourceError(f"{place.url}: expected a {', '.join(_FORMATS)} file; {remedy}")
 
 
 def _parquet(place: Place, only: Collection[str] | None) -> Sheet:

@@ -56,7 +56,7 @@ def test_a_line_is_a_prompt_whose_id_is_a_hash_of_it(tmp_path: Path) -> None:
             "row 0: expected skills as a list of text, found 'x'; write a list",
         ),
         ("p.txt", "\n", "p.txt: the file is empty"),
-        ("p.xlsx", "", "rename it to what it is"),
+        ("p.xlsx", "", "save the sheet as .csv"),
     ],
 )
 def test_what_is_no_prompt_is_told_by_file_and_row(tmp_path: Path, name: str, content: str, problem: str) -> None:
