@@ -4,6 +4,7 @@ A cell of images is bytes, Hugging Face's `{bytes, path}`, or a path. Rows of nu
 `jpg_1` with `model_1`, as in Pick-a-Pic) hold an image for each number.
 """
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -55,15 +56,27 @@ def find_tables(config: IngestConfig) -> list[SampleFile]:
     for path in entries:
         if roots and path and leads_out((place / path).path, roots):
             raise ConfigError(f"table {place / path}: a link leads out of {place.url}; add its folder to link_roots")
+    names = _name_files({path: path or place.name for path in entries})
     return [
-        SampleFile(
-            place=place / path,
-            size=entry.size,
-            etag=entry.etag,
-            name=printable(stem((path or place.name).replace("/", "-"), ENDINGS)),
-        )
+        SampleFile(place=place / path, size=entry.size, etag=entry.etag, name=names[path])
         for path, entry in sorted(entries.items())
     ]
+
+
+def _name_files(paths: Mapping[str, str]) -> dict[str, str]:
+    """Return a name for each table, by which its rows without ids are called; no two have the same one.
+
+    a/b.parquet is a-b, and ends in a digest if there is an a-b.parquet too.
+    """
+    names: dict[str, str] = {}
+    taken: set[str] = set()
+    for key, path in sorted(paths.items(), key=lambda each: ("/" in each[1], each[1])):
+        name = printable(stem(path.replace("/", "-"), ENDINGS))
+        if name in taken:
+            name = f"{name}-{hashlib.sha256(path.encode(errors='surrogateescape')).hexdigest()[:8]}"
+        taken.add(name)
+        names[key] = name
+    return names
 
 
 def read_rows(file: SampleFile, config: IngestConfig) -> Iterator[ImageSample | Rejection]:

@@ -10,7 +10,7 @@ from plumbline.pipelines.base.storage import StorageConfig, first_line
 from plumbline.pipelines.cells.runs import find_run, read_manifest
 from plumbline.pipelines.cells.store import open_existing_store
 from plumbline.pipelines.sinks import SINKS
-from plumbline.pipelines.sinks.run_story import HubConfig, RunStory, safe
+from plumbline.pipelines.sinks.run_story import HubConfig, RunStory, tracker_name
 
 NUMBERS = ("mean", "low", "high", "coverage")
 
@@ -75,7 +75,10 @@ def _numbers(summary: list[dict[str, Any]]) -> Iterator[tuple[str, float]]:
         for name in NUMBERS:
             value = row[name]
             if value is not None and math.isfinite(value):
-                yield "/".join((*(safe(row[part]) for part in ("metric", "skill", "generator")), name)), float(value)
+                yield (
+                    "/".join((*(tracker_name(row[part]) for part in ("metric", "skill", "generator")), name)),
+                    float(value),
+                )
 
 
 def _facts(manifest: Mapping[str, Any]) -> dict[str, str]:
@@ -86,7 +89,8 @@ def _facts(manifest: Mapping[str, Any]) -> dict[str, str]:
 
 def _leaves(parts: Mapping[str, Any], before: str) -> Iterator[tuple[str, str]]:
     for name, value in parts.items():
+        place = f"{before}{tracker_name(name.replace(':', '_'))}"  # answers:vqa is a stage and a role
         if isinstance(value, Mapping):
-            yield from _leaves(value, f"{before}{safe(name)}.")
+            yield from _leaves(value, f"{place}.")
         else:
-            yield f"{before}{safe(name)}", str(value)
+            yield place, str(value)

@@ -1,5 +1,6 @@
 """What a sink is told of a run."""
 
+import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.storage import Place
 
 UNSAFE = re.compile(r"[^A-Za-z0-9_. -]")
+MAX_NAME = 60
+"""Characters of one part of a number's name; MLflow takes 250 for all of them."""
 
 
 REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
@@ -69,6 +72,10 @@ Publish = Callable[[RunStory], str]
 """Tells a sink of a run, or tells it again, and gives where that stands."""
 
 
-def safe(name: str) -> str:
-    """A name in letters that every tracker takes."""
-    return UNSAFE.sub("_", name)
+def tracker_name(name: str) -> str:
+    """Return a name in letters that every tracker takes.
+
+    One that is changed ends in a digest, so that sdxl+lora and sdxl@lora stay two, whatever else the run contains.
+    """
+    short = UNSAFE.sub("_", name)[:MAX_NAME]
+    return name if short == name else f"{short}-{hashlib.sha256(name.encode(errors='replace')).hexdigest()[:8]}"

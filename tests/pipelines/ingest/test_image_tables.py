@@ -63,6 +63,20 @@ def test_one_table_has_the_images_of_several_generators(tmp_path: Path) -> None:
     assert not any(record.written for record in take(tmp_path / "all.parquet").shards)
 
 
+def test_tables_whose_names_are_shortened_to_the_same_keep_all_their_rows(tmp_path: Path) -> None:
+    names = ["a/b.parquet", "a-b.parquet", "a-b.arrow", "a/b/c.parquet", "a-b/c.parquet", "a__b.parquet"]
+    for name in names:
+        rows = [{"image": PIXELS, "text": f"{name} {number}", "generator": "flux"} for number in range(3)]
+        (write_arrow if name.endswith("arrow") else write_parquet)(tmp_path / "tables" / name, rows)
+    ended = take(tmp_path / "tables")
+    ids = [image_id for _, image_id, _, _ in taken(ended)]
+    prompts = [prompt for _, _, prompt, _ in taken(ended)]
+    assert len(ids) == len(set(ids)) == 18 and sorted(prompts) == sorted(
+        f"{n} {row}" for n in names for row in range(3)
+    )
+    assert {"a-b/1", "a__b/1", "a-b-c/1"} <= {*ids}
+
+
 LABELS = datasets.Features(
     {
         "image": datasets.Image(),

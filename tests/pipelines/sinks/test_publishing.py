@@ -1,5 +1,6 @@
 """A run told to a tracker: what is told, and that a tracker that fails changes nothing."""
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -50,6 +51,24 @@ def test_a_sink_is_told_means_with_intervals_digests_and_the_report(
     assert story.numbers["gecko/overall/drift/coverage"] == 0
     assert story.facts["models.answers_vqa.parts.checkpoint"] == "0123abcd" and story.facts["benchmark"] == HOSTILE
     assert (story.run_id, story.project) == (run.run_id, "images") and story.report == "<p>the report of the run</p>"
+
+
+def test_generators_whose_names_differ_only_in_other_letters_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["sdxl_lora", "sdxl+lora", "sdxl@lora", "模型甲", "模型乙", "x" * 90 + "1", "x" * 90 + "2"]
+    made = make_run(tmp_path, generators=names, score=noisy)
+    made.store.write_text(f"runs/{made.run_id}/report.html", "")
+    stories: list[RunStory] = []
+    tell(monkeypatch, lambda story: (stories.append(story), "there")[1])
+    publish_run(PublishConfig(store=made.store.place.url, sink="wandb"))
+    numbers = stories[0].numbers
+    rows = made.store.read_table(f"runs/{made.run_id}/summary.parquet").to_pylist()
+    means = [row["mean"] for row in rows if row["mean"] is not None]
+    assert sorted(value for name, value in numbers.items() if name.endswith("/mean")) == sorted(means)
+    assert len({name.split("/")[2] for name in numbers}) == len(names)
+    assert all(len(name) <= 250 and re.fullmatch(r"[\w./ -]+", name, re.ASCII) for name in numbers)
+    assert any("/sdxl_lora/" in name for name in numbers)
 
 
 def test_a_sink_that_fails_is_one_line_and_leaves_the_store_as_it_was(
