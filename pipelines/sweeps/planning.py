@@ -41,7 +41,7 @@ LOG = logging.getLogger(__name__)
 
 
 class NodeTimes(NamedTuple):
-    """How long a node took."""
+    """How long a node took, and for how many calls of its models."""
 
     seconds: float = 0.0
     """From its first shard to its last, by the clock."""
@@ -49,6 +49,8 @@ class NodeTimes(NamedTuple):
     """Its models worked, those of all workers together."""
     waited: float = 0.0
     """They waited for rows to be read and decoded."""
+    calls: int = 0
+    """Calls that they answered, those of shards that were begun again included."""
 
 
 class SweepInputs(NamedTuple):

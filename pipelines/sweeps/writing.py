@@ -72,11 +72,7 @@ def write_run(
         "lower_is_better": sorted(planned.falling),
         "counts": count_cells(planned.plan, results, outcomes),
         "errors": dict(failure_counts(results.failures)),
-        "calls": {
-            item.node.name: item.model_calls
-            for item in planned.plan.nodes
-            if item.node.model is not None and item.missing
-        },
+        "calls": {node: planned.times[node].calls for node in models if node in planned.times},
         "seconds": {node: times.seconds for node, times in planned.times.items()},
         "worked": {node: planned.times[node].worked for node in models if node in planned.times},
         "waited": {node: planned.times[node].waited for node in models if node in planned.times},
@@ -159,7 +155,7 @@ def count_cells(plan: Plan, results: Results, outcomes: Mapping[str, Outcome]) -
     return {
         "cells": len(plan.cells),
         "cells_cached": len(plan.cells) - len(plan.missing) - len(plan.left),
-        "cells_computed": len(plan.missing) - failed,
+        "cells_computed": len(outcomes) - failed,
         "cells_failed": failed,
         "cells_renewed": len(plan.renewed),
         "rows_kept": sum(outcome.kept for outcome in outcomes.values()),

@@ -161,3 +161,18 @@ def test_images_of_prompts_that_a_subset_has_not_are_one_line_with_the_remedy(
     assert own.results.rows == 5 and "limited" not in manifest
     show_plan(make_console(), planned)
     assert "warning" not in capsys.readouterr().out
+
+
+def test_a_manifest_has_the_calls_that_models_answered_and_none_for_rows_that_were_kept(
+    folder: Path, tmp_path: Path
+) -> None:
+    words = ("metric=[clipscore,gecko]", "sweep=own_images", "models=shapes")
+    _, trial, before = run(sweep_config(folder, tmp_path / "s", *words, "benchmark.limit=5"))
+    _, whole, after = run(sweep_config(folder, tmp_path / "s", *words))
+    _, _, alone = run(sweep_config(folder, tmp_path / "alone", *words))
+    for node in ("questions:llm", "answers:vqa", "similarities:clip"):  # equal statements are one call in a shard
+        assert before["calls"][node] + after["calls"][node] == alone["calls"][node]
+    planned = {item.node.name: item.model_calls for item in whole.plan.nodes if item.node.models}
+    assert set(planned) == set(after["calls"]) and after["calls"]["similarities:clip"] < planned["similarities:clip"]
+    for manifest, sweep in ((before, trial), (after, whole)):
+        assert manifest["counts"]["cells_computed"] == len(sweep.plan.missing)
