@@ -131,7 +131,7 @@ def read_settings(table: pa.Table, ways: Mapping[str, Ways]) -> pa.StructArray:
     fields = {name: _filled(_texts(table, name, columns.get(name, ())), kept.get(name)) for name in ways}
     valid = [any(values) for values in zip(*fields.values(), strict=True)]
     arrays = [pa.array(values, pa.string()) for values in fields.values()]
-    return pa.StructArray.from_arrays(arrays, list(fields), mask=pa.array([not each for each in valid]))
+    return pa.StructArray.from_arrays(arrays, list(fields), mask=pa.array([not each for each in valid], pa.bool_()))
 
 
 def is_kept(schema: pa.Schema) -> bool:

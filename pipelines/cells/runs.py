@@ -19,7 +19,7 @@ from plumbline.operators.errors import ConfigError
 from plumbline.operators.models.calls import Usage
 from plumbline.pipelines.cells.checksums import DamagedError, decode_json
 from plumbline.pipelines.cells.lease import LeaseLost
-from plumbline.pipelines.cells.store import LATEST, Store, draft_path
+from plumbline.pipelines.cells.store import ANEW, LATEST, Store, draft_path
 
 READERS = 16
 MAX_RUNS_SEARCHED = 32
@@ -29,7 +29,6 @@ ORDER = "order"
 UNNAMED = ".unnamed"
 LATEST_REPORT = "latest/report.html"
 """In the store: the newest run's report, at an address that stays."""
-ANEW = "run the sweep again, which makes the run anew, or delete the run's folder"
 
 
 class RunCounts(TypedDict, total=False):

@@ -44,6 +44,8 @@ from plumbline.pipelines.cells.checksums import (
 DRAFT = ".draft.parquet"
 LATEST = "runs/latest"
 MARK = "store.json"
+ANEW = "run the sweep again, which makes the run anew, or delete the run's folder"
+"""The remedy for a damaged file of a run."""
 COUNTED_KEY = "plumbline_counted"
 """In the metadata of a table's file: what was counted of it, as Parquet in base64."""
 PAGE = 999
@@ -234,9 +236,7 @@ class Store:
             return table.replace_schema_metadata(None)
         except (DamagedError, pa.ArrowException, OSError, UnicodeDecodeError) as error:
             problem = first_line(error)
-            raise StoreError(
-                f"{self.place / path}: the table is damaged ({problem}); delete it and run the sweep again"
-            ) from error
+            raise StoreError(f"{self.place / path}: the table is damaged ({problem}); {ANEW}") from error
 
     def read_part(self, path: str) -> DigestedTable:
         """One file of a run's output table; raises StoreError where it is damaged or out of reach."""

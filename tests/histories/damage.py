@@ -50,6 +50,7 @@ def kind_of(path: str) -> str | None:
     return {
         "manifest.json": "manifest", "summary.parquet": "summary",
         "cells.parquet": "cells of a run", "report.html": "report", "unchanged.json": "what its sources looked like",
+        "usual_scores.parquet": "usual scores",
     }.get(name)  # fmt: skip
 
 
@@ -82,6 +83,16 @@ def _damage(store: Path, files: list[Path], way: str, chance: Random) -> str:
         return _misplace(store, path, chance.choice(strangers)) if strangers else ""
     others = strangers or [other for other in files[-8:] if other != path]
     return f"{way} {path.relative_to(store)}" if harm(path, way, chance, others) else ""
+
+
+def damage_pictures(folder: Path, generator: str, way: str, chance: Random) -> str:
+    """Damage a file of pictures that `jobs.generate` made, its cell or its list; return which, or empty text."""
+    kept = folder / ".generate"
+    files = [*(folder / generator).glob("*.parquet"), *(kept / "pictures").rglob("*.parquet")]
+    files += (kept / "wanted" / generator).glob("*.parquet")
+    path = chance.choice(sorted(files)) if files else None
+    others = [other for other in files if other.parent == path.parent] if path is not None else []
+    return f"{way} {path.relative_to(folder)}" if path is not None and harm(path, way, chance, others) else ""
 
 
 def harm(path: Path, way: str, chance: Random, others: list[Path] | None = None) -> bool:

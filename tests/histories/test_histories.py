@@ -17,11 +17,13 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
-from plumbline.jobs import gc, report, status, sweep
+from plumbline.jobs import gc, generate, report, status, sweep
 from plumbline.jobs.command import Command, Terminated, run_job
 from tests.faults.outcomes import assert_same_counts, assert_same_tables
 from tests.histories.bench import CHANGES, Bench
-from tests.histories.damage import WAYS, damage, files_of
+from tests.histories.damage import WAYS, damage, damage_pictures, files_of
+from tests.histories.painter import PAINTER, Painter
+from tests.operators.models.endpoint import KEY, VARIABLE
 
 COMPLETE = re.compile(r"computed \d+ cells, run (\S+), exit code (\d)")
 ENDED = {0, 1, 2}
@@ -37,7 +39,8 @@ TOLERANCE = 1e-5
 class History:
     """A benchmark and a store, and what happens to both."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, painter: Painter) -> None:
+        self.painter = painter
         self.folder, self.store = folder, folder / "store"
         self.chance = Random(seed)
         self.large = self.chance.random() < SHARE_OF_LARGE
@@ -73,6 +76,19 @@ class History:
     def damage(self, way: str) -> str:
         """Some files of the store are not what they were."""
         return damage(self.store, way, self.chance)
+
+    def draw(self, way: str) -> str:
+        """A generator draws every prompt; what it drew before is damaged."""
+        images = self.bench.folder / self.bench.images
+        harmed = damage_pictures(images, PAINTER, way, self.chance)
+        self.bench.version += 1
+        code, printed = run(generate.COMMAND, generate.main, [
+            *self.painter.words(), f"prompts={self.bench.folder}/prompts.parquet", f"images={images}", "cluster=here",
+            f"shard_rows={self.shard_rows}",
+        ])  # fmt: skip
+        assert code == 0, printed
+        self.painter.assert_drawn(images / PAINTER, self.bench.prompts)
+        return harmed
 
     def die(self, share: float) -> None:
         """As if the last sweep had been killed before it wrote its last files, the manifest and `latest` among them."""
@@ -146,11 +162,13 @@ FLAGS = (
     ("benchmark.require_every_prompt=false",),
 )
 SWEEPS = st.sampled_from(METRICS), st.sampled_from(FLAGS)
+DRAWN_WAYS = tuple(way for way in WAYS if way != "misplace")
 HAPPENINGS = st.one_of(
     st.tuples(st.just("damage"), st.sampled_from(WAYS)),
     st.tuples(st.just("damage"), st.sampled_from(WAYS)),
     st.tuples(st.just("change"), st.sampled_from(CHANGES)),
     st.tuples(st.just("change"), st.sampled_from(CHANGES)),
+    st.tuples(st.just("draw"), st.sampled_from(DRAWN_WAYS)),
     st.tuples(st.just("die"), st.floats(0, 1)),
     st.tuples(st.just("stop"), st.floats(0, 1.5), *SWEEPS),
     st.tuples(st.just("look"), st.sampled_from(["gc", "report", "status"])),
@@ -191,9 +209,14 @@ def run_histories(count: int, most: int, *, shrink: bool) -> None:
     )
     @given(st.integers(0, 2**32 - 1), st.tuples(st.just("sweep"), *SWEEPS), rounds(most))
     def run_history(seed: int, first: Step, later: list[tuple[list[Step], Step]]) -> None:
-        with tempfile.TemporaryDirectory(prefix="history-") as folder, pytest.MonkeyPatch.context() as patch:
+        with (
+            tempfile.TemporaryDirectory(prefix="history-") as folder,
+            pytest.MonkeyPatch.context() as patch,
+            Painter() as painter,
+        ):
+            patch.setenv(VARIABLE, KEY)
             patch.setenv(("FORCE_COLOR", "NO_COLOR")[seed % 2], "1")  # on a terminal, or not
-            history = History(Path(folder), seed)
+            history = History(Path(folder), seed, painter)
             steps = [first, *(step for happenings, swept in later for step in (*happenings, swept))]
             for number, step in enumerate(steps):
                 try:

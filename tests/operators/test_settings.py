@@ -91,6 +91,7 @@ def test_rows_have_what_their_columns_say_and_else_what_an_ingest_kept() -> None
         {"cfg": "9", "steps": None, "size": None},
         None,
     ]
+    assert read_settings(table.slice(0, 0), ways).to_pylist() == [], "as of a file that a limit leaves no rows"
 
 
 def test_values_are_counted_and_many_are_a_number_alone() -> None:

@@ -1,0 +1,59 @@
+"""A generator whose pictures follow from their prompts alone, as an images service on the loopback."""
+
+import base64
+import io
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from random import Random
+from types import TracebackType
+from typing import Any
+
+import pyarrow.dataset as ds
+from PIL import Image
+
+from tests.operators.models.endpoint import VARIABLE, Answer, Server
+
+PAINTER = "painter"
+SIDE = 24
+
+
+def paint(prompt: str) -> bytes:
+    """Return the picture of a prompt, as PNG."""
+    chance = Random(prompt)
+    image = Image.new("RGB", (SIDE, SIDE), (chance.randrange(256), chance.randrange(256), chance.randrange(256)))
+    image.paste((chance.randrange(256), 0, 0), (4, 4, chance.randrange(8, SIDE), chance.randrange(8, SIDE)))
+    image.putpixel((0, 0), (0, 255, 0))  # so that none is of one colour
+    stream = io.BytesIO()
+    image.save(stream, "PNG")
+    return stream.getvalue()
+
+
+class Painter(AbstractContextManager["Painter"]):
+    """The service while it runs."""
+
+    def __init__(self) -> None:
+        self.server = Server()
+        self.server.script = lambda number, body: Answer(
+            body={"created": 0, "data": [{"b64_json": base64.b64encode(paint(body["prompt"])).decode()}]}
+        )
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.server.close()
+
+    def words(self) -> list[str]:
+        """Return the words of `jobs.generate` by which it draws; its key is in the environment."""
+        return [
+            "benchmark=own", "image_model=images_api", f"image_model.checkpoint={PAINTER}",
+            f"image_model.endpoint={self.server.url}", f"image_model.key_variable={VARIABLE}",
+        ]  # fmt: skip
+
+    def assert_drawn(self, folder: Path, prompts: Sequence[dict[str, Any]]) -> None:
+        """Every prompt has its picture there, to the last bit, and there is no other."""
+        rows = ds.dataset(sorted(map(str, folder.glob("*.parquet")))).to_table(["prompt_id", "image"]).to_pylist()
+        assert len(rows) == len(prompts)
+        assert {row["prompt_id"]: row["image"] for row in rows} == {
+            prompt["prompt_id"]: paint(prompt["text"]) for prompt in prompts
+        }
