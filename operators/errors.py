@@ -148,6 +148,7 @@ REMEDIES: Mapping[str, str] = {
     "unfinished_thought": "raise the model's thinking_tokens, or set its thinking=refused",
     "unknown_prompt": "add the prompt, correct the row's prompt_id, or set benchmark.require_every_image=false",
     "unreadable_reply": "use a more able model as writer or judge, or raise the metric's max_tokens",
+    "unusable_prompt": "give the prompt as text, without half characters (lone surrogates)",
     "unusable_mask": "draw the mask as large as the source, white where the edit is and black elsewhere",
     "unreadable_uri": "check the address, and that the credentials may read it",
     "uri_refused": "move the image below the benchmark's folders, or add its folder to benchmark.uri_roots; "

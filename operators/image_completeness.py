@@ -6,7 +6,7 @@ import struct
 import time
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import product
 from typing import NamedTuple
 
@@ -52,6 +52,8 @@ END_OF_BITMAP, DELTA = 1, 2
 """What a run of no pixels means, by the byte after its length."""
 
 PNG = b"\x89PNG\r\n\x1a\n"
+PACKED_NOTES = (b"zTXt", b"iTXt", b"iCCP")
+"""Chunks with a text or a colour profile, which may be compressed."""
 PNG_SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 """Of a pixel, by the colour type."""
 ADAM7 = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
@@ -138,7 +140,7 @@ def _segments(encoded: bytes) -> Iterator[tuple[int, bytes]]:
 
 def open_image(encoded: bytes, seconds: float, pictures: int = 1) -> Image.Image:
     """The image with its header read; of a PNG the checksums are verified, which Pillow's decoding does not do."""
-    stream = BoundedBytes(encoded, seconds)
+    stream = BoundedBytes(_without_packed_notes(encoded), seconds)
     image = Image.open(stream, formats=FORMATS)
     stream.end_header(pictures)
     if image.format == "PNG":
@@ -167,9 +169,24 @@ def decode_png(image: Image.Image, png: bytes) -> Image.Image | None:
 
 def _without_metadata(png: bytes) -> bytes:
     """A PNG with the chunks alone that make its pixels."""
+    return _with_chunks(png, lambda chunk_type: chunk_type in (b"IHDR", b"IDAT", b"IEND"))
+
+
+def _without_packed_notes(encoded: bytes) -> bytes:
+    """Return a PNG without compressed texts and profiles, on whose size Pillow has a limit; other formats as they are.
+
+    No pixel depends on them, and image generators write whole workflows there.
+    """
+    if not encoded.startswith(PNG) or not any(note in encoded for note in PACKED_NOTES):
+        return encoded
+    return _with_chunks(encoded, lambda chunk_type: chunk_type not in PACKED_NOTES)
+
+
+def _with_chunks(png: bytes, wanted: Callable[[bytes], bool]) -> bytes:
+    """Return a PNG with only the chunks of the wanted types."""
     kept: list[bytes | memoryview] = [PNG]
     for chunk_type, data, checksum in png_chunks(png):
-        if chunk_type in (b"IHDR", b"IDAT", b"IEND"):
+        if wanted(chunk_type):
             kept += struct.pack(">I4s", len(data), chunk_type), data, checksum.to_bytes(4)
     return b"".join(kept)
 

@@ -32,6 +32,8 @@ Image.MAX_IMAGE_PIXELS = None  # Pillow's own cap, of the whole process; ImageLi
 MOST_ELONGATED = 16
 """Longest over shortest side: models pad an image to its square, or resize its shortest side to hundreds of pixels."""
 LIKENESSES = {b"PK\x03\x04": "a zip archive", b"%PDF": "a PDF document", b"<": "a web page or other markup"}
+CLOSED_IMAGE = b"\0closed"
+"""Bytes that stand for a PIL.Image that was closed before its pixels were read."""
 VIDEOS = "MP4, MOV, WebM, Matroska, AVI"
 UNREAD_VIDEOS = {
     b"FLV\x01": "a Flash video",
@@ -159,6 +161,9 @@ def _decode(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
     """Whatever Pillow raises is about these bytes, and so costs this row alone; a decoder that is not installed costs
     the shard, to be tried again.
     """
+    if encoded == CLOSED_IMAGE:
+        message = "the PIL.Image is closed; score it inside its `with` block, or call its load() there"
+        return RowError("corrupt_image", message)
     try:
         return _pixels(encoded, limits)
     except UnidentifiedImageError:

@@ -88,7 +88,9 @@ def fetch_image(uri: Any, fetch: FetchUri) -> bytes | RowError:
     except RefusedUri as error:
         return RowError("uri_refused", f"{shown!r} is not read: {error}", retryable=True)
     except FileNotFoundError:
-        return RowError("missing_image", f"nothing at {shown!r}; generate the image again", retryable=True)
+        return RowError(
+            "missing_image", f"nothing at {shown!r}; check the address, or generate the image again", retryable=True
+        )
     except Exception as error:
         found = without_secrets(str(error)) or type(error).__name__
         return RowError("unreadable_uri", f"cannot read {shown!r}: {found}; check the address", retryable=True)

@@ -15,6 +15,8 @@ from plumbline.operators.models.calls import Usage
 
 USAGE = b"usage"
 KEPT = b"kept"
+PANDAS_NULLS = ("NAType", "NaTType")
+"""Types of pandas' nulls, by name: to import pandas would slow down the start of workers."""
 
 
 def table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
@@ -123,8 +125,8 @@ def count_errors(cell: pa.Table, *, retryable_only: bool = False) -> int:
 
 
 def is_missing(value: Any) -> bool:
-    """Whether a value is null, or NaN, as pandas writes a missing number."""
-    return value is None or (isinstance(value, float) and math.isnan(value))
+    """Return True if a value is null: None, NaN, or what pandas writes instead of them, NA and NaT."""
+    return value is None or (isinstance(value, float) and math.isnan(value)) or type(value).__name__ in PANDAS_NULLS
 
 
 def require_once(found: Sequence[str], read: Iterable[str], where: str) -> None:

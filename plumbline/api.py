@@ -1,6 +1,6 @@
 """What a notebook or another program imports: scores of images, the tables of runs, metrics beside people's ratings."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from plumbline.jobs.scorer import open_scorer
 from plumbline.operators import rows, schemas
-from plumbline.operators.scorer import Picture, Scorer, Shown
+from plumbline.operators.scorer import Scorer
+from plumbline.operators.scorer_input import Picture, Shown, list_values
 from plumbline.operators.statistics.options import Match, RatingStatistic, Sampling
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.runs import find_run, read_manifest
@@ -23,19 +24,19 @@ STATISTICS: tuple[RatingStatistic, ...] = ("spearman", "kendall_b", "pairwise_ac
 
 
 def score(
-    images: Picture | Sequence[Shown | None],
-    prompts: str | Sequence[str | None],
-    metrics: str | Sequence[str] = "vqascore",
+    images: Picture | Iterable[Shown | None],
+    prompts: str | Iterable[str | None],
+    metrics: str | Iterable[str] = "vqascore",
     *,
     models: str = "shapes",
     on_gpu: bool = False,
 ) -> pd.DataFrame:
-    """Scores every image for the prompt beside it, by every metric.
+    """Score every image for the prompt beside it, by every metric.
 
     Args:
-        images: a list in which each is a path, encoded bytes, a `PIL.Image`, a uint8 array of shape (height, width, 3),
-            or a list of these (frames or views of one row); or a single image.
-        prompts: as many texts, or one text for all images.
+        images: a list, array, pandas Series or iterator, in which each is a path, encoded bytes, a `PIL.Image`, a uint8
+            array of shape (height, width, 3), or a list of these (frames or views of one row); or a single image.
+        prompts: as many texts in the same order, whatever their index, or one text for all images.
         metrics: names of conf/metric, such as `["vqascore", "clipscore"]`.
         models: `shapes`, the small models that ship with Plumbline and know coloured shapes alone, or `released`, the
             real ones from the Hugging Face hub.
@@ -43,8 +44,8 @@ def score(
 
     Returns:
         One row for each image and metric: `image_id` (the image's place in the list), `prompt`, `metric`, `score` in
-        the metric's own unit, `n_questions`, `elements` and `error`. An image that cannot be scored has a null score
-        and the reason. docs/python.md describes all columns.
+        the metric's own unit, `n_questions`, `elements` and `error`. An image that cannot be scored, or has a prompt
+        that cannot be used, has a null score and the reason. docs/python.md describes all columns.
 
     Raises:
         ConfigError: an unknown metric or model, lists of different lengths, or a value that is no image.
@@ -52,10 +53,11 @@ def score(
 
     The models of the last call stay loaded; `open_scorer` keeps them for as long as its scorer lives.
     """
-    names = (metrics,) if isinstance(metrics, str) else tuple(metrics)
-    scored = _scorer(names, models, on_gpu).score(images, prompts).to_pandas()
-    texts = scored["image_id"].map(lambda place: prompts if isinstance(prompts, str) else prompts[int(place)])
-    scored.insert(1, "prompt", texts)
+    names = (metrics,) if isinstance(metrics, str) else tuple(list_values(metrics, "metrics"))
+    given = prompts if isinstance(prompts, str) else list_values(prompts, "prompts")
+    scored = _scorer(names, models, on_gpu).score(images, given).to_pandas()
+    texts = [given if isinstance(given, str) else given[int(place)] for place in scored["image_id"]]
+    scored.insert(1, "prompt", pd.Series(texts, scored.index, dtype=object))
     return scored
 
 

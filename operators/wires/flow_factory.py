@@ -21,6 +21,7 @@ from plumbline.operators.wires.wire import (
     Answers,
     BadRequest,
     JsonWire,
+    Prompt,
     Reply,
     ScoreRequest,
     Served,
@@ -38,7 +39,7 @@ from plumbline.operators.wires.wire import (
 class ComputeForm:
     """Prompts, and for each an image or a video."""
 
-    prompt: list[str]
+    prompt: list[Prompt]
     image: list[str] | None = None
     video: list[list[str]] | None = None
     """Frames."""

@@ -15,6 +15,7 @@ from plumbline.operators.wires.wire import (
     Answers,
     JsonWire,
     MetricAnswer,
+    Prompt,
     Reply,
     ScoreRequest,
     Served,
@@ -34,7 +35,7 @@ class ScoreForm:
     images: list[str | bytes | list[str | bytes]]
     """Each in base64, as bytes in multipart parts of this name: an image, or a video's file (MP4, MOV, WebM, Matroska,
     AVI); or as a list of a video's frames."""
-    prompts: list[str]
+    prompts: list[Prompt]
     metrics: list[str] | None = None
     questions: list[Any] | None = None
     """Beside every image the list of questions to score it by (operators/metrics/question_list.py), or null."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from plumbline.operators.errors import ConfigError, suggest
-from plumbline.operators.scorer import Scorer, Shown
+from plumbline.operators.scorer import Scorer
 
 TrlReward = Callable[..., list[float | None]]
 
@@ -43,9 +43,9 @@ def trl_reward(
             if name not in written:
                 raise ConfigError(f"no column is called {name!r}; the trainer gives {', '.join(written)}")
         lists = written[questions] if questions is not None else None
-        before = [_shown(source) for source in written[sources]] if sources is not None else None
-        shown, asked = [_shown(image) for image in written[images]], [_text(text) for text in written[texts]]
-        table = scorer.score(shown, asked, [metric], lists, before)
+        before = written[sources] if sources is not None else None
+        asked = [_text(text) for text in written[texts]]
+        table = scorer.score(written[images], asked, [metric], lists, before)
         scores: list[float | None] = table.column("score").to_pylist()
         return [-score if score is not None and falling else score for score in scores]
 
@@ -53,19 +53,12 @@ def trl_reward(
     return reward
 
 
-def _shown(image: Any) -> Any:
-    """A column's image: bytes, decoded, the {bytes, path} of datasets, or a list of these."""
-    if isinstance(image, list):
-        return [_shown(each) for each in image]
-    if isinstance(image, dict):
-        return image.get("bytes") or image.get("path") or b""
-    shown: Shown = b"" if image is None else image
-    return shown
-
-
-def _text(written: Any) -> str:
-    """A text, or the text of the last message of a conversation."""
-    content = written if isinstance(written, str) else written[-1]["content"]
-    if isinstance(content, str):
-        return content
-    return "\n".join(part["text"] for part in content if part.get("type") == "text")
+def _text(written: Any) -> Any:
+    """Return a text, or the text of a conversation's last message; anything else as it is, for the scorer to refuse."""
+    try:
+        content = written if isinstance(written, str) else written[-1]["content"]
+        if isinstance(content, str):
+            return content
+        return "\n".join(part["text"] for part in content if part.get("type") == "text")
+    except (LookupError, TypeError, AttributeError):
+        return written

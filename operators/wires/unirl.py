@@ -22,6 +22,7 @@ from plumbline.operators.wires.wire import (
     BadRequest,
     JsonWire,
     MetricAnswer,
+    Prompt,
     Reply,
     ScoreRequest,
     Served,
@@ -42,7 +43,7 @@ NO_IMAGE = RowError(
 class Turn:
     """A text and what was made of it, in one of three forms."""
 
-    text: str
+    text: Prompt
     image_b64: str | None = None
     video_b64: str | None = None
     """A video's file."""

@@ -5,10 +5,11 @@ import binascii
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, NoReturn
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError, WithJsonSchema
 from pydantic_core import from_json
 
 from plumbline.operators.errors import PlumblineError, RowError, suggest
@@ -17,6 +18,9 @@ from plumbline.operators.rewards.combination import REWARD, Reward
 from plumbline.operators.wires.multipart import MULTIPART, read_multipart
 
 JSON = "application/json"
+WHITESPACE = b" \t\r\n"
+MAX_NESTING = 100
+"""Levels of lists and objects in a JSON body."""
 REQUEST_PART = "request"
 """The part of a multipart body that is JSON."""
 Need = Literal["sources", "questions", "words"]
@@ -31,12 +35,17 @@ class BadReply(PlumblineError):
     """A server's reply that is not of its wire's form."""
 
 
+Prompt = Annotated[Any, WithJsonSchema({"type": "string"})]
+"""A prompt of a form. One that is no text costs only the score of its own image, so the form does not refuse it."""
+
+
 class ScoreRequest(NamedTuple):
     """One image, or the frames of a video, and what is wanted of it."""
 
     images: tuple[bytes, ...]
     """Encoded; an encoded video is one of them. A wire never reads a path or an address."""
-    prompt: str
+    prompt: Prompt
+    """As the client sent it until the service has looked at it, then a text."""
     metrics: tuple[str, ...]
     error: RowError | None = None
     """Why nothing can be asked of a model."""
@@ -273,7 +282,30 @@ def _from_json(text: bytes) -> Any:
     try:
         return from_json(text, allow_inf_nan=False)
     except ValueError as error:
+        with suppress(ValueError, RecursionError):
+            return _from_json_with_halves(text)
         raise BadRequest(f"expected JSON, found something else ({str(error)[:100]})") from error
+
+
+def _from_json_with_halves(text: bytes) -> Any:
+    """Return a JSON document that may contain half characters, which Python writes and pydantic does not read.
+
+    They cost only the scores of the prompts that contain them. Raises ValueError or RecursionError.
+    """
+    document = json.loads(text, parse_constant=_refuse)
+    _require_shallow(document, MAX_NESTING)
+    return document
+
+
+def _require_shallow(value: Any, levels: int) -> None:
+    if not levels:
+        _refuse("a value nested too deeply")
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _require_shallow(part, levels - 1)
+
+
+def _refuse(found: str) -> NoReturn:
+    raise ValueError(f"{found} is not read")
 
 
 def as_json(value: Any, status: int = 200) -> Reply:
@@ -292,11 +324,15 @@ def read_form(form: TypeAdapter[Any], document: Any) -> Any:
 
 
 def decoded(encoded: str | bytes, where: str) -> bytes:
-    """The bytes of a part, or of a text in base64, the only form in which JSON may bring an image or a video."""
+    """Return the bytes of a part, or of a text in base64, the only form in which JSON may bring an image or a video.
+
+    The base64 may be broken into lines (RFC 2045), or be a data URL (RFC 2397).
+    """
     if isinstance(encoded, bytes):
         return encoded
+    content = (encoded.partition(";base64,")[2] or encoded) if encoded.startswith("data:") else encoded
     try:
-        return base64.b64decode(encoded, validate=True)
+        return base64.b64decode(content.encode("ascii").translate(None, WHITESPACE), validate=True)
     except (binascii.Error, ValueError) as error:
         raise BadRequest(f"{where}: expected the image's bytes in base64; paths and addresses are not read") from error
 

@@ -17,6 +17,7 @@ from starlette.routing import Route
 
 from plumbline.operators.errors import PlumblineError, RowError
 from plumbline.operators.image_rows import FetchUri, fetch_image
+from plumbline.operators.scorer_input import find_prompt_error
 from plumbline.operators.wires.multipart import MULTIPART
 from plumbline.operators.wires.table import WIRES, wires_of
 from plumbline.operators.wires.wire import JSON, REQUEST_PART, Reply, ScoreRequest, Served, Wire, as_json
@@ -292,13 +293,12 @@ class Gate:
             raise RefusedRequest(
                 413, f"expected at most {self.load.max_request_images} images, found {images}; send fewer"
             )
+        asked = [_check_prompt(one) for one in asked]
         size = sum(len(one.prompt) + sum(map(len, (*one.images, *one.sources))) for one in asked)
         if size > self.load.max_body:  # a pickle may name the same bytes again and again
             raise RefusedRequest(
                 413, f"expected images and prompts of at most {self.load.max_body} bytes, counted each time; send fewer"
             )
-        for place, one in enumerate(asked):
-            _require_text(one.prompt, place)
         return [self._without_unused(one, call.wire.name) for one in asked]
 
     def _without_unused(self, asked: ScoreRequest, wire: str) -> ScoreRequest:
@@ -350,11 +350,10 @@ class Gate:
         return _response(page(), 1)
 
 
-def _require_text(prompt: str, place: int) -> None:
-    try:
-        prompt.encode()
-    except UnicodeEncodeError as error:
-        raise RefusedRequest(400, f"prompts.{place}: expected text, found half a character") from error
+def _check_prompt(asked: ScoreRequest) -> ScoreRequest:
+    """Return the request, with the reason why nothing can be asked if its prompt cannot be used."""
+    error = None if asked.prompt == "" else find_prompt_error(asked.prompt)
+    return asked if error is None else asked._replace(prompt="", error=asked.error or error)
 
 
 def _response(reply: Reply, pause: int) -> Response:

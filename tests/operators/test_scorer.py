@@ -1,20 +1,26 @@
 """Images and prompts are scored in this process as a sweep scores them; what cannot be scored costs only itself."""
 
 import io
+import json
+import math
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
+import plumbline
 from plumbline.jobs.scorer import open_scorer
 from plumbline.operators import schemas
 from plumbline.operators.errors import ConfigError
@@ -144,8 +150,116 @@ def test_what_is_no_image_is_refused_by_its_place_and_kind(
     where = r"images\[1\]\[1\]" if frame else r"images\[1\]"
     with pytest.raises(ConfigError, match=rf"^{where}: expected a path, .* {found}"):
         scorer.score(given, ["a red circle"] * 2)
-    with pytest.raises(ConfigError, match=r"^prompts\[1\]: expected a text, got a value of type int$"):
-        scorer.score(images[:2], ["a red circle", 7])  # type: ignore[list-item]
+
+
+HALF = json.loads(r'"a \ud83d circle"')
+"""Half of an emoji, as json.dumps writes a text that was cut in its middle."""
+UNUSABLE = {
+    HALF: r"half a character (U+D83D) at position 2",
+    7: "expected the prompt as text, found int",
+    b"a red circle": "expected the prompt as text, found bytes",
+    ("a red circle",): "expected the prompt as text, found tuple",
+    "a red circle " * 10_000: "the prompt has 130000 characters, where 100000 are allowed",
+    None: "the prompt has no text",
+    math.nan: "the prompt has no text",
+    pd.NA: "the prompt has no text",
+    pd.NaT: "the prompt has no text",
+    " ": "the prompt has no text",
+}
+
+
+def _is_unusable(prompt: Any) -> bool:
+    return any(prompt is bad for bad in UNUSABLE)
+
+
+def test_a_prompt_that_cannot_be_used_costs_its_own_row_and_says_why(scorer: Scorer, images: list[bytes]) -> None:
+    given: list[Any] = [*UNUSABLE, *["a red circle", "a blue square"] * 4]
+    np.random.default_rng(5).shuffle(given)
+    shown = [images[place % len(images)] for place in range(len(given))]
+    good = [place for place, prompt in enumerate(given) if not _is_unusable(prompt)]
+    alone = scorer.score([shown[place] for place in good], [given[place] for place in good])
+    table = scorer.score(shown, given)
+    for metric in scorer.metrics:
+        found = [row for row in table.to_pylist() if row["metric"] == metric]
+        assert [row["image_id"] for row in found] == [str(place) for place in range(len(given))]
+        assert [found[place]["score"] for place in good] == pytest.approx(scores_of(alone, metric), abs=1e-6)
+        for prompt, row in zip(given, found, strict=True):
+            if _is_unusable(prompt):
+                assert row["score"] is None and UNUSABLE[prompt] in row["error"]["message"]
+
+
+def test_an_address_or_a_closed_image_says_what_to_do_about_it(
+    images: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    home = tmp_path / os.fsdecode(b"latin-\xe9.png")
+    home.write_bytes(images[0])
+    with Image.open(home) as closed:
+        pass
+    given = [closed, [images[0], closed], "https://example.org/a.png", home.as_uri(), f"~/{home.name}", home, "no.png"]
+    errors = plumbline.score(given, "a red circle", "edge_density")["error"]
+    wanted = [
+        "the PIL.Image is closed; score it inside its `with` block, or call its load() there",
+        "image 2 of 2: the PIL.Image is closed",
+        "only files of this machine are read; download it",
+        "only files of this machine are read; download it",
+        None,
+        None,
+        "nothing at 'no.png'; check the address",
+    ]
+    for error, reason in zip(errors, wanted, strict=True):
+        assert error is None if reason is None else reason in error["message"]
+
+
+@pytest.mark.parametrize("mode", ["RGB", "P", "L"])
+@pytest.mark.parametrize("before", [True, False])
+def test_a_png_with_a_large_compressed_text_is_scored_by_its_pixels(mode: str, before: bool, tmp_path: Path) -> None:
+    """Pillow refuses texts above 1 MB, such as a workflow of ComfyUI."""
+    bare, notes = io.BytesIO(), PngInfo()
+    picture(2).convert(mode).save(bare, "PNG")
+    notes.add_text("workflow", "node " * 400_000, zip=True)
+    notes.add_itxt("prompt", "node " * 400_000, zip=True)
+    notes.chunks = [(*chunk[:2], not before) for chunk in notes.chunks]
+    picture(2).convert(mode).save(tmp_path / "noted.png", pnginfo=notes)
+    expected, found = plumbline.score([bare.getvalue(), tmp_path / "noted.png"], "a red circle", "edge_density")[
+        "score"
+    ]
+    assert expected == found and expected > 0
+
+
+ORDERED: dict[str, Callable[[pd.Series], Any]] = {
+    "filtered Series": lambda column: column,
+    "Series of pandas strings": lambda column: column.astype("string") if column.name == "prompt" else column,
+    "list": list,
+    "tuple": tuple,
+    "array": lambda column: column.to_numpy(),
+    "iterator": iter,
+    "generator": lambda column: (value for value in column),
+    "Arrow array": lambda column: pa.chunked_array([pa.array(list(column))]),
+}
+
+
+@pytest.mark.parametrize("form", ORDERED)
+@pytest.mark.parametrize("index", ["shuffled", "repeated", "texts"])
+def test_images_and_prompts_are_paired_in_order_whatever_contains_them(
+    form: str, index: str, images: list[bytes]
+) -> None:
+    random = np.random.default_rng(sum(map(ord, form + index)))
+    frame = pd.DataFrame({"image": images, "prompt": [f"prompt {place}" for place in range(len(images))]})
+    indices = {"shuffled": frame.index, "repeated": [1] * len(frame), "texts": [f"row {row}" for row in frame.index]}
+    frame.index = pd.Index(indices[index])
+    frame = frame.iloc[random.permutation(len(frame))[: len(frame) - 1]]
+    expected = [plumbline.score(image, "", "edge_density")["score"].item() for image in frame.image]
+    scored = plumbline.score(ORDERED[form](frame.image), ORDERED[form](frame.prompt), "edge_density")
+    assert scored["prompt"].tolist() == frame.prompt.tolist()
+    assert scored["score"].tolist() == expected and len(set(expected)) > 1
+
+
+def test_what_has_no_order_is_refused_by_its_name() -> None:
+    frame = pd.DataFrame({"prompt": ["a red circle"], "text": ["a blue square"]})
+    for prompts in (frame, {"a": 1}, {"a red circle"}, None, b"a red circle", np.array([["a"]])):
+        with pytest.raises(ConfigError, match=rf"^prompts: expected a list, .* type {type(prompts).__name__}$"):
+            plumbline.score([picture(1)], prompts, "edge_density")  # type: ignore[arg-type]
 
 
 def test_what_is_missing_or_does_not_decode_costs_its_own_row(scorer: Scorer, images: list[bytes]) -> None:

@@ -57,6 +57,20 @@ def test_ms_swift_calls_it_with_completions_first_and_lists_of_files(scorer: Sco
     assert reward(texts, trainer_state=object(), **columns) == pytest.approx(expected)
 
 
+def test_a_completion_without_a_text_has_no_reward_and_the_others_keep_theirs(scorer: Scorer) -> None:
+    pairs = pack_pairs(3)
+    no_text = [{"role": "assistant", "content": None, "tool_calls": []}]
+    bad: list[Any] = ["half \ud83d", None, math.nan, 7, [], {}, no_text, [{"role": "assistant"}], ""]
+    texts: list[Any] = [pair.prompt for pair in pairs]
+    completions = [texts[0], *bad[:5], texts[1], *bad[5:], texts[2]]
+    shown = [pair.image for pair in pairs]
+    images = [shown[0], *[shown[0]] * 5, shown[1], *[shown[2]] * 4, shown[2]]
+    reward = trl_reward(scorer, "clipscore")
+    given = reward(completions=completions, prompts=[""] * len(images), image=images)
+    assert [given[place] for place in (0, 6, 11)] == pytest.approx(reward(completions=texts, image=shown))
+    assert [score for place, score in enumerate(given) if place not in (0, 6, 11)] == [None] * len(bad)
+
+
 def test_a_column_brings_the_questions_of_a_benchmarks_metric() -> None:
     scorer, pairs = open_scorer("metric=[geneval2]", "models=shapes"), pack_pairs(2)
     images, texts = [pair.image for pair in pairs], [pair.prompt for pair in pairs]

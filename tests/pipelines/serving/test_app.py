@@ -181,13 +181,71 @@ def test_a_broken_multipart_body_is_refused_in_one_line(body: bytes, message: st
         ({"images": [], "prompts": ["p"]}, "one prompt beside every image"),
         ({"images": [b64(b"a")], "prompts": ["p"], "metrics": ["aligm"]}, "did you mean align"),
         ({"images": [b64(b"a")], "prompts": ["p"], "metric": ["align"]}, "metric"),
-        ({"images": [b64(b"a")], "prompts": [7]}, "prompts.0"),
+        ({"images": [b64(b"a")], "prompts": "p"}, "prompts"),
         ([], "the body"),
     ],
 )
 def test_what_is_not_of_the_form_is_refused_in_one_line(form: Any, message: str) -> None:
     response = Client()("POST", "/score", json=form)
     assert response.status_code == 400 and message in response.json()["error"]
+
+
+UNUSABLE = {
+    "half \ud83d": "half a character (U+D83D) at position 5",
+    7: "expected the prompt as text, found int",
+    None: "the prompt has no text",
+    "p" * 100_001: "the prompt has 100001 characters, where 100000 are allowed",
+}
+
+
+@pytest.mark.parametrize(
+    "encode", [lambda prompt: json.dumps(prompt), lambda prompt: json.dumps(prompt, ensure_ascii=False)]
+)
+@pytest.mark.parametrize("bad", UNUSABLE)
+def test_a_prompt_that_cannot_be_used_costs_only_the_score_of_its_own_image(bad: Any, encode: Any) -> None:
+    prompts, reason = ["one", bad, "three"], UNUSABLE[bad]
+    body = encode({"images": [b64(b"a")] * 3, "prompts": prompts, "metrics": ["align"]})
+    reply = Client()("POST", "/score", content=body.encode(errors="surrogatepass")).json()
+    assert reply["scores"] == [{"align": 3.0}, {"align": None}, {"align": 5.0}]
+    assert [list(errors) for errors in reply["errors"]] == [[], ["align"], []]
+    assert reason in reply["errors"][1]["align"]["message"] and not reply["errors"][1]["align"]["retryable"]
+    asked = [{**unirl_request(b"a"), "history": [{"text": prompt, "image_b64": b64(b"a")}]} for prompt in prompts]
+    samples = Client()("POST", "/score", content=encode({"requests": asked}).encode(errors="surrogatepass")).json()
+    assert [result.get("align") for result in samples["results"]] == [{"score": 3.0}, None, {"score": 5.0}]
+    assert reason in samples["errors"][1]["align"]
+    status, pickled = Client().pickled({"images": [b"a"] * 3, "prompts": prompts})
+    assert status == 200 and pickled["error"].startswith("image 1: ") and reason in pickled["error"]
+
+
+def test_half_a_character_lets_no_body_nest_deeper_or_contain_what_is_no_json() -> None:
+    deep = "[" * 600 + "]" * 600
+    for value in (deep, "NaN", "[" * 100_000, "{"):
+        body = b'{"prompts": ["\\ud83d"], "images": [], "questions": ' + value.encode() + b"}"
+        response = Client()("POST", "/score", content=body)
+        assert response.status_code == 400 and response.json()["error"].startswith("expected JSON")
+
+
+@pytest.mark.parametrize("form", ["data:image/png;base64,{0}", "data:;base64,{0}", "{1}", " {0}\r\n"])
+def test_base64_may_be_broken_into_lines_or_be_a_data_url(form: str) -> None:
+    seen: list[ScoreRequest] = []
+
+    async def remember(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
+        seen.extend(batch)
+        return await score(batch, metrics)
+
+    client = Client()
+    client.service.score_batch = remember
+    image = np.random.default_rng(len(form)).bytes(500)
+    sent = form.format(b64(image), base64.encodebytes(image).decode())
+    client.post("/score", {"images": [sent], "prompts": ["p"]})
+    client.post("/compute", {"prompt": ["q"], "image": [sent]})
+    assert [one.images for one in seen] == [(image,), (image,)]
+
+
+@pytest.mark.parametrize("sent", ["data:image/png,a", "data:image/png;base64,/etc/pass wd!", "YQ==\0", "é"])
+def test_what_is_no_base64_is_refused(sent: str) -> None:
+    response = Client()("POST", "/score", json={"images": [sent], "prompts": ["p"]})
+    assert response.status_code == 400 and "expected the image's bytes in base64" in response.json()["error"]
 
 
 def test_what_looks_like_base64_and_is_a_path_is_bytes_and_nothing_else() -> None:
