@@ -27,8 +27,8 @@ ON_S3 = ("s3-errors", "s3-slow", "s3-resets", "s3-truncated", "credentials-expir
 ON_DISK = ("disk-full",)
 OPTIONS = ("", "", "limit=3", "adaptive=betting adaptive.range=[-1,1]")
 """What a sweep of a round is asked for besides; an adaptive one compares generators, and wants two."""
-JOBS = ("rewards", "report", "export")
-"""What reads the run of a sweep that has ended."""
+JOBS = ("rewards", "report", "export", "generate")
+"""What reads the run of a sweep that has ended; `generate` draws the prompts, and mends damaged pictures."""
 STORES = ("s3", "s3", "folder")
 FIRST, LATER = (2, 4), (1, 2)
 """How many events befall the first sweep of a store, and one that follows it."""

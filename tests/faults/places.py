@@ -12,7 +12,7 @@ from plumbline.pipelines.maintenance import working_sweeps
 from plumbline.pipelines.maintenance.garbage import collect_garbage
 from plumbline.pipelines.maintenance.gc_config import GcConfig
 from tests.bench_of import images, prompts, write_rows
-from tests.histories.damage import harmed, kind_of
+from tests.histories.damage import ROT, harmed, kind_of, overwrite
 
 IMAGES, SHARD = 8, 2
 GENERATORS = ("atlas", "flint")
@@ -83,7 +83,10 @@ class Ground(NamedTuple):
         return {path: (entry.etag, entry.modified) for path, entry in self.files().items() if kind_of(path) == "cell"}
 
     def damage(self, kind: str, choice: float) -> Damaged | None:
-        """Turns a bit of one of the newest files of a kind, or takes away its end; None where there is none."""
+        """Turns a bit of one of the newest files of a kind, or takes away its end; None where there is none.
+
+        On a disk half of the turned bits leave its size, its time and its other names as they were.
+        """
         files = {path: entry for path, entry in self.files().items() if kind_of(path) == kind}
         if not files:
             return None
@@ -91,10 +94,14 @@ class Ground(NamedTuple):
         chance = Random(choice)
         path = chance.choice(newest)
         content = self.read(path)
-        left = harmed(content or b"", chance.choice(("flip", "truncate")), chance)
+        way = chance.choice(("flip", "truncate", *(ROT if self.root.is_local else ())))
+        left = harmed(content or b"", way, chance)
         if not content or left is None or left == content:
             return None
-        self._put_bytes(left, path)
+        if way in ROT:
+            overwrite(Path((self.store.place / path).path), left)
+        else:
+            self._put_bytes(left, path)
         return Damaged(path, left)
 
     def read(self, path: str) -> bytes | None:

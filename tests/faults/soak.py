@@ -15,12 +15,15 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, ExitStack
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
+from random import Random
 from typing import Any, TextIO
+
+import pyarrow.parquet as pq
 
 from plumbline.pipelines.base.storage import StorageConfig
 from tests.environment import ROOT, set_environment
@@ -29,9 +32,11 @@ from tests.faults.events import DAMAGED, Event, Phase, Round, draw_rounds
 from tests.faults.hook import MEMORY, NOTES, ROOM
 from tests.faults.machines import Machines
 from tests.faults.outcomes import assert_same_counts, assert_same_tables
-from tests.faults.places import BENCHES, SHARD, Damaged, Ground, write_masters
+from tests.faults.places import BENCHES, PROMPTS, SHARD, Damaged, Ground, write_masters
 from tests.faults.proxy import FaultProxy, faulty
-from tests.histories.damage import kind_of
+from tests.histories.damage import DRAWN_WAYS, damage_pictures, kind_of
+from tests.histories.painter import PAINTER, Painter
+from tests.operators.models.endpoint import KEY, VARIABLE
 from tests.ray_head import RayNode, head_environment
 from tests.s3 import MORE_KEYS, S3Server, run_server
 
@@ -454,7 +459,10 @@ def run_round(soak: Soak, machines: Machines, place: Ground, drawn: Round) -> No
         soak.seconds_lost += max(0.0, lost)
         _assert_equal(soak, place, phase)
         for job in phase.jobs:
-            run_job(soak, place, job, f"{drawn.store}-{soak.totals['rounds']}-{number}")
+            if job == "generate":
+                run_generation(soak, place, phase.bench)
+            else:
+                run_job(soak, place, job, f"{drawn.store}-{soak.totals['rounds']}-{number}")
         soak.totals["sweeps"] += 1
     place.collect_garbage(damaged)
     _assert_equal(soak, place, drawn.phases[-1])
@@ -470,11 +478,29 @@ def run_job(soak: Soak, place: Ground, job: str, name: str) -> None:
         "export": ["format=lance", f"output={output}"],
         "report": [],
     }
+    _run_well(soak, job, name, [f"store={place.store.place}", *arguments[job]])
+
+
+def run_generation(soak: Soak, place: Ground, bench: str) -> None:
+    """Draw the benchmark's prompts, and again after damage to the files; every picture must be the original."""
+    chance, images = Random(f"{soak.seed} {soak.totals['jobs']}"), soak.folder / "drawn"
+    words = [f"prompts={place.root}/bench/prompts.parquet", f"images={images}", "cluster=here", f"shard_rows={SHARD}"]
+    prompts = pq.read_table(place.masters / BENCHES[bench][PROMPTS]).to_pylist()
+    with Painter() as painter:
+        for way in (None, *chance.sample(DRAWN_WAYS, 2)):
+            harmed = damage_pictures(images, PAINTER, way, chance) if way is not None else ""
+            soak.log.write("pictures", harmed=harmed)
+            _run_well(soak, "generate", f"{soak.totals['jobs']}", [*painter.words(), *words])
+            painter.assert_drawn(images / PAINTER, prompts)
+
+
+def _run_well(soak: Soak, job: str, name: str, words: Sequence[str]) -> None:
+    """Run a job; raise SoakError if it does not end well."""
     printed = soak.folder / f"{job}-{name}.printed"
     with printed.open("wb") as file:
         code = subprocess.run(
-            [sys.executable, "-m", f"jobs.{job}", f"store={place.store.place}", *arguments[job]], cwd=ROOT, check=False,
-            env=head_environment() | soak.environment(), stdout=file, stderr=file,
+            [sys.executable, "-m", f"jobs.{job}", *words], cwd=ROOT, check=False,
+            env=head_environment() | soak.environment() | {VARIABLE: KEY}, stdout=file, stderr=file,
         ).returncode  # fmt: skip
     soak.totals["jobs"] += 1
     soak.log.write("job", job=job, code=code, last=_last_line(printed))

@@ -26,6 +26,8 @@ WAYS = ("flip", "truncate", "empty", "delete", "swap", "misplace", *ROT)
 it has moved to where cells of its stage by another recipe stand. These are done by a new file: a hard link of another
 run's stays whole.
 """
+DRAWN_WAYS = tuple(way for way in WAYS if way != "misplace")
+"""What befalls pictures that were drawn."""
 SECTOR = 512
 
 

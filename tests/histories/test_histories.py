@@ -21,7 +21,7 @@ from plumbline.jobs import gc, generate, report, status, sweep
 from plumbline.jobs.command import Command, Terminated, run_job
 from tests.faults.outcomes import assert_same_counts, assert_same_tables
 from tests.histories.bench import CHANGES, Bench
-from tests.histories.damage import WAYS, damage, damage_pictures, files_of
+from tests.histories.damage import DRAWN_WAYS, WAYS, damage, damage_pictures, files_of
 from tests.histories.painter import PAINTER, Painter
 from tests.operators.models.endpoint import KEY, VARIABLE
 
@@ -162,7 +162,6 @@ FLAGS = (
     ("benchmark.require_every_prompt=false",),
 )
 SWEEPS = st.sampled_from(METRICS), st.sampled_from(FLAGS)
-DRAWN_WAYS = tuple(way for way in WAYS if way != "misplace")
 HAPPENINGS = st.one_of(
     st.tuples(st.just("damage"), st.sampled_from(WAYS)),
     st.tuples(st.just("damage"), st.sampled_from(WAYS)),
