@@ -11,7 +11,7 @@ import pyarrow as pa
 from PIL import Image
 
 from plumbline.operators import rows, schemas
-from plumbline.operators.errors import EMPTY_PROMPT, ConfigError, RefusedUri, RowError
+from plumbline.operators.errors import EMPTY_PROMPT, ConfigError, RefusedUri, RowError, check_prompt
 from plumbline.operators.image_decoding import CLOSED_IMAGE
 from plumbline.operators.image_rows import CAPTIONS, SOURCES
 
@@ -20,8 +20,6 @@ Picture = Image.Image | np.ndarray | bytes | str | Path
 file is."""
 Shown = Picture | Sequence[Picture]
 """What a prompt was made into: an image, or the frames or views of a video or a 3D model."""
-MAX_PROMPT_CHARACTERS = 100_000
-"""More than any metric's model reads; to count the tokens of millions would take minutes."""
 IN_PNG = ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16")
 IN_TIFF = ("CMYK", "LAB", "F")
 """Modes of decoded images that these formats keep as they are; all others become RGB."""
@@ -114,20 +112,17 @@ def list_values(values: Any, name: str) -> list[Any]:
 
 
 def find_prompt_error(prompt: Any) -> RowError | None:
-    """Return why no image can be scored for this prompt, or None if it is a text that has a form in UTF-8."""
+    """Return why no image can be scored for this prompt, or None if it is a text to ask about, with a form in UTF-8."""
     if rows.is_missing(prompt):
         return EMPTY_PROMPT
     if not isinstance(prompt, str):
         return RowError("unusable_prompt", f"expected the prompt as text, found {_type_name(prompt)}; convert it")
-    if len(prompt) > MAX_PROMPT_CHARACTERS:
-        found = f"the prompt has {len(prompt)} characters, where {MAX_PROMPT_CHARACTERS} are allowed"
-        return RowError("prompt_too_long", f"{found}; shorten it")
     try:
         prompt.encode()
     except UnicodeEncodeError as error:
         found = f"half a character (U+{ord(prompt[error.start]):04X}) at position {error.start}"
         return RowError("unusable_prompt", f"expected the prompt as text, found {found}; remove it")
-    return None
+    return check_prompt(prompt)
 
 
 def hash_prompt(prompt: str) -> str:

@@ -352,7 +352,8 @@ class Gate:
 
 def _check_prompt(asked: ScoreRequest) -> ScoreRequest:
     """Return the request, with the reason why nothing can be asked if its prompt cannot be used."""
-    error = None if asked.prompt == "" else find_prompt_error(asked.prompt)
+    empty = isinstance(asked.prompt, str) and not asked.prompt.strip()  # some metrics score an image without a prompt
+    error = None if empty else find_prompt_error(asked.prompt)
     return asked if error is None else asked._replace(prompt="", error=asked.error or error)
 
 

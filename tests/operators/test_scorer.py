@@ -159,7 +159,7 @@ UNUSABLE = {
     7: "expected the prompt as text, found int",
     b"a red circle": "expected the prompt as text, found bytes",
     ("a red circle",): "expected the prompt as text, found tuple",
-    "a red circle " * 10_000: "the prompt has 130000 characters, where 100000 are allowed",
+    "a red circle " * 2_000: "the prompt has 26000 characters, and at most 20000 are read",
     None: "the prompt has no text",
     math.nan: "the prompt has no text",
     pd.NA: "the prompt has no text",

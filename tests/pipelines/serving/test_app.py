@@ -194,7 +194,7 @@ UNUSABLE = {
     "half \ud83d": "half a character (U+D83D) at position 5",
     7: "expected the prompt as text, found int",
     None: "the prompt has no text",
-    "p" * 100_001: "the prompt has 100001 characters, where 100000 are allowed",
+    "p" * 20_001: "the prompt has 20001 characters, and at most 20000 are read",
 }
 
 
