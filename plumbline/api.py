@@ -1,6 +1,6 @@
 """What a notebook or another program imports: scores of images, the tables of runs, metrics beside people's ratings."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from plumbline.jobs.scorer import open_scorer
 from plumbline.operators import rows, schemas
+from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.scorer import Scorer
 from plumbline.operators.scorer_input import Picture, Shown, list_values
 from plumbline.operators.statistics.options import Match, RatingStatistic, Sampling
@@ -20,6 +21,8 @@ from plumbline.pipelines.judging.metaeval import judge as judge_release
 from plumbline.pipelines.judging.protocols import ProtocolConfig
 from plumbline.pipelines.judging.releases.release import Rating, released
 
+IDS = ("image_id", "prompt_id", "generator", "metric", "rater", "template")
+"""Columns of scores and ratings that are compared as text."""
 STATISTICS: tuple[RatingStatistic, ...] = ("spearman", "kendall_b", "pairwise_accuracy")
 
 
@@ -116,17 +119,18 @@ def open_run(store: str, run: str = "latest", **storage: Any) -> Run:
 
 
 def judge(
-    scores: pd.DataFrame,
-    ratings: pd.DataFrame,
+    scores: pd.DataFrame | pa.Table | Iterable[Mapping[str, Any]],
+    ratings: pd.DataFrame | pa.Table | Iterable[Mapping[str, Any]],
     *,
-    statistics: Sequence[RatingStatistic] = STATISTICS,
+    statistics: RatingStatistic | Iterable[RatingStatistic] = STATISTICS,
     match: Match | None = None,
-    falling: Collection[str] = (),
+    falling: str | Iterable[str] = (),
 ) -> pd.DataFrame:
-    """How well metrics agree with people's ratings of the same images.
+    """Return how well metrics agree with people's ratings of the same images.
 
     Args:
-        scores: `image_id`, `metric` and `score`, and `prompt_id` and `generator` where there are any.
+        scores: `image_id`, `metric` and `score`, and `prompt_id` and `generator` where there are any; a pandas
+            DataFrame, an Arrow table, or dicts. Ids may be numbers, and are compared as text: 7 and 7.0 are '7'.
         ratings: `image_id` (or `prompt_id` and `generator`) and `rating`; several rows of an image are several raters.
         statistics: of pearson, spearman, kendall_a, kendall_b, kendall_c, spearman_viescore (within each generator),
             auroc, pairwise_accuracy (with exact tie calibration, Deutsch et al. 2023) and pairwise_accuracy_grouped.
@@ -138,14 +142,19 @@ def judge(
         One row for each metric, statistic and subset: `value`, `low` and `high` (95%, over prompts), `n`.
 
     Raises:
-        SourceError: no rated image has a score, or a row rates the same image for the second time.
+        ConfigError: a column is missing.
+        SourceError: no rated image has a score, a row rates the same image for the second time, or a value is no
+            number.
     """
+    scored, rated = _frame(scores, "scores", ("metric", "score")), _frame(ratings, "ratings", ("rating",))
+    lower_is_better = [falling] if isinstance(falling, str) else list_values(falling, "falling")
     protocol = ProtocolConfig(
-        name="ratings", reader="long", path="ratings", tasks=("ratings",), statistics=tuple(statistics), match=match,
-        falling=tuple(falling),
+        name="ratings", reader="long", path="ratings", tasks=("ratings",), match=match,
+        statistics=(statistics,) if isinstance(statistics, str) else tuple(list_values(statistics, "statistics")),
+        falling=tuple(lower_is_better),
     )  # fmt: skip
-    release = released(ratings=_ratings(ratings))
-    findings = judge_release(protocol, release, _scores_table(scores), Sampling())
+    release = released(ratings=_ratings(rated))
+    findings = judge_release(protocol, release, _scores_table(scored), Sampling())
     columns = ("metric", "statistic", "subset", "value", "interval", "n", "n_unscored", "n_unrated")
     judged = pd.DataFrame([[getattr(judgement, name) for name in columns] for judgement in findings.judgements])
     judged.columns = pd.Index(columns)
@@ -154,8 +163,38 @@ def judge(
     return judged.drop(columns="interval")
 
 
+def _frame(table: Any, name: str, required: Sequence[str]) -> pd.DataFrame:
+    """Return a table with its ids as text and None for every null; raises ConfigError if a column is missing."""
+    if not isinstance(table, pd.DataFrame):
+        table = table.to_pandas() if hasattr(table, "to_pandas") else pd.DataFrame(list_values(table, name))
+    missing = [column for column in required if column not in table]
+    missing += [] if {"image_id", "prompt_id"} & set(table) else ["image_id"]
+    if missing:
+        found = ", ".join(map(str, table)) or "none"
+        raise ConfigError(f"{name}: expected column(s) {', '.join(missing)}, found {found}; rename or add them")
+    frame = table.reset_index(drop=True).astype(object)
+    frame = frame.where(frame.notna(), None)
+    return frame.assign(**{column: frame[column].map(_id_text) for column in IDS if column in frame})
+
+
+def _id_text(value: Any) -> str | None:
+    """Return an id as text; pandas makes numbers of those in a CSV file, and floats if one of them is missing."""
+    if value is None:
+        return None
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def _number(value: Any, where: str) -> float | None:
+    try:
+        return None if value is None else float(value)
+    except (TypeError, ValueError) as error:
+        raise SourceError(f"{where}: expected a number, got {value!r}; correct it, or leave it empty") from error
+
+
 def _ratings(frame: pd.DataFrame) -> list[Rating]:
-    """The rows as ratings; raters are numbered within each image where the table does not name them."""
+    """Return the rows as ratings; raters are numbered within each image if the table does not name them."""
     images = [name for name in ("image_id", "prompt_id", "generator") if name in frame]
     numbers = frame.groupby(images, dropna=False).cumcount().astype(str)
     whole = frame.assign(rater=frame.get("rater", numbers)).reindex(columns=[*Rating._fields[:-1]])
@@ -163,14 +202,15 @@ def _ratings(frame: pd.DataFrame) -> list[Rating]:
     return [
         Rating(
             row.image_id, row.prompt_id, row.generator, str(row.rater), row.template or "rating",
-            None if row.rating is None else float(row.rating), f"row {place}",
+            _number(row.rating, f"ratings, row {place}"), f"row {place}",
         )
         for place, row in enumerate(plain.itertuples(index=False))
     ]  # fmt: skip
 
 
 def _scores_table(frame: pd.DataFrame) -> pa.Table:
-    """The columns of SCORES that the frame has; the others are null."""
+    """Return the columns of SCORES that the frame has; the others are null."""
     whole = frame.reindex(columns=["image_id", "prompt_id", "generator", "metric", "score"])
-    plain = whole.astype(object).where(whole.notna(), None)
-    return rows.table(plain.to_dict("records"), schemas.SCORES)
+    plain = whole.astype(object).where(whole.notna(), None).to_dict("records")
+    numbers = [{**row, "score": _number(row["score"], f"scores, row {place}")} for place, row in enumerate(plain)]
+    return rows.table(numbers, schemas.SCORES)

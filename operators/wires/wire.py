@@ -3,7 +3,6 @@
 import base64
 import binascii
 import json
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -19,8 +18,8 @@ from plumbline.operators.rewards.combination import REWARD, Reward
 from plumbline.operators.wires.multipart import MULTIPART, read_multipart
 
 JSON = "application/json"
-HALF_CHARACTER = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
-"""A surrogate in JSON, as an escape or in bytes: half of a character beyond U+FFFF, which pydantic does not read alone."""
+SURROGATES = (b"\\ud", b"\\uD", b"\xed")
+"""How half of a character beyond U+FFFF begins in JSON, as an escape or in bytes; pydantic does not read one alone."""
 WHITESPACE = b" \t\r\n"
 MAX_NESTING = 100
 """Levels of lists and objects in a JSON body."""
@@ -285,7 +284,7 @@ def _from_json(text: bytes) -> Any:
     try:
         return from_json(text, allow_inf_nan=False)
     except ValueError as error:
-        if HALF_CHARACTER.search(text):
+        if any(mark in text for mark in SURROGATES):
             with suppress(ValueError, RecursionError):
                 return _from_json_with_halves(text)
         raise BadRequest(f"expected JSON, found something else ({str(error)[:100]})") from error
