@@ -264,7 +264,7 @@ def _told(console: Console, inputs: SweepInputs, finished: FinishedSweep) -> Nig
 
 
 def _write_damaged_report(console: Console, inputs: SweepInputs, outcome: NightOutcome) -> None:
-    """Write the report of a run that was told of anew, beside the same run as then."""
+    """Write a run's report again, compared with the same run as in its outcome."""
     from plumbline.pipelines.report.report import write_report  # imports scipy and the charts
 
     config, run_id = inputs.config, outcome.run_id

@@ -46,6 +46,8 @@ LATEST = "runs/latest"
 MARK = "store.json"
 ANEW = "run the sweep again, which makes the run anew, or delete the run's folder"
 """The remedy for a damaged file of a run."""
+RENEW = "run again; if it stays, delete it and the newest run's folder, and run the sweep again"
+"""The remedy for a damaged cell: a sweep without news reads no cell, so that it may not see the damage."""
 COUNTED_KEY = "plumbline_counted"
 """In the metadata of a table's file: what was counted of it, as Parquet in base64."""
 PAGE = 999
@@ -213,7 +215,7 @@ class Store:
                 raise GoneCell(cell, str(error)) from error
             raise
         except DamagedError as error:
-            raise BrokenCell(cell, f"{self.place / path}: the cell is damaged ({error}); run again") from error
+            raise BrokenCell(cell, f"{self.place / path}: the cell is damaged ({error}); {RENEW}") from error
 
     def read_table(self, path: str, columns: Sequence[str] | None = None) -> pa.Table:
         """A run's output table, of one file or of a folder of parts.
