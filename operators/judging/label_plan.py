@@ -1,6 +1,5 @@
 """How surely people's ratings tell generators apart so far, which prompts to rate next, and how many are wanted."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import NamedTuple
@@ -12,11 +11,8 @@ from numpy.typing import NDArray
 from plumbline.operators.judging.judgement import group_means
 from plumbline.operators.sentences import number, signed
 from plumbline.operators.statistics.prediction_powered import (
-    FEWEST_DIFFERENT,
     FEWEST_LABELS,
     Powered,
-    different,
-    enough,
     labels_needed,
     powered_mean,
 )
@@ -37,8 +33,10 @@ class PairLabels(NamedTuple):
     metric: Floats
     """Likewise by the metric, in the direction in which more is better."""
     found: Powered | None
-    """None where too few are rated, or are rated otherwise than most."""
+    """None where too few are rated."""
     level: float
+    widest: float
+    """The greatest difference between two ratings."""
 
     @property
     def labels(self) -> Floats:
@@ -53,20 +51,15 @@ class PairLabels(NamedTuple):
     @property
     def better(self) -> str | None:
         """The generator that people find better, where the interval tells."""
-        if self.found is None:
+        if self.found is None or not self.found.excludes(np.zeros(()), self.level, self.widest):
             return None
-        low, high = self.found.interval(self.level)
-        return self.a if low > 0 else self.b if high < 0 else None
+        return self.a if self.found.residuals.mean() > 0 else self.b
 
     def needed(self, chance: float) -> int | None:
-        """Further prompts to rate; None where all that are scored would not do.
-
-        Of ratings that are mostly equal, as many as would make enough of them different.
-        """
+        """Further prompts to rate; None where all that are scored would not do."""
         if self.found is None:
-            mostly = math.ceil(self.rated * FEWEST_DIFFERENT / max(int(different(self.labels)), 1))
-            return max(FEWEST_LABELS, min(mostly, 2 * self.rated)) - self.rated
-        wanted = labels_needed(self.found, self.level, chance)
+            return FEWEST_LABELS - self.rated
+        wanted = labels_needed(self.found, self.level, chance, self.widest)
         return None if wanted is None else max(wanted - self.rated, 0)
 
 
@@ -82,10 +75,14 @@ def pair_differences(wide: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(pairs, index=wide.index, dtype=np.float64)
 
 
-def estimate_pairs(people: pd.DataFrame, metric: pd.DataFrame, level: float) -> Iterator[PairLabels]:
-    """What is known of every pair at this level, of differences (prompts x pairs) by people and by a metric.
+def estimate_pairs(people: pd.DataFrame, metric: pd.DataFrame, level: float, widest: float) -> Iterator[PairLabels]:
+    """Yield each pair with its estimate.
 
-    Zeros by the metric are no metric: people alone are heard, of as many prompts as there are.
+    Args:
+        people: Differences of people's ratings (prompts x pairs).
+        metric: Differences of a metric's scores; zeros leave the metric out.
+        level: Of each pair's interval.
+        widest: The greatest difference between two ratings.
     """
     for a, b in metric:
         said, scored = (of[a, b].to_numpy(np.float64) for of in (people, metric))
@@ -94,8 +91,8 @@ def estimate_pairs(people: pd.DataFrame, metric: pd.DataFrame, level: float) -> 
         known = scored[labelled], scored[others]
         if others.sum() < 2:  # all are rated: there is nothing that the metric could add
             known = np.zeros(labelled.sum()), np.zeros(2)
-        found = powered_mean(said[labelled], *known) if enough(said[labelled]) else None
-        yield PairLabels(a, b, said, scored, found, level)
+        found = powered_mean(said[labelled], *known) if labelled.sum() >= FEWEST_LABELS else None
+        yield PairLabels(a, b, said, scored, found, level, widest)
 
 
 def prompts_in_order(prompts: Sequence[str], skills: Mapping[str, Sequence[str]], seed: int) -> list[int]:
@@ -123,15 +120,11 @@ def shown_pair(pair: PairLabels, chance: float) -> tuple[str, ...]:
     further = "more than there are" if wanted is None else str(wanted)
     if pair.found is None:
         return name, rated, NOT_KNOWN, NOT_KNOWN, NOT_KNOWN, _why_not(pair), further
-    low, high = pair.found.interval(pair.level)
+    low, high = pair.found.interval(pair.level, pair.widest)
     interval = f"{signed(float(low))} to {signed(float(high))}"
     told = (number(float(pair.found.worth), 2), signed(float(pair.found.estimate)), interval)
     return name, rated, *told, pair.better or "undecided", "0" if pair.better else further
 
 
 def _why_not(pair: PairLabels) -> str:
-    if not pair.rated:
-        return "nobody rated both"
-    if pair.rated < FEWEST_LABELS:
-        return f"not told below {FEWEST_LABELS} prompts"
-    return f"not told: {pair.rated - int(different(pair.labels))} of {pair.rated} rated alike"
+    return f"not told below {FEWEST_LABELS} prompts" if pair.rated else "nobody rated both"

@@ -89,7 +89,8 @@ def pairs_so_far(study: Rated, scores: pd.DataFrame | None, telling: Telling) ->
     every = sum(len(people.columns) for people in rated.values())
     level = 1 - telling.alpha / max(every, 1)
     return {
-        template: list(estimate_pairs(people, _by_metric(people, scores), level)) for template, people in rated.items()
+        template: list(estimate_pairs(people, _by_metric(people, scores), level, TEMPLATES[template].widest))
+        for template, people in rated.items()
     }
 
 

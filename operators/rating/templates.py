@@ -39,6 +39,8 @@ class Template(NamedTuple):
     """Valid answers in words, after `expected`."""
     holds: Callable[[Any, Asked], bool]
     """Whether an answer is valid, besides those of `WHOLE`."""
+    widest: float = 1.0
+    """The greatest difference that answers can make between two images."""
 
 
 def _is_grade(answer: Any, asked: Asked) -> bool:
@@ -72,7 +74,14 @@ def _by_name(*templates: Template) -> dict[str, Template]:
 
 
 TEMPLATES = _by_name(
-    Template("likert", "How well does the image show the prompt?", 1, "a whole number from 1 to 5", _is_grade),
+    Template(
+        "likert",
+        "How well does the image show the prompt?",
+        1,
+        "a whole number from 1 to 5",
+        _is_grade,
+        widest=GRADES[-1] - GRADES[0],
+    ),
     Template(
         "words",
         "Which words of the prompt does the image not show?",

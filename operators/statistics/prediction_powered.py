@@ -4,6 +4,7 @@ Source: Angelopoulos, Duchi and Zrnic 2023, PPI++: Efficient Prediction-Powered 
 """
 
 import math
+from bisect import bisect_left
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ import scipy
 from numpy.typing import NDArray
 
 from plumbline.operators.statistics.rounding import step_of
+from plumbline.operators.statistics.running_means import Bounded, excludes, log_capital, running_interval
 
 Floats = NDArray[np.float64]
 
@@ -18,12 +20,10 @@ FEWEST_LABELS = 12
 """Below so many nothing is said."""
 FEWEST_DIFFERENT = 6
 """Nor where fewer labels are other than their median: mostly equal ones would tell too small an error."""
-TIGHTEST = 40
-"""Labels at which an interval that holds at every number of them is the least wide for what it promises."""
 
 
 def enough(labels: Floats) -> NDArray[np.bool_]:
-    """Whether anything is said of the mean of what labels (..., n) are of."""
+    """Return True if there are enough labels (..., n) for an interval that is looked at once."""
     return np.asarray((labels.shape[-1] >= FEWEST_LABELS) & (different(labels) >= FEWEST_DIFFERENT))
 
 
@@ -46,32 +46,31 @@ class Powered(NamedTuple):
     """How far the predictions are followed, 0 to 1: 0 takes the labels alone."""
     error: Floats
     """The estimate's standard error."""
-    of_predictions: Floats
-    """Of the error's square, the numerator that more predictions would make smaller: variance of power x prediction."""
-    of_residuals: Floats
-    """Likewise of more labels: variance of label - power x prediction."""
     worth: Floats
     """To how many labels alone each label amounts, for the error."""
-    labels: int
+    residuals: Floats
+    """Labels (..., n), less power x how far their predictions are above the mean of all; their mean is the labels'."""
+    swing: tuple[Floats, Floats]
+    """The least and the greatest that predictions can add to a label in its residual."""
     predictions: int
+    """Number of predictions without labels."""
 
-    def interval(self, level: float) -> tuple[Floats, Floats]:
-        """The ends, which hold at every number of labels at once: who looks again while labels come in is wrong as
-        seldom as who looks once.
+    def bounded(self, widest: float) -> Bounded:
+        """Return the residuals of labels that lie between -widest and widest, with their limits."""
+        below, above = self.swing
+        return Bounded(self.residuals, -widest + below, widest + above)
+
+    def interval(self, level: float, widest: float) -> tuple[float, float]:
+        """Return the ends of one mean's interval, for labels between -widest and widest.
+
+        They hold at every number of labels at once, however the labels are distributed: looking again while labels
+        come in makes no error more likely.
         """
-        far = self.error * reach(self.labels, level)
-        return self.estimate - far, self.estimate + far
+        return running_interval(self.bounded(widest), level)
 
-
-def reach(n: "int | NDArray[np.int64]", level: float) -> Floats:
-    """How many standard errors the ends are away: an asymptotic confidence sequence (Waudby-Smith et al. 2024, theorem
-    2.2), for few labels wider by Student's quantile and for the power that is fitted.
-    """
-    alpha = 1 - level
-    spread = np.asarray(n) / TIGHTEST * (math.log(1 - 2 * math.log(alpha)) - 2 * math.log(alpha))
-    always = np.sqrt(2 * (spread + 1) / spread * np.log(np.sqrt(spread + 1) / alpha))
-    few = scipy.stats.t.ppf(1 - alpha / 2, np.asarray(n) - 1) / scipy.stats.norm.ppf(1 - alpha / 2)
-    return np.asarray(always * few * widening(n))
+    def excludes(self, mean: Floats, level: float, widest: float) -> NDArray[np.bool_]:
+        """Return True if the interval does not contain `mean`, for each of (...)."""
+        return excludes(self.bounded(widest), mean, level)
 
 
 def widening(n: "int | NDArray[np.int64]") -> Floats:
@@ -90,28 +89,34 @@ def powered_mean(labels: Floats, predictions: Floats, others: Floats) -> Powered
     spread = everyone.var(axis=-1, ddof=1)
     power = np.clip(covariance / np.where(spread > 0, (1 + n / m) * spread, 1), 0, 1)
     residuals = labels - power[..., None] * predictions
-    of_predictions, of_residuals = power**2 * others.var(axis=-1), residuals.var(axis=-1)
-    variance = of_predictions / m + of_residuals / n
+    variance = power**2 * others.var(axis=-1) / m + residuals.var(axis=-1) / n
+    mean = everyone.mean(axis=-1)
     alone = labels.var(axis=-1) / n
     return Powered(
         estimate=power * others.mean(axis=-1) + residuals.mean(axis=-1),
         power=power,
         error=np.sqrt(variance),
-        of_predictions=of_predictions,
-        of_residuals=of_residuals,
         worth=np.divide(alone, variance, out=np.ones_like(variance), where=variance > 0),
-        labels=n,
+        residuals=residuals + (power * mean)[..., None],
+        swing=(power * (mean - everyone.max(axis=-1)), power * (mean - everyone.min(axis=-1))),
         predictions=m,
     )
 
 
-def labels_needed(found: Powered, level: float, chance: float) -> int | None:
-    """How many labels in all would show, with this chance, that the mean is not 0, if it is what it seems.
+def labels_needed(found: Powered, level: float, chance: float, widest: float) -> int | None:
+    """Return the number of labels that show with this chance that the mean is not 0, if the estimate is right.
 
-    None where labels of everything that has a prediction would not do.
+    Returns:
+        None if labels of everything that has a prediction would not do.
     """
-    everything = found.labels + found.predictions
-    n = np.arange(found.labels, everything)
-    error = np.sqrt(found.of_predictions / (everything - n) + found.of_residuals / n)
-    shown = np.flatnonzero(np.abs(found.estimate) >= (reach(n, level) + scipy.stats.norm.ppf(chance)) * error)
-    return int(n[shown[0]]) if len(shown) else None
+    sample = found.bounded(widest) if found.residuals.mean() > 0 else found.bounded(widest).turned
+    n, spread = sample.values.shape[-1], float(sample.values.std())
+    rich = math.log(2 / (1 - level))
+
+    def show(labels: int) -> bool:
+        shortfall = float(scipy.stats.norm.ppf(chance)) * spread / math.sqrt(labels)
+        likely = sample._replace(values=np.maximum(sample.values - shortfall, sample.least))
+        return bool(log_capital(likely, 0.0, labels / n) >= rich)
+
+    wanted = n + bisect_left(range(n, n + found.predictions), True, key=show)
+    return wanted if wanted < n + found.predictions else None

@@ -1,6 +1,5 @@
 """Which images people should still rate to tell two generators apart, where a metric has scored all of them."""
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -9,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 from numpy.typing import NDArray
 
@@ -29,7 +29,7 @@ from plumbline.operators.judging.preferences import mean_choices
 from plumbline.operators.judging.ratings import mean_ratings
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.sentences import number
-from plumbline.operators.statistics.prediction_powered import enough, powered_mean
+from plumbline.operators.statistics.prediction_powered import powered_mean
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.metaeval import open_release
 from plumbline.pipelines.judging.protocols import ProtocolConfig
@@ -41,6 +41,8 @@ Floats = NDArray[np.float64]
 MEASURED = (12, 16, 20, 25, 30, 40, 50)
 """Numbers of labels at which the coverage is measured."""
 LEVEL = 0.95
+CHOICES = (-0.5, 0.5)
+"""Limits of the images of a choice, whose difference is 1 for one of them, -1 for the other, or 0."""
 DRAWS = 1000
 
 
@@ -78,6 +80,8 @@ class LabelPlan(NamedTuple):
     pairs: Sequence[PairLabels]
     next_prompts: pa.Table
     """prompt_id, generator, image_id: images to rate, the most needed first."""
+    limits: tuple[float, float]
+    """The least and the greatest rating, or choice between two images, that the intervals count on."""
 
 
 def plan_labels(config: LabelsConfig) -> LabelPlan:
@@ -97,8 +101,27 @@ def plan_labels(config: LabelsConfig) -> LabelPlan:
     people = _said(release, scores, generators).reindex(index=differences.index, columns=differences.columns)
     if not people.notna().to_numpy().any():
         raise SourceError(f"{config.protocol.path}: rates no image that {metric} scored; write the same ids into both")
-    found = list(estimate_pairs(people, differences, 1 - config.alpha / len(differences.columns)))
-    return LabelPlan(metric, found, _next(found, scores, release, config))
+    low, high = _find_limits(release, config.protocol)
+    found = list(estimate_pairs(people, differences, 1 - config.alpha / len(differences.columns), high - low))
+    return LabelPlan(metric, found, _next(found, scores, release, config), (low, high))
+
+
+def _find_limits(release: Release, protocol: ProtocolConfig) -> tuple[float, float]:
+    """Return the least and the greatest rating: those of the protocol, or of all ratings there are.
+
+    Choices between two images are differences themselves. Raises SourceError where all ratings are equal.
+    """
+    if len(release.preferences):
+        return CHOICES
+    if protocol.rating_range is not None:
+        return protocol.rating_range
+    ratings = pc.min_max(release.ratings.column("rating")).as_py()
+    if ratings["min"] == ratings["max"]:
+        raise SourceError(
+            f"{protocol.path}: all ratings are {number(ratings['min'])}, so nothing tells how far two could be apart; "
+            "set protocol.rating_range=[least,greatest]"
+        )
+    return ratings["min"], ratings["max"]
 
 
 def _said(release: Release, scores: pa.Table, generators: Sequence[str]) -> pd.DataFrame:
@@ -164,12 +187,19 @@ def shown_labels(config: LabelsConfig, plan: LabelPlan) -> ShownTable:
     return ShownTable(
         f"{config.protocol.name}: people's ratings with {plan.metric}",
         "Difference: of people's mean ratings, by prediction-powered inference, with intervals that cover all pairs "
-        f"with {1 - config.alpha:.0%}, however often one looks while ratings come in. Worth: to how many ratings one "
-        "amounts beside the metric's scores; the metric sharpens what people say and replaces nobody. The intervals "
-        "hold where the rated prompts were chosen by chance.",
+        f"with {1 - config.alpha:.0%}, however often one looks while ratings come in{_assumed(config, plan)}. Worth: "
+        "to how many ratings one amounts beside the metric's scores; the metric sharpens what people say and replaces "
+        "nobody. The intervals hold where the rated prompts were chosen by chance.",
         ("pair", "prompts rated", "worth", "difference", "interval", "better", "further prompts"),
         [shown_pair(pair, config.chance) for pair in plan.pairs],
     )
+
+
+def _assumed(config: LabelsConfig, plan: LabelPlan) -> str:
+    if config.protocol.rating_range is not None or plan.limits == CHOICES:
+        return ""
+    low, high = plan.limits
+    return f", if ratings lie from {number(low)} to {number(high)}, as all so far (protocol.rating_range says so)"
 
 
 def coverage_table(protocols: Sequence[ProtocolConfig], storage: StorageConfig, seed: int = 0) -> ShownTable:
@@ -177,15 +207,20 @@ def coverage_table(protocols: Sequence[ProtocolConfig], storage: StorageConfig, 
     rows = []
     random = np.random.default_rng(seed)
     for protocol in protocols:
-        drawn = [_drawn(people, metric, random) for people, metric in _pools(open_release(protocol, storage))]
-        for place, labels in enumerate(MEASURED if drawn else ()):
+        release = open_release(protocol, storage)
+        pools = list(_pools(release))
+        if not pools:
+            continue
+        low, high = _find_limits(release, protocol)
+        drawn = [_drawn(people, metric, high - low, random) for people, metric in pools]
+        for place, labels in enumerate(MEASURED):
             covered, missed, worth = (np.array([pool[place][part] for pool in drawn]) for part in range(3))
             rows.append(
                 (
                     protocol.name,
                     str(len(drawn)),
                     str(labels),
-                    percent(float(np.nanmean(covered))),
+                    percent(float(covered.mean())),
                     percent(float(missed.mean())),
                     percent(float(np.quantile(missed, 0.9))),
                     number(float(np.median(worth)), 2),
@@ -196,7 +231,7 @@ def coverage_table(protocols: Sequence[ProtocolConfig], storage: StorageConfig, 
         "Intervals of people's ratings with a metric beside",
         f"Of every pair of generators and every released metric, {DRAWS} draws of so many rated prompts, each with "
         "those before it, and of as many scored ones as there are: how often the interval covers the difference over "
-        f"all, where one is told; and how often any has missed it so far, where {1 - LEVEL:.0%} are promised: its "
+        f"all; and how often any has missed it so far, where {1 - LEVEL:.0%} are promised: its "
         "mean, and its ninetieth percentile over pairs and metrics. Worth: to how many ratings one amounts, the median "
         "and the extremes.",
         ("ratings", "pairs x metrics", "prompts rated", "covered", "missed so far", "ninetieth", "worth", "from"),
@@ -216,9 +251,11 @@ def _pools(release: Release) -> Iterator[tuple[Floats, Floats]]:
             yield both["people"].to_numpy(np.float64), both["metric"].to_numpy(np.float64)
 
 
-def _drawn(people: Floats, metric: Floats, random: np.random.Generator) -> list[tuple[float, float, float]]:
-    """By number of labels, the share of draws whose interval covers the mean, of those in which one is told, the share
-    in which one did not until then, and the labels' worth.
+def _drawn(
+    people: Floats, metric: Floats, widest: float, random: np.random.Generator
+) -> list[tuple[float, float, float]]:
+    """Return by number of labels the share of draws whose interval covers the mean, the share in which one has missed
+    it so far, and the labels' worth.
     """
     rated = random.integers(len(people), size=(DRAWS, MEASURED[-1]))
     others = metric[random.integers(len(people), size=(DRAWS, len(people)))]
@@ -226,10 +263,7 @@ def _drawn(people: Floats, metric: Floats, random: np.random.Generator) -> list[
     for labels in MEASURED:
         first = rated[:, :labels]
         found = powered_mean(people[first], metric[first], others)
-        told = enough(people[first])
-        low, high = found.interval(LEVEL)
-        covers = (low <= people.mean()) & (people.mean() <= high)
-        missed |= told & ~covers
-        covered = float(covers[told].mean()) if told.any() else math.nan
-        measured.append((covered, float(missed.mean()), float(np.median(found.worth))))
+        misses = found.excludes(people.mean(), LEVEL, widest)
+        missed |= misses
+        measured.append((1 - float(misses.mean()), float(missed.mean()), float(np.median(found.worth))))
     return measured

@@ -1,12 +1,18 @@
 """People's labels beside predictions: the released package's numbers, and what few labels allow to be said."""
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from plumbline.operators.statistics.prediction_powered import FEWEST_LABELS, enough, labels_needed, powered_mean
+from plumbline.operators.statistics.prediction_powered import labels_needed, powered_mean
+
+Floats = NDArray[np.float64]
+Draw = Callable[[np.random.Generator, tuple[int, int]], Floats]
 
 
-def made(seed: int = 0, labels: int = 40, others: int = 200) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def made(seed: int = 0, labels: int = 40, others: int = 200) -> tuple[Floats, Floats, Floats]:
     random = np.random.default_rng(seed)
     predictions = random.normal(0, 1, labels)
     said = np.round(0.6 * predictions + random.normal(0.3, 0.8, labels), 3)
@@ -34,39 +40,100 @@ def test_predictions_that_are_the_labels_make_each_worth_many() -> None:
     assert 0.7 < found.power <= 1 and found.worth > 3
 
 
-def test_an_interval_of_few_labels_covers_what_it_promises() -> None:
-    random = np.random.default_rng(1)
-    predictions, others = random.normal(0, 1, (2000, FEWEST_LABELS)), random.normal(0, 1, (2000, 200))
-    said = 0.4 * predictions + random.normal(0, 1, predictions.shape)
-    low, high = powered_mean(said, predictions, others).interval(0.95)
-    assert ((low <= 0) & (high >= 0)).mean() >= 0.94
+def pair(random: np.random.Generator, shape: tuple[int, int]) -> Floats:
+    """Differences of two mean ratings by three raters, from 1 to 5, of generators that are nearly the same."""
+    a, b = (np.clip(np.round(random.normal(4, 0.7, (*shape, 3))), 1, 5).mean(axis=-1) for _ in range(2))
+    return np.asarray(a - b)
 
 
-POPULATIONS = {
-    "likert": lambda random: random.integers(-2, 3, 300).astype(float),
-    "one in 20 worse": lambda random: -(random.random(300) < 0.05).astype(float),
-    "one in 10 otherwise": lambda random: np.where(random.random(300) < 0.1, random.choice([-1.0, 1.0], 300), 0.0),
+def drawn_from(values: Sequence[float], rates: Sequence[float]) -> Draw:
+    return lambda random, shape: random.choice(np.asarray(values, np.float64), shape, p=rates)
+
+
+LABELS: dict[str, tuple[float, Draw]] = {
+    "likert": (4, pair),
+    "all equal": (4, drawn_from([0], [1])),
+    "one in 20 worse": (1, drawn_from([-1, 0], [0.05, 0.95])),
+    "one in 10 otherwise": (1, drawn_from([-1, 0, 1], [0.05, 0.9, 0.05])),
+    "coins": (1, drawn_from([-1, 1], [0.5, 0.5])),
+    "thirds, and by far worse on 3%": (
+        4,
+        lambda random, shape: np.where(
+            random.random(shape) < 0.03, -4.0, np.round(random.normal(0.1, 0.3, shape) * 3) / 3
+        ),
+    ),
+    "one flatters: a third better on 60%, far worse on 10%": (4, drawn_from([1 / 3, 0, -2], [0.6, 0.3, 0.1])),
+    "noise beside a rare loss": (
+        0.5,
+        lambda random, shape: np.clip(random.normal(0, 0.01, shape) - 0.45 * (random.random(shape) < 0.1), -0.5, 0.5),
+    ),
+    "skewed": (4, lambda random, shape: -4 * random.beta(0.2, 1, shape)),
 }
+"""The greatest difference that there can be, and how labels are drawn."""
+STUDIES = 2_000
+LOOKS = (1, 2, 3, 5, 8, 12, 14, 17, 20, 25, 30, 40, 50, 65, 80, 100)
 
 
-@pytest.mark.parametrize("name", POPULATIONS)
-def test_who_looks_at_every_label_until_something_is_told_is_wrong_in_5_of_100_cases_at_most(name: str) -> None:
-    """Also of ratings that are mostly equal, of which nothing is told while too few differ."""
+@pytest.mark.parametrize("follows", [0.0, 0.5])
+@pytest.mark.parametrize("level", [0.95, 0.995])
+@pytest.mark.parametrize("name", LABELS)
+def test_who_looks_while_labels_come_in_is_wrong_as_seldom_as_is_promised(
+    name: str, level: float, follows: float
+) -> None:
+    """In 2,000 studies, beside predictions that follow the labels or do not; three standard errors are allowed."""
+    widest, draw = LABELS[name]
     random = np.random.default_rng(0)
-    labels = POPULATIONS[name](random)
+    labels = draw(random, (STUDIES, LOOKS[-1] + 60))
+    predictions = follows * labels + random.normal(0, 0.2, labels.shape)
+    mean = np.full(STUDIES, draw(random, (STUDIES, 400)).mean())
+    wrong = np.zeros(STUDIES, bool)
+    for n in LOOKS:
+        found = powered_mean(labels[:, :n], predictions[:, :n], predictions[:, n:])
+        wrong |= found.excludes(mean, level, widest)
+    assert wrong.mean() <= 1 - level + 3 * (level * (1 - level) / STUDIES) ** 0.5
+
+
+@pytest.mark.parametrize("name", LABELS)
+def test_prompts_of_a_benchmark_are_told_apart_falsely_as_seldom(name: str) -> None:
+    """Prompts come in a random order without repetition: what is asked is the mean over all 120."""
+    widest, draw = LABELS[name]
+    random = np.random.default_rng(3)
+    labels = draw(random, (1, 120))[0]
     predictions = labels / 2 + random.normal(0, 0.5, len(labels))
-    orders = random.permuted(np.tile(np.arange(len(labels)), (400, 1)), axis=1)
-    wrong = np.zeros(len(orders), bool)
-    for n in range(FEWEST_LABELS, 100):
+    orders = random.permuted(np.tile(np.arange(len(labels)), (STUDIES, 1)), axis=1)
+    wrong = np.zeros(STUDIES, bool)
+    for n in (look for look in LOOKS if look <= 100):
         rated, others = orders[:, :n], orders[:, n:]
-        low, high = powered_mean(labels[rated], predictions[rated], predictions[others]).interval(0.95)
-        wrong |= enough(labels[rated]) & ~((low <= labels.mean()) & (labels.mean() <= high))
+        found = powered_mean(labels[rated], predictions[rated], predictions[others])
+        wrong |= found.excludes(np.full(STUDIES, labels.mean()), 0.95, widest)
     assert wrong.mean() <= 0.05
+
+
+def test_the_interval_is_where_a_mean_is_no_more_excluded() -> None:
+    said, predictions, others = made(labels=30)
+    found = powered_mean(np.clip(said, -3, 3), predictions, others)
+    low, high = found.interval(0.95, 3)
+    for end, inwards in ((low, 1e-4), (high, -1e-4)):
+        assert found.excludes(np.array(end - inwards), 0.95, 3) and not found.excludes(np.array(end + inwards), 0.95, 3)
+    assert -3 < low < found.estimate < high < 3
+    nothing = powered_mean(np.zeros(12), np.zeros(12), np.zeros(50))
+    assert nothing.interval(0.95, 4)[0] < -1, "twelve equal labels leave much open"
 
 
 def test_more_labels_are_asked_for_where_the_difference_is_smaller() -> None:
     said, predictions, others = made(others=2000)
-    wanted = [labels_needed(powered_mean(said - shift, predictions, others), 0.95, 0.8) for shift in (-0.3, 0.2, 0.5)]
+    wanted = [
+        labels_needed(powered_mean(said - shift, predictions, others), 0.95, 0.8, 3) for shift in (-0.6, 0.2, 0.5)
+    ]
     assert wanted[0] == len(said), "these are enough"
     assert wanted[1] is not None and len(said) < wanted[1] < 1000
     assert wanted[2] is None or wanted[2] > wanted[1]
+
+
+def test_so_many_labels_as_are_asked_for_tell_the_difference_with_80_percent() -> None:
+    said = np.random.default_rng(2).choice([-1.0, 0.0, 1.0], 60, p=[0.2, 0.5, 0.3])
+    needed = labels_needed(powered_mean(said, np.zeros(60), np.zeros(5_000)), 0.95, 0.8, 1)
+    assert needed is not None
+    drawn = np.random.default_rng(3).choice(said, (400, needed))
+    found = powered_mean(drawn, np.zeros_like(drawn), np.zeros((400, 10)))
+    assert found.excludes(np.zeros(400), 0.95, 1).mean() == pytest.approx(0.8, abs=0.08)

@@ -125,6 +125,60 @@ def test_a_rare_loss_is_decided_falsely_within_alpha_by_betting_and_not_by_the_a
     assert false(ASYMPTOTIC) > 0.3, "which is why it promises nothing"
 
 
+def spread_out(values: Floats) -> Floats:
+    """Values of mean 0 and between -1 and 1, moved there."""
+    return np.asarray(values - values.mean())
+
+
+def tied(name: str, n: int) -> list[Floats]:
+    """Pairs of which at least one ties over all n prompts, in a hard way."""
+    random = np.random.default_rng(n)
+    few = max(n // 20, 1)
+    if name == "all equal":
+        return [np.zeros(n)]
+    if name == "one prompt each way":
+        return [np.append([1.0, -1.0], np.zeros(n - 2))]
+    if name == "rare losses, little gains":
+        return [np.append(np.full(few, -0.9), np.full(n - few, 0.9 * few / (n - few)))]
+    if name == "shares of three questions":  # 1 - 2/3 and 1/3 differ in the last digit
+        return [random.permutation(np.append(np.tile([1 / 3 - 0, -(1 - 2 / 3)], n // 3), np.zeros(n - 2 * (n // 3))))]
+    if name == "seeds that go together":
+        return [np.repeat(spread_out(random.choice([-0.8, 0.3, 0.5], n // 8)), 8).clip(-1, 1)]
+    if name == "one that flatters":  # is better than three that tie
+        scores = random.random((3, n)) / 2
+        scores = [*(one - one.mean() + 0.25 for one in scores), np.clip(random.random(n) + 0.4, 0, 1)]
+        return [scores[a] - scores[b] for a in range(4) for b in range(a)]
+    return [random.choice([0.0, 0.0, 0.0, 1e-3, -1e-3], n)]  # nearly constant
+
+
+HARD = ("all equal", "one prompt each way", "rare losses, little gains", "shares of three questions",
+        "seeds that go together", "one that flatters", "nearly constant")  # fmt: skip
+
+
+@pytest.mark.parametrize("indifference", [0.0, "the difference itself"])
+@pytest.mark.parametrize("n", [8, 24, 200])
+@pytest.mark.parametrize("name", HARD)
+def test_betting_decides_falsely_in_at_most_5_of_100_orders_of_hard_scores(
+    name: str, n: int, indifference: float | str
+) -> None:
+    """In 2,000 orders; also where means differ by just more than what does not matter, so that none are alike."""
+    pairs = tied(name, n)
+    margin = 0.0
+    if indifference:
+        moved = [np.clip(pair + 0.05, -1, 1) for pair in pairs]
+        pairs, margin = moved, float(min(abs(pair.mean()) for pair in moved)) - 1e-6
+    orders = np.stack(
+        [balanced_order([f"{place // 8:03d}" for place in range(len(pairs[0]))], s) for s in range(2_000)]
+    )
+    verdicts = decide([evidence(in_order(pair, orders), BETTING, margin, len(pairs)) for pair in pairs], 0.05).verdict
+    false = np.zeros(len(orders), bool)
+    for pair, verdict in zip(pairs, verdicts.T, strict=True):
+        mean = float(pair.mean()) if abs(pair.mean()) > 1e-9 else 0.0
+        allowed = [UNDECIDED, {1: A_BETTER, -1: B_BETTER, 0: UNDECIDED}[int(np.sign(mean))]]
+        false |= ~np.isin(verdict, [*allowed, *([ALIKE] if abs(mean) <= margin else [])])
+    assert false.mean() <= 0.05
+
+
 def test_a_prompt_that_one_of_the_two_lacks_says_nothing() -> None:
     order = np.arange(16).reshape(2, 8)
     half = np.tile([0.4, math.nan], 8)

@@ -101,16 +101,31 @@ def test_of_too_few_ratings_nothing_is_said_but_how_many_are_wanted(folder: Path
     assert len(plan.next_prompts) == 2 * (FEWEST_LABELS - 5)
 
 
-def test_of_ratings_that_are_mostly_equal_nothing_is_said_but_how_many_are_wanted(folder: Path) -> None:
-    """Of 20 rated prompts people see a difference on one."""
+def test_of_ratings_that_are_mostly_equal_the_interval_says_how_little_is_known(folder: Path) -> None:
+    """Of 20 rated prompts people see a difference on one; the scale is said, or else is that of the ratings so far."""
     ratings = pd.read_csv(folder / "ratings.csv")
     alike = ratings[ratings["prompt_id"] < "p020"].assign(rating=3.0)
-    alike.loc[(alike["prompt_id"] == "p007") & (alike["generator"] == "last"), "rating"] = 1.0
+    alike.loc[(alike["prompt_id"] == "p007") & (alike["generator"] == "last"), "rating"] = 2.0
     alike.sample(frac=1, random_state=0).to_csv(folder / "ratings.csv", index=False)
-    given = ["protocol=long", f"protocol.path={folder}/ratings.csv", f"scores={folder}/scores.csv"]
-    shown = printed("labels", *given, "generators=[best,last]", f"output={folder}/next.csv", code=2)
-    assert "not told: 19 of 20 rated alike" in " ".join(shown.replace("│", " ").split())
-    assert len(pd.read_csv(folder / "next.csv")) == 2 * 20, "as many again, of both generators"
+    ends = []
+    for words in ((), ("protocol.rating_range=[1,5]",)):
+        chosen = config(folder, f"scores={folder}/scores.csv", "generators=[best,last]", *words)
+        plan = plan_labels(chosen)
+        (pair,) = plan.pairs
+        assert pair.found is not None and pair.better is None
+        ends.append(pair.found.interval(pair.level, pair.widest))
+        assumed = "if ratings lie from 2.000 to 3.000, as all so far (protocol.rating_range says so)"
+        assert (assumed in shown_labels(chosen, plan).caption) == (not words)
+    assert ends[1][0] < ends[0][0] < -0.1 and 0.2 < ends[0][1] < ends[1][1]
+
+
+def test_ratings_that_are_all_equal_tell_no_scale(folder: Path) -> None:
+    ratings = pd.read_csv(folder / "ratings.csv").assign(rating=3.0)
+    ratings.to_csv(folder / "ratings.csv", index=False)
+    with pytest.raises(SourceError, match=r"all ratings are 3\.000, so nothing tells .* set protocol.rating_range="):
+        plan_labels(config(folder, f"scores={folder}/scores.csv"))
+    plan = plan_labels(config(folder, f"scores={folder}/scores.csv", "protocol.rating_range=[1,5]"))
+    assert [pair.better for pair in plan.pairs] == [None] * 3
 
 
 def test_an_exit_code_of_two_says_which_pairs_are_undecided_and_which_nobody_rated(
