@@ -140,7 +140,7 @@ def _segments(encoded: bytes) -> Iterator[tuple[int, bytes]]:
 
 def open_image(encoded: bytes, seconds: float, pictures: int = 1) -> Image.Image:
     """The image with its header read; of a PNG the checksums are verified, which Pillow's decoding does not do."""
-    stream = BoundedBytes(_without_packed_notes(encoded), seconds)
+    stream = BoundedBytes(_drop_packed_notes(encoded), seconds)
     image = Image.open(stream, formats=FORMATS)
     stream.end_header(pictures)
     if image.format == "PNG":
@@ -169,20 +169,20 @@ def decode_png(image: Image.Image, png: bytes) -> Image.Image | None:
 
 def _without_metadata(png: bytes) -> bytes:
     """A PNG with the chunks alone that make its pixels."""
-    return _with_chunks(png, lambda chunk_type: chunk_type in (b"IHDR", b"IDAT", b"IEND"))
+    return _select_chunks(png, lambda chunk_type: chunk_type in (b"IHDR", b"IDAT", b"IEND"))
 
 
-def _without_packed_notes(encoded: bytes) -> bytes:
+def _drop_packed_notes(encoded: bytes) -> bytes:
     """Return a PNG without compressed texts and profiles, on whose size Pillow has a limit; other formats as they are.
 
     No pixel depends on them, and image generators write whole workflows there.
     """
     if not encoded.startswith(PNG) or not any(note in encoded for note in PACKED_NOTES):
         return encoded
-    return _with_chunks(encoded, lambda chunk_type: chunk_type not in PACKED_NOTES)
+    return _select_chunks(encoded, lambda chunk_type: chunk_type not in PACKED_NOTES)
 
 
-def _with_chunks(png: bytes, wanted: Callable[[bytes], bool]) -> bytes:
+def _select_chunks(png: bytes, wanted: Callable[[bytes], bool]) -> bytes:
     """Return a PNG with only the chunks of the wanted types."""
     kept: list[bytes | memoryview] = [PNG]
     for chunk_type, data, checksum in png_chunks(png):

@@ -1,4 +1,4 @@
-"""Images, prompts and what comes with them as rows, from whatever form a caller has them in."""
+"""Reads the images, prompts, questions, sources and captions of a call, in any form, as a sweep's rows."""
 
 import hashlib
 import io
@@ -19,7 +19,7 @@ Picture = Image.Image | np.ndarray | bytes | str | Path
 """An image: decoded, as uint8 of shape (height, width), (height, width, 3) or (height, width, 4), encoded, or where its
 file is."""
 Shown = Picture | Sequence[Picture]
-"""What a prompt was made into: an image, or the frames or views of a video or a 3D model."""
+"""An image, or the frames or views of a video or a 3D model."""
 IN_PNG = ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16")
 IN_TIFF = ("CMYK", "LAB", "F")
 """Modes of decoded images that these formats keep as they are; all others become RGB."""
@@ -32,7 +32,7 @@ class AskedPrompt(NamedTuple):
     text: str
     """Empty if the prompt cannot be used."""
     questions: Any = None
-    """As they came; None where none did."""
+    """As the caller gave them, or None."""
 
 
 class Call(NamedTuple):
