@@ -49,7 +49,7 @@ class Powered(NamedTuple):
     worth: Floats
     """To how many labels alone each label amounts, for the error."""
     residuals: Floats
-    """Labels (..., n), less power x how far their predictions are above the mean of all; their mean is the labels'."""
+    """Labels (..., n), less power x the distance of their predictions from the mean of all predictions."""
     swing: tuple[Floats, Floats]
     """The least and the greatest that predictions can add to a label in its residual."""
     predictions: int
