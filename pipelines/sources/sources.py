@@ -425,7 +425,7 @@ def _origins(
     columns = benchmark.columns
     prompts = f"the column {columns.prompt!r} of the images' tables" if benchmark.prompts is None else benchmark.prompts
     whose = "the name of" if root in places.values() else "the folders in"
-    read = {*_read_columns(benchmark, pa.schema([])), *columns.extra, *columns_of(setting_ways(columns.settings))}
+    read = {*_read_columns(benchmark, pa.schema([])), *columns.extra}
     names = dict.fromkeys(name for table in tables for name in table.schema.names)
     return Origins(
         prompts,
@@ -564,11 +564,12 @@ def _several(file: ListedFile, footer: pq.FileMetaData, benchmark: BenchmarkConf
 
 
 def _read_columns(benchmark: BenchmarkConfig, schema: pa.Schema) -> list[str]:
-    """The columns that are read of an images file, by its own names."""
+    """Return the names, in an images file, of the columns that are read."""
     columns = benchmark.columns
     names = IMAGE_COLUMNS if benchmark.prompts is not None else (*IMAGE_COLUMNS, "prompt")
     extra = schema.names if columns.extra == "*" else columns.extra
-    return [*(getattr(columns, name) for name in names), *columns.beside.values(), *extra]
+    settings = columns_of(setting_ways(columns.settings))
+    return [*(getattr(columns, name) for name in names), *columns.beside.values(), *extra, *settings]
 
 
 def _settings(columns: ColumnsConfig, schemas: Sequence[pa.Schema]) -> dict[str, Ways]:

@@ -12,9 +12,10 @@ from plumbline.extending import StoredPart, Target, count_parts
 class Sheet:
     """The table."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
         self.path = path
         self.url = str(path)
+        self.schema = schema
 
     def stored_parts(self, benchmark: str) -> Sequence[StoredPart]:
         """The parts that the table has."""
@@ -33,4 +34,4 @@ class Sheet:
 
 def open_table(target: Target, schema: pa.Schema) -> Sheet:
     """The table where it is wanted."""
-    return Sheet(Path(f"{target.place.path}.{target.table}.csv"))
+    return Sheet(Path(f"{target.place.path}.{target.table}.csv"), schema)

@@ -210,12 +210,13 @@ def test_a_column_of_the_prompts_that_stands_twice_stops_the_sweep(name: str, tm
         opened(folder)
 
 
+@pytest.mark.parametrize("extra", ["*", ()])
 @pytest.mark.parametrize("name", ["image_id", "prompt_id", "image", "uri", "prompt", "seed"])
-def test_a_column_of_the_images_that_stands_twice_costs_its_file_alone(name: str, tmp_path: Path) -> None:
+def test_a_column_of_the_images_that_stands_twice_costs_its_file_alone(name: str, extra: Any, tmp_path: Path) -> None:
     rows = [{**row, "prompt": "a cat", "prompt_id": "1", "uri": "u", "seed": 7} for row in images("atlas", 4)]
     write_rows(tmp_path / "images/flint/0.parquet", rows)
     write_twice(tmp_path / "images/flint/1.parquet", pa.Table.from_pylist(rows), name)
-    columns = ColumnsConfig(extra="*" if name == "seed" else ())
+    columns = ColumnsConfig(extra=extra)
     benchmark = BenchmarkConfig(name="small", prompts=None, images=f"{tmp_path}/images", columns=columns)
     sources = sources_of(benchmark)
     (broken,) = sources.broken
