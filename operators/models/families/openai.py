@@ -36,6 +36,7 @@ from plumbline.operators.models.engines.reading import reader, reading_in_key
 from plumbline.operators.models.engines.thinking import CUT, after_thought, unfinished
 from plumbline.operators.models.family import Family
 from plumbline.operators.models.service_config import ServiceModel
+from plumbline.operators.models.service_replies import MAX_TEXT_REPLY, UNCOMPRESSED, ReplyRefused, limit_replies
 from plumbline.operators.models.vqa_profiles import FIRST_TOKEN, VqaProfile
 
 if TYPE_CHECKING:
@@ -154,9 +155,14 @@ class OpenAiService(ABC):
             late = f"did not answer within {self.config.timeout:g} s, the model's timeout"
             return self._unavailable(f"{late} (APITimeoutError)"), Usage()
         except APIConnectionError as error:
-            return self._unavailable(f"could not be reached ({type(error).__name__})"), Usage()
+            refused = isinstance(error.__cause__, ReplyRefused)
+            return self._unavailable(
+                str(error.__cause__) if refused else f"could not be reached ({type(error).__name__})"
+            ), Usage()
         except (APIError, ValueError):
             return self._unavailable("gave an answer that is not JSON"), Usage()
+        except RecursionError:
+            return self._unavailable("gave an answer that nests too deeply"), Usage()
 
     def _refused(self, error: "APIStatusError") -> RowError:
         status, reason = error.status_code, self._reason(error)
@@ -435,11 +441,11 @@ def _usage(usage: Any) -> Usage:
 
 def load_openai(model: "ResolvedModel[ServiceModel]") -> OpenAiModel:
     """As `open_client`."""
-    return OpenAiModel(open_client(model), model)
+    return OpenAiModel(open_client(model, MAX_TEXT_REPLY), model)
 
 
-def open_client(model: "ResolvedModel[Any]") -> "OpenAI":
-    """A client of the endpoint; no network is touched.
+def open_client(model: "ResolvedModel[Any]", max_reply: int) -> "OpenAI":
+    """A client of the endpoint that reads no reply of more than `max_reply` bytes; no network is touched.
 
     Raises ModelError where the openai package or the key is missing.
     """
@@ -454,12 +460,17 @@ def open_client(model: "ResolvedModel[Any]") -> "OpenAI":
             f"family {config.family}: the environment variable {config.key_variable} is not set on this node; set it "
             "to the endpoint's key (to anything, for an endpoint that asks for none)"
         )
-    http = None
+    hooks: dict[str, list[Callable[..., Any]]] = {"response": [limit_replies(max_reply, config.timeout)]}
     if config.requests_per_minute is not None:
         pace = Pace(config.requests_per_minute)
-        http = DefaultHttpxClient(event_hooks={"request": [lambda request: pace.wait()]})
+        hooks["request"] = [lambda request: pace.wait()]
     return OpenAI(
-        api_key=key, base_url=model.endpoint, max_retries=config.max_retries, timeout=config.timeout, http_client=http
+        api_key=key,
+        base_url=model.endpoint,
+        max_retries=config.max_retries,
+        timeout=config.timeout,
+        default_headers=UNCOMPRESSED,
+        http_client=DefaultHttpxClient(event_hooks=hooks),
     )
 
 

@@ -15,6 +15,7 @@ from plumbline.operators.models.calls import DrawingRequest, DrawingSettings, Dr
 from plumbline.operators.models.families.openai import HttpRequest, OpenAiService, open_client
 from plumbline.operators.models.family import Family
 from plumbline.operators.models.service_config import ServiceModel
+from plumbline.operators.models.service_replies import MAX_IMAGE_REPLY
 from plumbline.operators.models.vqa_profiles import VqaProfile
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class OpenAiImages(OpenAiService):
     """The `draw` call."""
 
     def __init__(self, model: "ResolvedModel[ImagesServiceModel]") -> None:
-        super().__init__(open_client(model), model)
+        super().__init__(open_client(model, MAX_IMAGE_REPLY), model)
         self.checkpoint, self.revision = model.config.checkpoint, model.label
         self.says_format = True
 

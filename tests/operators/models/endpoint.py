@@ -23,6 +23,8 @@ class Answer(NamedTuple):
     body: bytes | dict[str, Any] = b""
     headers: tuple[tuple[str, str], ...] = ()
     delay: float = 0.0
+    endless: bytes = b""
+    """Follows the body again and again, until the client hangs up."""
 
 
 def said(text: str | None, *, reason: str = "stop", usage: dict[str, Any] | None = None, **message: Any) -> Answer:
@@ -88,10 +90,13 @@ class Server:
                 self.send_response(answer.status)
                 for name, value in (("Content-Type", "application/json"), *answer.headers):
                     self.send_header(name, value)
-                self.send_header("Content-Length", str(len(content)))
+                if not answer.endless:
+                    self.send_header("Content-Length", str(len(content)))
                 self.end_headers()
                 with suppress(OSError):  # the client may have stopped waiting
                     self.wfile.write(content)
+                    while answer.endless:
+                        self.wfile.write(answer.endless)
 
             def log_message(self, *arguments: Any) -> None:
                 pass

@@ -1,5 +1,6 @@
 """A chat endpoint that is slow, busy, broken or strange costs the rows it must, and its key is never shown."""
 
+import gzip
 import json
 import logging
 import os
@@ -180,6 +181,23 @@ GARBAGE = {
     "a choice without message": Answer(body=b'{"choices": [{"index": 0}]}'),
 }
 LATE = said("late")._replace(delay=0.6)
+BEGUN = b'{"choices": [{"message": {"role": "assistant", "content": "'
+NESTED = BEGUN + b'yes", "more": ' + b"[" * 100_000 + b"]" * 100_000 + b"}}]}"
+TRICKLE = Answer(body=BEGUN, endless=b"y")
+BOUNDS: dict[str, tuple[Answer, str]] = {
+    "an answer without end": (Answer(body=BEGUN, endless=b"yes " * 250_000), "of more than 16000000 bytes"),
+    "an error without end": (Answer(400, BEGUN, endless=b"no " * 250_000), "of more than 16000000 bytes"),
+    "an event stream without end": (
+        Answer(headers=(("Content-Type", "text/event-stream"),), endless=b"data: {}\n\n" * 100_000),
+        "of more than 16000000 bytes",
+    ),
+    "one that ends too late, byte by byte": (TRICKLE, "did not answer within 0.15 s, the model's timeout"),
+    "one that unpacks to more": (
+        Answer(body=gzip.compress(b" " * 1_000_000), headers=(("Content-Encoding", "gzip"),)),
+        "compressed its answer (gzip), though it was asked not to",
+    ),
+    "one that nests": (Answer(body=NESTED), "gave an answer that nests too deeply"),
+}
 ERRORS: dict[str, tuple[Answer, str, bool, str]] = {
     **{name: (answer, "model_unavailable", True, "") for name, answer in GARBAGE.items()},
     **{
@@ -192,6 +210,7 @@ ERRORS: dict[str, tuple[Answer, str, bool, str]] = {
                              "the prompt is too long")
         for status in (400, 413, 422)
     },
+    **{name: (answer, "model_unavailable", True, words) for name, (answer, words) in BOUNDS.items()},
     "late": (LATE, "model_unavailable", True, "did not answer within 0.15 s, the model's timeout (APITimeoutError)"),
     "no text": (said(""), "empty_reply", True, "gave no text"),
     "null text": (said(None), "empty_reply", True, "gave no text"),
@@ -207,7 +226,7 @@ ERRORS: dict[str, tuple[Answer, str, bool, str]] = {
 def test_what_is_no_reply_is_an_error_of_its_row_which_shows_no_key(server: Server, name: str) -> None:
     answer, kind, retryable, words = ERRORS[name]
     server.script = lambda number, body: answer
-    timeout = {"timeout": 0.15} if answer is LATE else {}
+    timeout = {"timeout": 0.15} if answer in (LATE, TRICKLE) else {}
     reply = only(connect(server, max_retries=0, **timeout).generate([ask()]))
     assert isinstance(reply, RowError)
     assert (reply.kind, reply.retryable) == (kind, retryable)

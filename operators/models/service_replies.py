@@ -1,0 +1,54 @@
+"""Limits on what a model service sends back: bytes, time, and no compression, which could hide any number of bytes."""
+
+import time
+from collections.abc import Callable, Iterator
+
+import httpx
+
+MAX_TEXT_REPLY = 16_000_000
+"""Bytes of a reply with text: the longest thought, and the likeliest tokens of every token, take less."""
+MAX_IMAGE_REPLY = 128_000_000
+"""Bytes of a reply with an image in base64."""
+UNCOMPRESSED = {"Accept-Encoding": "identity"}
+"""Headers that ask for replies as they are, so that the bytes that arrive are all that a reply takes."""
+
+
+class ReplyRefused(Exception):
+    """A reply is not read on; the message continues "the service ..."."""
+
+
+def limit_replies(max_bytes: int, seconds: float) -> Callable[[httpx.Response], None]:
+    """Return a response hook of httpx that ends a reply with too many bytes, too slow a one and a compressed one.
+
+    httpx's own timeout is for each piece that arrives, so a service that sends a byte now and then would never meet it.
+    """
+
+    def limit(response: httpx.Response) -> None:
+        encoding = response.headers.get("content-encoding", "identity")
+        if encoding != "identity":
+            raise ReplyRefused(f"compressed its answer ({encoding[:20]}), though it was asked not to")
+        assert isinstance(response.stream, httpx.SyncByteStream)
+        response.stream = _LimitedStream(response.stream, max_bytes, seconds)
+
+    return limit
+
+
+class _LimitedStream(httpx.SyncByteStream):
+    """A reply's body, which ends in an error at a limit."""
+
+    def __init__(self, stream: httpx.SyncByteStream, max_bytes: int, seconds: float) -> None:
+        self._stream, self._max_bytes = stream, max_bytes
+        self._deadline = time.monotonic() + seconds
+
+    def __iter__(self) -> Iterator[bytes]:
+        n_bytes = 0
+        for part in self._stream:
+            n_bytes += len(part)
+            if n_bytes > self._max_bytes:
+                raise ReplyRefused(f"sent an answer of more than {self._max_bytes} bytes")
+            if time.monotonic() > self._deadline:
+                raise httpx.ReadTimeout("the answer did not end in time")
+            yield part
+
+    def close(self) -> None:
+        self._stream.close()
