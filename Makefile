@@ -114,7 +114,7 @@ build/trainers/.installed: $(INSTALLED)
 		argilla==2.8.0 standardwebhooks label-studio-sdk==2.1.2 xmljson ijson ujson appdirs requests-mock lxml jsf rstr \
 		faker smart-open tzdata pyjwt
 	cp $(TRAINERS)/open_clip/bpe_simple_vocab_16e6.txt.gz $(TRAINERS)/hpsv2/src/open_clip/
-	sed -i '/^from turtle import forward$$/d' $(TRAINERS)/hpsv2/src/open_clip/factory.py
+	sed -i '/^from turtle import/d' $(TRAINERS)/hpsv2/src/open_clip/factory.py
 	touch $@
 
 build/azurite/.installed: $(INSTALLED)
