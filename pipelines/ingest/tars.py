@@ -46,13 +46,6 @@ LARGEST_TEXT = 2**20
 """Bytes of a sample's .json or .txt."""
 LARGEST_HEADER = 2**20
 """Bytes of a long name or other extended header, which tarfile reads whole."""
-EXTENDED = (
-    tarfile.XHDTYPE,
-    tarfile.XGLTYPE,
-    tarfile.SOLARIS_XHDTYPE,
-    tarfile.GNUTYPE_LONGNAME,
-    tarfile.GNUTYPE_LONGLINK,
-)
 OPENERS: Mapping[bytes, Callable[[IO[bytes]], Any]] = {
     b"\x1f\x8b": gzip.open,
     b"BZh": bz2.open,
@@ -116,20 +109,20 @@ class Member(NamedTuple):
 
 def read_members(tar: SampleFile, max_bytes: int) -> Iterator[Member | Rejection]:
     """The files of a tar in order; raises Damage where it cannot be read on."""
-    blocks: list[bytes] = []
     key = ""
-    with readable_errors(tar.place, "tars"), _open(tar) as stream:
+    with readable_errors(tar.place, "tars"), _open(tar) as opened:
+        stream = _ForwardStream(opened)
         try:
-            with tarfile.open(fileobj=stream, mode="r|", tarinfo=_watched_header(blocks)) as archive:
+            with tarfile.TarFile(fileobj=stream) as archive:  # type: ignore[arg-type]  # it reads, seeks and tells
                 while (header := archive.next()) is not None:
                     archive.members.clear()  # type: ignore[attr-defined]  # it would keep the header of every member
                     if not header.isdir():
                         own_key, suffix = _key_and_suffix(header)
                         key = own_key or key
-                        yield _read_member(archive, header, own_key, suffix, tar, max_bytes)
-                    _pass_over(archive.fileobj, archive.offset)
-                _check_end_mark(blocks)
-                joined = _goes_on(archive.fileobj)
+                        yield _read_member(stream, header, own_key, suffix, tar, max_bytes)
+                    stream.seek(archive.offset)
+                stream.check_end_mark()
+                joined = stream.has_more()
         except PlumblineError:
             raise
         except Exception as error:  # the standard library raises anything at all for bytes that are no tar
@@ -185,40 +178,56 @@ def _open(tar: SampleFile) -> Iterator[Any]:
         yield _Unpacked(opener(stored), FREE_BYTES + MAX_RATIO * tar.size) if opener else stored
 
 
-def _watched_header(blocks: list[bytes]) -> type[tarfile.TarInfo]:
-    """A header class that keeps the last block read, since tarfile ends as quietly at damage as at the end."""
+class _ForwardStream:
+    """A tar's bytes as tarfile reads them: headers by `read`, and members' contents only as far as we want them.
 
-    class Header(tarfile.TarInfo):
-        @classmethod
-        def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "Header":
-            blocks[:] = [bytes(buf)]
-            header = super().frombuf(buf, encoding, errors)
-            if header.type in EXTENDED and not 0 <= header.size <= LARGEST_HEADER:
-                raise tarfile.ReadError(f"an extended header of {header.size} bytes")
-            return header
+    tarfile ends as quietly at damage as at the end mark, goes on without end if a broken header says so, and reads
+    extended headers whole, whatever their size.
+    """
 
-    return Header
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self._position = 0
+        self._last_header = b""
 
+    def tell(self) -> int:
+        return self._position
 
-def _pass_over(stream: Any, offset: int) -> None:
-    """Reads on to the next header; tarfile itself would go on without end, where a broken header says so."""
-    while (left := offset - stream.tell()) > 0:
-        if not stream.read(min(left, BLOCK_BYTES)):
-            raise tarfile.ReadError("unexpected end of data")
+    def read(self, size: int) -> bytes:
+        """Return a header; raise ReadError for an extended one that is too large."""
+        if not 0 <= size <= LARGEST_HEADER + tarfile.BLOCKSIZE:
+            raise tarfile.ReadError(f"an extended header of {size} bytes")
+        self._last_header = self.read_content(size)
+        return self._last_header
 
+    def read_content(self, size: int) -> bytes:
+        """Return the next bytes, which are fewer only at the end of the file."""
+        chunks = []
+        while size > 0 and (chunk := self._stream.read(min(size, BLOCK_BYTES))):
+            chunks.append(chunk)
+            size -= len(chunk)
+            self._position += len(chunk)
+        return b"".join(chunks)
 
-def _check_end_mark(blocks: list[bytes]) -> None:
-    """Raises ReadError unless the last block that was read as a header is empty and whole."""
-    if len(blocks[-1]) != tarfile.BLOCKSIZE or any(blocks[-1]):
-        raise tarfile.ReadError("it has no end-of-archive mark")
+    def seek(self, position: int) -> None:
+        """Read on to a position; raise ReadError if it lies behind, or beyond the end."""
+        if position < self._position:
+            raise tarfile.ReadError("a header of negative size")
+        while (left := position - self._position) > 0:
+            if not self.read_content(min(left, BLOCK_BYTES)):
+                raise tarfile.ReadError("unexpected end of data")
 
+    def check_end_mark(self) -> None:
+        """Raise ReadError unless the last block that was read as a header is empty and whole."""
+        if len(self._last_header) != tarfile.BLOCKSIZE or any(self._last_header):
+            raise tarfile.ReadError("it has no end-of-archive mark")
 
-def _goes_on(stream: Any) -> bool:
-    """Whether anything but padding is left."""
-    while content := stream.read(BLOCK_BYTES):
-        if content.strip(b"\0"):
-            return True
-    return False
+    def has_more(self) -> bool:
+        """Return True if anything but padding is left."""
+        while content := self.read_content(BLOCK_BYTES):
+            if content.strip(b"\0"):
+                return True
+        return False
 
 
 def _key_and_suffix(header: tarfile.TarInfo) -> tuple[str, str]:
@@ -229,16 +238,16 @@ def _key_and_suffix(header: tarfile.TarInfo) -> tuple[str, str]:
 
 
 def _read_member(
-    archive: tarfile.TarFile, header: tarfile.TarInfo, key: str, suffix: str, tar: SampleFile, max_bytes: int
+    stream: _ForwardStream, header: tarfile.TarInfo, key: str, suffix: str, tar: SampleFile, max_bytes: int
 ) -> Member | Rejection:
     """A member's content if it belongs to a sample, of this key, and may be read."""
     if not key:
         where = f"{tar.place.url}/{header.name}".encode(errors="replace").decode()
         return Rejection(where, None, "refused_member", "a name that begins with a dot is no sample; remove it")
-    return Member(key, suffix, _content(archive, header, suffix, max_bytes))
+    return Member(key, suffix, _content(stream, header, suffix, max_bytes))
 
 
-def _content(archive: tarfile.TarFile, header: tarfile.TarInfo, suffix: str, max_bytes: int) -> bytes | Refused:
+def _content(stream: _ForwardStream, header: tarfile.TarInfo, suffix: str, max_bytes: int) -> bytes | Refused:
     role, _, ending = suffix.rpartition(".")
     suffix = ending if role in EDIT_SOURCES + EDIT_RESULTS else suffix
     if suffix not in IMAGES + TEXTS:
@@ -250,9 +259,8 @@ def _content(archive: tarfile.TarFile, header: tarfile.TarInfo, suffix: str, max
     if header.size > limit:
         message = f"{header.name!r}: {header.size} bytes are over {setting}={limit}; check the file, or raise the limit"
         return Refused("image_too_large" if suffix in IMAGES else "text_too_large", message)
-    stream = archive.extractfile(header)
-    assert stream is not None, "a plain file has content"
-    content = stream.read()
+    stream.seek(header.offset_data)
+    content = stream.read_content(header.size)
     if len(content) != header.size:
         raise tarfile.ReadError("unexpected end of data")
     return content
