@@ -61,7 +61,7 @@ def contradicted_choices(preferences: pa.Table, scores: pa.Table, match: Match) 
         named = sided.rename(columns={name: f"{name}_{side}" for name in (*IDS, "score")})
         both = both.merge(named, on=["pair"] if side == "a" else ["pair", "metric"])
     difference = both["score_a"] - both["score_b"]
-    sign = both["preferred"].map(PREFERENCE_SIGNS)
+    sign = both["preferred"].map(PREFERENCE_SIGNS).astype("float64")  # of no row map keeps the type of text
     contrary = both.assign(apart=difference.abs(), prompt_id=both["prompt_id_a"])[sign * np.sign(difference) < 0]
     for (template, metric), rows in contrary.groupby(["template", "metric"], sort=False):
         for pair in _first(rows):

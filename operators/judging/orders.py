@@ -25,20 +25,29 @@ def judge_orders(
 ) -> tuple[list[Order], list[Judgement]]:
     """Who is better by people and by each metric, and how far these agree: on the images that both judged.
 
-    Where metrics scored different images, people have an order beside each of them.
+    Where metrics scored different images, people have an order beside each of them. Without any scores people have
+    the order of all their images.
     """
+    if not len(scores):
+        return _order_by_people(ratings, preferences, match, alpha=alpha, zeros=zeros), []
     judged = pd.concat([rated_ids(ratings), chosen_ids(preferences)], ignore_index=True)
     own, people, agreements = dict[str, list[Order]](), dict[str, list[Order]](), list[Judgement]()
     for metric in scores.column("metric").unique().to_pylist():
         metric_scores = scores.filter(pc.equal(scores.column("metric"), metric))
         scored, both = scored_ids(metric_scores), of_images(metric_scores, judged, match)
         own[metric] = order_by_scores(metric, complete_ids(both, judged), alpha=alpha, zeros=zeros)
-        by_ratings = order_by_ratings(of_images(ratings, scored, match), match, alpha=alpha, zeros=zeros)
+        rated = of_images(ratings, scored, match)
         pairs = of_images(of_images(preferences, scored, match, "a"), scored, match, "b")
-        by_choices = order_by_preferences(pairs, alpha=alpha, zeros=zeros) if len(pairs) else []
-        people[metric] = by_ratings + by_choices
+        people[metric] = _order_by_people(rated, pairs, match, alpha=alpha, zeros=zeros)
         agreements += agree_on_order(metric, people[metric], own[metric])
     return [*_named_apart(people), *chain.from_iterable(own.values())], agreements
+
+
+def _order_by_people(
+    ratings: pa.Table, preferences: pa.Table, match: Match, *, alpha: float, zeros: ZeroHandling
+) -> list[Order]:
+    by_choices = order_by_preferences(preferences, alpha=alpha, zeros=zeros) if len(preferences) else []
+    return order_by_ratings(ratings, match, alpha=alpha, zeros=zeros) + by_choices
 
 
 def _named_apart(people: Mapping[str, list[Order]]) -> list[Order]:

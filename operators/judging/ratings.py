@@ -234,10 +234,11 @@ def _with_units(ratings: pd.DataFrame) -> pd.DataFrame:
 
 
 def judge_people(ratings: pa.Table, rated: Sequence[Rated], skills: Mapping[str, Sequence[str]]) -> list[Judgement]:
-    """People by `spearman_viescore`, over the generators that some metric scored."""
+    """People by `spearman_viescore`, over the generators that some metric scored; over all if no metric is judged."""
     judgements = []
     for template, rows in _with_units(ratings.to_pandas()).groupby("template", sort=False):
-        scored = pd.concat([beside.frame["generator"] for beside in rated if beside.template == template])
+        of_metrics = [beside.frame["generator"] for beside in rated if beside.template == template]
+        scored = pd.concat(of_metrics or [rows["generator"]])
         for subset, frame in subsets(rows[rows["generator"].isin(scored.dropna())], skills).items():
             images, value = frame["unit"].nunique(), raters_viescore(frame)
             judged = Judgement(PEOPLE, VIESCORE, value, UNDEFINED, images, "each rater beside the mean of the others")

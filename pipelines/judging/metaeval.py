@@ -42,6 +42,9 @@ from plumbline.pipelines.judging.releases.release import Release
 from plumbline.pipelines.judging.releases.scores import of_metrics, read_elements, read_falling, read_scores
 
 TURNED = "a lower score is better, so that its scores count with their signs turned"
+ALONE = "no scores: people's ratings and choices alone are analysed; set scores=PATH to judge metrics by them"
+PEOPLE_TASKS: Collection[Task] = ("ratings", "preferences", "orders")
+"""Tasks that also tell something of people without any scores: how far raters agree, means and orders."""
 FRAMES = {"graphs": schemas.GRAPHS, "words": schemas.WORD_MATCHES}
 
 
@@ -68,7 +71,10 @@ class Findings:
 
 
 def run_metaeval(config: MetaevalConfig) -> Findings:
-    """Reads, judges and writes; raises SourceError where nothing that was rated has a score."""
+    """Read, judge and write; raise SourceError if nothing that was rated has a score.
+
+    Without any scores the ratings and choices are analysed alone; raise ConfigError if the release has neither.
+    """
     release = open_release(config.protocol, config.storage)
     protocol = config.protocol
     if config.scores is not None:
@@ -78,13 +84,22 @@ def run_metaeval(config: MetaevalConfig) -> Findings:
     elif len(release.scores):
         scores = of_metrics(release.scores, config.metrics)
     else:
-        raise ConfigError(f"protocol {protocol.name}: the release holds no scores; set scores=PATH to a table")
+        protocol, scores = _people_alone(protocol, release, config.metrics), schemas.SCORES.empty_table()
+        release = replace(release, notes=(*release.notes, ALONE))
     scored_by = config.scores or protocol.path
     words = "words" in protocol.tasks
     elements = read_elements(config.storage.locate(scored_by), config.metrics) if words else ()
     findings = judge(protocol, release, scores, config.sampling, scored_by, elements)
     write_findings(findings, config.storage.locate(config.output, writable=True))
     return findings
+
+
+def _people_alone(protocol: ProtocolConfig, release: Release, metrics: Sequence[str]) -> ProtocolConfig:
+    """Return the protocol with the tasks that need no scores; raise ConfigError if people rated or chose no image."""
+    tasks: list[Task] = [name for name in PEOPLE_TASKS if any(len(getattr(release, table)) for table in TASKS[name][1])]
+    if metrics or not tasks:
+        raise ConfigError(f"protocol {protocol.name}: the release holds no scores; set scores=PATH to a table")
+    return replace(protocol, tasks=tuple(tasks))
 
 
 def open_release(protocol: ProtocolConfig, storage: StorageConfig) -> Release:
@@ -188,7 +203,8 @@ def judge(
         people = matching.complete_ids(people, ids)
         choices = matching.complete_ids(matching.complete_ids(release.preferences, ids, "a"), ids, "b")
         release = replace(release, preferences=choices)
-    notes = [f"scores and judgements are matched by {matching.named(match)}"] if len(judged) else []
+    matched = len(judged) and len(scores)
+    notes = [f"scores and judgements are matched by {matching.named(match)}"] if matched else []
     metrics = scores.column("metric").unique().to_pylist()
     notes += [f"{metric}: {TURNED}" for metric in metrics if metric in protocol.falling]
     findings = Findings(

@@ -17,7 +17,7 @@ from plumbline.jobs.command import command_of, load_values
 from plumbline.jobs.display.findings import show_agreement
 from plumbline.operators import schemas
 from plumbline.operators.errors import ConfigError, SourceError
-from plumbline.operators.judging.judgement import Judgement
+from plumbline.operators.judging.judgement import PEOPLE, Judgement
 from plumbline.operators.judging.ratings import VIESCORE
 from plumbline.pipelines.judging.metaeval import Findings, run_metaeval
 from plumbline.pipelines.judging.protocols import MetaevalConfig
@@ -500,9 +500,53 @@ def test_wrong_choices_are_refused_in_one_line(tmp_path: Path, ratings: Path, ov
         config(tmp_path, "protocol=long", f"protocol.path={ratings}", override)
 
 
-def test_a_release_without_scores_wants_some_and_unknown_metrics_are_named(tmp_path: Path, ratings: Path) -> None:
+WITHOUT_SCORES = {layout.reader: name for name, layout in LAYOUTS.items()}
+
+
+@pytest.mark.parametrize("name", WITHOUT_SCORES.values())
+def test_a_release_without_scores_tells_of_people_alone_or_wants_scores(name: str, tmp_path: Path) -> None:
+    layout = LAYOUTS[name]
+    path = layout.write(tmp_path / "release")
+    release = reading(layout.reader, path)
+    asked = config(tmp_path, f"protocol={layout.reader}", f"protocol.path={path}")
+    if len(release.scores):
+        return
+    if not len(release.ratings) and not len(release.preferences):
+        with pytest.raises(ConfigError, match="the release holds no scores; set scores=PATH"):
+            run_metaeval(asked)
+        return
+    found = run_metaeval(asked)
+    assert {one.metric for one in found.judgements} <= {PEOPLE} and {one.judge for one in found.orders} <= {PEOPLE}
+    assert sum(note.startswith("no scores: people's ratings and choices alone") for note in found.notes) == 1
+    assert not any("matched by" in note for note in found.notes)
+
+
+def test_people_are_told_of_without_scores_as_beside_scores_of_all_their_images(tmp_path: Path) -> None:
+    random = np.random.default_rng(5)
+    images = [(f"p{n}", f"g{k}") for n in range(40) for k in range(3) if random.random() < 0.9]
+    rated = [
+        (*image, rater, "likert", int(np.clip(random.normal(2 + int(image[1][1]), 0.8), 1, 5)))
+        for image in images
+        for rater in "abc"
+        if random.random() < 0.8
+    ]
+    frame = pd.DataFrame(rated, columns=["prompt_id", "generator", "rater", "template", "rating"])
+    path = written(tmp_path / "r.csv", frame.sample(frac=1, random_state=1).to_dict("list"))
+    scored = frame[["prompt_id", "generator"]].drop_duplicates()
+    scores = written(tmp_path / "s.csv", {**scored.to_dict("list"), "m": random.random(len(scored)).tolist()})
+    asked = ["protocol=long", f"protocol.path={path}", "protocol.tasks=[ratings,orders]"]
+    alone = run_metaeval(config(tmp_path, *asked))
+    page = (tmp_path / "out" / "judgements.md").read_text()
+    beside = run_metaeval(config(tmp_path, *asked, f"scores={scores}"))
+    assert alone.judgements == [one for one in beside.judgements if one.metric == PEOPLE]
+    assert alone.orders == [one for one in beside.orders if one.judge == PEOPLE] and len(alone.orders) == 3
+    assert {"alpha_ordinal", "mean_rating"} <= {one.statistic for one in alone.judgements}
+    assert "### people, likert" in page and "generator g2" in page and "no scores:" in page
+
+
+def test_unknown_metrics_are_named(tmp_path: Path, ratings: Path) -> None:
     with pytest.raises(ConfigError, match="the release holds no scores; set scores=PATH"):
-        run_metaeval(config(tmp_path, "protocol=long", f"protocol.path={ratings}"))
+        run_metaeval(config(tmp_path, "protocol=long", f"protocol.path={ratings}", "metrics=[n]"))
     scores = table(tmp_path, m=[0.1, 0.2, 0.3, 0.4, 0.5])
     asked = ["protocol=long", f"protocol.path={ratings}", f"scores={scores}"]
     with pytest.raises(ConfigError, match="no scores of 'n'; there are m"):
