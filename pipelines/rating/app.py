@@ -119,7 +119,7 @@ class Pages:
 
     async def answer(self, request: Request) -> Response:
         """Keeps an answer."""
-        given = _given(await json_body(request, "an answer"))
+        given = parse_answer(await json_body(request, "an answer"))
         kept = await run_in_threadpool(self.study.keep, given)
         return JSONResponse(_kept(kept.revision), 201 if kept.new else 200)
 
@@ -177,7 +177,7 @@ def _whole(request: Request, name: str, default: int, most: int) -> int:
     return int(given)
 
 
-def _given(body: bytes) -> Given:
+def parse_answer(body: bytes) -> Given:
     """The answer that a body has; raises BadAnswer."""
     try:
         given = _GIVEN.validate_json(body, strict=True)

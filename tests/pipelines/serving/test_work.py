@@ -13,10 +13,15 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 from plumbline.operators.errors import PlumblineError
+from plumbline.operators.wires.flow_factory import ComputeForm
+from plumbline.operators.wires.openai_chat import ChatForm
+from plumbline.operators.wires.score import ScoreForm
 from plumbline.operators.wires.table import WIRES
+from plumbline.operators.wires.unirl import RequestsForm
 from plumbline.operators.wires.wire import BadRequest, Served
-from plumbline.pipelines.rating.study import Given
-from plumbline.pipelines.viewing.notes import GivenNote
+from plumbline.pipelines.rating.app import parse_answer
+from plumbline.pipelines.rating.study import Given, RefusedAnswer
+from plumbline.pipelines.viewing.notes import GivenNote, parse_note
 from tests.work import count_work
 
 ROOT = Path(__file__).parents[3]
@@ -98,23 +103,88 @@ def read(wire: str, media: str, body: bytes) -> None:
         chosen.read(chosen.parse(body, media or "application/json"), SERVED)
 
 
-def fields_of(form: Any) -> Iterator[str]:
-    """The names of a form's fields, and of those of the forms inside it."""
+Parts = tuple[str | int, ...]
+"""Where a field is in a body: names, and the places in lists."""
+
+
+def parts_of(form: Any, outer: Parts = ()) -> Iterator[Parts]:
+    """Where each field of a form is, and each of those of the forms inside it."""
     for name, meaning in get_type_hints(form).items():
-        yield name
-        asked = [meaning]
-        while asked:
-            part = asked.pop()
-            asked += get_args(part)
-            if is_dataclass(part):
-                yield from fields_of(part)
+        yield (*outer, name)
+        inner = (meaning, *get_args(meaning))
+        yield from (
+            parts
+            for part in inner
+            if is_dataclass(part)
+            for parts in parts_of(part, (*outer, name, *((0,) if part is not meaning else ())))
+        )
+
+
+def with_field(body: bytes, parts: Parts, value: Any) -> bytes:
+    """A JSON body in which one field has another value."""
+    document = json.loads(body)
+    holder = document
+    for part in parts[:-1]:
+        holder = holder[part]
+    holder[parts[-1]] = value
+    return as_json(document)
+
+
+def nested(n: int) -> Any:
+    value: Any = []
+    for _ in range(n):
+        value = [value]
+    return value
+
+
+LONG: Mapping[str, Callable[[int], Any]] = {
+    "text": lambda n: "x" * n,
+    "list": lambda n: ["x"] * n,
+    "mapping": lambda n: {f"x{place}": "x" for place in range(n)},
+    "nesting": nested,
+    "number": lambda n: 10**n,
+}
+NOTE = as_json({"author": "ann", "text": "a star", "tag": "other"})
+ANSWER = as_json({"task_id": "0" * 16, "version": 1, "rater": "ann", "answer": 4, "seconds": 2.5})
+EXAMPLES: Mapping[Any, bytes] = {
+    ScoreForm: scored(),
+    RequestsForm: unirl(TURN),
+    ComputeForm: as_json({"prompt": ["p"], "image": [IMAGE]}),
+    ChatForm: chat("p"),
+    GivenNote: NOTE,
+    Given: ANSWER,
+}
+"""A body of each form that a server reads."""
+FORMS = {wire.form: wire.name for wire in WIRES if wire.form is not None}
+FIELDS = [(form, parts) for form in (*FORMS, GivenNote, Given) for parts in parts_of(form)]
+
+
+def read_as(form: Any, body: bytes) -> None:
+    """Read a body as the server does to which clients send this form."""
+    if form in FORMS:
+        return read(FORMS[form], "", body)
+    with suppress(PlumblineError, BadRequest, RefusedAnswer):
+        parse_note(body) if form is GivenNote else parse_answer(body)
+    return None
+
+
+@pytest.mark.parametrize("shape", LONG)
+@pytest.mark.parametrize(("form", "parts"), FIELDS, ids=[".".join(map(str, parts)) for _, parts in FIELDS])
+def test_any_value_of_any_field_is_at_most_twice_the_work_at_twice_its_length(
+    form: Any, parts: Parts, shape: str
+) -> None:
+    """The fields are those of the forms, so a new one is among them."""
+    bodies = [with_field(EXAMPLES[form], parts, LONG[shape](n)) for n in (60, 120, 240)]
+    works = [count_work(lambda body=body: read_as(form, body)) for body in bodies]  # type: ignore[misc]
+    for work, doubled in pairwise(works):
+        assert doubled.lines <= 2 * work.lines, works
+    assert all(not work.patterns - LINEAR for work in works), works
 
 
 def test_the_page_on_security_has_every_field_that_can_be_sent() -> None:
     page = (ROOT / "docs/security.md").read_text()
     table = page[page.index("## What a client can send") : page.index("## What is not promised")]
-    forms = [wire.form for wire in WIRES if wire.form is not None]
-    named = {name for form in [*forms, GivenNote, Given] for name in fields_of(form)}
+    named = {part for _, parts in FIELDS for part in parts if isinstance(part, str)}
     assert len(named) > 30 and [name for name in sorted(named) if f"`{name}`" not in table] == []
 
 
