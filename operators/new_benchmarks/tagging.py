@@ -35,6 +35,8 @@ _FORMS: Mapping[Replies, str] = {
 }
 _LINE = re.compile(r"([^()]+?) ?(?:\((.*)\))?\W*")
 _TOKENS_OF_ENTRY = 40
+MAX_LINE = 1000
+"""Characters of a line that is taken apart; a longer one is no tag."""
 
 
 class WrittenTag(NamedTuple):
@@ -109,7 +111,7 @@ def text_tags(reply: str) -> list[WrittenTag]:
 
 
 def _split(written: str) -> WrittenTag:
-    match = _LINE.fullmatch(written)
+    match = _LINE.fullmatch(written) if len(written) <= MAX_LINE else None
     return WrittenTag(written, "") if match is None else WrittenTag(match[1], match[2] or "")
 
 

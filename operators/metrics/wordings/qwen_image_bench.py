@@ -94,8 +94,8 @@ def _object(reply: str) -> Mapping[str, Any]:
     try:
         found = json.loads(said)
     except ValueError:
-        braced = re.search(r"\{[\s\S]*\}", said)
-        found = json.loads(braced[0]) if braced else None
+        start, end = said.find("{"), said.rfind("}")
+        found = json.loads(said[start : end + 1]) if 0 <= start < end else None
     if not isinstance(found, dict):
         raise ValueError("expected an object of marks")
     return found

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 from typing import ClassVar, Self, TypeVar
 
+from plumbline.operators.metrics.parsing import MAX_REPLY
 from plumbline.operators.metrics.wordings.checkout import Checkout
 from plumbline.operators.metrics.writing import UnreadableReply, Writing
 from plumbline.operators.models.calls import Request
@@ -50,6 +51,8 @@ def ask_as_released(
     for attempt in range(tries):
         replies = yield [request._replace(seed=request.seed + attempt) for request in requests]
         try:
+            if (longest := max(len(reply.text) for reply in replies)) > MAX_REPLY:
+                raise UnreadableReply(f"expected at most {MAX_REPLY} characters, found {longest}")
             return [read(reply.text) for read, reply in zip(readers, replies, strict=True)]
         except (*FAILURES, UnreadableReply) as error:
             problem = str(error)

@@ -86,11 +86,18 @@ def _language(code: PythonFile, name: str) -> Language:
     )
 
 
+def _within(reply: str, tag: str) -> str | None:
+    """Return the text between the first such tag and the end tag after it."""
+    _, _, behind = reply.partition(f"<{tag}>")
+    text, end, _ = behind.partition(f"</{tag}>")
+    return text if end else None
+
+
 def _read(count: int, reply: str) -> list[list[Any]]:
     """The analyses and the scores of a reply, literals within tags (parse_evaluation_response)."""
-    found = [re.search(rf"<{tag}>(.*?)</{tag}>", reply, re.DOTALL) for tag in ("analysis", "score")]
+    found = [_within(reply, tag) for tag in ("analysis", "score")]
     try:
-        read = [list(ast.literal_eval(match[1].strip())) for match in found if match is not None]
+        read = [list(ast.literal_eval(text.strip())) for text in found if text is not None]
     except (SyntaxError, TypeError, RecursionError, MemoryError) as error:
         raise ValueError(f"expected lists within <analysis> and <score> ({type(error).__name__})") from error
     if [len(each) for each in read] != [count, count]:

@@ -126,13 +126,21 @@ def _rated(scores: Any, reasoning: Any) -> Rated:
 
 def _repaired(said: str) -> str:
     """The object with its keys and texts in quotes, and its numbers in lists (fix_json)."""
-    return re.sub(r'(".*?"):(.*?)(,|})', _quoted, re.sub(r"(\w+):", r'"\1":', said))
+    said = re.sub(r"\b(\w+):", r'"\1":', said)
+    repaired, done = [], 0
+    while (start := said.find('"', done)) >= 0 and (colon := said.find('":', start + 1)) >= 0:
+        end = re.compile("[,}]").search(said, colon + 2)
+        if end is None:
+            break
+        member = _quoted(said[start : colon + 1], said[colon + 2 : end.start()].strip())
+        repaired += [said[done:start], member, end[0]]
+        done = end.end()
+    return "".join([*repaired, said[done:]])
 
 
-def _quoted(member: re.Match[str]) -> str:
-    key, value, end = member[1], member[2].strip(), member[3]
+def _quoted(key: str, value: str) -> str:
     if re.match(r"^-?\d+(\.\d+)?$", value):
         value = f"[{value}]"
     elif not re.match(r"^(true|false|null)$", value, re.IGNORECASE):
         value = f'"{value}"'
-    return f"{key}: {value}{end}"
+    return f"{key}: {value}"

@@ -38,11 +38,20 @@ class WiseRelease(Release):
         return (Rating("score", score),), ""
 
 
+def _after_thoughts(reply: str) -> str:
+    """Return a reply without thoughts; no end of one is looked for behind the last, or each beginning would seek it."""
+    thoughts, end, rest = reply.rpartition("</think>")
+    said = rest.lstrip()
+    thoughts += end + rest[: len(rest) - len(said)]
+    said = re.sub(r"<think>.*?</think>\s*", "", thoughts, flags=re.DOTALL) + said
+    return re.sub(r"</think>\s*", "", said).strip()
+
+
 def _read(reply: str) -> float:
     """The score of a reply without its thought (extract_scores)."""
-    said = re.sub(r"</think>\s*", "", re.sub(r"<think>.*?</think>\s*", "", reply, flags=re.DOTALL)).strip()
-    named = re.search(r"\*{0,2}Score\*{0,2}\s*:?\s*([01])\b", said, re.IGNORECASE)
-    alone = re.findall(r"(?m)^\s*([01])\s*$", said)
+    said = _after_thoughts(reply)
+    named = re.search(r"\*{0,2}Score\*{0,2}\s*(?::\s*)?([01])\b", said, re.IGNORECASE)
+    alone = [text for line in said.split("\n") if (text := line.strip()) in ("0", "1")]
     if named is None and len(alone) != 1:
         raise ValueError("expected `Score: 0` or `Score: 1`")
     return float(named[1] if named else alone[0])
