@@ -11,7 +11,11 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 import yaml  # type: ignore[import-untyped]
 from hydra.core.config_store import ConfigStore
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.extensions import Extensions
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.models.families import FAMILIES
 from plumbline.operators.models.model import ModelConfig
@@ -65,15 +69,31 @@ def register_metrics_and_models() -> None:
     from plumbline.operators.metrics.table import KINDS  # imports every metric
 
     store = ConfigStore.instance()
-    models = {name: defaults_of(family.config) | {"family": name} for name, family in FAMILIES.items()}
+    models = {
+        name: {**_check_plain(FAMILIES, name, defaults_of(family.config)), "family": name}
+        for name, family in FAMILIES.items()
+    }
     for name, options in models.items():
         store.store(group="any_model", name=name, node=options)
     every_option = {option: value for options in reversed(models.values()) for option, value in options.items()}
     store.store(name="any_model", node=every_option | {"family": REQUIRED})
     for kind, metric in KINDS.items():
-        store.store(name=f"any_{kind}", node=defaults_of(metric))
+        store.store(name=f"any_{kind}", node=_check_plain(KINDS, kind, defaults_of(metric)))
     for kind in kinds_of_others():
         store.store(group="metric", name=kind, node=defaults_of(KINDS[kind]), package=f"metrics.{kind}")
+
+
+def _check_plain(extensions: Extensions[Any], name: str, defaults: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return an extension's defaults; raises ConfigError for one of another package that no file could have."""
+    for option, value in defaults.items() if name not in extensions.ours else ():
+        try:
+            OmegaConf.create({option: value})
+        except OmegaConfBaseException as error:
+            raise ConfigError(
+                f"{extensions.describe(name)}: option {option!r}: expected a default of plain values, such as texts, "
+                f"numbers, lists and mappings ({str(error).partition(chr(10))[0][:200]}); correct the package"
+            ) from error
+    return defaults
 
 
 @cache

@@ -10,6 +10,7 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from plumbline.jobs.defaults import Key, keys_of, kinds_of_others
+from plumbline.operators.errors import ConfigError
 from plumbline.operators.extensions import Extensions
 
 ROOT = Path(__file__).parent.parent
@@ -169,4 +170,13 @@ def choices_of(group: str, config_dir: str | None) -> list[str]:
 
 def config_folders(config_dir: str | None) -> list[Path]:
     """Where choices are looked for: in our folder, in those of other packages, in the user's."""
-    return [CONF, *OTHERS.values(), *([Path(config_dir).absolute()] if config_dir else [])]
+    return [CONF, *map(_folder_of, OTHERS), *([Path(config_dir).absolute()] if config_dir else [])]
+
+
+def _folder_of(name: str) -> Path:
+    """Return the folder of another package; raises ConfigError if it was not installed."""
+    if not OTHERS[name].is_dir():
+        raise ConfigError(
+            f"{OTHERS.describe(name)}: {OTHERS[name]}: no such folder; add it to the package's data and reinstall"
+        )
+    return OTHERS[name]

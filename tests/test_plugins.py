@@ -206,11 +206,20 @@ def _score_of(value: Any, metric: str) -> float:
 BROKEN = """
 import sys
 print("a package that prints")
+from dataclasses import dataclass, field
+from typing import Literal
+from pathlib import Path
+from plumbline.extending import VqaScoreConfig
 class Unshown(type):
     def __repr__(self):
         raise RuntimeError
 class Ghost(metaclass=Unshown):
     pass
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OddConfig(VqaScoreConfig):
+    kind: Literal["odd"] = "odd"
+    weights: object = field(default_factory=lambda: {"first": [object()]})
+CONF = Path(__file__).parent / "conf"
 def __getattr__(name):
     raise {"Ends": SystemExit(0), "Long": RuntimeError("no " * 10**6)}[name]
 """
@@ -226,18 +235,31 @@ def __getattr__(name):
         ("ends", "broken:Ends", "SystemExit: 0"),
         ("long", "broken:Long", "RuntimeError: no no "),
         ("twin", "plumbline.extending:VqaScoreConfig", "expected the kind 'twin', found 'vqascore'"),
+        ("odd", "broken:OddConfig", "option 'weights': expected a default of plain values"),
         ("../../up", "broken:Up", "'../../up': expected up to 100"),
         ("\x1b[31mred", "broken:Red", "\\x1b[31mred': expected up to 100"),
     ],
 )
 def test_a_package_that_cannot_be_used_is_named_in_one_line(name: str, value: str, said: str, tmp_path: Path) -> None:
     """What it prints is not taken for the output of the command."""
+    line = refused(tmp_path, "metrics", name, value)
+    assert said in line and line.startswith("error: ") and line.count("\n") == 1 and len(line) < 600
+
+
+def test_a_package_without_its_folder_of_choices_is_named_in_one_line(tmp_path: Path) -> None:
+    line = refused(tmp_path, "conf", "forgotten", "broken:CONF")
+    assert line.startswith("error: conf 'forgotten' of plumbline-broken 2.0") and line.count("\n") == 1
+    assert f"{tmp_path / 'conf'}: no such folder; add it to the package's data" in line
+
+
+def refused(tmp_path: Path, group: str, name: str, value: str) -> str:
+    """What a command says of a package with this entry point."""
     installed = tmp_path / "plumbline_broken-2.0.dist-info"  # as pip leaves it
     installed.mkdir()
     (installed / "METADATA").write_text("Metadata-Version: 2.4\nName: plumbline-broken\nVersion: 2.0\n")
-    (installed / "entry_points.txt").write_text(f"[plumbline.metrics]\n{name} = {value}\n")
+    (installed / "entry_points.txt").write_text(f"[plumbline.{group}]\n{name} = {value}\n")
     (tmp_path / "broken.py").write_text(BROKEN)
     done = python(tmp_path, "-m", "jobs.status", f"store={tmp_path}")
     line = done.stderr.removeprefix("a package that prints\n")
-    assert (done.returncode, done.stdout) == (1, "") and said in line and "plumbline-broken 2.0" in line
-    assert line.startswith("error: ") and line.count("\n") == 1 and len(line) < 600
+    assert done.returncode in (1, 64) and done.stdout == "" and "plumbline-broken 2.0" in line
+    return line

@@ -8,7 +8,7 @@ from typing import Any
 from plumbline.operators.errors import SourceError
 from plumbline.operators.metrics.question_list import wanted_text
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.base.tables import Refused, read_json
+from plumbline.pipelines.base.tables import MAX_WRITTEN_LIST, Refused, read_json
 from plumbline.pipelines.sources.question_packs.pack import (
     Convention,
     PackLine,
@@ -79,7 +79,12 @@ def _of_oneig(line: PackLine, *, fixed: bool) -> PackRows:
 
 
 def _oneig_texts(row: PackRow, line: PackLine, *, fixed: bool) -> Iterator[PackRow]:
-    texts = [single or double for single, double in _TEXT.findall(the_text(line.values, "text_content"))]
+    written = the_text(line.values, "text_content")
+    if len(written) > MAX_WRITTEN_LIST:
+        raise Refused(
+            "no_text", f"'text_content': expected at most {MAX_WRITTEN_LIST} characters, found {len(written)}"
+        )
+    texts = [single or double for single, double in _TEXT.findall(written)]
     if fixed:
         texts = [
             re.sub(r"\\(.)", lambda escaped: {"n": " ", "t": " "}.get(escaped[1], escaped[1]), text) for text in texts
