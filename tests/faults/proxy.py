@@ -1,4 +1,4 @@
-"""A faulty network: a loopback proxy before the real S3 server that fails a share of the calls, by a seed."""
+"""A faulty network: a loopback proxy before a real object store that fails a share of the calls, by a seed."""
 
 import asyncio
 import random
@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from tests.gcs import GcsServer
 from tests.s3 import S3Server
 
 SHARE = 0.2
@@ -55,7 +56,13 @@ class FaultProxy:
     """
 
     def __init__(
-        self, server: S3Server, seed: int, *, share: float = SHARE, faults: Sequence[str] = FAULTS, once: bool = False
+        self,
+        server: S3Server | GcsServer,
+        seed: int,
+        *,
+        share: float = SHARE,
+        faults: Sequence[str] = FAULTS,
+        once: bool = False,
     ) -> None:
         upstream = urlsplit(server.endpoint)
         self.upstream = (upstream.hostname, upstream.port)

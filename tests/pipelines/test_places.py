@@ -22,6 +22,7 @@ from plumbline.pipelines.cells.store import Store
 from tests.azure import AzureServer, run_azure
 from tests.bench_of import plan_bench, words_of, write_benchmark
 from tests.commands import run
+from tests.faults.proxy import FAULTS, FaultProxy, faulty
 from tests.gcs import GcsServer, run_gcs
 
 ODD_NAMES = ["*", "[x]", "a b", "é", "#?", "a%20b", "a+b", "<&\"'>", "deep/*/c"]
@@ -164,6 +165,27 @@ def test_a_sweep_is_interrupted_and_goes_on_in_a_cloud(cloud: str, tmp_path: Pat
     assert run("sweep", *given).code == 0
     again = {path: entry for path, entry in (place / "store").files() if path.startswith("scores/")}
     assert again.keys() == cells.keys() and all(again[path] == cells[path] for path in cells if path != lost)
+
+
+def test_writes_and_listings_in_a_cloud_are_whole_behind_a_network_that_fails(
+    gcs_server: GcsServer, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """Calls fail, are reset, are answered by half, or are done and not answered."""
+    proxy = FaultProxy(gcs_server, seed=1, share=0.3)
+    request.addfinalizer(open_filesystem.cache_clear)
+    with faulty(proxy) as url:
+        for variable, value in {**gcs_server.environment(), "GOOGLE_BASE_URL": url}.items():
+            monkeypatch.setenv(variable, value)
+        open_filesystem.cache_clear()
+        place = StorageConfig().locate(f"gs://{BUCKET}/behind-faults")
+        names = [f"{number:02}" for number in range(20)]
+        assert all((place / "cells" / name).create(name.encode()) for name in names)
+        assert not any((place / "cells" / name).create(b"late") for name in names)
+        for _ in range(10):
+            assert sorted(path for path, _ in place.files()) == [f"cells/{name}" for name in names]
+            assert sorted((place / "cells").list()) == names
+        assert [(place / "cells" / name).read() for name in names] == [name.encode() for name in names]
+    assert proxy.counts.keys() == {"none", *FAULTS}
 
 
 def test_credentials_that_are_refused_are_told_with_the_remedy_and_never_shown(

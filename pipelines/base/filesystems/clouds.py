@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,10 @@ from plumbline.pipelines.base.filesystems.objects import UPLOAD_BYTES, ObjectSto
 
 CLIENT = {"allow_http": True, "connect_timeout": "5s", "read_timeout": "60s", "timeout": "10m"}
 """Plain http is for servers that an endpoint names so; the clouds' own are https."""
-RETRY = {"max_retries": 5, "retry_timeout": timedelta(minutes=2)}
+MAX_RETRIES = 5
+RETRY = {"max_retries": MAX_RETRIES, "retry_timeout": timedelta(minutes=2)}
+CUT_SHORT = "Error getting list response body"
+"""Obstore says so of a list that arrived in part, and does not ask for it again as it does after other failures."""
 LIST_CHUNK = 1000
 STREAM_BYTES = 2**20
 """The least that a stream asks for."""
@@ -49,10 +53,18 @@ class Cloud(ObjectStore):
 
     def _below(self, path: str) -> Iterator[tuple[str, Entry]]:
         store, key = self.fs.at(path)
+        last, attempts = None, 0
         with os_errors():
-            for chunk in obstore.list(store, key or None, chunk_size=LIST_CHUNK):
-                for found in chunk:
-                    yield found["path"].removeprefix(key).lstrip("/"), entry_of({**found, "type": "file"})
+            while True:
+                try:
+                    for chunk in obstore.list(store, key or None, offset=last, chunk_size=LIST_CHUNK):
+                        for found in chunk:
+                            last = found["path"]
+                            yield last.removeprefix(key).lstrip("/"), entry_of({**found, "type": "file"})
+                    return
+                except BaseError as error:
+                    attempts += 1
+                    _raise_unless_cut_short(error, attempts)
 
     def remove_all(self, paths: Sequence[str]) -> None:
         if not paths:
@@ -105,7 +117,7 @@ class CloudFiles(FsspecStore):  # type: ignore[misc]  # obstore may not be insta
             if key:
                 with suppress(FileNotFoundError):
                     return {**await store.head_async(key), "name": path, "type": "file"}
-            found = await store.list_with_delimiter_async(key or None)
+            found = await _list_folder(store, key)
         if key and not found["objects"] and not found["common_prefixes"]:
             raise FileNotFoundError(path)
         return {"name": path, "size": 0, "type": "directory"}
@@ -113,7 +125,7 @@ class CloudFiles(FsspecStore):  # type: ignore[misc]  # obstore may not be insta
     async def _ls(self, path: str, detail: bool = False, **_: Any) -> list[Any]:
         store, key = self.at(path)
         with os_errors():
-            found = await store.list_with_delimiter_async(key or None)
+            found = await _list_folder(store, key)
         root = path.partition("/")[0]
         entries = [{**item, "name": f"{root}/{item['path']}", "type": "file"} for item in found["objects"]]
         entries += [{"name": f"{root}/{name}", "size": 0, "type": "directory"} for name in found["common_prefixes"]]
@@ -191,6 +203,21 @@ class Stream(io.RawIOBase):
 
     def tell(self) -> int:
         return int(self._reader.tell())
+
+
+async def _list_folder(store: Any, key: str) -> Any:
+    for attempt in count(1):
+        try:
+            return await store.list_with_delimiter_async(key or None)
+        except BaseError as error:
+            _raise_unless_cut_short(error, attempt)
+    raise AssertionError("the last attempt raises")
+
+
+def _raise_unless_cut_short(error: BaseError, attempts: int) -> None:
+    """Return for a list that may be asked for once more."""
+    if CUT_SHORT not in str(error) or attempts > MAX_RETRIES:
+        raise error
 
 
 @contextmanager
