@@ -8,11 +8,8 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from urllib.parse import urlsplit
-
-from tests.gcs import GcsServer
-from tests.s3 import S3Server
 
 SHARE = 0.2
 DELAY_SECONDS = 0.3
@@ -27,6 +24,13 @@ FAULTS = ("429", "500", "503", "reset", "delay", "truncated", "lost-500", "lost-
 There is garbled too, an object that has other bytes in its middle than the server's.
 """
 ENDED = (OSError, asyncio.IncompleteReadError, asyncio.CancelledError)
+
+
+class Server(Protocol):
+    """An object store."""
+
+    @property
+    def endpoint(self) -> str: ...
 
 
 class Stream(NamedTuple):
@@ -57,7 +61,7 @@ class FaultProxy:
 
     def __init__(
         self,
-        server: S3Server | GcsServer,
+        server: Server,
         seed: int,
         *,
         share: float = SHARE,
