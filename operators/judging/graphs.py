@@ -1,6 +1,6 @@
 """Judging metrics by semantic error graphs (T2IScoreScore)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from plumbline.operators.judging.judgement import OVERALL, Judgement, mean_judgement, numbers, undefined
 from plumbline.operators.judging.matching import metric_columns
+from plumbline.operators.metrics.metric import direction
 from plumbline.operators.statistics.bootstrap import CORRELATIONS, SHARES, Prompts
 from plumbline.operators.statistics.error_graphs import score_graphs
 from plumbline.operators.statistics.options import Convention, Sampling
@@ -18,7 +19,7 @@ SCALES = {"ordering": CORRELATIONS, "kendall_ordering": CORRELATIONS, "separatio
 """Of the measures that cannot be beyond."""
 WORDS: Mapping[Convention, str] = {
     "published": "every ordered pair of roots heads a walk, walks weigh by their images",
-    "paper": "one root to a walk, walks weigh alike, separation of adjacent levels",
+    "paper": "one root to a walk, walks weigh alike, separation of adjacent levels, ties have the lowest rank",
     "current": "one root to a walk, walks weigh by their scored images, "
     "separation and delta over pairs of nodes without a gap",
 }
@@ -32,14 +33,19 @@ class JudgedGraphs(NamedTuple):
     """Every graph by metric and convention (the columns of operators/schemas.py, GRAPHS)."""
 
 
-def measure_graphs(graph_nodes: pa.Table, scores: pa.Table, convention: Convention) -> pd.DataFrame:
-    """Every graph and metric: subset, spearman, kendall, both also negated (ordering, kendall_ordering), separation,
-    delta.
+def measure_graphs(
+    graph_nodes: pa.Table, scores: pa.Table, convention: Convention, falling: Container[str] = ()
+) -> pd.DataFrame:
+    """Return every graph and metric: subset, spearman, kendall, both also negated (ordering, kendall_ordering),
+    separation, delta.
 
-    1 is a right order where they are negated.
+    1 is a right order where they are negated. The signs of metrics that are `falling` are turned after the ranks are
+    taken: equation 1 ranks the scores as the metric returns them, and its rank of ties is not the same from above.
     """
     nodes = graph_nodes.to_pandas()
     measured = score_graphs(nodes, pd.DataFrame(metric_columns(scores, "image")), convention)
+    signs = measured["metric"].map(lambda metric: direction(metric, falling))
+    measured = measured.assign(**{name: signs * measured[name] for name in ("spearman", "kendall", "delta")})
     return measured.assign(
         subset=measured["graph_id"].map(nodes.groupby("graph_id")["subset"].first()),
         ordering=-measured["spearman"],
@@ -54,16 +60,18 @@ def judge_graphs(
     conventions: Sequence[Convention],
     unpublished: Sequence[str],
     sampling: Sampling,
+    falling: Container[str] = (),
 ) -> JudgedGraphs:
-    """The mean over graphs of every measure by metric, overall and by subset, and the graphs' own.
+    """Return the mean over graphs of every measure by metric, overall and by subset, and the graphs' own.
 
+    The scores are as the metrics return them; more agreement is a higher number also for those that are `falling`.
     The graphs `unpublished` are left out of what was published.
     """
     unmatched = _unmatched(scores, set(graph_nodes.column("image_id").to_pylist()))
     judgements: list[Judgement] = []
     frames = []
     for convention in conventions:
-        measured = measure_graphs(graph_nodes, scores, convention).assign(convention=convention)
+        measured = measure_graphs(graph_nodes, scores, convention, falling).assign(convention=convention)
         frames.append(measured)
         if convention == "published":
             measured = measured[~measured["graph_id"].isin(unpublished)]

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise, product
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -20,6 +20,9 @@ from numpy.typing import NDArray
 from plumbline.operators.statistics.options import Convention
 
 Floats = NDArray[np.float64]
+Ties = Literal["average", "min"]
+"""The rank of equal values: the mean of their ranks, as scipy's Spearman, or the lowest of them, which equation 1
+states: a value's rank is the number of values below it."""
 
 
 class GraphScores(NamedTuple):
@@ -78,7 +81,7 @@ def score_graph(nodes: Sequence[ErrorNode], convention: Convention) -> GraphScor
         return _current(nodes)
     walks = list(walks_of(nodes, twice=convention == "published"))
     weights = np.array([_images(walk) if convention == "published" else 1 for walk in walks], np.float64)[:, None]
-    orders = [_order(walk) for walk in walks]
+    orders = [_order(walk, ties="min" if convention == "paper" else "average") for walk in walks]
     return GraphScores(
         spearman=_mean([order[0] for order in orders], weights),
         kendall=_mean([order[1] for order in orders], weights),
@@ -94,7 +97,7 @@ def _current(nodes: Sequence[ErrorNode]) -> GraphScores:
     walks = list(walks_of(nodes, twice=False)) if rooted else []
     scored = np.reshape([_scored(walk) for walk in walks], (-1, n_metrics))
     weights = np.where(scored > 1, scored, 0.0)
-    orders = np.reshape([_order(walk) for walk in walks], (-1, 2, n_metrics))
+    orders = np.reshape([_order(walk, ties="average") for walk in walks], (-1, 2, n_metrics))
     separation, delta = np.where(_scored(nodes) > 0, _between_nodes(nodes), math.nan)
     return GraphScores(_mean(orders[:, 0], weights), _mean(orders[:, 1], weights), separation, delta)
 
@@ -125,7 +128,7 @@ def _mean(values: Sequence[Floats] | Floats, weights: Floats) -> Floats:
         return np.asarray(weighed / weights.sum(axis=0))
 
 
-def _order(walk: Sequence[ErrorNode]) -> tuple[Floats, Floats]:
+def _order(walk: Sequence[ErrorNode], ties: Ties) -> tuple[Floats, Floats]:
     """Spearman's rho and Kendall's tau-b between level and score by metric; 0 where undefined.
 
     A loop over scipy's two functions gives the same and takes forty times as long.
@@ -137,14 +140,14 @@ def _order(walk: Sequence[ErrorNode]) -> tuple[Floats, Floats]:
     for pattern in np.unique(scored, axis=1).T:
         metrics = np.flatnonzero((scored == pattern[:, None]).all(axis=0))
         if pattern.any():
-            spearman[metrics] = _spearman(levels[pattern], scores[pattern][:, metrics])
+            spearman[metrics] = _spearman(levels[pattern], scores[pattern][:, metrics], ties)
             kendall[metrics] = _kendall(levels[pattern], scores[pattern][:, metrics])
     return spearman, kendall
 
 
-def _spearman(levels: Floats, scores: Floats) -> Floats:
-    x = scipy.stats.rankdata(levels)
-    y = scipy.stats.rankdata(scores, axis=0)
+def _spearman(levels: Floats, scores: Floats, ties: Ties) -> Floats:
+    x = scipy.stats.rankdata(levels, method=ties)
+    y = scipy.stats.rankdata(scores, method=ties, axis=0)
     x, y = x - x.mean(), y - y.mean(axis=0)
     return _ratio(x @ y, np.sqrt((x @ x) * (y * y).sum(axis=0)))
 

@@ -292,9 +292,14 @@ def _judge_pairings(case: Case, findings: Findings) -> None:
 
 
 def _judge_graphs(case: Case, findings: Findings) -> None:
-    conventions, unpublished = case.protocol.conventions, case.protocol.unpublished
+    protocol = case.protocol
     judgements, findings.frames["graphs"] = judge_graphs(
-        case.release.graph_nodes, case.scores, conventions=conventions, unpublished=unpublished, sampling=case.sampling
+        case.release.graph_nodes,
+        _turned(case.scores, protocol.falling),  # back to the metrics' own, which the graphs' ranks are of
+        conventions=protocol.conventions,
+        unpublished=protocol.unpublished,
+        sampling=case.sampling,
+        falling=protocol.falling,
     )
     findings.judgements += judgements
 

@@ -56,6 +56,27 @@ def test_the_published_numbers_are_scipys_one_walk_at_a_time() -> None:
     assert found.separation[0] == pytest.approx(np.average(separations, weights=weights))
 
 
+def below(values: list[float]) -> list[int]:
+    """Equation 1's rank of each value."""
+    return [sum(other < value for other in values) for value in values]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_papers_rank_of_a_value_is_the_number_of_values_below_it(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    nodes = [
+        ErrorNode(int(level), np.round(random.random((int(images), 1)), 1))
+        for level, images in zip([0, 1, 1, 2, 4], random.integers(1, 7, 5), strict=True)
+    ]
+    rho = []
+    for walk in product(nodes[:1], nodes[1:3], nodes[3:4], nodes[4:]):
+        errors = [float(one.level) for one in walk for _ in one.scores]
+        scores = [float(score) for one in walk for score in one.scores[:, 0]]
+        rho.append(np.corrcoef(below(errors), below(scores))[0, 1])
+    random.shuffle(nodes)  # type: ignore[arg-type]
+    assert score_graph(sorted(nodes, key=lambda one: one.level), "paper").spearman[0] == pytest.approx(np.mean(rho))
+
+
 def test_images_without_a_score_are_left_out_and_a_constant_metric_has_no_order() -> None:
     gaps = [node(0, 0.9, math.nan), node(1, 0.1, 0.2)]
     assert score_graph(gaps, "published").spearman[0] == pytest.approx(
