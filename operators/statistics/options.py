@@ -41,9 +41,10 @@ ALPHA = 0.001
 """The level at which the Gecko paper calls two models different (section 4.2)."""
 Convention = Literal["published", "paper", "current"]
 """T2IScoreScore's: `published` gives the released per-graph numbers: every ordered pair of roots heads a walk, walks
-weigh by their images. `paper` has one root to a walk, walks that weigh alike, and separation of adjacent levels only; the rank of a value is
-the number of values below it (equation 1). `current` is the maintained code of 2025: one root to a walk, walks weigh by
-their scored images, separation and delta over the pairs of nodes of which every image has a score."""
+weigh by their images. `paper` has one root to a walk, walks that weigh alike, and separation of adjacent levels only;
+the rank of a value is the number of values below it (equation 1). `current` is the maintained code of 2025: one root to
+a walk, walks weigh by their scored images, separation and delta over the pairs of nodes of which every image has a
+score."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

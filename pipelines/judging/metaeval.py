@@ -142,7 +142,7 @@ def _of_templates(protocol: ProtocolConfig, release: Release) -> Release:
 def _in_range(protocol: ProtocolConfig, release: Release) -> Release:
     """The release with ratings in the protocol's range only; raises SourceError where others are refused."""
     if protocol.rating_range is None:
-        return replace(release, warnings=off_scale(release.ratings))
+        return replace(release, warnings=(*release.warnings, *off_scale(release.ratings)))
     low, high = protocol.rating_range
     rating = release.ratings.column("rating")
     outside = pc.fill_null(pc.or_(pc.less(rating, low), pc.greater(rating, high)), False)

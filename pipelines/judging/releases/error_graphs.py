@@ -1,6 +1,7 @@
 """Images in graphs of their known errors: T2IScoreScore, and the embedded world."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -16,16 +17,29 @@ from plumbline.pipelines.judging.releases.sheets import (
     Sheet,
     exists,
     files_in,
-    first_that_exists,
     one_that_exists,
     read_sheet,
 )
 
 METADATA = ("ts2_metadata.csv", "metadata.csv", "data/metadata.csv")
-SCORES = ("ts2_scores_per_image.csv", "integrated_image_scores.csv", "src/output/integrated_image_scores.csv")
+SCORES = (
+    "ts2_scores_per_image.csv",
+    "integrated_image_scores.csv",
+    "src/output/integrated_image_scores.csv",
+    "output/scores_final_all_3.csv",
+    "output/scores_final_all_2 copy.csv",
+    "output/scores_final_all_2.csv",
+    "output/scores_final_all.csv",
+)
+"""Files with all metrics; the first that the folder has is read. The last three are earlier versions of the release's
+scores_final_all_3.csv."""
 OF_ONE = "_scores.csv"
 """How the file of one metric's scores ends."""
 FOLDERS = ("", "output/scores")
+UNREAD_FOLDERS = ("", "output", "output/scores_per_image", "src/output")
+"""Folders in which files of scores that are not read are named."""
+OF_A_PART = "_score.csv"
+"""How the released file that became one column of all scores ends."""
 KEYS = ("id", "image_id", "rank", "score", "status")
 COLUMNS = ("id", "file_name", "image_source", "rank")
 SUBSETS = {"synth": range(0, 111), "nat": range(111, 136), "real": range(136, 165)}
@@ -41,22 +55,32 @@ def read_t2iscorescore(place: Place) -> Release:
     Source: michaelsaxon/T2IScoreScore. A folder with
     - metadata.csv (ours: ts2_metadata.csv; upstream in data/): id (the graph), target_prompt, file_name, image_source
       (the generator, or Natural), rank (the node: its number of errors, and a letter where several nodes have as many);
-    - ts2_scores_per_image.csv, or upstream's integrated_image_scores.csv (in src/output/, its metrics ending in
-      `_score`): id, image_id (unreliable), one column per metric, and in upstream's the number of errors as `rank`;
+    - the scores of all metrics: ts2_scores_per_image.csv, upstream's integrated_image_scores.csv (in src/output/, its
+      metrics ending in `_score`) or the release's output/scores_final_all_3.csv: id, image_id (unreliable), one
+      column per metric, and in integrated_image_scores.csv the number of errors as `rank`;
     - any `<metric>_scores.csv` as upstream's code of 2025 writes them (in output/scores/): id, image_id, rank, score.
+      Its metric is <metric>, or <metric>_scores if the file of all metrics has that name too.
     The rows of every score file are the metadata's, in the same order. Six cells of llmscore_over carry a stray quote.
     """
     metadata = read_sheet(one_that_exists(place, METADATA)).require(COLUMNS, UPSTREAM)
     nodes, notes = list(_nodes(metadata)), list[str]()
     metrics = _metrics(place, metadata, notes)
+    unknown = _unknown_scores(place, metrics)
     ids = {
         "image_id": [node["image_id"] for node in nodes],
         "prompt_id": metadata.ids("id"),
         "generator": metadata.texts("image_source"),
     }
     if not metrics:
-        notes.append(f"no {SCORES[0]} or {SCORES[1]}: no scores")
-    return released(graph_nodes=nodes, scores=wide_scores(ids, metrics), notes=notes)
+        notes.append(f"no {', '.join(SCORES)} or METRIC{OF_ONE}: no scores")
+    return replace(
+        released(graph_nodes=nodes, scores=wide_scores(ids, metrics), notes=notes),
+        warnings=[
+            f"{url} may hold scores and is not read; to judge them, write {FOLDERS[-1]}/METRIC{OF_ONE} with the "
+            "columns id, rank and score, a row for each row of the metadata"
+            for url in unknown
+        ],
+    )
 
 
 def _nodes(metadata: Sheet) -> Iterator[dict[str, Any]]:
@@ -81,21 +105,38 @@ def _level(rank: str, where: str) -> int:
 def _metrics(folder: Place, metadata: Sheet, notes: list[str]) -> dict[str, pa.Array]:
     """By metric, the scores in the metadata's order: of the file that has all, and of the files that have one each."""
     metrics: dict[str, pa.Array] = {}
-    if file := first_that_exists(folder, SCORES):
-        sheet = _in_order(read_sheet(file), metadata, ("id",))
+    found = [name for name in SCORES if exists(folder / name)]
+    for first in found[:1]:
+        sheet = _in_order(read_sheet(folder / first), metadata, ("id",))
         for name in sheet.names:
             if name not in KEYS:
                 metrics[name.removesuffix("_score")] = _numbers(sheet, name, notes)
+        notes += [f"{name} is not read, because {first} is" for name in found[1:]]
+    in_first = set(metrics)
     for file in [file for name in FOLDERS for file in files_in(folder / name if name else folder, OF_ONE)]:
         name = PurePosixPath(file.path).name
         if name in SCORES:
             continue
         metric = name.removesuffix(OF_ONE)
+        if metric in in_first:
+            notes.append(f"{metric} is of {found[0]}; {metric}_scores is of {file.url}")
+            metric = f"{metric}_scores"
         if metric in metrics:
             raise SourceError(f"{file.url}: {metric} is scored in another file too; remove one of the two")
         sheet = _in_order(read_sheet(file).require(("score",), UPSTREAM), metadata, ("id", "rank"))
         metrics[metric] = _numbers(sheet, "score", notes)
     return metrics
+
+
+def _unknown_scores(folder: Place, metrics: Collection[str]) -> Iterator[str]:
+    """Yield the tables that by their names hold scores, and are neither known nor the source of a metric's column."""
+    known = {PurePosixPath(name).name for name in SCORES}
+    listed = [file for name in UNREAD_FOLDERS for file in files_in(folder / name if name else folder, ".csv")]
+    for file in [file for file in listed if file.parent.path != folder.path or not file.path.endswith(OF_ONE)]:
+        name = PurePosixPath(file.path).name
+        metric = name.lower().removesuffix(OF_A_PART).removesuffix(".csv")
+        if "score" in name.lower() and name not in known and metric not in metrics:
+            yield file.url
 
 
 def _in_order(sheet: Sheet, metadata: Sheet, names: tuple[str, ...]) -> Sheet:

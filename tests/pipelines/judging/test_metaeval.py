@@ -463,10 +463,10 @@ def test_a_metric_that_the_protocol_calls_falling_is_judged_as_its_scores_turned
 
 
 def test_equation_1_ranks_a_falling_metrics_scores_as_the_metric_returns_them(tmp_path: Path) -> None:
-    """T2IScoreScore's ordering of a graph without alternative nodes, which is one walk, of few and many equal counts."""
+    """T2IScoreScore's ordering of a graph without alternative nodes, which is one walk, of many equal counts."""
     random = np.random.default_rng(5)
-    levels = [np.sort(random.integers(0, 4, 9)) for _ in range(12)]
-    nodes = [(graph, image, level) for graph, of in enumerate(levels) for image, level in enumerate(of)]
+    levels = np.sort(random.integers(0, 4, (12, 9)))
+    nodes = [(graph, image, level) for (graph, image), level in np.ndenumerate(levels)]
     metadata = pd.DataFrame(nodes, columns=["id", "image", "rank"]).assign(target_prompt="p", image_source="g")
     metadata["file_name"] = [f"{graph}-{image}.png" for graph, image, _ in nodes]
     counts = [int(level + random.integers(-1, 2)) + 1 for *_, level in nodes]

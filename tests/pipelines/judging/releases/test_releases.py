@@ -8,6 +8,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -374,7 +375,7 @@ def test_gecko_says_which_tables_are_not_there(tmp_path: Path) -> None:
 def test_t2iscorescore_is_read_with_upstreams_names(data: str, output: str, scored: str, tmp_path: Path) -> None:
     """As files in one folder, or as upstream's repository."""
     put(tmp_path / f"{data}metadata.csv", TS2_METADATA)
-    assert reading("t2iscorescore", tmp_path).notes[0].startswith("no ts2_scores_per_image.csv or integrated")
+    assert reading("t2iscorescore", tmp_path).notes[0].startswith("no ts2_scores_per_image.csv, integrated")
     renamed = [{"id": row["id"], "image_id": "x.jpg", "clip_score": row["clipscore"], "rank": 0} for row in TS2_SCORES]
     put(tmp_path / f"{output}integrated_image_scores.csv", renamed)
     one = [{"id": row["id"], "image_id": 0, "rank": row["rank"], "score": n} for n, row in enumerate(TS2_METADATA)]
@@ -382,6 +383,38 @@ def test_t2iscorescore_is_read_with_upstreams_names(data: str, output: str, scor
     scores = reading("t2iscorescore", tmp_path).scores
     assert set(scores.column("metric").to_pylist()) == {"clip", "siglip"}
     assert cells(scores, "metric image_id score")[-1] == ("siglip", "images/164-03.jpg", 15.0)
+
+
+def test_a_checkout_of_t2iscorescore_has_every_metric_and_names_the_scores_that_it_does_not_read(
+    tmp_path: Path,
+) -> None:
+    """The files of the release at 93ebf89, with 19 metrics and CLIPScore once more, and one that nobody knows."""
+    random = np.random.default_rng(4)
+    names = [f"m{number}" for number in range(17)] + ["clipscore", "viescore"]
+    columns = {name: random.random(len(TS2_METADATA)) for name in names}
+    scored = [
+        {"id": row["id"], "image_id": 0, **{name: column[n] for name, column in columns.items()}}
+        for n, row in enumerate(TS2_METADATA)
+    ]
+    again = [{"id": row["id"], "image_id": n, "rank": row["rank"], "score": n} for n, row in enumerate(TS2_METADATA)]
+    put(tmp_path / "data/metadata.csv", TS2_METADATA)
+    put(tmp_path / "output/scores_final_all_3.csv", scored)
+    put(tmp_path / "output/scores/clipscore_scores.csv", again)
+    for name in (
+        "scores_final_all_2.csv",
+        "VIEScore.csv",
+        "scores_per_image/clipscore_score.csv",
+        "Scores of mine.csv",
+    ):
+        put(tmp_path / "output" / name, "fname,score\nx,1\n")
+    release = reading("t2iscorescore", tmp_path)
+    found = release.scores.to_pandas().groupby("metric", sort=False)["score"].apply(list).to_dict()
+    assert list(found) == [*names, "clipscore_scores"]
+    assert found["clipscore"] == list(columns["clipscore"]) and found["clipscore_scores"] == list(range(len(again)))
+    assert "output/scores_final_all_2.csv is not read, because output/scores_final_all_3.csv is" in release.notes
+    protocol = config_of("metaeval", "protocol=t2iscorescore", f"protocol.path={tmp_path}").protocol
+    (warning,) = open_release(protocol, StorageConfig()).warnings
+    assert "output/Scores of mine.csv may hold scores and is not read; to judge them, write output/sc" in warning
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "parquet", "jsonl"])
