@@ -9,10 +9,10 @@ from plumbline.operators.metrics.answered import Scored
 from plumbline.operators.metrics.described import DESCRIBE, DescribedConfig
 from plumbline.operators.metrics.judged import JudgedConfig, Scale, Verdict, accept, fill, ratings_of, values
 from plumbline.operators.metrics.metric import SHARES, Evidence, Expected, ScoreRange
-from plumbline.operators.metrics.wordings.llmscore import LlmScoreRelease
+from plumbline.operators.metrics.wordings.llmscore import MAX_ERRORS, LlmScoreRelease
 from plumbline.operators.metrics.writing import UnreadableReply, Writing
 
-Variant = Literal["overall", "error_counting", "rule_enhanced"]
+Variant = Literal["overall", "error_counting", "errors", "rule_enhanced"]
 
 JUDGE = "llmscore_judge"
 MOST_COUNTED = 99
@@ -20,6 +20,7 @@ MOST_ERRORS = 9
 SCALES: Mapping[Variant, tuple[Scale, ...]] = {
     "overall": (Scale("rating", 1, 100),),
     "error_counting": (Scale("errors", 0, MOST_ERRORS),),
+    "errors": (Scale("errors", 0, MAX_ERRORS),),
     "rule_enhanced": (
         Scale("objects", 1, MOST_COUNTED),
         Scale("objects_matched", 0, MOST_COUNTED),
@@ -38,12 +39,20 @@ class LlmScoreConfig(DescribedConfig, JudgedConfig):
         "lets models caption the image and its parts, a language model make one description of that, and a judge "
         "that reads description and prompt rate how well they fit"
     )
-    score_range: ClassVar[ScoreRange] = SHARES
     judge: str = "judge"
     """The role of the language model that compares descriptions with prompts."""
     variant: Variant = "overall"
-    """`overall`: a rating of 1 to 100, divided by 100; `error_counting`: 1 - n / 9 of n errors, at most 9, as in the
-    paper's figures 4 and 7; `rule_enhanced`: (X2 / X1) / 2 + (Y2 / Y1) / 2 of four counts (3.2)."""
+    """`overall`: a rating of 1 to 100, divided by 100; `error_counting`: 1 - n / 9 of n errors, 0 from 9 on, as in the
+    paper's figure 4; `errors`: n itself, so that a lower score is better; `rule_enhanced`: (X2 / X1) / 2 +
+    (Y2 / Y1) / 2 of four counts (3.2)."""
+
+    @property
+    def falling(self) -> bool:
+        return self.variant == "errors"
+
+    @property
+    def score_range(self) -> ScoreRange:
+        return (0.0, float(MAX_ERRORS)) if self.variant == "errors" else SHARES
 
     @property
     def chain(self) -> tuple[str, ...]:
@@ -69,7 +78,8 @@ class LlmScoreConfig(DescribedConfig, JudgedConfig):
         """All that decides a verdict, but for what is judged and for the judge."""
         release = self.released(LlmScoreRelease)
         if release is not None:
-            return {"variant": self.variant, "wording": release.digest, **self.sampling._asdict()}
+            told = {"variant": self.variant, "wording": release.digest, **self.sampling._asdict()}
+            return told if self.variant == "rule_enhanced" else {**told, "max_errors": MAX_ERRORS}
         return {"variant": self.variant, **self.asking(JUDGE, self._task)}
 
     def judge_description(self, prompt: str, description: str) -> Writing[Verdict]:
@@ -87,7 +97,7 @@ class LlmScoreConfig(DescribedConfig, JudgedConfig):
         return {"variant": self.variant}
 
     def score(self, evidence: Evidence) -> Scored:
-        """The verdict's number in [0, 1], higher being better, with what the judge says of it."""
+        """Return the verdict's number with what the judge says of it; lower is better if the variant is `errors`."""
         ratings = ratings_of(evidence.row)
         return Scored(score_of(self.variant, values(ratings)), ratings=ratings, rationale=evidence.row["rationale"])
 
@@ -105,6 +115,8 @@ def score_of(variant: Variant, rated: Mapping[str, float]) -> float:
     if variant == "overall":
         return rated["rating"] / 100
     if variant == "error_counting":
-        return 1 - rated["errors"] / MOST_ERRORS
+        return 1 - min(rated["errors"], MOST_ERRORS) / MOST_ERRORS
+    if variant == "errors":
+        return rated["errors"]
     objects = rated["objects_matched"] / rated["objects"]
     return (objects + rated["attributes_matched"] / rated["attributes"]) / 2 if rated["attributes"] else objects

@@ -15,6 +15,7 @@ from tests.operators.tiny.roles import tiny_models
 EXPECTED = {
     "llmscore": 0.07,
     "llmscore_error_counting": 1 - 7 / 9,
+    "llmscore_errors": 7.0,
     "llmscore_rule_enhanced": 1.0,
     "viescore": (8 * 6) ** 0.5,
     "gpt4v_eval": 7.0,
@@ -96,7 +97,7 @@ def test_captions_regions_and_descriptions_are_made_once(store: Path) -> None:
     for stage in ("captions", "regions", "descriptions"):
         (cell,) = (store / stage).rglob("*.parquet")
         assert len(pq.read_table(cell)) == 4
-    assert len(list((store / "verdicts").rglob("*.parquet"))) == 4
+    assert len(list((store / "verdicts").rglob("*.parquet"))) == 5
 
 
 def test_the_report_shows_what_the_judge_says(store: Path) -> None:

@@ -13,6 +13,8 @@ from plumbline.operators.models.calls import Region
 DESCRIPTOR = "llm_descriptor/visual_descriptor.py"
 TEMPERATURE = 1.0
 """The release sends none, for which services take this."""
+MAX_ERRORS = 99
+"""The release asks for 0 to 9 and takes any number; T2IScoreScore's judge counted up to 36."""
 
 
 class Judged(NamedTuple):
@@ -76,8 +78,9 @@ def _lines(reply: str) -> list[str]:
 def _read_scores(reply: str) -> Judged:
     overall, errors, *reasons = _lines(reply)[:4]
     rating, counted = int(overall), int(errors)
-    if len(reasons) < 2 or not 1 <= rating <= 100 or not 0 <= counted <= 9:
-        raise ValueError("expected a rating (1 to 100), a number of errors (0 to 9) and two explanations, a line each")
+    if len(reasons) < 2 or not 1 <= rating <= 100 or not 0 <= counted <= MAX_ERRORS:
+        expected = f"a rating (1 to 100), a number of errors (0 to {MAX_ERRORS}) and two explanations, a line each"
+        raise ValueError(f"expected {expected}")
     return Judged((Rating("rating", rating), Rating("errors", counted)), " ".join(reasons))
 
 

@@ -31,6 +31,17 @@ def test_errors_are_counted_down_from_1(errors: int, expected: float) -> None:
     assert scored("error_counting", errors=errors) == pytest.approx(expected, abs=0.01)
 
 
+@pytest.mark.parametrize("errors", [0, 2, 9, 14, 36])
+def test_errors_are_counted_as_they_are_and_fewer_are_better(errors: int) -> None:
+    """Figure 7 has 0.00 beside none; T2IScoreScore released counts up to 36."""
+    metric = LlmScoreConfig(variant="errors")
+    ran = run(metric.judge_description("a", "b"), [f'{{"errors": {errors}, "rationale": "So."}}'])
+    assert ran.result.ratings == (Rating("errors", errors),)
+    assert scored("errors", errors=errors) == errors and metric.falling and metric.score_range == (0, 99)
+    assert scored("error_counting", errors=errors) == pytest.approx(max(0, 1 - errors / 9))
+    assert not LlmScoreConfig(variant="error_counting").falling
+
+
 def test_the_rule_is_the_mean_of_two_shares() -> None:
     """Section 3.2."""
     counts = {"objects": 2, "objects_matched": 1, "attributes": 4, "attributes_matched": 1}

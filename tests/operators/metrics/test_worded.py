@@ -122,9 +122,12 @@ def test_llmscore_asks_in_its_releases_words_for_a_rating_and_errors_at_once(tmp
     assert request.messages[0].text == "a  dog / So it is.: Rate and count."
     assert (request.temperature, request.seed, request.max_tokens) == (1.0, 2, 512)
     assert values(verdict.ratings) == {"rating": 80, "errors": 3} and verdict.rationale == "It fits. No ear."
-    for reply in ("80", "80\n3\nIt fits.", "X1: 80\n3\na\nb", "101\n3\na\nb", "80\n10\na\nb"):
+    for reply in ("80", "80\n3\nIt fits.", "X1: 80\n3\na\nb", "101\n3\na\nb", "80\n100\na\nb"):
         with pytest.raises(UnreadableReply):
             run(metric.judge_description("a dog", described), [reply])
+    counting = settled(LlmScoreConfig(wording=folder, variant="errors"))
+    verdict, _ = run(counting.judge_description("a dog", described), ["80\n14\nIt fits.\nNo ear."])
+    assert score_of("errors", values(verdict.ratings)) == 14
     ruled = settled(LlmScoreConfig(wording=folder, variant="rule_enhanced"))
     verdict, ((request,),) = run(ruled.judge_description("a dog", described), ["2\n1\n4\n1\nso"])
     assert request.messages[0].text.endswith("Count four.")
