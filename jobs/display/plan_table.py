@@ -10,6 +10,7 @@ from plumbline.jobs.display.console import say, show_table, warn
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.models.families.vlm import ChatModel
 from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.sentences import plural
 from plumbline.operators.stages.graph import need_sources
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.plans.costs import estimates, unpriced
@@ -21,6 +22,8 @@ from plumbline.pipelines.sweeps.suite import PlannedSuite
 
 NO_MODEL = "none"
 """The calls of a stage that has no model: questions by a template, scores by arithmetic."""
+MAX_BROKEN = 10
+"""How many damaged or lost cells are listed."""
 MAX_PROBLEMS = 10
 """How many unreadable rows of a question pack are listed."""
 
@@ -41,6 +44,7 @@ def _choices(metric: Metric) -> str:
 def show_plan(console: Console, planned: PlannedSweep) -> None:
     """The cells per stage, and what computing the missing ones would ask of the models."""
     _show_sources(console, planned)
+    _show_verified(console, planned)
     _show_cells(console, planned.plan.nodes)
     _show_costs(console, planned)
     _show_problems(console, planned)
@@ -49,6 +53,7 @@ def show_plan(console: Console, planned: PlannedSweep) -> None:
 
 def show_making(console: Console, planned: PlannedSweep) -> None:
     """The same of what a model makes of texts, without where these come from."""
+    _show_verified(console, planned)
     _show_cells(console, planned.plan.nodes)
     _show_costs(console, planned)
     _show_work(console, planned.plan.nodes, planned.executor, planned.config, complete=_complete(planned))
@@ -60,6 +65,7 @@ def show_suite_plan(console: Console, planned: PlannedSuite) -> None:
         console.print(f"[bold]{escape(name)}[/]: nothing changed since run {finished.run_id}")
     for sweep in planned.sweeps.values():
         _show_sources(console, sweep)
+        _show_verified(console, sweep)
         _show_costs(console, sweep)
         _show_problems(console, sweep)
     for entry in planned.left_out:
@@ -94,6 +100,19 @@ def _images(planned: PlannedSweep) -> int:
 def _show_cells(console: Console, nodes: Sequence[NodePlan]) -> None:
     names = ("stage", "cells", "cached", "missing", "rows", "model calls, about")
     show_table(console, "plan", names, [_plan_row(node) for node in nodes if node.cells], numbers=slice(1, None))
+
+
+def _show_verified(console: Console, planned: PlannedSweep) -> None:
+    """The damaged and lost cells, where they were looked for."""
+    if planned.verified is None:
+        return
+    read, broken = planned.verified
+    found = f"{len(broken)} damaged or lost" if broken else "all are sound"
+    say(console, f"verify: {plural(read, 'cell')} read, {found}")
+    for path in broken[:MAX_BROKEN]:
+        warn(console, f"{planned.store.place.url}/{path}: damaged or lost, to be computed again")
+    if len(broken) > MAX_BROKEN:
+        warn(console, f"{len(broken) - MAX_BROKEN} other damaged or lost cells, to be computed again")
 
 
 def _show_problems(console: Console, planned: PlannedSweep) -> None:

@@ -60,6 +60,8 @@ class AnySweep(Checked):
     """Print each metric's boards too, overall and by skill."""
     retry_failed: bool = False
     """Compute only the rows that failed and may pass now, and what stands on them."""
+    verify: bool = False
+    """Read every cell that the run was made from, name the damaged ones and compute them again (docs/keeping.md)."""
     image_model: AnyModel | None = None
     """Draws the benchmark's prompts into the folder of its images before they are scored (docs/decide.md); null scores
     the images that are there."""
@@ -125,6 +127,8 @@ class SweepConfig(AnySweep):
             raise ConfigError(
                 "adaptive: a sweep that stops early tries failed rows again anyway; set retry_failed=false"
             )
+        if self.verify:
+            raise ConfigError("adaptive: a sweep that stops early reads its scores anyway; set verify=false")
         if not any(metric.ranks for metric in self.metrics.values()):
             raise ConfigError("adaptive: expected a metric that ranks generators, got none that does; add one")
 

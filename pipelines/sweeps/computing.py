@@ -57,7 +57,8 @@ def _planned_since(planned: PlannedSweep, deletions: int) -> PlannedSweep:
     """The sweep, planned again where cells may have been deleted since it was planned."""
     if deletions == planned.deletions:
         return planned
-    plan = make_plan(planned.config, planned.sources, planned.store, wanted=planned.wanted)
+    renew = planned.plan.renewed
+    plan = make_plan(planned.config, planned.sources, planned.store, wanted=planned.wanted, renew=renew)
     return replace(planned, plan=plan)
 
 
@@ -78,7 +79,7 @@ def compute_whole(
 
     Returns the sweep with every cell that it had to compute, their outcomes, and the result of `inspect`.
     """
-    now, renewed = planned, frozenset[str]()
+    now, renewed = planned, planned.plan.renewed
     outcomes: dict[str, Outcome] = {}
     for _ in range(MAX_ROUNDS):
         outcomes |= compute_missing(now, watch)
@@ -86,7 +87,8 @@ def compute_whole(
         if not inspection.broken:
             break
         renewed |= inspection.broken
-        left = {path for path in renewed if path not in outcomes or outcomes[path].state != "committed"}
+        tried = {**planned.outcomes, **outcomes}
+        left = {path for path in renewed if path not in tried or tried[path].state != "committed"}
         plan = make_plan(now.config, now.sources, now.store, wanted=now.wanted, renew=left | inspection.broken)
         now = replace(now, plan=plan)
     again = frozenset(cell for cell in planned.plan.cells if cell.path in renewed)

@@ -24,10 +24,13 @@ from plumbline.operators.summary import Skills, Sums, Tally, count_each
 from plumbline.operators.usual_scores import Sketch, sketch
 from plumbline.pipelines.cells.cells import Outcome, PlannedCell, Shard, is_draft
 from plumbline.pipelines.cells.reused_rows import NOT_TRIED
+from plumbline.pipelines.cells.runs import run_ids
 from plumbline.pipelines.cells.store import BrokenCell, GoneCell, Store, StoreError
 from plumbline.pipelines.sources.shards import BrokenFile, read_extra, read_shard
 
 CELL_READERS = 16
+MAX_SEARCHED_RUNS = 16
+"""Runs whose parts are searched, the newest first."""
 COUNTED_COLUMNS = ("score", "truncated")
 ERROR_COLUMNS = ("image_id", "prompt_id", "generator", "metric", "error")
 
@@ -183,13 +186,16 @@ def bring_parts(gathering: Gathering, order: PartsOfShards) -> list[CountedPart]
 
 
 def _mend(store: Store, part: ScoresPart) -> None:
-    """Replace an earlier run's damaged part by the one that was made in its stead, if all of its rows are sound.
+    """Replace a damaged part of earlier runs by the one that was made in its stead, if all of its rows are sound.
 
-    The next night compares its run with that earlier one.
+    The next night compares its run with an earlier one, and runs share a part's bytes by hard links.
     """
-    earlier = part.standing
-    if earlier is not None and store.exists(earlier) and not store.is_sound(earlier):
-        store.adopt(part.path, earlier, [])
+    if part.standing is None or not store.exists(part.standing) or store.is_sound(part.standing):
+        return
+    for run_id in run_ids(store)[-MAX_SEARCHED_RUNS:]:
+        for path in store.files(f"runs/{run_id}/scores.parquet"):
+            if path.endswith(f"-{part.identity}.parquet") and path != part.path and not store.is_sound(path):
+                store.adopt(part.path, path, [])
 
 
 def _adopted(gathering: Gathering, part: ScoresPart) -> CountedPart | None:

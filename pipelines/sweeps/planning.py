@@ -32,6 +32,7 @@ from plumbline.pipelines.sources.sources import (
     with_pack,
 )
 from plumbline.pipelines.sources.uris import Uris, benchmark_uris
+from plumbline.pipelines.sweeps.verifying import VerifiedCells, verify_cells
 
 if TYPE_CHECKING:
     from plumbline.operators.judging.decided_pairs import SeenPrompts
@@ -84,6 +85,8 @@ class PlannedSweep:
     """As its inputs had it when they were listed; empty where that does not tell all that there is to tell of them."""
     wanted: tuple[str, ...] = ("scores",)
     """The stages whose cells must exist in the end."""
+    verified: VerifiedCells | None = None
+    """Where `verify` is set, what was found of the committed cells; the plan renews the broken ones."""
     deletions: int = 0
     """How many collections the store had seen when the plan was made; -1 during one."""
     rounds: "Rounds | None" = None
@@ -166,6 +169,9 @@ def plan_inputs(inputs: SweepInputs, *, wanted: tuple[str, ...] = ("scores",)) -
         sources = rounds.sources
     deleted = deletions(store)  # before its cells are listed
     plan = make_plan(config, sources, store, wanted=wanted)
+    verified = verify_cells(plan, store, config.cluster) if config.verify else None
+    if verified is not None and verified.broken:
+        plan = make_plan(config, sources, store, wanted=wanted, renew=frozenset(verified.broken))
     return PlannedSweep(
         config=config,
         store=store,
@@ -174,6 +180,7 @@ def plan_inputs(inputs: SweepInputs, *, wanted: tuple[str, ...] = ("scores",)) -
         executor=choose_executor(config.cluster, plan.nodes),
         state="" if sources.reads_addresses or sources.has_problems else state,
         wanted=wanted,
+        verified=verified,
         deletions=deleted,
         rounds=rounds,
     )

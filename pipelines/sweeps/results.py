@@ -32,6 +32,7 @@ from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.shards import BrokenFile
 from plumbline.pipelines.sources.sources import Sources
 from plumbline.pipelines.sweeps.parts import (
+    MAX_SEARCHED_RUNS,
     CountedPart,
     Gathering,
     MissingPart,
@@ -54,8 +55,6 @@ MAX_TASK_ROWS = 1 << 19
 """Rows of the parts on the same shards that one task brings, unless a single part has more."""
 TAKEN_OVER = 4
 """Rows taken over from an earlier run in the time in which one is made."""
-MAX_SEARCHED_RUNS = 16
-"""Runs whose parts are searched, the newest first."""
 PROMPT_STAGES = tuple(stage.name for stage in STAGES.values() if stage.over == "prompts")
 """Stages over prompts, whose cells a score may depend on besides what was measured of its image."""
 

@@ -44,10 +44,10 @@ def find_unchanged_run(inputs: SweepInputs) -> StandingRun | None:
 
     No source is opened and no cell is named. That scores cells are still there is seen where a page shows all of their
     folder; of a larger folder it is believed, for the run's own tables are whole. None for adaptive sweeps and those
-    with `retry_failed`, whose plans are their point.
+    with `retry_failed` or `verify`, whose plans are their point.
     """
     config, store = inputs.config, inputs.store
-    plain = config.adaptive is None and not config.retry_failed
+    plain = config.adaptive is None and not config.retry_failed and not config.verify
     newest = _newest_like(store, config) if plain else None
     if newest is None or newest.manifest is None:
         return None

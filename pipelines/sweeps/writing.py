@@ -121,7 +121,7 @@ def digest_of_inputs(planned: PlannedSweep) -> str:
 def settings_of(config: SweepConfig) -> dict[str, Any]:
     """What of a sweep's configuration, and of the packages it runs on, a run's tables may follow from."""
     return {
-        "config": public_config(replace(config, retry_failed=False, log=LogConfig())),
+        "config": public_config(replace(config, retry_failed=False, verify=False, log=LogConfig())),
         "versions": _versions(),
     }
 

@@ -63,6 +63,8 @@ class History:
         code, printed = self._sweep(self.store, *options)
         run = assert_complete(code, printed)
         assert (self.store / "runs/latest").read_text().split()[0] == run, printed
+        if "verify=true" in flags:
+            assert "all are sound" in self._sweep(self.store, *options, "dry_run=true")[1]
         if "retry_failed=true" not in flags:
             ours, calm = str(self.store / "runs" / run), str(self._calm(*options))
             assert_same_tables(ours, calm, rtol=TOLERANCE)
@@ -159,6 +161,7 @@ FLAGS = (
     ("limit=70",),
     ("adaptive=betting", "adaptive.range=[-1,1]"),
     ("retry_failed=true",),
+    ("verify=true",),
     ("benchmark.require_every_prompt=false",),
 )
 SWEEPS = st.sampled_from(METRICS), st.sampled_from(FLAGS)

@@ -34,8 +34,9 @@ def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
         given = shlex.split(arguments.replace("STORE", str(store)))
         output += printed(name, *given, *(ours if name == "sweep" else ()))
     assert "retry_failed: 0 failed rows of 0 cells" in output and "no sweep is running" in output
+    assert output.count("all are sound") == 2
     assert "nothing may go" in output and "image_statistics" in output
-    assert run_folder.exists() and cell.exists() and len(COMMANDS) == 9
+    assert run_folder.exists() and cell.exists() and len(COMMANDS) == 11
 
 
 def test_a_list_names_what_may_go_and_how_to_remove_it(tmp_path: Path) -> None:

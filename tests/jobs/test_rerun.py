@@ -104,6 +104,23 @@ def test_damage_that_leaves_size_and_time_as_they_were_is_seen_and_the_run_is_ma
     assert f"nothing changed since run {second}" in sweep.run().out
 
 
+def test_a_damaged_part_is_mended_in_every_run_that_shares_its_bytes(sweep: Sweep) -> None:
+    """Each run has another flint, and the same atlas by a hard link."""
+    for name in ("garnet", "ember", "cobalt"):
+        sweep.run()
+        write_rows(sweep.folder / "images/flint/00000.parquet", images(name, 8))
+        save_scores(sweep.plan())
+    parts = [path for path in sorted(sweep.runs.glob("*/scores.parquet/*")) if path.stat().st_nlink == 3]
+    (shared,) = {path.stat().st_ino for path in parts}
+    whole = pq.read_table(parts[0])
+    chance = Random(6)
+    assert harm(chance.choice(parts), chance.choice(ROT), chance)
+    assert sweep.run().code == 0
+    assert len(parts) == 3 and shared not in {path.stat().st_ino for path in parts}
+    for path in parts:
+        assert pq.read_table(path).equals(whole)
+
+
 def test_a_damaged_part_of_an_earlier_run_is_mended_so_that_the_next_run_is_compared_with_it(sweep: Sweep) -> None:
     """The generators' scores stand in a part each, of which the next run has another flint."""
     sweep.run()

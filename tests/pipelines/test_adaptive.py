@@ -212,6 +212,7 @@ def test_scores_beyond_the_range_are_refused_with_the_remedy(folder: Path, tmp_p
     ("override", "message"),
     [
         ("retry_failed=true", "adaptive: a sweep that stops early tries failed rows again anyway"),
+        ("verify=true", "adaptive: a sweep that stops early reads its scores anyway; set verify=false"),
         ("metric=[entropy]", "adaptive: expected a metric that ranks generators"),
     ],
 )

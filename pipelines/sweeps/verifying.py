@@ -1,0 +1,64 @@
+"""The committed cells of a sweep, read to the last bit: damage need not change a file's size or time."""
+
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
+from typing import NamedTuple
+
+from plumbline.pipelines.base.cluster import ClusterConfig
+from plumbline.pipelines.cells.store import BrokenCell, GoneCell, Store
+from plumbline.pipelines.maintenance.gc_config import PRUNABLE
+from plumbline.pipelines.plans.plan import Plan
+from plumbline.pipelines.running.tasks import open_tasks
+
+CELLS_AT_ONCE = 64
+"""Cells that a task reads."""
+
+
+class VerifiedCells(NamedTuple):
+    """What was found of the committed cells of a sweep."""
+
+    read: int
+    """How many cells were read."""
+    broken: tuple[str, ...]
+    """Paths of the cells that are damaged or gone."""
+
+
+class CellToRead(NamedTuple):
+    """A cell that the store should have."""
+
+    path: str
+    key: str
+    prunable: bool
+    """Whether jobs.gc may have deleted it, because the scores that were computed from it are there."""
+
+
+def verify_cells(plan: Plan, store: Store, cluster: ClusterConfig) -> VerifiedCells:
+    """Read every committed cell of a plan; raise StoreError if one is out of reach.
+
+    A cell that is gone counts as broken, unless it may have been pruned.
+    """
+    expected = [cell for cell in plan.cells if cell not in plan.missing and cell not in plan.left]
+    cells = (CellToRead(cell.path, cell.key, cell.recipe.stage in PRUNABLE) for cell in expected)
+    with open_tasks(cluster, store, rows=sum(cell.shard.rows for cell in expected)) as tasks:
+        found = list(tasks.map(_read_cells, _in_batches(cells), shared=store))
+    return VerifiedCells(sum(each.read for each in found), tuple(chain.from_iterable(each.broken for each in found)))
+
+
+def _in_batches(cells: Iterator[CellToRead]) -> Iterator[Sequence[CellToRead]]:
+    while batch := tuple(islice(cells, CELLS_AT_ONCE)):
+        yield batch
+
+
+def _read_cells(store: Store, cells: Sequence[CellToRead]) -> VerifiedCells:
+    read, broken = 0, list[str]()
+    for cell in cells:
+        try:
+            store.read(cell.path, key=cell.key, columns=[])
+        except GoneCell:
+            if cell.prunable:
+                continue
+            broken.append(cell.path)
+        except BrokenCell:
+            broken.append(cell.path)
+        read += 1
+    return VerifiedCells(read, tuple(broken))

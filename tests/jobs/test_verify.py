@@ -1,0 +1,152 @@
+"""verify=true reads every cell that a run was made from, names the damaged and lost ones, and computes them again."""
+
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
+import pandas as pd
+import pytest
+
+from plumbline.pipelines.cells.runs import newest_run, read_manifest
+from plumbline.pipelines.cells.store import BrokenCell
+from tests.bench_of import Bench
+from tests.commands import Ended, run
+from tests.faults.outcomes import scores
+from tests.histories.damage import ROT, files_of, harm
+
+METRICS = "metric=[dsg,clipscore,edge_density]"
+VERIFY = "verify=true"
+SOUND = re.compile(r"verify: \d+ cells read, all are sound")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    """A benchmark whose cells all stand in a store, with a run that was made from them."""
+    bench = Bench(tmp_path_factory.mktemp("whole"), METRICS)
+    assert bench.run().code == 0
+    shutil.copytree(bench.store.place.url, bench.folder / "sound")
+    return bench
+
+
+@pytest.fixture
+def bench(whole: Bench) -> Bench:
+    """The benchmark with its store as it was; at another address its run would be another."""
+    shutil.rmtree(whole.store.place.url)
+    shutil.copytree(whole.folder / "sound", whole.store.place.url)
+    return whole
+
+
+def cells(bench: Bench, *stages: str) -> list[Path]:
+    """The committed cells of these stages, or of all."""
+    found = files_of(Path(bench.store.place.url))["cell"]
+    return sorted(path for path in found if not stages or path.relative_to(bench.store.place.url).parts[0] in stages)
+
+
+def contents(bench: Bench) -> dict[Path, tuple[bytes, int]]:
+    files = [path for path in Path(bench.store.place.url).rglob("*") if path.is_file()]
+    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
+
+
+def named(ended: Ended) -> set[Path]:
+    """The cells that a job says are damaged or lost."""
+    return {Path(path) for path in re.findall(r"(\S+): damaged or lost, to be computed again", ended.out)}
+
+
+def newest_scores(bench: Bench) -> pd.DataFrame:
+    return scores(str(bench.runs / str(newest_run(bench.store))))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_damaged_cell_is_named_and_computed_again_whatever_its_stage_and_the_scores_stay(
+    seed: int, bench: Bench
+) -> None:
+    chance, before = Random(seed), newest_scores(bench)
+    first = newest_run(bench.store)
+    harmed = chance.sample(cells(bench), 5)
+    for path in harmed:
+        assert harm(path, chance.choice([*ROT, "truncate", "empty", "flip"]), chance)
+    assert f"nothing changed since run {first}" in bench.run().out, "a sweep without news reads no cell"
+    damaged = contents(bench)
+    looked = bench.run(VERIFY, "dry_run=true")
+    assert looked.code == 0 and named(looked) == set(harmed) and contents(bench) == damaged
+    assert f"{len(cells(bench))} cells read, 5 damaged or lost" in looked.words
+    ended = bench.run(VERIFY)
+    second = newest_run(bench.store)
+    assert ended.code == 0 and named(ended) == set(harmed) and second not in (None, first)
+    counts = read_manifest(bench.store, str(second))["counts"]
+    assert counts["cells_renewed"] == 5 and counts["cells_failed"] == 0
+    pd.testing.assert_frame_equal(newest_scores(bench), before, rtol=1e-5)
+    assert SOUND.search(bench.run(VERIFY).words) and newest_run(bench.store) == second
+
+
+@pytest.mark.parametrize(("stage", "remade"), [("questions", True), ("scores", True), ("answers", False)])
+def test_lost_cells_are_computed_again_except_those_that_may_have_been_pruned(
+    stage: str, remade: bool, bench: Bench
+) -> None:
+    lost = cells(bench, stage)
+    kept = lost.pop(Random(stage).randrange(len(lost)))
+    for path in lost:
+        path.unlink()
+    ended = bench.run(VERIFY)
+    assert ended.code == 0 and (named(ended) | set(lost) if remade else set(lost)) == set(lost)
+    assert kept.exists() and all(path.exists() == remade for path in lost)
+
+
+def test_a_sound_store_is_left_as_it_is(bench: Bench) -> None:
+    before, first = contents(bench), newest_run(bench.store)
+    ended = bench.run(VERIFY)
+    assert ended.code == 0 and SOUND.search(ended.words) and f"nothing changed since run {first}" in ended.out
+    changed = {path.name for path, content in contents(bench).items() if before.get(path) != content}
+    assert changed <= {"unchanged.json"} and before.keys() == contents(bench).keys()
+    assert f"nothing changed since run {first}" in bench.run().out
+
+
+def test_the_message_about_a_damaged_cell_names_the_command_that_renews_it(bench: Bench) -> None:
+    path = Random(3).choice(cells(bench, "scores"))
+    name = str(path.relative_to(bench.store.place.url))
+    assert harm(path, "rot", Random(3))
+    with pytest.raises(BrokenCell, match="run the sweep again with verify=true"):
+        bench.store.read(name)
+    assert bench.run(VERIFY).code == 0 and len(bench.store.read(name))
+
+
+def nights(bench: Bench, *more: str) -> Ended:
+    return bench.run(*more, job="nightly")
+
+
+def test_a_night_renews_damaged_cells_and_finds_nothing_worse(bench: Bench) -> None:
+    assert nights(bench).code == 0
+    harmed = Random(8).sample(cells(bench), 4)
+    for path in harmed:
+        assert harm(path, "rot", Random(8))
+    assert "as told before" in nights(bench).out
+    ended = nights(bench, VERIFY)
+    assert ended.code == 0 and named(ended) == set(harmed) and "as told before" not in ended.out
+    again = nights(bench, VERIFY)
+    assert again.code == 0 and SOUND.search(again.words) and "as told before" in again.out
+
+
+def suite_words(bench: Bench) -> Sequence[str]:
+    of = f"benchmarks.own.prompts={bench.folder}/prompts.parquet", f"benchmarks.own.images={bench.folder}/images"
+    other = (
+        f"benchmarks.shapes.prompts={bench.folder}/prompts.parquet",
+        f"benchmarks.shapes.images={bench.folder}/images",
+    )
+    named_so = "benchmarks.own.name=numbers", "benchmarks.shapes.name=places"
+    choice = "sweep=suite", "benchmarks=[own,shapes]", "models=shapes", "metric=[edge_density]", "cluster=here"
+    return [*choice, *of, *other, *named_so, f"store={bench.store.place.url}-suite", "shard_rows=4"]
+
+
+def test_a_suite_verifies_each_of_its_benchmarks(bench: Bench) -> None:
+    words = suite_words(bench)
+    assert run("sweep", *words).code == 0
+    store = Path(f"{bench.store.place.url}-suite")
+    harmed = Random(2).sample(sorted(files_of(store)["cell"]), 3)
+    for path in harmed:
+        assert harm(path, "blank", Random(2))
+    ended = run("sweep", *words, VERIFY)
+    assert ended.code == 0 and named(ended) == set(harmed), ended
+    again = run("sweep", *words, VERIFY)
+    assert again.code == 0 and len(SOUND.findall(again.words)) == 2
