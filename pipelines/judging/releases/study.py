@@ -6,6 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+
 from plumbline.operators.errors import SourceError
 from plumbline.operators.rating.answers import REMEDY, TASK_ID, Answer, parse_answer
 from plumbline.operators.rating.tasks import Task, tasks_of
@@ -84,7 +86,14 @@ def read_version(place: Place, version: int) -> AskedVersion:
 
 def read_tasks(place: Place, version: int) -> list[Task]:
     """The tasks of a version; raises SourceError where their file is damaged."""
-    return tasks_of(read_sheet(place / tasks_path(version)).table)
+    file = place / tasks_path(version)
+    try:
+        return tasks_of(read_sheet(file).table)
+    except SourceError as error:
+        if isinstance(error.__cause__, DamagedError | pa.ArrowException):
+            problem = first_line(error.__cause__)
+            raise SourceError(f"{file}: the study's tasks are damaged ({problem}); restore the file") from error
+        raise
 
 
 def read_answers(place: Place) -> list[Answer]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -14,12 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.rating.templates import TEMPLATES
 from plumbline.pipelines.cells.checksums import decode_json, encode_json
 from plumbline.pipelines.judging.releases.study import read_answers, read_study, study_versions, version_path
 from plumbline.pipelines.rating.rate_config import RateConfig
 from plumbline.pipelines.rating.study import open_study
+from tests.histories.damage import ROT, harm
 from tests.operators.report.made import MadeRun, png
 from tests.pipelines.rating.served import GENERATORS, Served, asked_run
 
@@ -314,6 +316,15 @@ def test_a_damaged_answer_is_told_and_costs_nothing_else(study: Served) -> None:
     refused = study.post(task, "unsure")
     assert refused.status_code == 409 and "send revision 1" in refused.json()["error"]
     assert study.post(task, "unsure", revision=1).status_code == 201
+
+
+@pytest.mark.parametrize("way", [*ROT, "truncate"])
+@pytest.mark.parametrize("file", ["study.1.json", "tasks.1.parquet"])
+def test_a_damaged_file_of_a_study_is_named_with_its_remedy(file: str, way: str, study: Served, run: MadeRun) -> None:
+    path = Path((study.study.place / file).path)
+    assert harm(path, way, Random(way + file))
+    with pytest.raises(SourceError, match=rf"{file}: the study's \w+ (is|are) damaged \(.*\); restore the file$"):
+        Served(store=run.store.place.url, study=study.study.place.url)
 
 
 def test_a_name_of_a_study_is_a_folder_of_the_store(run: MadeRun) -> None:
