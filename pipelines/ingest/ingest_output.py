@@ -1,7 +1,6 @@
 """What stands in an output: the shards of its ingests, a record of how each ended, the tables that tell of all."""
 
 import io
-import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from plumbline.operators.errors import ConfigError
 from plumbline.operators.rows import table as make_table
 from plumbline.pipelines.base.storage import Entry, Place, readable_errors
 from plumbline.pipelines.base.tables import Refused, Rejection, printable
+from plumbline.pipelines.cells.checksums import DamagedError, decode_json, encode_json
 from plumbline.pipelines.ingest.ingest_config import Identity
 from plumbline.pipelines.ingest.input_rows import REJECTED, SKILLS, digest
 from plumbline.pipelines.ingest.taken_ids import OutputPrompt
@@ -79,7 +79,7 @@ def _listing(output: Place) -> dict[str, Entry]:
 def read_footer(output: Place, path: str, size: int | None = None) -> Footer:
     """Raises ConfigError for what is no shard, or a damaged one."""
     with damage_named(output, path), _opened(output, path, size) as stream:
-        values = json.loads((pq.read_metadata(stream).metadata or {})[INGESTED])
+        values = decode_json((pq.read_metadata(stream).metadata or {})[INGESTED].decode())
         return Footer(values["key"], [Rejection(*row) for row in values["rejected"]], dict(values["source"]))
 
 
@@ -88,7 +88,7 @@ def damage_named(output: Place, path: str) -> Iterator[None]:
     """Turns what reading a file that is no shard, or a damaged one, raises into a ConfigError that names it."""
     try:
         yield
-    except (pa.ArrowException, ValueError, KeyError, TypeError, Refused) as error:
+    except (pa.ArrowException, DamagedError, ValueError, KeyError, TypeError, Refused) as error:
         raise ConfigError(
             f"{output / path}: not written by an ingest, or damaged; move it, or choose another output"
         ) from error
@@ -181,9 +181,9 @@ class Records:
         manifest = self.output / MANIFEST
         if manifest.exists():
             try:
-                ingests = json.loads(manifest.read())["ingests"]
+                ingests = decode_json(manifest.read().decode())["ingests"]
                 yield from [_record_path(ingest["source"]) for ingest in ingests]
-            except (ValueError, KeyError, TypeError) as error:
+            except (DamagedError, ValueError, KeyError, TypeError) as error:
                 remedy = "move it, or choose another output"
                 raise ConfigError(f"{manifest}: not written by an ingest, or damaged; {remedy}") from error
 
@@ -198,7 +198,7 @@ class Records:
 
     def write(self, record: Record) -> None:
         """Says that this ingest has ended."""
-        (self.output / self._own).write(json.dumps(record._asdict()).encode())
+        (self.output / self._own).write(encode_json(record._asdict()).encode())
 
     def forget(self) -> None:
         """Takes this ingest's end back, before a shard of it changes: a manifest stands beside what it names."""
@@ -232,17 +232,17 @@ class Records:
         """Every record that can be read, by its path: of another, the ingest counts as not ended."""
         for path in self.listing():
             try:
-                values = json.loads((self.output / path).read())
+                values = decode_json((self.output / path).read().decode())
                 rejected = [Rejection(printable(file), *row) for file, *row in values["rejected"]]
                 yield path, Record(values["manifest"], rejected)
-            except (ValueError, KeyError, TypeError):
+            except (DamagedError, ValueError, KeyError, TypeError):
                 continue
 
     def _write_manifest(self, records: Sequence[Record], unfinished: Sequence[str]) -> None:
         manifest = self.output / MANIFEST
         if records:
             values = {"ingests": [record.manifest for record in records], "unfinished": unfinished}
-            manifest.write((json.dumps(values, indent=1) + "\n").encode())
+            manifest.write(encode_json(values).encode())
         elif manifest.exists():
             manifest.remove()
 

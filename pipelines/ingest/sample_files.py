@@ -1,6 +1,5 @@
 """Files that hold images themselves, tars and tables, to shards: a row group of their samples in memory at a time."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -11,6 +10,7 @@ import pyarrow as pa
 from plumbline.operators.picture_settings import picture_settings
 from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import Rejection
+from plumbline.pipelines.cells.checksums import DamagedError, decode_json, encode_json
 from plumbline.pipelines.ingest.drafting import Begin, Source, SourceFile
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.input_rows import COLUMNS, KEPT_SETTINGS, SKILLS, SOURCE, Candidate, digest
@@ -102,12 +102,12 @@ class SampleSource(Source):
             except FileNotFoundError:
                 return None
         try:
-            receipt = json.loads(encoded)
+            receipt = decode_json(encoded.decode())
             if receipt["version"] != RECEIPT_VERSION:
                 return None
             made = [DraftedShard(name, _content(key, index)) for index, name in enumerate(receipt["generators"])]
             return Drafted(made, [Rejection(*values) for values in receipt["rejected"]])
-        except (ValueError, KeyError, TypeError):  # damaged or old: the file is read again
+        except (DamagedError, ValueError, KeyError, TypeError):  # damaged or old: the file is read again
             return None
 
     def draft(self, file: SampleFile, begin: Begin) -> list[Rejection]:
@@ -132,7 +132,7 @@ class SampleSource(Source):
         """Leaves a receipt that the file was read to its end, so that it need not be read again."""
         generators = [shard.generator for shard in drafted.shards]
         receipt = {"version": RECEIPT_VERSION, "generators": generators, "rejected": drafted.rejected}
-        (output / _receipt_path(self._key(file))).write(json.dumps(receipt).encode())
+        (output / _receipt_path(self._key(file))).write(encode_json(receipt).encode())
 
     def _key(self, file: SampleFile) -> str:
         kinds = {"edited": self.edited, "labelled": self.labelled}  # the keys of other shards are older than these

@@ -1,6 +1,5 @@
 """Shards on their way into an output: drafted a row group at a time, and each committed whole once it has a place."""
 
-import json
 import struct
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,6 +14,7 @@ import pyarrow.parquet as pq
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import Rejection
+from plumbline.pipelines.cells.checksums import encode_json
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.ingest_output import Footer, read_footer
 from plumbline.pipelines.ingest.input_rows import KEPT_SETTINGS, SOURCE, Candidate
@@ -156,7 +156,7 @@ class ShardDraft:
         path, footer = placement.path, placement.footer
         with readable_errors(self.output, "output"):
             writer = self._open_writer()
-            writer.add_key_value_metadata({INGESTED.decode(): json.dumps(footer._asdict())})
+            writer.add_key_value_metadata({INGESTED.decode(): encode_json(footer._asdict())})
             writer.close()
             assert self._file is not None
             size = self._file.stat().st_size

@@ -20,6 +20,7 @@ from plumbline.pipelines.base.filesystems import disk
 from plumbline.pipelines.ingest.ingest import Ingested, ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from tests.damage import PIECES, Edit, bounded, changed, edits
+from tests.histories.damage import ROT, harm
 
 ROWS = 12
 text_edits = edits(st.sampled_from(PIECES))
@@ -205,3 +206,27 @@ def test_an_output_that_was_damaged_is_mended_or_refused(file: str, changes: lis
         files[file].write_bytes(changed(files[file].read_bytes(), changes))
         ended = outcome(folder, tars=str(folder / "t.tar"))
         assert ended is None or ended.rows + len(ended.rejected) == ROWS
+
+
+@bounded
+@given(st.sampled_from(["record", "receipt", "manifest"]), st.integers(0, 2**32 - 1))
+def test_a_turned_bit_in_what_an_ingest_keeps_changes_nothing_that_it_tells(file: str, seed: int) -> None:
+    chance = random.Random(seed)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "t.tar").write_bytes(TARS["ustar"])
+        first = outcome(folder, tars=str(folder / "t.tar"))
+        assert first is not None
+        rejected = pq.read_table(folder / "out/rejected.parquet")
+        [receipt] = (folder / "out/.ingest").glob("*.json")
+        [record] = (folder / "out/.ingest/records").iterdir()
+        files = {"receipt": receipt, "record": record, "manifest": folder / "out/manifest.json"}
+        before = (folder / "out/manifest.json").read_bytes()
+        assert harm(files[file], chance.choice([*ROT, "truncate"]), chance)
+        ended = outcome(folder, tars=str(folder / "t.tar"))
+        if ended is None:
+            assert file == "manifest"
+            return
+        assert (ended.rows, ended.rejected) == (first.rows, first.rejected)
+        assert pq.read_table(folder / "out/rejected.parquet").equals(rejected)
+        assert (folder / "out/manifest.json").read_bytes() == before
