@@ -1,6 +1,7 @@
 """VQAScore: the likelihood of "Yes" to one question about the image (vqascore_genai_bench.txt, eq. 2-3, appendix C)."""
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -20,6 +21,17 @@ SPELLED = ("{}", " {}")
 does so for yes and no alike, so that it leaves their ratio as it is."""
 YES, NO = (tuple(form.format(word) for word in (name, name.lower()) for form in SPELLED) for name in ("Yes", "No"))
 """What counts as yes and as no, as GenEval2 sums them."""
+AFFIRMATIONS = frozenset({"yes", "true", "correct", "right"})
+"""Words that say yes if an answer begins with one, whatever follows."""
+NEGATIONS = frozenset(
+    [
+        *("no", "not", "nope", "never", "none", "nothing", "neither", "cannot"),
+        *("false", "untrue", "wrong", "incorrect", "inaccurate", "unlike", "mismatch", "mismatched"),
+        *("nein", "nicht", "falsch", "non", "faux", "nee", "não", "falso", "нет", "неверно"),
+        *("不", "不是", "不对", "没有", "否", "错", "いいえ", "違います", "아니요", "아니오"),
+    ]
+)
+"""Words that say no, in English and as the plain answer in other languages."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,6 +51,8 @@ class VqaScoreConfig(Metric):
     """The question; `{}` stands for the prompt's text."""
     answer: str | None = None
     """The answer whose likelihood is the score."""
+    lower_is_better: bool | None = None
+    """Whether a likely answer means that the image does not fit; null: if the answer itself says no, as `No` does."""
     reduction: Reduction | None = None
     """`mean`: exp of the mean log-probability over the answer's tokens with EOS, as the released code does;
     `product`: the paper's eq. 3; `first`: the first token alone."""
@@ -75,6 +89,12 @@ class VqaScoreConfig(Metric):
     @property
     def score_range(self) -> ScoreRange | None:
         return SHARES
+
+    @property
+    def falling(self) -> bool:
+        if self.lower_is_better is not None:
+            return self.lower_is_better
+        return self.answer is not None and says_no(self.answer)
 
     def settled(self, profile_of: Callable[[str], VqaProfile]) -> "VqaScoreConfig":
         """The metric with what it leaves open as the VQA model's profile has it; only a settled one asks and scores."""
@@ -150,6 +170,14 @@ class VqaScoreConfig(Metric):
             return reduce_answer(token_logprobs[0], self.asks.reduction)
         yes, no = token_logprobs[: len(YES)], token_logprobs[len(YES) :]
         return share_of_yes(yes, no, log_odds(prior[: len(YES)], prior[len(YES) :]) if prior else 0.0)
+
+
+def says_no(answer: str) -> bool:
+    """Return True if the answer denies what it is asked: `No`, `Wrong`, `It does not`; False for `Yes, no doubt`."""
+    words = re.findall(r"[\w']+", answer.casefold().replace("’", "'"))
+    if not words or words[0] in AFFIRMATIONS:
+        return False
+    return any(word in NEGATIONS or word.endswith("n't") for word in words)
 
 
 def share_of_yes(yes: Sequence[Sequence[float]], no: Sequence[Sequence[float]], prior: float = 0.0) -> float:

@@ -8,6 +8,7 @@ import pytest
 
 from plumbline.jobs.command import command_of, load_values
 from plumbline.operators.report.page import Page
+from plumbline.pipelines.base.exit_codes import GATE_FAILED
 from plumbline.pipelines.judging.judged_run import judge_run
 from plumbline.pipelines.judging.metaeval import run_metaeval
 from plumbline.pipelines.judging.protocols import MetaevalConfig
@@ -15,7 +16,8 @@ from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.sweeps.planning import PlannedSweep
 from plumbline.pipelines.sweeps.sweep import FinishedSweep
-from tests.bench_of import plan_bench, prompts, run_config, run_plan, write_benchmark
+from tests.bench_of import UNJUDGED, plan_bench, prompts, run_config, run_plan, words_of, write_benchmark
+from tests.commands import newest, printed, run
 
 METRICS = ("metric=[gecko]", "+metrics.nll={kind: gecko, writer: llm, model: vqa, nli: nli, likelihood: nll}")
 GENERATORS = ["atlas", "drift"]
@@ -85,3 +87,34 @@ def test_it_agrees_with_people_where_its_low_scores_do(
         values = load_values(command_of("metaeval"), [*options, "sampling.resamples=20", f"output={tmp_path}"])
         later = run_metaeval(read_config(values, MetaevalConfig))
         assert {its.metric: its.value for its in later.judgements if its.statistic == "spearman"} == spearman
+
+
+DENIALS = ("metric=[vqascore]", "+metrics.denied={kind: vqascore, model: vqa, answer: 'No'}")
+"""VQAScore, and its Table 14: the likelihood that the model denies that the image fits."""
+
+
+def test_the_likelihood_of_no_ranks_gates_and_rewards_as_that_of_yes_does(tmp_path: Path) -> None:
+    folder, store = write_benchmark(tmp_path / "bench", GENERATORS, count=24), tmp_path / "store"
+    assert run("sweep", *words_of(folder, store, *DENIALS, *UNJUDGED)).code == 0
+    summary = pd.read_parquet(newest(store) / "summary.parquet")
+    overall = summary[summary["skill"] == "overall"]
+    assert {metric: list(rows["generator"]) for metric, rows in overall.groupby("metric")} == {
+        "vqascore": GENERATORS,
+        "denied": GENERATORS,
+    }
+    assert "denied (lower is better)" in " ".join(printed("report", f"store={store}", "run=latest").split())
+    rules = tmp_path / "gate.yaml"
+    for metric in ("vqascore", "denied"):
+        rules.write_text(f"rules:\n  no worse: {{metric: {metric}, no_worse_by: 0.25}}\n")
+        asked = (f"store={store}", f"rules={rules}", "run=latest")
+        assert run("gate", *asked, "candidate=drift", "baseline=atlas").code == GATE_FAILED
+        assert run("gate", *asked, "candidate=atlas", "baseline=drift").code == 0
+    options = ("run=latest", "format=pairs", "reward=denied", f"store={store}", f"output={tmp_path}/pairs")
+    assert run("rewards", *options).code == 0
+    scores = pd.read_parquet(newest(store) / "scores.parquet").query("metric == 'denied'")
+    score_of = dict(zip(scores["generator"] + "/" + scores["image_id"], scores["score"], strict=True))
+    pairs = [row for file in (tmp_path / "pairs/data").glob("*.parquet") for row in pd.read_parquet(file).itertuples()]
+    assert pairs
+    for pair in pairs:
+        worse = pair.image_1_uid if pair.label_0 else pair.image_0_uid
+        assert score_of[pair.best_image_uid] < score_of[worse]

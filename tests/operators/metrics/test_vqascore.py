@@ -30,6 +30,27 @@ def test_what_is_set_stays_whatever_the_kind() -> None:
     assert metric.settled(lambda role: CLIP_FLANT5) == metric, "a settled metric is settled"
 
 
+@pytest.mark.parametrize(
+    ("answer", "falls"),
+    [
+        *(
+            (no, True)
+            for no in ("No", " no", "NO.", "Wrong", "False", "No it does not", "It doesn’t", "Nein", "いいえ")
+        ),
+        *((yes, False) for yes in ("Yes", "True", "Correct", "Yes it does", "Yes, not a doubt", "a cat", "North")),
+    ],
+)
+def test_a_likely_denial_is_worse_and_any_other_answer_better_unless_it_is_stated(answer: str, falls: bool) -> None:
+    assert VqaScoreConfig(answer=answer).falling == falls
+    assert VqaScoreConfig(answer=answer, lower_is_better=not falls).falling != falls
+    assert VqaScoreConfig(answer=answer).settled(lambda role: CHAT).falling == falls
+
+
+def test_a_question_after_faults_is_stated_to_be_lower_is_better() -> None:
+    assert VqaScoreConfig(template="Does anything of {} lack?", normalise="yes_no", lower_is_better=True).falling
+    assert not VqaScoreConfig().falling
+
+
 def test_the_mean_of_two_tokens_is_the_root_of_their_product() -> None:
     assert reduce_answer([YES, EOS], "mean") == pytest.approx(math.sqrt(0.8 * 0.45))
 
