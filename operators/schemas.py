@@ -275,8 +275,12 @@ PREFERENCES = pa.schema(
 """One person's choice between two images of a prompt: `a`, `b`, or `unsure`; null where nothing was said.
 `template` is what was asked (side_by_side, vote)."""
 
-PAIRINGS = pa.schema([*texts("sample_id", "tag"), *ints("caption", "image"), *texts("prompt_id", "image_id")])
-"""Winoground's four pairings of a sample's two captions (0, 1) with its two images (0, 1); caption i fits image i."""
+PAIRINGS = pa.schema(
+    [*texts("sample_id"), ("tags", pa.list_(pa.string())), *ints("caption", "image"), *texts("prompt_id", "image_id")]
+)
+"""Winoground's four pairings of a sample's two captions (0, 1) with its two images (0, 1); caption i fits image i.
+
+`tags` are the sample's; a sample counts for each."""
 
 GRAPH_NODES = pa.schema([*texts("graph_id", "subset", "image_id", "node"), ("level", pa.int32())])
 """The images of semantic error graphs (T2IScoreScore): `node` is the set of errors that the image has, `level` their

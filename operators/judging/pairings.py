@@ -16,8 +16,9 @@ SLOTS = [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
 def judge_pairings(pairings: pa.Table, scores: pa.Table, sampling: Sampling) -> list[Judgement]:
-    """Text, image and group score of every metric, over all samples and by tag; samples without all four scores left
-    out.
+    """Return text, image and group score of every metric, over all samples and over those of each tag.
+
+    A sample counts for each of its tags (VQAScore, table 3); samples without all four scores are left out.
     """
     frame = pairings.to_pandas()
     judgements = []
@@ -25,8 +26,8 @@ def judge_pairings(pairings: pa.Table, scores: pa.Table, sampling: Sampling) -> 
         scored = frame.join(column, on=["image_id", "prompt_id"])
         wide = scored.pivot(index="sample_id", columns=["caption", "image"], values="score")[SLOTS].astype("float64")
         complete = wide[np.isfinite(wide).all(axis=1)]
-        tags = frame.groupby("sample_id")["tag"].first().reindex(complete.index)
-        by_tag = {str(tag): complete[tags == tag] for tag in sorted(tags.dropna().unique())}
+        tags = frame.groupby("sample_id")["tags"].first().reindex(complete.index).explode().dropna()
+        by_tag = {str(tag): complete.loc[of_tag.index.unique()] for tag, of_tag in tags.groupby(tags)}
         for subset, rows in {OVERALL: complete, **by_tag}.items():
             samples = Prompts(list(rows.index.astype(str)), sampling, name="samples")
             unscored = len(wide) - len(complete) if subset == OVERALL else 0

@@ -1,6 +1,7 @@
 """What is shown in pairs: people's choices between two images, and two captions with two images that differ little."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from plumbline.operators.errors import SourceError
@@ -11,37 +12,64 @@ from plumbline.pipelines.judging.releases.sheets import (
     Sheet,
     as_text,
     files_in,
+    first_that_exists,
     is_folder,
+    read_json,
     read_list,
     read_sheet,
+    row_name,
 )
 
 WINOGROUND_COLUMNS = ("id", "caption_0", "caption_1")
 TAGS = ("collapsed_tag", "tag", "secondary_tag")
 PREDICATES = "num_main_preds"
+WHY_HARD = ("why_winoground_hard.json", "new_tag_assignments.json")
+NO_TAG = "No Tag"
+"""What the released code calls samples that are hard for no reason of these."""
 
 
 def read_winoground(place: Place) -> Release:
-    """The four pairings of each sample, tagged by `collapsed_tag`; all tags are the captions' skills.
+    """Return the four pairings of each sample with all its tags, which are the captions' skills, too.
 
     Winoground: 400 samples of two captions with the same words, and an image for each.
 
     Source: facebook/winoground, examples.jsonl (`image_0` is a file's name) or the dataset's Parquet (`image_0` is the
     image): id, image_0, image_1, caption_0, caption_1, tag, secondary_tag, num_main_preds, collapsed_tag; t2v_metrics'
     metadata.csv with the same columns is read too. Read are the ids and tags alone; the captions' columns tell the file
-    from any other table with an id. Results are broken down by `collapsed_tag` (Object, Relation or Both) and, in the
-    released code, by the number of main predicates.
+    from any other table with an id. Results are broken down by `collapsed_tag` (Object, Relation or Both), the finer
+    tags and the number of main predicates.
+
+    If why_winoground_hard.json (t2v_metrics) or new_tag_assignments.json (ajd12342/why-winoground-hard, where it was
+    released) is in the same folder, its tags are added: `{id: [tag, ...]}`, such as Unusual Image; samples with an
+    empty list are tagged No Tag (Diwan et al. 2022, Why is Winoground Hard?).
     """
     sheet = read_sheet(place, ("id", *TAGS, PREDICATES)).require(
         WINOGROUND_COLUMNS, "is this facebook/winoground's file?"
     )
     predicates = [f"{number} Main Pred" if number else None for number in sheet.texts(PREDICATES)]
     tags = zip(*(sheet.texts(name) for name in TAGS), predicates, strict=True)
-    named = zip(sheet.ids("id"), tags, strict=True)
-    return paired(
-        PairingSample(sample_id, list(dict.fromkeys(filter(None, names))), sheet.where(row))
-        for row, (sample_id, names) in enumerate(named)
+    ids = list(sheet.ids("id"))
+    file = first_that_exists(place.parent, WHY_HARD)
+    reasons = _reasons(file) if file is not None else {}
+    release = paired(
+        PairingSample(sample_id, list(dict.fromkeys(filter(None, (*names, *reasons.get(sample_id, ()))))), where)
+        for sample_id, names, where in zip(ids, tags, map(sheet.where, range(len(ids))), strict=True)
     )
+    unknown, untagged = len(reasons.keys() - set(ids)), len(set(ids) - reasons.keys()) if reasons else 0
+    notes = [f"{unknown} samples of {file.name} are not in {place.name}"] if file and unknown else []
+    notes += [f"{untagged} samples of {place.name} are not in {file.name}"] if file and untagged else []
+    return replace(release, notes=[*release.notes, *notes])
+
+
+def _reasons(file: Place) -> dict[str, list[str]]:
+    """Read by sample why it is hard."""
+    assigned = read_json(file)
+    if not isinstance(assigned, dict):
+        raise SourceError(f"{file.url}: expected an object of tags by sample, found {type(assigned).__name__}")
+    for row, (sample_id, tags) in enumerate(assigned.items()):
+        if not isinstance(tags, list) or not all(isinstance(tag, str) and tag for tag in tags):
+            raise SourceError(f"{row_name(file.url, row, sample_id)}: expected a list of tags as texts, found {tags!r}")
+    return {sample_id: tags or [NO_TAG] for sample_id, tags in assigned.items()}
 
 
 PAIR = ("image0", "image1", "caption0", "caption1")

@@ -78,7 +78,7 @@ class PairingSample(NamedTuple):
 
     sample_id: str
     skills: Sequence[str]
-    """Of both captions; the first is the sample's tag."""
+    """Of both captions, and the sample's tags."""
     where: str
     """The file and row it stands in."""
 
@@ -151,10 +151,9 @@ def paired(samples: Iterable[PairingSample]) -> Release:
     skills: dict[str, Sequence[str]] = {}
     for sample_id, names, where in samples:
         remember(places, sample_id, where, f"sample {sample_id!r} stands twice")
-        tag = next(iter(names), None)
         for caption, image in product((0, 1), (0, 1)):
             ids = {"prompt_id": f"{sample_id}_c{caption}", "image_id": f"{sample_id}_i{image}"}
-            pairings.append({"sample_id": sample_id, "tag": tag, "caption": caption, "image": image, **ids})
+            pairings.append({"sample_id": sample_id, "tags": names, "caption": caption, "image": image, **ids})
             if names:
                 skills[ids["prompt_id"]] = names
     return Release(pairings=rows.table(pairings, schemas.PAIRINGS), skills=skills)

@@ -1,8 +1,10 @@
 """Choices, pairings, graphs and orders: each judged as its source says."""
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -118,12 +120,12 @@ def test_no_decided_pair_is_undefined() -> None:
     assert math.isnan(found.value) and "no decided pair" in found.convention
 
 
-def pairings(*samples: str) -> pa.Table:
+def pairings(*samples: str, tags: Mapping[str, Sequence[str]] | None = None) -> pa.Table:
     return rows.table(
         [
             {
                 "sample_id": sample,
-                "tag": "object",
+                "tags": ["object"] if tags is None else tags[sample],
                 "caption": caption,
                 "image": image,
                 "prompt_id": f"{sample}_c{caption}",
@@ -155,6 +157,24 @@ def test_pairings_give_text_image_and_group_and_a_sample_with_a_gap_is_counted()
     }
     assert {name: its.value for name, its in found.items()} == {"text": 1.0, "image": 0.5, "group": 0.5}
     assert {(its.n, its.n_unscored) for its in found.values()} == {(2, 1)}
+
+
+def test_a_sample_counts_for_each_of_its_tags() -> None:
+    """As in table 3 of the VQAScore paper: the group score of every skill, over all samples that need it."""
+    rng = np.random.default_rng(4)
+    samples, skills = [str(number) for number in rng.permutation(40)], ("counting", "negation", "scene")
+    tags = {sample: [skill for skill in rng.permutation(skills) if rng.random() < 0.6] for sample in samples}
+    is_right = {sample: bool(rng.random() < 0.5) for sample in samples}
+    scores_of = {True: (2, 1, 1, 2), False: (1, 2, 2, 1)}
+    scored = [row for sample in samples for row in pairing_scores(sample, *scores_of[is_right[sample]])]
+    table = rows.table([scored[at] for at in rng.permutation(len(scored))], schemas.SCORES)
+    judged = judge_pairings(pairings(*samples, tags=tags), table, FEW)
+    found = {its.subset: its for its in judged if its.statistic == "group"}
+    assert set(found) == {"overall", *skills}
+    for skill in skills:
+        needing = [is_right[sample] for sample in samples if skill in tags[sample]]
+        assert (found[skill].n, found[skill].value) == (len(needing), pytest.approx(np.mean(needing)))
+    assert sum(found[skill].n for skill in skills) > len(samples) == found["overall"].n
 
 
 def graphs(*given: tuple[str, str]) -> pa.Table:

@@ -70,12 +70,12 @@ def cells(found: pa.Table, names: str) -> list[tuple[object, ...]]:
 
 
 RATED = "image_id prompt_id generator rater template rating"
-PAIRED = "sample_id tag caption image prompt_id image_id"
+PAIRED = "sample_id tags caption image prompt_id image_id"
 SHORT, MORE = ["Object", "Adjective-Age", "1 Main Pred"], ["Object", "Adjective-Age", "Morpheme-Level", "1 Main Pred"]
 PAIRINGS = {
     "pairings": (PAIRED, 0, [
-        ("0", "Object", 0, 0, "0_c0", "0_i0"), ("0", "Object", 0, 1, "0_c0", "0_i1"),
-        ("0", "Object", 1, 0, "0_c1", "0_i0"), ("0", "Object", 1, 1, "0_c1", "0_i1"),
+        ("0", SHORT, 0, 0, "0_c0", "0_i0"), ("0", SHORT, 0, 1, "0_c0", "0_i1"),
+        ("0", SHORT, 1, 0, "0_c1", "0_i0"), ("0", SHORT, 1, 1, "0_c1", "0_i1"),
     ]),
     "skills": {"0_c0": SHORT, "0_c1": SHORT, "1_c0": MORE, "1_c1": MORE},
 }  # fmt: skip
@@ -159,12 +159,12 @@ EXPECTED: dict[str, dict[str, Any]] = {
     },
     "winoground, lines": PAIRINGS, "winoground, Parquet": PAIRINGS, "winoground, CSV": PAIRINGS,
     "eqben": {
-        "pairings": ("sample_id tag prompt_id image_id", 5, [("1", "eqbenkubric_cnt", "1_c0", "1_i1")]),
+        "pairings": ("sample_id tags prompt_id image_id", 5, [("1", ["eqbenkubric_cnt"], "1_c0", "1_i1")]),
         "skills": {
             "0_c0": ["eqbensd"], "0_c1": ["eqbensd"], "1_c0": ["eqbenkubric_cnt"], "1_c1": ["eqbenkubric_cnt"],
         },
     },
-    "eqben, full": {"pairings": ("sample_id tag image_id", 3, [("eqbensd/3", "eqbensd", "eqbensd/3_i1")])},
+    "eqben, full": {"pairings": ("sample_id tags image_id", 3, [("eqbensd/3", ["eqbensd"], "eqbensd/3_i1")])},
     "seetrue": {
         "ratings": (RATED, 0, [
             ("0133_sd.png", "A zebra, a hydrant.", None, "0", "label", 0.0),
@@ -330,6 +330,18 @@ def test_t2vscore_keeps_what_has_no_partner_and_says_so(tmp_path: Path) -> None:
     put(tmp_path / "t2vscore_alignment_score.json", rated)
     release = reading("t2vscore", tmp_path)
     assert len(release.ratings) == 3 and release.notes[1:] == ["1 rated videos have no score"]
+
+
+@pytest.mark.parametrize("name", ["why_winoground_hard.json", "new_tag_assignments.json"])
+def test_winoground_has_the_reasons_why_it_is_hard_from_the_file_beside_it(name: str, tmp_path: Path) -> None:
+    put(tmp_path / name, {"7": [], "1": ["Unusual Text", "Complex Reasoning"], "0": []})
+    release = but("winoground, lines", "examples.jsonl", WINOGROUND, tmp_path)
+    assert release.skills["0_c1"] == [*SHORT, "No Tag"]
+    assert release.skills["1_c0"] == [*MORE, "Unusual Text", "Complex Reasoning"]
+    assert set(map(tuple, release.pairings.column("tags").to_pylist())) == {
+        tuple(release.skills[f"{n}_c0"]) for n in "01"
+    }
+    assert release.notes == [f"1 samples of {name} are not in examples.jsonl"]
 
 
 def test_winoground_reads_no_images(tmp_path: Path) -> None:
@@ -510,6 +522,9 @@ COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
         ([WINOGROUND[0]] * 2, r"row 1: sample '0' stands twice \(the first stands in .*row 0\)"),
         ([{"id": 1}], "expected column.s. caption_0, caption_1, found id; is"),
         ([{**WINOGROUND[0], "id": None}], "row 0: expected a id, found none"),
+        ("why_winoground_hard.json", [["Unusual Text"]], "expected an object of tags by sample, found list"),
+        ("why_winoground_hard.json", {"0": [], "1": "Unusual"}, r"row 1 \('1'\): expected a list of tags as texts"),
+        ("why_winoground_hard.json", {"0": [None]}, r"row 0 \('0'\): expected a list of tags as texts, found \[None\]"),
     ],
     "winoground, Parquet": [(as_parquet(WINOGROUND)[:-20], "not readable as Parquet .*; it may be truncated")],
     "eqben": [
