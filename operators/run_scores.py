@@ -93,6 +93,11 @@ class PromptTexts(NamedTuple):
         places = among(prompts, self.prompts)
         return np.where(places >= 0, np.append(self.texts, NONE)[places], NONE)
 
+    def edited(self, later: "PromptTexts", prompts: Hashes) -> NDArray[np.bool_]:
+        """Return which of some prompts have another text in a later run; an unknown text counts as the same."""
+        own, theirs = self.of(prompts), later.of(prompts)
+        return (own != theirs) & (own != NONE) & (theirs != NONE)
+
 
 class SharedPrompts(NamedTuple):
     """The prompts that can be compared between two runs."""
@@ -248,9 +253,8 @@ class RunScores:
         prompts = np.intersect1d(self.prompts, other.prompts, assume_unique=True)
         if self._texts is None or other._texts is None:
             return SharedPrompts(prompts, 0)
-        own, theirs = self._texts.of(prompts), other._texts.of(prompts)
-        same = (own == theirs) | (own == NONE) | (theirs == NONE)
-        return SharedPrompts(prompts[same], int((~same).sum()))
+        edited = self._texts.edited(other._texts, prompts)
+        return SharedPrompts(prompts[~edited], int(edited.sum()))
 
     def scored_by_all(
         self, metrics: Sequence[str], generator: str | None = None

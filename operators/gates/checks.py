@@ -210,6 +210,8 @@ class _Tested(NamedTuple):
     limits: _Limits = _Limits(0.0, 0.0)
     same_images: bool = False
     """True if the two sides of a comparison have the same images, and equal scores."""
+    edited: int = 0
+    """Prompts that are not compared, because their texts differ between the two runs."""
     problem: str = ""
 
     @property
@@ -306,7 +308,8 @@ def _tests(questions: Sequence[_Question], judged: Judged, alpha: float) -> Iter
                 problem=f"all scores are equal, and {metric} states no range, so nothing tells how far one could fall",
             )
         test = margin_test(values, bound, alpha, limits.worst, limits.best)
-        return _Tested(test, bound, sign, values, limits, same)
+        edited = 0 if other is None else scores.shared_prompts(other.scores).edited
+        return _Tested(test, bound, sign, values, limits, same, edited)
 
     by_scores = sorted(questions, key=lambda question: (str(question.rule.metric), question.generator))
     return ((question, of_question(question)) for question in by_scores)
@@ -357,6 +360,8 @@ def _conclude(question: _Question, asked: str, tested: _Tested, alpha: float, p_
             parts.append("equal scores do not prove equal images")
     if tested.limits.assumed and not tested.same_images:
         parts.append(tested.limits.assumed)
+    if tested.edited:
+        parts.append(f"left out: {plural(tested.edited, 'prompt')} with edited texts")
     found = "; ".join(parts)
     return question.check(
         asked,

@@ -83,6 +83,8 @@ class Changes(NamedTuple):
     """All that were looked at, overall and by skill, none left out."""
     can_tell: bool
     """Whether any outcome on so many prompts would have been a clear change, of scores that are not the same."""
+    edited: int = 0
+    """How many prompts have another text in the earlier run and are not compared."""
 
     @property
     def unlike(self) -> list[str]:
@@ -174,6 +176,7 @@ def compare(
         settings=shown(settings, MOST_SETTINGS),
         every=changes,
         can_tell=_can_tell(overall, _comparisons(changes)),
+        edited=edited,
     )
 
 

@@ -74,6 +74,8 @@ class NightOutcome:
     """Whether any outcome on so many prompts would have been a regression or an improvement."""
     unlike: Sequence[str] = field(default_factory=list)
     """The generators that were generated with other settings than in the earlier run: no change of theirs is clear."""
+    edited: int = 0
+    """Prompts that have another text in the earlier run and are not compared."""
     trends: str | None = None
     """The address of the page of trends; None where it could not be written."""
     gate: Mapping[str, Any] | None = None
@@ -97,6 +99,7 @@ class NightOutcome:
         none = "no regression" if self.can_tell else "too few prompts to tell a regression"
         said = plural(len(self.regressions), "regression") if self.regressions else none
         said += f" (other settings: {names(self.unlike)})" if self.unlike else ""
+        said += f" (left out: {plural(self.edited, 'prompt')} with edited texts)" if self.edited else ""
         judged = f"; {self.gate['summary']}" if self.gate else ""
         return (
             f"{self.benchmark}, run {self.run_id}: {f'{said} {compared}' if self.compared_with else compared}; "

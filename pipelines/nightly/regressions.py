@@ -172,6 +172,7 @@ def _outcome(run: ComparedRun, changes: Changes | None, config: NightConfig) -> 
         can_tell=changes is None or changes.can_tell,
         sentences=[str(sentence) for sentence in changes.sentences] if changes is not None else [],
         unlike=changes.unlike if changes is not None else [],
+        edited=changes.edited if changes is not None else 0,
         trends=run.trends.url,
         gate=None if run.gate is None else run.gate.to_json(),
     )

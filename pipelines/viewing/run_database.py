@@ -19,9 +19,10 @@ import pyarrow.compute as pc
 
 from plumbline.operators import rows
 from plumbline.operators.errors import ConfigError, install
-from plumbline.operators.run_scores import ReadPart, RunScores
+from plumbline.operators.run_scores import Hashes, ReadPart, RunScores
 from plumbline.operators.schemas import PROMPTS, QUESTIONS
 from plumbline.operators.settings import COLUMN, REPEATS, Known, add_settings, is_kept
+from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.operators.statistics.score_maps import Line
 from plumbline.pipelines.cells.runs import READERS
 from plumbline.pipelines.cells.store import Store, draft_path
@@ -348,9 +349,15 @@ class RunRows:
         return read
 
     def moves(
-        self, right: "RunRows", wanted: tuple[WantedRows, WantedRows], line: Line, first: int, most: int
+        self,
+        right: "RunRows",
+        wanted: tuple[WantedRows, WantedRows],
+        line: Line,
+        edited: Sequence[str],
+        first: int,
+        most: int,
     ) -> tuple[int, list[Move]]:
-        """How many prompts both this and another run scored, and some of them.
+        """How many prompts but the edited ones both this and another run scored, and some of them.
 
         `wanted` is of each side; generators that are wanted are beside each other, else each is beside itself. The line
         leads from this run's scores to the other's. Of a kind, the prompts of which an image on either side has no
@@ -364,10 +371,10 @@ class RunRows:
             "SELECT count(*) OVER (), prompt_id, earlier.generator, later.generator, earlier.mean, later.mean "
             f"FROM ({mapped}) earlier JOIN ({later}) later USING ({same}) "
             f"WHERE ({'earlier.failed OR later.failed' if wanted[1].kind else scored}) "
-            f"AND (earlier.has_note OR later.has_note) "
+            f"AND (earlier.has_note OR later.has_note) AND NOT list_contains(CAST(? AS VARCHAR[]), prompt_id) "
             f"ORDER BY {MOVES[wanted[1].sort]}, prompt_id, later.generator LIMIT ? OFFSET ?"
         )
-        found = self._database.select(statement, [*line, *of_earlier, *of_later, most, first])
+        found = self._database.select(statement, [*line, *of_earlier, *of_later, [*edited], most, first])
         return found[0][0] if found else 0, [Move(*row[1:]) for row in found]
 
     def _prompt_means(self, wanted: WantedRows) -> tuple[str, list[object]]:
@@ -388,6 +395,12 @@ class RunRows:
         which = f"{where} AND list_contains(?, generator) AND list_contains(?, prompt_id)"
         found = f"SELECT * FROM {self._scores} WHERE {which} ORDER BY row LIMIT {MOST_BESIDE}"
         return self._with_texts(found, [*values, [*generators], [*prompt_ids]], "row")
+
+    def prompt_ids(self, hashes: Hashes) -> list[str]:
+        """Return the ids of the scored prompts that have these hashes."""
+        found = self._database.select(f"SELECT DISTINCT prompt_id FROM {self._scores} WHERE prompt_id IS NOT NULL")
+        ids = [prompt_id for (prompt_id,) in found]
+        return [ids[place] for place in np.flatnonzero(np.isin(hash_ids(ids), hashes))]
 
     def text(self, prompt_id: str) -> str | None:
         """Of a prompt."""

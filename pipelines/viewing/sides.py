@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from plumbline.operators.bridge import Bridge
 from plumbline.operators.report.changes import Changes, bridges_between, compare
 from plumbline.operators.report.gallery import ImageDetail
@@ -95,6 +97,7 @@ class Comparisons:
     def __init__(self, browser: Browser) -> None:
         self._browser = browser
         self._kept = lru_cache(COMPARED)(self._changes)
+        self._kept_edited = lru_cache(COMPARED)(self._edited)
 
     def open(self, choice: Choice) -> Sides:
         """The two sides; raises NotThere with what is missing."""
@@ -132,6 +135,15 @@ class Comparisons:
     def _texts(self, side: Side) -> PromptTexts | None:
         return read_prompt_texts(self._browser.store, side.run)
 
+    def _edited(self, choice: Choice, opened: tuple[int, int]) -> list[str]:
+        """Return the prompts whose texts differ between the two runs; the last argument only says what is kept."""
+        left, right = (self._texts(side) for side in choice)
+        if left is None or right is None:
+            return []
+        prompts = np.intersect1d(left.prompts, right.prompts, assume_unique=True)
+        edited = prompts[left.edited(right, prompts)]
+        return self.open(choice).left.rows.prompt_ids(edited) if len(edited) else []
+
     def moves(self, sides: Sides, wanted: WantedRows, first: int, most: int) -> tuple[int, list[ShownMove]]:
         """How many prompts are as wanted, and some of them with an image of either side."""
         left, right = (
@@ -141,7 +153,8 @@ class Comparisons:
         bridge = sides.joining(wanted.metric)
         line = UNCHANGED if bridge is None else bridge.line
         both = (left._replace(skill="", words=""), right)
-        total, moves = sides.left.rows.moves(sides.right.rows, both, line, first, most)
+        edited = self._kept_edited(sides.choice, (sides.left.rows.number, sides.right.rows.number))
+        total, moves = sides.left.rows.moves(sides.right.rows, both, line, edited, first, most)
         lefts = self._shown(sides.left, left, [(one.left_generator, one.prompt_id) for one in moves])
         rights = self._shown(sides.right, right, [(one.right_generator, one.prompt_id) for one in moves])
         shown_moves = [_move(*one, wanted.metric) for one in zip(moves, lefts, rights, strict=True)]
