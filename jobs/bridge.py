@@ -14,7 +14,7 @@ from plumbline.jobs.display.progress_lines import ProgressDisplay
 from plumbline.jobs.logs import logged
 from plumbline.jobs.overrides import OF_SWEEPS
 from plumbline.operators.bridge import describe
-from plumbline.operators.sentences import number, plural, signed
+from plumbline.operators.sentences import interval_text, number, plural, signed
 from plumbline.pipelines.cells.store import open_existing_store
 from plumbline.pipelines.report.bridges import write_bridge
 from plumbline.pipelines.sweeps.bridging import (
@@ -86,7 +86,7 @@ def _show_clear(console: Console, groups: Sequence[Mapping[str, Any]]) -> None:
         [
             *(row["generator"], row["skill"], str(row["prompts"])),
             *(number(row[name]) for name in ("old", "mapped", "new")),
-            f"{signed(row['miss'])} ({number(row['low'])} to {number(row['high'])})",
+            f"{signed(row['miss'])} ({interval_text(row['low'], row['high'])})",
             f"{row['p_holm']:.2g}",
         ]
         for row in sorted(groups, key=lambda row: -abs(row["miss"]))[:MOST_GROUPS]

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ from plumbline.operators.comparison import SIGNIFICANT, Duel, PromptMeans, duels
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.metric_recipes import Recipe, altered_places
 from plumbline.operators.run_scores import Hashes, RunScores, ScoreColumns
-from plumbline.operators.sentences import Sentence, names, number, plural
+from plumbline.operators.sentences import Sentence, interval_text, names, number, plural
 from plumbline.operators.statistics.agreement import STATISTICS
 from plumbline.operators.statistics.bootstrap import Interval
 from plumbline.operators.statistics.ordering import holm
@@ -401,7 +401,7 @@ def in_comparisons(bridge: Bridge) -> str:
 
 
 def formula(bridge: Bridge) -> str:
-    """The line, with its intervals."""
+    """The line, with its intervals, or that there is none."""
     sign = "−" if bridge.line.intercept < 0 else "+"
     return (
         f"{number(bridge.line.slope)} ({_span(bridge.slope)}) × old {sign} {number(abs(bridge.line.intercept))} "
@@ -410,4 +410,4 @@ def formula(bridge: Bridge) -> str:
 
 
 def _span(interval: Interval, digits: int = 3) -> str:
-    return f"{number(interval.low, digits)} to {number(interval.high, digits)}"
+    return interval_text(interval.low, interval.high, partial(number, digits=digits))

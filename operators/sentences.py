@@ -1,7 +1,7 @@
 """How the report writes: sentences, numbers, and lists of names that say how many they leave out."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 MOST_NAMES = 4
@@ -49,6 +49,24 @@ def signed(value: float | None, digits: int = 3) -> str:
         return "–"
     shown = f"{abs(value):.{digits}f}"
     return shown if float(shown) == 0 else f"{'+' if value > 0 else '−'}{shown}"
+
+
+NO_INTERVAL = "no interval"
+WHY_NO_INTERVAL = "There is no interval where so few prompts differ from the rest that it would not hold."
+"""Said once below tables that have NO_INTERVAL in a cell."""
+
+
+def interval_text(low: float | None, high: float | None, show: Callable[[float | None], str] = number) -> str:
+    """Return both ends of an interval as they are shown; NO_INTERVAL if it was refused."""
+    if low is None or high is None or math.isnan(low):
+        return NO_INTERVAL
+    return f"{show(low)} to {show(high)}"
+
+
+def interval_sentence(low: float | None, high: float | None) -> str:
+    """Return `95% interval 0.2 to 0.4`, for a list of facts; NO_INTERVAL if it was refused."""
+    said = interval_text(low, high)
+    return said if said == NO_INTERVAL else f"95% interval {said}"
 
 
 def p_text(value: float) -> str:

@@ -1,6 +1,5 @@
 """A finished sweep: leaderboards, failures, and what its language models read, wrote and cost."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from plumbline.operators.errors import REMEDIES
 from plumbline.operators.failures import kinds_of_failure
 from plumbline.operators.models.calls import Usage
 from plumbline.operators.question_quality import QuestionQuality
+from plumbline.operators.sentences import NO_INTERVAL, WHY_NO_INTERVAL, interval_text
 from plumbline.operators.summary import OVERALL
 from plumbline.pipelines.cells.runs import read_manifest
 from plumbline.pipelines.plans.costs import Cost
@@ -69,6 +69,8 @@ def _show_boards(console: Console, finished: FinishedSweep) -> None:
         ranked = [_standing(row, overall) for row in overall]
         title = f"{metric}: overall{', lower is better' if metric in finished.falling else ''}"
         show_table(console, title, names, ranked, numbers=slice(2, None))
+        if any(NO_INTERVAL in cells for cells in ranked):
+            say(console, WHY_NO_INTERVAL)
         if len(of_metric) > len(overall):
             _show_skills(console, metric, of_metric)
 
@@ -78,7 +80,7 @@ def _standing(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list
     there is none.
     """
     place = str(1 + [other["mean"] for other in rows].index(row["mean"])) if row["n"] else EMPTY
-    interval = EMPTY if row["low"] is None or math.isnan(row["low"]) else f"{row['low']:.3f} to {row['high']:.3f}"
+    interval = interval_text(row["low"], row["high"])
     return [place, row["generator"], _number(row["mean"]), interval, str(row["n"]), f"{row['coverage']:.1%}"]
 
 

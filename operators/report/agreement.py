@@ -15,7 +15,7 @@ from plumbline.operators.judging.judgement import OVERALL, PEOPLE, Comparison, J
 from plumbline.operators.judging.paper_tables import tables
 from plumbline.operators.judging.trust import trust_sentences, trust_tables
 from plumbline.operators.report.charts import NamedChart, corrected_charts
-from plumbline.operators.sentences import FirstRows, Sentence, names, number, shown
+from plumbline.operators.sentences import FirstRows, Sentence, interval_sentence, names, number, shown
 
 MOST_TABLES = 40
 KNOWN = "what is known"
@@ -97,7 +97,7 @@ def _sentence(judgements: Sequence[Judgement], comparisons: Sequence[Comparison]
         return Sentence("No metric has a value", f"of its agreement {about}.")
     best = max(values, key=lambda judged: judged.value)
     low, high = best.interval
-    interval = f", 95% interval {number(low)} to {number(high)}" if math.isfinite(low) else ""
+    interval = f", {interval_sentence(low, high)}"
     is_clear = {
         pair.metric_b if pair.metric_a == best.metric else pair.metric_a: pair.p_holm < SIGNIFICANT
         for pair in comparisons

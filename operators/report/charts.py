@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from plumbline.operators.comparison import Board
 from plumbline.operators.judging.corrected_means import CorrectedMean
 from plumbline.operators.judging.corrected_tables import single_means
-from plumbline.operators.sentences import number
+from plumbline.operators.sentences import interval_text, number
 
 TEMPLATES = Path(__file__).parent / "templates"
 ROW_HEIGHT = 30
@@ -72,7 +72,7 @@ def interval_chart(board: Board) -> Chart:
         for standing in scored
     ]
     said = [
-        f"{standing.generator} {number(standing.mean)} ({number(standing.low)} to {number(standing.high)})"
+        f"{standing.generator} {number(standing.mean)} ({interval_text(standing.low, standing.high)})"
         for standing in scored
     ]
     better = ", lower is better" if board.lower_is_better else ""

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from plumbline.operators.comparison import Board, Standing, generators_of
-from plumbline.operators.sentences import MOST_NAMES, Sentence, names, number, plural
+from plumbline.operators.sentences import MOST_NAMES, Sentence, interval_sentence, names, number, plural
 from plumbline.operators.summary import OVERALL
 
 MOST_CLOSE = 5
@@ -211,9 +211,8 @@ def _top_mean(board: Board, standings: Sequence[Standing]) -> str:
 
 
 def _mean_text(standing: Standing) -> str:
-    """A mean with its interval, where one image alone does not leave it without."""
-    low, high = number(standing.low), number(standing.high)
-    return number(standing.mean) + (f", 95% interval {low} to {high}" if math.isfinite(standing.low) else "")
+    """A mean with its interval, or that there is none."""
+    return f"{number(standing.mean)}, {interval_sentence(standing.low, standing.high)}"
 
 
 def _behind(board: Board, best: Standing) -> list[Standing]:

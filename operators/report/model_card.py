@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from plumbline.operators.errors import DISTRIBUTION, ConfigError, suggest
 from plumbline.operators.metric_recipes import Recipe, recipe_of
 from plumbline.operators.metrics.table import falling_metrics, read_metrics
-from plumbline.operators.sentences import FirstRows, number, plural, shown
+from plumbline.operators.sentences import FirstRows, interval_sentence, plural, shown
 from plumbline.operators.settings import in_words, known_settings
 from plumbline.operators.summary import OVERALL, part_of
 
@@ -144,8 +144,7 @@ def scores_of(card: ModelCard, tasks: Mapping[str, str]) -> list[CardScore]:
 def _notes(card: ModelCard, name: str, metric: CardMetric, row: Row) -> Iterator[str]:
     """How a score came about."""
     yield f"{name}{f' by {metric.models}' if metric.models else ''}{', lower is better' * metric.lower_is_better}"
-    if row["low"] is not None:
-        yield f"95% interval {number(row['low'])} to {number(row['high'])}"
+    yield interval_sentence(row["low"], row["high"])
     yield f"coverage {row['coverage']:.1%} of {plural(row['n'] + row['n_null'], 'image')}"
     if card.settings:
         yield card.settings

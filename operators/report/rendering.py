@@ -7,7 +7,7 @@ import io
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,17 @@ from plumbline.operators.report.model_card import ModelCard
 from plumbline.operators.report.page import Page
 from plumbline.operators.report.suite import SuitePage
 from plumbline.operators.report.trends import Trends
-from plumbline.operators.sentences import count, latex, number, p_text, plural, signed
+from plumbline.operators.sentences import (
+    WHY_NO_INTERVAL,
+    count,
+    interval_sentence,
+    interval_text,
+    latex,
+    number,
+    p_text,
+    plural,
+    signed,
+)
 from plumbline.operators.settings import against
 from plumbline.operators.summary import OVERALL
 
@@ -198,9 +208,13 @@ def _environment() -> Environment:
         "count": count,
         "signed": signed,
         "p": p_text,
+        "interval": interval_text,
+        "signed_interval": partial(interval_text, show=signed),
+        "interval_sentence": interval_sentence,
         "plural": plural,
         "against": against,
     }
+    environment.globals["WHY_NO_INTERVAL"] = WHY_NO_INTERVAL
     return environment
 
 

@@ -193,8 +193,8 @@ def test_latex_says_which_generators_lack_scores() -> None:
     lines = to_latex(page_of(gathered(rows.table(scored, schemas.SCORES), {}, metrics=["m"]))).splitlines()
     small = [line for line in lines if "scriptsize" in line]
     assert small == [
-        r" & & {\scriptsize -- to --; 50.0\%} \\",
-        r" & & {\scriptsize -- to --; 0.0\%} \\",
+        r" & & {\scriptsize no interval; 50.0\%} \\",
+        r" & & {\scriptsize no interval; 0.0\%} \\",
     ]
 
 

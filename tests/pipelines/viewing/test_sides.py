@@ -53,7 +53,7 @@ def moves(text: str) -> list[str]:
 def test_two_runs_say_what_moved_clearly_or_not_overall_and_at_each_skill(ask: Asking) -> None:
     page = text_of(ask, BOTH)
     assert "cobalt is better by gecko (+0.100). No clear change: atlas." in page
-    assert "cobalt gecko 0.450 0.550 +0.100 – to – +1.00" in page
+    assert "cobalt gecko 0.450 0.550 +0.100 no interval +1.00" in page
     assert page.count("▲ better") == 1 and page.count("not clear") == 5, "six prompts of a skill are too few of six"
 
 
