@@ -184,6 +184,18 @@ def test_latex_shows_every_name_as_text() -> None:
     assert r"Generator & Mean rank & {[}m\_1{]} \\" in lines
 
 
+def test_means_without_an_interval_are_drawn_at_their_places() -> None:
+    """Of three prompts each, so few that no mean has an interval."""
+    scored = [
+        {"generator": name, "metric": "m", "prompt_id": str(prompt), "score": mean}
+        for name, mean in (("low", 0.1), ("middle", 0.3), ("high", 0.9))
+        for prompt in range(3)
+    ]
+    (column,) = page_of(gathered(rows.table(scored, schemas.SCORES), {}, metrics=["m"])).columns
+    drawn = {name: column.percent(standing.mean) for name, standing in column.standings.items()}
+    assert drawn == pytest.approx({"low": 0, "middle": 25, "high": 100})
+
+
 def test_latex_says_which_generators_lack_scores() -> None:
     """Of a's four images two have a score, of b's none."""
     scored = [
