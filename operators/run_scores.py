@@ -96,7 +96,7 @@ class PromptTexts(NamedTuple):
     def edited(self, later: "PromptTexts", prompts: Hashes) -> NDArray[np.bool_]:
         """Return which of some prompts have another text in a later run; an unknown text counts as the same."""
         own, theirs = self.of(prompts), later.of(prompts)
-        return (own != theirs) & (own != NONE) & (theirs != NONE)
+        return np.asarray((own != theirs) & (own != NONE) & (theirs != NONE))
 
 
 class SharedPrompts(NamedTuple):
