@@ -101,14 +101,14 @@ def _measured(texts: Mapping[str, str]) -> dict[str, PromptNumbers]:
 def _dsg_questions(reference: Place) -> QuestionCounts:
     """DSG's questions about the prompts of T2IScoreScore."""
     sheet = read_sheet(reference / "ts2/ts2_dsg_questions.csv")
-    columns = [sheet.ids(name) for name in ("id", "question_id", "question", "choices", "answer")]
-    counts = QuestionCounts("DSG")
+    columns = [sheet.ids(name) for name in ("id", "question_id", "question", "choices", "answer", "parent_question_id")]
+    counts = QuestionCounts("DSG", "direct")
     counts.add(
         rows.table(
             [
                 {"prompt_id": graph, "question_id": f"{graph}/{name}", "text": text, "choices": choices.split("|"),
-                 "answer": answer}
-                for graph, name, text, choices, answer in zip(*columns, strict=True)
+                 "answer": answer, "parents": [f"{graph}/{one}" for one in parents.split("-") if parents != "-1"]}
+                for graph, name, text, choices, answer, parents in zip(*columns, strict=True)
             ],
             schemas.QUESTIONS,
         )
@@ -148,14 +148,15 @@ def _questions(counts: QuestionCounts) -> ShownTable:
     ours = counts.statistics()
     return ShownTable(
         "DSG's questions",
-        "Table 6 of the paper, whose questions Llama 2 wrote about COCO and Winoground, beside the questions that "
-        "T2IScoreScore released.",
+        "Tables 2 and 6 of the paper, whose questions Llama 2 wrote about COCO and Winoground, beside the questions "
+        "that T2IScoreScore released.",
         ("", "paper, COCO", "paper, Winoground", "T2IScoreScore"),
         [
             ("questions", "63.6k", "1.3k", count(ours.questions)),
             ("are of yes and no", "100%", "100%", percent(ours.yes_no)),
             ("of those, yes is right", "100%", "100%", percent(ours.yes)),
             ("repeat another of their prompt", number(None), number(None), percent(ours.repeated)),
+            ("score of random answers", "0.334", "0.360", number(ours.chance)),
             ("score of always yes", number(None), number(None), number(ours.majority)),
         ],
     )

@@ -126,7 +126,8 @@ def _questions(questions: Sequence[QuestionStatistics]) -> ShownTable:
     return ShownTable(
         "What is asked",
         "Repeated: the share of questions with the content words and the right answer of one before. Always yes: the "
-        "score of who answers yes to every yes-or-no question and takes every first choice; chance: of who draws.",
+        "score of who answers yes to every yes-or-no question and takes every first choice; chance: of who draws, "
+        "where a wrong answer also zeroes the questions that need it, if the metric does so.",
         ("metric", "prompts", "questions", "each", "yes or no", "yes is right", "first is right", "repeated",
          "always yes", "chance"),
         [

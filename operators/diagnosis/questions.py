@@ -4,7 +4,7 @@ another, and what somebody gets who answers without looking ("What makes a good 
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -13,6 +13,8 @@ import pyarrow.compute as pc
 
 from plumbline.operators.diagnosis.correlations import PromptNumbers, prompt_numbers
 from plumbline.operators.metrics import parsing
+from plumbline.operators.metrics.dsg import needed_questions
+from plumbline.operators.metrics.question_pack import PackZeroing
 from plumbline.operators.metrics.writing import is_asked
 from plumbline.operators.question_quality import content_words
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
@@ -36,7 +38,8 @@ class QuestionStatistics(NamedTuple):
     majority: float
     """What always answering yes, or the first choice, would score: the mean over prompts of the share right."""
     chance: float
-    """Likewise of choices drawn at random."""
+    """What choices drawn at random would score on average; a question counts only if the questions that it needs are
+    right too, as the metric has it."""
 
 
 class QuestionKind(NamedTuple):
@@ -74,11 +77,31 @@ class _KnownQuestion(NamedTuple):
     first: str
 
 
+class _DrawnQuestion(NamedTuple):
+    chance: float
+    """Probability that a choice drawn at random is right."""
+    parents: Sequence[str]
+
+
+def _expected(drawn: Mapping[str, _DrawnQuestion], zeroing: PackZeroing | None) -> float:
+    """Return the expected number of questions of a prompt that count, if every choice is drawn at random."""
+    parents = {name: question.parents for name, question in drawn.items()}
+    if zeroing == "in_order":
+        needed: dict[str, set[str]] = {}
+        for name, own in parents.items():
+            needed[name] = {name}.union(*(needed.get(parent, {parent}) for parent in own))
+    else:
+        needed = {name: {name, *(needed_questions(name, parents, zeroing) if zeroing else ())} for name in parents}
+    return math.fsum(math.prod(drawn[one].chance for one in sorted(names & drawn.keys())) for names in needed.values())
+
+
 @dataclass(slots=True)
 class QuestionCounts:
     """The questions of one metric, counted table by table; those without a right answer do not count."""
 
     metric: str
+    zeroing: PackZeroing | None = None
+    """Whether a question counts only if the questions that it needs are right."""
     known: dict[str, _KnownQuestion] = field(default_factory=dict)
     """By question_id."""
     _asked: Counter[str] = field(default_factory=Counter)
@@ -86,7 +109,8 @@ class QuestionCounts:
     _kinds: Counter[str] = field(default_factory=Counter)
     _counts: Counter[str] = field(default_factory=Counter)
     _majority: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    _chance: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    _drawn: dict[str, dict[str, _DrawnQuestion]] = field(default_factory=lambda: defaultdict(dict))
+    """By prompt_id and question_id."""
     _said: dict[str, set[tuple[frozenset[str], str]]] = field(default_factory=lambda: defaultdict(set))
 
     def add(self, questions: pa.Table) -> None:
@@ -107,7 +131,7 @@ class QuestionCounts:
         self._counts["repeated"] += said in self._said[prompt_id]
         self._said[prompt_id].add(said)
         self._majority[prompt_id] += easy
-        self._chance[prompt_id] += 1 / len(choices)
+        self._drawn[prompt_id][row["question_id"]] = _DrawnQuestion(1 / len(choices), tuple(row["parents"] or ()))
 
     def statistics(self) -> QuestionStatistics:
         """Of all that was counted."""
@@ -121,7 +145,7 @@ class QuestionCounts:
             first=_share(counts["first"], n - counts["yes_no"]),
             repeated=_share(counts["repeated"], n),
             majority=self._mean(self._majority),
-            chance=self._mean(self._chance),
+            chance=self._mean({prompt: _expected(drawn, self.zeroing) for prompt, drawn in self._drawn.items()}),
         )
 
     def _mean(self, sums: Mapping[str, float]) -> float:

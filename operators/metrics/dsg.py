@@ -144,13 +144,13 @@ class DsgConfig(WriterConfig):
 def holding(right: Mapping[str, bool], parents: Mapping[str, Sequence[str]], zeroing: Zeroing) -> dict[str, bool]:
     """Which questions count: those answered right whose parents hold too, directly or all the way up."""
     return {
-        name: own and all(right.get(other, True) for other in _needed(name, parents, zeroing))
+        name: own and all(right.get(other, True) for other in needed_questions(name, parents, zeroing))
         for name, own in right.items()
     }
 
 
-def _needed(question_id: str, parents: Mapping[str, Sequence[str]], zeroing: Zeroing) -> set[str]:
-    """The questions whose answer must be right for this one to count."""
+def needed_questions(question_id: str, parents: Mapping[str, Sequence[str]], zeroing: Zeroing) -> set[str]:
+    """Return the questions whose answer must be right for this one to count."""
     if zeroing == "direct":
         return set(parents[question_id])
     needed: set[str] = set()

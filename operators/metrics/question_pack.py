@@ -20,6 +20,10 @@ NUMBER_WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", 
 DIGITS = {word: str(number) for number, word in enumerate(NUMBER_WORDS, start=1)}
 
 
+PackZeroing = Zeroing | Literal["in_order"]
+"""Whether a question needs its parents, all its ancestors, or what stands before it (`holding_in_order`)."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuestionPackConfig(AskingConfig):
     """Who answers a benchmark's own questions, how they are put, and how answers become a score."""
@@ -40,7 +44,7 @@ class QuestionPackConfig(AskingConfig):
     spelling: Spelling = "released"
     """Of soft means: `released` sums the first tokens of all spellings, with and without a space before; `fixed` whole
     spellings, without the space."""
-    zeroing: Zeroing | Literal["in_order"] | None = None
+    zeroing: PackZeroing | None = None
     """Of a share: a question counts where its parents hold (`direct`), all its ancestors do (`recursive`), or those do
     that have not been zeroed before it (`in_order`); null takes every question by itself."""
     images: Literal["mean", "last"] = "mean"

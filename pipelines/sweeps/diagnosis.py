@@ -213,7 +213,12 @@ class _Cells(CellTables):
 def _read(planned: PlannedDiagnosis, cells: _Cells) -> Diagnosis:
     """Everything, of cells that are there."""
     metrics = [variant.metric for variant in planned.variants if not variant.denied]
-    counted = {metric: _counted(metric, tables) for metric, tables in cells.questions() if metric in metrics}
+    zeroing = {variant.metric: getattr(variant.options, "zeroing", None) for variant in planned.variants}
+    counted = {
+        metric: _counted(QuestionCounts(metric, zeroing[metric]), tables)
+        for metric, tables in cells.questions()
+        if metric in metrics
+    }
     counted = {metric: counts for metric, counts in counted.items() if counts.known}
     scores = cells.scores()
     measured = {
@@ -237,8 +242,7 @@ def _read(planned: PlannedDiagnosis, cells: _Cells) -> Diagnosis:
     )
 
 
-def _counted(metric: str, tables: Iterator[pa.Table]) -> QuestionCounts:
-    counts = QuestionCounts(metric)
+def _counted(counts: QuestionCounts, tables: Iterator[pa.Table]) -> QuestionCounts:
     for table in tables:
         counts.add(table)
     return counts

@@ -1,12 +1,17 @@
 """What is asked and answered, counted by hand."""
 
 import math
+from itertools import product
+from random import Random
+from statistics import fmean
 
 import pyarrow as pa
 import pytest
 
 from plumbline.operators import rows, schemas
 from plumbline.operators.diagnosis.questions import AnswerCounts, QuestionCounts
+from plumbline.operators.metrics.dsg import holding
+from plumbline.operators.metrics.question_pack import PackZeroing, holding_in_order
 
 YES_NO = ["yes", "no"]
 
@@ -49,6 +54,34 @@ def test_questions_are_counted_by_their_choices_and_right_answers(counts: Questi
     assert found.chance == pytest.approx(((0.5 + 0.5 + 0.25) / 3 + (0.5 + 0.5) / 2) / 2)
     assert [(one.kind, one.questions) for one in counts.kinds()] == [("entity", 3), ("color", 1)]
     assert sorted(counts.per_prompt().values.tolist()) == [2, 3]
+
+
+@pytest.mark.parametrize("zeroing", [None, "direct", "recursive", "in_order"])
+def test_chance_is_the_mean_score_of_every_way_to_answer(zeroing: PackZeroing | None) -> None:
+    random = Random(7)
+    asked, scores = [], []
+    for prompt in "pqr":
+        names = [f"{prompt}{n}" for n in range(random.randint(2, 6))]
+        parents = {name: random.sample([*names, "dropped"], random.randint(0, 2)) for name in names}
+        sizes = {name: random.randint(2, 3) for name in names}
+        asked += [
+            question(name, prompt, name, list("abc")[: sizes[name]], "a", parents=parents[name]) for name in names
+        ]
+        ways = [dict(zip(names, way, strict=True)) for way in product(*(range(sizes[name]) for name in names))]
+        right = [{name: said == 0 for name, said in way.items()} for way in ways]
+        holds = [
+            one
+            if zeroing is None
+            else holding_in_order(one, parents)
+            if zeroing == "in_order"
+            else holding(one, parents, zeroing)
+            for one in right
+        ]
+        scores.append(fmean(fmean(one.values()) for one in holds))
+    random.shuffle(asked) if zeroing != "in_order" else None
+    counts = QuestionCounts("dsg", zeroing)
+    counts.add(rows.table(asked, schemas.QUESTIONS))
+    assert counts.statistics().chance == pytest.approx(fmean(scores))
 
 
 def test_of_no_question_every_share_is_undefined() -> None:
