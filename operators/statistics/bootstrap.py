@@ -11,7 +11,6 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 
 from plumbline.operators.statistics.options import Sampling
@@ -182,6 +181,8 @@ def student(counts: Floats | int) -> Floats:
     spread of resamples falls short of the standard error.
     """
     degrees = np.asarray(counts, np.float64) - 1
+    import scipy  # a status, which reads no interval, does without
+
     return np.asarray(scipy.special.stdtrit(degrees, (1 + LEVEL) / 2) * np.sqrt(1 + 1 / degrees))
 
 

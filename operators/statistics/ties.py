@@ -61,7 +61,8 @@ def calibrate_ties(
     if not pairs.count:
         return TieCalibration(math.nan, math.nan, 0)
     best = _search(pairs)
-    return TieCalibration(float((pairs.concordant_in_all + best.gain) / pairs.weight), best.epsilon, pairs.count)
+    epsilon = pairs.nearest(pairs.at(pairs.edge(best.epsilon))) if best.epsilon else 0.0
+    return TieCalibration(float((pairs.concordant_in_all + best.gain) / pairs.weight), epsilon, pairs.count)
 
 
 def pairwise_correct(human: Floats, metric: Floats, epsilon: float, rows: Rows = ALL) -> NDArray[np.bool_]:

@@ -81,11 +81,14 @@ class _Reader:
         self.arguments: set[int] = set()
         self.alive: list[Any] = []
         self.unconverted = 0
-        """Letters and bytes that may still be converted: as many as the pickle has, for it can name them repeatedly."""
+        """Letters and bytes that may still be converted, for a pickle can name them repeatedly.
+
+        Protocols 0 to 2 convert an array's text to bytes, and those to its strings: twice as many as the pickle has.
+        """
 
     def read(self, encoded: bytes) -> Any:
         end = 0
-        self.unconverted = len(encoded)
+        self.unconverted = 2 * len(encoded)
         for count, (opcode, argument, place) in enumerate(pickletools.genops(encoded)):
             if count >= MOST_OPCODES:
                 raise RefusedPickle(

@@ -316,9 +316,11 @@ class Store:
     def write_text(self, path: str, text: str) -> None:
         (self.place / path).write(text.encode())
 
-    def write_page(self, path: str, html: str) -> None:
-        """Write a page, with its digest in a comment at its end."""
-        self.write_text(path, with_page_digest(html))
+    def write_page(self, path: str, html: str) -> int:
+        """Write a page, with its digest in a comment at its end; return its bytes."""
+        page = with_page_digest(html)
+        self.write_text(path, page)
+        return len(page.encode())
 
     def has_page(self, path: str) -> bool:
         """Return True if a page is there and is as it was written."""

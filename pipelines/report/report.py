@@ -152,7 +152,7 @@ def write_report(
             each=tasks.map,
         )
     html = render(page)
-    store.write_page(f"runs/{run_id}/report.html", html)
+    size = store.write_page(f"runs/{run_id}/report.html", html)
     for name, text in (
         ("summary.csv", to_csv(page.standings)),
         ("summary.md", to_markdown(page)),
@@ -163,7 +163,7 @@ def write_report(
         name_newest(store, run_id, hold)
     elif newest_run(store) == run_id:
         show_newest(store)
-    return WrittenReport(page, f"{store.place.url}/runs/{run_id}/report.html", len(html.encode()))
+    return WrittenReport(page, f"{store.place.url}/runs/{run_id}/report.html", size)
 
 
 def _require_metrics(run: GatheredRun, reward: Combination | None) -> None:

@@ -50,6 +50,8 @@ class ShardFinished:
     """Seconds that the node's models worked on it."""
     waited: float = 0.0
     """Seconds that they waited for its rows to be read and decoded."""
+    calls: int = 0
+    """Calls that they answered on it."""
     at: float = field(default_factory=time.monotonic)
     benchmark: str = ""
 

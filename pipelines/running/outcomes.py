@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from plumbline.operators.batches import device_lost
+from plumbline.operators.batches import device_lost, telling_calls
 from plumbline.operators.errors import PlumblineError
 from plumbline.operators.rows import joined
 from plumbline.operators.stages.table import STAGES
@@ -36,20 +36,26 @@ NONE: Mapping[str, Outcome] = MappingProxyType({})
 
 @dataclass(slots=True)
 class ModelTime:
-    """Seconds of a shard, or of several."""
+    """Seconds of a shard, or of several, and the calls that were answered meanwhile."""
 
     worked: float = 0.0
     """A node's models worked."""
     waited: float = 0.0
     """They had nothing to work on while its rows were read and decoded."""
+    calls: int = 0
+    """Calls of models that were answered in this process while the models worked on it."""
 
     @contextmanager
     def working(self, waiting_since: float | None = None) -> Iterator[None]:
-        """Adds the body's seconds, and those since the models had nothing to do."""
+        """Add the body's seconds and calls, and the seconds since the models had nothing to do."""
         began = time.monotonic()
         self.waited += 0.0 if waiting_since is None else began - waiting_since
-        yield
+        with telling_calls(self._add_calls):
+            yield
         self.worked += time.monotonic() - began
+
+    def _add_calls(self, made: int) -> None:
+        self.calls += made
 
 
 def save_cell(store: Store, cell: Cell, table: pa.Table, limits: Mapping[str, int]) -> Outcome:
@@ -164,7 +170,9 @@ def finished_shard(
 ) -> ShardFinished:
     """The event of a shard of so many rows whose cells came to these outcomes; all rows of a failed cell failed."""
     failed = sum(rows if outcome.state == "failed" else outcome.errors for outcome in outcomes)
-    return ShardFinished(node, len(outcomes), rows, failed, spent.worked, spent.waited, benchmark=shard.benchmark)
+    return ShardFinished(
+        node, len(outcomes), rows, failed, spent.worked, spent.waited, spent.calls, benchmark=shard.benchmark
+    )
 
 
 def log_cell(cell: Cell, outcome: Outcome) -> None:

@@ -12,7 +12,16 @@ from plumbline.operators.sentences import names, plural
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.plan import with_missing
 from plumbline.pipelines.plans.sweep_config import SuiteConfig, SweepConfig, unfit
-from plumbline.pipelines.running.events import CallsAnswered, CellsExpected, Event, Totals, Watch, to_all
+from plumbline.pipelines.running.events import (
+    CallsAnswered,
+    CellsExpected,
+    Event,
+    ShardFinished,
+    ShardStarted,
+    Totals,
+    Watch,
+    to_all,
+)
 from plumbline.pipelines.running.executor import Executor, choose_executor
 from plumbline.pipelines.running.workload import Workload
 from plumbline.pipelines.sources.file_memory import FileMemory
@@ -173,13 +182,16 @@ def compute_suite(planned: PlannedSuite, suite_id: str, watch: Watch) -> Planned
 
 
 def _by_benchmark(totals: Mapping[str, Totals]) -> Callable[[Event], None]:
-    """Counts each event for its own benchmark; what is expected, and answered calls, are told of all together."""
+    """Count each event for its own benchmark; calls count when their shard is finished."""
 
     def count(event: Event) -> None:
         match event:
             case CellsExpected() | CallsAnswered():
                 pass
-            case _:
+            case ShardStarted():
+                totals[event.benchmark].add(event)
+            case ShardFinished():
+                totals[event.benchmark].add(CallsAnswered(event.node, event.calls))
                 totals[event.benchmark].add(event)
 
     return count
