@@ -5,10 +5,6 @@ from collections.abc import Callable, Iterator
 
 import httpx
 
-MAX_TEXT_REPLY = 16_000_000
-"""Bytes of a reply with text: the longest thought, and the likeliest tokens of every token, take less."""
-MAX_IMAGE_REPLY = 128_000_000
-"""Bytes of a reply with an image in base64."""
 UNCOMPRESSED = {"Accept-Encoding": "identity"}
 """Headers that ask for replies as they are, so that the bytes that arrive are all that a reply takes."""
 

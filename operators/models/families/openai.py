@@ -36,7 +36,6 @@ from plumbline.operators.models.engines.reading import reader, reading_in_key
 from plumbline.operators.models.engines.thinking import CUT, after_thought, unfinished
 from plumbline.operators.models.family import Family
 from plumbline.operators.models.service_config import ServiceModel
-from plumbline.operators.models.service_replies import MAX_TEXT_REPLY, UNCOMPRESSED, ReplyRefused, limit_replies
 from plumbline.operators.models.vqa_profiles import FIRST_TOKEN, VqaProfile
 
 if TYPE_CHECKING:
@@ -45,6 +44,8 @@ if TYPE_CHECKING:
     from plumbline.operators.models.model import ResolvedModel
 
 OPENAI = VqaProfile(name="openai", asks=FIRST_TOKEN, several=True)
+MAX_TEXT_REPLY = 16_000_000
+"""Bytes of a reply with text: the longest thought, and the likeliest tokens of every token, take less."""
 TRANSIENT = (408, 409, 429)
 """Answers beside the 5xx that another attempt may better; the SDK has made its attempts by the time they show."""
 SPENT = ("insufficient_quota", "billing_hard_limit_reached")
@@ -143,6 +144,8 @@ class OpenAiService(ABC):
 
     def _answer(self, http_request: HttpRequest) -> tuple[Any, Usage]:
         from openai import APIConnectionError, APIError, APIStatusError, APITimeoutError
+
+        from plumbline.operators.models.service_replies import ReplyRefused
 
         if self.spent is not None and time.monotonic() < self.spent.at + SPENT_SECONDS:
             return self.spent.error, Usage()
@@ -460,6 +463,8 @@ def open_client(model: "ResolvedModel[Any]", max_reply: int) -> "OpenAI":
             f"family {config.family}: the environment variable {config.key_variable} is not set on this node; set it "
             "to the endpoint's key (to anything, for an endpoint that asks for none)"
         )
+    from plumbline.operators.models.service_replies import UNCOMPRESSED, limit_replies  # imports httpx
+
     hooks: dict[str, list[Callable[..., Any]]] = {"response": [limit_replies(max_reply, config.timeout)]}
     if config.requests_per_minute is not None:
         pace = Pace(config.requests_per_minute)

@@ -15,7 +15,6 @@ from plumbline.operators.models.calls import DrawingRequest, DrawingSettings, Dr
 from plumbline.operators.models.families.openai import HttpRequest, OpenAiService, open_client
 from plumbline.operators.models.family import Family
 from plumbline.operators.models.service_config import ServiceModel
-from plumbline.operators.models.service_replies import MAX_IMAGE_REPLY
 from plumbline.operators.models.vqa_profiles import VqaProfile
 
 if TYPE_CHECKING:
@@ -28,6 +27,8 @@ SENT_AS = {
     "negative_prompt": "negative_prompt",
 }
 """The settings that OpenAI's own service does not take, by the names that servers of open models have for them."""
+MAX_IMAGE_REPLY = 128_000_000
+"""Bytes of a reply with an image in base64."""
 BASE64: Mapping[str, Any] = {"response_format": "b64_json"}
 
 
