@@ -386,6 +386,41 @@ def test_a_file_of_ones_own_that_is_no_yaml_is_named_in_one_line(group: str, con
     assert line.startswith(f"error: {file}: expected YAML") and line.endswith("; correct the file") and len(line) < 500
 
 
+DOUBLING = {
+    "text": "${cluster.%s}${cluster.%s}",
+    "select": "${oc.select:cluster.%s}${oc.select:cluster.%s}",
+    "named by others": "${cluster.${oc.decode:%s}}${cluster.%s}",
+    "list": "[ '${cluster.%s}', '${cluster.%s}' ]",
+    "mapping": "{x: '${cluster.%s}', y: '${cluster.%s}'}",
+    "name": "${name_of:${cluster.%s}}${name_of:${cluster.%s}}",
+}
+"""Values that name another one twice."""
+
+
+def assert_refused_for_its_length(folder: Path, values: Mapping[str, str]) -> None:
+    put(folder, {"cluster/mine.yaml": "".join(f"{name}: {value}\n" for name, value in values.items())})
+    line = refusal("status", "+cluster=mine", f"--config-dir={folder}", code=64)
+    assert line.startswith("error: config key 'cluster.a") and line.endswith(f"found more; correct {folder}")
+    assert "expected interpolations that insert at most" in line and len(line) < 400
+
+
+@pytest.mark.parametrize("value", DOUBLING.values(), ids=DOUBLING)
+def test_values_that_double_at_each_of_30_steps_are_refused_at_once(value: str, tmp_path: Path) -> None:
+    """The last step comes first, so that every step would be taken twice as often as the one after it."""
+    steps = {f"a{n}": value.replace("%s", f"a{n - 1}") for n in range(30, 0, -1)}
+    assert_refused_for_its_length(tmp_path, {**steps, "a0": "1"})
+
+
+def test_a_long_text_that_one_value_repeats_is_refused_before_it_is_copied(tmp_path: Path) -> None:
+    assert_refused_for_its_length(tmp_path, {"a": "x" * 400_000, "b": "${cluster.a}" * 10_000})
+
+
+def test_a_configuration_of_ones_own_may_name_a_value_a_thousand_times(tmp_path: Path) -> None:
+    put(tmp_path, {"cluster/mine.yaml": "a: x\n" + "".join(f"b{n}: ${{cluster.a}}/{n}\n" for n in range(1000))})
+    shown = yaml.safe_load(printed("status", "+cluster=mine", f"--config-dir={tmp_path}", "--config"))
+    assert [shown["cluster"][f"b{n}"] for n in range(1000)] == [f"x/{n}" for n in range(1000)]
+
+
 def test_what_help_tells_is_gathered_for_help_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """It reads all of conf/, which would be most of what a command line takes."""
 
