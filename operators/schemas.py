@@ -255,6 +255,10 @@ RATINGS = pa.schema([*_IMAGE_COLUMNS, *texts("rater", "template"), ("rating", pa
 """One person's rating of one image; null where the person was unsure. `template` is what was asked (likert, wl,
 ...)."""
 
+PARTS = pa.schema([*_IMAGE_COLUMNS, *texts("rater", "template", "part"), ("rating", pa.float64())])
+"""One person's answer about a part of one image, such as a word of its prompt or a question; null if the person was
+unsure. `part` is empty if the answer is about the image as a whole."""
+
 TASKS = pa.schema(
     [
         *texts("task_id", "template", "prompt_id", "prompt"),

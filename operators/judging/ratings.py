@@ -8,7 +8,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from plumbline.operators import schemas
 from plumbline.operators.errors import SourceError
 from plumbline.operators.judging.calibration import CALIBRATION, NO_MARKS, PassMarks, judge_calibration
 from plumbline.operators.judging.judgement import (
@@ -45,6 +47,8 @@ from plumbline.operators.statistics.rounding import merge_equal
 from plumbline.operators.statistics.ties import calibrate_ties
 
 VIESCORE = "spearman_viescore"
+WHOLE = schemas.PARTS.empty_table()
+"""No parts: every rating is about an image as a whole."""
 
 
 class Rated(NamedTuple):
@@ -211,25 +215,42 @@ def _prompts(frame: pd.DataFrame, sampling: Sampling) -> Prompts:
     return Prompts(frame["prompt_id"].to_list(), sampling, name if alone.any() else "prompts")
 
 
-def judge_raters(ratings: pa.Table, levels: Sequence[Level]) -> list[Judgement]:
-    """Krippendorff's alpha of the raters by template."""
+def rated_parts(ratings: pa.Table, parts: pa.Table) -> pa.Table:
+    """Return the answers of raters one by one, in schema PARTS.
+
+    A template in `parts` asks about words or questions, and its ratings are their means. By any other template a rating
+    is one answer.
+    """
+    asked = parts.column("template").unique()
+    whole = ratings.filter(pc.invert(pc.is_in(ratings.column("template"), asked)))
+    place = schemas.PARTS.get_field_index("part")
+    return pa.concat_tables([whole.add_column(place, "part", pa.array([""] * len(whole), pa.string())), parts])
+
+
+def judge_raters(ratings: pa.Table, levels: Sequence[Level], parts: pa.Table = WHOLE) -> list[Judgement]:
+    """Krippendorff's alpha of the raters by template, over images, or over words and questions where `parts` has them.
+
+    jobs.rate gives the same alpha of the same study.
+    """
     judgements = []
-    for template, rows in ratings.to_pandas().groupby("template", sort=False, dropna=False):
+    answers = rated_parts(ratings, parts).to_pandas()
+    for template, rows in answers.groupby("template", sort=False, dropna=False):
         units = _with_units(rows)
-        images, raters = units["unit"].nunique(), rows["rater"].nunique()
+        count, raters = units["unit"].nunique(), rows["rater"].nunique()
+        rated = "word or question" if rows["part"].ne("").any() else "image"
         for level in levels:
             statistic, value = f"alpha_{level}", krippendorff_alpha(units, level)
-            words = f"Krippendorff's alpha, {level} distance, {raters} raters, missing ratings allowed for"
-            judged = Judgement(PEOPLE, statistic, value, UNDEFINED, images, words)
+            words = f"Krippendorff's alpha by {rated}, {level} distance, {raters} raters, missing ratings allowed for"
+            judged = Judgement(PEOPLE, statistic, value, UNDEFINED, count, words)
             if math.isnan(value):
-                judged = undefined(PEOPLE, statistic, images, "no image has two ratings")
+                judged = undefined(PEOPLE, statistic, count, f"no {rated} has two ratings")
             judgements.append(judged._replace(template=str(template)))
     return judgements
 
 
 def _with_units(ratings: pd.DataFrame) -> pd.DataFrame:
-    """The ratings with what tells their image, as `unit`."""
-    ids = (ratings[name].fillna("") for name in IDS)
+    """Return the ratings with the image, and the part of it, that each is of as `unit`."""
+    ids = (ratings[name].fillna("") for name in (*IDS, "part") if name in ratings)
     return ratings.assign(unit=[" ".join(map(repr, image)) for image in zip(*ids, strict=True)])
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -100,25 +100,22 @@ class TemplateAgreement(NamedTuple):
     """How far the raters agree by one template."""
 
     template: str
-    level: str
-    """Of the distance: ordinal for grades, nominal otherwise."""
     alpha: float
-    """Krippendorff's, over images, words or questions."""
+    """Krippendorff's with ordinal distance, over images, words, questions or pairs."""
     interval: Interval
     """Over prompts."""
     raters: int
 
 
 def agreement(study: Rated, sampling: Sampling) -> list[TemplateAgreement]:
-    """Krippendorff's alpha of each template that has answers."""
+    """Return Krippendorff's alpha of each template that has answers, as `judge_raters` of jobs.metaeval does."""
     return [_agreement(str(template), rows, sampling) for template, rows in study.parts.groupby("template", sort=False)]
 
 
 def _agreement(template: str, rows: pd.DataFrame, sampling: Sampling) -> TemplateAgreement:
-    level: Literal["nominal", "ordinal"] = "ordinal" if template == "likert" else "nominal"
-    alpha = krippendorff_alpha(rows, level)
-    interval = UNDEFINED if math.isnan(alpha) else alpha_interval(rows, level, sampling)
-    return TemplateAgreement(template, level, alpha, interval, rows["rater"].nunique())
+    alpha = krippendorff_alpha(rows, "ordinal")
+    interval = UNDEFINED if math.isnan(alpha) else alpha_interval(rows, sampling)
+    return TemplateAgreement(template, alpha, interval, rows["rater"].nunique())
 
 
 def judge_raters(study: Rated, answers: Sequence[Answer], seed: int = 0) -> list[RaterQuality]:

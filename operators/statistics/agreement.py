@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from plumbline.operators.statistics.bootstrap import CORRELATIONS, UNDEFINED, Interval, Prompts, student_interval
 from plumbline.operators.statistics.options import Level, Sampling
-from plumbline.operators.statistics.rounding import exact_means, merge_equal
+from plumbline.operators.statistics.rounding import exact_means, merge_equal, round_to, step_of
 
 Floats = NDArray[np.float64]
 
@@ -136,8 +136,8 @@ def krippendorff_alpha(ratings: pd.DataFrame, level: Level) -> float:
         return math.nan
 
 
-def alpha_interval(ratings: pd.DataFrame, level: Literal["nominal", "ordinal"], sampling: Sampling) -> Interval:
-    """The interval of `krippendorff_alpha` over prompts, of a long table (unit, prompt_id, rater, rating).
+def alpha_interval(ratings: pd.DataFrame, sampling: Sampling) -> Interval:
+    """The interval of the ordinal `krippendorff_alpha` over prompts, of a long table (unit, prompt_id, rater, rating).
 
     A prompt's units are resampled together, because they are not independent of each other. There is none where raters
     gave anything but the commonest rating on fewer than MIN_DIFFERING prompts.
@@ -148,8 +148,8 @@ def alpha_interval(ratings: pd.DataFrame, level: Literal["nominal", "ordinal"], 
     prompts = Prompts(ratings["prompt_id"].drop_duplicates().to_list(), sampling)
     coincidences = _coincidences(ratings)
     drawn = prompts.multiplicities() @ coincidences.reshape(prompts.count, -1)
-    resampled = _alphas(drawn.reshape(-1, *coincidences.shape[1:]), level)
-    alpha = float(_alphas(coincidences.sum(axis=0), level))
+    resampled = _alphas(drawn.reshape(-1, *coincidences.shape[1:]))
+    alpha = float(_alphas(coincidences.sum(axis=0)))
     return student_interval(alpha, resampled, prompts.count, CORRELATIONS)
 
 
@@ -170,14 +170,15 @@ def _coincidences(ratings: pd.DataFrame) -> Floats:
     return summed
 
 
-def _alphas(coincidences: Floats, level: Literal["nominal", "ordinal"]) -> Floats:
-    """Alpha of each matrix of coincidences (..., values, values); nan where nothing coincides, 1 of one value."""
+def _alphas(coincidences: Floats) -> Floats:
+    """Return the ordinal alpha of each matrix of coincidences (..., values, values).
+
+    It is nan if nothing coincides, and 1 if there is only one value.
+    """
     margins = coincidences.sum(axis=-1)
     total = margins.sum(axis=-1)
-    middles = margins.cumsum(axis=-1) - margins / 2
-    ranks = middles if level == "ordinal" else np.arange(margins.shape[-1], dtype=np.float64)
-    apart = ranks[..., :, None] - ranks[..., None, :]
-    distances = apart**2 if level == "ordinal" else (apart != 0).astype(np.float64)
+    ranks = margins.cumsum(axis=-1) - margins / 2
+    distances = (ranks[..., :, None] - ranks[..., None, :]) ** 2
     observed = (coincidences * distances).sum(axis=(-1, -2))
     expected = (margins[..., :, None] * margins[..., None, :] * distances).sum(axis=(-1, -2))
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -191,19 +192,40 @@ def majority_vote(votes: Sequence[str | None]) -> str:
     return most[0] if len(most) == 1 else UNSURE
 
 
-def reliable_prompts(ratings: pd.DataFrame, *, share: float = 0.5) -> set[str]:
-    """The prompts on which raters agree for every generator and template (Gecko, section 4.1).
+def reliable_prompts(parts: pd.DataFrame, *, share: float = 0.5) -> set[str]:
+    """Return the prompts on which raters agree for every generator and template (Gecko, section 4.1).
 
-    `ratings` has prompt_id, generator, template, image_id, rater and rating. A prompt is reliable where the variance
-    of its ratings is below `share` of the largest of all prompts, for each generator and template that rated it;
-    where all agree everywhere (largest 0), every prompt is. A prompt without a rating (all unsure) in some template
-    is not. Ratings that name no generator count as of one.
+    A prompt is reliable if its disagreement is below `share` of the largest of all prompts, for each generator and
+    template that was rated. Where all raters agree about all prompts (largest 0), every prompt is. A prompt without a
+    rating (all unsure) in some template is not. Ratings that name no generator count as of one.
+
+    Args:
+        parts: raters' answers about each image, word or question, in columns prompt_id, generator, template, image_id,
+            part, rater and rating.
+        share: as a fraction.
     """
     by = ["generator", "template"]
-    rated = ratings.groupby([*by, "prompt_id"], dropna=False)["rating"]
-    variance = rated.agg(lambda values: np.var(values.dropna()) if values.notna().any() else np.nan).reset_index()
-    largest = variance.groupby(by, dropna=False)["rating"].transform("max")
-    variance["agrees"] = (variance["rating"] < share * largest) | ((largest == 0) & variance["rating"].notna())
-    wanted = ratings[by].drop_duplicates().shape[0]
-    agreed = variance.groupby("prompt_id")["agrees"].agg(["all", "count"])
+    disagreement = _disagreement(parts, [*by, "prompt_id"])
+    largest = disagreement.groupby(by, dropna=False)["variance"].transform("max")
+    variances = disagreement["variance"].to_numpy(np.float64)
+    excess = round_to(variances - share * largest.to_numpy(np.float64), step_of(variances))
+    disagreement["agrees"] = (excess < 0) | ((largest == 0) & disagreement["variance"].notna())
+    wanted = parts[by].drop_duplicates().shape[0]
+    agreed = disagreement.groupby("prompt_id")["agrees"].agg(["all", "count"])
     return set(agreed.index[agreed["all"] & (agreed["count"] == wanted)].astype(str))
+
+
+def _disagreement(parts: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+    """Return the `variance` between raters for every value of the keys: the mean over images, words or questions.
+
+    It is nan where nobody gave a rating.
+    """
+    units = parts.groupby([*keys, "image_id", "part"], dropna=False)
+    ratings = parts["rating"].astype(np.float64)
+    above = merge_equal((ratings - units["rating"].transform("min")).to_numpy())  # of equal ratings exactly 0
+    of_unit = units.ngroup().to_numpy()
+    variance = pd.Series(above).groupby(of_unit).var(ddof=0)
+    owners = parts.assign(unit=of_unit).drop_duplicates("unit").set_index("unit")[list(keys)]
+    groups = owners.assign(variance=variance).groupby(list(keys), dropna=False)
+    means = exact_means(groups.obj["variance"].to_numpy(), groups.ngroup().to_numpy(), groups.ngroups)
+    return groups.size().index.to_frame(index=False).assign(variance=means)

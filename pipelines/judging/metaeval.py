@@ -130,7 +130,7 @@ def _of_templates(protocol: ProtocolConfig, release: Release) -> Release:
     """The release with ratings and choices of the protocol's templates alone; raises ConfigError for unknown ones."""
     if not protocol.templates:
         return release
-    tables = {"ratings": release.ratings, "preferences": release.preferences}
+    tables = _by_template(release)
     known = {name for table in tables.values() for name in table.column("template").unique().to_pylist()}
     for name in protocol.templates:
         check_known("protocol.templates", name, sorted(known))
@@ -139,14 +139,17 @@ def _of_templates(protocol: ProtocolConfig, release: Release) -> Release:
     return replace(release, **chosen)
 
 
+def _by_template(release: Release) -> dict[str, pa.Table]:
+    """Return the tables of a release that have the columns template and prompt_id."""
+    return {name: getattr(release, name) for name in ("ratings", "parts", "preferences")}
+
+
 def _in_range(protocol: ProtocolConfig, release: Release) -> Release:
     """The release with ratings in the protocol's range only; raises SourceError where others are refused."""
     if protocol.rating_range is None:
         return replace(release, warnings=(*release.warnings, *off_scale(release.ratings)))
     low, high = protocol.rating_range
-    rating = release.ratings.column("rating")
-    outside = pc.fill_null(pc.or_(pc.less(rating, low), pc.greater(rating, high)), False)
-    others = release.ratings.filter(outside)
+    others = release.ratings.filter(_is_outside(release.ratings, low, high))
     if not len(others):
         return release
     first = others.slice(0, 1).to_pylist()[0]
@@ -158,19 +161,28 @@ def _in_range(protocol: ProtocolConfig, release: Release) -> Release:
         raise SourceError(
             f"{protocol.path}: {said}; correct them, or set protocol.rating_range or protocol.out_of_range=left_out"
         )
-    kept = pc.if_else(outside, pa.scalar(None, pa.float64()), rating)
-    place = release.ratings.schema.get_field_index("rating")
-    table = release.ratings.set_column(place, "rating", kept)
-    return replace(release, ratings=table, notes=(*release.notes, f"{said}: left out"))
+    kept = {name: _blank_outside(getattr(release, name), low, high) for name in ("ratings", "parts")}
+    return replace(release, **kept, notes=(*release.notes, f"{said}: left out"))
+
+
+def _is_outside(table: pa.Table, low: float, high: float) -> pa.ChunkedArray:
+    rating = table.column("rating")
+    return pc.fill_null(pc.or_(pc.less(rating, low), pc.greater(rating, high)), False)
+
+
+def _blank_outside(table: pa.Table, low: float, high: float) -> pa.Table:
+    kept = pc.if_else(_is_outside(table, low, high), pa.scalar(None, pa.float64()), table.column("rating"))
+    return table.set_column(table.schema.get_field_index("rating"), "rating", kept)
 
 
 def _reliable(protocol: ProtocolConfig, release: Release) -> Release:
     """The release with only the prompts on which its raters agree; raises SourceError where there is none."""
-    kept = pa.array(sorted(reliable_prompts(release.ratings.to_pandas())), pa.string())
+    parts = ratings.rated_parts(release.ratings, release.parts)
+    kept = pa.array(sorted(reliable_prompts(parts.to_pandas())), pa.string())
     everything = len(pc.unique(release.ratings.column("prompt_id").drop_null()))
     if not len(kept):
         raise SourceError(f"{protocol.path}: raters agree on none of {everything} prompts; set protocol.reliable=false")
-    tables = {"ratings": release.ratings, "preferences": release.preferences}
+    tables = _by_template(release)
     reliable = {name: table.filter(pc.is_in(table.column("prompt_id"), kept)) for name, table in tables.items()}
     note = f"{len(kept)} of {everything} prompts are reliable: raters' variance below half of the largest"
     return replace(release, **reliable, notes=(*release.notes, note))
@@ -202,7 +214,7 @@ def judge(
         ids = scores.select(matching.IDS).to_pandas()
         people = matching.complete_ids(people, ids)
         choices = matching.complete_ids(matching.complete_ids(release.preferences, ids, "a"), ids, "b")
-        release = replace(release, preferences=choices)
+        release = replace(release, preferences=choices, parts=matching.complete_ids(release.parts, ids))
     matched = len(judged) and len(scores)
     notes = [f"scores and judgements are matched by {matching.named(match)}"] if matched else []
     metrics = scores.column("metric").unique().to_pylist()
@@ -256,7 +268,7 @@ def _judge_ratings(case: Case, findings: Findings) -> None:
     statistics = case.protocol.statistics
     rated = ratings.match_scores(case.people, case.scores, case.match)
     findings.judgements += ratings.judge_ratings(rated, statistics, case.skills, case.sampling, case.marks)
-    findings.judgements += ratings.judge_raters(case.people, case.protocol.agreement)
+    findings.judgements += ratings.judge_raters(case.people, case.protocol.agreement, case.release.parts)
     if ratings.VIESCORE in statistics:
         findings.judgements += ratings.judge_people(case.people, rated, case.skills)
     given = case.protocol.rating_range

@@ -4,7 +4,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import fmean
 from typing import Any, NamedTuple
 
 from plumbline.operators.errors import SourceError
@@ -13,7 +12,7 @@ from plumbline.pipelines.base import tables
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import as_object
 from plumbline.pipelines.judging.releases.readers import USUAL, RatingColumns
-from plumbline.pipelines.judging.releases.release import Rating, Release, Word, released, remember, skills_of, words_in
+from plumbline.pipelines.judging.releases.release import Part, Release, Word, released, skills_of, words_in
 from plumbline.pipelines.judging.releases.sheets import as_list, read_json, read_text
 
 AGAIN = "export it again as JSON"
@@ -84,7 +83,7 @@ def read_annotations(place: Place, columns: RatingColumns = USUAL) -> Release:
     """
     annotations, notes = read_export(place, columns)
     readable = _readable(annotations, columns)
-    ratings, words = _Ratings(columns), list[Word]()
+    parts, words = list[Part](), list[Word]()
     preferences: list[dict[str, Any]] = []
     marking = {question for one in annotations for question in one.spans}
     for one in annotations:
@@ -94,16 +93,16 @@ def read_annotations(place: Place, columns: RatingColumns = USUAL) -> Release:
             if pair:
                 preferences.append({**pair, "rater": one.rater, "template": question, "preferred": _side(value)})
             else:
-                ratings.add(one, question, value)
+                about = _text(one, columns.question_id) or ""
+                parts.append(Part(*_ids(one, columns), one.rater, question, about, value, one.where))
         for question in sorted(marking) if pair is None else ():
             marked = list(_marked_words(one, question, columns))
-            sure = [word.aligned for word in marked if word.aligned is not None]
-            ratings.add(one, question, fmean(sure) if sure else None)
+            parts += _word_parts(marked, question)
             words += marked
     unread = sorted({question for one in annotations for question in one.answers} - readable)
     notes += [f"question {name!r} is not read: {NO_RATING}; {OWN_LABELS}" for name in unread]
     skills = skills_of((_text(one, columns.prompt_id), skill) for one in annotations for skill in _skills(one, columns))
-    return released(ratings=ratings.all(), preferences=preferences, words=words, skills=skills, notes=notes)
+    return released(parts=parts, preferences=preferences, words=words, skills=skills, notes=notes)
 
 
 def _readable(annotations: Sequence[Annotation], columns: RatingColumns) -> set[str]:
@@ -193,25 +192,11 @@ def _pair(one: Annotation, columns: RatingColumns) -> dict[str, str | None] | No
     return pair
 
 
-class _Ratings:
-    """Ratings as they are found; of several questions about one image (`columns.question_id`), their mean."""
-
-    def __init__(self, columns: RatingColumns) -> None:
-        self._columns = columns
-        self._places: dict[Any, str] = {}
-        self._found: dict[tuple[Any, ...], tuple[str, list[float]]] = {}
-
-    def add(self, one: Annotation, question: str, value: float | None) -> None:
-        key = (*_ids(one, self._columns), one.rater, question)
-        twice = f"rater {one.rater!r} answers {question!r} of image {key[0]!r} twice"
-        remember(self._places, (*key, _text(one, self._columns.question_id)), one.where, twice)
-        _, values = self._found.setdefault(key, (one.where, []))
-        values += [] if value is None else [value]
-
-    def all(self) -> Iterator[Rating]:
-        for (image_id, prompt_id, generator, rater, question), (where, values) in self._found.items():
-            mean = fmean(values) if values else None
-            yield Rating(image_id, prompt_id, generator, rater, question, mean, where)
+def _word_parts(marked: Sequence[Word], question: str) -> Iterator[Part]:
+    """Yield the marks of a prompt's words as parts of the rating by a question."""
+    for number, word in enumerate(marked):
+        ids = (word.image_id, word.prompt_id, word.generator, word.rater)
+        yield Part(*ids, question, str(number), word.aligned, word.where)
 
 
 def _marked_words(one: Annotation, question: str, columns: RatingColumns) -> Iterator[Word]:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product, repeat
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -24,6 +25,8 @@ class Release:
     """People's judgements of images, and the scores that were published beside them; what a release lacks is empty."""
 
     ratings: pa.Table = field(default_factory=schemas.RATINGS.empty_table)
+    parts: pa.Table = field(default_factory=schemas.PARTS.empty_table)
+    """Answers about words and questions, in templates whose ratings are means of these."""
     preferences: pa.Table = field(default_factory=schemas.PREFERENCES.empty_table)
     pairings: pa.Table = field(default_factory=schemas.PAIRINGS.empty_table)
     graph_nodes: pa.Table = field(default_factory=schemas.GRAPH_NODES.empty_table)
@@ -52,6 +55,37 @@ class Rating(NamedTuple):
     def twice(self) -> str:
         """What is said where it stands there again."""
         return f"rater {self.rater!r} rates image {self.image_id!r} twice as {self.template!r}"
+
+
+class Part(NamedTuple):
+    """One person's answer about a part of an image; the fields are schemas.PARTS', and `where` the file and row."""
+
+    image_id: str
+    prompt_id: str | None
+    generator: str | None
+    rater: str
+    template: str
+    part: str
+    rating: float | None
+    where: str
+
+    @property
+    def twice(self) -> str:
+        """The complaint if the same person answers the same again."""
+        about = f" about {self.part!r}" if self.part else ""
+        return f"rater {self.rater!r} answers {self.template!r}{about} of image {self.image_id!r} twice"
+
+
+def part_means(parts: Iterable[Part]) -> list[Rating]:
+    """Return each person's rating of each image by each template: the mean of the parts of which the person was sure.
+
+    It is None if the person was sure of no part.
+    """
+    found: dict[tuple[str, str | None, str | None, str, str], tuple[str, list[float]]] = {}
+    for one in parts:
+        _, values = found.setdefault(one[:5], (one.where, []))
+        values += [] if one.rating is None else [one.rating]
+    return [Rating(*key, fmean(values) if values else None, where) for key, (where, values) in found.items()]
 
 
 class Word(NamedTuple):
@@ -86,6 +120,7 @@ class PairingSample(NamedTuple):
 def released(
     *,
     ratings: Iterable[Rating] = (),
+    parts: Iterable[Part] = (),
     preferences: Iterable[Mapping[str, Any]] = (),
     graph_nodes: Iterable[Mapping[str, Any]] = (),
     words: Iterable[Word] = (),
@@ -95,15 +130,18 @@ def released(
 ) -> Release:
     """The release of what a reader found, with notes on the ratings and scores that are empty.
 
-    Raises SourceError naming the row that rates for the second time: with the image, prompt, generator, rater and
-    template of an earlier row.
+    The means of `parts` are ratings too. Raises SourceError naming the row that rates for the second time: with the
+    image, prompt, generator, rater, template and part of an earlier row.
     """
-    rated, scored = _rated_once(ratings, schemas.RATINGS), schemas.SCORES.empty_table() if scores is None else scores
+    answers = list(parts)
+    rated = _rated_once([*ratings, *part_means(answers)], schemas.RATINGS)
+    scored = schemas.SCORES.empty_table() if scores is None else scores
     empty, gaps = rated.column("rating").null_count, scored.column("score").null_count
     unsure = [f"{empty} of {len(rated)} ratings are empty and count as unsure"] if empty else []
     unscored = [f"{gaps} of {len(scored)} published scores are empty"] if gaps else []
     return Release(
         ratings=rated,
+        parts=_rated_once(answers, schemas.PARTS),
         preferences=rows.table([{"template": SIDE_BY_SIDE, **row} for row in preferences], schemas.PREFERENCES),
         graph_nodes=rows.table([dict(row) for row in graph_nodes], schemas.GRAPH_NODES),
         words=_rated_once(words, schemas.WORDS),
@@ -113,7 +151,7 @@ def released(
     )
 
 
-def _rated_once(rated: Iterable[Rating | Word], schema: pa.Schema) -> pa.Table:
+def _rated_once(rated: Iterable[Rating | Part | Word], schema: pa.Schema) -> pa.Table:
     """What raters said; raises SourceError naming the row that says for the second time what one sees of the same."""
     places: dict[Any, str] = {}
     columns: list[list[Any]] = [[] for _ in schema]

@@ -1,8 +1,7 @@
 """What people said in a study as judgements of images: ratings, choices between two images, and words."""
 
 from collections import Counter
-from collections.abc import Container, Iterator
-from statistics import fmean
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 from plumbline.operators.errors import SourceError
@@ -13,7 +12,7 @@ from plumbline.operators.rating.templates import WHOLE
 from plumbline.operators.sentences import plural
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.judging.releases import study
-from plumbline.pipelines.judging.releases.release import LIKERT, Rating, Release, Word, released, words_in
+from plumbline.pipelines.judging.releases.release import LIKERT, Part, Release, Word, released, words_in
 
 RATED = {"likert": LIKERT, "words": "wl", "questions": "dsg_h"}
 """What releases call the templates that ask about one image."""
@@ -46,7 +45,7 @@ def read_study(place: Place) -> Release:
     notes += [f"{plural(whole[said], 'answer')} {said.replace('_', ' ')}: no rating" for said in WHOLE if whole[said]]
     parts = [(one, tasks[one.task_id], parts_of(one, tasks[one.task_id])) for one in kept]
     return released(
-        ratings=[_rating(one, said, place) for one, _, said in parts if one.template in RATED],
+        parts=[part for one, _, said in parts if one.template in RATED for part in _parts(one, said, place)],
         preferences=[_choice(one, said) for one, _, said in parts if one.template not in RATED],
         words=[word for one, task, said in parts if one.template == "words" for word in _words(one, task, said, place)],
         skills={task.prompt_id: task.skills for task in asked.tasks},
@@ -63,11 +62,12 @@ def _why_left_out(one: Answer, tasks: Container[str], version: int) -> str | Non
     return None if one.task_id in tasks else f"to tasks that version {version} no longer asks, left out"
 
 
-def _rating(one: Answer, said: Parts, place: Place) -> Rating:
-    mean = fmean(said.values()) if said else None
-    return Rating(
-        one.image_ids[0], one.prompt_id, one.generators[0], one.rater, RATED[one.template], mean, _where(one, place)
-    )
+def _parts(one: Answer, said: Parts, place: Place) -> Iterator[Part]:
+    """Yield what an answer says of each part; if the rater was sure of none, one that says nothing."""
+    ids = (one.image_ids[0], one.prompt_id, one.generators[0], one.rater, RATED[one.template])
+    parts: Mapping[str, float | None] = said or {"": None}
+    for part, rating in parts.items():
+        yield Part(*ids, part, rating, _where(one, place))
 
 
 def _words(one: Answer, task: Task, said: Parts, place: Place) -> Iterator[Word]:

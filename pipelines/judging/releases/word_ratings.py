@@ -1,7 +1,6 @@
 """Ratings of images and of the words of their prompts: EvalMuse-40K, RichHF-18K and Gecko2K."""
 
 import struct
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import PurePosixPath
@@ -13,6 +12,7 @@ from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import AGAIN, as_object
 from plumbline.pipelines.judging.releases.release import (
     LIKERT,
+    Part,
     Rating,
     Release,
     Word,
@@ -324,7 +324,7 @@ def read_gecko(place: Place) -> Release:
         )
     likert, votes = sheets[LIKERT], sheets[SIDE_BY_SIDE]
     ratings = _gecko_likert(likert) if likert else []
-    ratings += [rating for name in GECKO_SHARES if (sheet := sheets[name]) for rating in _gecko_shares(name, sheet)]
+    parts = [part for name in GECKO_SHARES if (sheet := sheets[name]) for part in _gecko_parts(name, sheet)]
     prompts = _gecko_prompts(place)
     skills = {str(prompt["prompt_id"]): _gecko_skills(prompt) for prompt in prompts}
     texts = {str(prompt["prompt_id"]): str(prompt["prompt"]) for prompt in prompts}
@@ -332,6 +332,7 @@ def read_gecko(place: Place) -> Release:
     notes = [f"no table of {name}" for name, sheet in sheets.items() if sheet is None]
     return released(
         ratings=ratings,
+        parts=parts,
         preferences=list(_gecko_choices(votes)) if votes else [],
         words=_gecko_words(rated_words, texts) if rated_words and texts else (),
         skills=skills,
@@ -357,38 +358,24 @@ def _require_known(answer: str, known: Sequence[str], said: str, where: str) -> 
         raise SourceError(f"{where}: expected {said}, found {answer!r}; correct it")
 
 
-def _gecko_rating(template: str, prompt_id: str, generator: str, rater: str, value: float | None, where: str) -> Rating:
-    return Rating(f"{prompt_id}/{generator}", prompt_id, generator, rater, template, value, where)
-
-
 def _gecko_likert(sheet: Sheet) -> list[Rating]:
     ratings = []
     for where, prompt_id, generator, rater, answer in _gecko_answers(sheet, "prompt_id", "generator", "rater"):
         value = None if answer in GECKO_UNSURE else rating_value(answer, where)
         if value is not None and not 1 <= value <= 5:
             raise SourceError(f"{where}: expected 1 to 5 or Unsure, found {answer!r}; correct it")
-        ratings.append(_gecko_rating(LIKERT, prompt_id, generator, rater, value, where))
+        ratings.append(Rating(f"{prompt_id}/{generator}", prompt_id, generator, rater, LIKERT, value, where))
     return ratings
 
 
-def _gecko_shares(template: str, sheet: Sheet) -> list[Rating]:
-    """By image and rater, the share of the words or questions with the first of the two sure answers."""
+def _gecko_parts(template: str, sheet: Sheet) -> Iterator[Part]:
+    """Yield every answer about a word or a question: 1 for the first of the two sure answers, 0 for the second."""
     about, yes, no = GECKO_SHARES[template]
-    places: dict[tuple[str, ...], str] = {}
-    given: dict[tuple[str, str, str], Counter[str]] = {}
-    firsts: dict[tuple[str, str, str], str] = {}
     for where, *key, subject, answer in _gecko_answers(sheet, "prompt_id", "generator", "rater", about):
         prompt_id, generator, rater = key
         _require_known(answer, (yes, no, *GECKO_UNSURE), f"{yes}, {no} or Unsure", where)
-        remember(places, (*key, subject), where, f"{about} {subject!r} answered twice")
-        given.setdefault((prompt_id, generator, rater), Counter())[answer] += 1
-        firsts.setdefault((prompt_id, generator, rater), where)
-    return [
-        _gecko_rating(
-            template, *image, answers[yes] / sure if (sure := answers[yes] + answers[no]) else None, firsts[image]
-        )
-        for image, answers in given.items()
-    ]
+        value = None if answer in GECKO_UNSURE else float(answer == yes)
+        yield Part(f"{prompt_id}/{generator}", prompt_id, generator, rater, template, subject, value, where)
 
 
 def _gecko_choices(sheet: Sheet) -> Iterator[dict[str, Any]]:

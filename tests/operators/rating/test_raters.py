@@ -140,13 +140,13 @@ def test_pairs_are_rated_by_the_difference_of_images_or_by_the_choice_between_th
     assert pairs_rated(rated(answers, of_gold), "vote").empty, "gold questions tell nothing of generators"
 
 
-def test_alpha_is_ordinal_of_grades_and_nominal_of_words_with_an_interval_over_prompts() -> None:
+def test_alpha_of_grades_and_of_words_has_an_interval_over_prompts() -> None:
     tasks = likert_tasks(30)
     words = [made_task("words", f"p{place:03d}", ("atlas",)) for place in range(30)]
     answers = answers_of(tasks, HONEST, 0)
     answers += [answer_to(task, name, {"wrong": [place % 3], "unsure": []})
                 for place, task in enumerate(words) for name in HONEST]  # fmt: skip
     likert, by_words = agreement(rated(answers, [*tasks, *words]), Sampling())
-    assert (likert.level, by_words.level, by_words.alpha) == ("ordinal", "nominal", 1.0)
+    assert (likert.template, by_words.template, by_words.alpha) == ("likert", "words", 1.0)
     assert likert.interval.low < likert.alpha < likert.interval.high
     assert math.isnan(by_words.interval.low), "that nobody disagreed does not say that nobody would"

@@ -1,7 +1,7 @@
 """Agreement of raters: textbook values, majority votes and reliable prompts."""
 
 import math
-from typing import Literal
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -68,7 +68,23 @@ def test_reliable_prompts_agree_for_every_generator_and_template() -> None:
         *rated("mute", "g", "likert", math.nan, math.nan), *rated("mute", "h", "likert", 2, 2),
     ]  # fmt: skip
     frame = pd.DataFrame(rows, columns=["prompt_id", "generator", "template", "image_id", "rater", "rating"])
-    assert reliable_prompts(frame) == {"calm"}
+    assert reliable_prompts(frame.assign(part="")) == {"calm"}
+
+
+def test_disagreement_is_the_mean_over_words_of_the_variance_between_raters() -> None:
+    """Half of the largest is not below half of it, whatever rounding makes of thirds."""
+    random = np.random.default_rng(5)
+    rejected = {"full": 2, "half": 1, "less": 0}  # of 4, 4 and 5 words so many are rejected by one rater of three
+    rows = [
+        (prompt, "g", "wl", prompt, str(word), str(rater), 1.1 - 0.9 * (word < count and rater == word))
+        for prompt, count in rejected.items()
+        for word, rater in product(range(4), range(3))
+    ]
+    names = ["prompt_id", "generator", "template", "image_id", "part", "rater", "rating"]
+    for _ in range(5):
+        frame = pd.DataFrame(rows, columns=names).iloc[random.permutation(len(rows))]
+        assert reliable_prompts(frame) == {"less"}
+        assert reliable_prompts(frame, share=0.51) == {"half", "less"}
 
 
 HUMAN, METRIC = np.array([1.0, 2, 2, 4]), np.array([0.1, 0.3, 0.2, 0.9])
@@ -114,13 +130,12 @@ def test_auroc_counts_ties_half_and_wants_two_labels() -> None:
         auroc(HUMAN, METRIC)
 
 
-@pytest.mark.parametrize("level", ["nominal", "ordinal"])
-def test_the_interval_of_alpha_is_of_resampled_prompts(level: Literal["nominal", "ordinal"]) -> None:
+def test_the_interval_of_alpha_is_of_resampled_prompts() -> None:
     """Two prompts of equal units do not say what others would: every resample gives the alpha of them."""
     units = textbook().assign(prompt_id="p1")
     both = pd.concat([units, units.assign(prompt_id="p2", unit=units["unit"] + 100)])
     for few in (units, both):
-        assert math.isnan(alpha_interval(few, level, Sampling()).low)
+        assert math.isnan(alpha_interval(few, Sampling()).low)
     alone = both.assign(prompt_id=both["unit"].astype(str))
-    low, high = alpha_interval(alone, level, Sampling())
-    assert low < krippendorff_alpha(alone, level) < high
+    low, high = alpha_interval(alone, Sampling())
+    assert low < krippendorff_alpha(alone, "ordinal") < high

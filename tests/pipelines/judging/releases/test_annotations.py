@@ -62,6 +62,8 @@ def test_fields_are_named_by_columns_and_several_questions_about_an_image_are_av
     columns = ("protocol.columns.image_id=picture", "protocol.columns.question_id=q")
     release = opened(tmp_path, asked, *columns)
     assert [(row["image_id"], row["rating"]) for row in release.ratings.to_pylist()] == [("1.png", 2 / 3)]
+    said = [(row["part"], row["rating"]) for row in release.parts.to_pylist()]
+    assert said == [("q0", 1), ("q1", 0), ("q2", 1), ("q3", None)], "raters' agreement is by question"
 
 
 def test_labels_of_ones_own_count_as_columns_say(tmp_path: Path) -> None:

@@ -559,7 +559,7 @@ COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
         ("likert.csv", [GECKO["likert.csv"][0]] * 2, "row 1: rater 'a' rates image '07/muse' twice as 'likert'"),
         ("wl.csv", [{**GECKO["wl.csv"][0], "answer": "Yes"}], "expected aligned, not aligned or Unsure, found 'yes'"),
         ("wl.csv", [{**GECKO["wl.csv"][0], "word": 3}], "row 0: expected a word from 0 to 2 of prompt '07', found '3'"),
-        ("dsg_h.csv", [GECKO["dsg_h.csv"][0]] * 2, "row 1: question_id '0' answered twice"),
+        ("dsg_h.csv", [GECKO["dsg_h.csv"][0]] * 2, "row 1: rater 'a' answers 'dsg_h' about '0' of image '07/muse'"),
         ("sxs.csv", [{**GECKO["sxs.csv"][0], "answer": "muse"}], "row 0: expected a, b or Unsure, found 'muse'"),
         ("sxs.csv", [GECKO["sxs.csv"][0]] * 2, "row 1: rater 'a' compares this pair for the second time"),
         ("sxs.csv", [{"prompt_id": "7"}], r"expected column\(s\) generator_a.*see the layout"),

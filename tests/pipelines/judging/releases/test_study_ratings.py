@@ -2,22 +2,28 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from plumbline.operators.errors import SourceError
 from plumbline.operators.rating.answers import Answer, encode_answer
+from plumbline.operators.rating.numbers import rated
+from plumbline.operators.rating.raters import agreement
 from plumbline.operators.rating.tasks import Task, task_table
+from plumbline.operators.rating.templates import TEMPLATES
+from plumbline.operators.statistics.options import Sampling
 from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.cells.checksums import encode_json
 from plumbline.pipelines.cells.store import encode_table
 from plumbline.pipelines.judging.labelling import plan_labels
 from plumbline.pipelines.judging.metaeval import run_metaeval
 from plumbline.pipelines.judging.releases.release import words_in
-from plumbline.pipelines.judging.releases.study import answer_path, key_of, tasks_path, version_path
-from plumbline.pipelines.judging.releases.study_ratings import read_study
+from plumbline.pipelines.judging.releases.study import answer_path, key_of, read_answers, tasks_path, version_path
+from plumbline.pipelines.judging.releases.study_ratings import RATED, read_study
 from tests.commands import config_of
 from tests.operators.rating.simulated import answer_to, made_task
 from tests.operators.report.made import make_run, plain_prompts
@@ -145,11 +151,66 @@ def test_metrics_are_judged_by_all_templates_of_a_study(judged: Path) -> None:
     assert values["hits", "wl", "pairwise_accuracy_grouped"] == 1
     for template in ("likert", "wl", "side_by_side", "vote"):
         assert values["hits", template, "model_ordering"] == 1
-    assert values["people", "likert", "alpha_ordinal"] == values["people", "vote", "alpha_interval"] == 1
+    assert values["people", "likert", "alpha_ordinal"] == values["people", "vote", "alpha_ordinal"] == 1
     means = {(one.template, one.subset): one.value for one in found.judgements if one.statistic == "mean_rating"}
     assert means["wl", "generator flint"] == pytest.approx(2 / 3) and means["likert", "generator flint"] == 1.5
     people = {order.template: (order.generator_a, order.better) for order in found.orders if order.judge == "people"}
     assert people == dict.fromkeys(("likert", "wl", "side_by_side", "vote"), ("atlas", "atlas"))
+
+
+def any_answer(task: Task, random: np.random.Generator) -> Any:
+    """What a rater who looks at nothing says, who is now and then unsure of a part or of all."""
+    if random.random() < 0.1:
+        return "unsure"
+    marks = random.choice(["shown", "wrong", "unsure"], len(task.words), p=[0.6, 0.3, 0.1])
+    return {
+        "likert": int(random.integers(1, 6)),
+        "words": {mark: [int(word) for word in np.flatnonzero(marks == mark)] for mark in ("wrong", "unsure")},
+        "questions": {one.question_id: str(random.choice(["yes", "no", "unsure"])) for one in task.questions},
+    }.get(task.template, str(random.choice(["a", "b", "tie"])))
+
+
+def test_jobs_rate_and_jobs_metaeval_give_a_study_the_same_alpha(tmp_path: Path) -> None:
+    random, place = np.random.default_rng(11), StorageConfig().locate(str(tmp_path / "study"))
+    tasks = [
+        made_task(template, f"p{number}", names[: 1 + (template in ("side_by_side", "vote"))])
+        for template in TEMPLATES
+        for number in range(9)
+        for names in permutations(("atlas", "flint"))
+    ]
+    write_version(place, tasks)
+    for at in random.permutation(3 * len(tasks)):
+        if random.random() < 0.9:
+            keep(place, answer_to(tasks[at // 3], "abc"[at % 3], any_answer(tasks[at // 3], random)))
+    found = run_metaeval(config_of("metaeval", "protocol=study", f"protocol.path={place}", f"output={tmp_path}/out"))
+    ours = {one.template: one.value for one in found.judgements if one.statistic == "alpha_ordinal"}
+    progress = agreement(rated(read_answers(place), tasks), Sampling(resamples=20))
+    assert len(ours) == len(TEMPLATES) and len({*ours.values()}) == len(TEMPLATES)
+    assert ours == pytest.approx({RATED.get(one.template, one.template): one.alpha for one in progress})
+
+
+def test_raters_who_each_reject_another_word_do_not_agree(tmp_path: Path) -> None:
+    """All reject one word of three; of the prompts whose name begins with `same` all three the same."""
+    random, place = np.random.default_rng(3), StorageConfig().locate(str(tmp_path / "study"))
+    tasks = [
+        made_task("words", f"{kind}{number}", (name,))
+        for kind in ("same", "other")
+        for number in range(6)
+        for name in ("atlas", "flint")
+    ]
+    write_version(place, tasks)
+    for task in tasks:
+        words = random.permutation(3)
+        for word, rater in zip(words, "abc", strict=True):
+            wrong = int(words[0] if task.prompt_id.startswith("same") else word)
+            keep(place, answer_to(task, rater, {"wrong": [wrong], "unsure": []}))
+    words_of = ("protocol=study", f"protocol.path={place}", f"output={tmp_path}/out")
+    found = run_metaeval(config_of("metaeval", *words_of))
+    (alpha,) = {one.value for one in found.judgements if one.statistic == "alpha_ordinal"}
+    assert 0.2 < alpha < 0.8, "of shares all are a third short"
+    reliable = run_metaeval(config_of("metaeval", *words_of, "protocol.reliable=true"))
+    assert any(note.startswith("6 of 12 prompts are reliable: raters' variance") for note in reliable.notes)
+    assert [one.value for one in reliable.judgements if one.statistic == "alpha_ordinal"] == [1]
 
 
 @pytest.mark.parametrize("template", ["likert", "vote"])
