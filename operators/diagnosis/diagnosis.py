@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ from plumbline.operators import rows, schemas
 from plumbline.operators.diagnosis.ablations import AblationEffect
 from plumbline.operators.diagnosis.correlations import Correlation
 from plumbline.operators.diagnosis.questions import AnswerStatistics, QuestionKind, QuestionStatistics
-from plumbline.operators.sentences import count, number, signed
+from plumbline.operators.sentences import WHY_NO_INTERVAL, count, interval_text, number, signed
 
 MOST_KINDS = 8
 """Kinds of questions that are shown of a metric."""
@@ -91,13 +92,13 @@ def _effects(effects: Sequence[AblationEffect]) -> ShownTable:
         "What is left of a metric that is denied something",
         "Means over the images that have both scores, and the difference with its 95% interval. A metric that keeps "
         "its score without the image, or with another prompt's, does not measure the image. Rank correlation: of the "
-        "scores with and without, over images; order: Kendall's tau of the generators' means.",
+        "scores with and without, over images; order: Kendall's tau of the generators' means." + _refusals(effects),
         ("metric", "denied", "whole", "left", "difference", "95% interval", "rank correlation", "order", "images",
          "null"),
         [
             (
                 one.metric, one.denied, number(one.whole), number(one.left), signed(one.difference),
-                f"{signed(one.low)} to {signed(one.high)}", number(one.rho, 2), number(one.order, 2),
+                interval_text(one.low, one.high, signed), number(one.rho, 2), number(one.order, 2),
                 count(one.n), count(one.n_null),
             )
             for one in effects
@@ -161,7 +162,8 @@ def _between(correlations: Sequence[Correlation]) -> ShownTable:
     return ShownTable(
         "How far metrics go together",
         "Spearman's rank correlation over the images that both scored: the mean over the generators, and the lowest "
-        "and the highest of them with its 95% interval. Metrics that go together tell little beyond each other.",
+        "and the highest of them with its 95% interval. Metrics that go together tell little beyond each other."
+        + _refusals(correlations),
         ("metric", "and", "mean", "lowest", "highest", "images"),
         lines,
     )
@@ -196,7 +198,12 @@ def _mean(each: Sequence[Correlation]) -> str:
 
 
 def _end(one: Correlation) -> str:
-    return f"{number(one.rho, 2)} ({number(one.low, 2)} to {number(one.high, 2)}), {one.generator}"
+    return f"{number(one.rho, 2)} ({interval_text(one.low, one.high, partial(number, digits=2))}), {one.generator}"
+
+
+def _refusals(found: Iterable[AblationEffect | Correlation]) -> str:
+    """Return what a caption adds if an interval was refused."""
+    return f" {WHY_NO_INTERVAL}" if any(math.isnan(one.low) for one in found) else ""
 
 
 def _spread(each: Sequence[Correlation]) -> str:

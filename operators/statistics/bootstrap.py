@@ -110,7 +110,8 @@ class Prompts:
             return gaffke_interval(numerators, denominators, scale, self.sampling)
         drawn = self.multiplicities()
         with np.errstate(invalid="ignore"):
-            return widened((drawn @ numerators) / (drawn @ denominators), self.count)
+            resampled = (drawn @ numerators) / (drawn @ denominators)
+        return widened(resampled, self.count, _ratio_skewness(numerators, denominators))
 
     def multiplicities(self) -> Floats:
         """How often each resample holds each prompt (resamples, prompts)."""
@@ -186,19 +187,32 @@ def student(counts: Floats | int) -> Floats:
     return np.asarray(scipy.special.stdtrit(degrees, (1 + LEVEL) / 2) * np.sqrt(1 + 1 / degrees))
 
 
-def widened(resampled: Floats, count: float) -> Interval:
+def _ratio_skewness(numerators: Floats, denominators: Floats) -> float:
+    """Return the skewness of the sum of prompts' numerators by that of their denominators, to first order.
+
+    Few resamples would tell it badly: by chance 200 of them are as skewed as MIN_DIFFERING prompts in 2 of 100 cases.
+    """
+    residuals = numerators - numerators.sum() / denominators.sum() * denominators
+    spread = float((residuals**2).sum())
+    return float((residuals**3).sum()) / spread**1.5 if spread > 0 else math.nan
+
+
+def widened(resampled: Floats, count: float, skewness: float) -> Interval:
     """The middle 95% of resampled means, widened about their mean as Student's quantile is wider than the normal one;
     those that are undefined are left out.
 
-    There is none where the means are as skewed as those of fewer than MIN_DIFFERING prompts that differ from all
+    There is none where the means have the `skewness` of those of fewer than MIN_DIFFERING prompts that differ from all
     others: Poisson's numbers of so many have the skewness 1 / sqrt(MIN_DIFFERING).
     """
-    low, high = widened_each(resampled[None], np.array([count]))[:, 0]
+    low, high = widened_each(resampled[None], np.array([count]), np.array([skewness]))[:, 0]
     return Interval(float(low), float(high))
 
 
-def widened_each(resampled: Floats, counts: Floats) -> Floats:
-    """As `widened`, the ends (2, k) of k means (k, resamples) of so many prompts each."""
+def widened_each(resampled: Floats, counts: Floats, skewness: Floats | None = None) -> Floats:
+    """As `widened`, the ends (2, k) of k means (k, resamples) of so many prompts each.
+
+    A skewness that is not known is that of the resamples, of which there should be hundreds.
+    """
     ends = np.full((2, len(resampled)), math.nan)
     known = np.flatnonzero((counts > 1) & np.isfinite(resampled).any(axis=1))
     if not len(known):
@@ -207,9 +221,10 @@ def widened_each(resampled: Floats, counts: Floats) -> Floats:
     middle = np.nanmean(values, axis=1)
     spread = np.nanstd(values, axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        skewness = np.nanmean((values - middle[:, None]) ** 3, axis=1) / spread**3
+        drawn = np.nanmean((values - middle[:, None]) ** 3, axis=1) / spread**3
+    skewed = drawn if skewness is None else skewness[known]
     quantiles = np.nanquantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=1)
-    holds = (spread > ROUNDING * np.abs(middle)) & (np.abs(skewness) < 1 / math.sqrt(MIN_DIFFERING))
+    holds = (spread > ROUNDING * np.abs(middle)) & (np.abs(skewed) < 1 / math.sqrt(MIN_DIFFERING))
     ends[:, known] = np.where(holds, middle + student(count) / NORMAL * (quantiles - middle), math.nan)
     return ends
 

@@ -15,6 +15,8 @@ from plumbline.operators.diagnosis.correlations import (
     spearman_interval,
     with_properties,
 )
+from plumbline.operators.diagnosis.diagnosis import Diagnosis, shown_tables
+from plumbline.operators.sentences import WHY_NO_INTERVAL
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from tests.operators.tallied import of_table
 
@@ -51,6 +53,26 @@ def test_two_metrics_are_correlated_over_the_images_that_both_scored() -> None:
     assert (y.generator, y.rho) == ("y", pytest.approx(1)) and math.isnan(y.low), (
         "equal orders say not how far others are"
     )
+
+
+def test_the_difference_that_an_ablation_makes_has_an_interval_that_holds_whatever_resamples_are_drawn() -> None:
+    random, studies = np.random.default_rng(4), 200
+    missed = 0
+    for _ in range(studies):
+        whole, left = random.random((2, len(PROMPTS)))
+        both = [scored(name, "x", dict(zip(PROMPTS, values.tolist(), strict=True)))
+                for name, values in (("a", whole), ("a:blank", left))]  # fmt: skip
+        found = effect(of_table(table(*both)), "a", "blank", "a:blank")
+        assert found.low < found.difference < found.high
+        missed += not found.low < 0 < found.high
+    assert missed / studies <= 0.07
+
+
+def test_a_refused_interval_is_named_as_such_with_the_reason() -> None:
+    ones, others = dict.fromkeys(PROMPTS, 1.0), dict.fromkeys(PROMPTS, 0.0) | {"p7": 0.5}
+    found = effect(of_table(table(scored("a", "x", ones), scored("a:blank", "x", others))), "a", "blank", "a:blank")
+    (shown,) = shown_tables(Diagnosis(effects=[found]))
+    assert "no interval" in shown.rows[0] and shown.caption.endswith(WHY_NO_INTERVAL)
 
 
 def test_images_of_a_prompt_are_averaged_before_a_property_and_do_not_narrow_the_interval() -> None:
