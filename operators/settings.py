@@ -97,10 +97,10 @@ def value_text(name: str, value: Any) -> str | None:
 
 def _size_text(value: Any) -> str | None:
     """Width x height; of one number, those of a square."""
-    text = " x ".join(str(side) for side in value) if isinstance(value, (list, tuple)) else str(value)[:100].strip()
+    text = " x ".join(str(side) for side in value) if isinstance(value, (list, tuple)) else str(value)
     if isinstance(value, float) and value.is_integer():
         text = str(int(value))
-    found = SIZE.fullmatch(text)
+    found = SIZE.fullmatch(text.strip()) if len(text) <= LONGEST_VALUE else None
     if found is None:
         return None
     width, height = int(found[1]), int(found[2] or found[1])

@@ -53,7 +53,9 @@ MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*_{}[
 """What Markdown shows as it is where a backslash is before it."""
 FROM_THE_RIGHT = r"\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\U00010800-\U00010fff\U0001e800-\U0001efff"
 """Characters of the scripts that are written from the right."""
-NAME_FROM_THE_RIGHT = re.compile(rf"[\w.+-]*[{FROM_THE_RIGHT}](?:[\w.+-]*\w)?")
+NAME_FROM_THE_RIGHT = re.compile(
+    rf"(?<![\w.+-])[\w.+-]*[{FROM_THE_RIGHT}](?:[\w.+{FROM_THE_RIGHT}-]*[\w{FROM_THE_RIGHT}])?"
+)
 
 
 class Download(NamedTuple):

@@ -15,7 +15,7 @@ from plumbline.operators.models.calls import EntailmentModel
 from plumbline.operators.stages.stage import Inputs, Stage, StageOptions
 
 _THERE = re.compile(
-    r"(?P<verb>is|are) there (?P<what>.+?)(?: in (?:the|this) (?:image|picture|photo))? ?\?*", re.IGNORECASE
+    r"(?P<verb>is|are) there (?P<what>.+?)(?: in (?:the|this) (?:image|picture|photo))? ?(?:(?<!\?)\?+)?", re.IGNORECASE
 )
 
 

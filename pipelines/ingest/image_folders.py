@@ -24,9 +24,9 @@ NO_GENERATORS = frozenset({"images", "samples", "train", "test", "validation", "
 """Folders that images lie in, whoever made them."""
 SOURCES, RESULTS = frozenset({"source", "sources"}), frozenset({"result", "results"})
 """Folders of the images that edits start from, and of the edits."""
-NUMBERED = re.compile(r"[ _-]*(?:\(\d+\)|[_-]\d+|[_-](?:seed|sample)[_-]?\d+)$", re.IGNORECASE)
+NUMBERED = re.compile(r"(?<![ _-])[ _-]*(?:\(\d+\)|[_-]\d+|[_-](?:seed|sample)[_-]?\d+)$", re.IGNORECASE)
 """What numbers the images of one prompt."""
-CONTACT_SHEET = re.compile(r"(?:grid|montage|collage|contact[ _-]?sheet)(?:[ _-]?\d+)*", re.IGNORECASE)
+CONTACT_SHEET = re.compile(r"(?:grid|montage|collage|contact[ _-]?sheet)(?:[ _-]?\d)*", re.IGNORECASE)
 """The name of a picture of several images: GenEval's script writes grid.png, Stable Diffusion's grid-0000.png."""
 
 

@@ -70,6 +70,7 @@ def test_columns_that_are_asked_for_keep_their_usual_or_their_own_names() -> Non
         ("size", 2_000_000, None),
         ("size", "large", None),
         ("size", 0, None),
+        pytest.param("size", [512, "512" + " " * 1_000_000 + "px"], None, id="size of many spaces"),
     ],
 )
 def test_a_value_is_the_same_text_however_it_is_written(name: str, value: object, text: str | None) -> None:

@@ -23,7 +23,7 @@ REGION_TOKENS = 1024
 """Of a reply with text or regions: as many as its authors let it have."""
 BINS = 1000
 """Into which width and height are cut."""
-_LABELLED = re.compile(r"([^<>]+)((?:<loc_\d+>){4,})")
+_LABELLED = re.compile(r"(?<![^<>])([^<>]+)((?:<loc_\d+>){4,})")
 _BOX = re.compile(r"<loc_(\d+)><loc_(\d+)><loc_(\d+)><loc_(\d+)>")
 
 

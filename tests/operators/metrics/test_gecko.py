@@ -275,6 +275,8 @@ def test_an_image_without_a_question_left_has_an_error_and_no_score() -> None:
 
 # The hypothesis.
 
+MARKS = "?" * 1_000_000
+
 
 @pytest.mark.parametrize(
     ("asked", "answer", "said"),
@@ -285,6 +287,8 @@ def test_an_image_without_a_question_left_has_an_error_and_no_score() -> None:
         ("Is there NASA?", "yes", "There is NASA."),
         ("what color is the dog?", "red", 'The answer to the question "what color is the dog?" is red.'),
         ("is the man happy?", "yes", 'The answer to the question "is the man happy?" is yes.'),
+        ("is there a man??", "yes", "There is a man."),
+        pytest.param(f"is there a{MARKS} man", "yes", f"There is a{MARKS} man.", id="many question marks"),
         ("is there\na man?", " maybe\n", 'The answer to the question "is there a man?" is maybe.'),
     ],
 )

@@ -385,6 +385,12 @@ def test_only_what_is_written_from_the_right_is_isolated() -> None:
     assert isolated("a <b> & c-2.5 follow 'd'.") == "a &lt;b&gt; &amp; c-2.5 follow &#39;d&#39;."
     assert isolated("אטלס, <מחולל> and b (0.9).") == "<bdi>אטלס</bdi>, &lt;<bdi>מחולל</bdi>&gt; and b (0.9)."
     assert isolated("Cannot be told from it: אטלס.") == "Cannot be told from it: <bdi>אטלס</bdi>."
+    assert isolated("by אָ.ב֑: c") == "by <bdi>אָ.ב֑</bdi>: c"
+
+
+def test_a_name_of_a_million_letters_is_isolated_in_linear_time() -> None:
+    name = "a-" * 1_000_000
+    assert isolated(name) == name and isolated(f"{name}א.") == f"<bdi>{name}א</bdi>."
 
 
 def test_prompts_that_name_skills_are_not_said_to_name_none_where_nothing_has_a_score() -> None:

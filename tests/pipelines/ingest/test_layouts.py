@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.ingest.image_folders import NUMBERED
 from plumbline.pipelines.ingest.ingest import Ingested, ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from tests.commands import store_at
@@ -358,6 +359,10 @@ SKIPPED: dict[str, tuple[dict[str, str | bytes], dict[str, Any], dict[str, str],
         {"a.png": PIXELS, "a.txt": CAT, "grid.png": PIXELS, "grid.txt": DOG, "b/grid.png": PIXELS},
         {}, {"a.png": CAT, "grid.png": DOG}, {"b/grid.png": SHEET},
     ),
+    "a name that begins as a contact sheet's, with many digits": (
+        {f"grid{'1' * 90} of cats.png": PIXELS, f"grid{'1' * 90} of cats.txt": CAT, f"grid_{'2' * 90}.png": PIXELS},
+        {}, {f"grid{'1' * 90} of cats.png": CAT}, {f"grid_{'2' * 90}.png": SHEET},
+    ),
     "hidden images, as macOS leaves them": (
         {"a.png": PIXELS, "a.txt": CAT, "._a.png": b"", "__MACOSX/a.png": b""},
         {}, {"a.png": CAT}, {"._a.png": "hidden", "__MACOSX/a.png": "hidden"},
@@ -372,6 +377,11 @@ SKIPPED: dict[str, tuple[dict[str, str | bytes], dict[str, Any], dict[str, str],
             for column in ("input_file_name", "mask_file_name")}},
     ),
 }  # fmt: skip
+
+
+def test_a_name_of_a_million_separators_has_its_number_removed_in_linear_time() -> None:
+    name = "a_2" + " _-" * 1_000_000
+    assert NUMBERED.sub("", name + "b") == name + "b" and NUMBERED.sub("", name + "(3)") == "a_2"
 
 
 @pytest.mark.parametrize("files, options, expected, left_out", SKIPPED.values(), ids=SKIPPED)

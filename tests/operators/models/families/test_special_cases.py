@@ -167,6 +167,10 @@ def test_regions_are_read_with_every_box_of_their_words() -> None:
     assert read_regions("nothing", 10, 10) == read_regions("", 10, 10) == []
 
 
+def test_a_million_words_without_a_box_have_no_region() -> None:
+    assert read_regions("a red car " * 1_000_000, 10, 10) == []
+
+
 @pytest.mark.parametrize(
     ("name", "fields", "message"),
     [
