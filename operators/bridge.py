@@ -8,7 +8,6 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import scipy
 from numpy.typing import NDArray
 
 from plumbline.operators import rows, schemas
@@ -18,7 +17,7 @@ from plumbline.operators.metric_recipes import Recipe, altered_places
 from plumbline.operators.run_scores import Hashes, RunScores, ScoreColumns
 from plumbline.operators.sentences import Sentence, interval_text, names, number, plural
 from plumbline.operators.statistics.agreement import STATISTICS
-from plumbline.operators.statistics.bootstrap import Interval
+from plumbline.operators.statistics.bootstrap import CORRELATIONS, MIN_DIFFERING, ROUNDING, Interval, Prompts
 from plumbline.operators.statistics.ordering import holm
 from plumbline.operators.statistics.poisson_bootstrap import drawn
 from plumbline.operators.statistics.score_maps import (
@@ -30,9 +29,7 @@ from plumbline.operators.statistics.score_maps import (
     LineKind,
     choose,
     choose_line,
-    correlation_interval,
     fit_curve,
-    line_intervals,
     margin,
 )
 from plumbline.operators.summary import OVERALL, Skills
@@ -102,8 +99,6 @@ class Bridge:
     line_kind: LineKind
     line: Line
     """By which means are joined, for a line takes means of scores as it takes scores."""
-    intercept: Interval
-    slope: Interval
     means_explained: float | None
     """Share of the variance of the generators' new means that lines through the others explain; None of fewer than
     five."""
@@ -173,9 +168,15 @@ def _check(pairs: Pairs, metrics: tuple[str, str]) -> None:
             f"{plural(len(pairs.new), 'image')} of {plural(prompts, 'prompt')}: generators, prompts and images are "
             "matched by their ids; score more of the same images by both"
         )
+    resampled = Prompts(pairs.columns.prompt.astype(str).tolist())
     for metric, scores in zip(metrics, (pairs.columns.score, pairs.new), strict=True):
         if not np.ptp(scores):
             raise ConfigError(f"{metric}: all {len(scores):,} images have the score {scores[0]:g}: nothing to map")
+        if (differing := resampled.differing(scores)) < MIN_DIFFERING:
+            raise ConfigError(
+                f"{metric}: {plural(differing, 'prompt')} of {prompts} have another score than the commonest one, and "
+                f"of fewer than {MIN_DIFFERING} no interval holds: score images of more prompts by both versions"
+            )
 
 
 def build(
@@ -195,8 +196,6 @@ def build(
     chosen = choose(old, new, columns.prompt)
     moved = any(change.p_holm < SIGNIFICANT for change in _changes(pairs, old, prompts, Skills(())))
     line = choose_line(old, new, columns.generator, [kind for kind in LINES if kind != "unchanged" or not moved])
-    ranks = (np.asarray(scipy.stats.rankdata(old)), np.asarray(scipy.stats.rankdata(new)))
-    intercept, slope = line_intervals(line.kind, old, new, columns.prompt)
     explained = 1 - chosen.misses[chosen.kind] ** 2 / float(new.var())
     means = {name: _prompt_means(pairs, scores, prompts) for name, scores in (("old", old), ("new", new))}
     by_version = [
@@ -204,7 +203,7 @@ def build(
         for (name, of_each), falls in zip(means.items(), falling, strict=True)
     ]
     groups = _groups(pairs, chosen.predicted, prompts, skills)
-    images = correlation_interval(*ranks, columns.prompt)
+    spearman, images = _rank_correlation(old, new, columns.prompt)
     agrees = images.high < 0 if falling[0] != falling[1] else images.low > 0
     both = by_version[0].keys() & by_version[1].keys()
     bridge = Bridge(
@@ -222,12 +221,10 @@ def build(
         curve=fit_curve(old, new) if chosen.kind == "monotone" else None,
         line_kind=line.kind,
         line=line.line,
-        intercept=intercept,
-        slope=slope,
         means_explained=None if math.isnan(line.explained) else line.explained,
         wanted=wanted,
         margins=_margins(pairs, line, skills),
-        images_spearman=STATISTICS["spearman"](old, new),
+        images_spearman=spearman,
         images_interval=images,
         generators_kendall=_kendall(means, falling),
         clear={"old": len(by_version[0]), "new": len(by_version[1]), "both": len(both)},
@@ -235,6 +232,19 @@ def build(
         clear_misses=sum(groups.column("clear").to_pylist()),
     )
     return Built(bridge, groups)
+
+
+def _rank_correlation(old: Floats, new: Floats, prompts: Hashes) -> tuple[float, Interval]:
+    """Return Spearman's correlation over images with its 95% interval, bootstrapped over prompts.
+
+    An order that is wholly kept or turned is so in every resample: its interval has no length.
+    """
+    spearman = STATISTICS["spearman"]
+    found = spearman(old, new)
+    if abs(found) > 1 - ROUNDING:
+        return found, Interval(found, found)
+    resampled = Prompts(prompts.astype(str).tolist())
+    return found, resampled.interval(lambda rows: spearman(old[rows], new[rows]), CORRELATIONS)
 
 
 def _prompt_means(pairs: Pairs, scores: Floats, prompts: Hashes) -> PromptMeans:
@@ -349,11 +359,12 @@ def describe(bridge: Bridge) -> list[Sentence]:
     old, new, clear = bridge.old.metric, bridge.new.metric, bridge.clear
     misses = ", ".join(f"{kind} {number(miss)}" for kind, miss in bridge.misses.items())
     turned = f"turned round: {names(bridge.turned)}" if bridge.turned else "none of them turned round"
+    span = interval_text(*bridge.images_interval, partial(number, digits=2))
     return [
         _verdict(bridge),
         Sentence(
             "Images:",
-            f"Spearman {number(bridge.images_spearman, 2)} ({_span(bridge.images_interval, 2)}); the {bridge.kind} map "
+            f"Spearman {number(bridge.images_spearman, 2)} ({span}); the {bridge.kind} map "
             f"explains {bridge.explained:.0%} of the variance of {new} on other prompts. It is the simplest that is no "
             f"worse than the best by more than chance; root mean square misses: {misses}.",
         ),
@@ -401,13 +412,6 @@ def in_comparisons(bridge: Bridge) -> str:
 
 
 def formula(bridge: Bridge) -> str:
-    """The line, with its intervals, or that there is none."""
+    """Return the right side of the line's equation."""
     sign = "−" if bridge.line.intercept < 0 else "+"
-    return (
-        f"{number(bridge.line.slope)} ({_span(bridge.slope)}) × old {sign} {number(abs(bridge.line.intercept))} "
-        f"({_span(bridge.intercept)})"
-    )
-
-
-def _span(interval: Interval, digits: int = 3) -> str:
-    return interval_text(interval.low, interval.high, partial(number, digits=digits))
+    return f"{number(bridge.line.slope)} × old {sign} {number(abs(bridge.line.intercept))}"

@@ -8,8 +8,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from plumbline.operators.statistics.bootstrap import LEVEL, UNDEFINED, Interval
-from plumbline.operators.statistics.poisson_bootstrap import uniform, weighted_sums
+from plumbline.operators.statistics.poisson_bootstrap import uniform
 
 Floats = NDArray[np.float64]
 Longs = NDArray[np.int64]
@@ -117,53 +116,6 @@ def _of_other_folds(fit: Callable[[Floats, Floats], Line | Curve], old: Floats, 
 
 def _by_prompt(values: Floats, codes: Longs) -> Floats:
     return np.asarray(np.bincount(codes, weights=values) / np.bincount(codes))
-
-
-def line_intervals(kind: LineKind, old: Floats, new: Floats, prompts: Hashes) -> tuple[Interval, Interval]:
-    """95% intervals of a line's intercept and slope, bootstrapped over prompts."""
-    moments = _moments(old, new, prompts)
-    slopes = {
-        "unchanged": np.ones_like(moments.covariance),
-        "linear": moments.covariance / moments.of_old,
-        "equated": np.sign(moments.covariance) * np.sqrt(moments.of_new / moments.of_old),
-    }
-    slope = slopes[kind]
-    intercept = moments.new - slope * moments.old
-    return _percentiles(intercept if kind != "unchanged" else np.zeros_like(slope)), _percentiles(slope)
-
-
-def correlation_interval(old: Floats, new: Floats, prompts: Hashes) -> Interval:
-    """The same of Pearson's correlation."""
-    moments = _moments(old, new, prompts)
-    return _percentiles(moments.covariance / np.sqrt(moments.of_old * moments.of_new))
-
-
-def _percentiles(values: Floats) -> Interval:
-    """The middle 95% of resampled values, those that are undefined left out."""
-    defined = values[np.isfinite(values)]
-    if not len(defined):
-        return UNDEFINED
-    low, high = np.quantile(defined, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(float(low), float(high))
-
-
-class _Moments(NamedTuple):
-    """Means, variances and the covariance in every resample of prompts."""
-
-    old: Floats
-    new: Floats
-    of_old: Floats
-    of_new: Floats
-    covariance: Floats
-
-
-def _moments(old: Floats, new: Floats, prompts: Hashes) -> _Moments:
-    known, codes = np.unique(prompts, return_inverse=True)
-    products = (np.ones_like(old), old, new, old * old, new * new, old * new)
-    each = np.stack([np.bincount(codes, weights=product) for product in products], axis=1).astype(np.float64)
-    n, x, y, xx, yy, xy = weighted_sums(known, lambda part: each[part])
-    x, y = x / n, y / n
-    return _Moments(x, y, xx / n - x * x, yy / n - y * y, xy / n - x * y)
 
 
 def equate(old: Floats, new: Floats) -> Line:

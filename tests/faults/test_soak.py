@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.environment import ROOT
+from tests.faults.driving import ORPHAN_SECONDS, until
 from tests.faults.hook import NOTES
 from tests.ray_head import marked
 
@@ -26,4 +27,4 @@ def test_a_short_soak_ends_in_the_undisturbed_tables_and_leaves_no_process(tmp_p
     lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     assert lines[-1]["event"] == "summary"
     assert (lines[-1]["result"], lines[-1]["rounds"], lines[-1]["sweeps"]) == ("equal", 1, 1)
-    assert marked(NOTES, str(folder / "notes")) == {}
+    assert until(lambda: not marked(NOTES, str(folder / "notes")), ORPHAN_SECONDS)

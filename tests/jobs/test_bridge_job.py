@@ -100,6 +100,15 @@ def test_what_cannot_be_bridged_is_refused_in_a_line(tmp_path: Path) -> None:
         assert said in refusal("bridge", *wanted)
 
 
+def test_scores_that_are_nearly_all_the_same_are_not_bridged(tmp_path: Path) -> None:
+    both_runs(tmp_path, lambda generator, metric, prompt: noisy(generator, metric, prompt) if prompt < 5 else 0.5)
+    assert "gecko: 5 prompts of 60 have another score than the commonest one" in refusal(
+        "bridge", *of_two_runs(tmp_path)
+    )
+    both_runs(tmp_path, lambda generator, metric, prompt: noisy(generator, metric, prompt) if prompt < 40 else 0.5)
+    assert "Images: Spearman 0." in " ".join(printed("bridge", *of_two_runs(tmp_path)).split())
+
+
 def test_a_held_set_is_scored_by_both_versions_of_one_sweep_and_no_run_is_made(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", ("atlas", "flint"), count=24)
     words = [

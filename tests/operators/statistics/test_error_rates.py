@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from plumbline.operators.statistics.agreement import alpha_interval
+from plumbline.operators.statistics.agreement import STATISTICS, alpha_interval
+from plumbline.operators.statistics.bootstrap import CORRELATIONS, Prompts
 from plumbline.operators.statistics.options import Sampling, ZeroHandling
 from plumbline.statistics import holm, permutation, signed_rank
 
@@ -116,4 +117,36 @@ def test_an_interval_of_agreement_on_nearly_equal_ratings_misses_in_5_of_100_stu
         ratings = pd.DataFrame({"unit": units, "prompt_id": units.astype(str), "rating": said})
         low, high = alpha_interval(ratings, Sampling(resamples=100, seed=seed))
         missed += low > truth or high < truth
+    assert missed / STUDIES <= TOLERATED
+
+
+def few_vary(random: np.random.Generator, prompts: int) -> np.ndarray:
+    """Scores by two versions of a metric, both of which find nearly all images perfect."""
+    old = np.where(random.random(prompts) < 0.1, random.random(prompts) / 2, 1)
+    return np.array([old, 0.1 + 0.8 * old + 0.02 * random.normal(size=prompts)])
+
+
+def thirds(random: np.random.Generator, prompts: int) -> np.ndarray:
+    return random.binomial(3, random.beta(3, 0.6, prompts), (2, prompts)) / 3
+
+
+def nearly_the_same_order(random: np.random.Generator, prompts: int) -> np.ndarray:
+    old = random.lognormal(size=prompts)
+    return np.array([old, old * random.lognormal(0, 0.3, prompts)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("prompts", [20, 60])
+@pytest.mark.parametrize("draw", [few_vary, thirds, nearly_the_same_order])
+def test_an_interval_of_a_rank_correlation_misses_in_5_of_100_studies_at_most(
+    draw: Callable[[np.random.Generator, int], np.ndarray], prompts: int
+) -> None:
+    spearman, random, missed = STATISTICS["spearman"], np.random.default_rng(9), 0
+    truth = spearman(*draw(random, 400_000))
+    for seed in range(STUDIES):
+        old, new = draw(random, prompts)
+        resampled = Prompts([str(number) for number in range(prompts)], Sampling(resamples=100, seed=seed))
+        if resampled.all_differ(old, new):
+            low, high = resampled.interval(lambda rows: spearman(old[rows], new[rows]), CORRELATIONS)  # noqa: B023
+            missed += low > truth or high < truth
     assert missed / STUDIES <= TOLERATED

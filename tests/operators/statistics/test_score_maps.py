@@ -14,7 +14,6 @@ from plumbline.operators.statistics.score_maps import (
     equate,
     fit_curve,
     fit_line,
-    line_intervals,
     margin,
 )
 
@@ -62,11 +61,6 @@ def test_versions_that_are_equally_noisy_are_joined_by_their_spread_and_not_by_t
     assert line.kind == "equated" and fit_line(old, 10 * new).slope < 6 < 8 < line.line.slope
     assert line.explained > 0.8
     assert choose_line(old, new, np.zeros(300, np.int32), ["linear"]).without == []
-
-
-def test_an_interval_of_the_slope_holds_it() -> None:
-    intercept, slope = line_intervals("linear", OLD, 0.3 + 2 * OLD + NOISE, PROMPTS)
-    assert 1.97 < slope.low < 2 < slope.high < 2.03 and intercept.low < 0.3 < intercept.high
 
 
 def test_a_margin_is_students_and_unknown_of_one() -> None:

@@ -86,7 +86,7 @@ def test_only_rows_that_failed_are_tried_again_and_new_images_wait(
     assert "retry_failed: 2 failed rows of 1 cells are tried again" in output
     assert "4 cells that were never tried are left alone" in output
     assert "retry_failed: 1 of 2 failed rows have a score now" in output
-    assert decoder.decoded == slow, "the other rows of the shard are kept"
+    assert sorted(decoder.decoded) == sorted(slow), "the other rows of the shard are kept"
     assert kinds(done) == ["image_too_slow", *["not_computed"] * 8]
     counts = read_manifest(retry.store, done.run_id)["counts"]
     assert (counts["rows_retried"], counts["rows_recovered"], counts["cells_cached"]) == (2, 1, 6)
