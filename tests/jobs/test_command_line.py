@@ -204,7 +204,7 @@ def test_every_ready_made_sweep_and_cluster_is_valid_with_every_metric(sweep: st
         (["+store=x"], "'store' is there already; write store=VALUE, without the +"),
         (["report", "--run", "latest"], "--run: no such option; keys have no dashes, as in run=VALUE"),
         (["metaeval"], "'protocol' is required; choose one: protocol=annotations, "),
-        (["serve"], "metric=descclip or 56 others (see --help)"),
+        (["serve"], "metric=descclip or 57 others (see --help)"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
