@@ -292,7 +292,7 @@ def _groups(offers: Sequence[Offer], limits: IngestConfig) -> Iterator[list[Offe
 
 def _find_image(folder: Place, relative: str, roots: Sequence[Path], max_bytes: int) -> ImageFile:
     """The image file's size and etag; raises Refused where there is none to read, or a link leads out of `roots`."""
-    place = folder / _as_stored(folder, relative)
+    place = folder / _match_unicode_form(folder, relative)
     if place.is_local and leads_out(place.path, roots):
         message = (
             f"{place}: a link leads out of {folder.url}; put the file itself there, or add its folder to link_roots"
@@ -319,8 +319,11 @@ def _find_image(folder: Place, relative: str, roots: Sequence[Path], max_bytes: 
     return ImageFile(place, entry.size, entry.etag)
 
 
-def _as_stored(folder: Place, relative: str) -> str:
-    """Return a path in the Unicode form of its file's name: é is one character in a table and two on another system."""
+def _match_unicode_form(folder: Place, relative: str) -> str:
+    """Return a path in the Unicode form of its file's name.
+
+    An é may be one character in a table and two in the file's name on another system.
+    """
     if relative.isascii():
         return relative
     forms = dict.fromkeys((relative, normalize("NFC", relative), normalize("NFD", relative)))

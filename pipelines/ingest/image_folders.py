@@ -1,4 +1,4 @@
-"""A folder of image files as it is listed."""
+"""The listing of a folder of image files."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ NO_GENERATORS = frozenset({"images", "samples", "train", "test", "validation", "
 SOURCES, RESULTS = frozenset({"source", "sources"}), frozenset({"result", "results"})
 """Folders of the images that edits start from, and of the edits."""
 NUMBERED = re.compile(r"(?<![ _-])[ _-]*(?:\(\d+\)|[_-]\d+|[_-](?:seed|sample)[_-]?\d+)$", re.IGNORECASE)
-"""What numbers the images of one prompt."""
+"""End of a name that numbers the images of one prompt."""
 CONTACT_SHEET = re.compile(r"(?:grid|montage|collage|contact[ _-]?sheet)(?:[ _-]?\d)*", re.IGNORECASE)
 """The name of a picture of several images: GenEval's script writes grid.png, Stable Diffusion's grid-0000.png."""
 
@@ -37,15 +37,15 @@ class Folder:
     place: Place
     names: Sequence[str]
     columns: InputColumnsConfig = field(default_factory=InputColumnsConfig)
-    """What its tables call theirs."""
+    """Names of the columns in its tables."""
     hidden: Sequence[str] = ()
     """Images whose paths begin with a dot somewhere; none of them is among `names`."""
     outside: Mapping[str, str] = field(default_factory=dict)
-    """By image that was not asked for the reason; none of them is among `names`."""
+    """Images that were not asked for, each with the reason; none of them is among `names`."""
     badly_named: Sequence[str] = ()
     """Files whose names are not UTF-8, as they are printed; none of them is among `names`."""
     warnings: dict[str, None] = field(default_factory=dict)
-    """What reading the folder found that people should look at."""
+    """Warnings for people that came up while the folder was read."""
 
     @cached_property
     def images(self) -> list[str]:
@@ -53,22 +53,22 @@ class Folder:
         return [name for name in self._pictures if name not in self.source_paths]
 
     @cached_property
-    def known(self) -> frozenset[str]:
-        """Every image that a row may name."""
+    def known_images(self) -> frozenset[str]:
+        """All images that a row may name."""
         return frozenset((*self._pictures, *self.hidden, *self.outside))
 
     @cached_property
     def _generators(self) -> dict[str, str]:
-        """Generators by the names of the folders in this one."""
+        """Generators by the names of the folder's direct subfolders."""
         return name_generators(dict.fromkeys(name.partition("/")[0] for name in self.names if "/" in name))
 
     def find(self, path: str) -> str | None:
         """Return the image of this path, in whichever Unicode form its name is written: é is one character or two."""
-        return path if path in self.known else self._by_letters.get(normalize("NFC", path))
+        return path if path in self.known_images else self._names_by_nfc.get(normalize("NFC", path))
 
     @cached_property
-    def _by_letters(self) -> dict[str, str]:
-        return {normalize("NFC", name): name for name in self.known if not name.isascii()}
+    def _names_by_nfc(self) -> dict[str, str]:
+        return {normalize("NFC", name): name for name in self.known_images if not name.isascii()}
 
     @cached_property
     def _pictures(self) -> list[str]:
@@ -113,9 +113,9 @@ class Folder:
         return [name for name in self.names if PurePosixPath(name).suffix[1:].lower() in FOREIGN]
 
     def inside(self, name: str | None) -> "Folder":
-        """Return the folder without images outside inner folders of this name, unless there are no such folders.
+        """Return the folder without the images outside subfolders of this name; the whole folder if it has none.
 
-        Files that tell prompts stay if they are inside, or in a folder above.
+        Other files, which may contain prompts, stay if they are in such a subfolder or in a folder above one.
         """
         inner = {path for path in self.names if name in PurePosixPath(path).parts[:-1]}
         if not inner:
@@ -142,8 +142,8 @@ class Folder:
         """The address of a file, for a message."""
         return f"{self.place.url}/{name}"
 
-    def without_prompt(self, image: str, message: str) -> Rejection:
-        """Return why an image has no prompt; a contact sheet needs none and is skipped."""
+    def reject_without_prompt(self, image: str, message: str) -> Rejection:
+        """Return the rejection of an image without a prompt; skip a contact sheet, which needs none."""
         if is_contact_sheet(image):
             return self.skip(image, "contact sheet, by its name")
         return Refused("empty_prompt", message).at(self.at(image))
@@ -177,9 +177,9 @@ class Folder:
 
 
 def list_images(place: Place, key: str = "images", columns: InputColumnsConfig | None = None) -> Folder:
-    """List a folder in the order of the names, without the stores in it.
+    """List the files of a folder by name, leaving out stores in it.
 
-    Raises ConfigError naming `key` if there is no such folder.
+    Raises ConfigError naming `key` if the folder does not exist.
     """
     with readable_errors(place, key):
         if not place.exists():
@@ -198,7 +198,7 @@ def list_images(place: Place, key: str = "images", columns: InputColumnsConfig |
 
 
 def is_contact_sheet(image: str) -> bool:
-    """Return True if an image's name says that it is a picture of several images."""
+    """Return True if an image's name marks it as a picture of several images."""
     return CONTACT_SHEET.fullmatch(PurePosixPath(image).stem) is not None
 
 

@@ -1,8 +1,8 @@
 """The lines of a prompts.txt that image files belong to, by the numbers in their names.
 
-The number is that of the folder, if a folder is named by a number alone. Else it is the one that the name begins with,
-or else the last one, or the only one that differs between names. An image whose number is doubtful gets none, because
-a wrong number would give it another image's prompt.
+If a folder's name is a number alone, this is the number of its images. Otherwise it is the number that the image's name
+begins with, or else the last number, or the only number that differs between names. An image whose number is doubtful
+gets none, because a wrong number would give it another image's prompt.
 """
 
 import re
@@ -59,7 +59,7 @@ def first_number(numbers: Mapping[str, int | str], lines: int, url: str) -> int:
 
 
 def _first_in(numbers: Sequence[int], lines: int) -> int | None:
-    """Return the number of the first line by a folder's numbers; None if they do not tell."""
+    """Return the number of the first line, 0 or 1, by a folder's numbers; None if they do not decide it."""
     if (0 in numbers) == (lines in numbers):
         return None
     return 0 if 0 in numbers else 1
@@ -76,7 +76,7 @@ def _numbered_folder(image: str) -> PurePosixPath | None:
 
 
 def _counted_in(image: str) -> str:
-    """Return the folder in which an image's number counts."""
+    """Return the folder whose images share one numbering with this image."""
     folder = _numbered_folder(image)
     return str(folder.parent if folder is not None else PurePosixPath(image).parent)
 

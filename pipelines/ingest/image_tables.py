@@ -64,9 +64,9 @@ def find_tables(config: IngestConfig) -> list[SampleFile]:
 
 
 def _name_files(paths: Mapping[str, str]) -> dict[str, str]:
-    """Return a name for each table, by which its rows without ids are called; no two have the same one.
+    """Return a unique name for each table, used in the ids of rows that have none.
 
-    a/b.parquet is a-b, and ends in a digest if there is an a-b.parquet too.
+    The name of a/b.parquet is a-b, followed by a digest if there is also an a-b.parquet.
     """
     names: dict[str, str] = {}
     taken: set[str] = set()
@@ -179,14 +179,14 @@ def unnamed_images(files: Sequence[SampleFile], config: IngestConfig) -> list[Re
     folder = list_images(place, "table")
     if not folder.images:
         return []
-    named = {path for file in files for path in _named_paths(file, config)}
+    named = {path for file in files for path in _read_image_paths(file, config)}
     return [
         folder.skip(image, "no row of the tables names it") for image in folder.images if folder.at(image) not in named
     ]
 
 
-def _named_paths(file: SampleFile, config: IngestConfig) -> Iterator[str]:
-    """Yield the addresses of the image files that a table's rows name, as far as it can be read."""
+def _read_image_paths(file: SampleFile, config: IngestConfig) -> Iterator[str]:
+    """Yield the addresses of the image files that a table's rows name, up to any damage."""
     folder = config.storage.locate(file.place.url.rpartition("/")[0])
     with suppress(pa.ArrowException, OSError, UnicodeDecodeError, ConfigError):
         with _opened(file.place, file.size) as (schema, _):

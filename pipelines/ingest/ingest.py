@@ -45,20 +45,20 @@ class Ingested(NamedTuple):
     """The first, the middle and the last image, with their prompts."""
 
     @property
-    def found(self) -> int:
-        """The images, and the rows without one, that were found: each is taken in, rejected or skipped."""
+    def n_found(self) -> int:
+        """Number of images, and of rows without one, that were found: each is taken in, rejected or skipped."""
         return self.rows + len(self.rejected) + len(self.skipped)
 
     @property
     def total_lines(self) -> list[str]:
-        """What became of everything that was found, in lines for people."""
+        """Counts of all that was taken in, rejected or skipped, in lines for people."""
         known = "at least " if self.damaged else ""
         counts = f"{self.rows} taken in + {len(self.rejected)} rejected + {len(self.skipped)} skipped"
         reasons: dict[str, list[str]] = {}
         for image in self.skipped:
             reasons.setdefault(image.message, []).append(image.file)
-        told = [f"skipped: {len(files)} ({reason}), such as {files[0]}" for reason, files in reasons.items()]
-        return [f"{known}{self.found} found = {counts}", *told]
+        skipped = [f"skipped: {len(files)} ({reason}), such as {files[0]}" for reason, files in reasons.items()]
+        return [f"{known}{self.n_found} found = {counts}", *skipped]
 
     @property
     def origin_lines(self) -> list[str]:
@@ -151,7 +151,7 @@ def _finish(source: Source, records: Records, shards: Shards) -> Ingested:
 
 
 def _example_pairs(output: Place, written: Sequence[ShardRecord]) -> list[ExamplePair]:
-    """Read the first, the middle and the last row of the shards that stand."""
+    """Read the first, the middle and the last row of all shards."""
     places = [(record, row) for record in written for row in ends_and_middle(record.rows)]
     pairs = []
     for number in ends_and_middle(len(places)):
@@ -181,7 +181,7 @@ def _record(source: Source, ended: Ingested) -> Record:
         "recipe": source.config.recipe,
         "sources": [file._asdict() for file in source.files],
         "origins": ended.origins._asdict(),
-        "rows_in": ended.found,
+        "rows_in": ended.n_found,
         "rows_written": ended.rows,
         "rejected": len(ended.rejected),
         "rejected_kinds": ended.kinds,

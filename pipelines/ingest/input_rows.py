@@ -48,16 +48,16 @@ IMAGES = (
     *("png", "jpg", "jpeg", "jfif", "webp", "avif", "gif", "bmp", "tif", "tiff"),
     *("mp4", "m4v", "mov", "3gp", "3g2", "webm", "mkv", "avi", "apng"),
 )
-"""What the names of image files, and of videos, end in."""
+"""Endings of the names of image files and of videos."""
 FOREIGN_VIDEOS = ("ts", "m2ts", "mts", "mpg", "mpeg", "wmv", "flv", "ogv")
-"""What the names of videos end in that nothing here decodes."""
+"""Endings of the names of videos that nothing here decodes."""
 FOREIGN_IMAGES = ("heic", "heif", "jxl", "jp2", "psd", "exr", "hdr", "svg", "tga", "ico", "dng", "cr2", "nef", "arw")
-"""What the names of images end in that nothing here decodes."""
+"""Endings of the names of images that nothing here decodes."""
 FOREIGN = (*FOREIGN_IMAGES, *FOREIGN_VIDEOS)
 EDIT_SOURCES = ("source", "source_image", "input", "input_image", "original", "original_image")
 EDIT_RESULTS = ("result", "output", "output_image", "edited", "edited_image")
-"""What the image that an edit starts from is called, and the edit: 0.source.png beside 0.png in a tar, or
-0.original_image.jpg beside 0.edited_image.jpg, as InstructPix2Pix calls its columns."""
+"""Names of the image that an edit starts from, and of the edit: 0.source.png next to 0.png in a tar, or
+0.original_image.jpg next to 0.edited_image.jpg, like InstructPix2Pix's columns."""
 DAMAGED_TAR, DAMAGED_TABLE = "damaged_tar", "damaged_table"
 DAMAGED = (DAMAGED_TAR, DAMAGED_TABLE)
 """The kinds of rejections that stand for rows whose number nobody knows."""

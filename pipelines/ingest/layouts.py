@@ -48,16 +48,16 @@ LIST = "prompts.txt"
 FILE_NAMES = re.compile(r"(?:.+_)?file_names|.+_file_name")
 """Hugging Face's columns of image files, besides `file_name`."""
 TARGETS = frozenset({*EDIT_RESULTS, *RESULTS, "target", "target_image", "image"})
-"""What names the column of an image, and no generator."""
+"""Words that name the column of an image, but not a generator."""
 UNSCORED = frozenset({*EDIT_SOURCES, "mask"})
-"""What names the column of an edit's source or mask."""
+"""Words that name the column of an edit's source or mask."""
 TABLES = (*SEPARATORS, *JSON_LINES, ".json", ".parquet", ".arrow", *WORKBOOKS)
 WORDS = re.compile(r"[^\W\d_]{2,}")
 
 
 @dataclass(slots=True)
 class SeenSources:
-    """Where the images of a folder of edits have their sources from, and which have none."""
+    """Origins of the sources in a folder of edits, and the edits without a source."""
 
     columns: dict[str, None] = field(default_factory=dict)
     """In words."""
@@ -72,7 +72,7 @@ class SeenSources:
             (self.unclear if sources else self.without)[image] = None
 
     def __str__(self) -> str:
-        """What people are told; nothing where there are none."""
+        """Return a line for people; empty without any sources."""
         told = list(self.columns)
         if self.used:
             folders = dict.fromkeys(f"{PurePosixPath(source).parent}/" for source in sorted(self.used))
@@ -83,30 +83,30 @@ class SeenSources:
 
 
 class DescribedImage(NamedTuple):
-    """An image file with what is told of it, by the names of a table's columns."""
+    """An image file with its description, by the names of a table's columns."""
 
     image: str
     """Its path below the folder."""
     values: Mapping[str, Any]
     source: str
-    """What tells it, in words."""
+    """Origin of the description, in words."""
     named: bool = False
-    """Whether the values are columns or fields with names of people's own."""
+    """True if people chose the names of the values' columns or fields."""
     generator: str | None = None
     """The generator that the name of the image's column names."""
 
 
 class Layout(NamedTuple):
-    """A way in which folders tell the prompts of their images."""
+    """A way of keeping prompts with the images of a folder."""
 
     name: PromptsFrom
-    """What `prompts_from` calls it."""
+    """Its name in `prompts_from`."""
     looks: str
-    """What such a folder has, in words."""
+    """Contents of such a folder, in words."""
     files: Callable[[Folder], Collection[str]]
-    """The files that tell the prompts; none where the folder is laid out otherwise."""
+    """Returns the files with the prompts; none if the folder has another layout."""
     read: Callable[[Folder], Iterator[DescribedImage | Rejection]]
-    """Every image with its prompt, and what is no image with one; raises ConfigError where that cannot be told."""
+    """Yields every image with its prompt, and the rejections; raises ConfigError if it cannot match them."""
 
 
 def all_tables(folder: Folder) -> list[str]:
@@ -156,7 +156,7 @@ def _read_tables(folder: Folder) -> Iterator[DescribedImage | Rejection]:
         if unnamed and not named and _is_metadata(table) and base not in nameless:
             nameless[base] = _Nameless(table, unnamed[0], _why_no_prompt(table, unnamed))
         else:
-            yield from (_without_image(folder, table, row) for row in unnamed)
+            yield from (_reject_without_image(folder, table, row) for row in unnamed)
     yield from _read_nameless(folder, list(left), nameless, tables[0])
 
 
@@ -165,9 +165,9 @@ class _Nameless(NamedTuple):
 
     table: str
     row: Row
-    """The first."""
+    """Its first row."""
     problem: str
-    """Why it is not the prompt of all images of its folder; empty if it is."""
+    """Reason why the row is not the prompt of all images of its folder; empty if it is."""
 
 
 def _why_no_prompt(table: str, rows: Sequence[Row]) -> str:
@@ -191,13 +191,15 @@ def _read_nameless(
     for image in sorted(images):
         base = next((base for base in _folders_above(image) if base in nameless), None)
         if base is None:
-            yield folder.without_prompt(image, f"no row of {PurePosixPath(first).name} tells its prompt; add one")
+            yield folder.reject_without_prompt(
+                image, f"no row of {PurePosixPath(first).name} tells its prompt; add one"
+            )
             continue
         used.add(base)
         table, row, problem = nameless[base]
         samples = f"{base}/samples".removeprefix("/")
         if problem or is_contact_sheet(image):
-            yield folder.without_prompt(image, problem)
+            yield folder.reject_without_prompt(image, problem)
         elif samples in folders and samples not in _folders_above(image):
             yield folder.skip(image, "beside samples/, which holds the images of its prompt")
         else:
@@ -216,7 +218,7 @@ def _is_image_path(text: str) -> bool:
     return PurePosixPath(text).suffix[1:].lower() in IMAGES
 
 
-def _without_image(folder: Folder, table: str, row: Row) -> Rejection:
+def _reject_without_image(folder: Folder, table: str, row: Row) -> Rejection:
     return Refused("missing_image", "the row names no image file; fill its path in").at(folder.at(table), row.line)
 
 
@@ -225,7 +227,7 @@ class _ImageCell(NamedTuple):
 
     path: Any
     generator: str | None = None
-    """What the name of its column calls the image's generator."""
+    """The image's generator, if the column's name contains it."""
     unread: str = ""
     """The column, if it names no image that is scored, but its source or mask."""
 
@@ -266,7 +268,7 @@ def _images_of_row(
     """Describe the images that a row names, whether they are there or not."""
     paths = [cell for cell in cells if isinstance(cell.path, str) and cell.path]
     if all(cell.unread for cell in paths):
-        yield _without_image(folder, table, row)
+        yield _reject_without_image(folder, table, row)
     values = _with_skills(row.values)
     for path, generator, unread in paths:
         image = _find_image(folder, path, table)
@@ -274,12 +276,12 @@ def _images_of_row(
             continue
         if not unread:
             yield DescribedImage(image, values, PurePosixPath(table).name, named=True, generator=generator)
-        elif image in folder.known:
+        elif image in folder.known_images:
             yield folder.skip(image, f"named by the column {unread!r}; columns.image={unread} takes it")
 
 
 def _find_image(folder: Folder, named: str, table: str) -> str:
-    """Return the image of a path that starts from the table's folder, the folder of images, or where that one lies."""
+    """Return the image of a path relative to the table's folder, the folder of images, or the latter's parent."""
     named = named.removeprefix(f"{folder.place.url.rstrip('/')}/")
     base = table.rpartition("/")[0]
     below = str(PurePosixPath(named))
@@ -289,7 +291,7 @@ def _find_image(folder: Folder, named: str, table: str) -> str:
 
 
 def _with_skills(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """GenEval calls a prompt's skill its tag."""
+    """Return the values with `skills`; GenEval calls a prompt's skill its tag."""
     return values if "skills" in values or not values.get("tag") else {**values, "skills": [values["tag"]]}
 
 
@@ -307,7 +309,7 @@ def _read_lists(folder: Folder) -> Iterator[DescribedImage | Rejection]:
         yield from _numbered_images(folder, name, [image for image in left if image.startswith(base)])
         left = [image for image in left if not image.startswith(base)]
     for image in left:
-        yield folder.without_prompt(image, f"no {LIST} in its folder or above it; write one")
+        yield folder.reject_without_prompt(image, f"no {LIST} in its folder or above it; write one")
 
 
 def _numbered_images(folder: Folder, name: str, images: list[str]) -> Iterator[DescribedImage | Rejection]:
@@ -321,10 +323,10 @@ def _numbered_images(folder: Folder, name: str, images: list[str]) -> Iterator[D
     for image in images:
         number = numbers.get(image.removeprefix(base), "")
         if isinstance(number, str):
-            yield folder.without_prompt(image, number)
+            yield folder.reject_without_prompt(image, number)
         elif not 0 <= number - first < len(lines):
             message = f"{folder.at(name)} has {len(lines)} lines, from number {first}, and none of number {number}"
-            yield folder.without_prompt(image, f"{message}; add it, or number the image otherwise")
+            yield folder.reject_without_prompt(image, f"{message}; add it, or number the image otherwise")
         else:
             yield DescribedImage(
                 image, {"prompt": lines[number - first]}, f"the lines of {name}, by the numbers of images"
@@ -332,7 +334,7 @@ def _numbered_images(folder: Folder, name: str, images: list[str]) -> Iterator[D
 
 
 def _warn_of_lines(folder: Folder, name: str, lines: int, numbers: Mapping[str, int | str], first: int) -> None:
-    """Warn of lines after the highest number: the list may be another one's, or have lines that are no prompts."""
+    """Warn of lines after the highest number: the list may belong to other images, or contain more than prompts."""
     highest = max((number for number in numbers.values() if isinstance(number, int)), default=first - 1)
     if (left := lines - (highest - first + 1)) > 0:
         problem = f"no image belongs to the last {plural(left, 'line')} of {name}"
@@ -367,7 +369,7 @@ def _read_beside(folder: Folder) -> Iterator[DescribedImage | Rejection]:
     for image in folder.images:
         if image not in beside:
             message = f"no .txt or .json of its name tells its prompt; write {PurePosixPath(image).stem}.txt"
-            yield folder.without_prompt(image, message)
+            yield folder.reject_without_prompt(image, message)
     for (image, name), content in zip(beside.items(), folder.read_all(list(beside.values())), strict=True):
         try:
             if isinstance(content, Refused):
@@ -428,7 +430,7 @@ def _read_names(folder: Folder) -> Iterator[DescribedImage | Rejection]:
             yield DescribedImage(image, {"prompt": prompt}, "the images' names")
         else:
             message = "its name has no prompt; write prompts.txt, a line for each image, or a table (docs/ingest.md)"
-            yield folder.without_prompt(image, message)
+            yield folder.reject_without_prompt(image, message)
 
 
 LAYOUTS = (

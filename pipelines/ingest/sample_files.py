@@ -34,7 +34,7 @@ class SampleFile:
     size: int
     etag: str
     name: str
-    """Without its ending, for the ids of images that have none."""
+    """Name without its ending, for the ids of images that have none."""
 
     def __str__(self) -> str:
         return self.place.url
@@ -46,15 +46,15 @@ class ImageSample(NamedTuple):
     candidate: Candidate
     image: bytes
     sources: Sequence[bytes] = ()
-    """Of an edit, those that can be read."""
+    """Readable source images of an edit."""
     settings: Mapping[str, str] = MappingProxyType({})
-    """What its fields say that it was generated with."""
+    """Settings that it was generated with, from its fields."""
 
 
 Read = Callable[[SampleFile, IngestConfig], Iterator[ImageSample | Rejection]]
-"""Gives a file's samples in order, one in memory at a time; nothing is written to disk."""
+"""Yields a file's samples in order, one in memory at a time; writes nothing to disk."""
 Tell = Callable[[SampleFile, IngestConfig], Origins]
-"""Where the prompts and the generators of a file's samples come from, by its columns or its first samples."""
+"""Returns the origins of a file's prompts and generators, by its columns or its first samples."""
 
 
 def _nothing_unread(files: Sequence[SampleFile], config: IngestConfig) -> list[Rejection]:
@@ -63,17 +63,17 @@ def _nothing_unread(files: Sequence[SampleFile], config: IngestConfig) -> list[R
 
 @dataclass(frozen=True, kw_only=True)
 class SampleSource(Source):
-    """Such files, each of which makes shards of its own."""
+    """Sample files; each makes shards of its own."""
 
     sample_files: Sequence[SampleFile]
     read: Read
     tell: Tell
     edited: bool
-    """Whether samples have sources."""
+    """True if samples have sources."""
     labelled: bool = False
-    """Whether columns are of class labels."""
+    """True if columns contain class labels."""
     unread: Callable[[Sequence[SampleFile], IngestConfig], list[Rejection]] = _nothing_unread
-    """Gives the images beside the files that are of no sample."""
+    """Returns rejections of the images next to the files that belong to no sample."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -85,7 +85,7 @@ class SampleSource(Source):
 
     @property
     def origins(self) -> Origins:
-        """Of the first files, in whose like the others are."""
+        """Origins in the first files; the other files are assumed to be alike."""
         return combine([self.tell(file, self.config) for file in self.sample_files[:MOST_LOOKED_AT]])
 
     def units(self, rejected: list[Rejection]) -> Iterator[SampleFile]:

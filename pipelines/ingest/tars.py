@@ -38,9 +38,9 @@ from plumbline.pipelines.sources.origins import Origins, SeenOrigins
 ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 TEXTS = ("json", "txt")
 FIELD_NAME = re.compile("[a-z_]+")
-"""What a sample's further images are called, such as 0.depth.png; 0.v2.png may be an image of its own."""
+"""Name of a further image of a sample, such as `depth` in 0.depth.png; 0.v2.png may be an image of its own."""
 MAX_RATIO = 100
-"""How many times its stored size a compressed tar may unpack to, beyond FREE_BYTES; images hardly shrink at all."""
+"""Bytes that a compressed tar may unpack to per stored byte, beyond FREE_BYTES; images hardly shrink at all."""
 FREE_BYTES = 2**24
 LARGEST_TEXT = 2**20
 """Bytes of a sample's .json or .txt."""
@@ -153,14 +153,14 @@ class _Stored(io.RawIOBase):
 
 
 class _Unpacked:
-    """A compressed stream of which no more is unpacked than a tar of images can have."""
+    """The unpacked bytes of a compressed tar, which fail at a limit that tars of images do not reach."""
 
     def __init__(self, stream: IO[bytes], most: int) -> None:
         self._stream = stream
         self._left = most
 
     def read(self, size: int) -> bytes:
-        """Read at most so many bytes; raise ReadError if the tar unpacks to too many."""
+        """Read at most `size` bytes; raise ReadError if the tar unpacks to more than the limit."""
         content = self._stream.read(size)
         self._left -= len(content)
         if self._left < 0:
@@ -179,10 +179,10 @@ def _open(tar: SampleFile) -> Iterator[Any]:
 
 
 class _ForwardStream:
-    """A tar's bytes as tarfile reads them: headers by `read`, and members' contents only as far as we want them.
+    """A tar's bytes for tarfile, which reads the headers by `read`; we read only the contents that we want.
 
-    tarfile ends as quietly at damage as at the end mark, goes on without end if a broken header says so, and reads
-    extended headers whole, whatever their size.
+    tarfile stops at damage as silently as at the end mark. It loops forever at some broken headers, and reads extended
+    headers of any size into memory.
     """
 
     def __init__(self, stream: IO[bytes]) -> None:
@@ -231,7 +231,7 @@ class _ForwardStream:
 
 
 def _key_and_suffix(header: tarfile.TarInfo) -> tuple[str, str]:
-    """What a member's name says of its sample, as a Member has it; no key for a hidden file, which is of none."""
+    """Return a Member's key and suffix by its name; the key is empty for a hidden file, which belongs to no sample."""
     path = PurePosixPath(header.name.encode(errors="replace").decode())
     stem, _, suffix = path.name.partition(".")
     return str(path.with_name(stem)) if stem else "", suffix.lower()
@@ -240,7 +240,7 @@ def _key_and_suffix(header: tarfile.TarInfo) -> tuple[str, str]:
 def _read_member(
     stream: _ForwardStream, header: tarfile.TarInfo, key: str, suffix: str, tar: SampleFile, max_bytes: int
 ) -> Member | Rejection:
-    """A member's content if it belongs to a sample, of this key, and may be read."""
+    """Return a member of the sample with this key; reject a member that belongs to no sample."""
     if not key:
         where = f"{tar.place.url}/{header.name}".encode(errors="replace").decode()
         return Rejection(where, None, "refused_member", "a name that begins with a dot is no sample; remove it")
@@ -272,7 +272,7 @@ class _Gathered:
 
     key: str
     images: list[tuple[str, bytes | Refused]] = field(default_factory=list)
-    """With the endings of their files."""
+    """Images with the endings of their files."""
     sources: dict[str, bytes | Refused] = field(default_factory=dict)
     results: list[tuple[str, bytes | Refused]] = field(default_factory=list)
     """Its images, if none has an ending alone."""
@@ -284,8 +284,8 @@ class _Gathered:
     refused: Refused | None = None
 
     @property
-    def chosen(self) -> list[tuple[str, bytes | Refused]]:
-        """The image, or several, none of which can be taken."""
+    def chosen_images(self) -> list[tuple[str, bytes | Refused]]:
+        """The sample's image; if there are several, none can be taken."""
         return self.images or self.results
 
 
@@ -303,24 +303,24 @@ def read_samples(tar: SampleFile, config: IngestConfig) -> Iterator[ImageSample 
 
 
 def _read_sample(gathered: _Gathered, tar: SampleFile, config: IngestConfig) -> Iterator[ImageSample | Rejection]:
-    """A sample's image, and why each of its other images is not taken."""
+    """Yield a sample's image, and a rejection for each of its other images."""
     where = f"{tar.place.url}/{gathered.key}"
-    if len(gathered.chosen) > 1:
-        message = f"the sample has {len(gathered.chosen)} images; give each a sample of its own"
-        yield from (Refused("several_images", message).at(f"{where}.{ending}") for ending, _ in gathered.chosen)
-    elif gathered.chosen or gathered.refused or not gathered.other_images:
+    if len(gathered.chosen_images) > 1:
+        message = f"the sample has {len(gathered.chosen_images)} images; give each a sample of its own"
+        yield from (Refused("several_images", message).at(f"{where}.{ending}") for ending, _ in gathered.chosen_images)
+    elif gathered.chosen_images or gathered.refused or not gathered.other_images:
         yield _sample(gathered, tar, config)
     unused = [*gathered.other_images, *(ending for ending, _ in (gathered.results if gathered.images else ()))]
-    if gathered.chosen:
+    if gathered.chosen_images:
         unused += [ending for ending in gathered.others if ending in FOREIGN]
     for ending in unused:
         yield _refuse_unused(gathered, ending).at(f"{where}.{ending}")
 
 
 def _refuse_unused(gathered: _Gathered, ending: str) -> Refused:
-    """Why an image is no sample's image: it is a field of a sample that has one, or its name has a dot too many."""
+    """Return why an image is not taken: its sample has another image, or its name has a dot too many."""
     field_name = ending.rpartition(".")[0]
-    if gathered.chosen and (not field_name or FIELD_NAME.fullmatch(field_name)):
+    if gathered.chosen_images and (not field_name or FIELD_NAME.fullmatch(field_name)):
         return Refused(SKIPPED, f"another image of its sample, by the ending .{ending}")
     return Refused(
         "dotted_name",
@@ -419,11 +419,11 @@ def _sample(gathered: _Gathered, tar: SampleFile, config: IngestConfig) -> Image
 
 
 def _only_image(gathered: _Gathered) -> bytes:
-    for ending in () if gathered.chosen else gathered.others:
+    for ending in () if gathered.chosen_images else gathered.others:
         refuse_foreign(f"{gathered.key}.{ending}")
-    if not gathered.chosen:
+    if not gathered.chosen_images:
         raise Refused("missing_image", f"the sample has no image ({', '.join(IMAGES)}); add it")
-    [(_, image)] = gathered.chosen
+    [(_, image)] = gathered.chosen_images
     if isinstance(image, Refused):
         raise image
     if not image:

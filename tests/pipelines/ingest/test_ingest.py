@@ -919,7 +919,7 @@ def test_every_image_of_a_tar_is_taken_or_has_its_own_reason(
         place = f"{tmp_path}/t.tar/"
         assert {one.file.removeprefix(place): one.kind for one in ended.rejected} == rejected
         assert {one.file.removeprefix(place): one.message.partition(",")[0] for one in ended.skipped} == skipped
-        assert ended.found == sum(not name.endswith("txt") for name in names)
+        assert ended.n_found == sum(not name.endswith("txt") for name in names)
         assert all("dot" in one.message for one in ended.rejected if one.kind == "dotted_name")
 
 

@@ -396,9 +396,10 @@ def test_pictures_that_are_no_samples_are_skipped_with_their_reasons(
     assert {image: prompt for image, (_, prompt) in told(ended).items()} == expected
     assert skipped(ended) == left_out and not ended.rejected and ended.exit_code == 0
     assert (
-        ended.total_lines[0] == f"{ended.found} found = {len(expected)} taken in + 0 rejected + {len(left_out)} skipped"
+        ended.total_lines[0]
+        == f"{ended.n_found} found = {len(expected)} taken in + 0 rejected + {len(left_out)} skipped"
     )
-    assert ended.found == sum(name.endswith(".png") for name in files)
+    assert ended.n_found == sum(name.endswith(".png") for name in files)
     manifest = json.loads(Path(ended.url, "manifest.json").read_text())["ingests"][0]
     assert sum(manifest["skipped"].values()) == len(left_out)
 

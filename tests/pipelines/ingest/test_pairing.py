@@ -526,7 +526,7 @@ def check_pairs(world: World, lay: Lay, sources: Sources | None, ingested: Inges
             ends = place if place.startswith(":") else f"/{place}"
             assert sum(each.endswith(ends) for each in places) == 1, (place, places)
     if ingested is not None:
-        assert ingested.rows == len(scored) and ingested.found == len(world.images) + len(world.others), reasons
+        assert ingested.rows == len(scored) and ingested.n_found == len(world.images) + len(world.others), reasons
 
 
 def check_output(world: World, lay: Lay, out: str, ingested: Ingested | None) -> None:
