@@ -107,9 +107,9 @@ def plan_labels(config: LabelsConfig) -> LabelPlan:
 
 
 def _find_limits(release: Release, protocol: ProtocolConfig) -> tuple[float, float]:
-    """Return the least and the greatest rating: those of the protocol, or of all ratings there are.
+    """Return the least and the greatest rating: those of the protocol, or else of all ratings.
 
-    Choices between two images are differences themselves. Raises SourceError where all ratings are equal.
+    Choices between two images are differences already. Raises SourceError if all ratings are equal.
     """
     if len(release.preferences):
         return CHOICES
@@ -118,8 +118,8 @@ def _find_limits(release: Release, protocol: ProtocolConfig) -> tuple[float, flo
     ratings = pc.min_max(release.ratings.column("rating")).as_py()
     if ratings["min"] == ratings["max"]:
         raise SourceError(
-            f"{protocol.path}: all ratings are {number(ratings['min'])}, so nothing tells how far two could be apart; "
-            "set protocol.rating_range=[least,greatest]"
+            f"{protocol.path}: all ratings are {number(ratings['min'])}, which does not show how far two could "
+            "differ; set protocol.rating_range=[least,greatest]"
         )
     return ratings["min"], ratings["max"]
 
@@ -212,7 +212,7 @@ def coverage_table(protocols: Sequence[ProtocolConfig], storage: StorageConfig, 
         if not pools:
             continue
         low, high = _find_limits(release, protocol)
-        drawn = [_drawn(people, metric, high - low, random) for people, metric in pools]
+        drawn = [_measure_intervals(people, metric, high - low, random) for people, metric in pools]
         for place, labels in enumerate(MEASURED):
             covered, missed, worth = (np.array([pool[place][part] for pool in drawn]) for part in range(3))
             rows.append(
@@ -251,11 +251,13 @@ def _pools(release: Release) -> Iterator[tuple[Floats, Floats]]:
             yield both["people"].to_numpy(np.float64), both["metric"].to_numpy(np.float64)
 
 
-def _drawn(
+def _measure_intervals(
     people: Floats, metric: Floats, widest: float, random: np.random.Generator
 ) -> list[tuple[float, float, float]]:
-    """Return by number of labels the share of draws whose interval covers the mean, the share in which one has missed
-    it so far, and the labels' worth.
+    """Return a triple for each number of labels in MEASURED.
+
+    It has the share of draws whose interval covers the mean, the share with an interval that missed it up to this
+    number, and the labels' median worth.
     """
     rated = random.integers(len(people), size=(DRAWS, MEASURED[-1]))
     others = metric[random.integers(len(people), size=(DRAWS, len(people)))]

@@ -44,7 +44,7 @@ from plumbline.pipelines.judging.releases.scores import of_metrics, read_element
 TURNED = "a lower score is better, so that its scores count with their signs turned"
 ALONE = "no scores: people's ratings and choices alone are analysed; set scores=PATH to judge metrics by them"
 PEOPLE_TASKS: Collection[Task] = ("ratings", "preferences", "orders")
-"""Tasks that also tell something of people without any scores: how far raters agree, means and orders."""
+"""Tasks that also have results about people alone, without scores: how far raters agree, means and orders."""
 FRAMES = {"graphs": schemas.GRAPHS, "words": schemas.WORD_MATCHES}
 
 
@@ -130,7 +130,7 @@ def _of_templates(protocol: ProtocolConfig, release: Release) -> Release:
     """The release with ratings and choices of the protocol's templates alone; raises ConfigError for unknown ones."""
     if not protocol.templates:
         return release
-    tables = _by_template(release)
+    tables = _tables_with_template(release)
     known = {name for table in tables.values() for name in table.column("template").unique().to_pylist()}
     for name in protocol.templates:
         check_known("protocol.templates", name, sorted(known))
@@ -139,8 +139,8 @@ def _of_templates(protocol: ProtocolConfig, release: Release) -> Release:
     return replace(release, **chosen)
 
 
-def _by_template(release: Release) -> dict[str, pa.Table]:
-    """Return the tables of a release that have the columns template and prompt_id."""
+def _tables_with_template(release: Release) -> dict[str, pa.Table]:
+    """Return the tables of a release that have the columns template and prompt_id, by name."""
     return {name: getattr(release, name) for name in ("ratings", "parts", "preferences")}
 
 
@@ -182,7 +182,7 @@ def _reliable(protocol: ProtocolConfig, release: Release) -> Release:
     everything = len(pc.unique(release.ratings.column("prompt_id").drop_null()))
     if not len(kept):
         raise SourceError(f"{protocol.path}: raters agree on none of {everything} prompts; set protocol.reliable=false")
-    tables = _by_template(release)
+    tables = _tables_with_template(release)
     reliable = {name: table.filter(pc.is_in(table.column("prompt_id"), kept)) for name, table in tables.items()}
     note = f"{len(kept)} of {everything} prompts are reliable: raters' variance below half of the largest"
     return replace(release, **reliable, notes=(*release.notes, note))

@@ -63,9 +63,9 @@ class ProtocolConfig(Checked):
     reliable: bool = False
     """Whether only the prompts count on which the raters agree (Gecko, section 4.1)."""
     unsure: Unsure = "left_out"
-    """What becomes of pairs of images that people do not decide."""
+    """Treatment of pairs of images that people do not decide."""
     equal_scores: EqualScores = "half"
-    """What a metric's equal scores are worth on pairs that people decide: half a pair, or nothing."""
+    """Value of a metric's equal scores on pairs that people decide: half a pair, or nothing."""
     alpha: Probability = ALPHA
     """The level at which two generators are called different."""
     zeros: ZeroHandling = "wilcox"

@@ -59,7 +59,7 @@ class AnySweep(Checked):
     verbose: bool = False
     """Print each metric's boards too, overall and by skill."""
     retry_failed: bool = False
-    """Compute only the rows that failed and may pass now, and what stands on them."""
+    """Compute only the rows that failed and may pass now, and the cells that depend on them."""
     verify: bool = False
     """Read every cell that the run was made from, name the damaged ones and compute them again (docs/keeping.md)."""
     image_model: AnyModel | None = None

@@ -77,12 +77,12 @@ class PromptConnection(HttpToolsProtocol):
                 self._refuse_head()
 
     def on_body(self, body: bytes) -> None:
-        """Counts anew: only the size of the next chunk, or trailers, can follow."""
+        """Restart the count: only the size of the next chunk, or trailers, can follow."""
         self.unparsed = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Counts the next head."""
+        """Restart the count for the next head."""
         self.unparsed = 0
         super().on_message_complete()
 

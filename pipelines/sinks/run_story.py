@@ -73,9 +73,9 @@ Publish = Callable[[RunStory], str]
 
 
 def tracker_name(name: str) -> str:
-    """Return a name in letters that every tracker takes.
+    """Return a name made of characters that every tracker accepts.
 
-    One that is changed ends in a digest, so that sdxl+lora and sdxl@lora stay two, whatever else the run contains.
+    A changed name ends in a digest, so that sdxl+lora and sdxl@lora stay distinct in every run.
     """
     short = UNSAFE.sub("_", name)[:MAX_NAME]
     return name if short == name else f"{short}-{hashlib.sha256(name.encode(errors='replace')).hexdigest()[:8]}"

@@ -15,7 +15,7 @@ from plumbline.pipelines.sources.question_packs import PackConfig
 IMAGE_COLUMNS = ("image_id", "prompt_id", "image", "uri")
 PROMPT_COLUMNS = ("prompt_id", "text", "skills")
 GENERATORS = ("generator", "model", "model_name")
-"""What a column that names each row's generator is usually called."""
+"""Usual names of a column that names each row's generator."""
 
 
 def generator_of_folder(name: str) -> str:

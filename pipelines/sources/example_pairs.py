@@ -42,14 +42,14 @@ class ExamplePair(NamedTuple):
 
 
 def ends_and_middle(count: int) -> list[int]:
-    """Return the numbers of the first, the middle and the last of so many, each once."""
+    """Return the numbers of the first, the middle and the last of `count` items, each once."""
     return sorted({0, count // 2, count - 1}) if count else []
 
 
 def read_pairs(images: Sequence[Shard], prompts: pa.Table) -> list[ExamplePair]:
     """Read three of the images' rows, without the images; `prompts` has the schema PROMPTS.
 
-    A file that cannot be read gives no pair: its rows fail, and the plan says so.
+    A file that cannot be read gives no pair: its rows fail, and the plan reports them.
     """
     ends = list(accumulate(shard.rows for shard in images))
     pairs: list[ExamplePair] = []

@@ -32,7 +32,7 @@ class Origins(NamedTuple):
     settings: str = ""
     """The settings of generation, with the columns that hold them."""
     warnings: Sequence[str] = ()
-    """What people should look at before they believe the pairs."""
+    """Warnings for people to check before they trust the pairs."""
 
     def lines(self, prompts: int, images: Mapping[str, int]) -> list[str]:
         """What people are told; `images` counts those of each generator."""

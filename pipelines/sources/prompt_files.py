@@ -27,12 +27,12 @@ SUFFIXES = (*SEPARATORS, *JSON_LINES, ".json", LIST)
 MAX_BYTES = 256 * 2**20
 MAX_PROMPTS = 1_000_000
 GECKO_COLUMNS = ("dataset_id", "prompt", "prompt_type", "prompt_id")
-"""The columns by which Gecko2K's prompts.csv is known."""
+"""Columns that identify Gecko2K's prompts.csv."""
 DEFAULT_NAMES = {"prompt_id": "prompt_id", "text": "text", "skills": "skills"}
 TEXT_COLUMNS = (("text",), ("prompt", "prompts"), ("caption", "captions"), ("prompt_en", "prompt_cn", "prompt_zh"))
-"""What releases call the column of prompts, in any case: the first group that the file has one column of decides."""
+"""Names of the column of prompts in releases, in any case. The first group with a column in the file decides."""
 ID_COLUMNS = ("id", "item_id", "index")
-"""What releases call the column of the prompts' ids, besides prompt_id."""
+"""Names of the column of the prompts' ids in releases, besides prompt_id."""
 LIST_FIELDS = ("data", "data_list", "prompts")
 """Fields of a JSON object that hold all its prompts."""
 TEXT_HINTS = ("prompt", "caption", "description", "text")
@@ -42,14 +42,14 @@ MAX_NAMES = 12
 
 
 class PromptColumns(NamedTuple):
-    """Names of a prompts file's columns, as a configuration says them."""
+    """Names of a prompts file's columns, from a configuration."""
 
     names: Mapping[str, str]
-    """Our names with the file's own."""
+    """The file's names by our names."""
     key: str = "benchmark.prompt_columns"
     """The configuration's section with these names."""
     needs_ids: bool = True
-    """Whether a column of ids that a person names must be in the file."""
+    """True if a configured column of ids must be in the file."""
 
     def is_default(self, name: str) -> bool:
         """Return True if the file may call the column otherwise."""
@@ -89,7 +89,7 @@ def with_ids(prompts: Sequence[dict[str, Any]], url: str) -> list[dict[str, Any]
 
 
 def _each_once(prompts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The first row of each prompt: a file with a row for each question repeats its prompts."""
+    """Return the first row of each prompt: a file with a row for each question repeats its prompts."""
     first: dict[str | None, dict[str, Any]] = {}
     for prompt in prompts:
         first.setdefault(id_text(prompt["prompt_id"]), prompt)
@@ -97,7 +97,7 @@ def _each_once(prompts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _text_column(table: TableRecords, columns: PromptColumns, url: str) -> str:
-    """The file's name of the column with the prompts; raises SourceError with the option that can name it."""
+    """Return the name of the file's column of prompts; raise SourceError with the option that can name it."""
     configured = columns.names["text"]
     if not columns.is_default("text"):
         return configured
@@ -120,7 +120,7 @@ def _text_column(table: TableRecords, columns: PromptColumns, url: str) -> str:
 
 
 def _id_column(table: TableRecords, columns: PromptColumns, text: str) -> str | None:
-    """The file's name of the column with the ids, or None: another than the configured one must tell prompts apart."""
+    """Return the name of the file's column of ids, or None; an unconfigured column must distinguish prompts."""
     configured = columns.names["prompt_id"]
     if configured in table.names or (columns.needs_ids and not columns.is_default("prompt_id")):
         return configured
@@ -157,7 +157,7 @@ def check_size(size: int, url: str) -> None:
 def read_prompt_file(content: bytes, url: str, required: Sequence[str] = ()) -> list[dict[str, Any]]:
     """Read a file's prompts in its order, with its own column names; raise SourceError naming the file and the row.
 
-    Every prompt must have the columns `required`, and none of them may stand twice. A CSV's `skills` become a list.
+    Every prompt must have the columns `required`, and none of these may occur twice. A CSV's `skills` become a list.
     Rows are counted from 0, as in Parquet.
     """
     table = _read_table(content, url)
@@ -168,10 +168,10 @@ def read_prompt_file(content: bytes, url: str, required: Sequence[str] = ()) -> 
 
 
 def _read_table(content: bytes, url: str, skills: str = "skills", text: str = "text") -> TableRecords:
-    """The file's rows with its own column names; those of a list of texts have the column `text` alone."""
+    """Return the file's rows with its own column names; rows of a list of texts only have the column `text`."""
     check_size(len(content), url)
     if url.lower().endswith(".json"):
-        rows = list(_of_json(content, url, text))
+        rows = list(_read_json_prompts(content, url, text))
         table = TableRecords(list(dict.fromkeys(name for row in rows for name in row)), rows)
     else:
         table = read_records(io.BytesIO(content), url, ())
@@ -184,9 +184,9 @@ def _read_table(content: bytes, url: str, skills: str = "skills", text: str = "t
 
 
 def read_prompt_list(content: bytes, url: str) -> list[dict[str, Any]]:
-    """The prompts of a text file, one a line, each once; their ids are hashes of the texts, as ingest makes them.
+    """Return the prompts of a text file, one a line, each once; their ids are hashes of the texts, as in ingest.
 
-    Raises SourceError for a file that is not UTF-8.
+    Raises SourceError if the file is not UTF-8.
     """
     check_size(len(content), url)
     lines = (line.strip() for line in split_lines(read_text(content, url)))
@@ -194,10 +194,11 @@ def read_prompt_list(content: bytes, url: str) -> list[dict[str, Any]]:
 
 
 def _with_skills(record: dict[str, Any]) -> dict[str, Any]:
-    """Gecko2K's rows with their skills, any other's as they are.
+    """Return a row of Gecko2K with its skills, and any other row unchanged.
 
-    A `dataset_id` such as `att/count:additive_2` holds the skill before its colon and the sub-skill after; that of a
-    Gecko(R) prompt, such as `tifa_45`, holds the collection that the prompt was sampled from and its number there.
+    A `dataset_id` such as `att/count:additive_2` has the skill before its colon and the sub-skill after. The
+    `dataset_id` of a Gecko(R) prompt, such as `tifa_45`, has the collection that the prompt was sampled from and its
+    number there.
     """
     if "skills" in record or any(name not in record for name in GECKO_COLUMNS):
         return record
@@ -207,17 +208,17 @@ def _with_skills(record: dict[str, Any]) -> dict[str, Any]:
     return {**record, "skills": [record["prompt_type"], skill]}
 
 
-def _of_json(content: bytes, url: str, text: str) -> Iterator[dict[str, Any]]:
-    """Prompts by id, as GenAI-Bench has them, or a list of prompts; ratings and whatever else they hold stay unread.
+def _read_json_prompts(content: bytes, url: str, text: str) -> Iterator[dict[str, Any]]:
+    """Yield the prompts of a JSON file: an object of prompts by id, as in GenAI-Bench, or a list of prompts.
 
-    GenAI-Bench's images are named by the ids that its prompts stand under; the `id` within is written otherwise. A list
-    may hold texts, as HPSv2's, and stand in a field of LIST_FIELDS, as CVTG-2K's.
+    GenAI-Bench's images are named by the object's keys; the `id` inside a prompt is written differently. A list may
+    contain texts, as in HPSv2, and may be in a field of LIST_FIELDS, as in CVTG-2K.
     """
     prompts = read_json(content, url)
     if isinstance(prompts, dict):
         field = next((name for name in LIST_FIELDS if isinstance(prompts.get(name), list)), None)
         if field is None:
-            yield from _by_id(prompts, url)
+            yield from _read_by_id(prompts, url)
             return
         prompts = prompts[field]
     if not isinstance(prompts, list):
@@ -229,7 +230,7 @@ def _of_json(content: bytes, url: str, text: str) -> Iterator[dict[str, Any]]:
         yield {text: prompt} if of_texts else as_object(prompt, f"{url}, row {row}")
 
 
-def _by_id(prompts: Mapping[str, Any], url: str) -> Iterator[dict[str, Any]]:
+def _read_by_id(prompts: Mapping[str, Any], url: str) -> Iterator[dict[str, Any]]:
     for row, (name, prompt) in enumerate(prompts.items()):
         at = f"{url}, row {row} ({name!r})"
         if isinstance(prompt, list):

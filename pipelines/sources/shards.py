@@ -175,7 +175,7 @@ def read_again(read: Callable[Read, Found]) -> Callable[Read, Found]:
 
 @read_again
 def read_footer(file: ListedFile) -> pq.FileMetaData:
-    """A Parquet file's footer; raises SourceError naming the file where it has none, or a name that is not UTF-8."""
+    """Return a Parquet file's footer; raise SourceError if it has none, or if the file's name is not UTF-8."""
     if file.url != printable(file.url):
         raise SourceError(f"{printable(file.url)}: the file's name, or a folder's, is not UTF-8; rename it")
     if not file.regular:

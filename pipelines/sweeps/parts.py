@@ -186,9 +186,9 @@ def bring_parts(gathering: Gathering, order: PartsOfShards) -> list[CountedPart]
 
 
 def _mend(store: Store, part: ScoresPart) -> None:
-    """Replace a damaged part of earlier runs by the one that was made in its stead, if all of its rows are sound.
+    """Replace a damaged part of earlier runs by the part that was made again, if all of its rows are sound.
 
-    The next night compares its run with an earlier one, and runs share a part's bytes by hard links.
+    The next night compares its run with an earlier run, and runs share a part's bytes by hard links.
     """
     if part.standing is None or not store.exists(part.standing) or store.is_sound(part.standing):
         return

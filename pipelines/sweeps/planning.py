@@ -42,16 +42,16 @@ LOG = logging.getLogger(__name__)
 
 
 class NodeTimes(NamedTuple):
-    """How long a node took, and for how many calls of its models."""
+    """Time that a node took, and the number of calls to its models."""
 
     seconds: float = 0.0
-    """From its first shard to its last, by the clock."""
+    """Wall time from its first shard to its last."""
     worked: float = 0.0
-    """Its models worked, those of all workers together."""
+    """Seconds that its models worked, summed over all workers."""
     waited: float = 0.0
-    """They waited for rows to be read and decoded."""
+    """Seconds that its models waited for rows to be read and decoded, summed likewise."""
     calls: int = 0
-    """Calls that they answered, those of shards that were begun again included."""
+    """Number of calls that its models answered, including shards that were started again."""
 
 
 class SweepInputs(NamedTuple):
@@ -73,7 +73,7 @@ class SweepInputs(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedSweep:
-    """A sweep whose cells are all known, and of which nothing is computed."""
+    """A sweep whose cells are all known, before any is computed."""
 
     config: SweepConfig
     store: Store
@@ -82,13 +82,13 @@ class PlannedSweep:
     executor: Executor
     """Computes its cells."""
     state: str = ""
-    """As its inputs had it when they were listed; empty where that does not tell all that there is to tell of them."""
+    """The `state` of its inputs when they were listed; empty if it does not cover everything that the sweep reads."""
     wanted: tuple[str, ...] = ("scores",)
     """The stages whose cells must exist in the end."""
     verified: VerifiedCells | None = None
-    """Where `verify` is set, what was found of the committed cells; the plan renews the broken ones."""
+    """Result of reading the committed cells, if `verify` is set; the plan computes the broken cells again."""
     deletions: int = 0
-    """How many collections the store had seen when the plan was made; -1 during one."""
+    """Number of collections that the store had seen when the plan was made; -1 during a collection."""
     rounds: "Rounds | None" = None
     """The rounds of prompts of an adaptive sweep."""
     seen: "SeenPrompts | None" = None

@@ -170,7 +170,7 @@ def compute_suite(planned: PlannedSuite, suite_id: str, watch: Watch) -> Planned
         return planned
     totals = {name: Totals() for name in planned.sweeps}
     with registered_sweeps([*planned.sweeps.values()], watch, run=suite_id) as (sweeps, watch):
-        outcomes = compute_workload(workload_of(sweeps), planned.executor, to_all(_by_benchmark(totals), watch))
+        outcomes = compute_workload(workload_of(sweeps), planned.executor, to_all(_count_by_benchmark(totals), watch))
     done = dict[str, PlannedSweep]()
     for name, sweep in zip(planned.sweeps, sweeps, strict=True):
         own = {cell.path: outcomes[cell.path] for cell in sweep.plan.missing if cell.path in outcomes}
@@ -181,8 +181,8 @@ def compute_suite(planned: PlannedSuite, suite_id: str, watch: Watch) -> Planned
     return replace(planned, sweeps=done)
 
 
-def _by_benchmark(totals: Mapping[str, Totals]) -> Callable[[Event], None]:
-    """Count each event for its own benchmark; calls count when their shard is finished."""
+def _count_by_benchmark(totals: Mapping[str, Totals]) -> Callable[[Event], None]:
+    """Return a watcher that counts each event for its own benchmark; calls count when their shard is finished."""
 
     def count(event: Event) -> None:
         match event:

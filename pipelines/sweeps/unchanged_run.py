@@ -1,9 +1,10 @@
-"""The newest run of a sweep, where nothing has changed since it was written.
+"""The newest run of a sweep, if nothing has changed since it was written.
 
-`find_unchanged_run` tells so from a listing of the sources, and costs a night without news no plan; `find_standing_run`
-tells from the plan's cells, also where files were touched or copied. What the first compares with is noted in the run's
-folder when the run is written, and when the second finds that it stands. Both read the run's own tables to the last
-bit, for damage need not change a file's size or time; the sweep makes a damaged run anew from its cells.
+`find_unchanged_run` decides by a listing of the sources, so that a night without news needs no plan.
+`find_standing_run` decides by the plan's cells, even if files were touched or copied. The first compares with a note in
+the run's folder, which is written with the run and when the second finds the run unchanged. Both read the run's own
+tables to the last bit, because damage need not change a file's size or time. The sweep makes a damaged run again from
+its cells.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +29,7 @@ from plumbline.pipelines.sweeps.results import Results
 from plumbline.pipelines.sweeps.writing import digest_of_inputs, settings_of
 
 NOTE = "unchanged.json"
-"""In a run's folder: what the sources looked like when it was written or last found to stand."""
+"""File in a run's folder: the state of the sources when the run was written or last found unchanged."""
 
 
 class StandingRun(NamedTuple):

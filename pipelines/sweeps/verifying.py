@@ -15,10 +15,10 @@ CELLS_AT_ONCE = 64
 
 
 class VerifiedCells(NamedTuple):
-    """What was found of the committed cells of a sweep."""
+    """Result of reading the committed cells of a sweep."""
 
     read: int
-    """How many cells were read."""
+    """Number of cells that were read."""
     broken: tuple[str, ...]
     """Paths of the cells that are damaged or gone."""
 
@@ -29,7 +29,7 @@ class CellToRead(NamedTuple):
     path: str
     key: str
     prunable: bool
-    """Whether jobs.gc may have deleted it, because the scores that were computed from it are there."""
+    """True if jobs.gc may have deleted it, because the scores that were computed from it exist."""
 
 
 def verify_cells(plan: Plan, store: Store, cluster: ClusterConfig) -> VerifiedCells:
@@ -40,11 +40,11 @@ def verify_cells(plan: Plan, store: Store, cluster: ClusterConfig) -> VerifiedCe
     expected = [cell for cell in plan.cells if cell not in plan.missing and cell not in plan.left]
     cells = (CellToRead(cell.path, cell.key, cell.recipe.stage in PRUNABLE) for cell in expected)
     with open_tasks(cluster, store, rows=sum(cell.shard.rows for cell in expected)) as tasks:
-        found = list(tasks.map(_read_cells, _in_batches(cells), shared=store))
+        found = list(tasks.map(_read_cells, _split_into_batches(cells), shared=store))
     return VerifiedCells(sum(each.read for each in found), tuple(chain.from_iterable(each.broken for each in found)))
 
 
-def _in_batches(cells: Iterator[CellToRead]) -> Iterator[Sequence[CellToRead]]:
+def _split_into_batches(cells: Iterator[CellToRead]) -> Iterator[Sequence[CellToRead]]:
     while batch := tuple(islice(cells, CELLS_AT_ONCE)):
         yield batch
 

@@ -357,11 +357,11 @@ class RunRows:
         first: int,
         most: int,
     ) -> tuple[int, list[Move]]:
-        """How many prompts but the edited ones both this and another run scored, and some of them.
+        """Return how many prompts both this run and another scored, without the edited prompts, and some of them.
 
-        `wanted` is of each side; generators that are wanted are beside each other, else each is beside itself. The line
-        leads from this run's scores to the other's. Of a kind, the prompts of which an image on either side has no
-        score for this reason.
+        `wanted` selects the rows of each side. If it names generators, these are compared with each other; otherwise
+        each generator is compared with itself. The line maps this run's scores to the other run's. If `wanted` names a
+        kind of error, return the prompts with an image on either side that has no score for this reason.
         """
         (earlier, of_earlier), (later, of_later) = self._prompt_means(wanted[0]), right._prompt_means(wanted[1])
         mapped = f"SELECT * REPLACE (? + ? * mean AS mean) FROM ({earlier})"

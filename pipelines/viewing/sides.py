@@ -121,7 +121,7 @@ class Comparisons:
         return self._kept(sides.choice, opened, tuple(bridge.bridge_id for bridge in sides.bridges))
 
     def _changes(self, choice: Choice, opened: tuple[int, int], bridges: tuple[str, ...]) -> Changes:
-        """The last two only say what is kept."""
+        """Compare the two sides; the last two arguments are only part of the cache's key."""
         sides = self.open(choice)
         left, right = (WantedRows(generator=side.generator, settings=side.settings) for side in choice)
         return compare(
@@ -136,7 +136,7 @@ class Comparisons:
         return read_prompt_texts(self._browser.store, side.run)
 
     def _edited(self, choice: Choice, opened: tuple[int, int]) -> list[str]:
-        """Return the prompts whose texts differ between the two runs; the last argument only says what is kept."""
+        """Return the prompts whose texts differ between the two runs; `opened` is only part of the cache's key."""
         left, right = (self._texts(side) for side in choice)
         if left is None or right is None:
             return []

@@ -34,12 +34,12 @@ SCORES = (
 """Files with all metrics; the first that the folder has is read. The last three are earlier versions of the release's
 scores_final_all_3.csv."""
 OF_ONE = "_scores.csv"
-"""How the file of one metric's scores ends."""
+"""Ending of the name of a file with one metric's scores."""
 FOLDERS = ("", "output/scores")
 UNREAD_FOLDERS = ("", "output", "output/scores_per_image", "src/output")
-"""Folders in which files of scores that are not read are named."""
+"""Folders that are searched for files of scores that are not read; a note names them."""
 OF_A_PART = "_score.csv"
-"""How the released file that became one column of all scores ends."""
+"""Ending of the name of the released file that became one column of all scores."""
 KEYS = ("id", "image_id", "rank", "score", "status")
 COLUMNS = ("id", "file_name", "image_source", "rank")
 SUBSETS = {"synth": range(0, 111), "nat": range(111, 136), "real": range(136, 165)}

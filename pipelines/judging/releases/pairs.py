@@ -25,7 +25,7 @@ TAGS = ("collapsed_tag", "tag", "secondary_tag")
 PREDICATES = "num_main_preds"
 WHY_HARD = ("why_winoground_hard.json", "new_tag_assignments.json")
 NO_TAG = "No Tag"
-"""What the released code calls samples that are hard for no reason of these."""
+"""Tag that the released code gives to samples that are hard for none of these reasons."""
 
 
 def read_winoground(place: Place) -> Release:
@@ -35,12 +35,12 @@ def read_winoground(place: Place) -> Release:
 
     Source: facebook/winoground, examples.jsonl (`image_0` is a file's name) or the dataset's Parquet (`image_0` is the
     image): id, image_0, image_1, caption_0, caption_1, tag, secondary_tag, num_main_preds, collapsed_tag; t2v_metrics'
-    metadata.csv with the same columns is read too. Read are the ids and tags alone; the captions' columns tell the file
-    from any other table with an id. Results are broken down by `collapsed_tag` (Object, Relation or Both), the finer
-    tags and the number of main predicates.
+    metadata.csv with the same columns is read too. Only the ids and tags are read; the captions' columns distinguish
+    the file from any other table with an id. Results are broken down by `collapsed_tag` (Object, Relation or Both), the
+    finer tags and the number of main predicates.
 
-    If why_winoground_hard.json (t2v_metrics) or new_tag_assignments.json (ajd12342/why-winoground-hard, where it was
-    released) is in the same folder, its tags are added: `{id: [tag, ...]}`, such as Unusual Image; samples with an
+    If why_winoground_hard.json (t2v_metrics) or new_tag_assignments.json (ajd12342/why-winoground-hard, the original
+    release) is in the same folder, its tags are added: `{id: [tag, ...]}`, such as Unusual Image; samples with an
     empty list are tagged No Tag (Diwan et al. 2022, Why is Winoground Hard?).
     """
     sheet = read_sheet(place, ("id", *TAGS, PREDICATES)).require(

@@ -53,7 +53,7 @@ class Rating(NamedTuple):
 
     @property
     def twice(self) -> str:
-        """What is said where it stands there again."""
+        """The complaint if the same person rates the same again."""
         return f"rater {self.rater!r} rates image {self.image_id!r} twice as {self.template!r}"
 
 
@@ -77,9 +77,9 @@ class Part(NamedTuple):
 
 
 def part_means(parts: Iterable[Part]) -> list[Rating]:
-    """Return each person's rating of each image by each template: the mean of the parts of which the person was sure.
+    """Return each person's rating of each image by each template: the mean of the parts that the person was sure of.
 
-    It is None if the person was sure of no part.
+    The rating is None if the person was sure of no part.
     """
     found: dict[tuple[str, str | None, str | None, str, str], tuple[str, list[float]]] = {}
     for one in parts:
@@ -103,18 +103,18 @@ class Word(NamedTuple):
 
     @property
     def twice(self) -> str:
-        """What is said where it stands there again."""
+        """The complaint if the same person rates the same again."""
         return f"rater {self.rater!r} rates the word {self.word!r} of image {self.image_id!r} twice"
 
 
 class PairingSample(NamedTuple):
-    """Two captions and two images, of which caption i fits image i."""
+    """Two captions and two images; caption i fits image i."""
 
     sample_id: str
     skills: Sequence[str]
-    """Of both captions, and the sample's tags."""
+    """Skills of both captions, and the sample's tags."""
     where: str
-    """The file and row it stands in."""
+    """The sample's file and row."""
 
 
 def released(
@@ -128,10 +128,10 @@ def released(
     skills: Mapping[str, Sequence[str]] | None = None,
     notes: Sequence[str] = (),
 ) -> Release:
-    """The release of what a reader found, with notes on the ratings and scores that are empty.
+    """Return the release that a reader found, with notes on empty ratings and scores.
 
-    The means of `parts` are ratings too. Raises SourceError naming the row that rates for the second time: with the
-    image, prompt, generator, rater, template and part of an earlier row.
+    The means of `parts` are ratings too. Raises SourceError naming a row that rates for the second time: its image,
+    prompt, generator, rater, template and part are those of an earlier row.
     """
     answers = list(parts)
     rated = _rated_once([*ratings, *part_means(answers)], schemas.RATINGS)
@@ -152,7 +152,7 @@ def released(
 
 
 def _rated_once(rated: Iterable[Rating | Part | Word], schema: pa.Schema) -> pa.Table:
-    """What raters said; raises SourceError naming the row that says for the second time what one sees of the same."""
+    """Return a table of the ratings; raise SourceError naming a row that rates for the second time."""
     places: dict[Any, str] = {}
     columns: list[list[Any]] = [[] for _ in schema]
     for one in rated:

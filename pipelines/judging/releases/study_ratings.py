@@ -63,7 +63,7 @@ def _why_left_out(one: Answer, tasks: Container[str], version: int) -> str | Non
 
 
 def _parts(one: Answer, said: Parts, place: Place) -> Iterator[Part]:
-    """Yield what an answer says of each part; if the rater was sure of none, one that says nothing."""
+    """Yield a Part for each part that an answer rates; if the rater was sure of none, one Part without a rating."""
     ids = (one.image_ids[0], one.prompt_id, one.generators[0], one.rater, RATED[one.template])
     parts: Mapping[str, float | None] = said or {"": None}
     for part, rating in parts.items():

@@ -16,10 +16,10 @@ from plumbline.pipelines.sources.question_packs.pack import (
     PackRows,
     label,
     questions_or_error,
+    quote,
     read_lines,
     read_rows,
     read_whole,
-    shown,
     the_text,
     the_texts,
 )
@@ -38,16 +38,16 @@ def read_t2i_corebench(place: Place, convention: Convention) -> PackRows:
     """
     whole = place.path.lower().endswith(".json")
     for file in [place] if whole else [place / f"{name}.json" for name in DIMENSIONS]:
-        yield from read_rows(_by_id(file), _checklist)
+        yield from read_rows(_read_by_id(file), _checklist)
 
 
-def _by_id(file: Place) -> Iterator[PackLine | str]:
+def _read_by_id(file: Place) -> Iterator[PackLine | str]:
     content = read_json(read_whole(file), file.url)
     if not isinstance(content, dict):
         raise SourceError(f"{file.url}: expected an object of prompts by id, found {type(content).__name__}")
     for number, (name, values) in enumerate(content.items()):
         where = f"{file.url}, row {number}"
-        found = shown(values)
+        found = quote(values)
         is_prompt = isinstance(values, dict)
         yield PackLine(where, {**values, "id": name}) if is_prompt else f"{where}: expected an object, found {found}"
 
@@ -61,7 +61,7 @@ def _checklist(line: PackLine) -> PackRows:
 
 def _asked(row: PackRow, listed: Any) -> Iterator[PackRow]:
     if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
-        raise Refused("no_questions", f"expected 'Checklist' as a list of objects, found {shown(listed)}")
+        raise Refused("no_questions", f"expected 'Checklist' as a list of objects, found {quote(listed)}")
     for number, one in enumerate(listed):
         tags = the_texts(one.get("tags") or (), "tags")
         yield row._replace(question=_yes_no(number, the_text(one, "question"), "yes", next(iter(tags), None)))

@@ -16,10 +16,10 @@ from plumbline.pipelines.sources.question_packs.pack import (
     PackRows,
     label,
     questions_or_error,
+    quote,
     read_lines,
     read_rows,
     read_whole,
-    shown,
     the_id,
     the_text,
 )
@@ -56,15 +56,15 @@ def unread_dependencies(lines: Iterable[PackLine | str]) -> list[PackLine]:
 def dependency_notes(lines: Iterable[PackLine | str], effect: str) -> Iterator[str]:
     """A line for each of them."""
     for line in unread_dependencies(lines):
-        found = shown(line.values.get("dependency"))
+        found = quote(line.values.get("dependency"))
         yield f"{line.where}: the dependency {found} is not all numbers; {effect}"
 
 
 def _parents(values: Values) -> tuple[str, ...]:
-    """The numbers of a row's parents, none for 0 or nothing; raises Refused for what is neither text nor a number."""
+    """Return the numbers of a row's parents, none for 0 or an empty cell; raise Refused for any other type of value."""
     written = label(values, "dependency") or "0"
     if LONG_NUMBER.search(written):
-        raise Refused("no_parents", f"expected numbers of questions in 'dependency', found {shown(written)}")
+        raise Refused("no_parents", f"expected numbers of questions in 'dependency', found {quote(written)}")
     return tuple(map(str, parsing.named_parents(written) or ()))
 
 
@@ -76,7 +76,7 @@ def category(values: Values) -> str | None:
 def _number(values: Values) -> str:
     found = the_id(values, "proposition_id")
     if not found.isdecimal() or LONG_NUMBER.search(found):
-        raise Refused("no_id", f"expected 'proposition_id' as a number, found {shown(found)}")
+        raise Refused("no_id", f"expected 'proposition_id' as a number, found {quote(found)}")
     return str(int(found))
 
 
@@ -175,7 +175,7 @@ def _read_alignment(place: Place, classes: Sequence[str], *, csv: str, prompt: s
             try:
                 row = prompts.get((CATEGORIES[name], key))
                 if row is None:
-                    raise Refused("no_prompt", f"{csv} has no prompt {shown(key)} of {CATEGORIES[name]}")
+                    raise Refused("no_prompt", f"{csv} has no prompt {quote(key)} of {CATEGORIES[name]}")
                 text = the_text(row, prompt)
             except Refused as refused:
                 yield f"{where}: {refused}; the row is left out"
@@ -185,7 +185,7 @@ def _read_alignment(place: Place, classes: Sequence[str], *, csv: str, prompt: s
 
 
 def _present(file: Place) -> Place:
-    """Return a file of the release; raise SourceError if there is none."""
+    """Return a file of the release; raise SourceError if it does not exist."""
     if not file.exists():
         raise SourceError(f"{file.url}: not found; benchmark.questions names the release's folder")
     return file
@@ -202,7 +202,7 @@ def _alignment_rows(where: str, prompt_id: str, text: str, values: Any, skills: 
     for number in texts:
         parents = needed.get(number, [0])
         if not isinstance(parents, list) or not all(isinstance(parent, int) for parent in parents):
-            raise Refused("no_parents", f"expected a list of numbers in 'dependency', found {shown(parents)}")
+            raise Refused("no_parents", f"expected a list of numbers in 'dependency', found {quote(parents)}")
         parents = tuple(str(parent) for parent in parents if parent)
         asked = WrittenQuestion(number, the_text(texts, number), parsing.YES_NO, "yes", parents=parents)
         yield PackRow(where, prompt_id, text, asked, skills)
@@ -213,7 +213,7 @@ def _by_number(values: Any, field: str) -> Mapping[str, Any]:
     found = values.get(field) if isinstance(values, dict) else None
     found = parse_json(found) if isinstance(found, str) else found
     if not isinstance(found, dict) or not found:
-        raise Refused("no_questions", f"expected {field!r} as an object by number, found {shown(found)}")
+        raise Refused("no_questions", f"expected {field!r} as an object by number, found {quote(found)}")
     return found
 
 

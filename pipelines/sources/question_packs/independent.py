@@ -18,9 +18,9 @@ from plumbline.pipelines.sources.question_packs.pack import (
     PackRows,
     label,
     questions_or_error,
+    quote,
     read_lines,
     read_rows,
-    shown,
     the_id,
     the_text,
     the_texts,
@@ -43,8 +43,8 @@ def _multiple_choice(line: PackLine) -> Iterator[PackRow]:
     values = line.values
     choices, answer = the_texts(values.get("choices"), "choices"), the_text(values, "answer")
     if answer not in choices or len(set(choices)) < 2:
-        found = f"found {shown(list(choices))}"
-        raise Refused("no_choice", f"expected the answer {shown(answer)} among two choices at least, {found}")
+        found = f"found {quote(list(choices))}"
+        raise Refused("no_choice", f"expected the answer {quote(answer)} among two choices at least, {found}")
     asked = WrittenQuestion(
         question_id=line.where,
         text=the_text(values, "question"),
@@ -116,7 +116,7 @@ def _explanation(line: PackLine) -> Iterator[PackRow]:
     number = int(prompt_id) if prompt_id.isdecimal() and len(prompt_id) <= len("1000") else 0
     category = next((name for name, last in LAST.items() if 0 < number <= last), None)
     if category is None:
-        raise Refused("no_category", f"expected 'prompt_id' from 1 to 1000, found {shown(prompt_id)}")
+        raise Refused("no_category", f"expected 'prompt_id' from 1 to 1000, found {quote(prompt_id)}")
     asked = WrittenQuestion("1", the_text(line.values, "Explanation"), (), kind=category)
     yield PackRow(line.where, prompt_id, the_text(line.values, "Prompt"), asked, (category,))
 
@@ -148,7 +148,7 @@ def _checkpoints(line: PackLine, prompt_id: str, text: str, own: str) -> Iterato
     """A row for each checkpoint."""
     said = parse_json(the_text(line.values, own), f"correct {own}")
     if not isinstance(said, dict):
-        raise Refused("no_checkpoints", f"expected an object in {own!r}, found {shown(said)}")
+        raise Refused("no_checkpoints", f"expected an object in {own!r}, found {quote(said)}")
     names, descriptions = (the_texts(_first(said, keys), keys[0]) for keys in (NAMES, DESCRIPTIONS))
     if not names or len(names) != len(descriptions):
         raise Refused(

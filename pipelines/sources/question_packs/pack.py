@@ -103,13 +103,13 @@ def gather(found: Iterable[PackRow | str], suite: str) -> QuestionPack:
         prompt.error = prompt.error or row.error
         if prompt.text != row.text:
             problems.append(
-                f"{row.where}: prompt_id {shown(row.prompt_id)} has another text than in {prompt.where}; the question "
+                f"{row.where}: prompt_id {quote(row.prompt_id)} has another text than in {prompt.where}; the question "
                 "is left out; make ids unique"
             )
         elif row.question is not None:
             if row.question.question_id in prompt.questions:
                 problems.append(
-                    f"{row.where}: question {shown(row.question.question_id)} stands twice; the last one counts"
+                    f"{row.where}: question {quote(row.question.question_id)} stands twice; the last one counts"
                 )
             prompt.questions[row.question.question_id] = row.question
     asked = [row for name, one in prompts.items() for row in _question_rows(name, one)]
@@ -160,7 +160,7 @@ def questions_or_error(where: str, prompt_id: str, text: str, questions: Iterabl
     try:
         yield from questions
     except Refused as refused:
-        yield f"{where}: {refused}; nothing is asked about prompt_id {shown(prompt_id)}"
+        yield f"{where}: {refused}; nothing is asked about prompt_id {quote(prompt_id)}"
         yield PackRow(where, prompt_id, text, error=RowError("no_questions", f"{where}: {refused}"))
 
 
@@ -216,7 +216,7 @@ def the_id(values: Values, name: str) -> str:
     """A row's id as text; raises Refused where it has none."""
     found = label(values, name)
     if found is None:
-        raise Refused("no_id", f"expected {name!r} as text or a number, found {shown(values.get(name))}")
+        raise Refused("no_id", f"expected {name!r} as text or a number, found {quote(values.get(name))}")
     return found
 
 
@@ -224,7 +224,7 @@ def the_text(values: Values, name: str) -> str:
     """A row's text, as it stands; raises Refused where it has none."""
     value = values.get(name)
     if not isinstance(value, str) or not value.strip():
-        raise Refused("no_text", f"expected {name!r} as text, found {shown(value)}")
+        raise Refused("no_text", f"expected {name!r} as text, found {quote(value)}")
     return value
 
 
@@ -234,17 +234,17 @@ def label(values: Values, name: str) -> str | None:
     text = "" if rows.is_missing(value) else str(value) if isinstance(value, str | int | float) else None
     if text is None or isinstance(value, bool) or len(text) > MAX_LABEL:
         expected = f"text of at most {MAX_LABEL} characters or a number"
-        raise Refused("no_text", f"expected {name!r} as {expected}, found {shown(value)}")
+        raise Refused("no_text", f"expected {name!r} as {expected}, found {quote(value)}")
     return text if text.strip() else None
 
 
-def shown(value: Any) -> str:
-    """Return a value as a message quotes it: of a nested one only the outer levels, for it may be deep and long."""
+def quote(value: Any) -> str:
+    """Return a value as a message quotes it: only the outer levels of a nested value, which may be deep and long."""
     return parsing.shown(value if isinstance(value, str) else _SHORT.repr(value))
 
 
 def the_texts(value: Any, name: str) -> tuple[str, ...]:
     """A list of texts; raises Refused for anything else."""
     if not isinstance(value, Sequence) or isinstance(value, str) or not all(isinstance(one, str) for one in value):
-        raise Refused("no_list", f"expected {name!r} as a list of texts, found {shown(value)}")
+        raise Refused("no_list", f"expected {name!r} as a list of texts, found {quote(value)}")
     return tuple(value)

@@ -16,10 +16,10 @@ from plumbline.pipelines.sources.question_packs.pack import (
     PackRows,
     label,
     questions_or_error,
+    quote,
     read_lines,
     read_rows,
     read_whole,
-    shown,
     the_id,
     the_text,
     the_texts,
@@ -110,17 +110,17 @@ def read_cvtg_2k(place: Place, convention: Convention) -> PackRows:
     for folder in ("CVTG", styled):
         for area in AREAS:
             file = place / f"{folder}/{area}.json"
-            yield from read_rows(_listed(file), partial(_cvtg, folder=folder, area=area))
+            yield from read_rows(_read_listed(file), partial(_cvtg, folder=folder, area=area))
 
 
-def _listed(file: Place) -> Iterator[PackLine | str]:
+def _read_listed(file: Place) -> Iterator[PackLine | str]:
     content = read_json(read_whole(file), file.url)
     listed = content.get("data_list") if isinstance(content, dict) else None
     if not isinstance(listed, list):
         raise SourceError(f"{file.url}: expected an object with the list 'data_list'; is it the right file?")
     for number, values in enumerate(listed):
         where = f"{file.url}, row {number}"
-        found = shown(values)
+        found = quote(values)
         yield PackLine(where, values) if isinstance(values, dict) else f"{where}: expected an object, found {found}"
 
 

@@ -1,4 +1,4 @@
-"""retry_failed computes the rows that failed and may pass now, and what stands on them; sound rows stay as they are."""
+"""retry_failed computes the rows that failed and may pass now, and their dependents; sound rows stay as they are."""
 
 from collections.abc import Iterator
 from pathlib import Path

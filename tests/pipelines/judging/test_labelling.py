@@ -122,7 +122,9 @@ def test_of_ratings_that_are_mostly_equal_the_interval_says_how_little_is_known(
 def test_ratings_that_are_all_equal_tell_no_scale(folder: Path) -> None:
     ratings = pd.read_csv(folder / "ratings.csv").assign(rating=3.0)
     ratings.to_csv(folder / "ratings.csv", index=False)
-    with pytest.raises(SourceError, match=r"all ratings are 3\.000, so nothing tells .* set protocol.rating_range="):
+    with pytest.raises(
+        SourceError, match=r"all ratings are 3\.000, which does not show how far .* set protocol.rating_range="
+    ):
         plan_labels(config(folder, f"scores={folder}/scores.csv"))
     plan = plan_labels(config(folder, f"scores={folder}/scores.csv", "protocol.rating_range=[1,5]"))
     assert [pair.better for pair in plan.pairs] == [None] * 3
