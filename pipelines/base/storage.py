@@ -263,8 +263,10 @@ class Place:
         return self.writable().put(draft, self.path, replace=replace)
 
     def copy_to(self, target: "Place") -> None:
-        """Give an unchanging file another name, without reading it, and replace what has that name: by a copy within
-        its bucket's cloud, by a hard link on a disk."""
+        """Give an unchanging file another name, without reading it; replace any file of that name.
+
+        A cloud copies the file within its bucket; on a disk it gets a hard link.
+        """
         self.writable().copy(self.path, target.path)
 
     def remove(self) -> None:

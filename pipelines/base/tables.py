@@ -37,7 +37,7 @@ AGAIN = "it may be truncated: download or write it again"
 LINE_END = re.compile(r"\r\n|\n|\r")
 
 SKIPPED = "skipped"
-"""The kind of an image that is left out on purpose, such as a contact sheet; it is counted apart from rejections."""
+"""Kind of an image that is left out on purpose, such as a contact sheet; it does not count as a rejection."""
 
 Values = Mapping[str, Any]
 
@@ -154,7 +154,10 @@ def read_csv(stream: IO[bytes], url: str) -> CsvTable:
 
 
 def _unquoted_rows(stream: IO[bytes], url: str, names: list[str]) -> list[Row | Rejection]:
-    """Return the rows below the header as they stand without quoting, or none if some line is no such row."""
+    """Return the rows below the header, split at each separator.
+
+    Return an empty list if a line is not UTF-8, contains a quoted cell, or has more or fewer cells than the header.
+    """
     separator = SEPARATORS[PurePosixPath(url).suffix.lower()]
     rows: list[Row | Rejection] = []
     for number, line in enumerate(_lines(stream, url), start=1):

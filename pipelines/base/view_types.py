@@ -1,4 +1,4 @@
-"""Arrow's view types, in which Polars can hand over texts and bytes; Arrow itself cannot take rows of them."""
+"""Casts from Arrow's view types: Polars may write texts and bytes as views, and Arrow cannot select rows of views."""
 
 from typing import TypeVar
 

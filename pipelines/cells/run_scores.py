@@ -29,14 +29,14 @@ def read_run_scores(store: Store, run_id: str, each: Each = one_by_one) -> RunSc
 
 
 def write_prompt_texts(store: Store, run_id: str, prompts: pa.Table) -> None:
-    """Writes what a run's prompts (schema PROMPTS) said, so that a later run knows which were edited."""
+    """Write hashes of the texts of a run's prompts (schema PROMPTS), so that a later run can find edited prompts."""
     texts = pa.array(hash_ids(prompts.column("text").fill_null("").to_pylist()))
     table = pa.table([prompts.column("prompt_id"), texts], schema=TEXTS)
     store.write_table(_texts_path(run_id), table)
 
 
 def read_prompt_texts(store: Store, run_id: str) -> PromptTexts | None:
-    """What a run's prompts said; None of a run of an earlier version, which does not tell."""
+    """Return the hashes of the prompts' texts; None if the run was written by a version that did not save them."""
     path = _texts_path(run_id)
     if not store.exists(path):
         return None

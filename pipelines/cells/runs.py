@@ -254,17 +254,17 @@ def show_newest(store: Store) -> None:
 
 def run_ids(store: Store) -> list[str]:
     """The runs that have a manifest, oldest first; those without a position in the order come first, by their time."""
-    return _with_manifest(store, _positions(store))
+    return _list_with_manifest(store, _positions(store))
 
 
-def _with_manifest(store: Store, positions: Sequence[Position]) -> list[str]:
-    folders = _in_order(store, positions)
+def _list_with_manifest(store: Store, positions: Sequence[Position]) -> list[str]:
+    folders = _sort_folders(store, positions)
     with ThreadPoolExecutor(READERS) as pool:
-        stands = list(pool.map(lambda run_id: store.exists(_manifest_path(run_id)), folders))
-    return [run_id for run_id, is_there in zip(folders, stands, strict=True) if is_there]
+        exist = list(pool.map(lambda run_id: store.exists(_manifest_path(run_id)), folders))
+    return [run_id for run_id, exists in zip(folders, exist, strict=True) if exists]
 
 
-def _in_order(store: Store, positions: Sequence[Position]) -> list[str]:
+def _sort_folders(store: Store, positions: Sequence[Position]) -> list[str]:
     """Return the folders of runs in the order of `run_ids`, with or without a manifest."""
     numbers = {position.run_id: position.number for position in positions}
     return sorted(store.folders("runs"), key=lambda run_id: (numbers.get(run_id, -1), _in_time(run_id), run_id))
@@ -274,7 +274,7 @@ def newest_first(store: Store) -> Iterator[Run]:
     """Yield all runs, the last one first; each is looked for and read when it is asked for."""
     positions = _positions(store)
     newest = _find_newest(store, positions)
-    for run_id in reversed(_in_order(store, positions)):
+    for run_id in reversed(_sort_folders(store, positions)):
         if store.exists(_manifest_path(run_id)):
             yield _run(store, run_id, latest=run_id == newest)
 
@@ -304,7 +304,7 @@ def newest_run(store: Store) -> str | None:
 def _find_newest(store: Store, positions: Sequence[Position]) -> str | None:
     def list_candidates() -> Iterator[str]:
         yield from (position.run_id for position in reversed(positions) if position.named)
-        yield from reversed(_in_order(store, positions))
+        yield from reversed(_sort_folders(store, positions))
 
     return next((run_id for run_id in list_candidates() if store.exists(_manifest_path(run_id))), None)
 
@@ -353,7 +353,7 @@ def list_runs(store: Store) -> list[Run]:
     positions = _positions(store)
     newest = _find_newest(store, positions)
     with ThreadPoolExecutor(READERS) as pool:
-        runs = _with_manifest(store, positions)
+        runs = _list_with_manifest(store, positions)
         return list(pool.map(lambda run_id: _run(store, run_id, latest=run_id == newest), runs))
 
 

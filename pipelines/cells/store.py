@@ -78,7 +78,7 @@ class StoredCell(NamedTuple):
 
     table: pa.Table
     provenance: Mapping[str, Any]
-    """Its key and recipe, the node that computed it, the cells it stands on, its errors and model calls."""
+    """Its key and recipe, the node that computed it, the cells it was computed from, its errors and model calls."""
     digest: str
     """The SHA-256 that its file contains."""
 

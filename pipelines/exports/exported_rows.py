@@ -105,7 +105,7 @@ class RowMaker:
 
 
 def _is_untyped(dtype: pa.DataType) -> bool:
-    """Return True for columns without any value: a run says nothing of their type, which a table must know."""
+    """Return True for columns without any value: the run does not record their type, which a table needs."""
     return bool(pa.types.is_null(dtype) or (pa.types.is_list(dtype) and _is_untyped(dtype.value_type)))
 
 

@@ -71,8 +71,8 @@ def export_errors(url: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise ExportError(
-            f"{url}: {type(error).__name__}: {first_line(error)}; what was written stands: run the same command again, "
-            "and if it fails alike, export into another table (table=NAME)"
+            f"{url}: {type(error).__name__}: {first_line(error)}; rows that were written are kept: run the same "
+            "command again, and if it fails again, export into another table (table=NAME)"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Prompts of which two generators have the same images, byte for byte: only that proves more than equal scores do."""
+"""Prompts for which two generators have the same images, byte for byte; equal scores alone would prove less."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -27,16 +27,17 @@ class _Digests(NamedTuple):
     """Prompts all of whose images have a digest."""
 
     prompts: Hashes
-    """Ascending."""
+    """Hashes of the prompts' ids, ascending."""
     sums: Hashes
-    """By prompt the sum of the hashes of its images' digests."""
+    """Sum of the hashes of the images' digests, for each prompt."""
 
 
 def find_same_images(store: Store, images: ScoredImages, others: ScoredImages) -> Hashes:
-    """Return the prompts of which both sides have the same images, as ascending hashes of their ids.
+    """Return the prompts for which both sides have the same images, as ascending hashes of their ids.
 
-    Scores of the same cells are of the same images. Other images are known by the digests in the cells that their
-    scores were computed from. If these cells are gone, or a prompt has an image without a digest, nothing is proven.
+    Sides with the same cells of scores have the same images. Other images are compared by the digests in the cells that
+    their scores were computed from. If these cells are gone, or a prompt has an image without a digest, nothing is
+    proven.
     """
     try:
         cells, other_cells = _read_scores(store, images), _read_scores(store, others)
@@ -60,13 +61,13 @@ def _read_scores(store: Store, side: ScoredImages) -> dict[str, StoredCell]:
 
 
 def _read_digests(store: Store, scores: Iterable[StoredCell]) -> _Digests:
-    """Return the digests of the images that cells of scores are about; no prompts if some cell does not tell."""
-    tables = [_looked_at(store, cell) for cell in scores]
-    told = [table for table in tables if table is not None]
-    if len(told) < len(tables) or not told:
+    """Return the digests of the images that were scored in these cells; no prompts if a cell has no digests."""
+    tables = [_read_image_digests(store, cell) for cell in scores]
+    with_digests = [table for table in tables if table is not None]
+    if len(with_digests) < len(tables) or not with_digests:
         return _Digests(NO_PROMPTS, NO_PROMPTS)
-    without = _hashes((table.filter(table.column("image_digest").is_null()) for table in told), "prompt_id")
-    rows = [table.drop_null() for table in told]
+    without = _hashes((table.filter(table.column("image_digest").is_null()) for table in with_digests), "prompt_id")
+    rows = [table.drop_null() for table in with_digests]
     prompts, digests = (_hashes(rows, name) for name in ("prompt_id", "image_digest"))
     order = np.argsort(prompts, kind="stable")
     distinct, first = np.unique(prompts[order], return_index=True)
@@ -75,8 +76,8 @@ def _read_digests(store: Store, scores: Iterable[StoredCell]) -> _Digests:
     return _Digests(distinct[known], sums[known])
 
 
-def _looked_at(store: Store, scores: StoredCell) -> pa.Table | None:
-    """Return prompts and digests of the images that scores are about; None if no cell before them has digests."""
+def _read_image_digests(store: Store, scores: StoredCell) -> pa.Table | None:
+    """Return prompts and digests of the images that were scored; None if no cell behind the scores has digests."""
     for path in scores.provenance["inputs"]:
         table = store.read_cell(path).table
         if "image_digest" in table.column_names:

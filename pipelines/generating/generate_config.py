@@ -82,8 +82,8 @@ class GenerateConfig(Checked):
         return self.images / KEPT
 
     @property
-    def wanted(self) -> str:
-        """The folder, in the store of what was made, of the tables of pictures that are wanted of the generator."""
+    def wanted_folder(self) -> str:
+        """Folder of the tables that list the generator's wanted pictures, relative to the store `kept`."""
         return f"wanted/{self.called}"
 
     @property
@@ -96,7 +96,7 @@ class GenerateConfig(Checked):
         return SweepConfig(
             store=self.kept.url,
             benchmark=BenchmarkConfig(
-                name=self.called, prompts=(self.kept / self.wanted).url, images=None, generators={}
+                name=self.called, prompts=(self.kept / self.wanted_folder).url, images=None, generators={}
             ),
             models={ROLE: self.image_model},
             metrics={"pictures": Pictures(options=self.pictures)},

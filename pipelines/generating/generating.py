@@ -26,13 +26,13 @@ from plumbline.pipelines.sweeps.computing import Inspection, compute_whole, mode
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 
 OURS = re.compile(r"\d{5}-[0-9a-f]{8}(\.draft)?\.parquet")
-"""How the files are called that a generation puts into a generator's folder."""
+"""Names of the files that a generation writes into a generator's folder."""
 READERS = 4
 """Files that are read at once; each is as large as all of its pictures."""
 
 
 class PlannedGeneration(NamedTuple):
-    """All that is known before a picture is made."""
+    """A generation as planned, before any picture is made."""
 
     config: GenerateConfig
     drawing: PlannedSweep
@@ -41,19 +41,19 @@ class PlannedGeneration(NamedTuple):
 
 
 class Generated(NamedTuple):
-    """A generator's pictures that stand."""
+    """Outcome of a generation: the pictures in a generator's folder."""
 
     url: str
-    """Its folder."""
+    """Address of the generator's folder."""
     pictures: int
     made: int
-    """Of this run."""
+    """Number of pictures made in this run."""
     failed: int
-    """Without a picture, those of earlier runs included."""
+    """Number of missing pictures, including failures of earlier runs."""
     kinds: Mapping[str, int]
-    """Of this run, those without a picture by the kind of their error."""
+    """Number of pictures that failed in this run, by kind of error."""
     problems: tuple[str, ...]
-    """Why whole files could not be made."""
+    """Reasons why whole files could not be made."""
     mended: tuple[str, ...]
     """Addresses of damaged files that were replaced: by their other copy, or by pictures that were drawn again."""
     usage: Mapping[str, Usage]
@@ -62,7 +62,7 @@ class Generated(NamedTuple):
 
 
 def plan_generation(config: GenerateConfig) -> PlannedGeneration:
-    """Names every picture and finds those that stand; loads no model, and draws none.
+    """Name every picture and find the existing ones; load no model, and draw nothing.
 
     Raises ConfigError, SourceError or ModelError, whose message is one line with the remedy.
     """
@@ -77,12 +77,12 @@ def plan_generation(config: GenerateConfig) -> PlannedGeneration:
     wanted = wanted_pictures(prompts, config.pictures.seeds)
     if not wanted:
         raise ConfigError(f"benchmark.prompts {config.benchmark.prompts}: expected prompts, found none")
-    write_wanted(Store(config.kept), config.wanted, wanted, config.shard_rows)
+    write_wanted(Store(config.kept), config.wanted_folder, wanted, config.shard_rows)
     return PlannedGeneration(config, plan_sweep(config.drawing(), wanted=("pictures",)), len(prompts), len(wanted))
 
 
 def generate(planned: PlannedGeneration, watch: Watch) -> Generated:
-    """Draws what is missing or damaged, and puts all into the generator's folder, as the sweep reads it."""
+    """Draw missing and damaged pictures, and put all pictures into the generator's folder for the sweep."""
     folder = GeneratorFolder(planned.config.folder)
     with registered_sweep(planned.drawing, watch) as (drawing, watch):
         drawing, outcomes, published = compute_whole(drawing, watch, folder.publish)
@@ -114,12 +114,12 @@ def _tables(folder: Place) -> list[str]:
 
 
 class Published(NamedTuple):
-    """What the generator's folder contains, after its cells were put there."""
+    """Faults of a generator's folder after its cells were put there."""
 
     failed: int
-    """Rows without a picture."""
+    """Number of rows without a picture."""
     problems: tuple[str, ...]
-    """Why whole files are not there."""
+    """Reasons why whole files are missing."""
 
 
 class GeneratorFolder:
@@ -160,7 +160,7 @@ class GeneratorFolder:
         return Inspection(Published(failed, tuple(dict.fromkeys(problems))), broken)
 
     def _put(self, name: str, cell: PlannedCell, store: Store, *, is_there: bool) -> StoredCell:
-        """Put a cell into the folder unless its very bytes are there; raise BrokenCell if neither copy is sound."""
+        """Put a cell into the folder unless the same bytes are there; raise BrokenCell if neither copy is sound."""
         place = store.place / f"{cell.path.rpartition('/')[0]}/{name}"
         target, is_draft_file = self.folder / name, name.endswith(".draft.parquet")
         linked = is_there and _is_linked(place, target)

@@ -10,21 +10,21 @@ from plumbline.operators.pictures import PictureName
 from plumbline.pipelines.cells.store import Store, StoreError
 
 Texts = Mapping[str, str]
-"""By image_id, the prompt; in order."""
+"""Prompts by image_id, in order."""
 
 
 def wanted_pictures(prompts: pa.Table, seeds: int) -> Texts:
-    """So many pictures of each prompt (schema PROMPTS)."""
+    """Return the prompt of each wanted picture: `seeds` pictures of each prompt (schema PROMPTS)."""
     pairs = zip(*(prompts.column(name).to_pylist() for name in ("prompt_id", "text")), strict=True)
     return {PictureName(prompt_id, number).image_id: text or "" for prompt_id, text in pairs for number in range(seeds)}
 
 
 def write_wanted(store: Store, folder: str, wanted: Texts, rows: int) -> None:
-    """Makes the tables of a folder those of the pictures that are wanted.
+    """Make the tables of a folder list exactly the wanted pictures.
 
-    A picture stays in its table, and new ones come into new tables of at most so many rows: so a shard that loses
-    nothing keeps its cell. What a damaged table listed is new, and comes into a table of the same name: the same
-    pictures, unless others were removed, and so the same shard.
+    A picture stays in its table, and new pictures go into new tables of at most `rows` rows, so that a shard that loses
+    nothing keeps its cell. Pictures of a damaged table count as new, and go into a table of the same name. This table
+    lists the same pictures, and so is the same shard, unless others were removed.
     """
     earlier = {path: _read(store, path) for path in store.files(folder)}
     left = dict(wanted)
@@ -42,7 +42,7 @@ def write_wanted(store: Store, folder: str, wanted: Texts, rows: int) -> None:
 
 
 def _read(store: Store, path: str) -> Texts:
-    """What a table lists; nothing where it is damaged."""
+    """Return the prompts that a table lists, by image_id; empty if the table is damaged."""
     with suppress(StoreError, KeyError, ValueError):
         table = store.read_file(path)
         return dict(zip(*(table.column(key).to_pylist() for key in ("prompt_id", "text")), strict=True))

@@ -22,7 +22,7 @@ CLIENT = {"allow_http": True, "connect_timeout": "5s", "read_timeout": "60s", "t
 MAX_RETRIES = 5
 RETRY = {"max_retries": MAX_RETRIES, "retry_timeout": timedelta(minutes=2)}
 CUT_SHORT = "Error getting list response body"
-"""Obstore says so of a list that arrived in part, and does not ask for it again as it does after other failures."""
+"""Text of obstore's error for a list that arrived in part. Obstore does not repeat this request, unlike others."""
 LIST_CHUNK = 1000
 STREAM_BYTES = 2**20
 """The least that a stream asks for."""

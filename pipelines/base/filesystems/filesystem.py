@@ -149,7 +149,7 @@ class Writable(Filesystem, ABC):
 
     @abstractmethod
     def copy(self, source: str, target: str) -> None:
-        """Give an unchanging file another name, without reading it; replace what is there."""
+        """Give an unchanging file another name, without reading it; replace any file of that name."""
 
     @abstractmethod
     def remove_all(self, paths: Sequence[str]) -> None:
