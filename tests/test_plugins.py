@@ -241,7 +241,7 @@ def __getattr__(name):
     ],
 )
 def test_a_package_that_cannot_be_used_is_named_in_one_line(name: str, value: str, said: str, tmp_path: Path) -> None:
-    """What it prints is not taken for the output of the command."""
+    """Its own prints do not appear in the output of the command."""
     line = refused(tmp_path, "metrics", name, value)
     assert said in line and line.startswith("error: ") and line.count("\n") == 1 and len(line) < 600
 
@@ -253,7 +253,7 @@ def test_a_package_without_its_folder_of_choices_is_named_in_one_line(tmp_path: 
 
 
 def refused(tmp_path: Path, group: str, name: str, value: str) -> str:
-    """What a command says of a package with this entry point."""
+    """Return the line that a command prints about a package with this entry point."""
     installed = tmp_path / "plumbline_broken-2.0.dist-info"  # as pip leaves it
     installed.mkdir()
     (installed / "METADATA").write_text("Metadata-Version: 2.4\nName: plumbline-broken\nVersion: 2.0\n")

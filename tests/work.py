@@ -1,4 +1,4 @@
-"""What an action costs, counted: lines of Python, bytes that are hashed, and regular expressions that are used."""
+"""Counts of the work of an action: lines of Python, hashed bytes, and the regular expressions that it uses."""
 
 import re
 import sys

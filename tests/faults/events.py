@@ -26,9 +26,9 @@ ANYWHERE = (
 ON_S3 = ("s3-errors", "s3-slow", "s3-resets", "s3-truncated", "credentials-expire")
 ON_DISK = ("disk-full",)
 OPTIONS = ("", "", "limit=3", "adaptive=betting adaptive.range=[-1,1]")
-"""What a sweep of a round is asked for besides; an adaptive one compares generators, and wants two."""
+"""Further options of a round's sweep; an adaptive sweep compares generators, and needs two."""
 JOBS = ("rewards", "report", "export", "generate")
-"""What reads the run of a sweep that has ended; `generate` draws the prompts, and mends damaged pictures."""
+"""Jobs that read the run of a finished sweep; `generate` draws the prompts, and replaces damaged pictures."""
 STORES = ("s3", "s3", "folder")
 FIRST, LATER = (2, 4), (1, 2)
 """How many events befall the first sweep of a store, and one that follows it."""

@@ -83,9 +83,9 @@ class Ground(NamedTuple):
         return {path: (entry.etag, entry.modified) for path, entry in self.files().items() if kind_of(path) == "cell"}
 
     def damage(self, kind: str, choice: float) -> Damaged | None:
-        """Turns a bit of one of the newest files of a kind, or takes away its end; None where there is none.
+        """Flip a bit of one of the newest files of a kind, or cut off its end; return None if no file is damaged.
 
-        On a disk half of the turned bits leave its size, its time and its other names as they were.
+        On a disk, half of the flipped bits leave the file's size, its time and its other names as they were.
         """
         files = {path: entry for path, entry in self.files().items() if kind_of(path) == kind}
         if not files:

@@ -20,14 +20,14 @@ KINDS = (
     "report",
 )
 ROT = ("rot", "blank")
-"""One bit is turned, or a sector reads as zeros, in the file itself: its size and time and its other names stay."""
+"""A bit is flipped, or a sector reads as zeros, in the file itself: its size, its time and its other names stay."""
 WAYS = ("flip", "truncate", "empty", "delete", "swap", "misplace", *ROT)
-"""Besides ROT: one bit is turned, the end is lost, all is lost, the file is lost, it is another one's of its kind, or
-it has moved to where cells of its stage by another recipe stand. These are done by a new file: a hard link of another
-run's stays whole.
+"""Besides ROT: a bit is flipped, the end or all of the content is lost, the file is deleted, it has the content of
+another file of its kind, or it has moved to the folder of another recipe of its stage. These ways write a new file, so
+that another run's hard link stays whole.
 """
 DRAWN_WAYS = tuple(way for way in WAYS if way != "misplace")
-"""What befalls pictures that were drawn."""
+"""Ways of damaging drawn pictures."""
 SECTOR = 512
 
 
@@ -98,7 +98,7 @@ def damage_pictures(folder: Path, generator: str, way: str, chance: Random) -> s
 
 
 def harm(path: Path, way: str, chance: Random, others: list[Path] | None = None) -> bool:
-    """Damage a file; return False if its content is what it was."""
+    """Damage a file; return False if its content did not change."""
     content = path.read_bytes()
     left = harmed(content, way, chance, others)
     if left == content:

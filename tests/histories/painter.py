@@ -44,14 +44,14 @@ class Painter(AbstractContextManager["Painter"]):
         self.server.close()
 
     def words(self) -> list[str]:
-        """Return the words of `jobs.generate` by which it draws; its key is in the environment."""
+        """Return the words that make `jobs.generate` draw with it; its key is in the environment."""
         return [
             "benchmark=own", "image_model=images_api", f"image_model.checkpoint={PAINTER}",
             f"image_model.endpoint={self.server.url}", f"image_model.key_variable={VARIABLE}",
         ]  # fmt: skip
 
     def assert_drawn(self, folder: Path, prompts: Sequence[dict[str, Any]]) -> None:
-        """Every prompt has its picture there, to the last bit, and there is no other."""
+        """Assert that the folder has the exact picture of every prompt, and nothing else."""
         rows = ds.dataset(sorted(map(str, folder.glob("*.parquet")))).to_table(["prompt_id", "image"]).to_pylist()
         assert len(rows) == len(prompts)
         assert {row["prompt_id"]: row["image"] for row in rows} == {

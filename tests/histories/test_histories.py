@@ -80,7 +80,7 @@ class History:
         return damage(self.store, way, self.chance)
 
     def draw(self, way: str) -> str:
-        """A generator draws every prompt; what it drew before is damaged."""
+        """Let a generator draw every prompt, after damage to its earlier pictures."""
         images = self.bench.folder / self.bench.images
         harmed = damage_pictures(images, PAINTER, way, self.chance)
         self.bench.version += 1

@@ -394,7 +394,7 @@ DOUBLING = {
     "mapping": "{x: '${cluster.%s}', y: '${cluster.%s}'}",
     "name": "${name_of:${cluster.%s}}${name_of:${cluster.%s}}",
 }
-"""Values that name another one twice."""
+"""Values that contain another value twice."""
 
 
 def assert_refused_for_its_length(folder: Path, values: Mapping[str, str]) -> None:
@@ -406,7 +406,7 @@ def assert_refused_for_its_length(folder: Path, values: Mapping[str, str]) -> No
 
 @pytest.mark.parametrize("value", DOUBLING.values(), ids=DOUBLING)
 def test_values_that_double_at_each_of_30_steps_are_refused_at_once(value: str, tmp_path: Path) -> None:
-    """The last step comes first, so that every step would be taken twice as often as the one after it."""
+    """The last step comes first in the file, so that each step would resolve the step before it twice."""
     steps = {f"a{n}": value.replace("%s", f"a{n - 1}") for n in range(30, 0, -1)}
     assert_refused_for_its_length(tmp_path, {**steps, "a0": "1"})
 

@@ -92,8 +92,8 @@ def scores_of(runs: Runs, run_id: str, generator: str) -> Floats:
     return chosen.sort_values("prompt_id")["score"].to_numpy(np.float64)
 
 
-def drawn_means(values: Floats, worst: float, draws: int = 100_000) -> Floats:
-    """Gaffke's means: of the values and one more, the worst, under weights that are drawn uniformly."""
+def draw_means(values: Floats, worst: float, draws: int = 100_000) -> Floats:
+    """Draw Gaffke's means: of the values and the worst value, under weights that are drawn uniformly."""
     weights = np.random.default_rng(1).dirichlet(np.ones(len(values) + 1), draws)
     return np.asarray(weights @ np.append(values, worst))
 
@@ -108,7 +108,7 @@ def test_a_run_that_is_no_worse_passes_and_says_what_was_asked_and_found(runs: R
     shown = re.search(r"(\S+) \(90% interval (\S+) to (\S+)\) on 60 prompts, p (\S+)", ended.words)
     assert shown is not None, ended
     mean, low, high, p_value = (float(number.replace("−", "-")) for number in shown.groups())
-    below, above = drawn_means(differences, -1), -drawn_means(-differences, -1)
+    below, above = draw_means(differences, -1), -draw_means(-differences, -1)
     assert mean == pytest.approx(differences.mean(), abs=6e-4)
     assert low == pytest.approx(np.quantile(below, 0.05), abs=2e-3)
     assert high == pytest.approx(np.quantile(above, 0.95), abs=2e-3)
@@ -146,7 +146,7 @@ def test_where_prompts_do_not_suffice_it_is_said_how_many_would(runs: Runs) -> N
     scores = [score(name, "lpips", prompt) for score in (earlier, later) for name in MOVED for prompt in range(PROMPTS)]
     known = [score for score in scores if score is not None]
     samples = np.random.default_rng(0).choice(differences, (200, needed))
-    shown = [np.quantile(drawn_means(one, min(known) - max(known), 4000), 0.05) > -0.015 for one in samples]
+    shown = [np.quantile(draw_means(one, min(known) - max(known), 4000), 0.05) > -0.015 for one in samples]
     assert PROMPTS < needed < 400 and np.mean(shown) == pytest.approx(0.8, abs=0.12)
     lenient = {"gain": rules["gain"] | {"cannot_tell": "passes"}}
     ended = runs.gate(lenient, f"against={EARLIER}")
@@ -194,8 +194,9 @@ def test_equal_scores_of_a_metric_without_a_range_show_nothing(tmp_path: Path) -
 
 
 def test_images_that_are_the_same_byte_for_byte_pass_however_few_they_are(tmp_path: Path) -> None:
-    """They were generated anew: their files are new, and so are the cells of their scores. The other generator's
-    images were mixed up, and every score of the metric is the same nonetheless.
+    """The images were generated again, so their files and the cells of their scores are new.
+
+    The other generator's images were mixed up, but every score of the metric is the same.
     """
     bench = Bench(tmp_path, "cluster=here", "metric=[clipscore]", "metrics.clipscore.variant=torchmetrics", count=8)
     write_rules = (tmp_path / "gate.yaml").write_text

@@ -240,7 +240,7 @@ DAMAGE = ("flip", "truncate", "empty", "delete", *ROT)
 
 
 def files_below(folder: Path) -> list[Path]:
-    """The tables of pictures and of what is wanted, in the generator's folder and in the store."""
+    """Return the tables of pictures and of wanted pictures, in the generator's folder and in the store."""
     return sorted(folder.rglob("*.parquet"))
 
 
@@ -256,7 +256,7 @@ def assert_mended(job: tuple[str, ...], whole: dict[str, dict[str, Any]], path: 
 def test_whichever_file_of_a_generation_is_damaged_the_pictures_are_those_that_were_made(
     count: int, tmp_path: Path, server: Server
 ) -> None:
-    """Also where size and time stay, and where the cell and the file are one on the disk."""
+    """The damage may keep size and time, and the cell and the file may be the same on the disk."""
     server.script = lambda number, body: sent(png(8 + len(body["prompt"])))
     prompts_file(tmp_path, "p1", "p2", "p3")
     job, images, chance = of_service(tmp_path, server, "shard_rows=2", "seeds=2"), tmp_path / "images", Random(count)

@@ -197,7 +197,7 @@ TOLD: dict[str, list[str]] = {
         "generators: 1, from the name of {mine}: mine (3 images)",
     ],
 }  # fmt: skip
-"""Where prompts and generators come from, with counts and pairs."""
+"""Lines about the origins of prompts and generators, with counts and pairs."""
 
 
 @pytest.mark.parametrize("name", JOURNEYS)

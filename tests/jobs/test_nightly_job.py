@@ -382,7 +382,7 @@ def test_a_night_that_ended_between_its_manifest_and_its_report_is_told_of_and_n
 def test_a_night_after_damage_that_leaves_size_and_time_unchanged_makes_anew_what_is_damaged(
     way: str, nights: Nights
 ) -> None:
-    """Of a part it makes another run, of the page that page alone, and then nothing is new."""
+    """A damaged part makes another run, a damaged page is only written again; then nothing is new."""
     nights.run()
     (first,) = run_ids(nights.store)
     folder, chance = Path(nights.store.place.url) / "runs", Random(way)

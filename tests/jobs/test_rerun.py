@@ -122,7 +122,7 @@ def test_a_damaged_part_is_mended_in_every_run_that_shares_its_bytes(sweep: Swee
 
 
 def test_a_damaged_part_of_an_earlier_run_is_mended_so_that_the_next_run_is_compared_with_it(sweep: Sweep) -> None:
-    """The generators' scores stand in a part each, of which the next run has another flint."""
+    """Each generator's scores are a part of their own; the next run has another part of flint."""
     sweep.run()
     (first,) = run_ids(sweep.store)
     whole = {path: path.read_bytes() for path in sorted((sweep.runs / first).glob("scores.parquet/*"))}

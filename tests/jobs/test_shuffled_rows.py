@@ -1,4 +1,4 @@
-"""The order in which a benchmark's rows stand, and the shards they fall into, change no digit of a run's summary."""
+"""The order of a benchmark's rows, and their shards, change no digit of a run's summary."""
 
 from pathlib import Path
 

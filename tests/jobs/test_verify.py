@@ -23,7 +23,7 @@ SOUND = re.compile(r"verify: \d+ cells read, all are sound")
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    """A benchmark whose cells all stand in a store, with a run that was made from them."""
+    """Return a benchmark with all its cells in a store, and with a run that was made from them."""
     bench = Bench(tmp_path_factory.mktemp("whole"), METRICS)
     assert bench.run().code == 0
     shutil.copytree(bench.store.place.url, bench.folder / "sound")
@@ -49,8 +49,8 @@ def contents(bench: Bench) -> dict[Path, tuple[bytes, int]]:
     return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
 
 
-def named(ended: Ended) -> set[Path]:
-    """The cells that a job says are damaged or lost."""
+def cells_to_repair(ended: Ended) -> set[Path]:
+    """Return the cells that a job reports as damaged or lost."""
     return {Path(path) for path in re.findall(r"(\S+): damaged or lost, to be computed again", ended.out)}
 
 
@@ -70,11 +70,11 @@ def test_every_damaged_cell_is_named_and_computed_again_whatever_its_stage_and_t
     assert f"nothing changed since run {first}" in bench.run().out, "a sweep without news reads no cell"
     damaged = contents(bench)
     looked = bench.run(VERIFY, "dry_run=true")
-    assert looked.code == 0 and named(looked) == set(harmed) and contents(bench) == damaged
+    assert looked.code == 0 and cells_to_repair(looked) == set(harmed) and contents(bench) == damaged
     assert f"{len(cells(bench))} cells read, 5 damaged or lost" in looked.words
     ended = bench.run(VERIFY)
     second = newest_run(bench.store)
-    assert ended.code == 0 and named(ended) == set(harmed) and second not in (None, first)
+    assert ended.code == 0 and cells_to_repair(ended) == set(harmed) and second not in (None, first)
     counts = read_manifest(bench.store, str(second))["counts"]
     assert counts["cells_renewed"] == 5 and counts["cells_failed"] == 0
     pd.testing.assert_frame_equal(newest_scores(bench), before, rtol=1e-5)
@@ -90,7 +90,7 @@ def test_lost_cells_are_computed_again_except_those_that_may_have_been_pruned(
     for path in lost:
         path.unlink()
     ended = bench.run(VERIFY)
-    assert ended.code == 0 and (named(ended) | set(lost) if remade else set(lost)) == set(lost)
+    assert ended.code == 0 and (cells_to_repair(ended) | set(lost) if remade else set(lost)) == set(lost)
     assert kept.exists() and all(path.exists() == remade for path in lost)
 
 
@@ -123,7 +123,7 @@ def test_a_night_renews_damaged_cells_and_finds_nothing_worse(bench: Bench) -> N
         assert harm(path, "rot", Random(8))
     assert "as told before" in nights(bench).out
     ended = nights(bench, VERIFY)
-    assert ended.code == 0 and named(ended) == set(harmed) and "as told before" not in ended.out
+    assert ended.code == 0 and cells_to_repair(ended) == set(harmed) and "as told before" not in ended.out
     again = nights(bench, VERIFY)
     assert again.code == 0 and SOUND.search(again.words) and "as told before" in again.out
 
@@ -147,6 +147,6 @@ def test_a_suite_verifies_each_of_its_benchmarks(bench: Bench) -> None:
     for path in harmed:
         assert harm(path, "blank", Random(2))
     ended = run("sweep", *words, VERIFY)
-    assert ended.code == 0 and named(ended) == set(harmed), ended
+    assert ended.code == 0 and cells_to_repair(ended) == set(harmed), ended
     again = run("sweep", *words, VERIFY)
     assert again.code == 0 and len(SOUND.findall(again.words)) == 2

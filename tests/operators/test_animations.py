@@ -92,7 +92,7 @@ def test_a_picture_without_a_delay_is_shown_for_a_tenth_of_a_second(kind: str) -
 
 @pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG"])
 def test_a_picture_is_laid_over_those_before_it(kind: str) -> None:
-    """Each has only its own square; what is around it stays, or goes where the one before is taken away."""
+    """Each picture adds one square to the picture before it; the file may store only the changes."""
     pictures = []
     for number in range(8):
         picture = pictures[-1].copy() if pictures else Image.new("RGB", SIZE, "white")

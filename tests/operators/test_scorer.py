@@ -277,7 +277,7 @@ def test_what_is_missing_or_does_not_decode_costs_its_own_row(scorer: Scorer, im
 
 
 def test_a_prompt_that_is_far_too_long_costs_its_own_rows(scorer: Scorer, images: list[bytes]) -> None:
-    """Of every metric that reads it, and no model is asked."""
+    """Every metric that reads the prompt fails without asking a model."""
     long = "a red circle " * 2000
     scored = scorer.score([images[0]] * 3, ["a red circle", long, "a red circle"]).to_pylist()
     kinds = {(row["metric"], row["image_id"]): row["error"] and row["error"]["kind"] for row in scored}

@@ -28,7 +28,7 @@ CORNERS = ((-1, -1, 60), (1, -1, 110), (-1, 1, 160), (1, 1, 210))
 
 
 def draw(number: int) -> NDArray[np.uint8]:
-    """Return a frame that says its own number: its bits are black and white bars."""
+    """Return a frame that shows its own number, with bits as black and white bars."""
     pixels = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
     for bit in range(8):
         pixels[:, bit * WIDTH // 8 : (bit + 1) * WIDTH // 8] = 255 * (number >> bit & 1)
@@ -50,7 +50,7 @@ def record(
     aspect: Fraction | None = None,
     **options: str,
 ) -> Path:
-    """Write a video whose first frame is shown after so many frames' time."""
+    """Write a video whose first frame is shown after the time of `start` frames."""
     with av.open(path, "w") as file:
         stream = file.add_stream(codec, rate=RATE, options={"g": str(KEYFRAME_EVERY), "sc_threshold": "0", **options})
         assert isinstance(stream, av.VideoStream)
@@ -68,7 +68,7 @@ def record(
 
 
 def cut(source: Path, target: Path, first: int, *, hidden: int = 0) -> Path:
-    """Copy the packets from the keyframe `first` on, of which an edit list hides so many frames."""
+    """Copy the packets from the keyframe `first` on; an edit list hides the first `hidden` frames."""
     with av.open(source) as before, av.open(target, "w") as after:
         video = before.streams.video[0]
         stream = after.add_stream_from_template(video)
@@ -104,7 +104,7 @@ def find_box(mp4: bytes, *kinds: bytes) -> tuple[int, int]:
 
 
 def edit(path: Path, target: Path, edits: Sequence[tuple[int, int]]) -> Path:
-    """Write an MP4 with an edit list of (frames, first frame), where a first frame of -1 shows nothing."""
+    """Write an MP4 with an edit list of (frames, first frame); a first frame of -1 shows nothing."""
     with av.open(path) as file:
         video = file.streams.video[0]
         assert video.time_base is not None and video.start_time == 0
@@ -140,7 +140,7 @@ def evenly(shown: Sequence[int], count: int = 4) -> list[int]:
 
 
 def test_frames_that_an_edit_list_hides_are_not_looked_at(tmp_path: Path) -> None:
-    """An MP4 trimmed without encoding it anew has its first frames from the keyframe before on."""
+    """An MP4 that is trimmed without encoding it again starts at the keyframe before the cut."""
     source = record(tmp_path / "source.mp4")
     for hidden in (1, 9, 23):
         path = cut(source, tmp_path / f"{hidden}.mp4", first=2, hidden=hidden)

@@ -46,7 +46,7 @@ def test_an_animation_has_the_mean_score_of_its_pictures(folder: Path) -> None:
 
 
 def test_a_new_way_of_decoding_leaves_the_scores_of_stills(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cells of a store from before are named otherwise, and all their rows but those of clips stand."""
+    """Cells of an earlier store have other names, but all their rows are kept except those of clips."""
     store = folder.parent / "store"
     with monkeypatch.context() as before:
         before.setattr(image_decoding, "DECODING", 2)

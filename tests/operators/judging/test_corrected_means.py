@@ -68,7 +68,7 @@ def test_intervals_hold_where_the_metric_flatters_a_generator(rated: int) -> Non
 
 
 def test_ratings_that_are_nearly_all_the_same_miss_in_7_of_100_studies_at_most_or_say_nothing() -> None:
-    """Three people give 5, or 2 to what they take for bad; the metric flatters one generator. 2,000 studies."""
+    """2,000 studies: three people rate images 5, or 2 if they see them as bad; the metric flatters one generator."""
     bad = np.array([0.1, 0.15, 0.3])[:, None]
     truth = 5 - 3 * (bad[:, 0] * 0.7 + (1 - bad[:, 0]) * 0.02)
     random = np.random.default_rng(8)

@@ -160,7 +160,7 @@ def test_pairings_give_text_image_and_group_and_a_sample_with_a_gap_is_counted()
 
 
 def test_a_sample_counts_for_each_of_its_tags() -> None:
-    """As in table 3 of the VQAScore paper: the group score of every skill, over all samples that need it."""
+    """A skill's group score is over all samples that need it, as in table 3 of the VQAScore paper."""
     rng = np.random.default_rng(4)
     samples, skills = [str(number) for number in rng.permutation(40)], ("counting", "negation", "scene")
     tags = {sample: [skill for skill in rng.permutation(skills) if rng.random() < 0.6] for sample in samples}

@@ -33,7 +33,7 @@ def test_errors_are_counted_down_from_1(errors: int, expected: float) -> None:
 
 @pytest.mark.parametrize("errors", [0, 2, 9, 14, 36])
 def test_errors_are_counted_as_they_are_and_fewer_are_better(errors: int) -> None:
-    """Figure 7 has 0.00 beside none; T2IScoreScore released counts up to 36."""
+    """Figure 7 has 0.00 for no errors; T2IScoreScore released counts up to 36."""
     metric = LlmScoreConfig(variant="errors")
     ran = run(metric.judge_description("a", "b"), [f'{{"errors": {errors}, "rationale": "So."}}'])
     assert ran.result.ratings == (Rating("errors", errors),)

@@ -20,12 +20,12 @@ from plumbline.operators.new_benchmarks.tagging import text_tags
 MANY = 1_000_000
 
 
-def after_thoughts_as_released(reply: str) -> str:
+def strip_thoughts_as_released(reply: str) -> str:
     return re.sub(r"</think>\s*", "", re.sub(r"<think>.*?</think>\s*", "", reply, flags=re.DOTALL)).strip()
 
 
 def wise_as_released(reply: str) -> float | None:
-    said = after_thoughts_as_released(reply)
+    said = strip_thoughts_as_released(reply)
     named = re.search(r"\*{0,2}Score\*{0,2}\s*:?\s*([01])\b", said, re.IGNORECASE)
     alone = re.findall(r"(?m)^\s*([01])\s*$", said)
     return float(named[1]) if named else float(alone[0]) if len(alone) == 1 else None
@@ -50,7 +50,7 @@ def repaired_as_released(said: str) -> str:
     return re.sub(r'(".*?"):(.*?)(,|})', quoted, re.sub(r"(\w+):", r'"\1":', said))
 
 
-def within_as_released(reply: str) -> str | None:
+def find_score_as_released(reply: str) -> str | None:
     found = re.search(r"<score>(.*?)</score>", reply, re.DOTALL)
     return found[1] if found else None
 
@@ -59,10 +59,10 @@ THOUGHTS = ("<think>", "</think>", "</thi", "nk>", "Score", "**", ":", " ", "\n"
 OBJECTS = ('"', '":', ":", ",", "}", "{", "score", "true", "1", "-2.5", " ", "é_")
 TAGS = ("<score>", "</score>", "<sco", "re>", "\n", "a", "[1]")
 READERS: dict[str, tuple[tuple[str, ...], Callable[[str], object], Callable[[str], object]]] = {
-    "thoughts": (THOUGHTS, wise._after_thoughts, after_thoughts_as_released),
+    "thoughts": (THOUGHTS, wise._after_thoughts, strip_thoughts_as_released),
     "score": (THOUGHTS, wise_score, wise_as_released),
     "object": (OBJECTS, viescore._repaired, repaired_as_released),
-    "tag": (TAGS, lambda reply: unigenbench._within(reply, "score"), within_as_released),
+    "tag": (TAGS, lambda reply: unigenbench._within(reply, "score"), find_score_as_released),
 }
 LONG: dict[str, tuple[Callable[[str], object], str]] = {
     "thoughts that do not end": (wise_score, "<think>" * MANY),

@@ -185,7 +185,7 @@ def test_latex_shows_every_name_as_text() -> None:
 
 
 def test_means_without_an_interval_are_drawn_at_their_places() -> None:
-    """Of three prompts each, so few that no mean has an interval."""
+    """Each generator has three prompts, too few for an interval of its mean."""
     scored = [
         {"generator": name, "metric": "m", "prompt_id": str(prompt), "score": mean}
         for name, mean in (("low", 0.1), ("middle", 0.3), ("high", 0.9))

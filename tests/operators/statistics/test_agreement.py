@@ -72,7 +72,7 @@ def test_reliable_prompts_agree_for_every_generator_and_template() -> None:
 
 
 def test_disagreement_is_the_mean_over_words_of_the_variance_between_raters() -> None:
-    """Half of the largest is not below half of it, whatever rounding makes of thirds."""
+    """Half of the largest variance is not below half of it, in spite of rounded thirds."""
     random = np.random.default_rng(5)
     rejected = {"full": 2, "half": 1, "less": 0}  # of 4, 4 and 5 words so many are rejected by one rater of three
     rows = [

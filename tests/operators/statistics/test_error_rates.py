@@ -1,4 +1,4 @@
-"""What promises an error rate keeps it in 2,000 simulated studies of each hard case: tests, families, agreement."""
+"""Tests, families and agreement keep their error rates in 2,000 simulated studies of each hard case."""
 
 from collections.abc import Callable
 from itertools import combinations
@@ -16,7 +16,7 @@ STUDIES = 2000
 LEVEL = 0.05
 TOLERATED = LEVEL + 2 * (LEVEL * (1 - LEVEL) / STUDIES) ** 0.5
 Draw = Callable[[np.random.Generator, int, int], np.ndarray]
-"""Scores of so many equally good generators on so many prompts (generators, prompts)."""
+"""Draws scores of a number of equally good generators on a number of prompts, of shape (generators, prompts)."""
 
 
 def rare_losses(random: np.random.Generator, generators: int, prompts: int) -> np.ndarray:
@@ -24,7 +24,7 @@ def rare_losses(random: np.random.Generator, generators: int, prompts: int) -> n
 
 
 def shares(random: np.random.Generator, generators: int, prompts: int) -> np.ndarray:
-    """k/n, with another n for every prompt, so that many differences are equal but for rounding."""
+    """Return k/n, with a different n for every prompt, so that many differences are equal up to rounding."""
     n = random.integers(1, 8, prompts)
     return random.binomial(n, 0.7, (generators, prompts)) / n
 
@@ -69,8 +69,9 @@ def test_a_board_of_equal_generators_and_one_that_is_flattered_has_a_false_lette
 
 @pytest.mark.parametrize("draw", HARD)
 def test_nights_in_which_only_chance_changed_report_a_regression_in_5_of_100_at_most(draw: Draw) -> None:
-    """Three generators, each beside itself the night before, overall and at three skills of eight prompts each: what
-    prompts have in common, such as how many questions they have, is the same in both nights.
+    """Three generators are compared with the night before, overall and at three skills of eight prompts each.
+
+    Properties of a prompt, such as its number of questions, are the same in both nights.
     """
     random, false = np.random.default_rng(4), 0
     for _ in range(STUDIES):
@@ -91,7 +92,7 @@ def test_equal_scores_on_all_prompts_tell_nothing() -> None:
 
 @pytest.mark.parametrize("prompts", [8, 30])
 def test_equal_metrics_are_told_apart_by_flipped_signs_in_5_of_100_studies_at_most(prompts: int) -> None:
-    """By differences of pairwise accuracies that are 0 for most prompts and thirds for the others."""
+    """Differences of pairwise accuracies are 0 for most prompts, and thirds for the others."""
     random = np.random.default_rng(2)
     found = []
     for seed in range(STUDIES):
@@ -104,7 +105,7 @@ def test_equal_metrics_are_told_apart_by_flipped_signs_in_5_of_100_studies_at_mo
 def test_an_interval_of_agreement_on_nearly_equal_ratings_misses_in_5_of_100_studies_at_most(
     prompts: int,
 ) -> None:
-    """Three raters give 5, or 2 to what they take for bad: 0.7 of the bad images, 0.02 of the others."""
+    """Three raters give 5, or 2 to images that they see as bad: 0.7 of the bad images, 0.02 of the others."""
     bad, seen, unseen = 0.15, 0.7, 0.02
     twos = bad * seen + (1 - bad) * unseen
     disagreement = bad * seen * (1 - seen) + (1 - bad) * unseen * (1 - unseen)

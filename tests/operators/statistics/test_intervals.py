@@ -103,7 +103,7 @@ def test_ten_equal_ratings_have_no_interval_or_one_of_what_else_could_have_been(
 
 
 def rated_beside_scores(random: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Ratings of which one in ten is not 5, and scores that see half of that."""
+    """Return ratings, a tenth of them not 5, and scores; half of the scores' variance is the images' quality."""
     quality = random.normal(size=n)
     bad = np.where(quality < -1.3, 0.6, 0.01)[:, None]
     return np.where(random.random((n, 3)) < bad, 2.0, 5.0).mean(axis=1), quality + random.normal(size=n)

@@ -1,7 +1,7 @@
-"""A mean beside a bound: Gaffke's test, what so many prompts can show, and hard cases counted and simulated.
+"""A mean compared with a bound: Gaffke's test, the power of a number of prompts, and hard cases.
 
-A promise is checked exactly where outcomes can be counted, and else on 4,000 drawn studies, of which 5% and three
-standard errors, 1%, may be wrong.
+A promised error rate is checked exactly if outcomes can be counted. Otherwise it is checked on 4,000 drawn studies, of
+which 5% and three standard errors, 1%, may be wrong.
 """
 
 import re
@@ -30,7 +30,7 @@ WRONG = 0.05 + 0.0105
 
 
 def losses(n: int, k: int, size: float = 1.0) -> Floats:
-    """Values of n prompts of which k lost this much."""
+    """Return the values of n prompts; k of them lost `size`."""
     return np.append(np.zeros(n - k), np.full(k, -size))
 
 
@@ -105,7 +105,7 @@ def test_two_sizes_of_losses_at_the_margin_pass_with_at_most_alpha(n: int) -> No
 
 
 def shares(random: np.random.Generator, n: int, of: int, rate: float) -> Floats:
-    """Differences of scores of so many questions, k/of, from a full score."""
+    """Return the differences of scores k/of, for `of` questions, from a full score."""
     return random.binomial(of, 1 - rate, n) / of - 1.0
 
 
@@ -127,7 +127,7 @@ HARD: dict[str, tuple[float, Callable[[np.random.Generator, int], Floats]]] = {
     ),
     "against one that flatters most": (-0.3, lambda random, n: -(random.random(n) < 0.9).astype(float) / 3),
 }
-"""How a candidate loses, by its true mean, which is the margin."""
+"""Ways of losing for a candidate, each with its true mean, which is the margin."""
 
 
 def draw_studies(loss: str, n: int) -> Floats:
@@ -180,7 +180,7 @@ def test_a_checkpoint_that_is_just_good_enough_is_called_worse_in_at_most_alpha_
 
 
 def test_what_so_many_prompts_can_show_is_told_by_the_test_itself() -> None:
-    """Of equal scores exactly: 0.95^59 is the first below 0.05, and 12 prompts show 1 - 0.05^(1/12)."""
+    """For equal scores it is exact: 0.95^59 is the first below 0.05, and 12 prompts show 1 - 0.05^(1/12)."""
     equal = np.zeros(12)
     assert prompts_needed(equal, -0.05, 0.05, -1, 0.0) == 59
     assert smallest_shown(margin_test(equal, -0.05, 0.05, -1, 1)) == pytest.approx(1 - 0.05 ** (1 / 12), abs=1e-6)
@@ -190,7 +190,7 @@ def test_what_so_many_prompts_can_show_is_told_by_the_test_itself() -> None:
 
 @pytest.mark.parametrize("loss", ["by little on all", "wholly on 5%", "as shares of 3 questions"])
 def test_so_many_prompts_as_are_said_to_be_enough_show_it_with_80_percent(loss: str) -> None:
-    """In 300 studies of that size, drawn from the prompts that were seen; 10% allow for means that move in steps."""
+    """300 studies of that size are drawn from the seen prompts; 10% are allowed because means move in steps."""
     random = np.random.default_rng(4)
     _, draw = HARD[loss]
     seen = draw(random, 60)

@@ -12,7 +12,7 @@ Floats = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, tuple[int, int]], Floats]
 
 
-def made(seed: int = 0, labels: int = 40, others: int = 200) -> tuple[Floats, Floats, Floats]:
+def draw_ratings(seed: int = 0, labels: int = 40, others: int = 200) -> tuple[Floats, Floats, Floats]:
     random = np.random.default_rng(seed)
     predictions = random.normal(0, 1, labels)
     said = np.round(0.6 * predictions + random.normal(0.3, 0.8, labels), 3)
@@ -21,21 +21,21 @@ def made(seed: int = 0, labels: int = 40, others: int = 200) -> tuple[Floats, Fl
 
 def test_estimate_and_error_are_those_of_ppi_python() -> None:
     """Version 0.2.3: `ppi_mean_pointestimate(y, f, u)` and `ppi_mean_ci(y, f, u, alpha=0.05)` of the same numbers."""
-    found = powered_mean(*made())
+    found = powered_mean(*draw_ratings())
     assert found.estimate == pytest.approx(0.53104389, abs=1e-8)
     low, high = found.estimate - 1.959963984540054 * found.error, found.estimate + 1.959963984540054 * found.error
     assert (low, high) == pytest.approx((0.25294342, 0.80914436), abs=1e-8)
 
 
 def test_predictions_that_say_nothing_are_not_followed() -> None:
-    said, predictions, others = made()
+    said, predictions, others = draw_ratings()
     found = powered_mean(said, np.zeros_like(predictions), np.zeros_like(others))
     assert (found.power, found.worth) == (0, 1)
     assert found.estimate == pytest.approx(said.mean())
 
 
 def test_predictions_that_are_the_labels_make_each_worth_many() -> None:
-    said, _, others = made()
+    said, _, others = draw_ratings()
     found = powered_mean(said, said, others * said.std() / others.std())
     assert 0.7 < found.power <= 1 and found.worth > 3
 
@@ -46,23 +46,23 @@ def pair(random: np.random.Generator, shape: tuple[int, int]) -> Floats:
     return np.asarray(a - b)
 
 
-def drawn_from(values: Sequence[float], rates: Sequence[float]) -> Draw:
+def choice_of(values: Sequence[float], rates: Sequence[float]) -> Draw:
     return lambda random, shape: random.choice(np.asarray(values, np.float64), shape, p=rates)
 
 
 LABELS: dict[str, tuple[float, Draw]] = {
     "likert": (4, pair),
-    "all equal": (4, drawn_from([0], [1])),
-    "one in 20 worse": (1, drawn_from([-1, 0], [0.05, 0.95])),
-    "one in 10 otherwise": (1, drawn_from([-1, 0, 1], [0.05, 0.9, 0.05])),
-    "coins": (1, drawn_from([-1, 1], [0.5, 0.5])),
+    "all equal": (4, choice_of([0], [1])),
+    "one in 20 worse": (1, choice_of([-1, 0], [0.05, 0.95])),
+    "one in 10 otherwise": (1, choice_of([-1, 0, 1], [0.05, 0.9, 0.05])),
+    "coins": (1, choice_of([-1, 1], [0.5, 0.5])),
     "thirds, and by far worse on 3%": (
         4,
         lambda random, shape: np.where(
             random.random(shape) < 0.03, -4.0, np.round(random.normal(0.1, 0.3, shape) * 3) / 3
         ),
     ),
-    "one flatters: a third better on 60%, far worse on 10%": (4, drawn_from([1 / 3, 0, -2], [0.6, 0.3, 0.1])),
+    "one flatters: a third better on 60%, far worse on 10%": (4, choice_of([1 / 3, 0, -2], [0.6, 0.3, 0.1])),
     "noise beside a rare loss": (
         0.5,
         lambda random, shape: np.clip(random.normal(0, 0.01, shape) - 0.45 * (random.random(shape) < 0.1), -0.5, 0.5),
@@ -80,7 +80,7 @@ LOOKS = (1, 2, 3, 5, 8, 12, 14, 17, 20, 25, 30, 40, 50, 65, 80, 100)
 def test_who_looks_while_labels_come_in_is_wrong_as_seldom_as_is_promised(
     name: str, level: float, follows: float
 ) -> None:
-    """In 2,000 studies, beside predictions that follow the labels or do not; three standard errors are allowed."""
+    """2,000 studies with predictions that follow the labels, or do not; three standard errors are allowed."""
     widest, draw = LABELS[name]
     random = np.random.default_rng(0)
     labels = draw(random, (STUDIES, LOOKS[-1] + 60))
@@ -95,7 +95,7 @@ def test_who_looks_while_labels_come_in_is_wrong_as_seldom_as_is_promised(
 
 @pytest.mark.parametrize("name", LABELS)
 def test_prompts_of_a_benchmark_are_told_apart_falsely_as_seldom(name: str) -> None:
-    """Prompts come in a random order without repetition: what is asked is the mean over all 120."""
+    """Prompts come in a random order without repetition; the estimated mean is over all 120 prompts."""
     widest, draw = LABELS[name]
     random = np.random.default_rng(3)
     labels = draw(random, (1, 120))[0]
@@ -110,7 +110,7 @@ def test_prompts_of_a_benchmark_are_told_apart_falsely_as_seldom(name: str) -> N
 
 
 def test_the_interval_is_where_a_mean_is_no_more_excluded() -> None:
-    said, predictions, others = made(labels=30)
+    said, predictions, others = draw_ratings(labels=30)
     found = powered_mean(np.clip(said, -3, 3), predictions, others)
     low, high = found.interval(0.95, 3)
     for end, inwards in ((low, 1e-4), (high, -1e-4)):
@@ -121,7 +121,7 @@ def test_the_interval_is_where_a_mean_is_no_more_excluded() -> None:
 
 
 def test_more_labels_are_asked_for_where_the_difference_is_smaller() -> None:
-    said, predictions, others = made(others=2000)
+    said, predictions, others = draw_ratings(others=2000)
     wanted = [
         labels_needed(powered_mean(said - shift, predictions, others), 0.95, 0.8, 3) for shift in (-0.6, 0.2, 0.5)
     ]

@@ -1,4 +1,4 @@
-"""The test that names raters holds in 2,000 simulated studies of each hard case, and finds who answers at random."""
+"""The test of raters keeps its error rate in 2,000 simulated studies of each hard case, and finds random raters."""
 
 from collections.abc import Callable
 
@@ -14,24 +14,24 @@ TOLERATED = LEVEL + 2 * (LEVEL * (1 - LEVEL) / STUDIES) ** 0.5
 
 
 def rare_twos(random: np.random.Generator) -> np.ndarray:
-    """40 tasks and three raters who grade 2 instead of 5 in 7% of their answers, wherever it falls."""
+    """Return three raters' answers to 40 tasks: 2 instead of 5 in a random 7% of the answers."""
     return np.where(random.random((40, 3)) < 0.07, 2.0, 5.0)
 
 
 def few_bad_images(random: np.random.Generator) -> np.ndarray:
-    """40 tasks of which a tenth show a bad image, that a rater sees in six of ten cases."""
+    """Return three raters' answers to 40 tasks; a tenth show a bad image, which a rater sees in six of ten cases."""
     seen = np.where(random.random(40) < 0.1, 0.6, 0.01)[:, None]
     return np.where(random.random((40, 3)) < seen, 2.0, 5.0)
 
 
 def few_tasks_with_gaps(random: np.random.Generator) -> np.ndarray:
-    """14 tasks and four raters, each of whom leaves out a fifth."""
+    """Return four raters' answers to 14 tasks; each rater leaves out a fifth."""
     truth = random.normal(size=(14, 1))
     answers = np.clip(np.round(3 + truth + random.normal(0, 0.8, (14, 4))), 1, 5)
     return np.where(random.random((14, 4)) < 0.2, np.nan, answers)
 
 
-def named(answers: np.ndarray, seed: int) -> list[int]:
+def name_raters(answers: np.ndarray, seed: int) -> list[int]:
     tasks, raters = answers.shape
     p_values = [exchange_test(answers, np.zeros(tasks, np.intp), rater, seed) for rater in range(raters)]
     return [rater for rater, p_value in enumerate(p_values) if raters * p_value <= LEVEL]
@@ -40,7 +40,7 @@ def named(answers: np.ndarray, seed: int) -> list[int]:
 @pytest.mark.parametrize("study", [rare_twos, few_bad_images, few_tasks_with_gaps])
 def test_in_5_of_100_studies_at_most_any_rater_who_is_like_the_others_is_named(study: Study) -> None:
     random = np.random.default_rng(0)
-    wrong = sum(bool(named(study(random), seed)) for seed in range(STUDIES))
+    wrong = sum(bool(name_raters(study(random), seed)) for seed in range(STUDIES))
     assert wrong / STUDIES <= TOLERATED
 
 
@@ -50,7 +50,7 @@ def test_who_answers_at_random_is_named_in_95_of_100_studies_and_nobody_else_bec
     for seed in range(100):
         answers = np.clip(np.round(3 + 1.2 * (random.normal(size=(80, 1)) + random.normal(0, 0.7, (80, 4)))), 1, 5)
         answers[:, 3] = random.integers(1, 6, 80)
-        raters = named(answers, seed)
+        raters = name_raters(answers, seed)
         found += 3 in raters
         wronged += bool(set(raters) - {3})
     assert found >= 95 and wronged <= 5
@@ -62,7 +62,7 @@ def test_a_severe_rater_who_sees_what_the_others_see_is_not_named() -> None:
     for seed in range(200):
         answers = random.normal(size=(40, 1)) + random.normal(0, 0.7, (40, 3))
         answers[:, 0] -= 2
-        wrong += 0 in named(answers, seed)
+        wrong += 0 in name_raters(answers, seed)
     assert wrong <= 0.05 * 200
 
 

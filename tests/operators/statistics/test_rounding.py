@@ -1,4 +1,4 @@
-"""Numbers are compared by value: what rounding sets apart is equal, and nothing else is."""
+"""Numbers are compared by value: they are equal if they differ by rounding only."""
 
 import math
 from fractions import Fraction

@@ -131,7 +131,7 @@ def spread_out(values: Floats) -> Floats:
 
 
 def tied(name: str, n: int) -> list[Floats]:
-    """Pairs of which at least one ties over all n prompts, in a hard way."""
+    """Return pairs in a hard case of ties; at least one pair ties over all n prompts."""
     random = np.random.default_rng(n)
     few = max(n // 20, 1)
     if name == "all equal":
@@ -161,7 +161,7 @@ HARD = ("all equal", "one prompt each way", "rare losses, little gains", "shares
 def test_betting_decides_falsely_in_at_most_5_of_100_orders_of_hard_scores(
     name: str, n: int, indifference: float | str
 ) -> None:
-    """In 2,000 orders; also where means differ by just more than what does not matter, so that none are alike."""
+    """2,000 orders, with tied means, and with means that differ by just more than the indifference margin."""
     pairs = tied(name, n)
     margin = 0.0
     if indifference:

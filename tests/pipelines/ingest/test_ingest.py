@@ -540,7 +540,7 @@ def test_a_tar_in_several_compressed_parts_is_read_whole(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, lzma.compress])
 def test_a_tar_that_unpacks_without_end_is_given_up(compress: Callable[[bytes], bytes], tmp_path: Path) -> None:
-    """What was read before it is kept."""
+    """Samples that were read before it are kept."""
     members = [*members_of(source_rows(2)), ("zeros.bin", bytes(FREE_BYTES + 30_000_000))]
     whole = write_tar(tmp_path / "whole", members).read_bytes()
     (tmp_path / "bomb.tar.gz").write_bytes(compress(whole))

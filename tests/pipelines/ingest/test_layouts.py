@@ -322,7 +322,7 @@ def test_a_table_that_names_no_image_is_no_prompt_of_all_images(tables: dict[str
 
 
 def skipped(ended: Ingested) -> dict[str, str]:
-    """By image that was left out on purpose the reason."""
+    """Return the reason for each image that was left out on purpose."""
     return {image.file.removeprefix(f"{Path(ended.url).parent}/in/"): image.message for image in ended.skipped}
 
 

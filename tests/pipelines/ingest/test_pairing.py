@@ -65,7 +65,7 @@ class Drawn(NamedTuple):
     number: int
     generator: str
     line: int
-    """Of the prompt."""
+    """Line of the prompt."""
     sample: int
     """Its number among this generator's images of the prompt."""
 
@@ -76,14 +76,14 @@ class Drawn(NamedTuple):
 
 @dataclass(frozen=True)
 class World:
-    """What was drawn, in no order, and the folder that it is written to; what is lost on the way is noted."""
+    """Drawn prompts and images in any order, their folder, and the images that lose their prompt in it."""
 
     folder: Path
     prompts: list[str]
     images: list[Drawn]
     chance: random.Random
     lost: dict[int, str] = field(default_factory=dict)
-    """By number of an image without a prompt, how the end of its reason's place reads."""
+    """End of the place in the rejection of each image without a prompt, by the image's number."""
     others: list[str] = field(default_factory=list)
     """Pictures besides, and rows without a picture: each is rejected or skipped."""
 
@@ -94,7 +94,7 @@ class World:
         return self.chance.choice(choices)
 
     def loses(self, image: Drawn, place: str, kept: int = 6) -> bool:
-        """Whether the image loses its prompt, as one in a few does; the first never does."""
+        """Return True if the image loses its prompt: one in `kept` does, but never the first image."""
         lost = image.number != 0 and self.chance.randrange(kept) == 0
         if lost:
             self.lost[image.number] = place
@@ -104,18 +104,18 @@ class World:
         put(self.folder, files)
 
     def put_clutter(self, *pictures: str) -> None:
-        """Other files, of which these, where they are written, are pictures."""
+        """Write some of these pictures and of other files, at random."""
         for name in (*pictures, "notes.md", "Thumbs.db", "all.zip", ".DS_Store"):
             if self.any_of(True, False):
                 self.put({name: png(60_000)})
                 self.others.extend([name] if name in pictures else [])
 
     def put_text(self, name: str, text: str) -> None:
-        """UTF-8 with a byte order mark or without."""
+        """Write UTF-8 with or without a byte order mark."""
         self.put({name: self.any_of("", "\ufeff") + text})
 
     def columns(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """The rows with their columns in another order."""
+        """Return the rows with their columns in a random order."""
         names = list(rows[0])
         self.chance.shuffle(names)
         return [{name: row[name] for name in names} for row in rows]
@@ -125,12 +125,12 @@ CLUTTER = ("grid.png", "grid-0000.png", "._0.png", "raw.heic")
 
 
 class Lay(NamedTuple):
-    """How a world was written."""
+    """A world as it was written."""
 
     images: Path
     words: Sequence[str] = ()
     whose: Callable[[Drawn], str] = lambda image: image.generator
-    """The generator that an image is known by."""
+    """Returns the generator that an image is found under."""
 
 
 def write_table(world: World, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -243,7 +243,7 @@ def prompt_list(world: World) -> Lay:
 
 
 def text_beside(world: World) -> Lay:
-    """A .txt or .json of its name beside each image."""
+    """Write a .txt or .json of the same name next to each image."""
     for image in world.images:
         name = f"{image.generator}/{world.any_of('cfg7.5_', 'x', '猫.')}{image.number}"
         world.put({f"{name}.png": image.content})
@@ -320,7 +320,7 @@ def tars(world: World) -> Lay:
 
 
 def webdataset_tars(world: World) -> Lay:
-    """As the library writes them, shard by shard; the tars name no generator."""
+    """Write tars with the webdataset library, shard by shard; they name no generator."""
     world.folder.mkdir(parents=True)
     with webdataset.ShardWriter(f"{world.folder}/%05d.tar", maxcount=world.any_of(1, 2, 100), verbose=0) as writer:
         for image in world.images:
@@ -484,8 +484,8 @@ LAYOUTS: dict[str, Callable[[World], Lay]] = {
 
 
 @st.composite
-def drawn(draw: st.DrawFn) -> tuple[list[str], list[Drawn], random.Random]:
-    """Prompts, images in any order, of each generator and prompt any number, and what decides all else."""
+def draw_contents(draw: st.DrawFn) -> tuple[list[str], list[Drawn], random.Random]:
+    """Return prompts, any number of images for each generator and prompt in any order, and a source of chance."""
     prompts = draw(
         st.lists(st.lists(st.sampled_from(PIECES), min_size=1, max_size=3).map(" ".join), min_size=1, max_size=5)
     )
@@ -561,7 +561,7 @@ def test_each_image_has_its_own_prompt_or_its_own_reason(layout: str) -> None:
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    @given(drawn())
+    @given(draw_contents())
     def check(given_world: tuple[list[str], list[Drawn], random.Random]) -> None:
         prompts, images, chance = given_world
         with tempfile.TemporaryDirectory() as name:

@@ -102,7 +102,7 @@ def test_of_too_few_ratings_nothing_is_said_but_how_many_are_wanted(folder: Path
 
 
 def test_of_ratings_that_are_mostly_equal_the_interval_says_how_little_is_known(folder: Path) -> None:
-    """Of 20 rated prompts people see a difference on one; the scale is said, or else is that of the ratings so far."""
+    """People see a difference on one of 20 rated prompts; the scale is configured, or is the range of the ratings."""
     ratings = pd.read_csv(folder / "ratings.csv")
     alike = ratings[ratings["prompt_id"] < "p020"].assign(rating=3.0)
     alike.loc[(alike["prompt_id"] == "p007") & (alike["generator"] == "last"), "rating"] = 2.0

@@ -65,14 +65,14 @@ def serving(patience: str) -> Iterator[Server]:
 
 
 def head_of(size: int, line: bytes = b"X: y\r\n") -> bytes:
-    """A request's head of so many bytes without its last line, in as many headers as fit."""
+    """Return a request's head of `size` bytes without its last line, in as many headers as fit."""
     start = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n"
     lines, rest = divmod(size - len(start) - 8, len(line))
     return start + line * lines + b"Y: " + b"y" * (rest + 3) + b"\r\n"
 
 
 def read_answer(connection: socket.socket) -> bytes:
-    """Reads an answer of this server, whose head and body may arrive apart."""
+    """Read an answer of this server; its head and body may arrive separately."""
     answer = connection.recv(4096)
     while not answer.endswith(b"answered"):
         received = connection.recv(4096)
@@ -133,7 +133,7 @@ def test_a_head_of_64_kb_is_answered_and_a_longer_one_is_refused_while_it_arrive
 
 
 def test_what_follows_a_body_in_chunks_is_bounded_too() -> None:
-    """Trailers, and what a chunk says beside its size; the body itself may be longer."""
+    """Trailers and a chunk's extensions are bounded; the body itself may be longer."""
     start = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\n0\r\n" * 30_000
     with serving("5") as server:
         for endless in (b"0\r\n" + b"X: y\r\n" * 40_000, b"0\r\nX: " + b"y" * 200_000, b"1;" + b"y" * 200_000):

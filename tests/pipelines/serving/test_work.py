@@ -1,4 +1,4 @@
-"""What a client sends costs work in proportion to its length at most, and no more than a limit allows."""
+"""A client's data costs work in proportion to its length at most, and no more than a limit allows."""
 
 import base64
 import json
@@ -39,7 +39,7 @@ def chat(text: str) -> bytes:
     return json.dumps({"messages": [{"role": "user", "content": [*parts, {"type": "text", "text": text}]}]}).encode()
 
 
-def in_parts(*parts: bytes) -> bytes:
+def join_parts(*parts: bytes) -> bytes:
     return b"".join(b"--b\r\n" + part + b"\r\n" for part in parts) + b"--b--"
 
 
@@ -67,12 +67,12 @@ BODIES: Mapping[str, tuple[str, str, Callable[[int], bytes]]] = {
     "score sources": ("score", "", lambda n: scored(sources=[[IMAGE] * n])),
     "score unknown fields": ("score", "", lambda n: scored(**{f"x{place}": 1 for place in range(n)})),
     "score depth": ("score", "", lambda n: b"[" * n + b"]" * n),
-    "parts": ("score", FORM, lambda n: in_parts(*[HEAD + b"\r\n\r\nx"] * n)),
-    "part": ("score", FORM, lambda n: in_parts(HEAD + b"\r\n\r\n" + b"\r\n--" * n)),
-    "part head": ("score", FORM, lambda n: in_parts(b"content-disposition:" * n + b"\r\n\r\nx")),
-    "part head parameters": ("score", FORM, lambda n: in_parts(HEAD + b";" * n + b"\r\n\r\nx")),
-    "part names": ("score", FORM, lambda n: in_parts(*(b"%s.%d\r\n\r\nx" % (HEAD[:-1], m) for m in range(n)))),
-    "boundary": ("score", FORM + "b" * 200_000, lambda n: in_parts(b"x" * n)),
+    "parts": ("score", FORM, lambda n: join_parts(*[HEAD + b"\r\n\r\nx"] * n)),
+    "part": ("score", FORM, lambda n: join_parts(HEAD + b"\r\n\r\n" + b"\r\n--" * n)),
+    "part head": ("score", FORM, lambda n: join_parts(b"content-disposition:" * n + b"\r\n\r\nx")),
+    "part head parameters": ("score", FORM, lambda n: join_parts(HEAD + b";" * n + b"\r\n\r\nx")),
+    "part names": ("score", FORM, lambda n: join_parts(*(b"%s.%d\r\n\r\nx" % (HEAD[:-1], m) for m in range(n)))),
+    "boundary": ("score", FORM + "b" * 200_000, lambda n: join_parts(b"x" * n)),
     "unirl requests": ("unirl", "", lambda n: as_json({"requests": [json.loads(unirl(TURN))["requests"][0]] * n})),
     "unirl history": ("unirl", "", lambda n: unirl(*[TURN] * n)),
     "unirl text": ("unirl", "", lambda n: unirl({**TURN, "text": "p" * n})),
@@ -97,18 +97,18 @@ BODIES: Mapping[str, tuple[str, str, Callable[[int], bytes]]] = {
 
 
 def read(wire: str, media: str, body: bytes) -> None:
-    """What the service does with a body before it asks a replica."""
+    """Read a body as the service does before it asks a replica."""
     chosen = next(one for one in WIRES if one.name == wire)
     with suppress(PlumblineError):
         chosen.read(chosen.parse(body, media or "application/json"), SERVED)
 
 
 Parts = tuple[str | int, ...]
-"""Where a field is in a body: names, and the places in lists."""
+"""Path of a field in a body: names, and positions in lists."""
 
 
 def parts_of(form: Any, outer: Parts = ()) -> Iterator[Parts]:
-    """Where each field of a form is, and each of those of the forms inside it."""
+    """Yield the path of each field of a form, and of the forms inside it."""
     for name, meaning in get_type_hints(form).items():
         yield (*outer, name)
         inner = (meaning, *get_args(meaning))
@@ -121,7 +121,7 @@ def parts_of(form: Any, outer: Parts = ()) -> Iterator[Parts]:
 
 
 def with_field(body: bytes, parts: Parts, value: Any) -> bytes:
-    """A JSON body in which one field has another value."""
+    """Return a JSON body after setting one field to another value."""
     document = json.loads(body)
     holder = document
     for part in parts[:-1]:
@@ -160,7 +160,7 @@ FIELDS = [(form, parts) for form in (*FORMS, GivenNote, Given) for parts in part
 
 
 def read_as(form: Any, body: bytes) -> None:
-    """Read a body as the server does to which clients send this form."""
+    """Read a body as the server of this form does."""
     if form in FORMS:
         return read(FORMS[form], "", body)
     with suppress(PlumblineError, BadRequest, RefusedAnswer):
@@ -189,7 +189,7 @@ def test_the_page_on_security_has_every_field_that_can_be_sent() -> None:
 
 
 def test_a_name_of_any_length_is_looked_up_in_the_same_steps() -> None:
-    """Nothing similar is looked for; a short name is told of one that is."""
+    """Similar names are looked for only if the name is short."""
     works = [count_work(lambda n=n: read("score", "", scored(metrics=["align" * n]))) for n in (400, 40_000)]  # type: ignore[misc]
     assert works[0].lines == works[1].lines
     with pytest.raises(BadRequest, match="did you mean align"):

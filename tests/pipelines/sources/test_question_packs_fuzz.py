@@ -39,7 +39,7 @@ def oneig_questions() -> Fields:
 
 
 def json_copy(value: Any) -> Any:
-    """A copy of a tree of objects and lists, keeping what is Encoded."""
+    """Return a copy of a tree of objects and lists that keeps each Encoded object."""
     if isinstance(value, dict):
         return type(value)((name, json_copy(one)) for name, one in value.items())
     return [json_copy(one) for one in value] if isinstance(value, list) else value
@@ -103,7 +103,7 @@ FILES: Mapping[str, Mapping[str, Any]] = {
     },
     "oneig_text": {"q.csv": rows(lambda n: {"id": n, "prompt_en": f"a sign {n}", "text_content": "['OPEN']"})},
 }  # fmt: skip
-"""By pack the content of its files."""
+"""Content of the files of each pack."""
 NUMBERED = ("geneval2", "prism_bench", "tiif_bench")
 """Packs whose prompts are called by their lines, so that a line less renames those after it."""
 MISSING = "(missing)"
@@ -141,7 +141,7 @@ def changed(files: Mapping[str, Any], path: Where, value: Any) -> dict[str, Any]
 
 
 def plain(value: Any) -> Any:
-    """A tree with the texts of what is Encoded."""
+    """Return a tree with each Encoded object replaced by its JSON text."""
     if isinstance(value, list):
         return [plain(one) for one in value]
     if not isinstance(value, dict):
@@ -175,8 +175,8 @@ def read(name: str, folder: Path, files: Mapping[str, Any]) -> QuestionPack:
     return read_pack(PackFile(pack=name, place=STORAGE.locate(str(place)), convention="fixed"), "suite")
 
 
-def asked(pack: QuestionPack) -> dict[str, Any]:
-    """By prompt its text and what is asked about it."""
+def questions_by_prompt(pack: QuestionPack) -> dict[str, Any]:
+    """Return each prompt's text and questions, by prompt_id."""
     found = {row["prompt_id"]: [row["text"]] for row in pack.prompts.to_pylist()}
     for row in pack.questions.to_pylist():
         found[row["prompt_id"]].append((row["text"], row["choices"], row["answer"]))
@@ -194,7 +194,7 @@ def test_a_pack_has_a_limit_of_bytes(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 def test_a_field_of_another_type_costs_its_row_alone_and_is_told_by_file_and_row(name: str) -> None:
     files = FILES[name]
     with TemporaryDirectory() as folder:
-        before = asked(read(name, Path(folder), files))
+        before = questions_by_prompt(read(name, Path(folder), files))
     is_row = 3 if name == "cvtg_2k" else 2
     cells = is_row + 1  # a row of a CSV has no other type
     paths = [p for p in paths_in(dict(files)) if len(p) >= (cells if str(p[0]).endswith(".csv") else is_row)]
@@ -206,7 +206,7 @@ def test_a_field_of_another_type_costs_its_row_alone_and_is_told_by_file_and_row
             return
         with TemporaryDirectory() as folder:
             pack = read(name, Path(folder), changed(files, path, value))
-        after = asked(pack)
+        after = questions_by_prompt(pack)
         lost = [prompt for prompt, content in before.items() if after.get(prompt) != content]
         assert len(lost) <= (2 if name == "tiif_bench" else 1)
         for line in pack.problems:

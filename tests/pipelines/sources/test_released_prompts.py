@@ -23,7 +23,7 @@ ODD = (
     'Ein Bär – süß, 5" hoch',
     "一只红色的鸟",
 )
-"""Prompts with what a careless reader splits, strips or unquotes."""
+"""Prompts with characters that a careless reader splits, strips or unquotes."""
 
 
 class Released(NamedTuple):
@@ -32,7 +32,7 @@ class Released(NamedTuple):
     name: str
     content: str
     ids: Sequence[str] | None = None
-    """None stands for hashes of the texts."""
+    """Expected ids; None for hashes of the texts."""
     texts: Sequence[str] = ODD
     option: str | None = None
     """The column that a person has to name."""

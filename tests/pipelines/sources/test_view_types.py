@@ -23,7 +23,7 @@ def with_views(dtype: pa.DataType) -> pa.DataType:
 
 
 def write_as_views(folder: Path) -> None:
-    """Writes all Parquet files of a folder anew, with views of texts and bytes, in row groups of three."""
+    """Rewrite all Parquet files of a folder with views of texts and bytes, in row groups of three."""
     for file in folder.rglob("*.parquet"):
         table = pq.read_table(file)
         schema = pa.schema([field.with_type(with_views(field.type)) for field in table.schema])

@@ -400,7 +400,7 @@ def test_t2iscorescore_is_read_with_upstreams_names(data: str, output: str, scor
 def test_a_checkout_of_t2iscorescore_has_every_metric_and_names_the_scores_that_it_does_not_read(
     tmp_path: Path,
 ) -> None:
-    """The files of the release at 93ebf89, with 19 metrics and CLIPScore once more, and one that nobody knows."""
+    """The release at 93ebf89 has files with 19 metrics, CLIPScore once more, and an unknown metric."""
     random = np.random.default_rng(4)
     names = [f"m{number}" for number in range(17)] + ["clipscore", "viescore"]
     columns = {name: random.random(len(TS2_METADATA)) for name in names}

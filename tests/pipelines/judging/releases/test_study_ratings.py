@@ -159,7 +159,7 @@ def test_metrics_are_judged_by_all_templates_of_a_study(judged: Path) -> None:
 
 
 def any_answer(task: Task, random: np.random.Generator) -> Any:
-    """What a rater who looks at nothing says, who is now and then unsure of a part or of all."""
+    """Return a random answer to a task, sometimes unsure about a part or about everything."""
     if random.random() < 0.1:
         return "unsure"
     marks = random.choice(["shown", "wrong", "unsure"], len(task.words), p=[0.6, 0.3, 0.1])
