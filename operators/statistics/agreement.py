@@ -1,4 +1,4 @@
-"""How well scores agree with ratings over images, undefined as nan, and how well raters agree with each other."""
+"""Agreement of scores with ratings over images, and of raters with each other; nan if it is undefined."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ from plumbline.operators.statistics.rounding import exact_means, merge_equal, ro
 Floats = NDArray[np.float64]
 
 MIN_DIFFERING = 12
-"""More than other statistics need: where nearly all ratings are the same, few prompts have any disagreement."""
+"""More than other statistics need: if nearly all ratings are the same, few prompts have any disagreement."""
 Statistic = Callable[[Floats, Floats], float]
 
 
@@ -91,17 +91,18 @@ def spearman_viescore(human: Floats, metric: Floats, generators: NDArray[np.int6
 
 
 def raters_viescore(ratings: pd.DataFrame) -> float:
-    """How people agree by `spearman_viescore`, of a long table (unit, generator, rater, rating).
+    """Return how well people agree by `spearman_viescore`, from a long table (unit, generator, rater, rating).
 
     Each rater is compared with the mean of the others, and the average is taken over raters and then over generators
-    (iterate_all_results_human2human there).
+    (iterate_all_results_human2human in the same release).
     """
     return _average_viescore(
-        _average_viescore(_beside_the_others(rows)) for _, rows in ratings.groupby("generator", sort=False)
+        _average_viescore(_correlate_with_others(rows)) for _, rows in ratings.groupby("generator", sort=False)
     )
 
 
-def _beside_the_others(ratings: pd.DataFrame) -> Iterator[float]:
+def _correlate_with_others(ratings: pd.DataFrame) -> Iterator[float]:
+    """Yield the correlation of each rater with the mean of the other raters."""
     wide = ratings.pivot(index="unit", columns="rater", values="rating").to_numpy(np.float64)
     units, raters = wide.shape
     for rater in range(raters):
@@ -137,10 +138,11 @@ def krippendorff_alpha(ratings: pd.DataFrame, level: Level) -> float:
 
 
 def alpha_interval(ratings: pd.DataFrame, sampling: Sampling) -> Interval:
-    """The interval of the ordinal `krippendorff_alpha` over prompts, of a long table (unit, prompt_id, rater, rating).
+    """Return the interval over prompts of the ordinal `krippendorff_alpha`.
 
-    A prompt's units are resampled together, because they are not independent of each other. There is none where raters
-    gave anything but the commonest rating on fewer than MIN_DIFFERING prompts.
+    `ratings` is a long table (unit, prompt_id, rater, rating). A prompt's units are resampled together, because they
+    are not independent of each other. The interval is undefined if fewer than MIN_DIFFERING prompts have any rating
+    other than the commonest one.
     """
     values = np.unique(ratings["rating"], return_inverse=True)[1].astype(np.float64)
     if Prompts(ratings["prompt_id"].to_list()).differing(values) < MIN_DIFFERING:
@@ -196,13 +198,13 @@ def reliable_prompts(parts: pd.DataFrame, *, share: float = 0.5) -> set[str]:
     """Return the prompts on which raters agree for every generator and template (Gecko, section 4.1).
 
     A prompt is reliable if its disagreement is below `share` of the largest of all prompts, for each generator and
-    template that was rated. Where all raters agree about all prompts (largest 0), every prompt is. A prompt without a
-    rating (all unsure) in some template is not. Ratings that name no generator count as of one.
+    template that was rated. If all raters agree about all prompts (largest 0), every prompt is reliable. A prompt
+    without a rating (all unsure) in some template is not. Ratings without a generator count as one generator's.
 
     Args:
         parts: raters' answers about each image, word or question, in columns prompt_id, generator, template, image_id,
             part, rater and rating.
-        share: as a fraction.
+        share: fraction of the largest disagreement.
     """
     by = ["generator", "template"]
     disagreement = _disagreement(parts, [*by, "prompt_id"])
@@ -218,7 +220,7 @@ def reliable_prompts(parts: pd.DataFrame, *, share: float = 0.5) -> set[str]:
 def _disagreement(parts: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     """Return the `variance` between raters for every value of the keys: the mean over images, words or questions.
 
-    It is nan where nobody gave a rating.
+    It is nan if no rater gave a rating.
     """
     units = parts.groupby([*keys, "image_id", "part"], dropna=False)
     ratings = parts["rating"].astype(np.float64)

@@ -1,8 +1,9 @@
 """Bootstrap intervals that resample prompts, because the images of one prompt are not independent of each other.
 
-A bootstrap takes what no prompt showed for impossible: ten equal ratings would have an interval of no length. So a mean
-on a known scale gets Gaffke's bounds, which add one more prompt at the worst end of the scale, and a statistic that few
-prompts decide gets no interval. The others are widened by Student's quantile, as few prompts spread too little.
+A bootstrap treats values that no prompt showed as impossible: ten equal ratings would have an interval of length 0. So
+a mean on a known scale gets Gaffke's bounds, which add one more prompt at the worst end of the scale, and a statistic
+that few prompts decide gets no interval. The other intervals are widened by Student's quantile, because resamples of
+few prompts spread too little.
 """
 
 import math
@@ -27,7 +28,7 @@ ROUNDING = 1e-12
 FISHER_LIMIT = 0.999
 """Statistics nearer to the end of their scale are taken to be here."""
 DRAWN_TOGETHER = 1 << 20
-"""So many weights are in memory at a time."""
+"""Number of weights in memory at a time."""
 USUAL = Sampling()
 MOST_PROMPTS_IN_PAIRS = 5_000
 """The pairs between prompts take the square of this many numbers."""
@@ -35,7 +36,7 @@ ROWS_OF_PAIRS = 512
 
 
 class Interval(NamedTuple):
-    """The 95% interval of a statistic; nan where it is not defined, or would not hold."""
+    """The 95% interval of a statistic; nan if it is undefined or would not hold."""
 
     low: float
     high: float
@@ -45,7 +46,7 @@ UNDEFINED = Interval(math.nan, math.nan)
 
 
 class Scale(NamedTuple):
-    """The least and the greatest value that there can be."""
+    """The least and the greatest possible value."""
 
     least: float
     greatest: float
@@ -65,7 +66,7 @@ class Prompts:
         self.rows = np.split(order, np.cumsum(np.bincount(self.codes, minlength=self.count))[:-1])
 
     def describe(self, interval: Interval, scale: Scale | None = None) -> str:
-        """How an interval was made, of a mean on this scale, or why there is none."""
+        """Return how the interval of a mean was computed, on a scale if one is given, or why it is undefined."""
         if self.count < 2:
             return f"no interval: {self.count} {self.name}, where two or more are resampled"
         if math.isnan(interval.low):
@@ -76,16 +77,16 @@ class Prompts:
         return f"95% interval: bootstrap of {self.count} {self.name}, {resamples} resamples, with Student's quantile"
 
     def differing(self, values: Floats) -> int:
-        """How many prompts have a value (n,) that is not the commonest one."""
+        """Return the number of prompts with a value other than the commonest of the values (n,)."""
         if not len(values):
             return 0
         _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
         return len(np.unique(self.codes[inverse != counts.argmax()]))
 
     def interval(self, statistic: Callable[[Longs], float], scale: Scale | None = None) -> Interval:
-        """The interval of a statistic of rows, given as their indices; resamples where it is undefined are left out.
+        """Return the interval of a statistic of row indices, without the resamples whose statistic is undefined.
 
-        On a `scale` it is made of the statistic's Fisher transform, so that it stays there.
+        On a `scale` the interval is that of the statistic's Fisher transform, so that it stays on the scale.
         """
         if self.count < 2:
             return UNDEFINED
@@ -97,13 +98,13 @@ class Prompts:
         return student_interval(statistic(np.arange(len(self.codes))), np.asarray(values), self.count, scale)
 
     def mean_interval(self, values: Floats, scale: Scale | None = None) -> Interval:
-        """The interval of the mean of the rows' values (n,), which lie on a scale where it is given."""
+        """Return the interval of the mean of the rows' values (n,), which lie on the scale if one is given."""
         sums = np.bincount(self.codes, weights=values, minlength=self.count).astype(np.float64)
         sizes = np.bincount(self.codes, minlength=self.count)
         return self.ratio_interval(sums, sizes.astype(np.float64), scale)
 
     def ratio_interval(self, numerators: Floats, denominators: Floats, scale: Scale | None = None) -> Interval:
-        """The interval of the sum over prompts of one number by that of another, and on a scale where it is given."""
+        """Return the interval of the sum of prompts' numerators by that of their denominators, on a scale if given."""
         if self.count < 2 or not denominators.sum():
             return UNDEFINED
         if scale is not None:
@@ -120,7 +121,7 @@ class Prompts:
         return random.multinomial(self.count, shares, size=self.sampling.resamples).astype(np.float64)
 
     def pairwise_interval(self, human: Floats, metric: Floats, epsilon: float, *, grouped: bool) -> Interval:
-        """The interval of pairwise accuracy with its threshold held; of pairs within a prompt only where `grouped`."""
+        """Return the interval of pairwise accuracy at a fixed threshold; if `grouped`, of the pairs within prompts."""
         if grouped:
             accuracies = [
                 accuracy_within(human[rows], metric[rows], epsilon) if len(rows) > 1 else math.nan for rows in self.rows
@@ -136,11 +137,11 @@ class Prompts:
         return student_interval(float(correct.sum() / pairs.sum()), found, self.count, SHARES)
 
     def all_differ(self, *columns: Floats) -> bool:
-        """Whether enough prompts differ in each of the columns (n,) that a statistic of them may have an interval."""
+        """Return True if enough prompts differ in each column (n,) for an interval of a statistic of the columns."""
         return all(self.differing(values) >= MIN_DIFFERING for values in columns)
 
     def _between_prompts(self, human: Floats, metric: Floats, epsilon: float) -> tuple[Floats, Floats]:
-        """The correct pairs and all pairs of rows between every two prompts, a row never paired with itself."""
+        """Count the correct pairs and all pairs of rows between every two prompts; no row is paired with itself."""
         correct = np.zeros((self.count, self.count))
         order = np.concatenate(self.rows)
         human, metric, codes = human[order], metric[order], self.codes[order]
@@ -155,9 +156,9 @@ class Prompts:
 
 
 def student_interval(value: float, resampled: Floats, count: int, scale: Scale | None = None) -> Interval:
-    """Student's interval about a statistic of `count` prompts, its error taken from the resamples.
+    """Return Student's interval about a statistic of `count` prompts, whose error is the spread of the resamples.
 
-    There is none where most resamples are undefined, or all are the same. On a scale it is made of Fisher's transform.
+    It is undefined if most resamples are undefined or all are the same. On a scale it is that of Fisher's transform.
     """
     defined = resampled[np.isfinite(resampled)]
     if len(defined) < len(resampled) / 2 or not math.isfinite(value) or np.ptp(defined) < ROUNDING:
@@ -178,11 +179,12 @@ def _transformed(values: Floats, scale: Scale) -> Floats:
 
 
 def student(counts: Floats | int) -> Floats:
-    """By how many spreads of resampled means an interval reaches, of so many prompts: Student's quantile, and what the
-    spread of resamples falls short of the standard error.
+    """Return half the width of an interval in standard deviations of resampled means, for these numbers of prompts.
+
+    It is Student's quantile, times sqrt(n / (n - 1)), because resampled means spread less than the standard error.
     """
     degrees = np.asarray(counts, np.float64) - 1
-    import scipy  # a status, which reads no interval, does without
+    import scipy  # imported here, because a status computes no interval
 
     return np.asarray(scipy.special.stdtrit(degrees, (1 + LEVEL) / 2) * np.sqrt(1 + 1 / degrees))
 
@@ -190,7 +192,7 @@ def student(counts: Floats | int) -> Floats:
 def _ratio_skewness(numerators: Floats, denominators: Floats) -> float:
     """Return the skewness of the sum of prompts' numerators by that of their denominators, to first order.
 
-    Few resamples would tell it badly: by chance 200 of them are as skewed as MIN_DIFFERING prompts in 2 of 100 cases.
+    Few resamples estimate it badly: by chance 200 of them are as skewed as MIN_DIFFERING prompts in 2 of 100 cases.
     """
     residuals = numerators - numerators.sum() / denominators.sum() * denominators
     spread = float((residuals**2).sum())
@@ -198,20 +200,21 @@ def _ratio_skewness(numerators: Floats, denominators: Floats) -> float:
 
 
 def widened(resampled: Floats, count: float, skewness: float) -> Interval:
-    """The middle 95% of resampled means, widened about their mean as Student's quantile is wider than the normal one;
-    those that are undefined are left out.
+    """Return the middle 95% of the defined resampled means, widened about their mean.
 
-    There is none where the means have the `skewness` of those of fewer than MIN_DIFFERING prompts that differ from all
-    others: Poisson's numbers of so many have the skewness 1 / sqrt(MIN_DIFFERING).
+    It is widened by the ratio of Student's quantile to the normal quantile. It is undefined if the `skewness` is that
+    of a mean that fewer than MIN_DIFFERING prompts decide. The limit is the skewness of a Poisson number with mean
+    MIN_DIFFERING: 1 / sqrt(MIN_DIFFERING).
     """
     low, high = widened_each(resampled[None], np.array([count]), np.array([skewness]))[:, 0]
     return Interval(float(low), float(high))
 
 
 def widened_each(resampled: Floats, counts: Floats, skewness: Floats | None = None) -> Floats:
-    """As `widened`, the ends (2, k) of k means (k, resamples) of so many prompts each.
+    """Return the ends (2, k) of the intervals of k means (k, resamples), each computed as `widened` does.
 
-    A skewness that is not known is that of the resamples, of which there should be hundreds.
+    `counts` (k,) has each mean's number of prompts. Without `skewness` (k,) the skewness of the resamples is taken,
+    which needs hundreds of them.
     """
     ends = np.full((2, len(resampled)), math.nan)
     known = np.flatnonzero((counts > 1) & np.isfinite(resampled).any(axis=1))
@@ -230,10 +233,11 @@ def widened_each(resampled: Floats, counts: Floats, skewness: Floats | None = No
 
 
 def gaffke_interval(numerators: Floats, denominators: Floats, scale: Scale, sampling: Sampling) -> Interval:
-    """Gaffke's interval of a mean on a scale, of prompts' sums and sizes (k,), which holds for few and equal prompts.
+    """Return Gaffke's interval of a mean on a scale, from prompts' sums and sizes (k,).
 
-    Each end is that of the means under uniformly drawn weights, with one prompt more at that end of the scale (Gaffke
-    2005; Learned-Miller and Thomas 2019). Of shares it is Clopper and Pearson's.
+    It holds for few prompts and for equal ones. Each end is a quantile of the means under uniformly drawn weights, with
+    one more prompt at that end of the scale (Gaffke 2005; Learned-Miller and Thomas 2019). For shares it is Clopper and
+    Pearson's interval.
     """
     random = np.random.default_rng(sampling.seed)
     kinds, counts = np.unique(np.column_stack([numerators, denominators]), axis=0, return_counts=True)

@@ -1,7 +1,7 @@
-"""Whether a mean over prompts is above a bound, tested one-sidedly, and what so many prompts could have shown.
+"""One-sided tests of whether a mean over prompts is above a bound, and the differences that a test could have shown.
 
-The test is Gaffke's, for means of values with a known range. A t test takes what it has not seen for impossible: of
-140 prompts that lose 1 each with probability 0.1, it passes a mean at its bound in 9.7% of studies at alpha 0.05.
+The test is Gaffke's, for means of values with a known range. A t test treats unseen values as impossible: with 140
+prompts that lose 1 each with probability 0.1, it passes a mean at its bound in 9.7% of studies at alpha 0.05.
 """
 
 import math
@@ -17,9 +17,9 @@ from plumbline.operators.statistics.ordering import CHANCE
 Floats = NDArray[np.float64]
 
 MAX_DISTINCT = 1 << 16
-"""Distinct values, above which values are rounded down to as many steps of their range."""
+"""Distinct values of a sample; if there are more, values are rounded down to as many steps of their range."""
 STEP = 1 / 8
-"""Of the trapezoidal rule, in widths of the saddle point: its error is about exp(-pi / STEP)."""
+"""Step of the trapezoidal rule, in widths of the saddle point: its error is about exp(-pi / STEP)."""
 NODES = 64
 """Points of the integral that are computed together."""
 MAX_NODES = 1 << 16
@@ -29,43 +29,43 @@ MAX_PROMPTS = 10**9
 
 
 class Sample(NamedTuple):
-    """Values as a one-sided test takes them, each once."""
+    """Distinct values for a one-sided test, with their numbers of prompts."""
 
     values: Floats
     counts: Floats
-    """Number of prompts with each value; fractions say what a larger sample of the same values would show."""
+    """Number of prompts with each value; a fraction if the sample is scaled to another number of prompts."""
     worst: float
     """The least value that a prompt can have."""
 
     def times(self, factor: float) -> "Sample":
-        """Return a sample of so many times the prompts."""
+        """Return the sample with its number of prompts multiplied by a factor."""
         return self._replace(counts=self.counts * factor)
 
 
 class MarginTest(NamedTuple):
-    """A mean beside a bound; `low` to `high` is the interval that both one-sided tests of one level have."""
+    """A mean compared with a bound; `low` to `high` is the interval of both one-sided tests at one level."""
 
     mean: float
     low: float
     high: float
     p_above: float
-    """One-sided, of the hypothesis that the mean is the bound or below: small where it is above."""
+    """One-sided p-value of the hypothesis that the mean is at most the bound; small if the mean is above it."""
     p_below: float
-    """Likewise the other way round."""
+    """One-sided p-value of the hypothesis that the mean is at least the bound; small if the mean is below it."""
     n: int
     spread: float
-    """Standard deviation; 0 of one value."""
+    """Standard deviation; 0 for a single value."""
 
 
 def margin_test(values: Floats, bound: float, alpha: float, worst: float, best: float) -> MarginTest:
-    """Test whether the mean of what prompts say is above a bound, and whether it is below.
+    """Test whether the mean of prompts' values is above a bound, and whether it is below.
 
     Args:
-        values: One per prompt (n,), n > 0, drawn independently.
-        bound: What the mean is compared with.
-        alpha: Level of each one-sided test.
+        values: A value for each prompt (n,), n > 0, drawn independently.
+        bound: The bound that the mean is compared with.
+        alpha: Level of each of the two tests.
         worst: The least value that a prompt can have.
-        best: The greatest.
+        best: The greatest value that a prompt can have.
     """
     below, above = as_sample(values, worst), as_sample(-values, -best)
     return MarginTest(
@@ -80,7 +80,7 @@ def margin_test(values: Floats, bound: float, alpha: float, worst: float, best: 
 
 
 def as_sample(values: Floats, worst: float) -> Sample:
-    """Return the sample of values; many distinct ones are rounded down, so that a p-value only becomes larger."""
+    """Return the sample of values, rounded down if too many are distinct; this can only raise a p-value."""
     distinct, counts = np.unique(values, return_counts=True)
     if len(distinct) > MAX_DISTINCT:
         step = (distinct[-1] - worst) / MAX_DISTINCT
@@ -89,16 +89,16 @@ def as_sample(values: Floats, worst: float) -> Sample:
 
 
 def p_value(sample: Sample, bound: float) -> float:
-    """Return the one-sided p-value of the hypothesis that the values' mean is the bound or below.
+    """Return the one-sided p-value of the hypothesis that the values' mean is at most the bound.
 
-    One more value, the worst that there can be, joins the sample, and weights that sum to 1 are drawn uniformly: the
-    p-value is the probability that the weighted mean is the bound or below (Gaffke 2005; Learned-Miller and Thomas
-    2019, A New Confidence Interval for the Mean of a Bounded Random Variable). It grows whenever a value falls. If all
-    values are worst or best it is Clopper and Pearson's, which is exact. That it holds of all others is proven in few
-    cases, and was never found to be wrong; tests/operators/statistics/test_margins.py counts and simulates hard ones.
+    The worst possible value is added to the sample, and weights that sum to 1 are drawn uniformly. The p-value is the
+    probability that the weighted mean is at most the bound (Gaffke 2005; Learned-Miller and Thomas 2019, A New
+    Confidence Interval for the Mean of a Bounded Random Variable). It grows whenever a value falls. If all values are
+    worst or best, it is Clopper and Pearson's exact p-value. For other values its validity is proven in few cases, and
+    no counterexample is known; tests/operators/statistics/test_margins.py counts and simulates hard cases.
 
-    Such weights are exponential variables by their sum, so this is the probability that a weighted sum of exponential
-    variables is 0 or less, which is an integral in the complex plane.
+    Exponential variables divided by their sum are such weights. So this is the probability that a weighted sum of
+    exponential variables is at most 0, which is an integral in the complex plane.
     """
     weights = np.append(sample.values, sample.worst) - bound
     counts = np.append(sample.counts, 1.0)
@@ -114,10 +114,10 @@ def p_value(sample: Sample, bound: float) -> float:
 
 
 def _negative_tail(weights: Floats, counts: Floats) -> float:
-    """Return the probability that a sum of exponential variables is negative, of weights (k,) and a mean of 0 or more.
+    """Return the probability that a weighted sum of exponential variables, with a mean of at least 0, is negative.
 
-    The sum has the moment generating function 1 / prod (1 - s weight)^count. Its inversion integral is taken on a line
-    through the saddle point, or a little beside it if that would come too near to the pole at 0.
+    The sum has the moment generating function 1 / prod (1 - s weight)^count. The inversion integral runs along a line
+    through the saddle point. If the saddle point is too near to the pole at 0, the line is moved a little.
     """
     lowest = 1 / float(weights.min())
 
@@ -145,7 +145,7 @@ def _negative_tail(weights: Floats, counts: Floats) -> float:
 
 
 def lowest_mean(sample: Sample, alpha: float) -> float:
-    """Return the lower end of the one-sided interval: the bound above which the mean is shown to be at this level."""
+    """Return the lower end of a one-sided interval: at level alpha the mean is shown to be above it."""
     values, counts, worst = sample
     if values[-1] <= worst:
         return worst
@@ -164,7 +164,7 @@ def lowest_mean(sample: Sample, alpha: float) -> float:
 
 
 def smallest_shown(test: MarginTest, chance: float = CHANCE) -> float:
-    """Return how far above its bound a mean must be for as many such prompts to show it with this chance."""
+    """Return how far above its bound a mean must be for as many similar prompts to show it with this chance."""
     return test.mean - test.low + _shortfall(test.spread, test.n, chance)
 
 
@@ -173,10 +173,10 @@ def prompts_needed(
 ) -> int | None:
     """Return how many prompts would show, with this chance, that the mean is above the bound.
 
-    They are taken to be like those that were seen, moved so that their mean is `mean`.
+    Further prompts are assumed to have the same values, shifted so that their mean is `mean`.
 
     Returns:
-        None if the mean is not above the bound, or if MAX_PROMPTS would not do.
+        The number, or None if the mean is not above the bound, or if MAX_PROMPTS would be too few.
     """
     if mean <= bound:
         return None
@@ -196,5 +196,5 @@ def prompts_needed(
 
 
 def _shortfall(spread: float, n: int, chance: float) -> float:
-    """Return how far the mean of n prompts stays below the true one, but for this chance."""
+    """Return how far below the true mean the mean of n prompts falls at most, with this chance."""
     return float(scipy.stats.norm.ppf(chance)) * spread / math.sqrt(n)

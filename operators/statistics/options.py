@@ -1,4 +1,4 @@
-"""What can be chosen when metrics are judged; imports nothing heavy, so that configurations are read fast."""
+"""Options for judging metrics; this module imports nothing heavy, so that configurations are read fast."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from plumbline.operators.bounds import AboveZero, Checked, Probability
 from plumbline.operators.errors import ConfigError
 
 Match = Literal["image", "prompt_and_generator", "image_and_prompt"]
-"""What tells that a score and a judgement are of the same image."""
+"""The ids by which a score and a judgement are of the same image."""
 MATCH_COLUMNS: Mapping[Match, tuple[str, ...]] = {
     "image": ("image_id",),
     "prompt_and_generator": ("prompt_id", "generator"),
@@ -31,20 +31,20 @@ RatingStatistic = Literal[
 Level = Literal["nominal", "ordinal", "interval"]
 """The distance between two ratings in Krippendorff's alpha."""
 Unsure = Literal["left_out", "tied"]
-"""What is done with pairs that people do not decide: left out, or right where the metric ties them."""
+"""Treatment of pairs that people do not decide: left out, or right if the metric ties them."""
 EqualScores = Literal["half", "wrong"]
-"""What a metric's equal scores are worth where people decide: half a pair, as of a coin, or nothing, as in releases
-that count the same choice as right and all else as wrong."""
+"""Worth of a metric's equal scores for a pair that people decide: half a pair, as a coin toss would get, or nothing, as
+in releases that count the same choice as right and everything else as wrong."""
 ZeroHandling = Literal["wilcox", "pratt"]
-"""What the signed-rank test does with pairs that do not differ: drop them, or rank and then drop them."""
+"""Treatment of pairs that do not differ in the signed-rank test: drop them, or rank and then drop them."""
 ALPHA = 0.001
 """The level at which the Gecko paper calls two models different (section 4.2)."""
 Convention = Literal["published", "paper", "current"]
-"""T2IScoreScore's: `published` gives the released per-graph numbers: every ordered pair of roots heads a walk, walks
-weigh by their images. `paper` has one root to a walk, walks that weigh alike, and separation of adjacent levels only;
-the rank of a value is the number of values below it (equation 1). `current` is the maintained code of 2025: one root to
-a walk, walks weigh by their scored images, separation and delta over the pairs of nodes of which every image has a
-score."""
+"""Convention of T2IScoreScore. `published` gives the released per-graph numbers: every ordered pair of roots heads a
+walk, and walks weigh by their images. `paper` has one root per walk, walks of equal weight, and separation of adjacent
+levels only; the rank of a value is the number of values below it (equation 1). `current` is the maintained code of
+2025: one root per walk, walks weigh by their scored images, and separation and delta are over pairs of nodes whose
+images all have a score."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,9 +54,9 @@ class Sampling:
     resamples: int = 1000
     """Bootstrap resamples of the prompts."""
     permutations: int = 9999
-    """Sign flips of a permutation test, which compares two metrics, or one before and after a training."""
+    """Sign flips of a permutation test, which compares two metrics, or one metric before and after a training."""
     seed: int = 0
-    """Of the resamples and the sign flips."""
+    """Seed of the resamples and the sign flips."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

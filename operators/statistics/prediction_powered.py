@@ -1,4 +1,4 @@
-"""Means of people's labels, sharpened by predictions that there are of many more: prediction-powered inference.
+"""Means of people's labels, sharpened by predictions for many more items: prediction-powered inference.
 
 Source: Angelopoulos, Duchi and Zrnic 2023, PPI++: Efficient Prediction-Powered Inference (section 2, power tuning).
 """
@@ -17,9 +17,9 @@ from plumbline.operators.statistics.running_means import Bounded, excludes, log_
 Floats = NDArray[np.float64]
 
 FEWEST_LABELS = 12
-"""Below so many nothing is said."""
+"""Labels that an interval needs."""
 FEWEST_DIFFERENT = 6
-"""Nor where fewer labels are other than their median: mostly equal ones would tell too small an error."""
+"""Labels that must differ from the median: mostly equal labels would give too small an error."""
 
 
 def enough(labels: Floats) -> NDArray[np.bool_]:
@@ -28,9 +28,9 @@ def enough(labels: Floats) -> NDArray[np.bool_]:
 
 
 def different(labels: Floats) -> NDArray[np.int64]:
-    """How many labels (..., n) are other than their median, which is what most are where most are equal.
+    """Return the number of labels (..., n) that differ from their median: the commonest label, if most are equal.
 
-    Labels that only rounding sets apart are equal.
+    Labels that differ only by rounding count as equal.
     """
     if not labels.shape[-1]:
         return np.zeros(labels.shape[:-1], np.int64)

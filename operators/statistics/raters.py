@@ -1,4 +1,4 @@
-"""Whether a rater agrees less with the others than these do with each other: an exact test for any scale of ratings."""
+"""Exact test of whether a rater agrees less with the others than they do with each other, for any scale of ratings."""
 
 import math
 
@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 MIN_ANSWERS = 3
-"""Answers that a task needs: a rater's, and two others' that may agree better."""
+"""Answers that a task needs: the rater's, and two of others that may agree better."""
 FIRST_DRAWS = 499
 DRAWS = 9999
 OPEN = 0.1
-"""Further draws are made only where the first leave a p-value up to this."""
+"""More draws are made only if the p-value of the first draws is at most this."""
 DRAWN_TOGETHER = 1 << 18
 """Answers that are drawn at a time."""
 
@@ -21,23 +21,23 @@ def exchange_test(answers: Floats, templates: NDArray[np.intp], rater: int, seed
     """Return the p-value that a rater answers as the others do; small if the others agree better with each other.
 
     Raters who are alike could have exchanged their answers to any task. So the test puts the answers to each task in
-    random order and counts how often a rater drawn by chance stands out as much (a permutation test within tasks). It
-    holds for few tasks and for answers that are nearly all the same, because it takes no distribution for granted.
+    random order and counts how often a random rater deviates as much (a permutation test within tasks). It holds for
+    few tasks and for answers that are nearly all the same, because it assumes no distribution.
 
     Args:
-        answers: Answers as numbers (tasks, raters), nan where a rater gave none.
+        answers: Answers as numbers (tasks, raters), nan if a rater did not answer a task.
         templates: The template of each task (tasks,). Answers are standardised by template.
         rater: The rater's column.
-        seed: Of the draws.
+        seed: Seed of the draws.
 
     Returns:
-        The p-value, one-sided; 1 where no task has the rater's answer and two others, or all answers are equal.
+        The one-sided p-value; 1 if no task has an answer of the rater and of two others, or if all answers are equal.
     """
     given = np.isfinite(answers)
     tasks = given[:, rater] & (given.sum(axis=1) >= MIN_ANSWERS)
     if not tasks.any():
         return 1.0
-    exchanged = _Exchanged(_standardised(answers[tasks], templates[tasks]))
+    exchanged = _ExchangedAnswers(_standardise(answers[tasks], templates[tasks]))
     own = exchanged.places[:, rater]
     random = np.random.default_rng(seed)
     observed = float(exchanged.lack_of_agreement(own[None])[0])
@@ -50,8 +50,8 @@ def exchange_test(answers: Floats, templates: NDArray[np.intp], rater: int, seed
     return (1 + above) / (1 + drawn)
 
 
-def _standardised(answers: Floats, templates: NDArray[np.intp]) -> Floats:
-    """Of all raters together, so that no exchange changes it; 0 where all answers by a template are equal."""
+def _standardise(answers: Floats, templates: NDArray[np.intp]) -> Floats:
+    """Standardise over all raters together, so that no exchange changes the result; equal answers become 0."""
     result = np.full(answers.shape, math.nan)
     for template in np.unique(templates):
         rows = templates == template
@@ -60,15 +60,15 @@ def _standardised(answers: Floats, templates: NDArray[np.intp]) -> Floats:
     return result
 
 
-class _Exchanged:
-    """What each answer to a task would say as the rater's own, beside the others to that task."""
+class _ExchangedAnswers:
+    """The terms of the test statistic for each answer to a task, as if the rater had given it."""
 
     def __init__(self, answers: Floats) -> None:
         given = np.isfinite(answers)
         self.counts = given.sum(axis=1)
         order = np.argsort(~given, axis=1, kind="stable")
         self.places = np.argsort(order, axis=1)
-        """By rater, the place of the answer among those that were given."""
+        """The place of each rater's answer among the given answers (tasks, raters)."""
         own = np.nan_to_num(np.take_along_axis(answers, order, axis=1))
         sums, squares = ((own**power).sum(axis=1, keepdims=True) for power in (1, 2))
         others = self.counts[:, None] - 1
@@ -79,15 +79,16 @@ class _Exchanged:
         """The answer, the others' mean, their product, and the mean product of two others (4, tasks, raters)."""
 
     def lack_of_agreement(self, own: NDArray[np.intp]) -> Floats:
-        """The covariance of two others less the rater's with the others, of the places of the rater's answers (draws,
-        tasks). Taking off the means leaves out how severe a rater is.
+        """Return the covariance of two others less the covariance of the rater with the others (draws,).
+
+        `own` has the places of the rater's answers (draws, tasks). Subtracting the means ignores how severe a rater is.
         """
         tasks = np.arange(len(self.counts))
         mine, theirs, product, pairs = (part[tasks, own].mean(axis=1) for part in self.parts)
         return np.asarray((pairs - theirs**2) - (product - mine * theirs))
 
     def count_at_least(self, observed: float, draws: int, random: np.random.Generator) -> int:
-        """How many of so many draws lack as much agreement."""
+        """Count the draws whose lack of agreement is at least the observed one."""
         size, found = max(1, DRAWN_TOGETHER // len(self.counts)), 0
         for first in range(0, draws, size):
             shape = (min(size, draws - first), len(self.counts))

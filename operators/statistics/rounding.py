@@ -1,4 +1,4 @@
-"""Numbers compared by value: numbers that only rounding sets apart, as 1 - 2/3 and 1/3, are equal."""
+"""Comparison of numbers by value: numbers that differ only by rounding, such as 1 - 2/3 and 1/3, are equal."""
 
 import math
 
@@ -10,11 +10,11 @@ Floats = NDArray[np.float64]
 BITS = 30
 """Numbers are compared to 2**-30 of their typical size, about 1e-9."""
 LEAST_EXPONENT = -1000
-"""Steps and their halves stay normal numbers."""
+"""Least exponent of a step, so that steps and their halves are normal numbers."""
 
 
 def step_of(*values: Floats) -> float:
-    """Return the step to which values of these sizes are rounded: about 1e-9 of the median of the sizes above 0.
+    """Return the step for rounding values of these sizes: about 1e-9 of the median of the sizes above 0.
 
     The median keeps one enormous value, such as -1e9 for a failure, from hiding the differences of all others. A power
     of two divides fractions of small denominators safely: no k/n that is not itself a multiple of half a step comes
@@ -28,15 +28,15 @@ def step_of(*values: Floats) -> float:
 
 
 def round_to(values: Floats, step: float) -> Floats:
-    """Return values rounded to multiples of a step, a power of two; nan, infinite and huge values as they are."""
+    """Return values rounded to multiples of a step, a power of two; nan, infinite and huge values are unchanged."""
     near = np.abs(values) < step * 2.0**52
     return np.where(near, np.rint(np.where(near, values, 0.0) / step) * step, values)
 
 
 def merge_equal(values: Floats) -> Floats:
-    """Return values of which those that agree in their first nine digits are the same number, the least of them.
+    """Return the values, with values that agree in their first nine digits replaced by the least of them.
 
-    Each is rounded by its own size, as tiny scores are no rounding of 0: BLEU's of 1e-78 and 1e-155 have an order.
+    Each value is rounded by its own size, because tiny scores are not 0: BLEU's of 1e-78 and 1e-155 have an order.
     """
     fractions, exponents = np.frexp(values)
     rounded, inverse = np.unique(np.ldexp(np.rint(fractions * 2**BITS), exponents), return_inverse=True)
@@ -47,9 +47,9 @@ def merge_equal(values: Floats) -> Floats:
 
 
 def exact_means(values: Floats, groups: NDArray[np.intp], count: int) -> Floats:
-    """Return the mean of each of `count` groups, of exact sums, which the order of the values (n,) cannot change.
+    """Return the mean of each of `count` groups, from exact sums, which the order of the values (n,) cannot change.
 
-    `groups` (n,) has each value's group; nan values are left out, and a group without any other has nan.
+    `groups` (n,) has each value's group; nan values are left out, and a group without other values has nan.
     """
     known = np.isfinite(values)
     groups, values = groups[known], values[known]
@@ -64,9 +64,9 @@ def exact_means(values: Floats, groups: NDArray[np.intp], count: int) -> Floats:
 
 
 def sums_in_any_order(values: Floats, groups: NDArray[np.intp] | NDArray[np.int32], count: int) -> Floats:
-    """Return the sum of each group, added up from the least value (n,): the same in whatever order they come.
+    """Return the sum of each group; values (n,) are added from the least on, so that their order does not matter.
 
-    Faster than exact sums, which few scores of a prompt do not need.
+    This is faster than exact sums, which the few scores of a prompt do not need.
     """
     if np.bincount(groups, minlength=1).max() > 2:  # a + b is b + a
         order = np.lexsort((values, groups))

@@ -1,8 +1,8 @@
-"""Means of values between two limits, told while values come in: intervals that hold at every number of them.
+"""Intervals of means of values between two limits that hold at every number of values, while more values come in.
 
-A gambler bets against each mean in turn, and a mean is left out once the gambler is rich (Waudby-Smith and Ramdas 2024,
-Estimating Means of Bounded Random Variables by Betting). Each bet is a fixed share, and the capital is the average over
-several bets: it depends on no order, and has one value at every mean.
+A gambler bets against each mean in turn, and a mean is excluded once the gambler is rich (Waudby-Smith and Ramdas 2024,
+Estimating Means of Bounded Random Variables by Betting). Each bet stakes a fixed share, and the capital is the average
+over several bets: it does not depend on the order of the values, and has one value at every mean.
 """
 
 import math
@@ -19,7 +19,7 @@ BETS = np.geomspace(1 / 32, 1, 6)
 
 
 class Bounded(NamedTuple):
-    """Values (..., n) with the least and the greatest (...) that there can be."""
+    """Values (..., n) with the least and the greatest possible value (...)."""
 
     values: Floats
     least: Floats
@@ -27,7 +27,7 @@ class Bounded(NamedTuple):
 
     @property
     def turned(self) -> "Bounded":
-        """The same with opposite signs."""
+        """The same values and limits with opposite signs."""
         return Bounded(-self.values, -self.greatest, -self.least)
 
 
@@ -38,8 +38,8 @@ def log_capital(sample: Bounded, mean: "Floats | float", times: float = 1.0) -> 
 
     Args:
         sample: The values.
-        mean: Above the least value.
-        times: Tells what so many times the values, each as often, would show.
+        mean: The mean that is bet against, above the least value.
+        times: Number of times that each value is counted.
     """
     gains = (sample.values - np.asarray(mean)[..., None]) / (mean - sample.least)[..., None]
     with np.errstate(divide="ignore"):
@@ -48,7 +48,7 @@ def log_capital(sample: Bounded, mean: "Floats | float", times: float = 1.0) -> 
 
 
 def excludes(sample: Bounded, mean: "Floats | float", level: float) -> NDArray[np.bool_]:
-    """Return True where the interval of this level does not contain `mean`, which is between the limits."""
+    """Return True for each interval of this level that does not contain `mean`, which is between the limits."""
     return np.asarray(
         np.maximum(log_capital(sample, mean), log_capital(sample.turned, -mean)) >= math.log(2 / (1 - level))
     )

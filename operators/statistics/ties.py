@@ -4,7 +4,7 @@ Pairs are never laid out whole. For a threshold, those within it are counted in 
 between two thresholds a < b the accuracy is at most what it would be if every human tie up to b were found and no
 concordant pair beyond a were lost, and a range that cannot reach the best accuracy seen is never looked into.
 
-Differences that only rounding sets apart are one threshold: all up to half a step above a multiple of the step.
+Differences that are equal up to rounding share a threshold: all up to half a step above a multiple of the step.
 """
 
 import math
@@ -35,10 +35,10 @@ class TieCalibration(NamedTuple):
     """Pairwise accuracy at the threshold that maximises it."""
 
     accuracy: float
-    """(concordant + tied in both) / all pairs, in [0, 1]; nan where there is no pair."""
+    """(concordant + tied in both) / all pairs, in [0, 1]; nan without pairs."""
     epsilon: float
-    """The smallest threshold of {0 and all observed differences} that gives it; scores this close count as tied. Of
-    differences that only rounding sets apart the greatest."""
+    """The smallest of {0 and all observed differences} that gives this accuracy as the threshold; scores this close
+    count as tied. Of differences that are equal up to rounding it is the greatest."""
     pairs: int
     """Pairs of rows that were compared."""
 
@@ -134,11 +134,11 @@ class _Pairs:
         return low
 
     def edge(self, difference: float) -> float:
-        """The threshold that has a difference within it, and all that are equal to it."""
+        """Return the threshold that contains a difference and all differences equal to it."""
         return float(self.edges(np.array([difference]))[0])
 
     def edges(self, differences: Floats) -> Floats:
-        """As `edge`; differences of which half a step is less than their rounding are their own threshold."""
+        """Return the threshold of each difference; a difference whose rounding exceeds half a step is its own."""
         near = differences < self.step * 2.0**50
         cells = np.ceil(np.where(near, differences, 0.0) / self.step - 0.5)
         return np.where(near, (cells + 0.5) * self.step, differences)
@@ -148,7 +148,7 @@ class _Pairs:
         return min(epsilon - self.step, math.nextafter(epsilon, 0.0))
 
     def at(self, epsilon: float, below: _Edge | None = None, above: _Edge | None = None) -> _Edge:
-        """What lies within a threshold that stands between two others."""
+        """Count the pairs within a threshold, which lies between the thresholds `below` and `above` if given."""
         low = below.upper if below else self.first
         upper = self._upper(epsilon, low, above.upper if above else self.end)
         tied = self._sum(self.tree.equal(upper) - self.tied_before)
