@@ -96,20 +96,21 @@ def _load(image: Image.Image, number: int, stop: float) -> None:
 def _read_delays(image: Image.Image, stop: float) -> list[float]:
     """Return the delays of an AVIF's pictures, which are decoded for this."""
     delays: list[float] = []
-    for number in range(_within_limit(getattr(image, "n_frames", 1))):
+    for number in range(_check_count(getattr(image, "n_frames", 1))):
         _load(image, number, stop)
         delays.append(float(image.info.get("duration", DEFAULT_DELAY)))
     return delays
 
 
-def _within_limit(count: int) -> int:
+def _check_count(count: int) -> int:
+    """Return the number of pictures; raise BrokenImage if there are too many."""
     if count > MAX_PICTURES:
         raise BrokenImage(f"it has over {MAX_PICTURES} pictures")
     return count
 
 
 def _read_gif(gif: bytes) -> Animation:
-    """Read the blocks of a GIF; raise BrokenImage if several pictures are there and no end."""
+    """Read the blocks of a GIF; raise BrokenImage if it has several pictures and does not end."""
     delays: list[float] = []
     width, height, delay, place = 0, 0, 0, 13 + _colours(gif[10])
     while place < len(gif) and gif[place] != GIF_TRAILER:
@@ -123,7 +124,7 @@ def _read_gif(gif: bytes) -> Animation:
             )
             width, height = max(width, left + right), max(height, top + below)
             delays.append(delay)
-            _within_limit(len(delays))
+            _check_count(len(delays))
             place, delay = place + 11 + _colours(gif[place + 9]), 0
         else:
             break
@@ -146,14 +147,14 @@ def _read_webp(webp: bytes) -> Animation:
     while place + 8 <= end:
         if webp.startswith(b"ANMF", place):
             delays.append(int.from_bytes(webp[place + 20 : place + 23], "little"))
-            _within_limit(len(delays))
+            _check_count(len(delays))
         size = int.from_bytes(webp[place + 4 : place + 8], "little")
         place += 8 + size + size % 2
     return Animation(delays)
 
 
 def _read_png(png: bytes) -> Animation | None:
-    """Read the frame controls of an animated PNG; raise BrokenImage if it has not as many pictures as it says."""
+    """Read the frame controls of an animated PNG; raise BrokenImage if their number is not the declared one."""
     declared, first = 0, 0
     delays: list[float] = []
     try:
@@ -167,9 +168,9 @@ def _read_png(png: bytes) -> Animation | None:
             elif kind == b"fcTL":
                 numerator, denominator = int.from_bytes(data[20:22]), int.from_bytes(data[22:24])
                 delays.append(1000 * numerator / (denominator or 100))
-                _within_limit(len(delays))
+                _check_count(len(delays))
     except BrokenImage:
-        if declared < 2:  # what decodes it as an image says what is wrong
+        if declared < 2:  # decoding it as an image reports what is wrong
             return None
         raise
     if declared != len(delays):

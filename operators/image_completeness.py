@@ -76,7 +76,7 @@ class UncheckedImage(Exception):
 
 
 class BoundedBytes(io.BytesIO):
-    """Bytes that may be read for so long and so often: Pillow's readers follow whatever a header says.
+    """Bytes with a limit on how long and how often they are read, because Pillow's readers follow any header.
 
     What happens between two reads is bounded by the image's pixels and scans.
     """
@@ -88,7 +88,7 @@ class BoundedBytes(io.BytesIO):
         self.left = MOST_OF_A_TIFF_HEADER if encoded.startswith(TIFF) else MOST_READ * self.size
 
     def end_header(self, pictures: int) -> None:
-        """From here on the pixels of so many pictures are read, of each up to a block too many."""
+        """Reset the limit for reading the pixels of the pictures; each picture may read up to a block too many."""
         self.left = MOST_READ * self.size + pictures * ImageFile.MAXBLOCK
 
     def read(self, size: int | None = -1, /) -> bytes:
@@ -279,9 +279,9 @@ def _png_data(png: bytes) -> Iterator[memoryview]:
 
 
 def png_chunks(png: bytes) -> Iterator[tuple[bytes, memoryview, int]]:
-    """Each chunk's type, data and checksum as far as the end of the image; raises BrokenImage where that is not there.
+    """Yield each chunk's type, data and checksum up to the end of the image; raise BrokenImage if the end is missing.
 
-    Faster than Pillow's `verify`, after which a file is to be opened anew.
+    This is faster than Pillow's `verify`, after which a file has to be opened again.
     """
     position, content = len(PNG), memoryview(png)
     for _ in range(MOST_SEGMENTS):

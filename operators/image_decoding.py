@@ -1,4 +1,4 @@
-"""From encoded bytes to RGB images, each within the size limits or with its reason for not being one."""
+"""Decodes bytes to RGB images within the size limits, or says why they cannot be decoded."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ MOST_ELONGATED = 16
 """Longest over shortest side: models pad an image to its square, or resize its shortest side to hundreds of pixels."""
 LIKENESSES = {b"PK\x03\x04": "a zip archive", b"%PDF": "a PDF document", b"<": "a web page or other markup"}
 CLOSED_IMAGE = b"\0closed"
-"""Bytes that stand for a PIL.Image that was closed before its pixels were read."""
+"""Placeholder for a PIL.Image that was closed before its pixels were read."""
 VIDEOS = "MP4, MOV, WebM, Matroska, AVI"
 UNREAD_VIDEOS = {
     b"FLV\x01": "a Flash video",
@@ -46,14 +46,14 @@ PAGE_KIND, REDUCED_OR_MASK = 254, 0b101
 """A TIFF's tag NewSubfileType, and its bits for a smaller copy of another page and for a mask."""
 MAX_PAGES = 1000
 DECODING = 3
-"""Raised when what is refused as broken, or the pixels of what is not, changes."""
+"""Version of decoding, raised when other images are refused as broken or decoded images get other pixels."""
 STILL_DECODINGS = (2, DECODING)
-"""Those by which an image has the same pixels, unless `is_decoded_anew` says otherwise."""
+"""Versions of decoding that give the same pixels to all images for which `is_decoded_anew` is False."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageLimits(Checked):
-    """What an image may cost before it is refused."""
+    """Limits above which an image is refused."""
 
     section: ClassVar[str] = "limits."
     max_pixels: Positive = 64_000_000
@@ -68,7 +68,7 @@ class ImageLimits(Checked):
     """Most images of one row, such as the frames of a film."""
 
     def semantic(self) -> dict[str, int]:
-        """What refuses an image for good; one that took too long is tried again by the next run."""
+        """Return the limits that refuse an image for good; the next run tries an image again that took too long."""
         return {
             "max_pixels": self.max_pixels,
             "max_bytes": self.max_bytes,
@@ -78,7 +78,7 @@ class ImageLimits(Checked):
         }
 
     def admit(self, then: Mapping[str, int]) -> bool:
-        """Whether these limits let in all that those that are given, as `semantic` gives them, let in."""
+        """Return True if these limits accept every image that earlier limits, as `semantic` returns them, accepted."""
         now = self.semantic()
         same = then.keys() == now.keys() and then["decoding"] in STILL_DECODINGS
         return same and all(then[name] <= now[name] for name in now)
@@ -95,9 +95,9 @@ def is_decoded_anew(encoded: bytes) -> bool:
 
 
 def decode_each(encoded: bytes, limits: ImageLimits, clips: Clips) -> Iterator[Image.Image | RowError]:
-    """Yield an encoded image as RGB, or the frames of a video or animation that are looked at.
+    """Yield an encoded image as RGB, or the sampled frames of a video or animation.
 
-    The last may be a RowError that says why there is none.
+    If decoding fails, the last item is a RowError.
     """
     if len(encoded) > limits.max_bytes:
         yield decode_bytes(encoded, limits)
@@ -118,7 +118,7 @@ def decode_each(encoded: bytes, limits: ImageLimits, clips: Clips) -> Iterator[I
 
 
 def decode_bytes(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
-    """An encoded image as RGB, or why it is none."""
+    """Return an encoded image as RGB, or the reason why it does not decode."""
     if len(encoded) > limits.max_bytes:
         return too_large(f"a file of {len(encoded)} bytes", f"max_bytes={limits.max_bytes}")
     return _decode(encoded, limits)
@@ -134,7 +134,10 @@ class _Refused(Exception):
 def _frames(
     kind: str, sample: Callable[..., Iterator[Image.Image]], limits: ImageLimits
 ) -> Iterator[Image.Image | RowError]:
-    """Yield the frames of a clip; whatever a decoder raises is about these bytes, and so costs this row alone."""
+    """Yield the frames of a clip; if decoding fails, the last item is a RowError.
+
+    Any exception of a decoder is about these bytes, so it costs this row alone.
+    """
 
     def check(width: int, height: int) -> None:
         if refusal := _oversize(width, height, limits):
@@ -158,8 +161,10 @@ def _broken_clip(kind: str, error: Exception) -> RowError:
 
 
 def _decode(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
-    """Whatever Pillow raises is about these bytes, and so costs this row alone; a decoder that is not installed costs
-    the shard, to be tried again.
+    """Return an image as RGB, or the reason why it does not decode.
+
+    Any exception of Pillow is about these bytes, so it costs this row alone. If a decoder is not installed, the shard
+    fails and is tried again.
     """
     if encoded == CLOSED_IMAGE:
         message = "the PIL.Image is closed; score it inside its `with` block, or call its load() there"
@@ -183,12 +188,12 @@ def _decode(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
 
 
 def _pixels(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
-    """Checks what the header declares before a pixel is decoded, so that a decompression bomb costs nothing."""
+    """Check the header before decoding any pixel, so that a decompression bomb costs nothing."""
     jpeg = read_jpeg(encoded) if encoded.startswith(JPEG) else None
     if jpeg is not None and len(jpeg.scans) > limits.max_scans:
         return too_large(f"a JPEG of {len(jpeg.scans)} scans", f"max_scans={limits.max_scans}")
     image = open_image(jpeg.encoded if jpeg is not None else encoded, limits.max_seconds)
-    refusal = _oversize(*image.size, limits) or _several(image, encoded)
+    refusal = _oversize(*image.size, limits) or _refuse_several(image, encoded)
     if refusal is not None:
         return refusal
     if jpeg is not None:
@@ -199,8 +204,8 @@ def _pixels(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
     return _rgb(image)
 
 
-def _several(image: Image.Image, encoded: bytes) -> RowError | None:
-    """Refuse several images where one is expected: an animation, and pages of a TIFF that are not copies or masks."""
+def _refuse_several(image: Image.Image, encoded: bytes) -> RowError | None:
+    """Return an error if a file has several images: an animation, or pages of a TIFF that are not copies or masks."""
     remedy = "save the one that is meant as PNG"
     if find_animation(encoded) is not None:
         return RowError("too_many_images", f"found an animation, where one image is expected; {remedy}")
@@ -215,20 +220,20 @@ def _several(image: Image.Image, encoded: bytes) -> RowError | None:
 
 
 def _unread_video(encoded: bytes) -> str | None:
-    """Return what kind of video the bytes are of those that are not read, or None for anything else."""
+    """Return the kind of a video that is not supported, or None for anything else."""
     if encoded[:1] == encoded[TS_PACKET : TS_PACKET + 1] == bytes([TS_SYNC]):
         return "an MPEG transport stream"
     return next((kind for signature, kind in UNREAD_VIDEOS.items() if encoded.startswith(signature)), None)
 
 
 def _likeness(encoded: bytes) -> str:
-    """What bytes that are no image look like; of what they say, nothing."""
+    """Return what kind of file the bytes look like, without quoting any of their content."""
     kinds = [kind for signature, kind in LIKENESSES.items() if encoded.lstrip().startswith(signature)]
     return kinds[0] if kinds else "something else"
 
 
 def _oversize(width: int, height: int, limits: ImageLimits) -> RowError | None:
-    """Refuses what is large as it is, or would be in the square that models pad it to."""
+    """Return an error if an image is too large, or would be in the square that models pad it to."""
     if width * height > limits.max_pixels:
         return too_large(f"{width}x{height} pixels", f"max_pixels={limits.max_pixels}")
     if max(width, height) > MOST_ELONGATED * min(width, height):
@@ -237,9 +242,9 @@ def _oversize(width: int, height: int, limits: ImageLimits) -> RowError | None:
 
 
 def _rgb(image: Image.Image) -> Image.Image | RowError:
-    """The first frame as RGB; a 16-bit grey keeps its brightness, which Pillow's own conversion would clip.
+    """Return the first frame as RGB; a 16-bit grey keeps its brightness, which Pillow's own conversion would clip.
 
-    What cannot be resized alike before and after the conversion is kept beside it, under STORED.
+    `info[STORED]` keeps the original image if resizing it gives other pixels than resizing its RGB form.
     """
     if image.mode in ("I", "F"):
         return RowError(

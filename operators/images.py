@@ -62,12 +62,12 @@ class Edit(NamedTuple):
 
 PreprocessEdit = Callable[[Image.Image, Edit], Any]
 IsKnown = Callable[[int, ImageRow, str, str | None, Sequence[bytes]], bool]
-"""Whether the result for a row of a table is known already, by its place, its ids, the digests of its image and, if
-sources are looked at, of its sources, and the bytes of all of these."""
+"""Returns True if the result for a row of a table is already known. Arguments: the row's place, its ids, the digest of
+its image, that of its sources if they are looked at, and the bytes of all of these."""
 
 
 def nothing_known(place: int, row: ImageRow, digest: str, sources: str | None, encoded: Sequence[bytes]) -> bool:
-    """No result is known: every row is to be computed."""
+    """Return False: no result is known, so every row is computed."""
     return False
 
 

@@ -16,8 +16,8 @@ from plumbline.operators.image_decoding import CLOSED_IMAGE
 from plumbline.operators.image_rows import CAPTIONS, SOURCES
 
 Picture = Image.Image | np.ndarray | bytes | str | Path
-"""An image: decoded, as uint8 of shape (height, width), (height, width, 3) or (height, width, 4), encoded, or where its
-file is."""
+"""An image: decoded, as uint8 of shape (height, width), (height, width, 3) or (height, width, 4), encoded, or the path
+of its file."""
 Shown = Picture | Sequence[Picture]
 """An image, or the frames or views of a video or a 3D model."""
 IN_PNG = ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16")
@@ -32,24 +32,24 @@ class AskedPrompt(NamedTuple):
     text: str
     """Empty if the prompt cannot be used."""
     questions: Any = None
-    """As the caller gave them, or None."""
+    """The caller's questions, or None."""
 
 
 class Call(NamedTuple):
-    """What one call of the scorer is about."""
+    """The input of one call of the scorer."""
 
     prompts: Mapping[str, AskedPrompt]
-    """By prompt_id."""
+    """Prompts by prompt_id."""
     prompt_rows: pa.Table
     """Schema PROMPTS."""
     image_rows: pa.Table
     unusable: Mapping[str, RowError]
-    """Why a prompt cannot be used, by its prompt_id; stages see an empty prompt instead."""
+    """Error of each prompt that cannot be used, by prompt_id; stages see an empty prompt instead."""
     tables: dict[tuple[str, str], pa.Table]
-    """What was made, by metric and stage."""
+    """Computed tables, by metric and stage."""
 
     def explain(self, table: pa.Table) -> pa.Table:
-        """Return the scores with the reason why a prompt cannot be used in place of the error about an empty one."""
+        """Return the scores with errors about an empty prompt replaced by why the caller's prompt cannot be used."""
         if not self.unusable:
             return table
         given = zip(table.column("prompt_id").to_pylist(), table.column("error").to_pylist(), strict=True)
@@ -76,12 +76,12 @@ def read_call(
     lists = [None] * len(shown) if questions is None else list_values(questions, "questions")
     if len(shown) != len(given):
         raise ConfigError(
-            f"expected one prompt beside every image, got {len(shown)} images and {len(given)} prompts; one text that "
-            "is in no list is the prompt of all"
+            f"expected one prompt for each image, got {len(shown)} images and {len(given)} prompts; a text outside a "
+            "list is the prompt of all images"
         )
     if len(shown) != len(lists):
         raise ConfigError(
-            f"questions: expected a list, or None, beside every image, got {len(shown)} images and {len(lists)} entries"
+            f"questions: expected a list or None for each image, got {len(shown)} images and {len(lists)} entries"
         )
     unusable: dict[str, RowError] = {}
     asked = [_read_prompt(prompt, listed, unusable) for prompt, listed in zip(given, lists, strict=True)]
@@ -89,16 +89,16 @@ def read_call(
     prompt_rows = [{"prompt_id": prompt.prompt_id, "text": prompt.text} for prompt in each.values()]
     image_rows = _image_rows(shown, [prompt.prompt_id for prompt in asked])
     if sources is not None:
-        image_rows = _with_sources(image_rows, sources)
+        image_rows = _add_sources(image_rows, sources)
     if captions is not None:
-        image_rows = _with_captions(image_rows, list_values(captions, "captions"))
+        image_rows = _add_captions(image_rows, list_values(captions, "captions"))
     return Call(each, rows.table(prompt_rows, schemas.PROMPTS), image_rows, unusable, {})
 
 
 def list_values(values: Any, name: str) -> list[Any]:
-    """Return the values of a list, array, pandas Series, column or iterator in order, whatever index they have.
+    """Return the values of a list, array, pandas Series, column or iterator in order; an index is ignored.
 
-    Raises ConfigError for what has no order or several dimensions.
+    Raises ConfigError for values without an order or with several dimensions.
     """
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return list(values.to_pylist())
@@ -112,7 +112,7 @@ def list_values(values: Any, name: str) -> list[Any]:
 
 
 def find_prompt_error(prompt: Any) -> RowError | None:
-    """Return why no image can be scored for this prompt, or None if it is a text to ask about, with a form in UTF-8."""
+    """Return why no image can be scored for this prompt, or None if it is a text that UTF-8 can encode."""
     if rows.is_missing(prompt):
         return EMPTY_PROMPT
     if not isinstance(prompt, str):
@@ -126,25 +126,28 @@ def find_prompt_error(prompt: Any) -> RowError | None:
 
 
 def hash_prompt(prompt: str) -> str:
-    """Return the id of a prompt that has none of its own."""
+    """Return the id of a prompt without an id of its own."""
     return hashlib.sha256(prompt.encode()).hexdigest()[:16]
 
 
 def read_file(path: str) -> bytes:
-    """Return the bytes of a file of this machine; raises RefusedUri for an address, OSError for no file."""
+    """Return the bytes of a local file; raises RefusedUri for an address, OSError if the file cannot be read."""
     if "://" in path:
         raise RefusedUri("it is an address, and only files of this machine are read; download it, or pass its bytes")
     return Path(path).expanduser().read_bytes()
 
 
 def _read_prompt(prompt: Any, questions: Any, unusable: dict[str, RowError]) -> AskedPrompt:
-    """Return the prompt with an id made of its text and questions; an unusable one is empty, and adds its reason."""
+    """Return the prompt with an id made of its text and questions.
+
+    If it cannot be used, its text is empty and its error is added to `unusable`.
+    """
     error = find_prompt_error(prompt)
     of_questions = "" if questions is None else f"-{hash_prompt(repr(questions))}"
     if error is None or error == EMPTY_PROMPT:
         text = "" if error else str(prompt)
         return AskedPrompt(hash_prompt(text) + of_questions, text, questions)
-    prompt_id = hash_prompt(f"\0{error.message}") + of_questions  # no prompt that anybody writes has this id
+    prompt_id = hash_prompt(f"\0{error.message}") + of_questions  # the id of no usable prompt
     unusable[prompt_id] = error
     return AskedPrompt(prompt_id, "", questions)
 
@@ -154,12 +157,12 @@ def _image_rows(images: Sequence[Sequence[Picture | None]], prompt_ids: Sequence
     return pa.table({**ids, **_picture_columns(images, "image", "uri")})
 
 
-def _with_sources(image_rows: pa.Table, sources: Picture | Iterable[Shown | None]) -> pa.Table:
-    """Return the rows with the sources beside their images; raises ConfigError for another number of sources."""
+def _add_sources(image_rows: pa.Table, sources: Picture | Iterable[Shown | None]) -> pa.Table:
+    """Return the rows with the sources of their images; raises ConfigError for another number of sources."""
     each = _list_images(sources, "sources") * (len(image_rows) if _is_alone(sources) else 1)
     if len(each) != len(image_rows):
         raise ConfigError(
-            f"sources: expected one, or a list or None, beside every image, got {len(image_rows)} images and "
+            f"sources: expected a source, a list of sources or None for each image, got {len(image_rows)} images and "
             f"{len(each)} sources"
         )
     shown = [_pictures(source, f"sources[{place}]") for place, source in enumerate(each)]
@@ -168,14 +171,14 @@ def _with_sources(image_rows: pa.Table, sources: Picture | Iterable[Shown | None
     return image_rows
 
 
-def _with_captions(image_rows: pa.Table, captions: Sequence[Any]) -> pa.Table:
-    """Return the rows with the captions of their edits; raises ConfigError for another number of them.
+def _add_captions(image_rows: pa.Table, captions: Sequence[Any]) -> pa.Table:
+    """Return the rows with the captions of their edits; raises ConfigError for another number of captions.
 
-    An edit has no captions if one of its two cannot be used.
+    An edit has no captions if either of the two cannot be used.
     """
     if len(captions) != len(image_rows):
         raise ConfigError(
-            f"captions: expected two, or None, beside every image, got {len(image_rows)} images and {len(captions)} "
+            f"captions: expected two texts or None for each image, got {len(image_rows)} images and {len(captions)} "
             "entries"
         )
     for place, both in enumerate(captions):
@@ -189,15 +192,15 @@ def _with_captions(image_rows: pa.Table, captions: Sequence[Any]) -> pa.Table:
 
 
 def _picture_columns(pictures: Sequence[Sequence[Picture | None]], image: str, uri: str) -> dict[str, pa.Array]:
-    """Return the columns of these names with what is encoded, and with the addresses of files."""
+    """Return two columns by their names: `image` has encoded images, `uri` the addresses of files."""
     return {
-        image: pa.array([[_encoded(one) for one in shown] for shown in pictures], pa.list_(pa.large_binary())),
+        image: pa.array([[_encode(one) for one in shown] for shown in pictures], pa.list_(pa.large_binary())),
         uri: pa.array([[_address(one) for one in shown] for shown in pictures], pa.list_(pa.string())),
     }
 
 
 def _is_alone(images: Any) -> bool:
-    """Return True for a single image; an array of four dimensions contains several, and one of objects or texts too."""
+    """Return True for a single image; an array of four dimensions, of objects or of texts contains several."""
     if isinstance(images, np.ndarray):
         return images.ndim < 4 and images.dtype.kind not in "OU"
     return isinstance(images, Picture)
@@ -211,7 +214,7 @@ def _list_images(images: Any, name: str) -> list[Any]:
 
 
 def _pictures(shown: Any, where: str) -> list[Picture | None]:
-    """Return an image, or each of several, None where one is missing; raises ConfigError for what is no image."""
+    """Return an image, or each of several, with None for a missing image; raises ConfigError for anything else."""
     if isinstance(shown, Mapping) and not {"bytes", "path"}.isdisjoint(shown):  # as `datasets` writes images
         shown = shown.get("bytes") or shown.get("path")
     if rows.is_missing(shown):
@@ -243,31 +246,31 @@ def _address(image: Picture | None) -> str | None:
 
 
 def _is_text(path: str) -> bool:
-    """Return True if a path has a form in UTF-8; the bytes of one that has none are surrogates."""
+    """Return True if UTF-8 can encode a path; other bytes of a path are surrogates in Python."""
     return path.isascii() or path.encode(errors="replace").decode() == path
 
 
-def _encoded(image: Picture | None) -> bytes | None:
-    """Return the image's bytes; None for a file, which is read where it is decoded, if its path is text."""
+def _encode(image: Picture | None) -> bytes | None:
+    """Return the image's bytes, or None for a file with a path that is text: it is read when it is decoded."""
     if isinstance(image, bytes):
         return image
     if isinstance(image, np.ndarray):
-        return _saved(Image.fromarray(image))
+        return _save(Image.fromarray(image))
     if isinstance(image, Image.Image):
-        return _saved(image)
+        return _save(image)
     return _read_odd_path(image) if image is not None and _address(image) is None else None
 
 
 def _read_odd_path(path: str | Path) -> bytes:
-    """Return the bytes of a file whose path is not UTF-8, which no table can contain; none if it cannot be read."""
+    """Return the bytes of a file whose path is not UTF-8, which no table can contain; empty if it cannot be read."""
     try:
         return read_file(str(path))
     except (OSError, ValueError, RuntimeError, RefusedUri):
         return b""
 
 
-def _saved(image: Image.Image) -> bytes:
-    """Return the pixels without loss; if they do not decode, the bytes that they should be decoded from."""
+def _save(image: Image.Image) -> bytes:
+    """Return the pixels, encoded without loss; if they do not decode, return the bytes of the image's file."""
     file = io.BytesIO()
     try:
         kept = image if image.mode in (*IN_PNG, *IN_TIFF) else image.convert("RGB")
@@ -278,7 +281,7 @@ def _saved(image: Image.Image) -> bytes:
 
 
 def _source(image: Image.Image) -> bytes | None:
-    """Return the file of an image that was opened and not yet read; None if it is closed."""
+    """Return the bytes of an image's file if the image was opened and not read yet; None if it is closed."""
     stream = getattr(image, "fp", None)
     if stream is None or stream.closed:
         return None

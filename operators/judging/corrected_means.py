@@ -80,17 +80,17 @@ class Estimate(NamedTuple):
 
     value: float
     shares: Floats
-    """(prompts,): what each adds to the error, whose square is the sum of their squares."""
+    """Contribution of each prompt (prompts,) to the error, whose square is the sum of their squares."""
     prompts: int
-    """How many it stands on."""
+    """Number of prompts that the mean is over."""
 
     @property
     def error(self) -> float:
-        """The standard error, a little larger for what is fitted."""
+        """The standard error, widened a little for the fitted parameters."""
         return math.sqrt(float(self.shares @ self.shares)) * float(widening(self.prompts))
 
     def interval(self, level: float) -> Interval:
-        """By Student's distribution; undefined of fewer than three prompts, and where nearly all are the same."""
+        """Return Student's interval; it is undefined for fewer than three prompts, or if nearly all are the same."""
         if self.prompts < 3 or int(different(self.shares[self.shares != 0])) < FEWEST_DIFFERENT:
             return UNDEFINED
         far = float(scipy.special.stdtrit(self.prompts - 1, (1 + level) / 2)) * self.error

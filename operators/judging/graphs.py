@@ -16,7 +16,7 @@ from plumbline.operators.statistics.options import Convention, Sampling
 
 MEASURES = ("ordering", "kendall_ordering", "separation", "delta")
 SCALES = {"ordering": CORRELATIONS, "kendall_ordering": CORRELATIONS, "separation": SHARES}
-"""Of the measures that cannot be beyond."""
+"""Scales of the measures that have limits."""
 WORDS: Mapping[Convention, str] = {
     "published": "every ordered pair of roots heads a walk, walks weigh by their images",
     "paper": "one root to a walk, walks weigh alike, separation of adjacent levels, ties have the lowest rank",
@@ -26,7 +26,7 @@ WORDS: Mapping[Convention, str] = {
 
 
 class JudgedGraphs(NamedTuple):
-    """What error graphs tell."""
+    """Judgements of metrics by error graphs."""
 
     judgements: list[Judgement]
     measured: pd.DataFrame
@@ -36,11 +36,10 @@ class JudgedGraphs(NamedTuple):
 def measure_graphs(
     graph_nodes: pa.Table, scores: pa.Table, convention: Convention, falling: Container[str] = ()
 ) -> pd.DataFrame:
-    """Return every graph and metric: subset, spearman, kendall, both also negated (ordering, kendall_ordering),
-    separation, delta.
+    """Return every graph and metric: subset, spearman, kendall, ordering, kendall_ordering, separation, delta.
 
-    1 is a right order where they are negated. The signs of metrics that are `falling` are turned after the ranks are
-    taken: equation 1 ranks the scores as the metric returns them, and its rank of ties is not the same from above.
+    `ordering` and `kendall_ordering` are the negated correlations: 1 is the right order. The signs of `falling` metrics
+    are turned after ranking, because equation 1 ranks the scores as the metric returns them, and ranks ties from below.
     """
     nodes = graph_nodes.to_pandas()
     measured = score_graphs(nodes, pd.DataFrame(metric_columns(scores, "image")), convention)

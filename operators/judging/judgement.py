@@ -83,19 +83,19 @@ def corrected(tests: Sequence[Tested]) -> list[Tested]:
 def mean_judgement(
     metric: str, statistic: str, values: Floats, prompts: Prompts, convention: str, scale: Scale | None = None
 ) -> Judgement:
-    """The mean of the rows' values, on a scale where it is known, with its interval over prompts."""
+    """Return the mean of the rows' values, on a scale if it is known, with its interval over prompts."""
     interval = prompts.mean_interval(values, scale)
     words = f"{convention}; {prompts.describe(interval, scale)}"
     return Judgement(metric, statistic, float(values.mean()), interval, len(values), words)
 
 
 def undefined(metric: str, statistic: str, n: int, reason: str) -> Judgement:
-    """A statistic without a value, and why."""
+    """Return a statistic without a value, with the reason."""
     return Judgement(metric, statistic, math.nan, UNDEFINED, n, f"undefined: {reason}")
 
 
 def group_means(frame: pd.DataFrame, keys: Sequence[str], column: str) -> "pd.Series[float]":
-    """The exact mean of a column for every value of the keys, which ascend; nan where it has no number."""
+    """Return the exact mean of a column for every value of the keys, in ascending order; nan if there is no number."""
     groups = frame.groupby(list(keys), dropna=False)
     means = exact_means(frame[column].to_numpy(np.float64), groups.ngroup().to_numpy(), groups.ngroups)
     return pd.Series(means, groups.size().index, name=column)

@@ -45,7 +45,7 @@ class PairLabels(NamedTuple):
 
     @property
     def rated(self) -> int:
-        """How many prompts these are."""
+        """Number of prompts with a label."""
         return len(self.labels)
 
     @property
@@ -56,7 +56,7 @@ class PairLabels(NamedTuple):
         return self.a if self.found.residuals.mean() > 0 else self.b
 
     def needed(self, chance: float) -> int | None:
-        """Further prompts to rate; None where all that are scored would not do."""
+        """Return how many more prompts to rate, or None if rating all scored prompts would not be enough."""
         if self.found is None:
             return FEWEST_LABELS - self.rated
         wanted = labels_needed(self.found, self.level, chance, self.widest)

@@ -21,7 +21,7 @@ ACCURACY = "binary_accuracy"
 
 
 class _Ties(NamedTuple):
-    """How pairs count that people, or a metric, do not decide."""
+    """Treatment of pairs that people, or a metric, do not decide."""
 
     unsure: Unsure = "left_out"
     equal_scores: EqualScores = "half"
@@ -33,13 +33,13 @@ class _Ties(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """One metric beside people's choices."""
+    """One metric's choices compared with people's."""
 
     metric: str
     template: str
     frame: pd.DataFrame
-    """By pair of images that has both scores: prompt_id, preferred (a, b, unsure), right (1, a tie of the metric
-    what `_Ties` says, or 0)."""
+    """Rows of pairs with two scores: prompt_id, preferred (a, b, unsure) and right (1, 0, or the worth of a tie by
+    `_Ties`)."""
     n_unscored: int
 
 
@@ -52,9 +52,9 @@ def judge_preferences(
     sampling: Sampling,
     equal_scores: EqualScores = "half",
 ) -> tuple[list[Judgement], list[Comparison]]:
-    """By template, the share of pairs in which a metric prefers what most raters do, and which metrics differ in it.
+    """Judge metrics, by template, by the share of pairs whose preferred image is that of most raters, and compare them.
 
-    A pair whose scores are equal counts half, so that a metric which never decides gets 0.5, or is wrong.
+    A pair with equal scores counts half, so that a metric that never decides gets 0.5; or it counts as wrong.
     """
     ties = _Ties(unsure, equal_scores)
     judgements, comparisons = list[Judgement](), list[Comparison]()
@@ -67,7 +67,7 @@ def judge_preferences(
 
 
 def majority_votes(preferences: pa.Table) -> pd.DataFrame:
-    """One row per template and pair of images, with what most raters preferred."""
+    """Return one row per template and pair of images, with the choice of most raters."""
     keys = ["template", "prompt_id", "image_a", "image_b", "generator_a", "generator_b"]
     votes = (
         preferences.to_pandas()
@@ -78,7 +78,7 @@ def majority_votes(preferences: pa.Table) -> pd.DataFrame:
 
 
 def choices_as_ratings(preferences: pa.Table) -> pa.Table:
-    """Choices as ratings of their pairs, by which raters' agreement is computed: 1 for a, 0 for neither, -1 for b."""
+    """Return choices as ratings of pairs, for computing raters' agreement: 1 for a, 0 for neither, -1 for b."""
     frame = preferences.to_pandas()
     pairs = frame["image_a"].fillna("") + " " + frame["image_b"].fillna("")
     rated = frame.assign(image_id=pairs, generator=None, rating=frame["preferred"].map(PREFERENCE_SIGNS))

@@ -228,14 +228,14 @@ def rated_parts(ratings: pa.Table, parts: pa.Table) -> pa.Table:
 
 
 def judge_raters(ratings: pa.Table, levels: Sequence[Level], parts: pa.Table = WHOLE) -> list[Judgement]:
-    """Krippendorff's alpha of the raters by template, over images, or over words and questions where `parts` has them.
+    """Return Krippendorff's alpha of the raters by template, over images, or over the words or questions in `parts`.
 
-    jobs.rate gives the same alpha of the same study.
+    jobs.rate returns the same alpha for the same study.
     """
     judgements = []
     answers = rated_parts(ratings, parts).to_pandas()
     for template, rows in answers.groupby("template", sort=False, dropna=False):
-        units = _with_units(rows)
+        units = _add_units(rows)
         count, raters = units["unit"].nunique(), rows["rater"].nunique()
         rated = "word or question" if rows["part"].ne("").any() else "image"
         for level in levels:
@@ -248,16 +248,16 @@ def judge_raters(ratings: pa.Table, levels: Sequence[Level], parts: pa.Table = W
     return judgements
 
 
-def _with_units(ratings: pd.DataFrame) -> pd.DataFrame:
-    """Return the ratings with the image, and the part of it, that each is of as `unit`."""
+def _add_units(ratings: pd.DataFrame) -> pd.DataFrame:
+    """Return the ratings with a column `unit`: the rated image, and the rated part of it."""
     ids = (ratings[name].fillna("") for name in (*IDS, "part") if name in ratings)
     return ratings.assign(unit=[" ".join(map(repr, image)) for image in zip(*ids, strict=True)])
 
 
 def judge_people(ratings: pa.Table, rated: Sequence[Rated], skills: Mapping[str, Sequence[str]]) -> list[Judgement]:
-    """People by `spearman_viescore`, over the generators that some metric scored; over all if no metric is judged."""
+    """Judge people by `spearman_viescore`, over the generators that a metric scored, or all if no metric is judged."""
     judgements = []
-    for template, rows in _with_units(ratings.to_pandas()).groupby("template", sort=False):
+    for template, rows in _add_units(ratings.to_pandas()).groupby("template", sort=False):
         of_metrics = [beside.frame["generator"] for beside in rated if beside.template == template]
         scored = pd.concat(of_metrics or [rows["generator"]])
         for subset, frame in subsets(rows[rows["generator"].isin(scored.dropna())], skills).items():
@@ -272,9 +272,9 @@ def judge_people(ratings: pa.Table, rated: Sequence[Rated], skills: Mapping[str,
 def judge_generators(
     ratings: pa.Table, match: Match, sampling: Sampling, scale: Scale | None = None
 ) -> list[Judgement]:
-    """Every generator's mean rating, best first: the leaderboard by people. Ratings that name none are left out.
+    """Return every generator's mean rating, best first: the leaderboard by people.
 
-    On a known `scale` ratings that are nearly all the same have an interval too.
+    Ratings without a generator are left out. On a known `scale` nearly equal ratings have an interval too.
     """
     words = "mean over images of the mean rating"
     judgements = [
@@ -353,17 +353,18 @@ FEW = 0.05
 """At most this share of a template's ratings (or one of them) is off its scale; with more it has another scale."""
 
 
-def off_scale(ratings: pa.Table) -> list[str]:
-    """A warning for each template of which a few ratings lie outside the scale that holds the others, or any number of
-    them are the one negative value, as -1 where nothing was said.
+def warn_off_scale(ratings: pa.Table) -> list[str]:
+    """Return a warning for each template with a few ratings outside the scale that contains all other ratings.
+
+    Any number of ratings with the only negative value, such as -1 for "no answer", gets a warning too.
     """
     frame = ratings.select(["template", "image_id", "rater", "rating"]).to_pandas().dropna(subset=["rating"])
     warnings = (_warning(str(template), rows) for template, rows in frame.groupby("template", sort=False))
     return [warning for warning in warnings if warning]
 
 
-def named_twice(ratings: pa.Table) -> list[str]:
-    """A warning if images are rated under several prompts each, where the image alone names what a score is of."""
+def warn_several_prompts(ratings: pa.Table) -> list[str]:
+    """Return a warning if an image is rated under several prompts, for scores that are matched by image alone."""
     frame = ratings.select(["image_id", "prompt_id"]).to_pandas().dropna().drop_duplicates()
     twice = frame[frame.duplicated("image_id", keep=False)]
     if twice.empty:
@@ -377,7 +378,7 @@ def named_twice(ratings: pa.Table) -> list[str]:
 
 
 def _none_like(template: str, rows: pd.DataFrame) -> str | None:
-    """The warning for one negative value among ratings that go up to more than 1."""
+    """Return a warning if ratings that go up to more than 1 have a single negative value."""
     values = rows["rating"].to_numpy(np.float64)
     negative = np.unique(values[values < 0])
     if len(negative) != 1 or values.max() <= 1:

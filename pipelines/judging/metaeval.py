@@ -27,7 +27,7 @@ from plumbline.operators.judging.orders import judge_orders
 from plumbline.operators.judging.pairings import judge_pairings
 from plumbline.operators.judging.paper_tables import to_latex, to_markdown
 from plumbline.operators.judging.preferences import choices_as_ratings, judge_preferences
-from plumbline.operators.judging.ratings import named_twice, off_scale
+from plumbline.operators.judging.ratings import warn_off_scale, warn_several_prompts
 from plumbline.operators.judging.word_ratings import judge_words
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.run_scores import RunScores
@@ -147,7 +147,7 @@ def _tables_with_template(release: Release) -> dict[str, pa.Table]:
 def _in_range(protocol: ProtocolConfig, release: Release) -> Release:
     """The release with ratings in the protocol's range only; raises SourceError where others are refused."""
     if protocol.rating_range is None:
-        return replace(release, warnings=(*release.warnings, *off_scale(release.ratings)))
+        return replace(release, warnings=(*release.warnings, *warn_off_scale(release.ratings)))
     low, high = protocol.rating_range
     others = release.ratings.filter(_is_outside(release.ratings, low, high))
     if not len(others):
@@ -223,7 +223,7 @@ def judge(
         protocol=protocol.name,
         correlations=list(between_metrics(_as_run(scores), metrics)),
         notes=(*release.notes, *notes),
-        warnings=(*release.warnings, *(named_twice(people) if match == "image" else ())),
+        warnings=(*release.warnings, *(warn_several_prompts(people) if match == "image" else ())),
     )
     case = Case(protocol, release, people, scores, match, sampling, elements, run)
     for name, (judge_task, tables) in TASKS.items():
