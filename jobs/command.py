@@ -27,7 +27,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from plumbline.jobs import refusal
-from plumbline.jobs.config_files import check_files, limited_interpolations
+from plumbline.jobs.config_files import check_files, limit_interpolations
 from plumbline.jobs.defaults import register_benchmark, register_defaults, register_metrics_and_models
 from plumbline.jobs.help import (
     CONF,
@@ -266,7 +266,7 @@ def load_values(command: Command, overrides: Sequence[str], config_dir: str | No
     for name in choices_of(SEVERAL, config_dir):
         register_benchmark(name)
     try:
-        with limited_interpolations(config_dir):
+        with limit_interpolations(config_dir):
             composed = _compose(command.name, overrides, config_dir)
             missing = OmegaConf.missing_keys(composed)
             values = resolve(composed)

@@ -18,12 +18,12 @@ MAX_VALUES = 10_000
 MAX_INSERTED = 1_000_000
 """Characters that the interpolations of a configuration insert; ours insert about 1,000."""
 REFERENCE_COST = 200
-"""Characters that each interpolation counts as, beside the text that it inserts: following one takes 0.2 ms."""
+"""Characters that an interpolation counts as, in addition to the text that it inserts: following it takes 0.2 ms."""
 _patching = threading.Lock()
 
 
 class _TooMuchInserted(BaseException):
-    """Ends the resolution of a configuration; of an Exception OmegaConf would make one of its own, or a default."""
+    """Ends the resolution of a configuration; OmegaConf would replace an Exception with its own, or with a default."""
 
 
 def check_files(config_dir: str) -> None:
@@ -56,11 +56,12 @@ def _count_values(node: Any, counts: dict[int, int]) -> int:
 
 
 @contextmanager
-def limited_interpolations(config_dir: str | None) -> Iterator[None]:
+def limit_interpolations(config_dir: str | None) -> Iterator[None]:
     """Raise ConfigError when the interpolations that the body resolves insert too much text.
 
-    OmegaConf resolves a value anew wherever `${...}` names it, so a chain of values that each name the one before twice
-    doubles with every value. It has no limit of its own. Every interpolation goes through one of these two methods.
+    OmegaConf resolves a value again for each `${...}` that names it, so a chain of values that each name the previous
+    value twice doubles with every value. It has no limit of its own. Every interpolation goes through one of the two
+    methods that are replaced here.
     """
     follow, call = Container._resolve_node_interpolation, Container._evaluate_custom_resolver
     thread, inserted = threading.get_ident(), 0

@@ -265,22 +265,22 @@ def boards(standings: Iterable[Standing], duels: Iterable[Duel], baseline: str =
     for duel in duels:
         (unlike if duel.unlike else compared)[duel.metric, duel.skill].append(duel)
     return {
-        place: Board(*place, tuple(sorted(rows, key=_by_worth)), tuple(compared[place]), baseline, tuple(unlike[place]))
+        place: Board(*place, tuple(sorted(rows, key=_rank_key)), tuple(compared[place]), baseline, tuple(unlike[place]))
         for place, rows in ranked.items()
     }
 
 
-def _by_worth(standing: Standing) -> tuple[float, str]:
+def _rank_key(standing: Standing) -> tuple[float, str]:
     return -float(f"{standing.worth:.9g}") if standing.n else math.inf, standing.generator
 
 
 def standings(
     summary: pa.Table, duels: Sequence[Duel], falling: Container[str] = (), baseline: str = ""
 ) -> list[Standing]:
-    """Every metric's standings, overall and by skill, best first, of a summary (schema SUMMARY); by the metrics
-    `falling` a lower mean is better.
+    """Return every metric's standings from a summary (schema SUMMARY), overall and by skill, best first.
 
-    The duels of the same scores say which generators share a tie group, or how they stand beside a baseline.
+    A lower mean is better by the `falling` metrics. The duels of the same scores decide which generators share a tie
+    group, or how they compare with a baseline.
     """
     compared = defaultdict[tuple[str, str], list[Duel]](list)
     for duel in duels:
@@ -500,7 +500,7 @@ def bradley_terry(metric: str, means: PromptMeans, falling: Container[str] = ())
     matches = [
         (a, b, evalica.Winner[winner], float(count))
         for a, b in means.pairs()
-        for winner, count in _won(means.of(a), means.of(b), towards).items()
+        for winner, count in _count_wins(means.of(a), means.of(b), towards).items()
     ]
     if not matches:
         return {}
@@ -509,7 +509,7 @@ def bradley_terry(metric: str, means: PromptMeans, falling: Container[str] = ())
     return {str(name): float(value) for name, value in (ratings - ratings.mean()).items()}
 
 
-def _won(a: Floats, b: Floats, towards: int) -> dict[str, int]:
-    """How many matches of two generators each has won, and how many are drawn, with the one more."""
+def _count_wins(a: Floats, b: Floats, towards: int) -> dict[str, int]:
+    """Return the number of matches that each of two generators won, and the number of draws plus one."""
     apart = round_to(towards * (a - b), step_of(a, b))
     return {"X": int((apart > 0).sum()), "Y": int((apart < 0).sum()), "Draw": int((apart == 0).sum()) + 1}

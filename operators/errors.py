@@ -76,16 +76,16 @@ def check_known(key: str, value: str, known: Iterable[str]) -> None:
 
 
 def without_secrets(text: str) -> str:
-    """A text whose addresses have lost their credentials and their queries, which may sign a request.
+    """Return a text with the credentials and queries of its addresses hidden; a query may sign a request.
 
-    Where an address has no scheme, a query is what begins as one: `?name=`.
+    In an address without a scheme a query is recognised by its beginning: `?name=`.
     """
     text = re.sub(r"(?<=://)[^/\s@]+@", "***@", text)
-    text = re.sub(r"://[^\s'\"]+", _without_query, text)  # once along each address, however many it contains
+    text = re.sub(r"://[^\s'\"]+", _hide_query, text)  # reads each address once, even if it contains others
     return re.sub(r"(?<=[^\s'\"])\?[\w.~%-]+=[^\s'\"]+", "?***", text)
 
 
-def _without_query(address: re.Match[str]) -> str:
+def _hide_query(address: re.Match[str]) -> str:
     place, mark, query = address[0].partition("?")
     return f"{place}?***" if query else f"{place}{mark}"
 

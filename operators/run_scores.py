@@ -1,7 +1,6 @@
-"""A run's scores as they are compared: those of one metric and generator at a time, as numbers; of few rows alone the
-ids are read.
+"""A run's scores as numbers, read for one metric and generator at a time; ids are read for few rows only.
 
-So what a report holds grows neither with the metrics and generators of a run nor with the length of its ids.
+So the memory of a report grows neither with the metrics and generators of a run nor with the length of its ids.
 """
 
 import math
@@ -82,20 +81,20 @@ class ScoreColumns(NamedTuple):
 
 
 class PromptTexts(NamedTuple):
-    """What the prompts of a run said, as hashes."""
+    """The texts of a run's prompts, as hashes."""
 
     prompts: Hashes
-    """Of the ids, ascending."""
+    """Hashes of the ids, ascending."""
     texts: Hashes
 
-    def of(self, prompts: Hashes) -> Hashes:
-        """The text of each of some prompts; NONE of one whose text is not known."""
+    def find_texts(self, prompts: Hashes) -> Hashes:
+        """Return the text of each of the prompts, or NONE if it is not known."""
         places = among(prompts, self.prompts)
         return np.where(places >= 0, np.append(self.texts, NONE)[places], NONE)
 
     def edited(self, later: "PromptTexts", prompts: Hashes) -> NDArray[np.bool_]:
-        """Return which of some prompts have another text in a later run; an unknown text counts as the same."""
-        own, theirs = self.of(prompts), later.of(prompts)
+        """Return True for each prompt that has another text in a later run; an unknown text counts as the same."""
+        own, theirs = self.find_texts(prompts), later.find_texts(prompts)
         return np.asarray((own != theirs) & (own != NONE) & (theirs != NONE))
 
 
@@ -103,13 +102,13 @@ class SharedPrompts(NamedTuple):
     """The prompts that can be compared between two runs."""
 
     prompts: Hashes
-    """Of the ids, ascending: prompts of both whose text is the same, or is not known of a run of an earlier version."""
+    """Hashes of ids in both runs, ascending. Their texts are the same, or unknown, as in runs of earlier versions."""
     edited: int
-    """How many others have the id of a prompt of both runs and another text in each."""
+    """Number of ids in both runs whose texts differ."""
 
 
 class RowIds(NamedTuple):
-    """Whose a row is; None what it does not name."""
+    """The ids of a row; None for an id that it does not have."""
 
     image_id: str | None
     prompt_id: str | None
@@ -237,19 +236,19 @@ class RunScores:
         return self._first_rows[-1]
 
     def with_reward(self, reward: Reward) -> "RunScores":
-        """The same scores and one metric more, REWARD: a row for each image that all its parts scored."""
+        """Return the same scores with one more metric, REWARD: a row for each image that all its parts scored."""
         combined = copy(self)
         combined.metrics, combined._reward = [*self.metrics, REWARD], reward
         return combined
 
     def with_texts(self, texts: PromptTexts | None) -> "RunScores":
-        """The same scores, and what their prompts said, if that is known."""
+        """Return the same scores with the texts of their prompts, if they are known."""
         known = copy(self)
         known._texts = texts
         return known
 
     def shared_prompts(self, other: "RunScores") -> SharedPrompts:
-        """The prompts that can be compared with another run's: an id alone may be of an edited prompt."""
+        """Return the prompts that can be compared with another run; a prompt with the same id may have been edited."""
         prompts = np.intersect1d(self.prompts, other.prompts, assume_unique=True)
         if self._texts is None or other._texts is None:
             return SharedPrompts(prompts, 0)

@@ -137,20 +137,22 @@ class Scorer:
         sources: Picture | Iterable[Shown | None] | None = None,
         captions: Iterable[tuple[str, str] | None] | None = None,
     ) -> pa.Table:
-        """Return the scores (schema ELEMENT_SCORES) of each image for the prompt beside it: one row for each image and
-        metric, of `metrics` or of all.
+        """Return the scores (schema ELEMENT_SCORES) of each image for its prompt: one row for each image and metric.
 
-        Any list, array, pandas Series or iterator is read in its order. One text that is in no list is the prompt of
-        every image, one image or metric the only one. `questions` has a
-        list beside every image, or None: what metrics with a benchmark's own questions score it by
-        (operators/metrics/question_list.py has the forms). `sources` has beside every image the one that it was edited
-        from, or a list of several; one alone is the source of all. `captions` has beside every image what its source
-        shows and what the edit was to make of it, in words. The rows of a metric stand together, in the order of
-        the images; `image_id` is an image's place in that order, and `prompt_id` is made of the prompt's text and
-        questions. An image that cannot be scored has a null score and its error, and so has one whose prompt is missing
-        or cannot be used. docs/python.md has the columns. Raises ConfigError for lists of other lengths, for what is no
-        image, for a metric that is not there, for questions that no metric asks, and for sources or captions that are
-        missing, or that no metric looks at.
+        Any list, array, pandas Series or iterator is read in its order. A text outside a list is the prompt of every
+        image; a single image or metric is the only one. Without `metrics` all are scored.
+
+        For each image `questions` has a list or None: metrics with a benchmark's own questions score the image by this
+        list (operators/metrics/question_list.py has the forms). `sources` has the image that it was edited from, or a
+        list of several; a single source is the source of all images. `captions` has two texts: what the source shows,
+        and what the edit was to make of it.
+
+        The rows of a metric are adjacent, in the order of the images; `image_id` is an image's place in that order, and
+        `prompt_id` is made of the prompt's text and questions. An image that cannot be scored has a null score and its
+        error, and so has an image whose prompt is missing or cannot be used. docs/python.md has the columns.
+
+        Raises ConfigError for lists of other lengths, for a value that is not an image, for an unknown metric, for
+        questions that no metric asks, and for sources or captions that are missing, or that no metric uses.
         """
         names = [metrics] if isinstance(metrics, str) else metrics
         wanted = self._wanted(None if names is None else list_values(names, "metrics"))

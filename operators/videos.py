@@ -21,31 +21,31 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 STILL_BRANDS = (b"avif", b"avis", b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1")
-"""Of pictures in files that are built like MP4."""
+"""Brands of still images in files that are built like MP4."""
 STRICT = {"err_detect": "explode"}
-"""A decoder is to fail where bits are wrong, and not to fill the place with what was there before."""
+"""Makes a decoder fail if bits are wrong, instead of filling the gap with earlier pixels."""
 FRAME_SECONDS = "frame_seconds"
-"""Where `info` of a sampled frame keeps how long a part of its video it stands for."""
+"""Key in `info` of a sampled frame: the length of the part of the video that the frame represents."""
 BOX_HEADER = 8
 """Bytes of the size and the kind of a box of an MP4 or MOV."""
 RATED_FRAMES = 4, 768
 """Fewest and most that are looked at of a video by its seconds: FPS_MIN_FRAMES and FPS_MAX_FRAMES of qwen-vl-utils."""
 SPARE_FRAMES = 1.5
-"""By which a video's last frame may end before the video's declared duration."""
+"""Frames by which a video's last frame may end before the video's declared duration."""
 MAX_UNSQUARE = 0.01
 """Pixels that are nearly square are shown as they are: encoders round a video's sides to even numbers."""
 DISPLAY_MATRIX = "DISPLAYMATRIX"
 MAX_TILT = 0.01
 NO_LAST_FRAME = "its data end before its last frame"
 FrameTime = tuple[int, int]
-"""When a frame is shown, in units of its stream, and how many frames before it have this time: the last frame before a
-cut within an edit list may have that of the first one after it."""
+"""When a frame is shown, in units of its stream, and how many frames before it have the same time: the last frame
+before a cut within an edit list may have the time of the first frame after it."""
 
 
 def demuxer_of(encoded: bytes) -> str | None:
-    """FFmpeg's name of what reads a video (MP4, MOV, WebM, Matroska, AVI), by its first bytes; None where it is none.
+    """Return FFmpeg's name of the demuxer for a video (MP4, MOV, WebM, Matroska, AVI) by its first bytes, or None.
 
-    Nothing else is tried: playlists and the like name other files.
+    No other demuxers are tried: playlists and the like name other files.
     """
     if encoded[4:8] == b"ftyp" and encoded[8:12] not in STILL_BRANDS:
         return "mp4"
@@ -114,7 +114,7 @@ def _sample(
 
 
 def _find_video(container: "av.container.InputContainer") -> "av.VideoStream":
-    """Return the stream that a player shows: no picture of a cover. Raises BrokenImage if there is none."""
+    """Return the stream that a player shows, not a cover picture. Raises BrokenImage without such a stream."""
     import av
 
     video = container.streams.best("video")
@@ -181,7 +181,7 @@ def _turn(image: Image.Image, matrix: "NDArray[np.int32]") -> Image.Image:
     a, b, c, d = (int(matrix[place]) for place in (0, 1, 3, 4))
     straight, crossed = abs(a) + abs(d), abs(b) + abs(c)
     if min(straight, crossed) > MAX_TILT * max(straight, crossed):
-        raise BrokenImage("it is to be shown at an angle that is no multiple of 90 degrees")
+        raise BrokenImage("it is shown at an angle that is not a multiple of 90 degrees")
     right, down = a, d
     if crossed > straight:
         image, right, down = image.transpose(Image.Transpose.TRANSPOSE), c, b
@@ -191,7 +191,7 @@ def _turn(image: Image.Image, matrix: "NDArray[np.int32]") -> Image.Image:
 
 
 def _is_cut(encoded: bytes, demuxer: str, stop: float) -> bool:
-    """Whether an outermost part of the file is longer than what is there; FFmpeg reads on without the rest."""
+    """Return True if a top-level part of the file declares more bytes than the file has; FFmpeg ignores the gap."""
     end: int | None = 0
     while end is not None and end < len(encoded):
         _require_time(stop)
@@ -200,7 +200,7 @@ def _is_cut(encoded: bytes, demuxer: str, stop: float) -> bool:
 
 
 def _box_end(mp4: bytes, start: int) -> int | None:
-    """Where a box ends; None where it does not say so, as the last one need not."""
+    """Return the end of a box, or None if the box does not declare it; the last box need not."""
     size = int.from_bytes(mp4[start : start + 4])
     size = int.from_bytes(mp4[start + 8 : start + 16]) if size == 1 else size
     return start + size if size >= BOX_HEADER and start + BOX_HEADER <= len(mp4) else None
@@ -212,7 +212,7 @@ def _riff_end(avi: bytes, start: int) -> int | None:
 
 
 def _element_end(matroska: bytes, start: int) -> int | None:
-    """Where an EBML element ends, whose id and size are each as long as their first bits say."""
+    """Return the end of an EBML element; the first bits of its id and of its size give the length of each."""
     if not matroska[start]:
         return None
     size_start = start + 9 - matroska[start].bit_length()
@@ -223,11 +223,11 @@ def _element_end(matroska: bytes, start: int) -> int | None:
 
 
 ENDS = {"mp4": _box_end, "avi": _riff_end, "matroska": _element_end}
-"""By FFmpeg's name of its reader, where the part of a file that begins at a place ends."""
+"""Functions that return the end of the part of a file that begins at a place, by FFmpeg's name of the demuxer."""
 
 
 def _length(times: Sequence[FrameTime]) -> float:
-    """From the first frame to the end of the last one, which is shown as long as the others are on average."""
+    """Return the time from the first frame to the end of the last, which is shown as long as an average frame."""
     return (times[-1][0] - times[0][0]) * len(times) / max(len(times) - 1, 1)
 
 
@@ -238,7 +238,7 @@ def _opened(encoded: bytes, demuxer: str, **options: str) -> "av.container.Input
 
 
 def _refuse(*_: object) -> None:
-    """No file but the video itself is read, whatever it names."""
+    """Refuse to open any file that the video names."""
     raise PermissionError
 
 
@@ -266,14 +266,14 @@ def _read_times(encoded: bytes, demuxer: str, stop: float) -> list[FrameTime]:
         shown.sort()
         if count < video.frames and _count_frames(encoded, demuxer, stop) < video.frames:
             raise BrokenImage(NO_LAST_FRAME)
-        # Of an edited video FFmpeg tells the time of a frame behind a cut inexactly.
+        # In an edited video FFmpeg reports the time of a frame after a cut inexactly.
         if count == len(shown) and _ends_early(container, shown, float(video.time_base or 0), end):
             raise BrokenImage(NO_LAST_FRAME)
     return [(start, place - bisect_left(shown, start)) for place, start in enumerate(shown)]
 
 
 def _count_frames(encoded: bytes, demuxer: str, stop: float) -> int:
-    """Return the number of all frames, also of those that an edit list leaves out."""
+    """Return the number of all frames, including those that an edit list leaves out."""
     with _opened(encoded, demuxer, **({"ignore_editlist": "1"} if demuxer == "mp4" else {})) as container:
         count = 0
         for packet in container.demux(_find_video(container)):
@@ -283,7 +283,7 @@ def _count_frames(encoded: bytes, demuxer: str, stop: float) -> int:
 
 
 def _ends_early(container: "av.container.InputContainer", shown: Sequence[int], unit: float, end: float) -> bool:
-    """Return True if nothing in the video lasts as long as it is declared to."""
+    """Return True if every stream of the video ends before the declared duration."""
     if container.duration is None or len(shown) < 2:
         return False
     # Matroska, and MP4 with an edit list, count the duration from 0 even if the first frame is shown later.

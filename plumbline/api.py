@@ -1,4 +1,4 @@
-"""What a notebook or another program imports: scores of images, the tables of runs, metrics beside people's ratings."""
+"""Functions for notebooks and other programs: score images, read the tables of runs, compare metrics with ratings."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,16 +34,16 @@ def score(
     models: str = "shapes",
     on_gpu: bool = False,
 ) -> pd.DataFrame:
-    """Score every image for the prompt beside it, by every metric.
+    """Score every image for its prompt, by every metric.
 
     Args:
-        images: a list, array, pandas Series or iterator, in which each is a path, encoded bytes, a `PIL.Image`, a uint8
-            array of shape (height, width, 3), or a list of these (frames or views of one row); or a single image.
-        prompts: as many texts in the same order, whatever their index, or one text for all images.
+        images: a list, array, pandas Series or iterator of images, or a single image. An image is a path, encoded
+            bytes, a `PIL.Image`, a uint8 array of shape (height, width, 3), or a list of these (frames or views).
+        prompts: a text for each image, in the same order (an index is ignored), or one text for all images.
         metrics: names of conf/metric, such as `["vqascore", "clipscore"]`.
-        models: `shapes`, the small models that ship with Plumbline and know coloured shapes alone, or `released`, the
-            real ones from the Hugging Face hub.
-        on_gpu: whether the models run on this machine's GPU.
+        models: `shapes`, the small models that ship with Plumbline and know only coloured shapes, or `released`, the
+            real models from the Hugging Face hub.
+        on_gpu: True to run the models on this machine's GPU.
 
     Returns:
         One row for each image and metric: `image_id` (the image's place in the list), `prompt`, `metric`, `score` in
@@ -51,7 +51,7 @@ def score(
         that cannot be used, has a null score and the reason. docs/python.md describes all columns.
 
     Raises:
-        ConfigError: an unknown metric or model, lists of different lengths, or a value that is no image.
+        ConfigError: an unknown metric or model, lists of different lengths, or a value that is not an image.
         ModelError: a model cannot be found or loaded.
 
     The models of the last call stay loaded; `open_scorer` keeps them for as long as its scorer lives.
@@ -71,7 +71,7 @@ def _scorer(metrics: tuple[str, ...], models: str, on_gpu: bool) -> Scorer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """One run of a store. Its tables are read when they are asked for (docs/results.md describes their columns)."""
+    """One run of a store. Its tables are read on demand (docs/results.md describes their columns)."""
 
     store: Store
     run_id: str
@@ -82,19 +82,19 @@ class Run:
         return str(self.store.place / f"runs/{self.run_id}")
 
     def read_manifest(self) -> dict[str, Any]:
-        """The configuration, versions, counts and cells of the run; raises ConfigError where it is damaged."""
+        """Return the run's configuration, versions, counts and cells; raises ConfigError if the manifest is damaged."""
         return read_manifest(self.store, self.run_id)
 
     def read_scores(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
-        """One row for each image and metric; a null score has its reason in `error`."""
+        """Return one row for each image and metric; a null score has its reason in `error`."""
         return self._read("scores", columns)
 
     def read_summary(self) -> pd.DataFrame:
-        """The mean of each generator by metric and skill, with its 95% interval and its coverage."""
+        """Return the mean of each generator by metric and skill, with its 95% interval and its coverage."""
         return self._read("summary", None)
 
     def read_errors(self) -> pd.DataFrame:
-        """One row for each image, prompt or metric that has no result, with the reason and the remedy."""
+        """Return one row for each image, prompt or metric without a result, with the reason and the remedy."""
         return self._read("errors", None)
 
     def _read(self, name: str, columns: Sequence[str] | None) -> pd.DataFrame:
@@ -109,10 +109,10 @@ class _Address:
 
 
 def open_run(store: str, run: str = "latest", **storage: Any) -> Run:
-    """A run of a store, which is a folder or an s3:// prefix; `latest` is the newest run.
+    """Return a run of a store, which is a folder or an s3:// prefix; `latest` is the newest run.
 
-    `storage` are the keys of conf's `storage`, such as `endpoint_url`; what is left out comes from the standard AWS
-    variables. Raises ConfigError where there is no such store or run.
+    `storage` takes the keys of conf's `storage`, such as `endpoint_url`; omitted keys come from the standard AWS
+    variables. Raises ConfigError if the store or the run does not exist.
     """
     opened = open_existing_store(_Address(store=store, storage=StorageConfig(**storage)))
     return Run(store=opened, run_id=find_run(opened, run))
@@ -129,21 +129,21 @@ def judge(
     """Return how well metrics agree with people's ratings of the same images.
 
     Args:
-        scores: `image_id`, `metric` and `score`, and `prompt_id` and `generator` where there are any; a pandas
+        scores: `image_id`, `metric` and `score`, and `prompt_id` and `generator` if they are known; a pandas
             DataFrame, an Arrow table, or dicts. Ids may be numbers, and are compared as text: 7 and 7.0 are '7'.
         ratings: `image_id` (or `prompt_id` and `generator`) and `rating`; several rows of an image are several raters.
         statistics: of pearson, spearman, kendall_a, kendall_b, kendall_c, spearman_viescore (within each generator),
             auroc, pairwise_accuracy (with exact tie calibration, Deutsch et al. 2023) and pairwise_accuracy_grouped.
-        match: the ids that scores and ratings share: image, prompt_and_generator or image_and_prompt; by default those
-            by which most images meet.
-        falling: metrics whose lower score is the better one.
+        match: the ids that scores and ratings share: image, prompt_and_generator or image_and_prompt; by default the
+            ids that match the most images.
+        falling: metrics for which a lower score is better.
 
     Returns:
         One row for each metric, statistic and subset: `value`, `low` and `high` (95%, over prompts), `n`.
 
     Raises:
         ConfigError: a column is missing.
-        SourceError: no rated image has a score, a row rates the same image for the second time, or a value is no
+        SourceError: no rated image has a score, a row rates the same image for the second time, or a value is not a
             number.
     """
     scored, rated = _frame(scores, "scores", ("metric", "score")), _frame(ratings, "ratings", ("rating",))
@@ -178,7 +178,7 @@ def _frame(table: Any, name: str, required: Sequence[str]) -> pd.DataFrame:
 
 
 def _id_text(value: Any) -> str | None:
-    """Return an id as text; pandas makes numbers of those in a CSV file, and floats if one of them is missing."""
+    """Return an id as text; pandas reads ids in a CSV file as numbers, and as floats if an id is missing."""
     if value is None:
         return None
     if isinstance(value, bytes):

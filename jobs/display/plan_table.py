@@ -23,13 +23,13 @@ from plumbline.pipelines.sweeps.suite import PlannedSuite
 NO_MODEL = "none"
 """The calls of a stage that has no model: questions by a template, scores by arithmetic."""
 MAX_BROKEN = 10
-"""How many damaged or lost cells are listed."""
+"""Largest number of damaged or lost cells that are listed."""
 MAX_PROBLEMS = 10
-"""How many unreadable rows of a question pack are listed."""
+"""Largest number of unreadable rows of a question pack that are listed."""
 
 
 def _penalty(metric: Metric, models: Mapping[str, ModelConfig]) -> str:
-    """What is told where tokens of the prompt are punished in its answers."""
+    """Return a note if a model is penalised for repeating tokens of the prompt in its answers."""
     chats = [model for role in metric.roles.values() if isinstance(model := models.get(role), ChatModel)]
     punished = any(model.repetition_penalty == "released" for model in chats)
     return ", with its checkpoint's repetition penalty" if punished else ""
@@ -103,7 +103,7 @@ def _show_cells(console: Console, nodes: Sequence[NodePlan]) -> None:
 
 
 def _show_verified(console: Console, planned: PlannedSweep) -> None:
-    """The damaged and lost cells, where they were looked for."""
+    """Show the damaged and lost cells if the cells were verified."""
     if planned.verified is None:
         return
     read, broken = planned.verified

@@ -107,16 +107,16 @@ def _correlation(
 
 
 def _varies(values: Floats) -> bool:
-    """Whether enough values differ from the commonest one for an interval to hold."""
+    """Return True if enough values differ from the commonest value for an interval to hold."""
     counts = np.unique(values, return_counts=True)[1]
     return len(values) - int(counts.max(initial=0)) >= MIN_DIFFERING
 
 
 def spearman_interval(rho: float, n: int) -> Interval:
-    """The 95% interval of a rank correlation of n independent pairs, by Fisher's transformation with the variance
-    (1 + rho^2 / 2) / (n - 3) of Bonett and Wright 2000; nan of fewer than four, or where all are in the same order.
+    """Return the 95% interval of a rank correlation of n independent pairs.
 
-    Images of one prompt are not independent: n counts prompts.
+    It uses Fisher's transformation with the variance (1 + rho^2 / 2) / (n - 3) of Bonett and Wright 2000. It is nan for
+    fewer than four pairs, or if |rho| is 1. Images of one prompt are not independent: n counts prompts.
     """
     if not math.isfinite(rho) or n < 4 or abs(rho) >= 1:
         return UNDEFINED

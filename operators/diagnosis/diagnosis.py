@@ -202,7 +202,7 @@ def _end(one: Correlation) -> str:
 
 
 def _refusals(found: Iterable[AblationEffect | Correlation]) -> str:
-    """Return what a caption adds if an interval was refused."""
+    """Return a sentence for a caption if an interval was refused."""
     return f" {WHY_NO_INTERVAL}" if any(math.isnan(one.low) for one in found) else ""
 
 

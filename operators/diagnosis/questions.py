@@ -36,14 +36,14 @@ class QuestionStatistics(NamedTuple):
     repeated: float
     """The share that has the content words and the right answer of one before it about the same prompt."""
     majority: float
-    """What always answering yes, or the first choice, would score: the mean over prompts of the share right."""
+    """Score of always answering yes, or the first choice: the mean over prompts of the share of right answers."""
     chance: float
-    """What choices drawn at random would score on average; a question counts only if the questions that it needs are
-    right too, as the metric has it."""
+    """Mean score of choices drawn at random; a question counts only if the questions that the metric says it needs are
+    right too."""
 
 
 class QuestionKind(NamedTuple):
-    """One kind of what a metric asks."""
+    """One kind of a metric's questions."""
 
     metric: str
     kind: str
@@ -83,7 +83,7 @@ class _DrawnQuestion(NamedTuple):
     parents: Sequence[str]
 
 
-def _expected(drawn: Mapping[str, _DrawnQuestion], zeroing: PackZeroing | None) -> float:
+def _sum_chances(drawn: Mapping[str, _DrawnQuestion], zeroing: PackZeroing | None) -> float:
     """Return the expected number of questions of a prompt that count, if every choice is drawn at random."""
     parents = {name: question.parents for name, question in drawn.items()}
     if zeroing == "in_order":
@@ -101,20 +101,20 @@ class QuestionCounts:
 
     metric: str
     zeroing: PackZeroing | None = None
-    """Whether a question counts only if the questions that it needs are right."""
+    """The questions that a question needs: it counts only if they are right too."""
     known: dict[str, _KnownQuestion] = field(default_factory=dict)
-    """By question_id."""
+    """Questions by question_id."""
     _asked: Counter[str] = field(default_factory=Counter)
-    """By prompt_id."""
+    """Number of questions by prompt_id."""
     _kinds: Counter[str] = field(default_factory=Counter)
     _counts: Counter[str] = field(default_factory=Counter)
     _majority: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     _drawn: dict[str, dict[str, _DrawnQuestion]] = field(default_factory=lambda: defaultdict(dict))
-    """By prompt_id and question_id."""
+    """Questions by prompt_id and question_id."""
     _said: dict[str, set[tuple[frozenset[str], str]]] = field(default_factory=lambda: defaultdict(set))
 
     def add(self, questions: pa.Table) -> None:
-        """Counts a table (schema QUESTIONS); what the metric's filter dropped is not asked."""
+        """Count the questions of a table (schema QUESTIONS), except those that the metric's filter dropped."""
         for row in questions.to_pylist():
             if row["error"] is None and is_asked(row["keep"]) and row["answer"] is not None:
                 self._add(row)
@@ -145,7 +145,7 @@ class QuestionCounts:
             first=_share(counts["first"], n - counts["yes_no"]),
             repeated=_share(counts["repeated"], n),
             majority=self._mean(self._majority),
-            chance=self._mean({prompt: _expected(drawn, self.zeroing) for prompt, drawn in self._drawn.items()}),
+            chance=self._mean({prompt: _sum_chances(drawn, self.zeroing) for prompt, drawn in self._drawn.items()}),
         )
 
     def _mean(self, sums: Mapping[str, float]) -> float:

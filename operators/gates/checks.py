@@ -110,33 +110,33 @@ class Other(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judged:
-    """A finished run as the rules of a gate look at it."""
+    """A finished run, with the data that the rules of a gate need."""
 
     summary: Mapping[tuple[str, str, str], Summarised]
-    """By generator, metric and skill."""
+    """Summaries by generator, metric and skill."""
     scores: Callable[[], RunScores]
     """Reads the scores, which only tested rules need."""
     skills: Callable[[], Skills]
     falling: frozenset[str]
     unranked: frozenset[str]
-    """The metrics by which nothing is better or worse."""
+    """Metrics that say nothing of better or worse."""
     ranges: Mapping[str, ScoreRange]
-    """The least and the greatest score, by metric that states them."""
+    """The least and the greatest score of each metric that states them."""
     candidates: Sequence[str]
-    """The generators that are judged where a rule names none."""
+    """The generators that are judged if a rule names none."""
     other: str
-    """What rules without a baseline compare with, in words; empty where with nothing."""
+    """The other side of rules without a baseline, in words; empty if there is no other side."""
     find_other: Callable[[Rule, str], Other | str]
-    """What a rule compares a generator with, or why that cannot be done."""
+    """Returns the other side of a rule for a generator, or why the two cannot be compared."""
 
     @property
     def generators(self) -> list[str]:
-        """In the summary's order."""
+        """Generators in the summary's order."""
         return list(dict.fromkeys(generator for generator, _, _ in self.summary))
 
     @property
     def metrics(self) -> list[str]:
-        """Likewise."""
+        """Metrics in the summary's order."""
         return list(dict.fromkeys(metric for _, metric, _ in self.summary))
 
     @property
@@ -196,16 +196,16 @@ class _Limits(NamedTuple):
     worst: float
     best: float
     assumed: str = ""
-    """The assumption that they rest on, in words; empty if the metric states its range."""
+    """The assumption behind the limits, in words; empty if the metric states its range."""
 
 
 class _Tested(NamedTuple):
-    """The test of a question whose larger values are the better ones, or why there is none."""
+    """The test of a question for which larger values are better, or why it could not be tested."""
 
     test: MarginTest | None
     bound: float = 0.0
     sign: int = 1
-    """-1 where the values were turned round."""
+    """-1 if the values were negated."""
     values: Floats = NO_VALUES
     limits: _Limits = _Limits(0.0, 0.0)
     same_images: bool = False
@@ -216,7 +216,7 @@ class _Tested(NamedTuple):
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The interval as the metric gives it."""
+        """The interval in the metric's own direction."""
         assert self.test is not None
         low, high = sorted((self.sign * self.test.low, self.sign * self.test.high))
         return low, high

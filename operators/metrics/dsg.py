@@ -150,7 +150,7 @@ def holding(right: Mapping[str, bool], parents: Mapping[str, Sequence[str]], zer
 
 
 def needed_questions(question_id: str, parents: Mapping[str, Sequence[str]], zeroing: Zeroing) -> set[str]:
-    """Return the questions whose answer must be right for this one to count."""
+    """Return the other questions that must be answered rightly for a question to count."""
     if zeroing == "direct":
         return set(parents[question_id])
     needed: set[str] = set()

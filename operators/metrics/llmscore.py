@@ -93,17 +93,17 @@ class LlmScoreConfig(DescribedConfig, JudgedConfig):
         return (yield from self.verdict(judged + self.template_text(self._task), SCALES[self.variant], check))
 
     def scoring(self) -> dict[str, Any]:
-        """How ratings become a number."""
+        """The options that decide how ratings become a number."""
         return {"variant": self.variant}
 
     def score(self, evidence: Evidence) -> Scored:
-        """Return the verdict's number with what the judge says of it; lower is better if the variant is `errors`."""
+        """Return the verdict's number with the judge's rationale; lower is better if the variant is `errors`."""
         ratings = ratings_of(evidence.row)
         return Scored(score_of(self.variant, values(ratings)), ratings=ratings, rationale=evidence.row["rationale"])
 
 
 def require_counts(rated: Mapping[str, float]) -> None:
-    """Raises UnreadableReply where more is matched than there is."""
+    """Raise UnreadableReply if more objects or attributes are matched than counted."""
     for name in ("objects", "attributes"):
         if rated[f"{name}_matched"] > rated[name]:
             raise UnreadableReply(f"{name}_matched, {rated[f'{name}_matched']:g}, is more than {name}, {rated[name]:g}")

@@ -21,7 +21,8 @@ DIGITS = {word: str(number) for number, word in enumerate(NUMBER_WORDS, start=1)
 
 
 PackZeroing = Zeroing | Literal["in_order"]
-"""Whether a question needs its parents, all its ancestors, or what stands before it (`holding_in_order`)."""
+"""The questions that must be right for a question to count: its parents (`direct`), all its ancestors (`recursive`), or
+its parents after zeroing in order (`in_order`, see `holding_in_order`)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,17 +61,17 @@ class QuestionPackConfig(AskingConfig):
 
     @property
     def soft(self) -> bool:
-        """Whether a question's score is a probability."""
+        """True if a question's score is a probability."""
         return self.aggregate != "share"
 
     @property
     def score_range(self) -> ScoreRange | None:
-        """Shares, but for sums of first tokens, which spellings may have in common."""
+        """Shares, except for sums of first tokens: they can exceed 1, as spellings may share a first token."""
         return None if self.soft and self.spelling == "released" else SHARES
 
     @property
     def form(self) -> Literal["likelihood", "reply"]:
-        """In which the VQA model answers."""
+        """The form of the VQA model's answers."""
         return self.answers or "likelihood"
 
     @property
@@ -148,9 +149,9 @@ class QuestionPackConfig(AskingConfig):
 
 
 def holding_in_order(right: Mapping[str, bool], parents: Mapping[str, Sequence[str]]) -> dict[str, bool]:
-    """Which questions count where each, in its turn, is zeroed in place, as in DPG-Bench's code.
+    """Return which questions count if each, in its turn, is zeroed in place, as in DPG-Bench's code.
 
-    A parent that was zeroed before zeroes its children too; one that stands behind them does only by its own answer.
+    A parent that was zeroed before its children zeroes them too; a parent after them does so by its own answer only.
     """
     holds = dict(right)
     for name, needed in parents.items():

@@ -75,7 +75,7 @@ class SimilarityConfig(Metric):
 
     @property
     def score_range(self) -> ScoreRange | None:
-        """That of a probability; cosines come nowhere near their limits, and rewards have none."""
+        """The range of a probability, or None: cosines come nowhere near their limits, and rewards have no limits."""
         return SHARES if self.measure == "match" else None
 
     def comparing(self) -> dict[str, str]:

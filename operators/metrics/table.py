@@ -39,13 +39,13 @@ KINDS = Extensions[type[Metric]](
     },
     Metric,
 )
-"""By `kind`."""
+"""Metrics by `kind`."""
 
 
 def _check_kind(name: str, metric: type[Metric]) -> type[Metric]:
-    """Return the metric; raise ConfigError unless its `kind` is the name by which it is declared.
+    """Return the metric; raise ConfigError unless it is declared under its own `kind`.
 
-    A metric that only inherits the kind of another one would be computed as that one, under its own name.
+    A metric that only inherits the kind of another metric would be computed as that metric, under its own name.
     """
     kind = getattr(metric, "__dataclass_fields__", {}).get("kind")
     if kind is None or kind.default != name:

@@ -17,12 +17,12 @@ LARGEST_EXPONENT = 700.0
 """Of a float; beyond it a share is 0 to the last digit."""
 
 SPELLED = ("{}", " {}")
-"""With and without a space before: a tokenizer may have a token for each, or make no difference between them, and then
-does so for yes and no alike, so that it leaves their ratio as it is."""
+"""Spellings with and without a space before. A tokenizer may have a token for each, or the same token for both. In that
+case it counts twice for yes and for no alike, which leaves their ratio as it is."""
 YES, NO = (tuple(form.format(word) for word in (name, name.lower()) for form in SPELLED) for name in ("Yes", "No"))
-"""What counts as yes and as no, as GenEval2 sums them."""
+"""Spellings of yes and of no, as GenEval2 sums them."""
 AFFIRMATIONS = frozenset({"yes", "true", "correct", "right"})
-"""Words that say yes if an answer begins with one, whatever follows."""
+"""Words that make an answer a yes if it begins with one of them."""
 NEGATIONS = frozenset(
     [
         *("no", "not", "nope", "never", "none", "nothing", "neither", "cannot"),
@@ -31,7 +31,7 @@ NEGATIONS = frozenset(
         *("不", "不是", "不对", "没有", "否", "错", "いいえ", "違います", "아니요", "아니오"),
     ]
 )
-"""Words that say no, in English and as the plain answer in other languages."""
+"""Words for no: in English, and as the plain answer in other languages."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +52,7 @@ class VqaScoreConfig(Metric):
     answer: str | None = None
     """The answer whose likelihood is the score."""
     lower_is_better: bool | None = None
-    """Whether a likely answer means that the image does not fit; null: if the answer itself says no, as `No` does."""
+    """True if a likely answer means that the image does not fit; null: True if the answer is a no, such as `No`."""
     reduction: Reduction | None = None
     """`mean`: exp of the mean log-probability over the answer's tokens with EOS, as the released code does;
     `product`: the paper's eq. 3; `first`: the first token alone."""
@@ -173,7 +173,7 @@ class VqaScoreConfig(Metric):
 
 
 def says_no(answer: str) -> bool:
-    """Return True if the answer denies what it is asked: `No`, `Wrong`, `It does not`; False for `Yes, no doubt`."""
+    """Return True if the answer is a no: `No`, `Wrong`, `It does not`; False for `Yes, no doubt`."""
     words = re.findall(r"[\w']+", answer.casefold().replace("’", "'"))
     if not words or words[0] in AFFIRMATIONS:
         return False

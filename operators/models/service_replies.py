@@ -1,4 +1,4 @@
-"""Limits on what a model service sends back: bytes, time, and no compression, which could hide any number of bytes."""
+"""Limits on the replies of a model service: bytes, time, and no compression, which could hide any number of bytes."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterator
 import httpx
 
 UNCOMPRESSED = {"Accept-Encoding": "identity"}
-"""Headers that ask for replies as they are, so that the bytes that arrive are all that a reply takes."""
+"""Headers that ask for uncompressed replies, so that a reply takes no more than the bytes that arrive."""
 
 
 class ReplyRefused(Exception):
-    """A reply is not read on; the message continues "the service ..."."""
+    """A reply that is not read any further; the message continues "the service ..."."""
 
 
 def limit_replies(max_bytes: int, seconds: float) -> Callable[[httpx.Response], None]:
-    """Return a response hook of httpx that ends a reply with too many bytes, too slow a one and a compressed one.
+    """Return a response hook of httpx that ends a reply that is too large, too slow or compressed.
 
-    httpx's own timeout is for each piece that arrives, so a service that sends a byte now and then would never meet it.
+    httpx's own timeout is for each piece that arrives, so a service that sends a byte now and then never exceeds it.
     """
 
     def limit(response: httpx.Response) -> None:

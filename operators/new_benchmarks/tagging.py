@@ -36,7 +36,7 @@ _FORMS: Mapping[Replies, str] = {
 _LINE = re.compile(r"([^()]+?) ?(?:\((.*)\))?\W*")
 _TOKENS_OF_ENTRY = 40
 MAX_LINE = 1000
-"""Characters of a line that is taken apart; a longer one is no tag."""
+"""Characters of the longest line that is split into a tag and its words; a longer line is not a tag."""
 
 
 class WrittenTag(NamedTuple):

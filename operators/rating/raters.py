@@ -62,21 +62,21 @@ NOTHING = Tally(0, 0)
 
 
 class Likeness(NamedTuple):
-    """How a rater's answers go with the mean of the others'."""
+    """How well a rater's answers agree with the mean of the others' answers."""
 
     correlation: float
-    """Pearson's over tasks, of answers that are standardised within their template; nan where one side is constant."""
+    """Pearson's over tasks, of answers that are standardised within their template; nan if one side is constant."""
     p_value: float
-    """That answers which know nothing of the images go so well with the others', times the number of raters."""
+    """Probability that answers unrelated to the images agree as well with the others', times the number of raters."""
     n: int
     """Tasks that another rater answered too."""
     p_unlike: float
-    """That a rater who answers as the others do agrees so much less with them than they with each other, before
-    correction; 1 where no task has three answers."""
+    """Probability, before correction, that a rater who answers as the others do agrees with them as much less than they
+    do with each other; 1 if no task has three answers."""
 
 
 class RaterQuality(NamedTuple):
-    """What is known of one rater."""
+    """The statistics and flags of one rater."""
 
     rater: str
     answers: int
@@ -267,7 +267,7 @@ def _flags(
 
 
 def _random(rater: str, likeness: Likeness, raters: int) -> _Doubt | None:
-    """Doubts only whose answers cannot be told from random ones."""
+    """Return a doubt, if the answers cannot be distinguished from random ones, with the p-value of `p_unlike`."""
     if likeness.p_value <= LEVEL:
         return None
     words = (

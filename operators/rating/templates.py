@@ -38,7 +38,7 @@ class Template(NamedTuple):
     expected: str
     """Valid answers in words, after `expected`."""
     holds: Callable[[Any, Asked], bool]
-    """Whether an answer is valid, besides those of `WHOLE`."""
+    """Returns True if an answer is valid; the answers of `WHOLE` are valid too."""
     widest: float = 1.0
     """The greatest difference that answers can make between two images."""
 

@@ -70,7 +70,7 @@ class Change(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """What the page says of another run."""
+    """The page's section about another run."""
 
     run_id: str
     sentences: list[Sentence]
@@ -82,13 +82,13 @@ class Changes(NamedTuple):
     every: list[Change]
     """All that were looked at, overall and by skill, none left out."""
     can_tell: bool
-    """Whether any outcome on so many prompts would have been a clear change, of scores that are not the same."""
+    """True if some outcome on this number of prompts would have been a clear change, for scores that differ."""
     edited: int = 0
-    """How many prompts have another text in the earlier run and are not compared."""
+    """Number of prompts that have another text in the earlier run and are not compared."""
 
     @property
     def unlike(self) -> list[str]:
-        """The generators whose settings are others than in the earlier run."""
+        """The generators whose settings differ from the earlier run's."""
         return list(dict.fromkeys(change.generator for change in self.every if change.duel.unlike))
 
     @property

@@ -205,13 +205,13 @@ def _by(board: Board) -> str:
 
 
 def _top_mean(board: Board, standings: Sequence[Standing]) -> str:
-    """The first's mean, as the highest of several, or the lowest where that is the best."""
+    """Return a sentence with the mean of the first, as the highest mean, or as the lowest if lower is better."""
     end = "lowest" if board.lower_is_better else "highest"
     return f"The {end} mean of these is that of {standings[0].generator} ({_mean_text(standings[0])})."
 
 
 def _mean_text(standing: Standing) -> str:
-    """A mean with its interval, or that there is none."""
+    """Return a mean with its interval, or with a note if the interval is undefined."""
     return f"{number(standing.mean)}, {interval_sentence(standing.low, standing.high)}"
 
 

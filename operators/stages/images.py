@@ -49,27 +49,27 @@ def shown_in(view: View, image: Image.Image, edit: Edit | None) -> list[Image.Im
 
 
 class KeptRows(NamedTuple):
-    """Rows of earlier cells, by what they stand on."""
+    """Rows of earlier cells, by the inputs that they were computed from."""
 
     table: pa.Table
     places: Mapping[RowKey, int]
     older: int
-    """Rows before this one are of an earlier way of decoding."""
+    """Rows before this place were computed by an earlier version of decoding."""
 
 
 class PreparedShard(NamedTuple):
     """A shard's images as a stage computes them."""
 
     images: PreparedImages
-    """Those that some metric lacks."""
+    """The images for which some metric has no result."""
     asked: Mapping[str, Any]
-    """By metric, what is asked about the images, or compared with them."""
+    """Questions about the images, or texts to compare them with, by metric."""
     kept: Mapping[str, KeptRows]
-    """By metric, what earlier cells hold."""
+    """Rows of earlier cells, by metric."""
     kept_places: Mapping[str, Mapping[int, int]]
-    """By metric, the rows of the shard that are among what is kept, with their places there."""
+    """Rows of the shard that are among the kept rows, with their places there, by metric."""
     ids: Mapping[int, ImageRow]
-    """Of those rows; what is kept of them may be of an image that had another id then."""
+    """Ids of those rows of the shard; in the earlier cell the image may have had another id."""
 
 
 class ImagesStage(RowStage):

@@ -106,12 +106,14 @@ def wanted(prompts: pa.Table, pack: PackIndex, metric: WantingMetric) -> pa.Tabl
     records = [
         {**row, "prompt_id": prompt_id, "prompt": text or ""}
         for prompt_id, text in zip(ids, texts, strict=True)
-        for row in question_rows(_wanted(prompt_id, text or "", pack, metric))
+        for row in question_rows(_write_questions(prompt_id, text or "", pack, metric))
     ]
     return rows.table(records, schemas.QUESTIONS)
 
 
-def _wanted(prompt_id: str, text: str, pack: PackIndex, metric: WantingMetric) -> Sequence[WrittenQuestion] | RowError:
+def _write_questions(
+    prompt_id: str, text: str, pack: PackIndex, metric: WantingMetric
+) -> Sequence[WrittenQuestion] | RowError:
     known = check_prompt(text) or pack.texts(prompt_id, text)
     questions = known if isinstance(known, RowError) else metric.want(text, known)
     return questions if isinstance(questions, RowError) else identified(questions)

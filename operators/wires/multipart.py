@@ -37,7 +37,7 @@ def read_multipart(body: bytes, media: str) -> dict[str, list[bytes]]:
 
 
 def _boundary(media: str) -> bytes:
-    """Return what separates the parts, as the Content-Type says."""
+    """Return the separator of the parts that the Content-Type declares."""
     header = Message()
     header["Content-Type"] = media[:MAX_PART_HEAD]
     boundary = header.get_param("boundary")
@@ -49,7 +49,7 @@ def _boundary(media: str) -> bytes:
 
 
 def _name(head: bytes, number: int) -> str:
-    """Return the name that a part's headers give it."""
+    """Return the name in a part's headers."""
     name = HEADERS.parsebytes(head.lstrip()).get_param("name", header="content-disposition")
     if not isinstance(name, str) or not name:
         raise BrokenMultipart(f'part {number}: expected Content-Disposition: form-data; name="...", found no name')

@@ -19,14 +19,14 @@ from plumbline.operators.wires.multipart import MULTIPART, read_multipart
 
 JSON = "application/json"
 SURROGATES = (b"\\ud", b"\\uD", b"\xed")
-"""How half of a character beyond U+FFFF begins in JSON, as an escape or in bytes; pydantic does not read one alone."""
+"""Beginnings of half a character beyond U+FFFF in JSON, as an escape or in bytes; pydantic rejects a lone half."""
 WHITESPACE = b" \t\r\n"
 MAX_NESTING = 100
 """Levels of lists and objects in a JSON body."""
 REQUEST_PART = "request"
 """The part of a multipart body that is JSON."""
 Need = Literal["sources", "questions", "words"]
-"""What a metric has no score without: the image that was edited, a benchmark's own questions, or words in quotes."""
+"""An input that a metric needs: the image that was edited, a benchmark's own questions, or words in quotes."""
 
 
 class BadRequest(PlumblineError):
@@ -38,28 +38,28 @@ class BadReply(PlumblineError):
 
 
 Prompt = Annotated[Any, WithJsonSchema({"type": "string"})]
-"""A prompt of a form. One that is no text costs only the score of its own image, so the form does not refuse it."""
+"""A prompt in a form. A prompt that is not text costs only the score of its own image, so the form accepts it."""
 
 
 class ScoreRequest(NamedTuple):
-    """One image, or the frames of a video, and what is wanted of it."""
+    """One image, or the frames of a video, with its prompt and the metrics that are wanted."""
 
     images: tuple[bytes, ...]
-    """Encoded; an encoded video is one of them. A wire never reads a path or an address."""
+    """Encoded images; an encoded video counts as one. A wire never reads a path or an address."""
     prompt: Prompt
-    """As the client sent it until the service has looked at it, then a text."""
+    """The client's value, unchecked; after the service has checked it, a text."""
     metrics: tuple[str, ...]
     error: RowError | None = None
-    """Why nothing can be asked of a model."""
+    """Why no model can be asked."""
     path: str | None = None
-    """Of a video in place of `images`; the service reads it if it lies below one of its `video_folders`."""
+    """Path of a video in place of `images`; the service reads it if it lies below one of its `video_folders`."""
     questions: Any = None
-    """The list that came with the image, as it came: what metrics with a benchmark's own questions score it by. Its
-    forms: operators/metrics/question_list.py."""
+    """The client's list of questions, unchecked: metrics with a benchmark's own questions score the image by them
+    (operators/metrics/question_list.py has the forms)."""
     sources: tuple[bytes, ...] = ()
-    """The images that it was edited from, encoded; those that are no image cost only the metrics that look at them."""
+    """The encoded images that it was edited from; a source that is not an image costs only the metrics that use it."""
     identity: Mapping[str, Any] | None = None
-    """What the client knows the image by, for the reply; it decides no score."""
+    """The client's ids of the image, for the reply; they affect no score."""
 
 
 class MetricAnswer(NamedTuple):
@@ -286,12 +286,12 @@ def _from_json(text: bytes) -> Any:
     except ValueError as error:
         if any(mark in text for mark in SURROGATES):
             with suppress(ValueError, RecursionError):
-                return _from_json_with_halves(text)
+                return _parse_json_with_halves(text)
         raise BadRequest(f"expected JSON, found something else ({str(error)[:100]})") from error
 
 
-def _from_json_with_halves(text: bytes) -> Any:
-    """Return a JSON document that may contain half characters, which Python writes and pydantic does not read.
+def _parse_json_with_halves(text: bytes) -> Any:
+    """Return a JSON document that may contain half characters, which Python writes and pydantic rejects.
 
     They cost only the scores of the prompts that contain them. Raises ValueError or RecursionError.
     """
@@ -327,9 +327,9 @@ def read_form(form: TypeAdapter[Any], document: Any) -> Any:
 
 
 def decoded(encoded: str | bytes, where: str) -> bytes:
-    """Return the bytes of a part, or of a text in base64, the only form in which JSON may bring an image or a video.
+    """Return the bytes of an image or a video: a part as it is, or a text decoded from base64.
 
-    The base64 may be broken into lines (RFC 2045), or be a data URL (RFC 2397).
+    JSON has no other form for them. The base64 may be broken into lines (RFC 2045), or be a data URL (RFC 2397).
     """
     if isinstance(encoded, bytes):
         return encoded
@@ -341,9 +341,9 @@ def decoded(encoded: str | bytes, where: str) -> bytes:
 
 
 def require_alike(images: int, others: int, what: str = "prompt") -> None:
-    """Raises BadRequest where images and prompts, or what else is beside every image, are not as many."""
+    """Raise BadRequest unless there are as many prompts, or other inputs, as images."""
     if images != others:
-        raise BadRequest(f"expected one {what} beside every image, got {images} images and {others} {what}s")
+        raise BadRequest(f"expected one {what} for each image, got {images} images and {others} {what}s")
 
 
 def as_base64(image: bytes) -> str:

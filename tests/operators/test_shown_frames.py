@@ -252,7 +252,7 @@ def test_a_frame_is_turned_and_mirrored_as_its_display_matrix_says(
 def test_a_video_that_is_to_lean_is_refused(tmp_path: Path) -> None:
     path = record(tmp_path / "leaning.mp4", matrix=(46341, 46341, 0, -46341, 46341, 0, 0, 0, 1 << 30))
     (error,) = decode_each(path.read_bytes(), ImageLimits(), Clips())
-    assert isinstance(error, RowError) and "no multiple of 90 degrees" in error.message
+    assert isinstance(error, RowError) and "not a multiple of 90 degrees" in error.message
 
 
 @pytest.mark.parametrize(

@@ -86,16 +86,16 @@ def _language(code: PythonFile, name: str) -> Language:
     )
 
 
-def _within(reply: str, tag: str) -> str | None:
-    """Return the text between the first such tag and the end tag after it."""
+def _find_tagged(reply: str, tag: str) -> str | None:
+    """Return the text between the first start tag and the next end tag, or None if a tag is missing."""
     _, _, behind = reply.partition(f"<{tag}>")
     text, end, _ = behind.partition(f"</{tag}>")
     return text if end else None
 
 
 def _read(count: int, reply: str) -> list[list[Any]]:
-    """The analyses and the scores of a reply, literals within tags (parse_evaluation_response)."""
-    found = [_within(reply, tag) for tag in ("analysis", "score")]
+    """Return the analyses and the scores of a reply, literals within tags (parse_evaluation_response)."""
+    found = [_find_tagged(reply, tag) for tag in ("analysis", "score")]
     try:
         read = [list(ast.literal_eval(text.strip())) for text in found if text is not None]
     except (SyntaxError, TypeError, RecursionError, MemoryError) as error:

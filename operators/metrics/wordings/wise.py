@@ -38,8 +38,11 @@ class WiseRelease(Release):
         return (Rating("score", score),), ""
 
 
-def _after_thoughts(reply: str) -> str:
-    """Return a reply without thoughts; no end of one is looked for behind the last, or each beginning would seek it."""
+def _remove_thoughts(reply: str) -> str:
+    """Return a reply without thoughts.
+
+    Only the text up to the last end tag is searched: after it each start tag would be searched to the end of the reply.
+    """
     thoughts, end, rest = reply.rpartition("</think>")
     said = rest.lstrip()
     thoughts += end + rest[: len(rest) - len(said)]
@@ -48,8 +51,8 @@ def _after_thoughts(reply: str) -> str:
 
 
 def _read(reply: str) -> float:
-    """The score of a reply without its thought (extract_scores)."""
-    said = _after_thoughts(reply)
+    """Return the score of a reply without its thoughts (extract_scores)."""
+    said = _remove_thoughts(reply)
     named = re.search(r"\*{0,2}Score\*{0,2}\s*(?::\s*)?([01])\b", said, re.IGNORECASE)
     alone = [text for line in said.split("\n") if (text := line.strip()) in ("0", "1")]
     if named is None and len(alone) != 1:

@@ -448,9 +448,9 @@ def load_openai(model: "ResolvedModel[ServiceModel]") -> OpenAiModel:
 
 
 def open_client(model: "ResolvedModel[Any]", max_reply: int) -> "OpenAI":
-    """A client of the endpoint that reads no reply of more than `max_reply` bytes; no network is touched.
+    """Return a client of the endpoint that refuses replies of more than `max_reply` bytes, without using the network.
 
-    Raises ModelError where the openai package or the key is missing.
+    Raises ModelError if the openai package or the key is missing.
     """
     config = model.config
     try:

@@ -178,7 +178,7 @@ def test_a_broken_multipart_body_is_refused_in_one_line(body: bytes, message: st
         ({"images": ["s3://bucket/image.png"], "prompts": ["p"]}, "paths and addresses are not read"),
         ({"images": ["http://127.0.0.1/image.png"], "prompts": ["p"]}, "paths and addresses are not read"),
         ({"images": [{"path": "/etc/passwd"}], "prompts": ["p"]}, "images.0"),
-        ({"images": [], "prompts": ["p"]}, "one prompt beside every image"),
+        ({"images": [], "prompts": ["p"]}, "one prompt for each image"),
         ({"images": [b64(b"a")], "prompts": ["p"], "metrics": ["aligm"]}, "did you mean align"),
         ({"images": [b64(b"a")], "prompts": ["p"], "metric": ["align"]}, "metric"),
         ({"images": [b64(b"a")], "prompts": "p"}, "prompts"),
