@@ -1,4 +1,4 @@
-"""Decodes bytes to RGB images within the size limits, or says why they cannot be decoded."""
+"""Decodes bytes to RGB images within the size limits, or to the reason why this is not possible."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

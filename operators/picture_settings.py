@@ -109,7 +109,7 @@ def _read_parameters(text: str) -> dict[str, str]:
 
 
 def _read_nodes(text: str) -> dict[str, str]:
-    """Read the settings on which the nodes of a ComfyUI workflow agree; links to other nodes are not values.
+    """Read the settings that are the same in all nodes of a ComfyUI workflow; links to other nodes are not values.
 
     A sampler and its schedule, steps, seed and guidance may each be in a node of its own.
     """

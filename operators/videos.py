@@ -31,7 +31,7 @@ BOX_HEADER = 8
 RATED_FRAMES = 4, 768
 """Fewest and most that are looked at of a video by its seconds: FPS_MIN_FRAMES and FPS_MAX_FRAMES of qwen-vl-utils."""
 SPARE_FRAMES = 1.5
-"""Frames by which a video's last frame may end before the video's declared duration."""
+"""Largest gap, in frames, between the end of a video's last frame and the video's declared duration."""
 MAX_UNSQUARE = 0.01
 """Pixels that are nearly square are shown as they are: encoders round a video's sides to even numbers."""
 DISPLAY_MATRIX = "DISPLAYMATRIX"

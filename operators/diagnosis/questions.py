@@ -38,8 +38,8 @@ class QuestionStatistics(NamedTuple):
     majority: float
     """Score of always answering yes, or the first choice: the mean over prompts of the share of right answers."""
     chance: float
-    """Mean score of choices drawn at random; a question counts only if the questions that the metric says it needs are
-    right too."""
+    """Mean score of choices drawn at random; a question counts only if the questions that it needs, by the metric's
+    rule, are right too."""
 
 
 class QuestionKind(NamedTuple):

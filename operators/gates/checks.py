@@ -125,7 +125,7 @@ class Judged:
     candidates: Sequence[str]
     """The generators that are judged if a rule names none."""
     other: str
-    """The other side of rules without a baseline, in words; empty if there is no other side."""
+    """The other side of rules without a baseline, in words; empty if they compare with nothing."""
     find_other: Callable[[Rule, str], Other | str]
     """Returns the other side of a rule for a generator, or why the two cannot be compared."""
 

@@ -95,7 +95,7 @@ def undefined(metric: str, statistic: str, n: int, reason: str) -> Judgement:
 
 
 def group_means(frame: pd.DataFrame, keys: Sequence[str], column: str) -> "pd.Series[float]":
-    """Return the exact mean of a column for every value of the keys, in ascending order; nan if there is no number."""
+    """Return the exact mean of a column for every value of the keys, in ascending order; nan without a number."""
     groups = frame.groupby(list(keys), dropna=False)
     means = exact_means(frame[column].to_numpy(np.float64), groups.ngroup().to_numpy(), groups.ngroups)
     return pd.Series(means, groups.size().index, name=column)

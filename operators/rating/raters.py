@@ -62,7 +62,7 @@ NOTHING = Tally(0, 0)
 
 
 class Likeness(NamedTuple):
-    """How well a rater's answers agree with the mean of the others' answers."""
+    """Agreement of a rater's answers with the mean of the others' answers."""
 
     correlation: float
     """Pearson's over tasks, of answers that are standardised within their template; nan if one side is constant."""

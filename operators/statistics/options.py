@@ -8,7 +8,7 @@ from plumbline.operators.bounds import AboveZero, Checked, Probability
 from plumbline.operators.errors import ConfigError
 
 Match = Literal["image", "prompt_and_generator", "image_and_prompt"]
-"""The ids by which a score and a judgement are of the same image."""
+"""The ids that a score and a judgement of the same image share."""
 MATCH_COLUMNS: Mapping[Match, tuple[str, ...]] = {
     "image": ("image_id",),
     "prompt_and_generator": ("prompt_id", "generator"),

@@ -61,7 +61,7 @@ def calibrate_ties(
     if not pairs.count:
         return TieCalibration(math.nan, math.nan, 0)
     best = _search(pairs)
-    epsilon = pairs.nearest(pairs.at(pairs.edge(best.epsilon))) if best.epsilon else 0.0
+    epsilon = pairs.nearest(pairs.build_edge(pairs.edge(best.epsilon))) if best.epsilon else 0.0
     return TieCalibration(float((pairs.concordant_in_all + best.gain) / pairs.weight), epsilon, pairs.count)
 
 
@@ -147,7 +147,7 @@ class _Pairs:
         """The next lower threshold."""
         return min(epsilon - self.step, math.nextafter(epsilon, 0.0))
 
-    def at(self, epsilon: float, below: _Edge | None = None, above: _Edge | None = None) -> _Edge:
+    def build_edge(self, epsilon: float, below: _Edge | None = None, above: _Edge | None = None) -> _Edge:
         """Count the pairs within a threshold, which lies between the thresholds `below` and `above` if given."""
         low = below.upper if below else self.first
         upper = self._upper(epsilon, low, above.upper if above else self.end)
@@ -241,12 +241,12 @@ class _Wavelet:
 
 def _search(pairs: _Pairs) -> _Best:
     """The first best threshold: ranges of thresholds by what they could reach at most, the most promising first."""
-    zero, widest = pairs.at(0.0), pairs.widest()
+    zero, widest = pairs.build_edge(0.0), pairs.widest()
     best = _Best(zero.gain, 0.0)
     if not widest:
         return best
     ranges: list[tuple[float, float, int, _Edge, _Edge]] = []
-    last = pairs.at(pairs.edge(widest))
+    last = pairs.build_edge(pairs.edge(widest))
     best = _better(best, _Best(last.gain, widest))
     _push(ranges, zero, last, pairs)
     while ranges:
@@ -256,7 +256,7 @@ def _search(pairs: _Pairs) -> _Best:
         if int((high.upper - low.upper).sum(dtype=np.int64)) <= PAIRS_AT_ONCE:
             best = pairs.best_within(low, high, best)
             continue
-        cut = pairs.at(min(pairs.edge(pairs.middle(low, high)), pairs.below(high.epsilon)), low, high)
+        cut = pairs.build_edge(min(pairs.edge(pairs.middle(low, high)), pairs.below(high.epsilon)), low, high)
         if cut.gain >= best.gain:
             best = _better(best, _Best(cut.gain, pairs.nearest(cut)))
         _push(ranges, low, cut, pairs)

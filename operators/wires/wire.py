@@ -50,7 +50,7 @@ class ScoreRequest(NamedTuple):
     """The client's value, unchecked; after the service has checked it, a text."""
     metrics: tuple[str, ...]
     error: RowError | None = None
-    """Why no model can be asked."""
+    """The reason why no model can be asked."""
     path: str | None = None
     """Path of a video in place of `images`; the service reads it if it lies below one of its `video_folders`."""
     questions: Any = None

@@ -20,7 +20,7 @@ from plumbline.operators.judging.ratings import (
     judge_raters,
     judge_ratings,
     match_scores,
-    off_scale,
+    warn_off_scale,
 )
 from plumbline.operators.statistics.options import Sampling
 
@@ -172,7 +172,7 @@ def test_images_of_a_prompt_are_not_taken_as_independent_where_metrics_are_compa
 
 
 def warned(*values: float) -> list[str]:
-    return off_scale(ratings(*((f"p{row}", "g", "a", "likert", value) for row, value in enumerate(values))))
+    return warn_off_scale(ratings(*((f"p{row}", "g", "a", "likert", value) for row, value in enumerate(values))))
 
 
 @pytest.mark.parametrize(
@@ -217,5 +217,5 @@ def test_a_scale_of_its_own_is_no_slip(values: list[float]) -> None:
 def test_every_template_has_a_scale_of_its_own() -> None:
     both = [("p", "g", str(rater), "wl", rater / 10) for rater in range(10)]
     likert = [("p", "g", str(rater), "likert", float(rater % 5 + 1)) for rater in range(10)]
-    assert off_scale(ratings(*both, *likert)) == []
-    assert len(off_scale(ratings(*both, *likert, ("p", "g", "x", "wl", 4.0)))) == 1
+    assert warn_off_scale(ratings(*both, *likert)) == []
+    assert len(warn_off_scale(ratings(*both, *likert, ("p", "g", "x", "wl", 4.0)))) == 1

@@ -59,10 +59,10 @@ THOUGHTS = ("<think>", "</think>", "</thi", "nk>", "Score", "**", ":", " ", "\n"
 OBJECTS = ('"', '":', ":", ",", "}", "{", "score", "true", "1", "-2.5", " ", "é_")
 TAGS = ("<score>", "</score>", "<sco", "re>", "\n", "a", "[1]")
 READERS: dict[str, tuple[tuple[str, ...], Callable[[str], object], Callable[[str], object]]] = {
-    "thoughts": (THOUGHTS, wise._after_thoughts, strip_thoughts_as_released),
+    "thoughts": (THOUGHTS, wise._remove_thoughts, strip_thoughts_as_released),
     "score": (THOUGHTS, wise_score, wise_as_released),
     "object": (OBJECTS, viescore._repaired, repaired_as_released),
-    "tag": (TAGS, lambda reply: unigenbench._within(reply, "score"), find_score_as_released),
+    "tag": (TAGS, lambda reply: unigenbench._find_tagged(reply, "score"), find_score_as_released),
 }
 LONG: dict[str, tuple[Callable[[str], object], str]] = {
     "thoughts that do not end": (wise_score, "<think>" * MANY),
@@ -70,7 +70,7 @@ LONG: dict[str, tuple[Callable[[str], object], str]] = {
     "empty lines": (wise_score, "x" + "\n" * MANY + "x"),
     "a long key": (viescore._repaired, "a" * MANY),
     "quotes": (viescore._repaired, '"a":1,' + '"' * MANY),
-    "tags that do not end": (lambda reply: unigenbench._within(reply, "score"), "<score>" * MANY),
+    "tags that do not end": (lambda reply: unigenbench._find_tagged(reply, "score"), "<score>" * MANY),
     "braces": (qwen_image_bench._object, "{" * MANY),
     "a tag with brackets": (text_tags, "1 | x(" + ")" * (MAX_REPLY - 10) + "a"),
 }
