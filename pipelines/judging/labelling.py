@@ -203,7 +203,7 @@ def _assumed(config: LabelsConfig, plan: LabelPlan) -> str:
 
 
 def coverage_table(protocols: Sequence[ProtocolConfig], storage: StorageConfig, seed: int = 0) -> ShownTable:
-    """How often the intervals cover the truth, of prompts that are drawn anew from a release's, by number of labels."""
+    """Return how often the intervals cover the truth, by number of labels, for prompts drawn from a release."""
     rows = []
     random = np.random.default_rng(seed)
     for protocol in protocols:
@@ -228,12 +228,12 @@ def coverage_table(protocols: Sequence[ProtocolConfig], storage: StorageConfig, 
                 )
             )
     return ShownTable(
-        "Intervals of people's ratings with a metric beside",
-        f"Of every pair of generators and every released metric, {DRAWS} draws of so many rated prompts, each with "
-        "those before it, and of as many scored ones as there are: how often the interval covers the difference over "
-        f"all; and how often any has missed it so far, where {1 - LEVEL:.0%} are promised: its "
-        "mean, and its ninetieth percentile over pairs and metrics. Worth: to how many ratings one amounts, the median "
-        "and the extremes.",
+        "Intervals of people's ratings combined with a metric",
+        f"There are {DRAWS} draws for every pair of generators and every released metric. Each draw has this many "
+        "rated prompts, including those of the rows above, and as many scored prompts as there are. Covered: how often "
+        "the interval covers the difference over all prompts. Missed so far: how often this interval or one above "
+        f"missed it ({1 - LEVEL:.0%} are promised), as mean and ninetieth percentile over pairs and metrics. Worth: "
+        "how many ratings one rating amounts to, the median and the extremes.",
         ("ratings", "pairs x metrics", "prompts rated", "covered", "missed so far", "ninetieth", "worth", "from"),
         rows,
     )
