@@ -203,7 +203,7 @@ def _read_nameless(
         elif samples in folders and samples not in _folders_above(image):
             yield folder.skip(image, "beside samples/, which holds the images of its prompt")
         else:
-            yield DescribedImage(image, _with_skills(row.values), PurePosixPath(table).name, named=True)
+            yield DescribedImage(image, _add_skills(row.values), PurePosixPath(table).name, named=True)
     for table, row, _ in (nameless[base] for base in nameless if base not in used):
         message = "it names no image, and there is none in its folder; generate the image"
         yield Refused("missing_image", message).at(folder.at(table), row.line)
@@ -269,7 +269,7 @@ def _images_of_row(
     paths = [cell for cell in cells if isinstance(cell.path, str) and cell.path]
     if all(cell.unread for cell in paths):
         yield _reject_without_image(folder, table, row)
-    values = _with_skills(row.values)
+    values = _add_skills(row.values)
     for path, generator, unread in paths:
         image = _find_image(folder, path, table)
         if image in folder.outside:
@@ -290,7 +290,7 @@ def _find_image(folder: Folder, named: str, table: str) -> str:
     return next((found for path in paths if (found := folder.find(path)) is not None), paths[0])
 
 
-def _with_skills(values: Mapping[str, Any]) -> Mapping[str, Any]:
+def _add_skills(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the values with `skills`; GenEval calls a prompt's skill its tag."""
     return values if "skills" in values or not values.get("tag") else {**values, "skills": [values["tag"]]}
 

@@ -180,7 +180,7 @@ def _read_table(content: bytes, url: str, skills: str = "skills", text: str = "t
     rows = table.rows
     if url.lower().endswith(tuple(SEPARATORS)):
         rows = [{**row, skills: as_list(row[skills])} if skills in row else row for row in rows]
-    return TableRecords(table.names, [_with_skills(row) for row in rows])
+    return TableRecords(table.names, [_add_skills(row) for row in rows])
 
 
 def read_prompt_list(content: bytes, url: str) -> list[dict[str, Any]]:
@@ -193,7 +193,7 @@ def read_prompt_list(content: bytes, url: str) -> list[dict[str, Any]]:
     return [{"prompt_id": text_id(line), "text": line} for line in dict.fromkeys(lines) if line]
 
 
-def _with_skills(record: dict[str, Any]) -> dict[str, Any]:
+def _add_skills(record: dict[str, Any]) -> dict[str, Any]:
     """Return a row of Gecko2K with its skills, and any other row unchanged.
 
     A `dataset_id` such as `att/count:additive_2` has the skill before its colon and the sub-skill after. The
