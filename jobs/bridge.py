@@ -81,7 +81,7 @@ def _run(console: Console, config: BridgeSweepConfig) -> int:
 
 
 def _show_clear(console: Console, groups: Sequence[Mapping[str, Any]]) -> None:
-    """The groups that are clearly off the map, the furthest first."""
+    """Show the groups that are clearly off the map, the furthest first."""
     cells = [
         [
             *(row["generator"], row["skill"], str(row["prompts"])),

@@ -104,10 +104,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def run_job(command: Command, job: Callable[[Any], int], argv: Sequence[str] | None = None) -> int:
-    """Parses the command line, runs the job and gives its exit code; what goes wrong is one line on stderr.
+    """Parse the command line, run the job and return its exit code; an error is one line on stderr.
 
-    A command line that cannot be understood gives 64, any other error 1. A job that is stopped gives 130 (Ctrl-C) or
-    143 (SIGTERM), and keeps what it committed.
+    The exit code is 64 for an invalid command line and 1 for any other error. A stopped job returns 130 (Ctrl-C) or 143
+    (SIGTERM), and keeps the results that it committed.
     """
     signal.signal(signal.SIGTERM, _terminate)
     if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal without the letters of a name shows their numbers
@@ -250,7 +250,7 @@ def command_of(job: str) -> Command:
 
 
 def load_values(command: Command, overrides: Sequence[str], config_dir: str | None = None) -> dict[str, Any]:
-    """The composed configuration as plain values; raises ConfigError in one line for what Hydra refuses."""
+    """Return the composed configuration as plain values; raise ConfigError in one line if Hydra refuses it."""
     if config_dir and not Path(config_dir).is_dir():
         raise ConfigError(f"--config-dir {config_dir}: no such folder")
     if config_dir:

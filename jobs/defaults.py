@@ -61,10 +61,10 @@ def _register_class(config: Any) -> None:
 
 @cache
 def register_metrics_and_models() -> None:
-    """Lets the files of conf/ stand on `any_KIND`, all options of a kind of metric, on `any_model/FAMILY`, and on
-    `any_model`, those of all families.
+    """Register the defaults that files of conf/ can build on.
 
-    A metric of another package is a choice by its kind as it is.
+    `any_KIND` has all options of a kind of metric, `any_model/FAMILY` those of a family of models, and `any_model`
+    those of all families. A metric of another package can be chosen directly by its kind.
     """
     from plumbline.operators.metrics.table import KINDS  # imports every metric
 

@@ -70,7 +70,7 @@ def _show_generation(console: Console, planned: PlannedGeneration) -> None:
 
 
 def _show_generated(console: Console, generated: Generated) -> None:
-    """What was made, what could not be, and where the pictures are."""
+    """Show the number of pictures that were made, the number that failed, and their folder."""
     show_usage(console, generated.usage, generated.costs)
     for address in generated.mended:
         warn(console, f"{address}: was damaged, and is replaced; if that goes on, check the disk")

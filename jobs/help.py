@@ -169,7 +169,7 @@ def choices_of(group: str, config_dir: str | None) -> list[str]:
 
 
 def config_folders(config_dir: str | None) -> list[Path]:
-    """Where choices are looked for: in our folder, in those of other packages, in the user's."""
+    """Return the folders with choices: our folder, those of other packages, and the user's."""
     return [CONF, *map(_folder_of, OTHERS), *([Path(config_dir).absolute()] if config_dir else [])]
 
 

@@ -252,7 +252,7 @@ def _sweep(console: Console, planned: PlannedSweep, hold: Callable[[], None]) ->
 
 
 def _told(console: Console, inputs: SweepInputs, finished: FinishedSweep) -> NightOutcome | None:
-    """What a night has told of a run; None of a new one, and of one that was left when its night ended early."""
+    """Return the outcome that a night reported for a run; None for a new run, or if its night ended early."""
     show_note_kept(console, inputs, finished)
     store, run_id = inputs.store, finished.run_id
     outcome = read_outcome(store, run_id) if store.exists(f"runs/{run_id}/report.html") else None

@@ -155,7 +155,7 @@ def _end(console: Console, finished: FinishedSweep, code: int) -> int:
 
 
 def _is_reported(console: Console, planned: PlannedSweep, finished: FinishedSweep) -> bool:
-    """Whether the run has a report, made now where it had none; with it the run is the newest."""
+    """Return True if the run has a report, which is written now if it was missing, and name the run the newest."""
     command = f"jobs.report run={finished.run_id}"
     reported = has_report(planned.store, finished.run_id) or _afterwards(
         console, "report", command, lambda: _report(console, planned, finished)

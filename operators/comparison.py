@@ -256,7 +256,7 @@ class Board(NamedTuple):
 
 
 def boards(standings: Iterable[Standing], duels: Iterable[Duel], baseline: str = "") -> dict[tuple[str, str], Board]:
-    """The boards by metric and skill, in the order of the standings."""
+    """Return the boards by metric and skill, in the order of the standings."""
     ranked = defaultdict[tuple[str, str], list[Standing]](list)
     compared = defaultdict[tuple[str, str], list[Duel]](list)
     unlike = defaultdict[tuple[str, str], list[Duel]](list)
@@ -293,7 +293,7 @@ def standings(
 
 
 def _ranked(rows: pd.DataFrame, duels: Sequence[Duel], towards: int, baseline: str) -> Iterator[Standing]:
-    """The standings of one metric and skill, of its rows of the summary."""
+    """Yield the standings of one metric and skill from its rows of the summary."""
     if baseline:
         groups = _beside(baseline, duels)
     else:
@@ -352,7 +352,7 @@ class PromptMeans:
 
 
 def mean_of_each(prompts: Hashes, columns: ScoreColumns) -> Floats:
-    """The mean score of each of the prompts, whose hashes ascend, by one generator's rows; nan where it has none."""
+    """Return one generator's mean score for each prompt, whose hashes ascend; nan for a prompt without a score."""
     place = among(columns.prompt, prompts)
     scored = np.isfinite(columns.score) & (place >= 0)
     place, score = (place, columns.score) if scored.all() else (place[scored], columns.score[scored])
@@ -377,8 +377,9 @@ def duels(
     baseline: str = "",
     settings: Mapping[str, Known] = MappingProxyType({}),
 ) -> list[Duel]:
-    """Every two generators by a metric, overall and at every skill, or every other one and the baseline; by those
-    `falling` a lower score is better. Generators whose `settings` differ are never told apart.
+    """Compare every two generators by a metric, overall and at every skill, or every other generator and the baseline.
+
+    A lower score is better by `falling` metrics. Generators whose `settings` differ are never told apart.
     """
     towards = direction(metric, falling)
     pairs = means.pairs(baseline)
@@ -422,8 +423,9 @@ def _duels(
     tests: Sequence[SignedRank],
     sums: Floats,
 ) -> Iterator[Duel]:
-    """Those of the pairs that have a prompt in common, not decided yet; `sums` are their weighted totals and counts
-    (2, pairs, k).
+    """Yield an undecided duel for each pair with a prompt in common.
+
+    `sums` are the weighted totals and counts of the pairs (2, pairs, k).
     """
     compared = [place for place, test in enumerate(tests) if test.n]
     intervals = ratio_intervals(*sums[:, compared])
@@ -488,11 +490,11 @@ def _add_pairs(
 
 
 def bradley_terry(metric: str, means: PromptMeans, falling: Container[str] = ()) -> dict[str, float]:
-    """By generator, the Bradley-Terry rating by a metric on Elo's scale: 400 points more win ten of eleven prompts.
+    """Return each generator's Bradley-Terry rating by a metric, on Elo's scale: 400 points more win 10 of 11 prompts.
 
-    Every two generators' images of a prompt are a match, won by the better score, by the metrics `falling` the lower
-    one, and one more match of every two counts as a draw, so that who never wins has a rating too. Ratings of a metric
-    average 0.
+    The images of two generators for a prompt are a match. The better score wins, which is the lower score by `falling`
+    metrics. Every two generators get one more match that counts as a draw, so that a generator that never wins has a
+    rating too. The ratings of a metric average 0.
     """
     import evalica  # takes a second, and few reports ask for ratings
 

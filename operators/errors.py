@@ -63,7 +63,7 @@ MAX_NAME = 200
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """A remedy for a name that is not known: the nearest ones that are."""
+    """Return a remedy for an unknown name: the nearest known names."""
     near = get_close_matches(name, list(known), n=2, cutoff=0.5) if len(name) <= MAX_NAME else []
     return f"did you mean {' or '.join(near)}?" if near else "remove it or correct its name"
 

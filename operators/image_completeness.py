@@ -139,7 +139,7 @@ def _segments(encoded: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def open_image(encoded: bytes, seconds: float, pictures: int = 1) -> Image.Image:
-    """The image with its header read; of a PNG the checksums are verified, which Pillow's decoding does not do."""
+    """Return the image with its header read; verify a PNG's checksums, which Pillow's decoding does not do."""
     stream = BoundedBytes(_drop_packed_notes(encoded), seconds)
     image = Image.open(stream, formats=FORMATS)
     stream.end_header(pictures)
@@ -168,7 +168,7 @@ def decode_png(image: Image.Image, png: bytes) -> Image.Image | None:
 
 
 def _without_metadata(png: bytes) -> bytes:
-    """A PNG with the chunks alone that make its pixels."""
+    """Return a PNG with only the chunks that make its pixels."""
     return _select_chunks(png, lambda chunk_type: chunk_type in (b"IHDR", b"IDAT", b"IEND"))
 
 
@@ -272,7 +272,7 @@ def _row_bytes(width: int, height: int, bits: int, passes: tuple[tuple[int, int,
 
 
 def _png_data(png: bytes) -> Iterator[memoryview]:
-    """The compressed pixels, in pieces that stay small when inflated."""
+    """Yield the compressed pixels, in pieces that stay small when inflated."""
     for chunk_type, data, _ in png_chunks(png):
         if chunk_type == b"IDAT":
             yield from (data[at : at + PIECE] for at in range(0, len(data), PIECE))

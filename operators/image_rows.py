@@ -79,7 +79,7 @@ def _absent(row: Mapping[str, Any]) -> RowError:
 
 
 def fetch_image(uri: Any, fetch: FetchUri) -> bytes | RowError:
-    """The bytes at an address, or why there are none; whatever a storage client raises costs this row alone."""
+    """Return the bytes at an address, or why they cannot be read; a storage client's exception costs this row alone."""
     if not isinstance(uri, str):
         return RowError("unreadable_uri", f"expected text in the `uri` column, found {uri!r}; write addresses as text")
     shown = without_secrets(uri[:LONGEST_ADDRESS])

@@ -35,8 +35,10 @@ FETCHES = 8
 
 
 def decode_picture(row: Mapping[str, Any], limits: ImageLimits, fetch: FetchUri) -> Image.Image | RowError:
-    """What a person is shown of the row, as RGB: its image, from `image` (bytes, or the {bytes, path} struct of HF
-    datasets) or else from `uri`; of several, of a video or of an animation, a grid.
+    """Return the picture of a row that a person is shown, as RGB: its image, or a grid.
+
+    The image comes from `image` (bytes, or the {bytes, path} struct of HF datasets) or else from `uri`. Several images,
+    a video or an animation become a grid.
 
     As in the papers' released code, neither transparency nor an EXIF orientation is applied.
     """
@@ -48,7 +50,7 @@ def decode_picture(row: Mapping[str, Any], limits: ImageLimits, fetch: FetchUri)
 
 Preprocess = Callable[[Image.Image], Any]
 PreprocessVideo = Callable[[Sequence[Image.Image], float], Any]
-"""Of a video's frames, each standing for so many seconds."""
+"""Preprocesses a video's frames, each of which represents this number of seconds."""
 
 
 class Edit(NamedTuple):
@@ -134,7 +136,7 @@ def prepare_images(
     is_known: IsKnown = nothing_known,
     decoders: int = 1,
 ) -> PreparedImages:
-    """Decodes and preprocesses a shard; a row that cannot be is kept with its error, one that `is_known` left out.
+    """Decode and preprocess a shard; a row that fails keeps its error, and a row that `is_known` is left out.
 
     `preprocess_video` is called for rows of several images that are shown as a video; without it these are each shown
     by itself. `preprocess_edit`, if given, is called in place of both, with each image and its row's source, and if

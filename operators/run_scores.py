@@ -200,7 +200,7 @@ class RunScores:
     """
 
     def __init__(self, parts: Sequence[ReadPart], each: Each = one_by_one) -> None:
-        """Reads every part once."""
+        """Read every part once."""
         self._parts = _Parts(parts)
         self._reward: Reward | None = None
         self._texts: PromptTexts | None = None

@@ -225,7 +225,7 @@ class Scorer:
     def _recall(
         self, written: WrittenQuestions, loaded: LoadedNode, name: str, prompt_ids: Sequence[str]
     ) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """What was written about prompts by other processes, and before this one."""
+        """Return the questions about prompts that other processes, or earlier processes, have written."""
         about = kept_questions(written.unread(name))
         loaded.kept.keep(
             {name: {hash_prompt(text): _renamed(asked, hash_prompt(text), text) for text, asked in about.items()}}

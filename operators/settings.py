@@ -123,9 +123,9 @@ def settings_type(names: Iterable[str]) -> pa.StructType:
 
 
 def read_settings(table: pa.Table, ways: Mapping[str, Ways]) -> pa.StructArray:
-    """The settings of each row, of the columns that the table has; null for a row that has none.
+    """Return the settings of each row, from the table's columns; null for a row without settings.
 
-    What its columns do not say is taken from its column `settings`, where it has one.
+    Settings that are missing in the columns come from the column `settings`, if the table has it.
     """
     kept, columns = _kept(table), columns_in(table.column_names, ways)
     fields = {name: _filled(_texts(table, name, columns.get(name, ())), kept.get(name)) for name in ways}

@@ -225,7 +225,7 @@ class _Prompts(NamedTuple):
 
 
 def _prompts(column: pa.ChunkedArray, skills: Skills, before: _Prompts | None) -> _Prompts:
-    """The prompts of a column; those of the rows before, where it is the same again."""
+    """Return the prompts of a column; the prompts `before` if the column is the same again."""
     if before is not None and column.equals(before.column):
         return before
     encoded = column.fill_null("").combine_chunks().dictionary_encode()
@@ -285,8 +285,9 @@ def _ratio(total: Floats, n: Floats) -> Floats:
 
 
 def best_first(summary: pa.Table, falling: Container[str] = ()) -> pa.Table:
-    """A summary's metrics by name, `overall` before the skills, and within each the best mean first, the lowest by the
-    metrics `falling`; who has no mean comes last.
+    """Return a summary sorted by metric, `overall` before the skills, and within each the best mean first.
+
+    The lowest mean is best by `falling` metrics. Generators without a mean come last.
     """
     frame = summary.select(["metric", "skill", "generator", "mean"]).to_pandas()
     means = frame.groupby(["metric", "skill"])["mean"].transform(lambda mean: merge_equal(mean.to_numpy(np.float64)))

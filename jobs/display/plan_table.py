@@ -42,7 +42,7 @@ def _choices(metric: Metric) -> str:
 
 
 def show_plan(console: Console, planned: PlannedSweep) -> None:
-    """The cells per stage, and what computing the missing ones would ask of the models."""
+    """Show the cells per stage, and the work for the models that computing the missing cells would take."""
     _show_sources(console, planned)
     _show_verified(console, planned)
     _show_cells(console, planned.plan.nodes)
@@ -52,7 +52,7 @@ def show_plan(console: Console, planned: PlannedSweep) -> None:
 
 
 def show_making(console: Console, planned: PlannedSweep) -> None:
-    """The same of what a model makes of texts, without where these come from."""
+    """Show the same for images or texts that a model generates, without the sources of its prompts."""
     _show_verified(console, planned)
     _show_cells(console, planned.plan.nodes)
     _show_costs(console, planned)
@@ -60,7 +60,7 @@ def show_making(console: Console, planned: PlannedSweep) -> None:
 
 
 def show_suite_plan(console: Console, planned: PlannedSuite) -> None:
-    """What is read of each benchmark, and the cells of all of them, which are computed together."""
+    """Show the sources of each benchmark, and the cells of all benchmarks, which are computed together."""
     for name, finished in planned.standing.items():
         console.print(f"[bold]{escape(name)}[/]: nothing changed since run {finished.run_id}")
     for sweep in planned.sweeps.values():
@@ -78,7 +78,7 @@ def show_suite_plan(console: Console, planned: PlannedSuite) -> None:
 
 
 def _show_sources(console: Console, planned: PlannedSweep) -> None:
-    """A benchmark with where its prompts and images come from, and what its metrics leave open."""
+    """Show a benchmark, the origin of its prompts and images, and the open options of its metrics."""
     sources, images = planned.sources, _images(planned)
     pairs = f" x {len(sources.generators)} generators = {images} images" if sources.generators else ""
     whole = f" of {sources.whole.prompts}" if sources.whole is not None else ""

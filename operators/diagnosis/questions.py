@@ -134,7 +134,7 @@ class QuestionCounts:
         self._drawn[prompt_id][row["question_id"]] = _DrawnQuestion(1 / len(choices), tuple(row["parents"] or ()))
 
     def statistics(self) -> QuestionStatistics:
-        """Of all that was counted."""
+        """Return the statistics of the counted questions."""
         n, counts = self._asked.total(), self._counts
         return QuestionStatistics(
             metric=self.metric,
@@ -170,7 +170,7 @@ class AnswerCounts:
         self._answers: Counter[tuple[str, str, str]] = Counter()
 
     def add(self, elements: pa.ChunkedArray) -> None:
-        """Counts the elements (schemas.ELEMENT) of each row of a table of scores; those that name no answer do not."""
+        """Count the elements (schemas.ELEMENT) of each row of a table of scores, except those without an answer."""
         parts = pc.list_flatten(elements)
         fields = [pc.struct_field(parts, name) for name in ("question_id", "wanted", "given")]
         table = pa.table(fields, ["question_id", "wanted", "given"]).drop_null()
@@ -179,7 +179,7 @@ class AnswerCounts:
             self._answers[row["question_id"], row["wanted"], row["given"]] += row["count_all"]
 
     def statistics(self) -> AnswerStatistics:
-        """Of all that was counted."""
+        """Return the statistics of the counted answers."""
         known = [
             (count, self.known[question], parsing.key(wanted), parsing.key(given))
             for (question, wanted, given), count in self._answers.items()

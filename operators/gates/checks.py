@@ -271,11 +271,11 @@ def _look_up(question: _Question, asked: str, judged: Judged) -> Check:
 
 
 def _tests(questions: Sequence[_Question], judged: Judged, alpha: float) -> Iterator[tuple[_Question, _Tested]]:
-    """Their tests; questions of one metric and generator one after the other, so that its scores are read once."""
+    """Test the questions, sorted by metric and generator, so that the scores of each pair are read once."""
 
     @lru_cache(maxsize=1)
     def values_of(metric: str, generator: str, other: Other | None) -> tuple[Hashes, Floats]:
-        """By prompt its mean score, or how much it is above the other's."""
+        """Return the prompts with their mean scores, or with the differences from the other side's mean scores."""
         prompts = judged.scores().prompts
         if other is not None:
             prompts = judged.scores().shared_prompts(other.scores).prompts
@@ -338,7 +338,7 @@ def _having(skill: str, prompts: Hashes, judged: Judged) -> NDArray[np.bool_]:
 
 
 def _conclude(question: _Question, asked: str, tested: _Tested, alpha: float, p_failed: float) -> Check:
-    """What a test says; `p_failed` is that the rule is broken, corrected for all tests."""
+    """Return the check of a tested question; `p_failed` is the p-value of a broken rule, corrected for all tests."""
     rule, test = question.rule, tested.test
     if test is None:
         return question.check(asked, "cannot tell", tested.problem)

@@ -98,7 +98,7 @@ def _unmatched(scores: pa.Table, rated: set[str]) -> Mapping[str, tuple[int, int
 
 
 def _mean(metric: str, name: str, rows: pd.DataFrame, convention: Convention, sampling: Sampling) -> Judgement:
-    """A measure's mean over graphs; by `current` over those with a score, by the others only where all have theirs."""
+    """Return a measure's mean over graphs: over those with a value by `current`, else only if all have a value."""
     statistic, defined = f"{name}_{convention}", np.isfinite(rows[name])
     kept = rows[defined] if convention == "current" else rows
     if not len(kept) or not defined[kept.index].all():

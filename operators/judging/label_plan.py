@@ -33,7 +33,7 @@ class PairLabels(NamedTuple):
     metric: Floats
     """Likewise by the metric, in the direction in which more is better."""
     found: Powered | None
-    """None where too few are rated."""
+    """None if too few prompts are rated."""
     level: float
     widest: float
     """The greatest difference between two ratings."""
@@ -64,7 +64,7 @@ class PairLabels(NamedTuple):
 
 
 def by_generator(frame: pd.DataFrame) -> pd.DataFrame:
-    """Scores or ratings (prompt_id, generator, score) as prompts x generators; images of a prompt are averaged."""
+    """Return scores or ratings (prompt_id, generator, score) as prompts x generators, averaged over images."""
     known = frame.dropna(subset=["prompt_id", "generator", "score"])
     return group_means(known, ("prompt_id", "generator"), "score").unstack("generator")
 
@@ -114,7 +114,7 @@ def wanted_images(
 
 
 def shown_pair(pair: PairLabels, chance: float) -> tuple[str, ...]:
-    """What is known of a pair, and what it still wants: a row of the table."""
+    """Return a row of the table: the results for a pair, and how many more prompts to rate."""
     name, rated = f"{pair.a}, {pair.b}", str(pair.rated)
     wanted = pair.needed(chance)
     further = "more than there are" if wanted is None else str(wanted)

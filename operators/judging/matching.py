@@ -110,10 +110,10 @@ def of_images(table: pa.Table, ids: pd.DataFrame, match: Match, side: str = "") 
 
 
 def metric_columns(scores: pa.Table, match: Match) -> dict[str, "pd.Series[float]"]:
-    """By metric, its scores under what tells an image; raises SourceError where one stands twice.
+    """Return each metric's scores by the ids of the image; raise SourceError if an image has two scores.
 
-    Scores that only rounding sets apart are equal, so that no statistic takes them for an order. Rows that do not tell
-    their image (one that is missing, say) are left out.
+    Scores that differ only by rounding become equal, so that no statistic orders them. Rows without the ids of their
+    image (because the image is missing, say) are left out.
     """
     keys = list(MATCH_COLUMNS[match])
     columns = {}

@@ -37,7 +37,7 @@ def judge_pairings(pairings: pa.Table, scores: pa.Table, sampling: Sampling) -> 
 
 
 def _judge(metric: str, scores: Floats, samples: Prompts) -> list[Judgement]:
-    """Of the four scores of every sample (samples, 4)."""
+    """Judge a metric by the four scores of every sample (samples, 4)."""
     right = pairing_scores(scores.reshape(-1, 2, 2))._asdict()
     if not len(scores):
         return [undefined(metric, statistic, 0, "no sample has all four scores") for statistic in right]

@@ -191,7 +191,7 @@ def _why(human: Floats, score: Floats) -> str:
 
 
 def _pairwise(metric: str, human: Floats, score: Floats, prompts: Prompts, *, grouped: bool) -> list[Judgement]:
-    """The accuracy, and the threshold at which it is reached."""
+    """Return the pairwise accuracy, and the threshold at which it is reached."""
     which = "pairs within a prompt, mean over prompts, one threshold" if grouped else "all pairs of images"
     accuracy, epsilon = (f"{name}{'_grouped' * grouped}" for name in ("pairwise_accuracy", "epsilon"))
     words = f"tie calibration over {which}"

@@ -75,7 +75,7 @@ def judge_words(
 
 
 def _rated_words(words: pa.Table, match: Match) -> dict[tuple[Any, ...], list[RatedWord]]:
-    """The words of each image with the mean of those who were sure, where anybody was."""
+    """Return the rated words of each image, with the mean over the raters who were sure; others are left out."""
     keys = list(MATCH_COLUMNS[match])
     frame = words.to_pandas().dropna(subset=keys)
     means = group_means(frame, [*keys, *PLACE], "aligned").dropna().reset_index().sort_values([*keys, "start"])
@@ -150,7 +150,7 @@ def _prompt_ids(frame: pd.DataFrame) -> list[str]:
 def _share(
     metric: str, name: str, part: "np.ndarray[Any, Any]", whole: "np.ndarray[Any, Any]", prompts: Prompts, reason: str
 ) -> Judgement:
-    """The share of some words among others, with its interval over prompts."""
+    """Return the share of some words among others, with its interval over prompts."""
     if not whole.any():
         return undefined(metric, name, 0, reason)
     sums, sizes = (

@@ -142,7 +142,7 @@ class DsgConfig(WriterConfig):
 
 
 def holding(right: Mapping[str, bool], parents: Mapping[str, Sequence[str]], zeroing: Zeroing) -> dict[str, bool]:
-    """Which questions count: those answered right whose parents hold too, directly or all the way up."""
+    """Return which questions count: they are right, and so are their parents, or all their ancestors."""
     return {
         name: own and all(right.get(other, True) for other in needed_questions(name, parents, zeroing))
         for name, own in right.items()

@@ -75,7 +75,7 @@ class LlmScoreConfig(DescribedConfig, JudgedConfig):
         return Expected(1, 1)
 
     def judging(self) -> dict[str, Any]:
-        """All that decides a verdict, but for what is judged and for the judge."""
+        """Return everything that decides a verdict, except the description and the judge."""
         release = self.released(LlmScoreRelease)
         if release is not None:
             told = {"variant": self.variant, "wording": release.digest, **self.sampling._asdict()}
@@ -93,7 +93,7 @@ class LlmScoreConfig(DescribedConfig, JudgedConfig):
         return (yield from self.verdict(judged + self.template_text(self._task), SCALES[self.variant], check))
 
     def scoring(self) -> dict[str, Any]:
-        """The options that decide how ratings become a number."""
+        """Return the options that decide how ratings become a number."""
         return {"variant": self.variant}
 
     def score(self, evidence: Evidence) -> Scored:
@@ -110,8 +110,8 @@ def require_counts(rated: Mapping[str, float]) -> None:
 
 
 def score_of(variant: Variant, rated: Mapping[str, float]) -> float:
-    """A variant's score of its ratings; of a prompt without attributes the rule counts objects alone, as the paper does
-    not say."""
+    """Return a variant's score of its ratings; for a prompt without attributes, which the paper does not mention, the
+    rule counts objects alone."""
     if variant == "overall":
         return rated["rating"] / 100
     if variant == "error_counting":

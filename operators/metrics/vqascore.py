@@ -17,8 +17,8 @@ LARGEST_EXPONENT = 700.0
 """Of a float; beyond it a share is 0 to the last digit."""
 
 SPELLED = ("{}", " {}")
-"""Spellings with and without a space before. A tokenizer may have a token for each, or the same token for both. In that
-case it counts twice for yes and for no alike, which leaves their ratio as it is."""
+"""Spellings with and without a space before. A tokenizer may have a token for each, or the same token for both; it then
+treats yes and no alike, which leaves their ratio as it is."""
 YES, NO = (tuple(form.format(word) for word in (name, name.lower()) for form in SPELLED) for name in ("Yes", "No"))
 """Spellings of yes and of no, as GenEval2 sums them."""
 AFFIRMATIONS = frozenset({"yes", "true", "correct", "right"})

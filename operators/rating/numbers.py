@@ -116,9 +116,9 @@ def _mean(parts: Parts) -> float:
 
 
 def pairs_rated(study: Rated, template: str) -> pd.DataFrame:
-    """What people say of every two generators by a template: mean differences, prompts x pairs, nan where not rated.
+    """Return people's mean differences between every two generators by a template: prompts x pairs, nan if not rated.
 
-    All prompts and generators that the template asks about are there, sorted.
+    It contains all prompts and generators that the template asks about, sorted.
     """
     asked = [task for task in study.tasks if task.template == template and task.gold is None]
     means = group_means(study.answers[study.answers["template"] == template], ["task_id"], "number")

@@ -78,10 +78,10 @@ def _template_progress(template: str, study: Rated, raters: int) -> TemplateProg
 
 
 def pairs_so_far(study: Rated, scores: pd.DataFrame | None, telling: Telling) -> dict[str, list[PairLabels]]:
-    """By template every two generators, as far as people tell them apart beside a metric's `scores`.
+    """Return an estimate for every two generators, by template, from people's answers and a metric's scores.
 
-    These are of prompts x generators, more being better; None hears people alone. The pairs of all templates share
-    alpha evenly.
+    `scores` are prompts x generators, where more is better; without them people's answers count alone. The pairs of all
+    templates share alpha evenly.
     """
     rated = {
         template: pairs_rated(study, template) for template in dict.fromkeys(task.template for task in study.tasks)

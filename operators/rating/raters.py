@@ -119,7 +119,7 @@ def _agreement(template: str, rows: pd.DataFrame, sampling: Sampling) -> Templat
 
 
 def judge_raters(study: Rated, answers: Sequence[Answer], seed: int = 0) -> list[RaterQuality]:
-    """Every rater of a study, by name; `answers` are all, with repeats and gold questions."""
+    """Return the quality of every rater of a study, by name; `answers` include repeats and gold questions."""
     by_rater = {str(rater): rows for rater, rows in study.answers.groupby("rater")}
     gold, repeats = _gold(answers), _repeats(answers)
     likeness = _likeness(study, sorted(by_rater), seed)
@@ -242,7 +242,7 @@ def _flags(
     repeats: Mapping[str, Tally],
     likeness: Mapping[str, Likeness],
 ) -> dict[str, list[str]]:
-    """The doubts that remain after Holm's correction for all raters and kinds of doubts."""
+    """Return the doubts about each rater that remain after Holm's correction for all raters and kinds of doubts."""
     relative = answers.assign(relative=answers["seconds"] / answers.groupby("template")["seconds"].transform("median"))
     doubts = [
         doubt
@@ -310,7 +310,7 @@ def _slow(rater: str, relative: pd.DataFrame) -> _Doubt | None:
 
 
 def _same(rater: str, answers: pd.DataFrame) -> _Doubt | None:
-    """Fisher's exact test of the commonest answer by the template that the rater answered most, against the others'."""
+    """Compare the rater's commonest answer by the template answered most with the others', by Fisher's exact test."""
     own = answers[answers["rater"] == rater]
     template = own["template"].mode()[0]
     own, others = (rows[rows["template"] == template]["said"] for rows in (own, answers[answers["rater"] != rater]))

@@ -89,7 +89,7 @@ def _shown(titled: Sequence[tuple[str, pd.DataFrame]], *, metrics_across: bool =
 
 
 def _sentence(judgements: Sequence[Judgement], comparisons: Sequence[Comparison]) -> Sentence:
-    """Which metric agrees best by the first statistic of a template, and which it can be told from."""
+    """Say which metric agrees best by the first statistic of a template, and from which metrics it differs clearly."""
     template, statistic = judgements[0].template, judgements[0].statistic
     about = f"with {template or KNOWN} by {statistic}"
     values = [judged for judged in judgements if judged.statistic == statistic and math.isfinite(judged.value)]

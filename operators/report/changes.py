@@ -335,7 +335,7 @@ class _MetricChanges(NamedTuple):
 
 
 def _compare_metric(runs: _Runs, metric: str) -> _MetricChanges:
-    """Every generator's two runs, compared as if they were two generators."""
+    """Compare every generator's two runs as if they were two generators."""
     prompts = runs.before.shared_prompts(runs.after).prompts
     changes = list[Change]()
     only_before, only_after = dict[str, int](), dict[str, int]()
@@ -356,7 +356,7 @@ def _compare_metric(runs: _Runs, metric: str) -> _MetricChanges:
 def _changes(
     generator: str, metric: str, prompts: Hashes, earlier: Floats, later: Floats, runs: _Runs
 ) -> Iterator[Change]:
-    """Those of a generator, overall and at every skill, of the prompts' mean scores in both runs."""
+    """Yield a generator's changes, overall and at every skill, from the prompts' mean scores in both runs."""
     means = PromptMeans(prompts)
     means.add("after", later)
     means.add("before", earlier)
@@ -430,7 +430,7 @@ def _can_tell(changes: Sequence[Change], comparisons: int) -> bool:
 
 
 def _change_sentences(overall: Sequence[Change], comparisons: int, *, partial: bool) -> list[Sentence]:
-    """Each generator with a clear change, and the rest; `partial` where the runs hold more than was compared."""
+    """Name each generator with a clear change, and the rest; `partial` if the runs contain more than was compared."""
     if not overall:
         return [Sentence("The two runs share no generator with scores by the same metric on the same prompts.", "")]
     partial = partial or any(change.duel.unlike for change in overall)

@@ -58,7 +58,7 @@ class ChartLine(NamedTuple):
 
 
 def interval_chart(board: Board) -> Chart:
-    """Every generator's mean with its interval, best first; the leading group in the accent colour."""
+    """Draw every generator's mean with its interval, best first, and the leading group in the accent colour."""
     scored = board.scored()[:MOST_GENERATORS]
     first = board.leading()
     means = [

@@ -142,7 +142,7 @@ def scores_of(card: ModelCard, tasks: Mapping[str, str]) -> list[CardScore]:
 
 
 def _notes(card: ModelCard, name: str, metric: CardMetric, row: Row) -> Iterator[str]:
-    """How a score came about."""
+    """Yield notes on how a score was computed."""
     yield f"{name}{f' by {metric.models}' if metric.models else ''}{', lower is better' * metric.lower_is_better}"
     yield interval_sentence(row["low"], row["high"])
     yield f"coverage {row['coverage']:.1%} of {plural(row['n'] + row['n_null'], 'image')}"

@@ -74,7 +74,7 @@ class BestAt(NamedTuple):
 
 
 def board_column(board: Board) -> Column:
-    """A metric's column of the leaderboard, its axis from the lowest to the highest end of an interval."""
+    """Return a metric's column of the leaderboard, with an axis from the lowest to the highest end of an interval."""
     low = min((min(standing.ends[0], standing.mean) for standing in board.scored()), default=0.0)
     high = max((max(standing.ends[1], standing.mean) for standing in board.scored()), default=1.0)
     return _column(board.metric, board, low, high)

@@ -110,7 +110,7 @@ class ImagesStage(RowStage):
         return self.model.preprocess_video(frames, seconds)
 
     def prepare(self, inputs: Inputs) -> PreparedShard:
-        """Decodes the images of which some metric has no row among what earlier cells hold."""
+        """Decode the images for which some metric has no row in earlier cells."""
         asked = self.asked(inputs)
         kept = self._kept_of(inputs.earlier)
         places: dict[str, dict[int, int]] = {name: {} for name in kept}
@@ -165,7 +165,7 @@ class ImagesStage(RowStage):
 
 
 def _kept_rows(earlier: Sequence[pa.Table]) -> KeptRows:
-    """The rows without an error of tables of earlier cells, newest first."""
+    """Return the rows of the tables of earlier cells, newest first, with the places of rows without an error."""
     older = [table for table in earlier if _is_of_older_decoding(table)]
     newer = [table for table in earlier if not _is_of_older_decoding(table)]
     table = pa.concat_tables([each.replace_schema_metadata(None) for each in reversed([*newer, *older])])

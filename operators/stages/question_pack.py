@@ -56,7 +56,7 @@ class PackIndex:
         return RowError("no_questions", f"{problem}; correct the prompt, or leave it out")
 
     def of(self, prompt_id: str, text: str) -> Sequence[Mapping[str, Any]]:
-        """The rows about a prompt, or the one that says why there are none."""
+        """Return the rows about a prompt, or a single row with the error if it has none."""
         known = check_prompt(text) or self.id_of(prompt_id, text)
         return [{"error": rows.error_value(known)}] if isinstance(known, RowError) else self.asked[known]
 
@@ -98,9 +98,9 @@ def _fitting(known: Sequence[Mapping[str, Any]], metric: PackedMetric) -> Sequen
 
 
 def wanted(prompts: pa.Table, pack: PackIndex, metric: WantingMetric) -> pa.Table:
-    """Prompts (schema PROMPTS) to questions about the texts that the metric wants in their images (schema QUESTIONS).
+    """Return questions (schema QUESTIONS) about the texts that the metric wants in the images of prompts.
 
-    A text that the pack has wins over those that the prompt names.
+    `prompts` has the schema PROMPTS. Texts of the pack take precedence over texts that a prompt names.
     """
     ids, texts = (prompts.column(name).to_pylist() for name in ("prompt_id", "text"))
     records = [

@@ -145,7 +145,7 @@ def _by_text(records: Sequence[Mapping[str, Any]]) -> dict[str, Sequence[Mapping
 
 
 def _writing(text: str, metric: WritingMetric) -> Writing[Sequence[WrittenQuestion] | RowError]:
-    """The metric's program, and why there are no questions where there are none."""
+    """Write a prompt's questions with the metric's program; return the reason if it writes none."""
     if (problem := check_prompt(text)) is not None:
         return problem
     written = yield from metric.write(text)

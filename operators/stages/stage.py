@@ -209,7 +209,7 @@ def skills_of(prompts: Upstream) -> dict[str, list[str]]:
 
 
 def text_of(prompts: Mapping[str, str], prompt_id: str | None) -> str | RowError:
-    """The text of a prompt, or why there is none."""
+    """Return the text of a prompt, or why it cannot be used."""
     if prompt_id is None or prompt_id not in prompts:
         return unknown_prompt(prompt_id)
     return check_prompt(prompts[prompt_id]) or prompts[prompt_id]

@@ -173,7 +173,7 @@ def student_interval(value: float, resampled: Floats, count: int, scale: Scale |
 
 
 def _transformed(values: Floats, scale: Scale) -> Floats:
-    """Fisher's transform of values on a scale."""
+    """Return Fisher's transform of values on a scale."""
     centred = (2 * values - scale.greatest - scale.least) / (scale.greatest - scale.least)
     return np.asarray(np.arctanh(np.clip(centred, -FISHER_LIMIT, FISHER_LIMIT)))
 

@@ -73,9 +73,9 @@ def _nodes(names: NDArray[Any], levels: NDArray[Any], values: Floats) -> list[Er
 
 
 def score_graph(nodes: Sequence[ErrorNode], convention: Convention) -> GraphScores:
-    """The meta-metrics of one graph; one with a single level has no order, and gets 0.
+    """Return the meta-metrics of one graph; a graph with a single level has no order, and gets 0.
 
-    By `current` a graph that a metric scored nowhere is nan, and so is the order of one without a root.
+    By `current` a graph without any score of a metric is nan, and so is the order of a graph without a root.
     """
     if convention == "current":
         return _current(nodes)
@@ -91,7 +91,10 @@ def score_graph(nodes: Sequence[ErrorNode], convention: Convention) -> GraphScor
 
 
 def _current(nodes: Sequence[ErrorNode]) -> GraphScores:
-    """By the maintained code: a walk weighs by its scored images, at least two, and pairs of nodes know no walk."""
+    """Return the meta-metrics of the maintained code.
+
+    A walk weighs by its scored images, at least two, and pairs of nodes are taken regardless of walks.
+    """
     n_metrics = nodes[0].scores.shape[1]
     rooted = any(node.level == 0 for node in nodes)
     walks = list(walks_of(nodes, twice=False)) if rooted else []
@@ -129,9 +132,9 @@ def _mean(values: Sequence[Floats] | Floats, weights: Floats) -> Floats:
 
 
 def _order(walk: Sequence[ErrorNode], ties: Ties) -> tuple[Floats, Floats]:
-    """Spearman's rho and Kendall's tau-b between level and score by metric; 0 where undefined.
+    """Return Spearman's rho and Kendall's tau-b between level and score by metric; 0 if undefined.
 
-    A loop over scipy's two functions gives the same and takes forty times as long.
+    A loop over scipy's two functions returns the same and takes forty times as long.
     """
     levels = np.repeat([float(node.level) for node in walk], [len(node.scores) for node in walk])
     scores = np.concatenate([node.scores for node in walk])

@@ -42,7 +42,7 @@ class SignedRank(NamedTuple):
 
 
 def signed_rank(a: Floats, b: Floats, *, zeros: ZeroHandling = "wilcox") -> SignedRank:
-    """Compares paired values (n,); pairs with nan are left out.
+    """Compare paired values (n,); pairs with nan are left out.
 
     Pairs that do not differ are dropped (`wilcox`), or ranked and then dropped (`pratt`): the Gecko paper does not
     say which. Differences are equal if only rounding sets them apart, as 1 - 2/3 and 1/3 - 0.
@@ -51,7 +51,7 @@ def signed_rank(a: Floats, b: Floats, *, zeros: ZeroHandling = "wilcox") -> Sign
 
 
 def signed_rank_of(differences: Floats, step: float, *, zeros: ZeroHandling = "wilcox") -> SignedRank:
-    """The same of the differences a - b, compared to multiples of a step: `step_of` the values a and b."""
+    """Do the same for differences a - b, compared as multiples of a step: `step_of` the values a and b."""
     differences = differences[np.isfinite(differences)]
     n = len(differences)
     if not n:

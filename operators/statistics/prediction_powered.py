@@ -79,8 +79,9 @@ def widening(n: "int | NDArray[np.int64]") -> Floats:
 
 
 def powered_mean(labels: Floats, predictions: Floats, others: Floats) -> Powered:
-    """The mean of what people would say, of labels (..., n), the predictions of the same (..., n), and of others
-    (..., N).
+    """Estimate the mean of people's labels for all items.
+
+    It takes labels (..., n), the predictions of the same items (..., n), and predictions of other items (..., N).
     """
     n, m = labels.shape[-1], others.shape[-1]
     everyone = np.concatenate([predictions, others], axis=-1)

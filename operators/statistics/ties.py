@@ -46,10 +46,10 @@ class TieCalibration(NamedTuple):
 def calibrate_ties(
     human: Sequence[float] | Floats, metric: Sequence[float] | Floats, groups: Sequence[object] | None = None
 ) -> TieCalibration:
-    """The best pairwise accuracy over all thresholds, of finite ratings and scores of shape (n,).
+    """Return the best pairwise accuracy over all thresholds, for finite ratings and scores of shape (n,).
 
-    Without `groups` every pair of rows counts alike. With them only pairs within a group do, and the accuracy is the
-    mean over groups with one threshold for all (group-by-item in the paper); a group of one row has no part in it.
+    Without `groups` every pair of rows counts alike. With groups only pairs within a group count, and the accuracy is
+    the mean over groups with one threshold for all (group-by-item in the paper); groups of one row are left out.
     Raises ValueError for values that are not finite.
     """
     ratings, scores = np.asarray(human, np.float64), np.asarray(metric, np.float64)
@@ -144,7 +144,7 @@ class _Pairs:
         return np.where(near, (cells + 0.5) * self.step, differences)
 
     def below(self, epsilon: float) -> float:
-        """The next lower threshold."""
+        """Return the next lower threshold."""
         return min(epsilon - self.step, math.nextafter(epsilon, 0.0))
 
     def build_edge(self, epsilon: float, below: _Edge | None = None, above: _Edge | None = None) -> _Edge:
@@ -174,8 +174,9 @@ class _Pairs:
         return float(differences[order][np.searchsorted(passed, passed[-1] / 2)])
 
     def best_within(self, low: _Edge, high: _Edge, best: _Best) -> _Best:
-        """The better of `best` and the first best threshold above `low` and up to `high`, by enumerating their
-        pairs.
+        """Return the better of `best` and the first best threshold above `low` and up to `high`.
+
+        It enumerates the pairs between the two.
         """
         gaps = high.upper - low.upper
         left = np.repeat(np.arange(len(gaps)), gaps)
@@ -240,7 +241,7 @@ class _Wavelet:
 
 
 def _search(pairs: _Pairs) -> _Best:
-    """The first best threshold: ranges of thresholds by what they could reach at most, the most promising first."""
+    """Return the first best threshold, searching ranges of thresholds by their highest possible gain, highest first."""
     zero, widest = pairs.build_edge(0.0), pairs.widest()
     best = _Best(zero.gain, 0.0)
     if not widest:
@@ -265,7 +266,7 @@ def _search(pairs: _Pairs) -> _Best:
 
 
 def _push(ranges: list[tuple[float, float, int, _Edge, _Edge]], low: _Edge, high: _Edge, pairs: _Pairs) -> None:
-    """Keeps a range that may have pairs inside, besides those at its end, whose gain is known."""
+    """Add a range to the heap if it may have pairs inside; the gain of the pairs at its end is known."""
     if pairs.below(high.epsilon) > low.epsilon and not np.array_equal(low.upper, high.upper):
         heappush(ranges, (-(high.tied - low.lost), low.epsilon, len(ranges), low, high))
 

@@ -20,7 +20,7 @@ class BrokenMultipart(PlumblineError):
 
 
 def read_multipart(body: bytes, media: str) -> dict[str, list[bytes]]:
-    """The contents of the parts by name, each in the order sent; raises BrokenMultipart."""
+    """Return the contents of the parts by name, in the order sent; raises BrokenMultipart."""
     boundary = _boundary(media)
     _, *parts = (b"\r\n" + body).split(b"\r\n--" + boundary, MAX_PARTS)
     if not parts or not parts.pop().startswith(b"--"):

@@ -127,7 +127,7 @@ def _caption(text: str) -> str | None:
 
 
 def _image(image: Any) -> bytes:
-    """The bytes of a data address; no other address is read."""
+    """Return the bytes of a data address; other addresses are refused."""
     address = str(image.get("url") if isinstance(image, dict) else None)
     if not address.startswith("data:") or ";base64," not in address:
         raise BadRequest("image_url: expected the image's bytes, as data:image/png;base64,...; addresses are not read")

@@ -23,14 +23,15 @@ def trl_reward(
     questions: str | None = None,
     sources: str | None = None,
 ) -> TrlReward:
-    """A function for `reward_funcs` of TRL's trainers.
+    """Return a function for `reward_funcs` of TRL's trainers.
 
-    `images` is the column with an image, or a list of them, beside every completion; `texts` is what they are held
-    against: `completions` for a policy that describes images, `prompts`, or another column. `questions` is the column
-    with the questions by which a metric with a benchmark's own scores, and `sources` the one with the image that each
-    was edited from, or a list of them. Where there is no score the reward is None; of a
-    metric whose lower score is the better one it is the negative. Raises ConfigError for a metric that the scorer does
-    not have.
+    `images` is the column with an image, or a list of images, for every completion. `texts` is the column that the
+    images are compared with: `completions` for a policy that describes images, `prompts`, or another column.
+    `questions` is the column with questions for a metric with a benchmark's own questions. `sources` is the column with
+    the image that each was edited from, or a list of them.
+
+    The reward is None if there is no score, and the negated score if a lower score of the metric is better. Raises
+    ConfigError for a metric that the scorer does not have.
     """
     if metric not in scorer.metrics:
         raise ConfigError(f"metric: the scorer has none called {metric!r}; {suggest(metric, [*scorer.metrics])}")

@@ -197,7 +197,7 @@ class _Reader:
         self.stack.append(self._new(made) if isinstance(made, Strings) else made)
 
     def _convert(self, *values: Any) -> None:
-        """Counts text and bytes that are about to be converted; raises RefusedPickle if they are too many."""
+        """Count text and bytes that are about to be converted; raise RefusedPickle if they are too many."""
         self.unconverted -= sum(len(value) for value in values if isinstance(value, (str, bytes, bytearray)))
         if self.unconverted < 0:
             raise RefusedPickle("expected each text and array once, found the same bytes converted again and again")

@@ -89,7 +89,7 @@ class QwenImageBenchRelease(Release):
 
 
 def _object(reply: str) -> Mapping[str, Any]:
-    """The object behind a reply's thought (extract_json_from_response)."""
+    """Return the object after a reply's thoughts (extract_json_from_response)."""
     said = reply.rpartition("</think>")[2].strip()
     try:
         found = json.loads(said)

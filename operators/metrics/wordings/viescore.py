@@ -125,7 +125,7 @@ def _rated(scores: Any, reasoning: Any) -> Rated:
 
 
 def _repaired(said: str) -> str:
-    """The object with its keys and texts in quotes, and its numbers in lists (fix_json)."""
+    """Return the object with its keys and texts in quotes, and its numbers in lists (fix_json)."""
     said = re.sub(r"\b(\w+):", r'"\1":', said)
     repaired, done = [], 0
     while (start := said.find('"', done)) >= 0 and (colon := said.find('":', start + 1)) >= 0:

@@ -443,7 +443,7 @@ def _usage(usage: Any) -> Usage:
 
 
 def load_openai(model: "ResolvedModel[ServiceModel]") -> OpenAiModel:
-    """As `open_client`."""
+    """Return a model that asks the endpoint; raises ModelError as `open_client` does."""
     return OpenAiModel(open_client(model, MAX_TEXT_REPLY), model)
 
 
