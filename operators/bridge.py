@@ -135,9 +135,9 @@ class Built(NamedTuple):
 
 
 def pair(old: tuple[RunScores, str], new: tuple[RunScores, str], count: int | None = None, seed: int = 0) -> Pairs:
-    """The images that both metrics scored, of `count` of the prompts of both, drawn by the seed.
+    """Return the images that both metrics scored, for `count` shared prompts, drawn by the seed.
 
-    Raises ConfigError where they are too few, or all have one score.
+    Raises ConfigError if the images have too few prompts, or if too few prompts differ from the commonest score.
     """
     (before, metric), (after, other) = old, new
     prompts = before.shared_prompts(after).prompts
@@ -189,7 +189,7 @@ def build(
     falling: tuple[bool, bool] = (False, False),
     wanted: float = EXPLAINED,
 ) -> Built:
-    """What the pairs say; `falling` is of each version whether a lower score is better."""
+    """Build the bridge from the pairs; `falling` is True for each version whose lower score is better."""
     columns, new = pairs.columns, pairs.new
     old = columns.score
     prompts = np.unique(columns.prompt)
@@ -355,7 +355,7 @@ def find_bridge(bridges: Iterable[Bridge], before: Recipe, after: Recipe) -> Bri
 
 
 def describe(bridge: Bridge) -> list[Sentence]:
-    """What it says, the verdict first."""
+    """Return sentences about the bridge, the verdict first."""
     old, new, clear = bridge.old.metric, bridge.new.metric, bridge.clear
     misses = ", ".join(f"{kind} {number(miss)}" for kind, miss in bridge.misses.items())
     turned = f"turned round: {names(bridge.turned)}" if bridge.turned else "none of them turned round"

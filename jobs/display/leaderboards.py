@@ -76,8 +76,9 @@ def _show_boards(console: Console, finished: FinishedSweep) -> None:
 
 
 def _standing(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A generator's row of the board, whose rows are the best first: equal means share a place, and without a mean
-    there is none.
+    """Return a generator's row of a board that is sorted best first.
+
+    Equal means share a place, and a generator without a mean has no place.
     """
     place = str(1 + [other["mean"] for other in rows].index(row["mean"])) if row["n"] else EMPTY
     interval = interval_text(row["low"], row["high"])

@@ -39,7 +39,8 @@ def measure_graphs(
     """Return every graph and metric: subset, spearman, kendall, ordering, kendall_ordering, separation, delta.
 
     `ordering` and `kendall_ordering` are the negated correlations: 1 is the right order. The signs of `falling` metrics
-    are turned after ranking, because equation 1 ranks the scores as the metric returns them, and ranks ties from below.
+    are turned after ranking, because equation 1 ranks the scores as the metric returns them, and its rank of ties
+    depends on their direction.
     """
     nodes = graph_nodes.to_pandas()
     measured = score_graphs(nodes, pd.DataFrame(metric_columns(scores, "image")), convention)

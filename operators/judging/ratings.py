@@ -356,7 +356,7 @@ FEW = 0.05
 def warn_off_scale(ratings: pa.Table) -> list[str]:
     """Return a warning for each template with a few ratings outside the scale that contains all other ratings.
 
-    Any number of ratings with the only negative value, such as -1 for "no answer", gets a warning too.
+    Ratings with the only negative value, such as -1 for no answer, get a warning too, however many they are.
     """
     frame = ratings.select(["template", "image_id", "rater", "rating"]).to_pandas().dropna(subset=["rating"])
     warnings = (_warning(str(template), rows) for template, rows in frame.groupby("template", sort=False))
@@ -378,7 +378,7 @@ def warn_several_prompts(ratings: pa.Table) -> list[str]:
 
 
 def _none_like(template: str, rows: pd.DataFrame) -> str | None:
-    """Return a warning if ratings that go up to more than 1 have a single negative value."""
+    """Return a warning if ratings that go up to more than 1 have only one distinct negative value."""
     values = rows["rating"].to_numpy(np.float64)
     negative = np.unique(values[values < 0])
     if len(negative) != 1 or values.max() <= 1:

@@ -125,14 +125,15 @@ def compare(
     choice: Choice = COMPARE,
     bridges: Sequence[Bridge] = (),
 ) -> Changes:
-    """Scores of two runs, paired by generator, metric and prompt; `manifests` are (before, after).
+    """Compare the scores of two runs, paired by generator, metric and prompt; `manifests` are (before, after).
 
-    A generator whose settings are others than in the earlier run has no clear change, unless they are to be ignored.
+    A generator whose settings differ from the earlier run's has no clear change, unless settings are to be ignored.
 
     A metric whose settings or models differ is another metric: its scores are not compared, unless one of the `bridges`
-    joins the two. `reward` is what the
-    generators were trained on since, where they were: who seems to game it is said first. Several metrics in one are
-    one change more, in the units of the earlier run.
+    joins the two.
+
+    `reward` is what the generators were trained on since the earlier run, if they were: generators that seem to game it
+    are named first. A reward of several metrics adds one change, in the units of the earlier run.
     """
     metrics = read_metrics(manifests[1])
     settings = list(_settings(*manifests))

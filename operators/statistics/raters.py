@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 MIN_ANSWERS = 3
-"""Answers that a task needs: the rater's, and two of others that may agree better."""
+"""Answers that a task needs: the rater's, and those of two others that may agree better."""
 FIRST_DRAWS = 499
 DRAWS = 9999
 OPEN = 0.1
@@ -51,7 +51,10 @@ def exchange_test(answers: Floats, templates: NDArray[np.intp], rater: int, seed
 
 
 def _standardise(answers: Floats, templates: NDArray[np.intp]) -> Floats:
-    """Standardise over all raters together, so that no exchange changes the result; equal answers become 0."""
+    """Standardise by template over all raters together, so that no exchange changes the result.
+
+    The result is 0 if all answers by a template are equal.
+    """
     result = np.full(answers.shape, math.nan)
     for template in np.unique(templates):
         rows = templates == template

@@ -47,7 +47,7 @@ class Checkout(NamedTuple):
             raise self.refusal(path, f"cannot be read ({error})") from error
 
     def rows(self, path: str) -> list[dict[str, str]]:
-        """The rows of a CSV file."""
+        """Return the rows of a CSV file."""
         return list(csv.DictReader(io.StringIO(self.text(path), newline="")))
 
     def python(self, path: str) -> "PythonFile":
