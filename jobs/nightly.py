@@ -167,7 +167,7 @@ def _of_one(console: Console, config: NightlyConfig, hold: Callable[[], None]) -
         planned = plan_inputs(inputs)
         show_plan(console, planned)
         finished, sources = _sweep(console, planned, hold), planned.sources
-    told = _told(console, inputs, finished)
+    told = _show_unchanged(console, inputs, finished)
     if told is not None:
         name_newest(inputs.store, finished.run_id, hold)
         return Night(told, [told], finished.computed, finished.exit_code, new=False)
@@ -197,7 +197,7 @@ def _of_several(console: Console, config: NightlySuiteConfig, hold: Callable[[],
         console.rule(escape(name), align="left")
         sweep = planned.sweeps.get(name)
         runs[name] = planned.standing[name] if sweep is None else _sweep(console, sweep, hold)
-        told = _told(console, inputs, runs[name])
+        told = _show_unchanged(console, inputs, runs[name])
         if told is not None:
             told_before.append(told)
         else:
@@ -251,8 +251,8 @@ def _sweep(console: Console, planned: PlannedSweep, hold: Callable[[], None]) ->
         return run_sweep(planned, display.update, name=by_date, assert_lease=hold)
 
 
-def _told(console: Console, inputs: SweepInputs, finished: FinishedSweep) -> NightOutcome | None:
-    """Return the outcome that a night reported for a run; None for a new run, or if its night ended early."""
+def _show_unchanged(console: Console, inputs: SweepInputs, finished: FinishedSweep) -> NightOutcome | None:
+    """Return the outcome that a night reported for a run, and say that nothing is new; None if no night reported it."""
     show_note_kept(console, inputs, finished)
     store, run_id = inputs.store, finished.run_id
     outcome = read_outcome(store, run_id) if store.exists(f"runs/{run_id}/report.html") else None

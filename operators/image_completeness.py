@@ -161,13 +161,13 @@ def decode_png(image: Image.Image, png: bytes) -> Image.Image | None:
     if not plain or image.info.get("interlace") or getattr(image, "is_animated", False):
         return None
     try:
-        pixels = imagecodecs.spng_decode(_without_metadata(png))
+        pixels = imagecodecs.spng_decode(_strip_metadata(png))
     except imagecodecs.SpngError:
         return None
     return Image.fromarray(pixels)
 
 
-def _without_metadata(png: bytes) -> bytes:
+def _strip_metadata(png: bytes) -> bytes:
     """Return a PNG with only the chunks that make its pixels."""
     return _select_chunks(png, lambda chunk_type: chunk_type in (b"IHDR", b"IDAT", b"IEND"))
 

@@ -50,7 +50,7 @@ def decode_picture(row: Mapping[str, Any], limits: ImageLimits, fetch: FetchUri)
 
 Preprocess = Callable[[Image.Image], Any]
 PreprocessVideo = Callable[[Sequence[Image.Image], float], Any]
-"""Preprocesses a video's frames, each of which represents this number of seconds."""
+"""Preprocesses a video's frames, given the seconds that each frame represents."""
 
 
 class Edit(NamedTuple):

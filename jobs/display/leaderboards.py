@@ -66,7 +66,7 @@ def _show_boards(console: Console, finished: FinishedSweep) -> None:
         of_metric = [row for row in rows if row["metric"] == metric]
         overall = [row for row in of_metric if row["skill"] == OVERALL]
         names = ("#", "generator", "mean", "95% interval", "n", "coverage")
-        ranked = [_standing(row, overall) for row in overall]
+        ranked = [_format_standing(row, overall) for row in overall]
         title = f"{metric}: overall{', lower is better' if metric in finished.falling else ''}"
         show_table(console, title, names, ranked, numbers=slice(2, None))
         if any(NO_INTERVAL in cells for cells in ranked):
@@ -75,7 +75,7 @@ def _show_boards(console: Console, finished: FinishedSweep) -> None:
             _show_skills(console, metric, of_metric)
 
 
-def _standing(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def _format_standing(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a generator's row of a board that is sorted best first.
 
     Equal means share a place, and a generator without a mean has no place.

@@ -113,7 +113,7 @@ def wanted_images(
     return [(prompts[place], name) for place in order for name in names if (place, name) in wanted]
 
 
-def shown_pair(pair: PairLabels, chance: float) -> tuple[str, ...]:
+def format_pair(pair: PairLabels, chance: float) -> tuple[str, ...]:
     """Return a row of the table: the results for a pair, and how many more prompts to rate."""
     name, rated = f"{pair.a}, {pair.b}", str(pair.rated)
     wanted = pair.needed(chance)

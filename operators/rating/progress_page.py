@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from plumbline.operators.judging.label_plan import shown_pair
+from plumbline.operators.judging.label_plan import format_pair
 from plumbline.operators.rating.answers import Answer
 from plumbline.operators.rating.progress import (
     PairProgress,
@@ -42,7 +42,7 @@ def progress_page(queue: Queue, answers: Sequence[Answer]) -> dict[str, Any]:
         "templates": templates,
         "agreement": {one.template: one for one in agreement(look.study, SAMPLING)},
         "standings": standings(look.pairs),
-        "pairs": [ShownProgress(one.template, shown_pair(one.pair, telling.chance), one.minutes) for one in pairs],
+        "pairs": [ShownProgress(one.template, format_pair(one.pair, telling.chance), one.minutes) for one in pairs],
         "alpha": telling.alpha,
         "metric": None if beside is None else beside.metric,
         "raters": judge_raters(look.study, answers),

@@ -145,7 +145,7 @@ class ImagesStage(RowStage):
         """By metric, what earlier cells hold; looked through once for all windows of a shard, which share it."""
         known = self._kept
         if known[0] is not earlier:
-            known = self._kept = earlier, {name: _kept_rows(tables) for name, tables in earlier.items() if tables}
+            known = self._kept = earlier, {name: _index_rows(tables) for name, tables in earlier.items() if tables}
         return known[1]
 
     def refuse(self, inputs: Inputs, error: RowError) -> PreparedShard:
@@ -164,7 +164,7 @@ class ImagesStage(RowStage):
         return tables
 
 
-def _kept_rows(earlier: Sequence[pa.Table]) -> KeptRows:
+def _index_rows(earlier: Sequence[pa.Table]) -> KeptRows:
     """Return the rows of the tables of earlier cells, newest first, with the places of rows without an error."""
     older = [table for table in earlier if _is_of_older_decoding(table)]
     newer = [table for table in earlier if not _is_of_older_decoding(table)]

@@ -70,8 +70,8 @@ class PackIndex:
         return [row["answer"] for row in asked if _is_text(row)]
 
 
-def taken(prompts: pa.Table, pack: PackIndex, metric: PackedMetric) -> pa.Table:
-    """Prompts (schema PROMPTS) to the questions about them that the metric scores by (schema QUESTIONS)."""
+def select_questions(prompts: pa.Table, pack: PackIndex, metric: PackedMetric) -> pa.Table:
+    """Return the questions (schema QUESTIONS) about prompts (schema PROMPTS) that the metric scores by."""
     ids, texts = (prompts.column(name).to_pylist() for name in ("prompt_id", "text"))
     records = [
         {**_placed(row, text or ""), "prompt_id": prompt_id, "prompt": text or ""}
@@ -82,12 +82,12 @@ def taken(prompts: pa.Table, pack: PackIndex, metric: PackedMetric) -> pa.Table:
 
 
 def _is_text(row: Mapping[str, Any]) -> bool:
-    """Whether a row is a text to be written in the image, and no question about it."""
+    """Return True if a row is a text that the image should contain, and not a question about it."""
     return row.get("kind") == TEXT and row.get("answer") is not None and not row.get("choices")
 
 
 def _fitting(known: Sequence[Mapping[str, Any]], metric: PackedMetric) -> Sequence[Mapping[str, Any]]:
-    """A prompt's questions, without the texts beside them, or the row that says why the metric cannot score by them."""
+    """Return a prompt's questions without its texts, or a row with the reason why the metric cannot score by them."""
     asked = [row for row in known if not _is_text(row)]
     if not asked:
         return [{"error": rows.error_value(ONLY_TEXTS)}]
@@ -97,7 +97,7 @@ def _fitting(known: Sequence[Mapping[str, Any]], metric: PackedMetric) -> Sequen
     return [{"error": rows.error_value(RowError("no_questions", f"by the questions about the prompt, {refusal}"))}]
 
 
-def wanted(prompts: pa.Table, pack: PackIndex, metric: WantingMetric) -> pa.Table:
+def write_wanted_questions(prompts: pa.Table, pack: PackIndex, metric: WantingMetric) -> pa.Table:
     """Return questions (schema QUESTIONS) about the texts that the metric wants in the images of prompts.
 
     `prompts` has the schema PROMPTS. Texts of the pack take precedence over texts that a prompt names.

@@ -14,7 +14,7 @@ from plumbline.operators.metrics.metric import Metric, PackedMetric, WantingMetr
 from plumbline.operators.metrics.writing import Writing, WrittenQuestion, identified
 from plumbline.operators.models.calls import GenerateModel
 from plumbline.operators.stages.programs import generate, run_programs
-from plumbline.operators.stages.question_pack import PackIndex, question_rows, taken, wanted
+from plumbline.operators.stages.question_pack import PackIndex, question_rows, select_questions, write_wanted_questions
 from plumbline.operators.stages.stage import Inputs, RowStage, StageOptions, remembered
 
 Written = Mapping[str, Sequence[Mapping[str, Any]]]
@@ -103,9 +103,9 @@ class QuestionsStage(RowStage):
     def _table(self, name: str, prepared: PreparedPrompts) -> pa.Table:
         metric, pack = self.metrics[name], prepared.pack
         if pack is not None and isinstance(metric, WantingMetric):
-            return wanted(prepared.prompts, pack, metric)
+            return write_wanted_questions(prepared.prompts, pack, metric)
         if pack is not None and isinstance(metric, PackedMetric):
-            return taken(prepared.prompts, pack, metric)
+            return select_questions(prepared.prompts, pack, metric)
         return write(prepared.prompts, metric, self.model, prepared.written[name])
 
 

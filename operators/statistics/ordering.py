@@ -45,7 +45,7 @@ def signed_rank(a: Floats, b: Floats, *, zeros: ZeroHandling = "wilcox") -> Sign
     """Compare paired values (n,); pairs with nan are left out.
 
     Pairs that do not differ are dropped (`wilcox`), or ranked and then dropped (`pratt`): the Gecko paper does not
-    say which. Differences are equal if only rounding sets them apart, as 1 - 2/3 and 1/3 - 0.
+    say which. Differences are equal if they differ only by rounding, such as 1 - 2/3 and 1/3 - 0.
     """
     return signed_rank_of(a - b, step_of(a, b), zeros=zeros)
 

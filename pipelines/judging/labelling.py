@@ -19,9 +19,9 @@ from plumbline.operators.judging.label_plan import (
     PairLabels,
     by_generator,
     estimate_pairs,
+    format_pair,
     pair_differences,
     prompts_in_order,
-    shown_pair,
     wanted_images,
 )
 from plumbline.operators.judging.matching import IDS, complete_ids
@@ -191,7 +191,7 @@ def shown_labels(config: LabelsConfig, plan: LabelPlan) -> ShownTable:
         "to how many ratings one amounts beside the metric's scores; the metric sharpens what people say and replaces "
         "nobody. The intervals hold where the rated prompts were chosen by chance.",
         ("pair", "prompts rated", "worth", "difference", "interval", "better", "further prompts"),
-        [shown_pair(pair, config.chance) for pair in plan.pairs],
+        [format_pair(pair, config.chance) for pair in plan.pairs],
     )
 
 

@@ -328,9 +328,7 @@ def test_one_bad_frame_is_named_and_fails_the_row(scorer: Scorer, images: list[b
 
 def test_no_images_give_no_rows_and_a_prompt_too_few_is_refused(scorer: Scorer, images: list[bytes]) -> None:
     assert scorer.score([], []).num_rows == 0
-    with pytest.raises(
-        ConfigError, match="every image, got 2 images and 1 prompts; one text that is in no list is the"
-    ):
+    with pytest.raises(ConfigError, match="each image, got 2 images and 1 prompts; a text outside a list is the"):
         scorer.score(images[:2], ["a red circle"])
     with pytest.raises(ConfigError, match="metrics: the scorer has none called 'vqascor'; did you mean vqascore"):
         scorer.score(images[:1], ["a red circle"], ["vqascor"])
