@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from plumbline.jobs.command import Command, run_job
+from plumbline.jobs.command import KEPT, Command, run_job
 from plumbline.jobs.display.console import make_console, say, show_table, warn
 from plumbline.jobs.display.plan_table import show_plan
 from plumbline.jobs.display.progress_lines import ProgressDisplay
@@ -35,6 +35,7 @@ COMMAND = Command(
     OF_SWEEPS,
     first="sweep",
     otherwise="shapes",
+    stopped=KEPT,
 )
 MOST_GROUPS = 12
 

@@ -4,7 +4,7 @@ import sys
 
 from rich.console import Console
 
-from plumbline.jobs.command import Command, run_job
+from plumbline.jobs.command import KEPT, Command, run_job
 from plumbline.jobs.display.console import make_console, say, show_table, warn
 from plumbline.jobs.display.leaderboards import show_usage
 from plumbline.jobs.display.plan_table import show_plan
@@ -20,6 +20,7 @@ COMMAND = Command(
     "written from the templates of a taxonomy (generation=llm), without near-duplicates, and tell what they are like.",
     BuildConfig,
     {"per_sub_skill": "generation.per_sub_skill", "count": "drawing.count"},
+    stopped=KEPT,
 )
 SHOWN = 5
 

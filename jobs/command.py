@@ -60,6 +60,8 @@ OWN = "own"
 TABLE_ENDING = re.compile(r"\.(parquet|arrow|csv|tsv|jsonl|ndjson|tar|tgz|tar\.(gz|bz2|xz))$")
 SEVERAL = "benchmarks"
 """The key, and the group of choices, of several benchmarks at once."""
+KEPT = "stopped; what was computed is kept, run the same command to go on"
+"""Said when a sweep has been ended."""
 Config = TypeVar("Config")
 
 
@@ -77,8 +79,10 @@ class Command(NamedTuple):
     """The key whose value may be written alone: `sweep shapes` for `sweep sweep=shapes`."""
     otherwise: str | None = None
     """The value of that key where no word says what the job is about."""
-    stopped: str = "stopped; what was computed is kept, run the same command to go on"
-    """What is said where somebody ends the job."""
+    stopping: str = "stopping"
+    """Said at once when somebody ends the job; saving whole rows, and ending Ray, may take a while after it."""
+    stopped: str = "stopped"
+    """Said when the job has ended for that reason."""
     suite: Any = None
     """The dataclass of several benchmarks at once, where the job takes them."""
 
@@ -107,9 +111,16 @@ def run_job(command: Command, job: Callable[[Any], int], argv: Sequence[str] | N
     """Parse the command line, run the job and return its exit code; an error is one line on stderr.
 
     The exit code is 64 for an invalid command line and 1 for any other error. A stopped job returns 130 (Ctrl-C) or 143
-    (SIGTERM), and keeps the results that it committed.
+    (SIGTERM), and keeps the results that it committed. It says at once that it stops.
     """
-    signal.signal(signal.SIGTERM, _terminate)
+
+    def stop(number: int, frame: object) -> None:
+        _say(command.stopping, 0)
+        raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, stop)
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as a shell has jobs in the background ignore it
+        signal.signal(signal.SIGINT, stop)
     if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal without the letters of a name shows their numbers
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
@@ -122,8 +133,8 @@ def run_job(command: Command, job: Callable[[Any], int], argv: Sequence[str] | N
         return _say(f"error: {error}", 1)
     except (OSError, MemoryError, RecursionError) as error:
         return _say(refusal(error), 1)
-    except KeyboardInterrupt as stop:
-        code = 143 if isinstance(stop, Terminated) else 130
+    except KeyboardInterrupt as ended:
+        code = 143 if isinstance(ended, Terminated) else 130
         return _say(command.stopped, code)
 
 
@@ -192,18 +203,15 @@ def _stopped_afterwards() -> Iterator[None]:
 
 
 def _say(line: str, code: int) -> int:
-    """Gives the code after saying one line on stderr; output that cannot be written is dropped."""
+    """Gives the code after saying one line, if any, on stderr; output that cannot be written is dropped."""
     with suppress(OSError, ValueError):
-        print(without_secrets(" ".join(line.split())), file=sys.stderr)
+        if line:
+            print(without_secrets(" ".join(line.split())), file=sys.stderr, flush=True)
     try:
         sys.stdout.flush()
     except (OSError, ValueError):
         sys.stdout = io.StringIO()  # or the interpreter would try once more at its exit
     return code
-
-
-def _terminate(signum: int, frame: object) -> None:
-    raise Terminated
 
 
 def _parse(command: Command, argv: Sequence[str] | None) -> argparse.Namespace:

@@ -6,7 +6,7 @@ import sys
 
 from rich.console import Console
 
-from plumbline.jobs.command import Command, run_job
+from plumbline.jobs.command import KEPT, Command, run_job
 from plumbline.jobs.display.console import make_console, say, show_table, warn
 from plumbline.jobs.display.plan_table import show_plan
 from plumbline.jobs.display.progress_lines import ProgressDisplay
@@ -28,6 +28,7 @@ COMMAND = Command(
     DiagnoseConfig,
     OF_SWEEPS,
     first="sweep",
+    stopped=KEPT,
 )
 
 

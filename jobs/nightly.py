@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rich.console import Console
 from rich.markup import escape
 
-from plumbline.jobs.command import Command, run_job
+from plumbline.jobs.command import KEPT, Command, run_job
 from plumbline.jobs.display.console import make_console, say, warn
 from plumbline.jobs.display.leaderboards import show_leaderboards, show_note_kept
 from plumbline.jobs.display.plan_table import show_plan, show_suite_plan
@@ -52,6 +52,7 @@ COMMAND = Command(
     OF_SWEEPS,
     first="sweep",
     suite=NightlySuiteConfig,
+    stopped=KEPT,
 )
 LEASE = "nightly"
 """In the store: one night at a time."""

@@ -2,7 +2,7 @@
 
 import sys
 
-from plumbline.jobs.command import Command, run_job
+from plumbline.jobs.command import KEPT, Command, run_job
 from plumbline.jobs.display.console import make_console
 from plumbline.jobs.display.leaderboards import show_questions
 from plumbline.jobs.display.plan_table import show_plan
@@ -20,6 +20,7 @@ COMMAND = Command(
     SweepConfig,
     OF_SWEEPS,
     first="prompts",
+    stopped=KEPT,
 )
 
 

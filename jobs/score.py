@@ -3,7 +3,7 @@
 import sys
 
 from plumbline.jobs import sweep
-from plumbline.jobs.command import Command, run_job
+from plumbline.jobs.command import KEPT, Command, run_job
 from plumbline.jobs.display.console import make_console, say
 from plumbline.jobs.ingest import show_rejected
 from plumbline.jobs.overrides import OF_SWEEPS
@@ -27,6 +27,7 @@ COMMAND = Command(
     SweepConfig,
     OF_SWEEPS | {"name": "benchmark.name", "prompts_from": "benchmark.prompts_from"},
     first="images",
+    stopped=KEPT,
 )
 
 

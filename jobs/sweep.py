@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from rich.console import Console
 from rich.markup import escape
 
-from plumbline.jobs.command import Command, run_job
+from plumbline.jobs.command import KEPT, Command, run_job
 from plumbline.jobs.display.console import make_console, say, warn
 from plumbline.jobs.display.leaderboards import show_leaderboards, show_note_kept
 from plumbline.jobs.display.plan_table import show_plan, show_suite_plan
@@ -37,6 +37,7 @@ COMMAND = Command(
     first="sweep",
     otherwise="shapes",
     suite=SuiteConfig,
+    stopped=KEPT,
 )
 
 AGAIN = "jobs.sweep with the same words"

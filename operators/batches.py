@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
 from plumbline.operators.errors import EngineError, HopelessRow, ModelError, RowError
+from plumbline.operators.stopping import STOP, STOPPED
 
 Row = TypeVar("Row")
 Result = TypeVar("Result")
@@ -76,7 +77,7 @@ def isolate(
     An out-of-memory batch thus also finds the size that fits, which `size` remembers; where others take memory beside
     these rows (`crowded`), it is raised. A lost device is raised, and a ModelError such as a refused key: no later call
     can succeed. What else the model could not do it may do another time, so these errors are retryable, unless it
-    raises HopelessRow.
+    raises HopelessRow. While the process is to stop, no call is made and every row is STOPPED.
     """
     return _isolate(call, rows, size, size.rows if size is not None else 0, crowded)
 
@@ -90,6 +91,8 @@ def _isolate(
 ) -> list[Result | RowError]:
     if not rows:
         return []
+    if STOP.is_set():
+        return [STOPPED] * len(rows)
     try:
         return list(counted(call, rows))
     except Exception as error:

@@ -144,6 +144,7 @@ REMEDIES: Mapping[str, str] = {
     "reply_refused": "look at the prompt, or use another model",
     "request_refused": "act on the endpoint's message; shorten the prompt, or use a model that takes it",
     "shard_failed": "run again; if it stays, act on the message",
+    "stopped": "run the same command to go on",
     "too_many_images": "keep fewer images in the row, or raise limits.max_images",
     "unfinished_thought": "raise the model's thinking_tokens, or set its thinking=refused",
     "unknown_prompt": "add the prompt, correct the row's prompt_id, or set benchmark.require_every_image=false",

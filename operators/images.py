@@ -28,6 +28,7 @@ from plumbline.operators.image_rows import (
     source_bytes,
 )
 from plumbline.operators.rows import basis_of
+from plumbline.operators.stopping import STOP, STOPPED
 from plumbline.operators.videos import FRAME_SECONDS, LISTED_SECONDS, STANDARD, Clips, grid
 
 FETCHES = 8
@@ -147,6 +148,8 @@ def prepare_images(
 
     def prepare(place: int, record: Mapping[str, Any]) -> _Prepared | None:
         row = identify(record, generator)
+        if STOP.is_set():
+            return _Prepared(row, None, STOPPED)
         encoded = row_bytes(row, record, limits.max_images, fetch)
         if isinstance(encoded, RowError):
             return _Prepared(row, None, encoded)

@@ -7,6 +7,7 @@ from plumbline.operators.batches import counted, device_lost, isolate
 from plumbline.operators.errors import ModelError, RowError
 from plumbline.operators.metrics.writing import UnreadableReply, Writing
 from plumbline.operators.models.calls import GenerateModel, Generation, ImageGenerateModel, ImageRequest, Request, Usage
+from plumbline.operators.stopping import STOP, STOPPED
 
 T = TypeVar("T")
 Reply = Generation | RowError
@@ -34,14 +35,15 @@ def run_programs(
 ) -> Ran[T]:
     """Runs the programs side by side; `answer` gives the replies to the requests of one round.
 
-    A program ends with an error where a request has no reply, or where it raises UnreadableReply.
+    A program ends with an error where a request has no reply, or where it raises UnreadableReply. While the process is
+    to stop, no further request is made.
     """
     running = [_Running(steps) for steps in programs]
     usage = Usage()
     while asked := [
         ProgramRequest(index, request) for index, program in enumerate(running) for request in program.requests
     ]:
-        replies = answer(asked)
+        replies = [STOPPED] * len(asked) if STOP.is_set() else answer(asked)
         usage = _sum_usage(replies, usage)
         rest = iter(replies)
         for program in running:

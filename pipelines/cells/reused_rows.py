@@ -37,11 +37,16 @@ class EarlierCells:
                 self.alike[likeness].append(path)
 
     def beside(self, path: str, *, renew: bool) -> tuple[str, ...]:
-        """The newest of those that are most like the cell of a path; a cell to renew may hold rows that stay."""
+        """The draft of the cell at a path, and the newest of the cells that are most like it.
+
+        A draft may hold few rows, so it hides no other cell. A cell to renew may hold rows that stay.
+        """
         if not STAGES[_stage(path)].keeps_rows:
             return ()
-        alike = next((self.alike[likeness] for likeness in _likenesses(path) if likeness in self.alike), [])
-        return (*([path] if renew else ()), *alike[:MAX_EARLIER])
+        draft, closest = draft_path(path), [self.alike.get(likeness, []) for likeness in _likenesses(path)]
+        own = [*([path] if renew else ()), *([draft] if draft in closest[0] else ())]
+        others = next((found for alike in closest if (found := [other for other in alike if other != draft])), [])
+        return (*own, *others[:MAX_EARLIER])
 
 
 def _likenesses(path: str) -> tuple[str, ...]:

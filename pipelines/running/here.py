@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from plumbline.operators.batches import telling_calls
+from plumbline.operators.stopping import STOP
 from plumbline.pipelines.base.cluster import ClusterConfig, PoolConfig
 from plumbline.pipelines.base.logs import about
 from plumbline.pipelines.cells.cells import Cell, Outcome, Work
@@ -31,13 +32,15 @@ from plumbline.pipelines.running.outcomes import (
 )
 from plumbline.pipelines.running.process import set_torch_threads
 from plumbline.pipelines.running.stages import NodeStage, node_stages
+from plumbline.pipelines.running.stopping import Stopping, stopped_between_batches
 from plumbline.pipelines.running.workload import Workload
 
 
 def compute_here(workload: Workload, cluster: ClusterConfig, watch: Watch) -> dict[str, Outcome]:
     """The outcomes of its missing cells, by path; one stage's models at a time are loaded.
 
-    Whatever ends this process ends the run: no row is left out because of it, and pools' deadlines are not kept.
+    Whatever ends this process ends the run: no row is left out because of it, and pools' deadlines are not kept. Ctrl-C
+    and SIGTERM let the batch that is at a model end, and save the rows that are whole.
     Raises RunnerError for a stage that cannot start, or whose device is lost.
     """
     outcomes: dict[str, Outcome] = {}
@@ -61,7 +64,7 @@ def _compute_node(
         cores = len(os.sched_getaffinity(0))  # no other stage is at work
         stages = node_stages(node, workload.contexts, decoders=pool.decoders or cores)
     calls = CallReporter(lambda made: watch(CallsAnswered(node.name, made)))
-    with ThreadPoolExecutor(1) as reader:
+    with stopped_between_batches(), ThreadPoolExecutor(1) as reader:
         for work, windows in _read_ahead(node, stages, shards, outcomes, reader):
             watch(ShardStarted(node.name, benchmark=work.benchmark))
             cells, spent = _cells(work, node), ModelTime()
@@ -74,6 +77,8 @@ def _compute_node(
             outcomes |= computed
             spent = spent if node.models else ModelTime()
             watch(finished_shard(node.name, shard_name(work), work.shard.rows, computed.values(), spent))
+            if STOP.is_set():
+                raise Stopping
 
 
 def _cells(work: Work, node: Node) -> list[Cell]:
@@ -110,6 +115,8 @@ def _read_ahead(
     """Each of the node's shards with its rows, which are read and decoded while those before are computed."""
 
     def prepared(work: Work, able: Sequence[Cell]) -> Iterator[Any]:
+        if STOP.is_set():
+            raise Stopping
         stage = stages[work.benchmark]
         yield from map(stage.prepare, stage.windows(work, able) if able else ())
 

@@ -13,8 +13,9 @@ import pyarrow as pa
 
 from plumbline.operators.batches import device_lost, telling_calls
 from plumbline.operators.errors import PlumblineError
-from plumbline.operators.rows import joined
+from plumbline.operators.rows import error_kinds, joined
 from plumbline.operators.stages.table import STAGES
+from plumbline.operators.stopping import STOP, STOPPED
 from plumbline.pipelines.base.logs import about
 from plumbline.pipelines.cells.cells import Cell, Outcome, Work
 from plumbline.pipelines.cells.reused_rows import read_earlier
@@ -22,6 +23,7 @@ from plumbline.pipelines.cells.store import BrokenCell, Store, draft_path
 from plumbline.pipelines.running.errors import one_line
 from plumbline.pipelines.running.events import ShardFinished
 from plumbline.pipelines.running.stages import StageContext
+from plumbline.pipelines.running.stopping import Stopping
 
 LOG = logging.getLogger(__name__)
 LEVELS = {"committed": logging.INFO, "draft": logging.WARNING, "failed": logging.ERROR}
@@ -80,15 +82,24 @@ class MadeRows:
         self._made.append(tables)
 
     def tables(self) -> dict[str, pa.Table]:
-        """All rows, by metric."""
-        return {cell.metric: joined([made[cell.metric] for made in self._made]) for cell in self._cells}
+        """All rows, by metric; raises Stopping, after saving them, if some were left out because the process stops."""
+        tables = self._joined()
+        if STOP.is_set() and any(STOPPED.kind in error_kinds(table) for table in tables.values()):
+            self._save_drafts(tables)
+            raise Stopping
+        return tables
 
     def keep_safe(self) -> None:
         """Saves the rows as drafts, with those of the drafts that stand there, if the last time is long ago."""
-        if not self._made or time.monotonic() - self._saved < self._seconds:
-            return
+        if self._made and time.monotonic() - self._saved >= self._seconds:
+            self._save_drafts(self._joined())
+
+    def _joined(self) -> dict[str, pa.Table]:
+        return {cell.metric: joined([made[cell.metric] for made in self._made]) for cell in self._cells}
+
+    def _save_drafts(self, tables: Mapping[str, pa.Table]) -> None:
         store, limits = self._context.store, self._context.limits
-        cells, tables = [cell for cell in self._cells if STAGES[cell.stage].keeps_rows], self.tables()
+        cells = [cell for cell in self._cells if STAGES[cell.stage].keeps_rows]
         with suppress(PlumblineError):  # a store that takes no draft now may take the cell later
             if self._drafts is None:
                 self._drafts = {

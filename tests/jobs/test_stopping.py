@@ -10,13 +10,15 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
+import pandas as pd
 import pytest
 
-from plumbline.jobs.command import run_job
+from plumbline.jobs.command import KEPT, run_job
 from plumbline.jobs.sweep import COMMAND as SWEEP
+from plumbline.operators.batches import telling_calls
 from plumbline.pipelines.cells.runs import find_run, newest_run, run_ids
 from tests.bench_of import UNJUDGED, write_benchmark
-from tests.commands import run
+from tests.commands import Ended, newest, run
 from tests.jobs.test_rerun import Sweep
 
 ROOT = Path(__file__).parent.parent.parent
@@ -51,7 +53,7 @@ def test_sigterm_ends_a_sweep_cleanly_and_the_next_run_goes_on(tmp_path: Path) -
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=120) == 128 + signal.SIGTERM
     printed = (tmp_path / "log").read_text()
-    assert printed.rstrip().endswith("stopped; what was computed is kept, run the same command to go on"), printed
+    assert printed.rstrip().endswith(KEPT) and "stopping" in printed, printed
     assert "Traceback" not in printed
     for _ in range(200):
         if not processes_of(process.pid):
@@ -62,6 +64,42 @@ def test_sigterm_ends_a_sweep_cleanly_and_the_next_run_goes_on(tmp_path: Path) -
     kept = {path: path.stat().st_mtime_ns for path in store.glob("*/*/*/*.parquet")}
     assert run("sweep", *given).code == 0
     assert all(path.stat().st_mtime_ns == written for path, written in kept.items())
+
+
+@pytest.mark.parametrize("number, metric", [(signal.SIGINT, "vqascore"), (signal.SIGTERM, "tifa")])
+def test_a_stop_in_the_middle_of_a_shard_keeps_its_whole_rows_and_no_model_is_asked_twice(
+    number: signal.Signals, metric: str, tmp_path: Path
+) -> None:
+    """At any call of one shard's; the next command makes the calls that are left, and finds the same scores."""
+    bench, batch = write_benchmark(tmp_path / "bench", ["atlas"], count=24), 3
+    given = [*UNJUDGED, f"metric=[{metric}]", f"models.vqa.image_batch={batch}", "cluster=here", "shard_rows=24"]
+    given += [f"benchmark.prompts={bench}/prompts.parquet", f"benchmark.images={bench}/images"]
+
+    def sweep(name: str, stop_at: int | None = None) -> tuple[Ended, int]:
+        """Runs it in a store, with a signal at one of its calls; also returns how many calls were answered."""
+        answered = 0
+
+        def note(made: int) -> None:
+            nonlocal answered
+            if stop_at is not None and answered < stop_at <= answered + made:
+                signal.raise_signal(number)
+            answered += made
+
+        with telling_calls(note):
+            return run("sweep", *given, f"store={tmp_path}/{name}"), answered
+
+    undisturbed, calls = sweep("undisturbed")
+    assert undisturbed.code == 0
+    ended, before = sweep("store", Random(f"{metric} {number}").randrange(1, calls))
+    assert (ended.code, ended.err.splitlines()) == (128 + number, ["stopping", KEPT])
+    again, after = sweep("store")
+    assert again.code == 0 and 0 < after < calls
+    assert calls <= before + after <= calls + batch, "images that were encoded and not yet asked about"
+    pd.testing.assert_frame_equal(scores_in(tmp_path / "store"), scores_in(tmp_path / "undisturbed"))
+
+
+def scores_in(store: Path) -> pd.DataFrame:
+    return pd.read_parquet(newest(store) / "scores.parquet")
 
 
 def test_a_sweep_that_is_ended_before_its_report_stands_leaves_the_newest_run_as_it_was_and_is_not_repeated(

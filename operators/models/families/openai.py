@@ -37,6 +37,7 @@ from plumbline.operators.models.engines.thinking import CUT, after_thought, unfi
 from plumbline.operators.models.family import Family
 from plumbline.operators.models.service_config import ServiceModel
 from plumbline.operators.models.vqa_profiles import FIRST_TOKEN, VqaProfile
+from plumbline.operators.stopping import STOP, STOPPED
 
 if TYPE_CHECKING:
     from openai import APIStatusError, OpenAI
@@ -147,6 +148,8 @@ class OpenAiService(ABC):
 
         from plumbline.operators.models.service_replies import ReplyRefused
 
+        if STOP.is_set():
+            return STOPPED, Usage()
         if self.spent is not None and time.monotonic() < self.spent.at + SPENT_SECONDS:
             return self.spent.error, Usage()
         try:

@@ -1,0 +1,10 @@
+"""The wish that this process stop computing: what is at a model is finished, and nothing else is begun."""
+
+import threading
+
+from plumbline.operators.errors import RowError
+
+STOP = threading.Event()
+"""Set while the process is to stop; looked at before an image is decoded and before a model is called."""
+STOPPED = RowError("stopped", "the run was stopped before this row; run the same command to go on", retryable=True)
+"""Error of the rows that are left out then. Cells with such rows are drafts, which the next run completes."""
