@@ -15,6 +15,7 @@ from plumbline.operators.sentences import plural
 from plumbline.operators.stages.table import STAGES
 from plumbline.operators.summary import part_of
 from plumbline.pipelines.cells.runs import Run
+from plumbline.pipelines.cells.store import CellCount
 from plumbline.pipelines.cells.suites import Suite
 from plumbline.pipelines.maintenance.garbage import Collected
 from plumbline.pipelines.maintenance.working_sweeps import RunningSweep, StageState
@@ -107,14 +108,30 @@ def _minutes(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
+def show_unfinished(console: Console, sweeps: Iterable[RunningSweep]) -> None:
+    """Sweeps at work, and killed ones, with the cells that are in the store."""
+    for sweep in sweeps:
+        said = sweep.said
+        state = f"was killed, last heard of {_minutes(sweep.silent)} ago" if sweep.killed else "at work"
+        cells = f"{sweep.committed} of {plural(sweep.cells, 'cell')} committed"
+        then = "run the same command to go on" if sweep.killed else "--watch follows it"
+        say(console, f"{_name(sweep)}: {said.benchmark}, {state} on {said.host} since {said.began}, {cells}; {then}")
+
+
+def show_no_runs(console: Console, cells: CellCount) -> None:
+    """That a store has no run yet, and whether there is something to go on from."""
+    count = f"{cells.found}{'' if cells.all else ' or more'}"
+    if cells.found:
+        say(console, f"no runs yet, and {count} committed cells; run the same command to go on")
+    else:
+        console.print("no runs yet; start one with: python -m jobs.sweep sweep=shapes")
+
+
 def show_runs(console: Console, runs: Sequence[Run]) -> None:
     """The runs with their coverage and their failures, newest last, and those that cannot be read with the reason.
 
     Each is a few lines, which a narrow terminal breaks between words.
     """
-    if not runs:
-        console.print("no runs yet; start one with: python -m jobs.sweep sweep=shapes")
-        return
     for run in runs:
         name = f"[bold]{escape(run.run_id)}[/]{' (latest)' if run.latest else ''}"
         if run.manifest is None:

@@ -4,7 +4,7 @@ import hashlib
 import io
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -116,6 +116,14 @@ class Page(NamedTuple):
     """Whether that is all."""
 
 
+class CellCount(NamedTuple):
+    """How many cells a store holds, as far as they were counted."""
+
+    found: int
+    all: bool
+    """Whether there are no others."""
+
+
 class StoredFile(NamedTuple):
     """A file of the store, without its content."""
 
@@ -153,6 +161,12 @@ class Store:
         below = self._below(folder)
         written = {path: entry.modified for path, entry in islice(below, PAGE)}
         return Page(written, next(below, None) is None)
+
+    def count_cells(self, stages: Iterable[str]) -> CellCount:
+        """Count the committed cells of these stages, as far as one request for each shows them."""
+        pages = [self.page(stage) for stage in stages]
+        found = sum(path.endswith(".parquet") and not path.endswith(DRAFT) for page in pages for path in page.written)
+        return CellCount(found, all(page.whole for page in pages))
 
     def entries(self, folder: str) -> Iterator[StoredFile]:
         """The files of a folder, with their sizes and times."""

@@ -183,11 +183,38 @@ class SweepSign:
 
 
 class RunningSweep(NamedTuple):
-    """A sweep that is at work in a store."""
+    """A sweep that is at work in a store, or was until it was killed."""
 
     said: SweepSign
     silent: float
     """Seconds since it said so."""
+
+    @property
+    def killed(self) -> bool:
+        """Whether it is at work no more: its process on this machine is gone, or it has been silent for too long."""
+        return self.silent >= SIGN_TIMEOUT or (
+            self.said.host == socket.gethostname() and self.said.process > 0 and not _is_running(self.said.process)
+        )
+
+    @property
+    def cells(self) -> int:
+        """Cells of the nodes with something to compute."""
+        return sum(state.cells for state in self.said.stages.values())
+
+    @property
+    def committed(self) -> int:
+        """Those of them that are in the store."""
+        return sum(state.cells - state.missing + state.done for state in self.said.stages.values())
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):  # another user's
+        return True
+    return True
 
 
 _SAID = TypeAdapter(SweepSign)
@@ -210,13 +237,18 @@ def progress_of(nodes: Iterable[NodePlan], progress: Mapping[str, NodeProgress])
     return {"stages": {name: asdict(state) for name, state in stages.items()}}
 
 
-def running_sweeps(store: Store, now: float) -> list[RunningSweep]:
-    """The sweeps at work, by the time they began; `now` is in seconds since 1970. A sign that is no sweep's is passed
-    over.
+def unfinished_sweeps(store: Store, now: float) -> list[RunningSweep]:
+    """Return the sweeps at work and the killed ones, by the time they began; `now` is in seconds since 1970.
+
+    A sign that is no sweep's is passed over.
     """
-    running = []
+    found = []
     for sign in signs(store):
         with suppress(ValidationError):
-            if sign.alive(now):
-                running.append(RunningSweep(_SAID.validate_python(sign.content), max(0.0, now - sign.written)))
-    return sorted(running, key=lambda sweep: sweep.said.began)
+            found.append(RunningSweep(_SAID.validate_python(sign.content), max(0.0, now - sign.written)))
+    return sorted(found, key=lambda sweep: sweep.said.began)
+
+
+def running_sweeps(store: Store, now: float) -> list[RunningSweep]:
+    """Return the sweeps at work, by the time they began."""
+    return [sweep for sweep in unfinished_sweeps(store, now) if not sweep.killed]

@@ -3,6 +3,9 @@
 import io
 import re
 import shlex
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,8 +18,10 @@ from plumbline.jobs.display.store_contents import watch
 from plumbline.pipelines.maintenance.working_sweeps import RunningSweep, StageState, SweepSign, running_sweeps
 from plumbline.pipelines.running.events import CellsExpected, ShardFinished, ShardStarted
 from plumbline.pipelines.sweeps.computing import registered_sweep
-from tests.bench_of import SMALL, plan_bench, write_benchmark
-from tests.commands import printed, refusal, run, store_at
+from tests.bench_of import SMALL, UNJUDGED, plan_bench, write_benchmark
+from tests.commands import Ended, printed, refusal, run, store_at
+from tests.environment import ROOT
+from tests.faults.driving import until
 
 DOCS = (Path(__file__).parent.parent.parent / "docs" / "keeping.md").read_text()
 COMMANDS = re.findall(r"^    python -m jobs\.(\w+) (.*)$", DOCS, flags=re.MULTILINE)
@@ -86,9 +91,9 @@ def test_on_a_terminal_the_view_is_drawn_in_place_and_says_who_is_silent() -> No
     assert "15/60" in text and "Ctrl-C ends the view, and no sweep" in text and "\x1b[2K" in text
 
 
-@pytest.mark.parametrize("stop, code", [(KeyboardInterrupt, 0), (Terminated, 143)])
-def test_ctrl_c_ends_the_view_cleanly(
-    stop: type[KeyboardInterrupt], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("stop, code, said", [(KeyboardInterrupt, 0, ""), (Terminated, 143, "stopped watching\n")])
+def test_ctrl_c_ends_the_view_cleanly_and_what_is_said_of_it_is_not_of_a_sweep(
+    stop: type[KeyboardInterrupt], code: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stopped(console: Console, look: Callable[[], object], wait: object) -> None:
         look()
@@ -96,7 +101,40 @@ def test_ctrl_c_ends_the_view_cleanly(
 
     monkeypatch.setattr(status, "watch", stopped)
     store_at(tmp_path).check()  # which makes one
-    assert run("status", f"store={tmp_path}", "--watch").code == code
+    assert run("status", f"store={tmp_path}", "--watch") == Ended(code, "", said)
+
+
+def test_the_status_of_a_store_tells_of_its_first_sweep_while_it_works_when_it_was_killed_and_when_it_was_stopped(
+    tmp_path: Path,
+) -> None:
+    """Its cells too; a killed sweep is forgotten once another has made its run."""
+    bench, store = write_benchmark(tmp_path / "bench", ["atlas", "flint"], count=120), tmp_path / "store"
+    given = [*UNJUDGED, *SMALL, "metric=[edge_density]", "benchmark.name=small", f"store={store}"]
+    given += [f"benchmark.prompts={bench}/prompts.parquet", f"benchmark.images={bench}/images"]
+    process = subprocess.Popen([sys.executable, "-m", "jobs.sweep", *given], cwd=ROOT, stdout=subprocess.DEVNULL)
+    assert until(lambda: any(store.glob("image_statistics/*/*/*.parquet")))
+    process.send_signal(signal.SIGSTOP)
+    try:
+        working = printed("status", f"store={store}")
+    finally:
+        process.kill()
+        process.wait()
+    assert "small, at work on" in working and "of 120 cells committed; --watch follows it" in working
+    killed = printed("status", f"store={store}")
+    assert "small, was killed, last heard of" in killed and "run the same command to go on" in killed
+    assert "no runs yet" not in working + killed and "no sweep is running" in printed(
+        "status", f"store={store}", "--watch"
+    )
+    for sign in (store / "sweeps").iterdir():
+        sign.rename(tmp_path / sign.name)
+    count = sum(1 for cell in store.glob("image_statistics/*/*/*.parquet") if ".draft" not in cell.name)
+    assert f"no runs yet, and {count} committed cells; run the same command to go on" in printed(
+        "status", f"store={store}"
+    )
+    for sign in tmp_path.glob("*.json"):
+        sign.rename(store / "sweeps" / sign.name)
+    printed("sweep", *given)
+    assert "killed" not in printed("status", f"store={store}")
 
 
 def test_a_sweep_says_what_it_has_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
