@@ -16,7 +16,7 @@ from plumbline.jobs.display.leaderboards import show_leaderboards, show_note_kep
 from plumbline.jobs.display.plan_table import show_plan, show_suite_plan
 from plumbline.jobs.display.progress_lines import ProgressDisplay
 from plumbline.jobs.logs import logged
-from plumbline.jobs.overrides import OF_SWEEPS
+from plumbline.jobs.overrides import OF_SWEEPS, name_store
 from plumbline.jobs.sweep import show_judged, show_renewed, show_suite
 from plumbline.operators.errors import PlumblineError
 from plumbline.operators.sentences import plural
@@ -269,13 +269,14 @@ def _write_damaged_report(console: Console, inputs: SweepInputs, outcome: NightO
     from plumbline.pipelines.report.report import write_report  # imports scipy and the charts
 
     config, run_id = inputs.config, outcome.run_id
+    where = name_store(config.store, config.storage)
     warn(console, f"{outcome.report}: the page was damaged, and is written anew; if that goes on, check the disk")
     try:
         write_report(
             inputs.store, run_id, compare=outcome.compared_with, settings=config.settings, cluster=config.cluster
         )
     except PlumblineError as error:
-        warn(console, f"no report: {error}; make it later by python -m jobs.report run={run_id}")
+        warn(console, f"no report: {error}; make it later by python -m jobs.report run={run_id} {where}")
 
 
 def _compare(
@@ -308,7 +309,8 @@ def _compare(
         show_gate(console, compared.gate)
     show_renewed(console, finished)
     if compared.trends.url is None:
-        warn(console, f"no page of trends: {compared.trends.problem}; make it later by python -m jobs.trends")
+        where = name_store(config.store, config.storage)
+        warn(console, f"no page of trends: {compared.trends.problem}; make it later by python -m jobs.trends {where}")
     else:
         say(console, f"trends: {compared.trends.url}")
     return compared

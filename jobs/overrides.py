@@ -1,6 +1,7 @@
 """What people type after a job's name, as the overrides that Hydra reads."""
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -8,6 +9,7 @@ from hydra.core.override_parser.types import ChoiceSweep, Override
 from hydra.errors import HydraException
 
 from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.base.storage import StorageConfig
 
 OF_METRICS = ("metric", "metrics")
 """A job has one of these keys; the other one is as right, and so is one name without brackets, or several."""
@@ -73,6 +75,13 @@ def _quote(value: str) -> str:
     escaped = re.sub(r"(\\*)'", lambda found: found[1] * 2 + r"\'", value)
     ending = re.search(r"\\*$", escaped)
     return f"'{escaped}{ending[0] if ending else ''}'"
+
+
+def name_store(store: str, storage: StorageConfig) -> str:
+    """Return the words that name a store on another command line, without its secrets."""
+    reached = {"endpoint_url": storage.endpoint_url, "region": storage.region, "anon": storage.anon or None}
+    words = [f"store={store}", *(f"storage.{key}={value}" for key, value in reached.items() if value is not None)]
+    return shlex.join(words)
 
 
 def chooses(words: Sequence[str], key: str) -> bool:

@@ -8,7 +8,6 @@ from plumbline.jobs.display.console import make_console, say
 from plumbline.jobs.ingest import show_rejected
 from plumbline.jobs.overrides import OF_SWEEPS
 from plumbline.operators.errors import ConfigError
-from plumbline.pipelines.base.exit_codes import worse
 from plumbline.pipelines.ingest.score_input import take_in
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 
@@ -32,7 +31,7 @@ COMMAND = Command(
 
 
 def main(config: SweepConfig) -> int:
-    """Takes image files or tars in where that is needed, and scores; the worse of the two exit codes."""
+    """Take image files or tars in if that is needed, and score; rejected rows count as rows without a score."""
     own = take_in(config, lambda record: None)
     if own.ingested is None:
         return sweep.main(own.config)
@@ -41,7 +40,7 @@ def main(config: SweepConfig) -> int:
     show_rejected(console, own.ingested)
     if not own.ingested.rows:
         raise ConfigError(f"images {config.benchmark.images}: every image was rejected; the reasons are above")
-    return worse(own.ingested.exit_code, sweep.main(own.config))
+    return sweep.main(own.config)
 
 
 if __name__ == "__main__":

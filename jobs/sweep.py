@@ -14,10 +14,10 @@ from plumbline.jobs.display.leaderboards import show_leaderboards, show_note_kep
 from plumbline.jobs.display.plan_table import show_plan, show_suite_plan
 from plumbline.jobs.display.progress_lines import ProgressDisplay
 from plumbline.jobs.logs import logged
-from plumbline.jobs.overrides import OF_SWEEPS
+from plumbline.jobs.overrides import OF_SWEEPS, name_store
 from plumbline.operators.errors import PlumblineError
 from plumbline.operators.sentences import plural
-from plumbline.pipelines.base.exit_codes import OVER_BUDGET, worse
+from plumbline.pipelines.base.exit_codes import OVER_BUDGET, Ending
 from plumbline.pipelines.cells.runs import by_time, has_report, name_newest
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.cells.suites import Suite, name_newest_of, suite_of
@@ -66,7 +66,7 @@ def _sweep(console: Console, config: SweepConfig) -> int:
         console.print("0 cells to compute: everything is in the store")
         _show_finished(console, inputs, standing)
         name_newest(inputs.store, standing.run_id)
-        return _end(console, standing, standing.exit_code)
+        return _show_end(console, standing, standing.ending).code
     planned = plan_inputs(inputs)
     show_plan(console, planned)
     if config.dry_run:
@@ -76,7 +76,7 @@ def _sweep(console: Console, config: SweepConfig) -> int:
             finished = run_sweep(planned, display.update)
     else:
         planned, finished = _adaptive(console, planned)
-    return _conclude(console, planned, finished)
+    return _conclude(console, planned, finished).code
 
 
 def _suite(console: Console, config: SuiteConfig) -> int:
@@ -88,24 +88,26 @@ def _suite(console: Console, config: SuiteConfig) -> int:
     suite_id = by_time(planned.store, datetime.now(UTC))
     with ProgressDisplay(console) as display:
         planned = compute_suite(planned, suite_id, display.update)
-    runs, code = dict[str, str](), 0
+    runs, worst = dict[str, str](), Ending()
     for name, inputs in planned.inputs.items():
         console.rule(escape(name), align="left")
         finished = planned.standing.get(name)
         if finished is not None:
             _show_finished(console, inputs, finished)
-            code = worse(code, _end(console, finished, finished.exit_code))
+            ending = _show_end(console, finished, finished.ending)
         else:
             with ProgressDisplay(console) as display:
                 finished = run_sweep(planned.sweeps[name], display.update)
-            code = worse(code, _conclude(console, planned.sweeps[name], finished))
+            ending = _conclude(console, planned.sweeps[name], finished)
+        worst = worst.worse(ending._replace(reason=f"{name}: {ending.reason}" if ending.reason else ""))
         runs[name] = finished.run_id
     name_newest_of(planned.store, runs)
     console.rule("all benchmarks", align="left")
+    code = worst.code
     made = _afterwards(console, "page of the suite", AGAIN, lambda: show_suite(console, planned, suite_id, runs, code))
-    code = code if made else OVER_BUDGET
-    console.print(f"suite of {plural(len(runs), 'benchmark')}, exit code {code}")
-    return code
+    ending = worst if made else Ending(OVER_BUDGET, "the page of the suite could not be made")
+    say(console, f"suite of {plural(len(runs), 'benchmark')}, {ending}")
+    return ending.code
 
 
 def show_suite(console: Console, planned: PlannedSuite, suite_id: str, runs: Mapping[str, str], code: int) -> Suite:
@@ -133,10 +135,13 @@ def show_suite(console: Console, planned: PlannedSuite, suite_id: str, runs: Map
     return suite
 
 
-def _conclude(console: Console, planned: PlannedSweep, finished: FinishedSweep) -> int:
-    """Shows what came of a benchmark and makes its report; gives its exit code."""
+def _conclude(console: Console, planned: PlannedSweep, finished: FinishedSweep) -> Ending:
+    """Show the results of a benchmark, make its report, and return how it ends."""
     _show_finished(console, planned, finished)
-    return _end(console, finished, finished.exit_code if _is_reported(console, planned, finished) else 1)
+    reported = _is_reported(console, planned, finished)
+    return _show_end(
+        console, finished, finished.ending if reported else Ending(OVER_BUDGET, "the report could not be made")
+    )
 
 
 def _show_finished(console: Console, sweep: SweepInputs | PlannedSweep, finished: FinishedSweep) -> None:
@@ -148,16 +153,16 @@ def _show_finished(console: Console, sweep: SweepInputs | PlannedSweep, finished
     show_judged(console, sweep, finished)
 
 
-def _end(console: Console, finished: FinishedSweep, code: int) -> int:
-    """The last lines; gives the exit code."""
+def _show_end(console: Console, finished: FinishedSweep, ending: Ending) -> Ending:
+    """Show the last lines, and return the ending that they name."""
     show_renewed(console, finished)
-    console.print(f"computed {finished.computed} cells, run {finished.run_id}, exit code {code}")
-    return code
+    say(console, f"computed {finished.computed} cells, run {finished.run_id}, {ending}")
+    return ending
 
 
 def _is_reported(console: Console, planned: PlannedSweep, finished: FinishedSweep) -> bool:
     """Return True if the run has a report, which is written now if it was missing, and name the run the newest."""
-    command = f"jobs.report run={finished.run_id}"
+    command = f"jobs.report run={finished.run_id} {name_store(planned.config.store, planned.config.storage)}"
     reported = has_report(planned.store, finished.run_id) or _afterwards(
         console, "report", command, lambda: _report(console, planned, finished)
     )
@@ -200,7 +205,8 @@ def show_judged(console: Console, sweep: SweepInputs | PlannedSweep, finished: F
     """The agreement with people, where the sweep has a protocol and it has not been told of this run."""
     protocol, run_id = sweep.config.protocol, finished.run_id
     if protocol is not None and not sweep.store.exists(f"runs/{run_id}/metaeval/judgements.parquet"):
-        command = f"jobs.report run={run_id} protocol={protocol.name} protocol.path={protocol.path}"
+        where = name_store(sweep.config.store, sweep.config.storage)
+        command = f"jobs.report run={run_id} protocol={protocol.name} protocol.path={protocol.path} {where}"
         _afterwards(console, "agreement with people", command, lambda: _judge(console, sweep.store, run_id, protocol))
 
 

@@ -1,6 +1,6 @@
 """What kinds of failure a run has: of each the number of rows and the first of them, however many rows failed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -42,3 +42,9 @@ def failure_counts(failures: pa.Table) -> list[tuple[str, int]]:
     """The kinds with their number of rows, most first."""
     counts = [(kind["kind"], kind["rows"]) for kind in kinds_of_failure(failures)]
     return sorted(counts, key=lambda pair: (-pair[1], pair[0]))
+
+
+def name_row(row: Mapping[str, Any], *whose: str) -> str:
+    """Return in words whose a failed row is (`whose` are columns), and its image or else its prompt if it names one."""
+    ids = [f"{kind} {row[f'{kind}_id']}" for kind in ("image", "prompt") if row[f"{kind}_id"] is not None]
+    return ", ".join([*(row[column] for column in whose), *ids[:1]])

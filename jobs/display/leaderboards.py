@@ -8,7 +8,7 @@ from rich.markup import escape
 
 from plumbline.jobs.display.console import EMPTY, say, show_table, show_tables, warn
 from plumbline.operators.errors import REMEDIES
-from plumbline.operators.failures import kinds_of_failure
+from plumbline.operators.failures import kinds_of_failure, name_row
 from plumbline.operators.models.calls import Usage
 from plumbline.operators.question_quality import QuestionQuality
 from plumbline.operators.sentences import NO_INTERVAL, WHY_NO_INTERVAL, interval_text
@@ -130,8 +130,7 @@ def show_failures(console: Console, results: Results) -> None:
 
 def _example(row: Mapping[str, Any]) -> str:
     """A row that failed: its generator and its image or else its prompt, and its message."""
-    name = f"image {row['image_id']}" if row["image_id"] is not None else f"prompt {row['prompt_id']}"
-    return f"{row['generator']}, {name}: {row['message']}"
+    return f"{name_row(row, 'generator')}: {row['message']}"
 
 
 def show_usage(console: Console, usage: Mapping[str, Usage], costs: Mapping[str, Cost]) -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from plumbline.operators.comparison import Standing
 from plumbline.operators.errors import REMEDIES
-from plumbline.operators.failures import kinds_of_failure
+from plumbline.operators.failures import kinds_of_failure, name_row
 from plumbline.operators.report.findings import Boards
 from plumbline.operators.report.marked_words import cut
 from plumbline.operators.run_scores import RunScores
@@ -124,8 +124,7 @@ def _failures(failures: pa.Table, rows: int) -> FirstRows[Failure]:
     kinds = shown(sorted(kinds_of_failure(failures), key=lambda first: -first["rows"]), MOST_KINDS)
     told = []
     for row in kinds.rows:
-        where = f"image {row['image_id']}" if row["image_id"] is not None else f"prompt {row['prompt_id']}"
-        example = cut(f"{row['generator']}, {row['metric']}, {where}", 200)
+        example = cut(name_row(row, "generator", "metric"), 200)
         remedy = REMEDIES.get(row["kind"], "act on the message")
         share = row["rows"] / rows if rows else 0.0
         told.append(Failure(row["kind"], row["rows"], share, example, cut(row["message"]), remedy))

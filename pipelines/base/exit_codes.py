@@ -1,5 +1,7 @@
 """How a job ends: complete, within its budget of failed rows, or over it; and a night in some ways more."""
 
+from typing import NamedTuple
+
 COMPLETE, OVER_BUDGET, WITHIN_BUDGET = 0, 1, 2
 REGRESSION, HELD, LOST, LATE = 3, 4, 5, 6
 """A night's: something became worse; another night is at work; its lease was lost to one; its deadline passed."""
@@ -7,11 +9,34 @@ GATE_FAILED = 7
 """A run did not pass its gate."""
 
 
-def exit_code(failed: int, rows: int, max_failed: float) -> int:
-    """The exit code of so many failed among all rows, of which a share of `max_failed` is within the budget."""
+class Ending(NamedTuple):
+    """How a job ends: what it returns to the shell, and what it prints."""
+
+    code: int = COMPLETE
+    reason: str = ""
+    """Why the code is not 0, in words."""
+
+    def worse(self, other: "Ending") -> "Ending":
+        """Return the worse of the endings of two parts of a job, the first of equal ones."""
+        return self if worse(self.code, other.code) == self.code else other
+
+    def __str__(self) -> str:
+        return f"exit code {self.code}: {self.reason}" if self.reason else f"exit code {self.code}"
+
+
+def end(failed: int, rows: int, max_failed: float) -> Ending:
+    """Return how a job ends whose budget is a share of `max_failed` of its rows."""
     if not failed:
-        return COMPLETE
-    return WITHIN_BUDGET if failed / rows <= max_failed else OVER_BUDGET
+        return Ending()
+    within = failed / rows <= max_failed
+    counted = f"{failed:,} of {rows:,} rows ({failed / rows:.2%}) {'has' if failed == 1 else 'have'} no score"
+    budget = f"{'within' if within else 'above'} max_failed={100 * max_failed:g}%"
+    return Ending(WITHIN_BUDGET if within else OVER_BUDGET, f"{counted}, {budget}")
+
+
+def exit_code(failed: int, rows: int, max_failed: float) -> int:
+    """Return the exit code of a job whose budget is a share of `max_failed` of its rows."""
+    return end(failed, rows, max_failed).code
 
 
 def worse(code: int, other: int) -> int:

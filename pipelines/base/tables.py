@@ -9,6 +9,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import IO, Any, NamedTuple
 
+import pyarrow as pa
+
 from plumbline.operators.errors import SourceError
 from plumbline.operators.rows import require_once
 
@@ -39,11 +41,28 @@ LINE_END = re.compile(r"\r\n|\n|\r")
 SKIPPED = "skipped"
 """Kind of an image that is left out on purpose, such as a contact sheet; it does not count as a rejection."""
 
+DAMAGED_TAR, DAMAGED_TABLE = "damaged_tar", "damaged_table"
+DAMAGED = (DAMAGED_TAR, DAMAGED_TABLE)
+"""The kinds of rejections that stand for rows whose number nobody knows."""
+REJECTED = pa.schema(
+    [
+        ("file", pa.string()),
+        ("line", pa.int64()),
+        ("kind", pa.string()),
+        ("message", pa.string()),
+        ("generator", pa.string()),
+        ("prompt_id", pa.string()),
+    ]
+)
+"""The columns of an ingest's `rejected.parquet`."""
+NO_GENERATOR = "(unknown)"
+"""The generator, in a run, of rejected rows that do not tell theirs, of several."""
+
 Values = Mapping[str, Any]
 
 
 class Rejection(NamedTuple):
-    """A row that was not taken; the fields are those of an ingest's `rejected.parquet`."""
+    """A row that was not taken; the fields are the columns REJECTED."""
 
     file: str
     """The table, the tar or the tar's member."""
@@ -53,6 +72,16 @@ class Rejection(NamedTuple):
     """A short stable name, such as `missing_image`."""
     message: str
     """What was found and what to do about it."""
+    generator: str | None = None
+    """None if the input does not tell."""
+    prompt_id: str | None = None
+    """None if the input does not tell."""
+
+    @property
+    def in_words(self) -> str:
+        """One line with the place, the reason and the remedy."""
+        line = f", line {self.line}" if self.line is not None else ""
+        return f"{self.file}{line}: {self.message}"
 
 
 class Refused(Exception):
@@ -62,8 +91,10 @@ class Refused(Exception):
         super().__init__(message)
         self.kind = kind
 
-    def at(self, file: str, line: int | None = None) -> Rejection:
-        return Rejection(printable(file), line, self.kind, printable(str(self)))
+    def at(
+        self, file: str, line: int | None = None, *, generator: str | None = None, prompt_id: str | None = None
+    ) -> Rejection:
+        return Rejection(printable(file), line, self.kind, printable(str(self)), generator, prompt_id)
 
 
 class Row(NamedTuple):

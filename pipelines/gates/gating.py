@@ -14,6 +14,7 @@ from plumbline.operators.report.rendering import gate_markdown
 from plumbline.operators.run_scores import RunScores
 from plumbline.operators.settings import COMPARE, Choice, differ, differ_from_run, known_settings
 from plumbline.operators.summary import Skills
+from plumbline.pipelines.base.tables import NO_GENERATOR
 from plumbline.pipelines.cells.run_scores import read_run_scores
 from plumbline.pipelines.cells.runs import find_run, read_manifest
 from plumbline.pipelines.cells.store import Store
@@ -44,7 +45,7 @@ def judge_run(
     `baseline`. `sources` are the run's, where they have just been read.
     """
     manifest = read_manifest(store, run_id)
-    generators = list(manifest.get("generators", ()))
+    generators = [name for name in manifest.get("generators", ()) if name != NO_GENERATOR]
     for key, name in (("candidate", candidate), ("baseline", baseline)):
         if name is not None and name not in generators:
             raise ConfigError(f"{key}: expected a generator of the run, {' or '.join(generators)}, got {name!r}")

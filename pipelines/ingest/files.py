@@ -33,6 +33,7 @@ from plumbline.pipelines.ingest.input_rows import (
     leads_out,
     link_roots,
     make_candidate,
+    read_known_ids,
     relative_path,
 )
 from plumbline.pipelines.ingest.placing import Shards
@@ -170,7 +171,8 @@ class FileSource(Source):
                 extras=self.table.values(row, self.extras),
             )
         except Refused as refused:
-            return refused.at(file, line)
+            ids = read_known_ids(row.values, self.names, self.config.generator)
+            return refused.at(file, line, **ids._asdict())
         return TableRow(candidate, path, _paths(row.values.get(self.names.source or "")))
 
     def outline(self, unit: FileUnit, shards: Shards) -> Drafted | None:
@@ -207,7 +209,7 @@ class FileSource(Source):
         try:
             image = self._find_file(row.path)
         except Refused as refused:
-            return Offer(candidate, refused.at(candidate.file, candidate.line))
+            return Offer(candidate, candidate.reject(refused))
         return Offer(candidate, image, [self._find_source(path) for path in row.sources])
 
     def _find_file(self, path: str) -> ImageFile:

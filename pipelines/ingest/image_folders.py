@@ -146,7 +146,11 @@ class Folder:
         """Return the rejection of an image without a prompt; skip a contact sheet, which needs none."""
         if is_contact_sheet(image):
             return self.skip(image, "contact sheet, by its name")
-        return Refused("empty_prompt", message).at(self.at(image))
+        return self.reject(image, Refused("empty_prompt", message))
+
+    def reject(self, image: str, refused: Refused) -> Rejection:
+        """Return the rejection of an image for this reason."""
+        return refused.at(self.at(image), generator=self.generator(image))
 
     def skip(self, image: str, reason: str) -> Rejection:
         """Return why an image is left out on purpose."""

@@ -18,19 +18,19 @@ from plumbline.operators.errors import ConfigError
 from plumbline.operators.settings import field_settings
 from plumbline.pipelines.base.class_labels import find_labels, name_labels
 from plumbline.pipelines.base.storage import Place, first_line, readable_errors
-from plumbline.pipelines.base.tables import Refused, Rejection, printable
+from plumbline.pipelines.base.tables import DAMAGED_TABLE, Refused, Rejection, printable
 from plumbline.pipelines.base.view_types import schema_without_views, without_views
 from plumbline.pipelines.ingest.files import read_image
 from plumbline.pipelines.ingest.image_folders import list_images
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.input_rows import (
-    DAMAGED_TABLE,
     InputColumnsConfig,
     column_origins,
     find_names,
     leads_out,
     link_roots,
     make_candidate,
+    read_known_ids,
     relative_path,
     require_names,
 )
@@ -268,7 +268,7 @@ def _sample(
         image = _image(row[names.image or ""], file, config)
         return ImageSample(candidate, image, _sources(row, names, file, config), field_settings(row))
     except Refused as refused:
-        return refused.at(file.place.url, line)
+        return refused.at(file.place.url, line, **read_known_ids(row, names, config.generator)._asdict())
 
 
 def _sources(row: Mapping[str, Any], names: InputColumnsConfig, file: SampleFile, config: IngestConfig) -> list[bytes]:

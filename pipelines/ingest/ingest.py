@@ -8,13 +8,12 @@ from plumbline.operators.errors import ConfigError
 from plumbline.operators.image_rows import SOURCES
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET, exit_code
 from plumbline.pipelines.base.storage import Place, readable_errors
-from plumbline.pipelines.base.tables import SKIPPED, Rejection
+from plumbline.pipelines.base.tables import DAMAGED, SKIPPED, Rejection
 from plumbline.pipelines.ingest.drafting import DraftingQueue, Source, Workers
 from plumbline.pipelines.ingest.files import FileSource
 from plumbline.pipelines.ingest.image_tables import describe_table, find_tables, has_labels, read_rows, unnamed_images
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.ingest_output import Record, Records, read_columns
-from plumbline.pipelines.ingest.input_rows import DAMAGED
 from plumbline.pipelines.ingest.layouts import FolderTable
 from plumbline.pipelines.ingest.placing import Shards
 from plumbline.pipelines.ingest.sample_files import SampleSource
@@ -127,8 +126,10 @@ def _open_source(config: IngestConfig) -> Source:
 def _finish(source: Source, records: Records, shards: Shards) -> Ingested:
     """The record of this ingest first, then what tells of all of them, the manifest last."""
     written = sorted(shards.records)
-    left_out = sorted(shards.rejected, key=lambda rejection: (rejection.file, rejection.line or 0, *rejection[2:]))
-    rejected = [rejection for rejection in left_out if rejection.kind != SKIPPED]
+    left_out = sorted(shards.rejected, key=lambda each: (each.file, each.line or 0, each.kind, each.message))
+    generators = {source.config.generator} if source.config.generator else {record.generator for record in written}
+    sole = generators.pop() if len(generators) == 1 else None
+    rejected = [each._replace(generator=each.generator or sole) for each in left_out if each.kind != SKIPPED]
     rows = sum(record.rows for record in written)
     if not rows and not left_out:
         raise ConfigError(f"{source.config.place}: expected images, found none; check the input")

@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.rows import table as make_table
 from plumbline.pipelines.base.storage import Entry, Place, readable_errors
-from plumbline.pipelines.base.tables import Refused, Rejection, printable
+from plumbline.pipelines.base.tables import REJECTED, Refused, Rejection, printable
 from plumbline.pipelines.cells.checksums import DamagedError, decode_json, encode_json
 from plumbline.pipelines.ingest.ingest_config import Identity
-from plumbline.pipelines.ingest.input_rows import REJECTED, SKILLS, digest
+from plumbline.pipelines.ingest.input_rows import SKILLS, digest
 from plumbline.pipelines.ingest.taken_ids import OutputPrompt
 from plumbline.pipelines.sources.origins import MANIFEST
 from plumbline.pipelines.sources.sources import INGESTED

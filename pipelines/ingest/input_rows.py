@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ import pyarrow as pa
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.settings import COLUMN, SETTINGS, settings_type
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.base.tables import Refused, as_list, require_utf8
+from plumbline.pipelines.base.tables import Refused, Rejection, as_list, require_utf8
 from plumbline.pipelines.sources.benchmark import GENERATORS
 from plumbline.pipelines.sources.origins import Origins
 from plumbline.pipelines.sources.shards import text_id
@@ -43,7 +44,6 @@ column of this name."""
 SOURCE_ADDRESS = pa.field("source_uri", pa.list_(pa.string()))
 """In place of these, where they stay where they are."""
 
-REJECTED = pa.schema([("file", pa.string()), ("line", pa.int64()), ("kind", pa.string()), ("message", pa.string())])
 IMAGES = (
     *("png", "jpg", "jpeg", "jfif", "webp", "avif", "gif", "bmp", "tif", "tiff"),
     *("mp4", "m4v", "mov", "3gp", "3g2", "webm", "mkv", "avi", "apng"),
@@ -58,9 +58,6 @@ EDIT_SOURCES = ("source", "source_image", "input", "input_image", "original", "o
 EDIT_RESULTS = ("result", "output", "output_image", "edited", "edited_image")
 """Names of the image that an edit starts from, and of the edit: 0.source.png next to 0.png in a tar, or
 0.original_image.jpg next to 0.edited_image.jpg, like InstructPix2Pix's columns."""
-DAMAGED_TAR, DAMAGED_TABLE = "damaged_tar", "damaged_table"
-DAMAGED = (DAMAGED_TAR, DAMAGED_TABLE)
-"""The kinds of rejections that stand for rows whose number nobody knows."""
 LONGEST_NAME = 200
 
 
@@ -96,6 +93,10 @@ class Candidate(NamedTuple):
     extras: dict[str, Any]
     """The other columns."""
     skills: tuple[str, ...] = ()
+
+    def reject(self, refused: Refused) -> Rejection:
+        """Return the rejection of the row for this reason."""
+        return refused.at(self.file, self.line, generator=self.generator, prompt_id=self.prompt_id)
 
     def row(self, image: bytes | str, sources: Sequence[bytes | str] = ()) -> dict[str, Any]:
         """The row of a shard, with the bytes of the image and its sources, or their addresses."""
@@ -153,6 +154,29 @@ def refuse_foreign(name: str) -> None:
         raise Refused("foreign_format", f"videos in {ending} are not decoded here; convert it to MP4 or WebM")
     if ending[1:].lower() in FOREIGN_IMAGES:
         raise Refused("foreign_format", f"images in {ending} are not decoded here; convert it to PNG, JPEG or WebP")
+
+
+class KnownIds(NamedTuple):
+    """The ids that a refused row tells; None for each that it does not tell."""
+
+    generator: str | None = None
+    prompt_id: str | None = None
+
+
+def read_known_ids(values: Mapping[str, Any], names: InputColumnsConfig, generator: str | None) -> KnownIds:
+    """Return the ids of a row that may be refused for any of its values."""
+    prompt_id, prompt, named = (
+        _text_or_none(values, name) for name in (names.prompt_id, names.prompt, names.generator)
+    )
+    with suppress(Refused):
+        generator = generator or check_generator(named)
+    return KnownIds(generator, prompt_id or (text_id(prompt) if prompt and prompt.strip() else None))
+
+
+def _text_or_none(values: Mapping[str, Any], name: str | None) -> str | None:
+    with suppress(Refused):
+        return _text(values, name)
+    return None
 
 
 def make_candidate(

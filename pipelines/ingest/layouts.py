@@ -379,7 +379,7 @@ def _read_beside(folder: Folder) -> Iterator[DescribedImage | Rejection]:
                 image, _values_beside(name, content), f"the {ending} beside each image", named=ending == ".json"
             )
         except Refused as refused:
-            yield refused.at(folder.at(name))
+            yield refused.at(folder.at(name), generator=folder.generator(image))
 
 
 def _values_beside(name: str, content: bytes) -> dict[str, Any]:
@@ -501,12 +501,12 @@ def _rows(folder: Folder, layout: Layout) -> Iterator[DescribedImage | Rejection
     }
     yield from (folder.skip(image, reason) for image, reason in left_out.items() if image not in described)
     for image in filter(_is_image_path, folder.badly_named):
-        yield Refused("not_utf8", "the file's name is not UTF-8; rename it").at(folder.at(image))
+        yield folder.reject(image, Refused("not_utf8", "the file's name is not UTF-8; rename it"))
     for image in folder.foreign:
         try:
             refuse_foreign(image)
         except Refused as refused:
-            yield refused.at(folder.at(image))
+            yield folder.reject(image, refused)
 
 
 def _layout(folder: Folder, prompts_from: PromptsFrom | None) -> Layout:

@@ -106,7 +106,7 @@ class Shards:
             try:
                 self.ledger.take(draft.generator, row.image_id, row.prompt_id, row.prompt, row.skills)
             except Refused as error:
-                rejected.append(error.at(row.file, row.line))
+                rejected.append(row.reject(error))
                 refused.add(drafted)
             drafted += 1
         return rejected, refused
@@ -117,7 +117,8 @@ class Shards:
         with damage_named(self.output, path):
             for row in rows:
                 self.ledger.take(generator, **row)
-        self.rejected += self.standing[path].footer.rejected
+        rejected = self.standing[path].footer.rejected
+        self.rejected += [each._replace(generator=each.generator or generator) for each in rejected]
         record = ShardRecord(path, generator, len(rows), self.standing[path].size, key, False)
         self.records.append(record)
         return record

@@ -18,7 +18,7 @@ from plumbline.pipelines.ingest.placing import Shards
 from plumbline.pipelines.ingest.shards import Drafted, DraftedShard, ShardDraft
 from plumbline.pipelines.sources.origins import Origins, combine
 
-RECEIPT_VERSION = 2
+RECEIPT_VERSION = 3
 """Raised when other images are rejected or skipped of the same file, so that it is read again for them."""
 MOST_LOOKED_AT = 16
 """Of the files, for what people are told of where their prompts come from."""

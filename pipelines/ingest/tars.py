@@ -16,20 +16,29 @@ from typing import IO, Any, NamedTuple
 from plumbline.operators.errors import ConfigError, PlumblineError
 from plumbline.operators.settings import field_settings
 from plumbline.pipelines.base.storage import Entry, Place, readable_errors
-from plumbline.pipelines.base.tables import BLOCK_BYTES, SKIPPED, Refused, Rejection, parse_object, printable
+from plumbline.pipelines.base.tables import (
+    BLOCK_BYTES,
+    DAMAGED_TAR,
+    SKIPPED,
+    Refused,
+    Rejection,
+    parse_object,
+    printable,
+)
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.input_rows import (
-    DAMAGED_TAR,
     EDIT_RESULTS,
     EDIT_SOURCES,
     FOREIGN,
     IMAGES,
     Candidate,
     InputColumnsConfig,
+    KnownIds,
     find_names,
     leads_out,
     link_roots,
     make_candidate,
+    read_known_ids,
     refuse_foreign,
 )
 from plumbline.pipelines.ingest.sample_files import MOST_LOOKED_AT, ImageSample, SampleFile, stem
@@ -307,14 +316,16 @@ def _read_sample(gathered: _Gathered, tar: SampleFile, config: IngestConfig) -> 
     where = f"{tar.place.url}/{gathered.key}"
     if len(gathered.chosen_images) > 1:
         message = f"the sample has {len(gathered.chosen_images)} images; give each a sample of its own"
-        yield from (Refused("several_images", message).at(f"{where}.{ending}") for ending, _ in gathered.chosen_images)
+        ids = _known_ids(gathered, config)._asdict()
+        for ending, _ in gathered.chosen_images:
+            yield Refused("several_images", message).at(f"{where}.{ending}", **ids)
     elif gathered.chosen_images or gathered.refused or not gathered.other_images:
         yield _sample(gathered, tar, config)
     unused = [*gathered.other_images, *(ending for ending, _ in (gathered.results if gathered.images else ()))]
     if gathered.chosen_images:
         unused += [ending for ending in gathered.others if ending in FOREIGN]
     for ending in unused:
-        yield _refuse_unused(gathered, ending).at(f"{where}.{ending}")
+        yield _refuse_unused(gathered, ending).at(f"{where}.{ending}", **_known_ids(gathered, config)._asdict())
 
 
 def _refuse_unused(gathered: _Gathered, ending: str) -> Refused:
@@ -415,7 +426,18 @@ def _sample(gathered: _Gathered, tar: SampleFile, config: IngestConfig) -> Image
         candidate = _candidate(gathered, tar, config)
         return ImageSample(candidate, image, sources, field_settings(_fields(gathered)))
     except Refused as refused:
-        return refused.at(where)
+        return refused.at(where, **_known_ids(gathered, config)._asdict())
+
+
+def _known_ids(gathered: _Gathered, config: IngestConfig) -> KnownIds:
+    """Return the ids that a sample's JSON or text tells, though the sample may be refused."""
+    with suppress(Refused):
+        fields = _fields(gathered)
+        names = _names(gathered, fields, config)
+        if names.prompt is not None and names.prompt not in fields:
+            fields = {**fields, names.prompt: _decoded(gathered.texts["txt"])}
+        return read_known_ids(fields, names, config.generator)
+    return KnownIds(config.generator)
 
 
 def _only_image(gathered: _Gathered) -> bytes:

@@ -1,6 +1,7 @@
 """The source tables of a sweep on disk or S3: its prompts, and the images of every generator, as shards."""
 
 import hashlib
+import io
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +32,7 @@ from plumbline.operators.stages.question_pack import PackIndex
 from plumbline.operators.statistics.poisson_bootstrap import drawn, hash_ids
 from plumbline.operators.summary import Skills
 from plumbline.pipelines.base.storage import Entry, Place, StorageConfig, readable_errors
-from plumbline.pipelines.base.tables import printable
+from plumbline.pipelines.base.tables import DAMAGED, NO_GENERATOR, REJECTED, Rejection, printable
 from plumbline.pipelines.base.view_types import schema_without_views
 from plumbline.pipelines.cells.cells import Shard, digest
 from plumbline.pipelines.cells.store import MARK, is_store
@@ -85,6 +86,8 @@ PARQUET = (".parquet",)
 INGESTED = b"plumbline_ingest"
 """In the metadata of the files that an ingest wrote."""
 PROMPTS_AT_ONCE = 4096
+REJECTED_FILE = "rejected.parquet"
+"""Beside the generators' folders of an ingest's output."""
 
 
 class Whole(NamedTuple):
@@ -105,6 +108,8 @@ class Sources(NamedTuple):
     named: Mapping[Shard, NDArray[np.int32]]
     """By images shard, the rows of `prompts` that its images name, by id; empty where images hold their own prompts."""
     broken: list[BrokenFile]
+    rejected: tuple[Rejection, ...]
+    """The rows of the input that an ingest could not take; each is a row without a score."""
     generators: list[str]
     extra: pa.Schema
     """The further columns that go to the scores, the settings last."""
@@ -133,6 +138,16 @@ class Sources(NamedTuple):
     def reads_addresses(self) -> bool:
         """Whether some rows name images, sources or masks by their addresses: what stands there no listing tells."""
         return any(shard.objects or shard.sources for shard in (*self.prompt_shards, *self.prompts_of))
+
+    @property
+    def every_generator(self) -> list[str]:
+        """The generators, with those of which there are only rejected rows."""
+        return list(dict.fromkeys([*self.generators, *(str(row.generator) for row in self.rejected)]))
+
+    @property
+    def uncounted(self) -> list[str]:
+        """The files that lost rows whose number nobody knows."""
+        return sorted({row.file for row in self.rejected if row.kind in DAMAGED})
 
     @property
     def has_problems(self) -> bool:
@@ -192,6 +207,8 @@ class ImageFiles(NamedTuple):
     listings: Mapping[str, Listing]
     beside: list[str]
     """The files beside the generators' folders that are no tables."""
+    rejected: tuple[Rejection, ...] = ()
+    """The rows that the ingest which wrote the folders could not take."""
 
     @property
     def others(self) -> list[str]:
@@ -204,6 +221,8 @@ class ImageFiles(NamedTuple):
         seen = hashlib.sha256("\0".join([*self.places, *self.others]).encode(errors="surrogateescape"))
         for listing in self.listings.values():
             seen.update(state_of(listing.tables).encode())
+        if self.rejected:
+            seen.update(digest(self.rejected).encode())
         return seen.hexdigest()
 
 
@@ -212,6 +231,7 @@ class Images(NamedTuple):
 
     shards: list[Shard]
     broken: list[BrokenFile]
+    rejected: tuple[Rejection, ...]
     generators: list[str]
     extra: pa.Schema
     settings: Mapping[str, Ways]
@@ -221,7 +241,34 @@ class Images(NamedTuple):
 def list_images(benchmark: BenchmarkConfig, storage: StorageConfig) -> ImageFiles:
     """The files of every generator; raises ConfigError where there are none or they cannot be listed."""
     places, beside = _generators(benchmark, storage)
-    return ImageFiles(places, {name: _listing(name, place) for name, place in places.items()}, beside)
+    listings = {name: _listing(name, place) for name, place in places.items()}
+    return ImageFiles(places, listings, beside, _read_rejected(benchmark, storage, places))
+
+
+def _read_rejected(
+    benchmark: BenchmarkConfig, storage: StorageConfig, generators: Container[str]
+) -> tuple[Rejection, ...]:
+    """Return the rows that an ingest could not take, of the generators that are scored.
+
+    A trial of the first prompts has none: rejected rows are not among these prompts.
+    """
+    if benchmark.images is None or benchmark.limit is not None:
+        return ()
+    place = storage.locate(benchmark.images) / REJECTED_FILE
+    with readable_errors(place, "benchmark.images"):
+        try:
+            content = place.read()
+        except (FileNotFoundError, NotADirectoryError):
+            return ()
+    try:
+        table = pq.read_table(io.BytesIO(content), use_threads=False)
+    except pa.ArrowException as error:
+        raise ConfigError(f"{place}: damaged ({error}); run the ingest again") from error
+    if not {*Rejection._fields} - {*Rejection._field_defaults} <= {*table.column_names}:
+        return ()  # somebody else's file
+    known = table.select([name for name in REJECTED.names if name in table.column_names])
+    rejected = [Rejection(**row) for row in known.to_pylist()]
+    return tuple(row for row in rejected if benchmark.generators is None or row.generator in generators)
 
 
 def open_sources(
@@ -251,6 +298,7 @@ def open_sources(
         prompts_of=prompted.images,
         named=prompted.named,
         broken=images.broken + prompted.broken,
+        rejected=images.rejected,
         generators=images.generators,
         extra=images.extra,
         settings=images.settings,
@@ -378,7 +426,14 @@ def open_images(
         settings=_settings_in_words(settings, schemas),
         unread=[name for name in origins.unread if name not in columns_of(settings)],
     )
-    return Images(shards, broken, list(places), extra, settings, origins)
+    rejected = _with_generators(files.rejected, list(places))
+    return Images(shards, broken, rejected, list(places), extra, settings, origins)
+
+
+def _with_generators(rejected: Sequence[Rejection], generators: Sequence[str]) -> tuple[Rejection, ...]:
+    """Return the rejected rows, each with a generator: the only one, or NO_GENERATOR, if a row does not tell it."""
+    fallback = generators[0] if len(generators) == 1 else NO_GENERATOR
+    return tuple(row._replace(generator=row.generator or fallback) for row in rejected)
 
 
 def ingested_sources(benchmark: BenchmarkConfig, storage: StorageConfig) -> dict[str, str]:

@@ -135,7 +135,8 @@ class MissingRows(NamedTuple):
 
     metric: str
     generator: str
-    error: RowError
+    errors: pa.Array
+    """One for each row, or a single one for all (schema ERROR)."""
     prompts: pa.Array
     """Their prompt_ids; null where it cannot be told."""
 
@@ -321,15 +322,14 @@ def make_missing(gathering: Gathering, part: MissingPart) -> CountedPart:
 
 
 def _null_rows(missing: MissingRows) -> pa.Table:
+    count = len(missing.prompts)
     columns = {
         "prompt_id": missing.prompts,
-        "generator": pa.repeat(missing.generator, len(missing.prompts)),
-        "metric": pa.repeat(missing.metric, len(missing.prompts)),
-        "error": pa.repeat(pa.scalar(rows.error_value(missing.error), schemas.ERROR), len(missing.prompts)),
+        "generator": pa.repeat(missing.generator, count),
+        "metric": pa.repeat(missing.metric, count),
+        "error": pa.repeat(missing.errors[0], count) if len(missing.errors) == 1 else missing.errors,
     }
-    absent = {
-        field.name: pa.nulls(len(missing.prompts), field.type) for field in schemas.SCORES if field.name not in columns
-    }
+    absent = {field.name: pa.nulls(count, field.type) for field in schemas.SCORES if field.name not in columns}
     return pa.table(columns | absent, schema=schemas.SCORES)
 
 

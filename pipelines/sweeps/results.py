@@ -9,19 +9,23 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from plumbline.operators import schemas
 from plumbline.operators.errors import RowError
 from plumbline.operators.failures import merge_failures
+from plumbline.operators.rows import error_value
 from plumbline.operators.settings import Known, add_settings
 from plumbline.operators.stages.table import STAGES
 from plumbline.operators.summary import Tally
 from plumbline.operators.usual_scores import OfGenerator, usual_table
 from plumbline.pipelines.base.cluster import ClusterConfig
+from plumbline.pipelines.base.tables import NO_GENERATOR, Rejection
 from plumbline.pipelines.cells.cells import Outcome, PlannedCell, Shard, digest
 from plumbline.pipelines.cells.run_errors import errors_path
 from plumbline.pipelines.cells.runs import run_ids
@@ -348,19 +352,25 @@ def _missing_parts(
 def _missing_rows(
     metric: str, sources: Sources, lost: Mapping[Shard, BrokenFile], benchmark: BenchmarkConfig
 ) -> Iterator[MissingRows]:
-    """A null row for every prompt that a generator has no image of, with the reason if a file is broken.
+    """Yield a null row for every rejected row, and for every other prompt that a generator has no image of.
 
-    A broken file leaves at least as many as it had rows, also where no prompt can be named. So many at once as a part
-    may have.
+    The reason is the rejection's, or that a file is broken. A broken file leaves at least as many rows as it had, also
+    if no prompt can be named. No MissingRows has more rows than a part may have.
     """
     ids = sources.prompts.column("prompt_id").combine_chunks()
-    for generator in sources.generators:
+    for generator in sources.every_generator:
+        rejected = [row for row in sources.rejected if row.generator == generator]
+        places = pc.index_in(pa.array([row.prompt_id for row in rejected], ids.type), ids)
+        errors = pa.array([_rejection_error(row) for row in rejected], schemas.ERROR)
+        for first in range(0, len(rejected), MAX_PART_ROWS):
+            part = slice(first, first + MAX_PART_ROWS)
+            yield MissingRows(metric, generator, errors[part], ids.take(places[part]))
         broken = [file for file in (*sources.broken, *lost.values()) if file.generator == generator]
         absent = np.zeros(0, np.int64)
-        if benchmark.prompts is not None and (benchmark.require_every_prompt or broken):
-            absent = _absent_prompts(generator, sources, lost.keys())
+        if benchmark.prompts is not None and (benchmark.require_every_prompt or broken) and generator != NO_GENERATOR:
+            absent = _absent_prompts(generator, sources, lost.keys(), places.drop_null().to_numpy())
         unknown = max(sum(file.rows for file in broken) - len(absent), 0)
-        error = _missing_error(generator, broken)
+        error = pa.array([error_value(_missing_error(generator, broken))], schemas.ERROR)
         for first in range(0, len(absent), MAX_PART_ROWS):
             yield MissingRows(metric, generator, error, ids.take(pa.array(absent[first : first + MAX_PART_ROWS])))
         for first in range(0, unknown, MAX_PART_ROWS):
@@ -368,9 +378,18 @@ def _missing_rows(
             yield MissingRows(metric, generator, error, nobody)
 
 
-def _absent_prompts(generator: str, sources: Sources, lost: Set[Shard]) -> NDArray[np.int64]:
-    """The rows of the prompts that no images shard of a generator names, but for shards that are lost."""
+def _rejection_error(row: Rejection) -> dict[str, Any] | None:
+    return error_value(RowError(row.kind, row.in_words, retryable=False))
+
+
+def _absent_prompts(
+    generator: str, sources: Sources, lost: Set[Shard], rejected: NDArray[np.int32]
+) -> NDArray[np.int64]:
+    """Return the numbers of the prompts of which a generator has neither a row in a shard that is there nor a rejected
+    row.
+    """
     absent = np.ones(len(sources.prompts), bool)
+    absent[rejected] = False
     for shard, numbers in sources.named.items():
         if shard.group == generator and shard not in lost:
             absent[numbers] = False

@@ -8,13 +8,14 @@ from typing import NamedTuple
 
 from plumbline.operators.models.calls import Usage
 from plumbline.operators.summary import best_first
-from plumbline.pipelines.base.exit_codes import exit_code
+from plumbline.pipelines.base.exit_codes import OVER_BUDGET, Ending, end
 from plumbline.pipelines.base.logs import about
 from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.cells.reused_rows import Retried, count_retried
 from plumbline.pipelines.cells.runs import NameRun, by_time
 from plumbline.pipelines.plans.costs import Cost, costs_of
 from plumbline.pipelines.running.events import Totals, Watch, to_all
+from plumbline.pipelines.sources.origins import name_some
 from plumbline.pipelines.sweeps.computing import (
     Inspection,
     compute_whole,
@@ -50,7 +51,7 @@ class FinishedSweep(NamedTuple):
     """Cells that this run computed."""
     renewed: int
     """Those of them that were committed before and could not be used."""
-    exit_code: int
+    ending: Ending
     """0 complete, 2 within the failure budget, 1 over it."""
     usage: Mapping[str, Usage]
     """By node, the tokens and calls of this run, where they are counted."""
@@ -60,6 +61,10 @@ class FinishedSweep(NamedTuple):
     """Whether it is an earlier run with the same inputs, so that nothing was written."""
     retried: Retried | None = None
     """Where `retry_failed` is set, the failed rows that were tried again."""
+
+    @property
+    def exit_code(self) -> int:
+        return self.ending.code
 
 
 def run_sweep(
@@ -92,9 +97,9 @@ def unchanged_sweep(inputs: SweepInputs) -> FinishedSweep | None:
 
 
 def _unchanged(sweep: SweepInputs | PlannedSweep, standing: StandingRun) -> FinishedSweep:
-    run_id, results, code = standing
+    run_id, results, ending = standing
     LOG.info("nothing changed since run %s", run_id)
-    return FinishedSweep(run_id, _folder(sweep, run_id), results, sweep.falling, 0, 0, code, {}, {}, True)
+    return FinishedSweep(run_id, _folder(sweep, run_id), results, sweep.falling, 0, 0, ending, {}, {}, True)
 
 
 def _run(
@@ -123,12 +128,12 @@ def _run(
     planned, outcomes, results = compute_whole(planned, to_all(totals.add, watch), gather)
     planned = with_times(planned, totals)
     planned, outcomes = with_rounds(planned, outcomes)
-    code = exit_code(results.n_null, results.rows, planned.config.max_failed)
-    write_run(planned, run_id, results, outcomes, began=began, exit_code=code, assert_lease=assert_lease)
+    ending = _end(planned, results)
+    write_run(planned, run_id, results, outcomes, began=began, ending=ending, assert_lease=assert_lease)
     if is_settled(planned, results, outcomes.values()):
         note_unchanged(planned, run_id)
     usage = model_usage(planned.plan, outcomes)
-    LOG.info("written: %d rows, coverage %.4f, exit code %d", results.rows, results.coverage, code)
+    LOG.info("written: %d rows, coverage %.4f, %s", results.rows, results.coverage, ending)
     return FinishedSweep(
         run_id=run_id,
         folder=_folder(planned, run_id),
@@ -136,12 +141,19 @@ def _run(
         falling=planned.falling,
         computed=count_cells(planned.plan, results, outcomes)["cells_computed"],
         renewed=len(planned.plan.renewed),
-        exit_code=code,
+        ending=ending,
         usage=usage,
         costs=costs_of(planned.plan, usage, planned.config.cluster, planned.model_seconds),
         unchanged=False,
         retried=count_retried(planned.plan.failed, outcomes) if planned.config.retry_failed else None,
     )
+
+
+def _end(planned: PlannedSweep, results: Results) -> Ending:
+    """Return how the sweep ends: files that lost rows which nobody can count are above every budget."""
+    if lost := planned.sources.uncounted:
+        return Ending(OVER_BUDGET, f"{name_some(lost)} lost rows that nobody can count")
+    return end(results.n_null, results.rows, planned.config.max_failed)
 
 
 def _folder(sweep: SweepInputs | PlannedSweep, run_id: str) -> str:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from plumbline.operators.errors import PlumblineError
 from plumbline.operators.summary import best_first
+from plumbline.pipelines.base.exit_codes import Ending
 from plumbline.pipelines.cells.cells import Outcome, digest
 from plumbline.pipelines.cells.run_errors import read_failures
 from plumbline.pipelines.cells.runs import MAX_RUNS_SEARCHED, READERS, Run, has_report, newest_first
@@ -37,7 +38,7 @@ class StandingRun(NamedTuple):
 
     run_id: str
     results: Results
-    exit_code: int
+    ending: Ending
 
 
 def find_unchanged_run(inputs: SweepInputs) -> StandingRun | None:
@@ -60,7 +61,7 @@ def find_unchanged_run(inputs: SweepInputs) -> StandingRun | None:
         if not _cells_stand(store, folder, note["folders"]) or not has_report(store, newest.run_id):
             return None
         results = _read_whole(store, inputs.falling, folder, newest.manifest["counts"])
-        return StandingRun(newest.run_id, results, newest.manifest["exit_code"])
+        return StandingRun(newest.run_id, results, _ending(newest.manifest))
     except (StoreError, KeyError):
         return None
 
@@ -112,12 +113,16 @@ def find_standing_run(planned: PlannedSweep) -> StandingRun | None:
         if manifest.get("stands_on") != digest_of_inputs(planned):
             return None
         results = _read_whole(store, planned.falling, folder, manifest["counts"])
-        code = manifest["exit_code"]
+        ending = _ending(manifest)
     except (PlumblineError, KeyError):
         return None
     if _has_storage_errors(results.failures, planned.sources):
         return None
-    return StandingRun(newest.run_id, results, code)
+    return StandingRun(newest.run_id, results, ending)
+
+
+def _ending(manifest: Mapping[str, Any]) -> Ending:
+    return Ending(manifest["exit_code"], manifest.get("exit_reason", ""))
 
 
 def _newest_like(store: Store, config: SweepConfig) -> Run | None:

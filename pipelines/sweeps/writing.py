@@ -14,6 +14,7 @@ from plumbline.operators.failures import failure_counts
 from plumbline.operators.models.calls import Usage
 from plumbline.operators.settings import COLUMN
 from plumbline.operators.stages.table import STAGES
+from plumbline.pipelines.base.exit_codes import Ending
 from plumbline.pipelines.base.logs import LogConfig
 from plumbline.pipelines.cells.cells import Outcome, PlannedCell, digest
 from plumbline.pipelines.cells.reused_rows import count_retried
@@ -41,7 +42,7 @@ def write_run(
     outcomes: Mapping[str, Outcome],
     *,
     began: datetime,
-    exit_code: int,
+    ending: Ending,
     assert_lease: Callable[[], None],
 ) -> None:
     """Writes the tables first, and then the manifest, which commits the run."""
@@ -61,12 +62,13 @@ def write_run(
         "run_id": run_id,
         "began": began.isoformat(timespec="seconds"),
         "ended": datetime.now(UTC).isoformat(timespec="seconds"),
-        "exit_code": exit_code,
+        "exit_code": ending.code,
+        "exit_reason": ending.reason,
         "stands_on": digest_of_inputs(planned),
         "note": planned.config.note,
         "command": planned.config.command,
         "benchmark": planned.config.benchmark.name,
-        "generators": planned.sources.generators,
+        "generators": planned.sources.every_generator,
         COLUMN: results.settings,
         "metrics": list(planned.config.metrics),
         "lower_is_better": sorted(planned.falling),
@@ -113,6 +115,7 @@ def digest_of_inputs(planned: PlannedSweep) -> str:
             "skills": sha256(sources.skill_labels.tobytes()).hexdigest(),
             "generators": sources.generators,
             "broken": sources.broken,
+            **({"rejected": sources.rejected} if sources.rejected else {}),
             "files": sorted({(shard.url, shard.etag) for shard in sources.image_shards if sources.extra.names}),
         }
     )

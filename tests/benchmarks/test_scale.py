@@ -15,6 +15,7 @@ import pytest
 
 from plumbline.jobs.command import command_of, load_values
 from plumbline.operators import schemas
+from plumbline.pipelines.base.exit_codes import Ending
 from plumbline.pipelines.base.storage import Entry
 from plumbline.pipelines.cells.lease import LEASES
 from plumbline.pipelines.cells.store import Store
@@ -146,7 +147,7 @@ def write_standing_run(sweep: PlannedSweep) -> None:
         summary=schemas.SUMMARY.empty_table(), failures=schemas.FAILURES.empty_table(),
     )  # fmt: skip
     began = datetime(2026, 1, 2, tzinfo=UTC)
-    write_run(sweep, STANDING, results, {}, began=began, exit_code=0, assert_lease=lambda: None)
+    write_run(sweep, STANDING, results, {}, began=began, ending=Ending(), assert_lease=lambda: None)
     outcome = NightOutcome(
         run_id=STANDING, exit_code=0, benchmark="many", began="", ended="", report="", counts={"coverage": 1.0},
         compared_with=None, not_compared=None, regressions=(), improvements=(), sentences=(),

@@ -1,15 +1,20 @@
 """Any images whose rows hold their own prompts are scored by one command, with no benchmark."""
 
+import io
+import json
 import os
+import random
 import re
+from collections import Counter
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from tests.bench_of import CAPTIONED, SMALL, captioned, images, prompts, write_rows
 from tests.commands import newest, printed, run
-from tests.files import put
+from tests.files import as_tar, put
 
 
 def test_one_command_scores_a_file_and_prints_coverage_and_means(
@@ -60,7 +65,7 @@ def test_what_is_taken_in_and_what_is_not_is_told_before_the_plan(tmp_path: Path
     folder = write_folder(tmp_path / "mine")
     (folder / "flint/cover.png").write_bytes(b"no number")
     given = [f"images={folder}", "models=shapes", f"store={tmp_path}/store", "dry_run=true", "max_failed=0.2"]
-    said = printed("score", *given, code=2)
+    said = printed("score", *given)
     assert "8 images taken in" in said and "4 prompts x 2 generators = 8 images" in said
     assert "1 rows rejected: empty_prompt" in said and "flint/cover.png: no number in its name" in said
 
@@ -101,3 +106,89 @@ def test_a_name_that_is_not_utf8_costs_its_own_file_of_a_sweep(tmp_path: Path) -
         assert f"mine/{file}.parquet: the file's name, or a folder's, is not UTF-8; rename it" in said
     scores = pq.read_table(newest(tmp_path / "store") / "scores.parquet").to_pylist()
     assert [row["generator"] for row in scores if row["score"] is not None] == ["atlas", "atlas"]
+
+
+def write_faulty_table(folder: Path, rng: random.Random) -> list[tuple[str, str, str]]:
+    """Write images of two generators with a shuffled table, and return its bad lines: generator, kind, its words."""
+    folder.mkdir(parents=True)
+    lines: list[tuple[str, str, str, str]] = []
+    for generator, count in (("flint", rng.randint(4, 9)), ("atlas", rng.randint(2, 5))):
+        for number in range(count):
+            put(folder, {f"{generator}{number}.png": draw_noise(rng)})
+            lines.append((f"prompt {number}", f"{generator}{number}.png", generator, ""))
+        lines += [("prompt 0", f"gone{number}.png", generator, "missing_image") for number in range(rng.randint(1, 3))]
+        lines += [("", f"{generator}0.png", generator, "empty_prompt")] * rng.randint(1, 3)
+    rng.shuffle(lines)
+    rows = [",".join(line[:3]) for line in lines]
+    (folder / "images.csv").write_text("\n".join(["prompt,file,generator", *rows]))
+    return [
+        (generator, kind, f"images.csv, line {number}: ")
+        for number, (_, _, generator, kind) in enumerate(lines, start=2)
+        if kind
+    ]
+
+
+def draw_noise(rng: random.Random) -> bytes:
+    """Return a small PNG of noise."""
+    sink = io.BytesIO()
+    Image.frombytes("RGB", (16, 16), rng.randbytes(16 * 16 * 3)).save(sink, "PNG")
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_rejected_row_is_a_row_without_a_score_and_counts_for_the_exit_code(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    bad = write_faulty_table(tmp_path / "mine", rng)
+    given = [f"images={tmp_path}/mine/images.csv", "metric=[edge_density]", f"store={tmp_path}/store", "cluster=here"]
+    given.append("benchmark.require_every_prompt=false")
+    rows = len((tmp_path / "mine/images.csv").read_text().splitlines()) - 1
+    reason = f"{len(bad)} of {rows} rows ({len(bad) / rows:.2%}) have no score"
+    said = printed("score", *given, code=1)
+    folder = newest(tmp_path / "store")
+    assert said.splitlines()[-1].endswith(f", exit code 1: {reason}, above max_failed=1%")
+    errors = pq.read_table(folder / "errors.parquet").to_pylist()
+    found = sorted((row["generator"], row["kind"], row["message"].partition("mine/")[2]) for row in errors)
+    assert len(found) == len(bad)
+    assert all(
+        one[:2] == other[:2] and one[2].startswith(other[2]) for one, other in zip(found, sorted(bad), strict=True)
+    )
+    counts = {row["generator"]: row["n_null"] for row in pq.read_table(folder / "summary.parquet").to_pylist()}
+    assert counts == Counter(generator for generator, _, _ in bad)
+    assert json.loads((folder / "manifest.json").read_text())["exit_code"] == 1
+    assert f"{len(bad)} of {rows} rows" in (folder / "report.html").read_text()
+    again = printed("score", *given, code=1)
+    assert "nothing changed since run" in again and again.splitlines()[-1].endswith("above max_failed=1%")
+    within = printed("score", *given, "max_failed=0.9", code=2)
+    assert within.splitlines()[-1].endswith(f", exit code 2: {reason}, within max_failed=90%")
+
+
+def test_a_rejected_row_is_a_row_without_a_score_of_a_sweep_over_what_was_ingested(tmp_path: Path) -> None:
+    """The prompt that the row names is not counted as missing besides."""
+    bad = write_faulty_table(tmp_path / "mine", random.Random(2))
+    printed("ingest", f"table={tmp_path}/mine/images.csv", f"output={tmp_path}/made", code=1)
+    given = [f"benchmark.images={tmp_path}/made", f"benchmark.prompts={tmp_path}/made/prompts.parquet"]
+    given += ["sweep=own_images", "metric=[edge_density]", f"store={tmp_path}/store", "cluster=here"]
+    printed("sweep", *given, code=1)
+    errors = pq.read_table(newest(tmp_path / "store") / "errors.parquet").to_pylist()
+    rejected = [row for row in errors if "images.csv, line " in row["message"]]
+    assert Counter(row["kind"] for row in rejected) == Counter(kind for _, kind, _ in bad)
+    named = [row["prompt_id"] for row in rejected if row["kind"] == "missing_image"]
+    absent = {row["prompt_id"] for row in errors if "has no image of this prompt" in row["message"]}
+    assert None not in named and absent and not absent & {*named}
+    one = printed("sweep", *given, "benchmark.generators=[atlas]", code=1)
+    of_atlas = sum(generator == "atlas" for generator, _, _ in bad)
+    errors = pq.read_table(newest(tmp_path / "store") / "errors.parquet").to_pylist()
+    assert sum("images.csv, line " in row["message"] for row in errors) == of_atlas and "exit code 1: " in one
+
+
+def test_rows_that_nobody_can_count_are_above_every_budget(tmp_path: Path) -> None:
+    rng = random.Random(3)
+    members = [
+        (f"{name}.{ending}", data)
+        for name in range(5)
+        for ending, data in (("png", draw_noise(rng)), ("txt", b"noise"))
+    ]
+    put(tmp_path, {"cut.tar": as_tar(members)[: rng.randint(5_000, 6_000)]})
+    given = [f"images={tmp_path}/cut.tar", "metric=[edge_density]", f"store={tmp_path}/store", "cluster=here"]
+    ended = printed("score", *given, "max_failed=1", code=1).splitlines()[-1]
+    assert ended.endswith(f"exit code 1: {tmp_path}/cut.tar lost rows that nobody can count")
