@@ -98,13 +98,15 @@ def _sample(
     # A decoder leaves out the first frames of a cut video if they build on frames that were cut away.
     times = times[bisect_left(times, first[1]) :]
     length = _length(times) * float(video.time_base or 0)
+    ratio = video.sample_aspect_ratio  # a Fraction by PyAV 18, its own type by 19
+    aspect = Fraction(ratio.numerator, ratio.denominator) if ratio else None
     places = clips.places(len(times), float(len(times) / video.average_rate) if video.average_rate else length)
     wanted = iter([times[place] for place in places])
     target = next(wanted)
     for frame, shown in chain([first], frames):
         if shown < target:
             continue
-        image = _show(frame, video.sample_aspect_ratio, check)
+        image = _show(frame, aspect, check)
         image.info[FRAME_SECONDS] = length / len(places)
         yield image
         if (following := next(wanted, None)) is None:
