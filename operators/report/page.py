@@ -285,12 +285,17 @@ def _page_facts(run: GatheredRun, overall: Boards) -> list[str]:
     """The size of the run in a few words, when it began, and what was noted of it."""
     generators = len({standing.generator for board in overall.values() for standing in board.standings})
     prompts = len(run.scores.prompts)
-    images = len(run.scores) // max(len(overall), 1)
+    images = (len(run.scores) - _absent_rows(run.failures)) // max(len(overall), 1)
     began = str(run.manifest.get("began", ""))[:16].replace("T", " ")
     counts = {"generator": generators, "prompt": prompts, "image": images, "metric": len(overall)}
     note = str(run.manifest.get("note", ""))
     facts = [plural(count, word) for word, count in counts.items()]
     return facts + ([f"{began} UTC"] if began else []) + ([f"note: {note}"] if note else [])
+
+
+def _absent_rows(failures: pa.Table) -> int:
+    """Count the rows that stand for a prompt without an image: they are in no file."""
+    return sum(row["rows"] for row in failures.to_pylist() if row["kind"] == "missing_image" and row["file"] is None)
 
 
 def _warnings(run: GatheredRun, state: Health) -> list[str]:

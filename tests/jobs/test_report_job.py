@@ -2,10 +2,12 @@
 
 import re
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pyarrow.parquet as pq
 
+from tests.bench_of import Bench, images
 from tests.commands import printed, refusal
 from tests.operators.report.made import QUALITY, make_run, noisy, plain_prompts
 
@@ -18,6 +20,20 @@ def test_the_decision_is_in_the_terminal_with_the_place_of_the_page(tmp_path: Pa
     assert "\natlas is the best generator — by both metrics.\n" in said
     assert f"report: {run.folder}/report.html (" in said
     assert "since run 20260101-000000-000000:\n  Nothing changed." in said
+
+
+def test_a_page_counts_the_images_that_there_are(tmp_path: Path) -> None:
+    """Of two prompts one generator has no image: rows without a score, and no images."""
+    bench = Bench(tmp_path, "metric=[edge_density,entropy]", "max_failed=1")
+    left = Random(0).sample(images("flint", 8), 6)
+    bench.write("flint", left)
+    printed = bench.run().out
+    (page,) = bench.runs.glob("2*/report.html")
+    assert f"= {8 + len(left)} images" in printed
+    assert (
+        "<span>2 generators</span><span>8 prompts</span><span>14 images</span><span>2 metrics</span>"
+        in page.read_text()
+    )
 
 
 def test_a_metric_whose_lower_scores_are_better_says_so_in_the_terminal(tmp_path: Path) -> None:
