@@ -45,7 +45,7 @@ class Estimate(NamedTuple):
 
 
 def costs_of(
-    plan: Plan, usage: Mapping[str, Usage], cluster: ClusterConfig | None = None, worked: Mapping[str, float] = NOTHING
+    plan: Plan, usage: Mapping[str, Usage], cluster: ClusterConfig | None = None, held: Mapping[str, float] = NOTHING
 ) -> dict[str, Cost]:
     """By node, the cost of its calls where the model has prices, and that of its GPU-seconds where these have one."""
     priced = {node.name: prices for node, prices in _priced(plan)}
@@ -53,16 +53,16 @@ def costs_of(
         name: Cost(priced[name].cost(took), priced[name].currency) for name, took in usage.items() if name in priced
     }
     if cluster is not None and cluster.price_per_gpu_hour is not None:
-        for name, seconds in gpu_seconds(plan, cluster, worked).items():
+        for name, seconds in gpu_seconds(plan, cluster, held).items():
             before = costs[name].amount if name in costs else 0.0
             costs[name] = Cost(before + seconds / HOUR * cluster.price_per_gpu_hour, cluster.currency)
     return costs
 
 
-def gpu_seconds(plan: Plan, cluster: ClusterConfig, worked: Mapping[str, float]) -> dict[str, float]:
-    """By node with GPUs, the seconds in which its workers had a shard (`worked`), times the GPUs that each reserves."""
+def gpu_seconds(plan: Plan, cluster: ClusterConfig, held: Mapping[str, float]) -> dict[str, float]:
+    """By node with GPUs, the seconds in which its workers had a shard (`held`), times the GPUs that each reserves."""
     gpus = {item.node.name: item.node.pool(cluster).num_gpus for item in plan.nodes}
-    return {name: gpus[name] * seconds for name, seconds in worked.items() if gpus.get(name)}
+    return {name: gpus[name] * seconds for name, seconds in held.items() if gpus.get(name)}
 
 
 class MetricCost(NamedTuple):
@@ -72,7 +72,9 @@ class MetricCost(NamedTuple):
     """
 
     model_seconds: float
+    """In which models worked."""
     gpu_seconds: float
+    """In which GPUs were reserved, also while models waited for rows."""
     costs: Mapping[str, float]
     """By currency."""
 
@@ -100,10 +102,14 @@ def metric_costs(
 
 
 def cost_facts(
-    plan: Plan, usage: Mapping[str, Usage], cluster: ClusterConfig, worked: Mapping[str, float]
+    plan: Plan,
+    usage: Mapping[str, Usage],
+    cluster: ClusterConfig,
+    held: Mapping[str, float],
+    worked: Mapping[str, float],
 ) -> dict[str, Any]:
     """What a manifest says of a run's cost: GPU-seconds and money by node, and both by metric."""
-    gpus, costs = gpu_seconds(plan, cluster, worked), costs_of(plan, usage, cluster, worked)
+    gpus, costs = gpu_seconds(plan, cluster, held), costs_of(plan, usage, cluster, held)
     return {
         "gpu_seconds": {node: round(seconds, 2) for node, seconds in gpus.items()},
         "costs": {node: cost._asdict() for node, cost in costs.items()},

@@ -99,8 +99,8 @@ class PlannedSweep:
     """How long earlier rounds took, by node."""
 
     @property
-    def model_seconds(self) -> dict[str, float]:
-        """By node, how long shards were with the models of all its workers."""
+    def held_seconds(self) -> dict[str, float]:
+        """By node, how long all its workers had shards: their models worked, or waited for rows to be decoded."""
         return {node: times.worked + times.waited for node, times in self.times.items()}
 
     @property

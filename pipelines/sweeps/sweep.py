@@ -143,7 +143,7 @@ def _run(
         renewed=len(planned.plan.renewed),
         ending=ending,
         usage=usage,
-        costs=costs_of(planned.plan, usage, planned.config.cluster, planned.model_seconds),
+        costs=costs_of(planned.plan, usage, planned.config.cluster, planned.held_seconds),
         unchanged=False,
         retried=count_retried(planned.plan.failed, outcomes) if planned.config.retry_failed else None,
     )

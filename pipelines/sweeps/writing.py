@@ -49,6 +49,7 @@ def write_run(
     store, folder = planned.store, f"runs/{run_id}"
     usage = model_usage(planned.plan, outcomes)
     models = [item.node.name for item in planned.plan.nodes if item.node.models]
+    worked = {node: planned.times[node].worked for node in models if node in planned.times}
     for name, table in {"summary": results.summary, "usual_scores": results.usual}.items():
         store.write_table(f"{folder}/{name}.parquet", table)
     noise = measure_judge_noise(planned.plan, planned.config.metrics, outcomes, store)
@@ -76,10 +77,10 @@ def write_run(
         "errors": dict(failure_counts(results.failures)),
         "calls": {node: planned.times[node].calls for node in models if node in planned.times},
         "seconds": {node: times.seconds for node, times in planned.times.items()},
-        "worked": {node: planned.times[node].worked for node in models if node in planned.times},
+        "worked": worked,
         "waited": {node: planned.times[node].waited for node in models if node in planned.times},
         "usage": {node: took._asdict() for node, took in usage.items()},
-        **cost_facts(planned.plan, usage, planned.config.cluster, planned.model_seconds),
+        **cost_facts(planned.plan, usage, planned.config.cluster, planned.held_seconds, worked),
         "versions": _versions(),
         **what_metrics_are(planned),
     }

@@ -84,24 +84,27 @@ def test_gpu_seconds_are_priced_and_divided_among_the_metrics_that_share_a_stage
 ) -> None:
     """Of each image two cells are answered, one for vqascore and its twin, one for vnli: with half of the encoding, 1.5
     calls each. So vqascore and the twin take a quarter of the stage, and vnli a half. Half a GPU for 7,200 seconds is
-    one GPU for an hour."""
+    one GPU for an hour. What models waited is in the GPU-seconds alone."""
     bench = write_benchmark(tmp_path / "bench", ["atlas"], count=4)
     planned = plan_bench(bench, tmp_path / "store", "metric=[vqascore,vnli,clipscore]", TWIN, *GPUS)
-    worked = {"answers:vqa": 7200.0, "similarities:clip": 10.0}
-    facts = cost_facts(planned.plan, {}, planned.config.cluster, worked)
+    held, worked = (
+        {"answers:vqa": 7200.0, "similarities:clip": 90.0},
+        {"answers:vqa": 6400.0, "similarities:clip": 10.0},
+    )
+    facts = cost_facts(planned.plan, {}, planned.config.cluster, held, worked)
     assert facts == {
         "gpu_seconds": {"answers:vqa": 3600.0},
         "costs": {"answers:vqa": {"amount": 3.6, "currency": "EUR"}},
         "by_metric": {
-            "vqascore": {"model_seconds": 1800.0, "gpu_seconds": 900.0, "costs": {"EUR": pytest.approx(0.9)}},
-            "twin": {"model_seconds": 1800.0, "gpu_seconds": 900.0, "costs": {"EUR": pytest.approx(0.9)}},
-            "vnli": {"model_seconds": 3600.0, "gpu_seconds": 1800.0, "costs": {"EUR": pytest.approx(1.8)}},
+            "vqascore": {"model_seconds": 1600.0, "gpu_seconds": 900.0, "costs": {"EUR": pytest.approx(0.9)}},
+            "twin": {"model_seconds": 1600.0, "gpu_seconds": 900.0, "costs": {"EUR": pytest.approx(0.9)}},
+            "vnli": {"model_seconds": 3200.0, "gpu_seconds": 1800.0, "costs": {"EUR": pytest.approx(1.8)}},
             "clipscore": {"model_seconds": 10.0, "gpu_seconds": 0.0, "costs": {}},
         },
     }
     assert sum(item.model_calls for item in planned.plan.nodes) == 4 * 3 + 4 * 2, "what is divided is all there is"
     assert cost_note(facts) == "GPUs and services cost 3.60 EUR."
-    show_usage(make_console(), {}, costs_of(planned.plan, {}, planned.config.cluster, worked))
+    show_usage(make_console(), {}, costs_of(planned.plan, {}, planned.config.cluster, held))
     assert "answers:vqa: 3.60 EUR" in capsys.readouterr().out
 
 
