@@ -1,7 +1,7 @@
 """A run's tables and manifest, written into the store."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import UTC, datetime
 from hashlib import sha256
 from importlib.metadata import version
@@ -15,7 +15,6 @@ from plumbline.operators.models.calls import Usage
 from plumbline.operators.settings import COLUMN
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.exit_codes import Ending
-from plumbline.pipelines.base.logs import LogConfig
 from plumbline.pipelines.cells.cells import Outcome, PlannedCell, digest
 from plumbline.pipelines.cells.reused_rows import count_retried
 from plumbline.pipelines.cells.run_scores import write_prompt_texts
@@ -31,6 +30,8 @@ from plumbline.pipelines.sweeps.results import Results
 
 PACKAGES = (DISTRIBUTION, "ray", "torch", "transformers", "pyarrow")
 """The packages whose versions a manifest names."""
+WITHOUT_RESULTS = ("cluster", "models", "log", "retry_failed", "verify")
+"""Settings that change no table: where and how it is computed. What of a model can change one is in its recipe."""
 CELLS_AT_ONCE = 1 << 15
 """Rows of a run's cells that are Python's objects at a time."""
 
@@ -124,8 +125,9 @@ def digest_of_inputs(planned: PlannedSweep) -> str:
 
 def settings_of(config: SweepConfig) -> dict[str, Any]:
     """What of a sweep's configuration, and of the packages it runs on, a run's tables may follow from."""
+    values = public_config(config)
     return {
-        "config": public_config(replace(config, retry_failed=False, verify=False, log=LogConfig())),
+        "config": {name: value for name, value in values.items() if name not in WITHOUT_RESULTS},
         "versions": _versions(),
     }
 

@@ -66,6 +66,16 @@ def test_an_unchanged_sweep_writes_nothing_and_names_the_run_that_stands(sweep: 
     assert means is not None and float(means[1]) == pytest.approx(mean_of(sweep.store, run_id), abs=5e-4)
 
 
+@pytest.mark.parametrize("word", ["cluster=local", "cluster.max_attempts=7", "models.clip.image_batch=7"])
+def test_where_and_how_a_sweep_computes_makes_no_other_run_for_it_or_for_a_night(word: str, sweep: Sweep) -> None:
+    """A night computes on Ray by default, and a sweep does not."""
+    assert sweep.run().code == 0
+    (run_id,) = run_ids(sweep.store)
+    assert f"nothing changed since run {run_id}" in sweep.run(word).out
+    assert f"computed 0 cells, run {run_id}, exit code 0" in sweep.run(word, job="nightly").out
+    assert run_ids(sweep.store) == [run_id]
+
+
 @pytest.mark.parametrize("file", ["", "manifest.json", "scores.parquet", "summary.parquet"])
 def test_a_run_of_which_something_was_deleted_is_made_anew(file: str, sweep: Sweep) -> None:
     """One that was damaged: tests/pipelines/cells/test_run_files.py."""
