@@ -14,7 +14,7 @@ from plumbline.jobs.command import KEPT, Command, run_job
 from plumbline.jobs.display.console import make_console, say, warn
 from plumbline.jobs.display.leaderboards import show_leaderboards, show_note_kept
 from plumbline.jobs.display.plan_table import show_plan, show_suite_plan
-from plumbline.jobs.display.progress_lines import ProgressDisplay
+from plumbline.jobs.display.progress_lines import ProgressDisplay, phase, seconds_afterwards
 from plumbline.jobs.logs import logged
 from plumbline.jobs.overrides import OF_SWEEPS, name_store
 from plumbline.jobs.sweep import show_judged, show_renewed, show_suite
@@ -191,7 +191,7 @@ def _of_several(console: Console, config: NightlySuiteConfig, hold: Callable[[],
     store = planned.store
     show_suite_plan(console, planned)
     suite_id = by_time(store, datetime.now(UTC))
-    with ProgressDisplay(console) as display:
+    with ProgressDisplay(console, afterwards=seconds_afterwards(planned.sweeps.values())) as display:
         planned = compute_suite(planned, suite_id, display.update)
     runs, compared, told_before = dict[str, FinishedSweep](), list["ComparedRun"](), list[NightOutcome]()
     for name, inputs in planned.inputs.items():
@@ -248,7 +248,7 @@ def _tell_suite(
 
 
 def _sweep(console: Console, planned: PlannedSweep, hold: Callable[[], None]) -> FinishedSweep:
-    with ProgressDisplay(console) as display:
+    with ProgressDisplay(console, afterwards=seconds_afterwards([planned])) as display:
         return run_sweep(planned, display.update, name=by_date, assert_lease=hold)
 
 
@@ -295,15 +295,16 @@ def _compare(
     config, run_id = inputs.config, finished.run_id
     show_leaderboards(console, finished, verbose=config.verbose)
     show_judged(console, inputs, finished)
-    compared = compare_run(
-        inputs.store,
-        run_id,
-        options,
-        sources=sources,
-        hold=hold,
-        cluster=config.cluster,
-        settings=config.settings,
-    )
+    with phase(console, "writing the report"):
+        compared = compare_run(
+            inputs.store,
+            run_id,
+            options,
+            sources=sources,
+            hold=hold,
+            cluster=config.cluster,
+            settings=config.settings,
+        )
     show_report(console, compared.written)
     if compared.gate is not None:
         show_gate(console, compared.gate)

@@ -12,7 +12,7 @@ from plumbline.jobs.command import KEPT, Command, run_job
 from plumbline.jobs.display.console import make_console, say, warn
 from plumbline.jobs.display.leaderboards import show_leaderboards, show_note_kept
 from plumbline.jobs.display.plan_table import show_plan, show_suite_plan
-from plumbline.jobs.display.progress_lines import ProgressDisplay
+from plumbline.jobs.display.progress_lines import ProgressDisplay, phase, seconds_afterwards
 from plumbline.jobs.logs import logged
 from plumbline.jobs.overrides import OF_SWEEPS, name_store
 from plumbline.operators.errors import PlumblineError
@@ -72,7 +72,7 @@ def _sweep(console: Console, config: SweepConfig) -> int:
     if config.dry_run:
         return 0
     if config.adaptive is None:
-        with ProgressDisplay(console) as display:
+        with ProgressDisplay(console, afterwards=seconds_afterwards([planned])) as display:
             finished = run_sweep(planned, display.update)
     else:
         planned, finished = _adaptive(console, planned)
@@ -86,7 +86,7 @@ def _suite(console: Console, config: SuiteConfig) -> int:
     if config.dry_run:
         return 0
     suite_id = by_time(planned.store, datetime.now(UTC))
-    with ProgressDisplay(console) as display:
+    with ProgressDisplay(console, afterwards=seconds_afterwards(planned.sweeps.values())) as display:
         planned = compute_suite(planned, suite_id, display.update)
     runs, worst = dict[str, str](), Ending()
     for name, inputs in planned.inputs.items():
@@ -194,7 +194,8 @@ def _afterwards(console: Console, what: str, command: str, make: Callable[[], ob
     `command` makes it later.
     """
     try:
-        make()
+        with phase(console, f"writing the {what}"):
+            make()
     except PlumblineError as error:
         warn(console, f"no {what}: {error}; make it later by python -m {command}")
         return False

@@ -1,28 +1,67 @@
 """A sweep at work: a line or a bar for each stage."""
 
 import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
+from plumbline.jobs.display.console import say
 from plumbline.operators.stages.table import STAGES
-from plumbline.pipelines.running.events import Event, NodeProgress, Totals
+from plumbline.pipelines.running.events import Event, NodeProgress, PhaseStarted, Totals
+from plumbline.pipelines.sweeps.planning import PlannedSweep
 
 LINE_INTERVAL = 10.0
 BAR = 20
 """Characters."""
+AFTER_SECONDS = 4.0
+"""Seconds that the smallest run's tables and report take, most of them for imports."""
+AFTER_ROW_SECONDS = 4e-4
+"""Further seconds for each score: jobs.sweep sweep=shapes metric=[edge_density], with limit=40 and without."""
+
+
+def seconds_afterwards(sweeps: Iterable[PlannedSweep]) -> float:
+    """Estimate how long the tables and reports of these sweeps take when their cells are computed."""
+    rows = [sum(item.images for item in planned.plan.nodes if item.node.stage == "scores") for planned in sweeps]
+    return sum(AFTER_SECONDS + AFTER_ROW_SECONDS * count for count in rows)
+
+
+@contextmanager
+def phase(console: Console, what: str) -> Iterator[None]:
+    """Says what is being done within the body: on a terminal until it is done, in a log by a line."""
+    if not console.is_terminal:
+        say(console, what)
+        yield
+        return
+    with console.status(escape(what)):
+        yield
+
+
+class Bars(Progress):
+    """A bar for each stage, and a line below them."""
+
+    foot: Callable[[], str] = staticmethod(str)
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        """The bars and the line."""
+        yield self.make_tasks_table(self.tasks)
+        if line := self.foot():
+            yield Text(line)
 
 
 class ProgressDisplay:
     """One line per stage that is reported: cells done and total, rows per second, time left, model calls so far,
-    failed rows.
+    failed rows. Below them what the run does besides, or how long all of it still takes.
     """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, *, afterwards: float = 0.0) -> None:
+        """`afterwards` are the seconds for tables and report, when all cells are computed."""
         self.console = console
-        self.bars = Progress(
+        self.bars = Bars(
             TextColumn("{task.description}"),
             BarColumn(bar_width=BAR),
             MofNCompleteColumn(),
@@ -32,9 +71,13 @@ class ProgressDisplay:
             console=console,
             disable=not console.is_terminal,
         )
+        self.bars.foot = self._foot
+        self.afterwards = afterwards
         self.totals = Totals()
         self.tasks: dict[str, TaskID] = {}
         self.last_line = time.monotonic()
+        self.phase: str | None = None
+        self.phase_began = 0.0
 
     def __enter__(self) -> "ProgressDisplay":
         self.bars.start()
@@ -45,10 +88,22 @@ class ProgressDisplay:
 
     def update(self, event: Event) -> None:
         """Shows what an event changes; in a log, a line every ten seconds and one when a stage is complete."""
+        if isinstance(event, PhaseStarted):
+            self.phase, self.phase_began = event.what, time.monotonic()
+            if not self.console.is_terminal:
+                say(self.console, event.what)
+            return
+        self.phase = None
         self.totals.add(event)
         is_done = self._advance(event.node, self.totals.nodes[event.node])
         if not self.console.is_terminal:
             self._log(event.node if is_done else None)
+
+    def _foot(self) -> str:
+        """The line below the bars."""
+        if self.phase is not None:
+            return f"{self.phase}, {_minutes(time.monotonic() - self.phase_began)}"
+        return _left_in_all(self.totals.nodes.values(), self.afterwards)
 
     def _advance(self, name: str, state: NodeProgress) -> bool:
         """Draws a stage's bar; whether that stage is complete, and was not before."""
@@ -70,6 +125,19 @@ class ProgressDisplay:
                 )
         if due:
             self.last_line = time.monotonic()
+            if line := _left_in_all(self.totals.nodes.values(), self.afterwards):
+                say(self.console, line)
+
+
+def _left_in_all(nodes: Iterable[NodeProgress], afterwards: float) -> str:
+    """How long a run still takes, at least where a model has not begun; empty where nothing is known yet."""
+    unfinished = [state for state in nodes if state.cells < state.missing]
+    known = [left for state in unfinished if (left := _seconds_left(state)) is not None]
+    if not known:
+        return ""
+    rest = any(state.expected_calls and not state.cells for state in unfinished)
+    tail = ", with tables and report" if afterwards else ""
+    return f"{'at least' if rest else 'about'} {_minutes(max(known) + afterwards)} left in all{tail}"
 
 
 def _calls(state: NodeProgress) -> str:
@@ -77,10 +145,16 @@ def _calls(state: NodeProgress) -> str:
     return f"{state.calls} of about {state.expected_calls} calls, " if state.expected_calls and state.calls else ""
 
 
+def _seconds_left(state: NodeProgress) -> float | None:
+    return state.seconds / state.cells * (state.missing - state.cells) if state.cells else None
+
+
 def _time_left(state: NodeProgress) -> str:
-    if not state.cells:
-        return "?"
-    seconds = state.seconds / state.cells * (state.missing - state.cells)
+    left = _seconds_left(state)
+    return "?" if left is None else _minutes(left)
+
+
+def _minutes(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 

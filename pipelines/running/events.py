@@ -56,7 +56,15 @@ class ShardFinished:
     benchmark: str = ""
 
 
-Event = CellsExpected | ShardStarted | CallsAnswered | ShardFinished
+@dataclass(frozen=True, slots=True)
+class PhaseStarted:
+    """The run begins something that no node counts, which lasts until the next event."""
+
+    what: str
+    """In a few words, such as "starting Ray"."""
+
+
+Event = PhaseStarted | CellsExpected | ShardStarted | CallsAnswered | ShardFinished
 Watch = Callable[[Event], None]
 """Is called with every event, in order."""
 
@@ -93,6 +101,8 @@ class Totals:
 
     def add(self, event: Event) -> None:
         """Counts one more event. Cells whose worker died after it had reported them are counted once."""
+        if isinstance(event, PhaseStarted):
+            return
         node, state = event.node, self.nodes.get(event.node, NodeProgress())
         match event:
             case CellsExpected(cells=cells, calls=calls):

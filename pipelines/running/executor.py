@@ -9,7 +9,7 @@ from typing import Protocol
 from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.plans.plan import NodePlan
-from plumbline.pipelines.running.events import Watch
+from plumbline.pipelines.running.events import PhaseStarted, Watch
 from plumbline.pipelines.running.workload import Workload
 
 SMALL_CALLS = 4000
@@ -53,6 +53,7 @@ class OnRay:
 
     def compute(self, workload: Workload, watch: Watch) -> dict[str, Outcome]:
         """As Executor says; raises RunnerError also where Ray itself fails."""
+        watch(PhaseStarted("starting Ray"))
         from plumbline.pipelines.running.runner import run_workload  # imports Ray, which takes seconds
 
         return run_workload(workload, self.cluster, watch)

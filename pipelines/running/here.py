@@ -18,7 +18,7 @@ from plumbline.pipelines.base.logs import about
 from plumbline.pipelines.cells.cells import Cell, Outcome, Work
 from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.running.errors import RunnerError, one_line
-from plumbline.pipelines.running.events import CallsAnswered, ShardStarted, Watch
+from plumbline.pipelines.running.events import CallsAnswered, PhaseStarted, ShardStarted, Watch
 from plumbline.pipelines.running.outcomes import (
     CallReporter,
     MadeRows,
@@ -59,6 +59,8 @@ def _compute_node(
     outcomes: dict[str, Outcome],
 ) -> None:
     """Adds the outcomes of a node's cells; its models are freed at the end."""
+    if node.models:
+        watch(PhaseStarted(f"loading the models of {node.name}"))
     with _raising(node):
         set_torch_threads(pool.threads if node.model is not None else None)
         cores = len(os.sched_getaffinity(0))  # no other stage is at work

@@ -29,7 +29,7 @@ from plumbline.pipelines.cells.cells import Outcome, Work
 from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.running.actor import CALLS_PER_ACTOR, RunTerms, StageActor
 from plumbline.pipelines.running.errors import KEPT, RunnerError, one_line
-from plumbline.pipelines.running.events import Watch
+from plumbline.pipelines.running.events import PhaseStarted, Watch
 from plumbline.pipelines.running.machines import SWEEPS, NoRoom, Room, next_wave, sweep_name, take_room
 from plumbline.pipelines.running.progress import ProgressLog
 from plumbline.pipelines.running.session import ray_session
@@ -94,6 +94,7 @@ class Runner:
         left = {cell.path for item in work for cell in item.cells if cell.node in wave} - self.outcomes.keys()
         shards = [item for item in work if any(cell.path in left for cell in item.cells)]
         waiting = Counter(node for item in shards for node in {cell.node for cell in item.cells if cell.path in left})
+        self.watch(PhaseStarted(f"starting the workers of {', '.join(wave)}"))
         LOG.info("a wave of %s over %d shards", ", ".join(wave), len(shards))
         ray.get(self.terms.progress.waits.remote(dict(waiting)))
         bundles = -(-len(shards) // self._bundle_size(len(shards), wave))

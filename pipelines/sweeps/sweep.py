@@ -14,7 +14,7 @@ from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.cells.reused_rows import Retried, count_retried
 from plumbline.pipelines.cells.runs import NameRun, by_time
 from plumbline.pipelines.plans.costs import Cost, costs_of
-from plumbline.pipelines.running.events import Totals, Watch, to_all
+from plumbline.pipelines.running.events import PhaseStarted, Totals, Watch, to_all
 from plumbline.pipelines.sources.origins import name_some
 from plumbline.pipelines.sweeps.computing import (
     Inspection,
@@ -113,6 +113,7 @@ def _run(
     totals = Totals()
 
     def gather(now: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspection[Results]:
+        watch(PhaseStarted("writing the run's tables"))
         results = gather_results(
             now.plan,
             now.sources,

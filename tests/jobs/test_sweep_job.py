@@ -148,6 +148,14 @@ def test_the_printed_leaderboards_name_the_best_first_and_the_run_folder(store: 
     assert f"report: {run}/report.html" in said
     line = r"answers:vqa: 28/28 cells, [\d.]+ images/s, 0:00 left, \d+ of about \d+ calls, 0 failed rows"
     assert re.search(line, said)
+    phases = [
+        "starting Ray",
+        "starting the workers of",
+        "answers:vqa: 28/28",
+        "writing the run's tables",
+        "writing the report",
+    ]
+    assert [said.index(phase) for phase in phases] == sorted(said.index(phase) for phase in phases)
 
 
 def test_a_second_run_computes_nothing_and_never_imports_ray(store: Path) -> None:

@@ -1,0 +1,42 @@
+"""While a sweep works, the terminal says what starts, and how long all of it takes."""
+
+import io
+from collections.abc import Sequence
+
+import pytest
+from rich.console import Console
+
+from plumbline.jobs.display.progress_lines import ProgressDisplay
+from plumbline.pipelines.running.events import CellsExpected, Event, PhaseStarted, ShardFinished, ShardStarted
+
+EXPECTED: list[Event] = [CellsExpected("answers:vqa", 10, 400), CellsExpected("scores", 10, 0)]
+HALF: list[Event] = [
+    ShardStarted("answers:vqa", at=0.0),
+    *[ShardFinished("answers:vqa", 1, 4, 0, at=12.0 * n) for n in range(1, 6)],
+]
+
+
+def shown(events: Sequence[Event], *, terminal: bool = True) -> str:
+    """What a terminal, or a log, shows after these events."""
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=140, highlight=False)
+    with ProgressDisplay(console, afterwards=20.0) as display:
+        for event in events:
+            display.last_line = -1e9  # in a log, a line is due
+            display.update(event)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_starts_is_said_until_the_first_cell_is_at_work(terminal: bool) -> None:
+    starting = [*EXPECTED, PhaseStarted("starting Ray"), PhaseStarted("starting the workers of answers:vqa")]
+    assert "starting the workers of answers:vqa" in shown(starting, terminal=terminal)
+    last = shown([*starting, ShardStarted("answers:vqa")]).rpartition("answers:vqa ")[2]
+    assert "starting" not in last
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_time_left_includes_tables_and_report(terminal: bool) -> None:
+    assert "about 1:20 left in all, with tables and report" in shown([*EXPECTED, *HALF], terminal=terminal)
+    others = [*EXPECTED, CellsExpected("similarities:clip", 5, 20), *HALF]
+    assert "at least 1:20 left in all, with tables and report" in shown(others, terminal=terminal), "clip has not begun"
