@@ -149,8 +149,7 @@ def test_the_printed_leaderboards_name_the_best_first_and_the_run_folder(store: 
     line = r"answers:vqa: 28/28 cells, [\d.]+ images/s, 0:00 left, \d+ of about \d+ calls, 0 failed rows"
     assert re.search(line, said)
     phases = [
-        "starting Ray",
-        "starting the workers of",
+        "loading the models of answers:vqa",
         "answers:vqa: 28/28",
         "writing the run's tables",
         "writing the report",
