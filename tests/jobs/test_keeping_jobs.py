@@ -1,9 +1,11 @@
 """What docs/keeping.md tells an operator to run does what it says, and running sweeps are seen from elsewhere."""
 
 import io
+import os
 import re
 import shlex
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,7 +20,7 @@ from plumbline.jobs.display.store_contents import watch
 from plumbline.pipelines.maintenance.working_sweeps import RunningSweep, StageState, SweepSign, running_sweeps
 from plumbline.pipelines.running.events import CellsExpected, ShardFinished, ShardStarted
 from plumbline.pipelines.sweeps.computing import registered_sweep
-from tests.bench_of import SMALL, UNJUDGED, plan_bench, write_benchmark
+from tests.bench_of import SMALL, UNJUDGED, Bench, images, plan_bench, write_benchmark
 from tests.commands import Ended, printed, refusal, run, store_at
 from tests.environment import ROOT
 from tests.faults.driving import until
@@ -157,3 +159,23 @@ def test_a_sweep_says_what_it_has_computed(tmp_path: Path, monkeypatch: pytest.M
     assert not running_sweeps(planned.store, 0.0)
     (tmp_path / "store/sweeps/odd.json").write_text('{"stages": 7}')
     assert not running_sweeps(planned.store, 0.0)
+
+
+@pytest.mark.parametrize("rights", [0o2775, 0o2755])
+def test_whoever_may_write_a_stores_folder_may_write_all_that_a_sweep_puts_into_it(rights: int, tmp_path: Path) -> None:
+    """With the usual umask; the parts of an earlier run are linked, and a file that is made again is replaced."""
+    bench = Bench(tmp_path, "metric=[edge_density]")
+    store = Path(bench.store.place.url)
+    store.mkdir()
+    store.chmod(rights)
+    before = os.umask(0o022)
+    try:
+        assert bench.run().code == 0
+        bench.write("flint", images("ember", 8))
+        assert bench.run().code == 0
+    finally:
+        os.umask(before)
+    found = [
+        path for path in store.rglob("*") if bool(path.stat().st_mode & stat.S_IWGRP) != bool(rights & stat.S_IWGRP)
+    ]
+    assert found == [] and len(list(store.rglob("*"))) > 40

@@ -12,6 +12,7 @@ from fsspec.implementations.local import LocalFileSystem
 from plumbline.pipelines.base.filesystems.filesystem import Entry, Writable, entry_of
 
 LOCAL = LocalFileSystem()
+GROUP_RIGHTS = stat.S_IRGRP | stat.S_IWGRP
 
 
 class Disk(Writable):
@@ -57,19 +58,20 @@ class Disk(Writable):
 
     def draft_folder(self, path: str) -> Path:
         folder = Path(path).parent
-        folder.mkdir(parents=True, exist_ok=True)
+        _make_folder(folder)
         return folder
 
     def put(self, draft: Path, path: str, *, replace: bool) -> bool:
         with draft.open("rb") as file:
             os.fsync(file.fileno())  # what is committed outlives a machine that stops
+        _share(draft, Path(path).parent)
         if not replace:
             return self._link(draft, path)
         draft.replace(path)
         return True
 
     def copy(self, source: str, target: str) -> None:
-        Path(target).parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(Path(target).parent)
         link = _hidden_beside(Path(target))
         os.link(source, link)
         try:
@@ -92,13 +94,41 @@ class Disk(Writable):
 @contextmanager
 def _written_beside(path: Path, data: bytes) -> Iterator[Path]:
     """A finished file in the folder of `path`, which is gone afterwards, however writing it ended."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make_folder(path.parent)
     draft = _hidden_beside(path)
     try:
         write_new(draft, data)
+        _share(draft, path.parent)
         yield draft
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder, and the folders above it, each with its parent's rights for the group."""
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent)
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        if folder.is_dir():  # another process made it
+            return
+        raise
+    _share(folder, folder.parent)
+
+
+def _share(path: Path, folder: Path) -> None:
+    """Let the group write a new file or folder if it may write the folder that it is in, whatever the umask.
+
+    Without it two people with the usual umask of 022 could not compute in one store.
+    """
+    if folder.stat().st_mode & stat.S_IWGRP:
+        own = path.stat().st_mode
+        rights = GROUP_RIGHTS | (stat.S_IXGRP if stat.S_ISDIR(own) else 0)
+        if own & rights != rights:
+            with suppress(OSError):  # a disk that knows no such rights
+                path.chmod(stat.S_IMODE(own) | rights)
 
 
 def _hidden_beside(path: Path) -> Path:
