@@ -15,6 +15,9 @@ from plumbline.pipelines.running.workload import Workload
 SMALL_CALLS = 4000
 """Model calls up to which a plan is small: Ray's start and its workers' imports would take longer than they."""
 
+RETRIED = r"retries remaining"
+"""In Ray's lines on the driver's terminal about tasks that it repeats, such as those of workers that Ctrl-C ended."""
+
 
 class Executor(Protocol):
     """Computes missing cells."""
@@ -54,6 +57,7 @@ class OnRay:
     def compute(self, workload: Workload, watch: Watch) -> dict[str, Outcome]:
         """As Executor says; raises RunnerError also where Ray itself fails."""
         watch(PhaseStarted("starting Ray"))
+        os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", RETRIED)  # which Ray reads when it is imported
         from plumbline.pipelines.running.runner import run_workload  # imports Ray, which takes seconds
 
         return run_workload(workload, self.cluster, watch)

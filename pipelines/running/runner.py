@@ -272,8 +272,15 @@ def _watch(room: Room) -> type[ExecutionCallback]:
 
 
 def quieten() -> None:
-    """Keeps Ray Data off the terminal, where our own progress is shown."""
+    """Keeps Ray Data off the terminal, where our own progress is shown.
+
+    Its errors come to us as exceptions, and are in its own log with their tracebacks.
+    """
     context = DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    log = logging.getLogger("ray.data")
+    log.setLevel(logging.ERROR)
+    for handler in [*log.handlers]:
+        if isinstance(handler, logging.StreamHandler):
+            log.removeHandler(handler)
