@@ -14,7 +14,7 @@ from plumbline.jobs.command import KEPT, Command, run_job
 from plumbline.jobs.display.console import make_console, say, warn
 from plumbline.jobs.display.leaderboards import show_leaderboards, show_note_kept
 from plumbline.jobs.display.plan_table import show_plan, show_suite_plan
-from plumbline.jobs.display.progress_lines import ProgressDisplay, phase, seconds_afterwards
+from plumbline.jobs.display.progress_lines import ProgressDisplay, seconds_afterwards, show_phase
 from plumbline.jobs.logs import logged
 from plumbline.jobs.overrides import OF_SWEEPS, name_store
 from plumbline.jobs.sweep import show_judged, show_renewed, show_suite
@@ -295,7 +295,7 @@ def _compare(
     config, run_id = inputs.config, finished.run_id
     show_leaderboards(console, finished, verbose=config.verbose)
     show_judged(console, inputs, finished)
-    with phase(console, "writing the report"):
+    with show_phase(console, "writing the report"):
         compared = compare_run(
             inputs.store,
             run_id,

@@ -12,7 +12,7 @@ from plumbline.jobs.command import KEPT, Command, run_job
 from plumbline.jobs.display.console import make_console, say, warn
 from plumbline.jobs.display.leaderboards import show_leaderboards, show_note_kept
 from plumbline.jobs.display.plan_table import show_plan, show_suite_plan
-from plumbline.jobs.display.progress_lines import ProgressDisplay, phase, seconds_afterwards
+from plumbline.jobs.display.progress_lines import ProgressDisplay, seconds_afterwards, show_phase
 from plumbline.jobs.logs import logged
 from plumbline.jobs.overrides import OF_SWEEPS, name_store
 from plumbline.operators.errors import PlumblineError
@@ -194,7 +194,7 @@ def _afterwards(console: Console, what: str, command: str, make: Callable[[], ob
     `command` makes it later.
     """
     try:
-        with phase(console, f"writing the {what}"):
+        with show_phase(console, f"writing the {what}"):
             make()
     except PlumblineError as error:
         warn(console, f"no {what}: {error}; make it later by python -m {command}")

@@ -31,8 +31,8 @@ def seconds_afterwards(sweeps: Iterable[PlannedSweep]) -> float:
 
 
 @contextmanager
-def phase(console: Console, what: str) -> Iterator[None]:
-    """Says what is being done within the body: on a terminal until it is done, in a log by a line."""
+def show_phase(console: Console, what: str) -> Iterator[None]:
+    """Say that the body works on something: on a terminal until the body ends, in a log by a line."""
     if not console.is_terminal:
         say(console, what)
         yield
@@ -71,7 +71,7 @@ class ProgressDisplay:
             console=console,
             disable=not console.is_terminal,
         )
-        self.bars.foot = self._foot
+        self.bars.foot = self._describe_rest
         self.afterwards = afterwards
         self.totals = Totals()
         self.tasks: dict[str, TaskID] = {}
@@ -99,11 +99,11 @@ class ProgressDisplay:
         if not self.console.is_terminal:
             self._log(event.node if is_done else None)
 
-    def _foot(self) -> str:
-        """The line below the bars."""
+    def _describe_rest(self) -> str:
+        """Return the line below the bars."""
         if self.phase is not None:
             return f"{self.phase}, {_minutes(time.monotonic() - self.phase_began)}"
-        return _left_in_all(self.totals.nodes.values(), self.afterwards)
+        return _describe_time_left(self.totals.nodes.values(), self.afterwards)
 
     def _advance(self, name: str, state: NodeProgress) -> bool:
         """Draws a stage's bar; whether that stage is complete, and was not before."""
@@ -125,12 +125,12 @@ class ProgressDisplay:
                 )
         if due:
             self.last_line = time.monotonic()
-            if line := _left_in_all(self.totals.nodes.values(), self.afterwards):
+            if line := _describe_time_left(self.totals.nodes.values(), self.afterwards):
                 say(self.console, line)
 
 
-def _left_in_all(nodes: Iterable[NodeProgress], afterwards: float) -> str:
-    """How long a run still takes, at least where a model has not begun; empty where nothing is known yet."""
+def _describe_time_left(nodes: Iterable[NodeProgress], afterwards: float) -> str:
+    """Describe how long the run still takes: at least so long if a model has not begun; empty if nothing is known."""
     unfinished = [state for state in nodes if state.cells < state.missing]
     known = [left for state in unfinished if (left := _seconds_left(state)) is not None]
     if not known:
