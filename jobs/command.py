@@ -115,7 +115,8 @@ def run_job(command: Command, job: Callable[[Any], int], argv: Sequence[str] | N
     """
 
     def stop(number: int, frame: object) -> None:
-        _say(command.stopping, 0)
+        with suppress(RuntimeError):  # it interrupted a print
+            _say(command.stopping, 0)
         raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, stop)
