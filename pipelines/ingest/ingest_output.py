@@ -26,6 +26,10 @@ READERS = 16
 """Shards of an output that are read at once."""
 
 
+class OutputError(ConfigError):
+    """A file of an output is damaged, lost or not an ingest's own."""
+
+
 class Footer(NamedTuple):
     """What an ingest writes into a shard besides its rows."""
 
@@ -85,11 +89,11 @@ def read_footer(output: Place, path: str, size: int | None = None) -> Footer:
 
 @contextmanager
 def damage_named(output: Place, path: str) -> Iterator[None]:
-    """Turns what reading a file that is no shard, or a damaged one, raises into a ConfigError that names it."""
+    """Turns what reading a file that is no shard, or a damaged one, raises into an OutputError that names it."""
     try:
         yield
     except (pa.ArrowException, DamagedError, ValueError, KeyError, TypeError, Refused) as error:
-        raise ConfigError(
+        raise OutputError(
             f"{output / path}: not written by an ingest, or damaged; move it, or choose another output"
         ) from error
 
@@ -164,14 +168,14 @@ class Records:
     """The records in an output, of which one is this ingest's own."""
 
     def __init__(self, output: Place, source: Identity) -> None:
-        """Raises ConfigError where the manifest names an ingest of which there is no record."""
+        """Raises OutputError where the manifest names an ingest of which there is no record."""
         self.output = output
         self.source = source
         self._own = _record_path(source)
         with readable_errors(output, "output"):
             missing = set(self._named()) - {self._own, *self.listing()}
         if missing:
-            raise ConfigError(
+            raise OutputError(
                 f"{output / RECORDS}: an ingest that manifest.json names has no record there; "
                 "copy .ingest along with its output, or choose another output"
             )
@@ -185,7 +189,7 @@ class Records:
                 yield from [_record_path(ingest["source"]) for ingest in ingests]
             except (DamagedError, ValueError, KeyError, TypeError) as error:
                 remedy = "move it, or choose another output"
-                raise ConfigError(f"{manifest}: not written by an ingest, or damaged; {remedy}") from error
+                raise OutputError(f"{manifest}: not written by an ingest, or damaged; {remedy}") from error
 
     def listing(self) -> dict[str, str]:
         """Each record's path below the output with what changes when it does."""

@@ -2,6 +2,8 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.storage import readable_errors
@@ -131,21 +133,15 @@ class Shards:
         return record
 
     def finish(self) -> None:
-        """Removes this ingest's shards that its input no longer fills; raises ConfigError where that is not to be.
+        """Remove this ingest's shards that its input no longer fills, and nothing that another ingest made.
 
-        A generator as a whole is never removed, nor anything that another ingest made.
+        Raises ConfigError unless `on_change` is `replace`.
         """
         known = {record.path for record in self.records}
-        generators = {record.generator for record in self.records}
         for path in sorted(self.standing):
             generator = path.partition("/")[0]
             if path in known or generator in self.others:
                 continue
-            if generator not in generators:
-                raise ConfigError(
-                    f"{self.output / path}: this ingest made it before, and its input has no rows of {generator!r} "
-                    "now; keep both by choosing another output, or move that folder away"
-                )
             if self.on_change != "replace":
                 raise ConfigError(
                     f"{self.output / path}: the input has fewer rows of {generator!r} than before; "
@@ -154,6 +150,9 @@ class Shards:
             self.forget()
             with readable_errors(self.output, "output"):
                 (self.output / path).remove()
+            if self.output.is_local:  # an empty folder would be a generator without images
+                with suppress(OSError):
+                    Path(self.output.path, generator).rmdir()
 
     def refresh(self) -> None:
         """Reads what stands in the output now.

@@ -13,6 +13,7 @@ from plumbline.pipelines.ingest.image_tables import ENDINGS as TABLES
 from plumbline.pipelines.ingest.image_tables import TableInspection, look_at
 from plumbline.pipelines.ingest.ingest import Ingested, ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig, IngestLimits, WorkersConfig
+from plumbline.pipelines.ingest.ingest_output import OutputError
 from plumbline.pipelines.ingest.input_rows import InputColumnsConfig, digest, find_names
 from plumbline.pipelines.ingest.sample_files import stem
 from plumbline.pipelines.ingest.shards import ShardReport
@@ -80,7 +81,7 @@ def take_in(config: Taking, report: ShardReport) -> Own[Taking]:
             None,
         )
     asked = _ingest_config(config, place, given)
-    ingested = ingest(asked, report)
+    ingested = _ingest(asked, report)
     sources: dict[str, Any] = {name: name for name in ingested.source_columns}
     taken = replace(
         benchmark,
@@ -98,7 +99,7 @@ def _by_ids(config: Taking, place: Place, folder: Folder, report: ShardReport) -
     if not folder.images or any(is_table(name, TABLES) for name in folder.names):
         return Own(config, None)
     asked = _ingest_config(config, place, {"images": place.url, "copy": False, "prompts_from": "ids"})
-    ingested = ingest(replace(asked, columns=InputColumnsConfig()), report)
+    ingested = _ingest(replace(asked, columns=InputColumnsConfig()), report)
     columns = replace(config.benchmark.columns, image_id="image_id", prompt_id="prompt_id", image="image", uri="uri")
     roots = (place.url, *config.benchmark.uri_roots)
     taken = replace(config.benchmark, images=asked.output, columns=columns, uri_roots=roots)
@@ -163,11 +164,10 @@ def _with_found_columns(columns: ColumnsConfig, inspection: TableInspection | No
 
 
 def _ingest_config(config: TakingConfig, place: Place, given: dict[str, Any]) -> IngestConfig:
+    """Return the ingest of an input, into an output of its own: other ways of reading it may tell other generators."""
     benchmark = config.benchmark
-    asked = [benchmark.prompts_from, benchmark.columns.generator, benchmark.images_inside]
-    named = digest([place.url, *asked] if any(asked) else place.url)  # another way may tell other generators
-    return IngestConfig(
-        output=f"{config.store}/{FOLDER}/{_stem(place)}-{named[:8]}",
+    asked = IngestConfig(
+        output=config.store,
         **given,
         images_inside=benchmark.images_inside,
         columns=_columns(benchmark.columns),
@@ -178,6 +178,17 @@ def _ingest_config(config: TakingConfig, place: Place, given: dict[str, Any]) ->
         cluster=_workers(config.cluster),
         storage=config.storage,
     )
+    named = digest([asked.identity, asked.prompts_from, asked.columns.generator, asked.images_inside])
+    return replace(asked, output=f"{config.store}/{FOLDER}/{_stem(place)}-{named[:8]}")
+
+
+def _ingest(asked: IngestConfig, report: ShardReport) -> Ingested:
+    """Ingest what is there now; an output that an earlier command left damaged is removed first."""
+    try:
+        return ingest(asked, report)
+    except OutputError:
+        asked.storage.locate(asked.output).remove_folder()
+        return ingest(asked, report)
 
 
 def _workers(cluster: ClusterConfig) -> WorkersConfig:

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from tests.bench_of import CAPTIONED, SMALL, captioned, images, prompts, write_rows
-from tests.commands import newest, printed, run
+from tests.commands import newest, printed, refusal, run
 from tests.files import as_tar, put
 
 
@@ -92,6 +92,36 @@ def test_where_every_image_is_rejected_the_reasons_are_the_end(tmp_path: Path) -
     code, out, err = run("score", *given)
     assert code == 1 and "1 rows rejected: missing_image" in out and "8 rows rejected: empty_prompt" in out
     assert err == f"error: images {folder}: every image was rejected; the reasons are above\n"
+
+
+def test_what_is_in_the_folder_now_is_scored_whatever_was_taken_in_before(tmp_path: Path) -> None:
+    """A first try that took nothing in, renamed and removed generators, a damaged store and another kind of input."""
+    folder = write_folder(tmp_path / "mine")
+    given = [f"images={folder}", "metric=[edge_density]", "cluster=here", f"store={tmp_path}/store"]
+
+    def scored() -> dict[str, int]:
+        printed("score", *given)
+        rows = pq.read_table(newest(tmp_path / "store") / "scores.parquet").to_pylist()
+        assert all(row["score"] is not None for row in rows)
+        return Counter(row["generator"] for row in rows)
+
+    (folder / "images.csv").write_text("file,prompt,model\ngone.png,a circle,atlas\n")
+    assert "every image was rejected" in refusal("score", *given, code=1)
+    (folder / "images.csv").unlink()
+    assert scored() == {"atlas": 4, "flint": 4}
+    (folder / "flint").rename(folder / "Flint v2")
+    assert scored() == {"atlas": 4, "Flint v2": 4}
+    (folder / "atlas").rename(tmp_path / "elsewhere")
+    assert scored() == {"Flint v2": 4}
+    [shard] = (tmp_path / "store/ingested").glob("mine-*/Flint v2/00000.parquet")
+    for damaged in (shard, shard.parent.parent / "manifest.json"):
+        damaged.write_bytes(b"damaged")
+        (tmp_path / "elsewhere").rename(folder / "atlas")
+        assert scored() == {"atlas": 4, "Flint v2": 4}
+        (folder / "atlas").rename(tmp_path / "elsewhere")
+    rows = captioned("flint", 3)
+    write_rows(folder / "all.parquet", [{"image": row["picture"], "prompt": row["caption"]} for row in rows])
+    assert scored() == {"mine": 3}
 
 
 def test_a_name_that_is_not_utf8_costs_its_own_file_of_a_sweep(tmp_path: Path) -> None:

@@ -690,7 +690,7 @@ def test_a_replacement_that_was_interrupted_is_gone_on_with(tmp_path: Path, monk
     assert contents(tmp_path / "out") == contents(tmp_path / "anew")
 
 
-def test_shards_of_no_input_are_named_and_only_removed_if_asked_and_never_a_whole_generator(tmp_path: Path) -> None:
+def test_shards_of_no_input_are_named_and_only_removed_if_asked(tmp_path: Path) -> None:
     table = write_files(tmp_path, [*source_rows(2, "flint"), *source_rows(4)])
     path = write_csv(tmp_path / "table.csv", table)
     run(tmp_path / "out", table=str(path), shard_rows=2)
@@ -701,11 +701,13 @@ def test_shards_of_no_input_are_named_and_only_removed_if_asked_and_never_a_whol
     assert contents(tmp_path / "out") == before
     run(tmp_path / "out", table=str(path), shard_rows=2, on_change="replace")
     assert not (tmp_path / "out/atlas/00001.parquet").exists()
-    before = contents(tmp_path / "out")
     write_csv(path, table[:2])
-    with pytest.raises(ConfigError, match=r"atlas/00000\.parquet: .* no rows of 'atlas' now; keep both by choosing an"):
-        run(tmp_path / "out", table=str(path), shard_rows=2, on_change="replace")
-    assert contents(tmp_path / "out") == before
+    with pytest.raises(ConfigError, match=r"atlas/00000\.parquet: .* fewer rows of 'atlas' than before; on_change=rep"):
+        run(tmp_path / "out", table=str(path), shard_rows=2)
+    run(tmp_path / "out", table=str(path), shard_rows=2, on_change="replace")
+    assert not (tmp_path / "out/atlas/00000.parquet").exists()
+    run(tmp_path / "anew", table=str(path), shard_rows=2)
+    assert contents(tmp_path / "out") == contents(tmp_path / "anew")
 
 
 def test_a_file_of_somebody_else_is_named_and_left(tmp_path: Path) -> None:
