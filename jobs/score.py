@@ -11,6 +11,10 @@ from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.ingest.score_input import take_in
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 
+SHORT = {name: f"benchmark.{name}" for name in ("name", "prompts_from")} | {
+    f"columns.{role}": f"benchmark.columns.{role}" for role in ("image", "prompt", "prompt_id", "image_id", "generator")
+}
+"""What may be written for longer keys, beside those of every sweep; messages about folders name keys so."""
 COMMAND = Command(
     "score",
     "Score any images with their prompts: a sweep without a benchmark, with the same tables.\n"
@@ -24,7 +28,7 @@ COMMAND = Command(
     "generators where they are called otherwise than usual, name=NAME how the images are called as a benchmark, and\n"
     "limit=12 the images of the first 12 prompts alone, as a trial.",
     SweepConfig,
-    OF_SWEEPS | {"name": "benchmark.name", "prompts_from": "benchmark.prompts_from"},
+    OF_SWEEPS | SHORT,
     first="images",
     stopped=KEPT,
 )

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from unicodedata import normalize
 
 from plumbline.pipelines.base.storage import Place, readable_errors
-from plumbline.pipelines.base.tables import SKIPPED, Refused, Rejection, printable
+from plumbline.pipelines.base.tables import SKIPPED, Refused, Rejection, Row, printable
 from plumbline.pipelines.cells.store import outside_stores
 from plumbline.pipelines.ingest.input_rows import FOREIGN, IMAGES, InputColumnsConfig
 from plumbline.pipelines.sources.benchmark import generator_of_folder, name_generators
@@ -30,7 +30,7 @@ CONTACT_SHEET = re.compile(r"(?:grid|montage|collage|contact[ _-]?sheet)(?:[ _-]
 """The name of a picture of several images: GenEval's script writes grid.png, Stable Diffusion's grid-0000.png."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Folder:
     """A folder's files, hidden ones left out, by their paths below it."""
 
@@ -44,6 +44,8 @@ class Folder:
     """Images that were not asked for, each with the reason; none of them is among `names`."""
     badly_named: Sequence[str] = ()
     """Files whose names are not UTF-8, as they are printed; none of them is among `names`."""
+    prompts: Sequence[Row] = ()
+    """Rows of a prompts file outside the folder, whose ids are in the images' names."""
     warnings: dict[str, None] = field(default_factory=dict)
     """Warnings for people that came up while the folder was read."""
 
@@ -129,6 +131,11 @@ class Folder:
         outside = [path for path in self.names if _is_picture(path) and path not in inner]
         return replace(self, names=kept, outside=dict.fromkeys(outside, f"outside images_inside={name}"))
 
+    @property
+    def own_generator(self) -> str:
+        """The generator that the folder itself is named after."""
+        return generator_of_folder(PurePosixPath(self.place.path).name)
+
     def generator(self, image: str) -> str:
         """Whose an image is: the folder's own name; or that of the folder in it, where it is neither a number nor says
         what is in it.
@@ -136,7 +143,7 @@ class Folder:
         first, _, rest = image.partition("/")
         everybodys = NO_GENERATORS | RESULTS if self.source_paths else NO_GENERATORS
         inner = bool(rest) and not first.isdecimal() and first.lower() not in everybodys
-        return self._generators.get(first, first) if inner else generator_of_folder(PurePosixPath(self.place.path).name)
+        return self._generators.get(first, first) if inner else self.own_generator
 
     def at(self, name: str) -> str:
         """The address of a file, for a message."""

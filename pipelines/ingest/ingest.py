@@ -8,7 +8,7 @@ from plumbline.operators.errors import ConfigError
 from plumbline.operators.image_rows import SOURCES
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET, exit_code
 from plumbline.pipelines.base.storage import Place, readable_errors
-from plumbline.pipelines.base.tables import DAMAGED, SKIPPED, Rejection
+from plumbline.pipelines.base.tables import DAMAGED, SKIPPED, Rejection, Row
 from plumbline.pipelines.ingest.drafting import DraftingQueue, Source, Workers
 from plumbline.pipelines.ingest.files import FileSource
 from plumbline.pipelines.ingest.image_tables import describe_table, find_tables, has_labels, read_rows, unnamed_images
@@ -82,12 +82,12 @@ class Ingested(NamedTuple):
         return dict(Counter(rejection.kind for rejection in self.rejected).most_common())
 
 
-def ingest(config: IngestConfig, report: ShardReport) -> Ingested:
+def ingest(config: IngestConfig, report: ShardReport, prompts: Sequence[Row] = ()) -> Ingested:
     """Writes the shards that do not stand yet, and after them the prompts, the rejected rows and the manifest.
 
     Raises ConfigError where a source or the output cannot be reached, or the output holds other shards in their place.
     """
-    source = _open_source(config)
+    source = _open_source(config, prompts)
     records = Records(config.storage.locate(config.output), config.identity)
     shards = Shards(records, config.on_change)
     with Workers(source) as workers:
@@ -95,7 +95,7 @@ def ingest(config: IngestConfig, report: ShardReport) -> Ingested:
     return _finish(source, records, shards)
 
 
-def _open_source(config: IngestConfig) -> Source:
+def _open_source(config: IngestConfig, prompts: Sequence[Row]) -> Source:
     """What is taken in; raises ConfigError where it is nowhere, or a table's columns do not do."""
     if config.tars is not None:
         tars = find_tars(config)
@@ -113,7 +113,13 @@ def _open_source(config: IngestConfig) -> Source:
         )
     folder = config.folder
     told = (
-        FolderTable(place=folder, columns=config.columns, prompts_from=config.prompts_from, inside=config.images_inside)
+        FolderTable(
+            place=folder,
+            columns=config.columns,
+            prompts_from=config.prompts_from,
+            inside=config.images_inside,
+            prompts=prompts,
+        )
         if config.table is None
         else open_table(config.storage.locate(config.table))
     )

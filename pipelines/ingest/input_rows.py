@@ -107,12 +107,13 @@ class Candidate(NamedTuple):
 
 
 def find_names(available: Iterable[str], columns: InputColumnsConfig) -> InputColumnsConfig:
-    """The first of each role's names that is among `available`, None where none of them is."""
-    have = set(available)
+    """Return the first of each role's names that is among `available`, usual names in any case; None if none is."""
+    have = {name: name for name in available}
+    lower = {name.lower(): name for name in reversed(have)} | have
     chosen: dict[str, str | None] = {}
     for role, defaults in DEFAULT_NAMES.items():
         asked = getattr(columns, role)
-        chosen[role] = next((name for name in ((asked,) if asked else defaults) if name in have), None)
+        chosen[role] = have.get(asked) if asked else next((lower[name] for name in defaults if name in lower), None)
     return InputColumnsConfig(**chosen)
 
 

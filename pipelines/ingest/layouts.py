@@ -1,8 +1,9 @@
 """Ways in which folders of image files tell their prompts, in the order in which they are looked for.
 
 - `tables`: Hugging Face's image folders, GenEval's folder per prompt, and scripts' CSVs. A row belongs to the images
-  that it names (`file_name`, `file_names` or `flux_file_name`, as in Hugging Face's `imagefolder`). A metadata file
-  with one row that names no image belongs to the images at and below its folder, as GenEval writes `metadata.jsonl`.
+  that it names (`file_name`, `file_names` or `flux_file_name`, as in Hugging Face's `imagefolder`), or whose names
+  contain its id (row_matching.py). A metadata file with one row that names no image belongs to the images at and below
+  its folder, as GenEval writes `metadata.jsonl`.
 - `list`: a prompts.txt, one prompt a line: the number in an image's name is its line's (image_numbers.py).
 - `beside`: each image has a .txt or .json of its name beside it, as img2dataset and trainers' datasets have.
 - `names`: an image's name is its prompt, as T2I-CompBench names them: `a red cube on a table_000002.png`.
@@ -10,13 +11,17 @@
 """
 
 import re
+import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.sentences import plural
+from plumbline.pipelines.base.storage import readable_errors
 from plumbline.pipelines.base.tables import (
     JSON_LINES,
     SEPARATORS,
@@ -39,9 +44,11 @@ from plumbline.pipelines.ingest.input_rows import (
     find_names,
     refuse_foreign,
 )
+from plumbline.pipelines.ingest.row_matching import RowMatch, match_rows
 from plumbline.pipelines.ingest.typed_tables import Table, column_names, read_rows
 from plumbline.pipelines.sources.benchmark import PromptsFrom
 from plumbline.pipelines.sources.origins import Origins, SeenOrigins, count_suffixes, name_some, pass_over
+from plumbline.pipelines.sources.shards import text_id
 
 METADATA = ("metadata.jsonl", "metadata.csv")
 LIST = "prompts.txt"
@@ -53,6 +60,13 @@ UNSCORED = frozenset({*EDIT_SOURCES, "mask"})
 """Words that name the column of an edit's source or mask."""
 TABLES = (*SEPARATORS, *JSON_LINES, ".json", ".parquet", ".arrow", *WORKBOOKS)
 WORDS = re.compile(r"[^\W\d_]{2,}")
+PROMPTS_FILE = re.compile(r"(?!\.).*(prompt|caption|metadata).*\.(csv|tsv|jsonl?|ndjson|txt|parquet)", re.IGNORECASE)
+"""The name of a file of prompts."""
+MIN_FOLDER_WORDS = 3
+"""Words of a folder's name that is a prompt; `run one` is none."""
+LINE = "line"
+"""The column of the rows of a list that has the numbers of its lines."""
+NAMES_OF_IDS = InputColumnsConfig(prompt_id="prompt_id")
 
 
 @dataclass(slots=True)
@@ -93,7 +107,9 @@ class DescribedImage(NamedTuple):
     named: bool = False
     """True if people chose the names of the values' columns or fields."""
     generator: str | None = None
-    """The generator that the name of the image's column names."""
+    """The generator that neither a column nor a folder names."""
+    named_by: str = ""
+    """What names that generator, in words."""
 
 
 class Layout(NamedTuple):
@@ -115,12 +131,14 @@ def all_tables(folder: Folder) -> list[str]:
 
 
 def _telling_tables(folder: Folder) -> list[str]:
-    """Return the tables that describe images: metadata files, and others with columns of image files and prompts."""
+    """Return the tables that describe images: metadata files, and others with columns of image files and prompts, or of
+    prompts and of ids in the images' names.
+    """
     return [name for name in all_tables(folder) if _is_metadata(name) or _tells_of_images(folder, name)]
 
 
 def _is_metadata(table: str) -> bool:
-    return PurePosixPath(table).name in METADATA
+    return PurePosixPath(table).name.lower() in METADATA
 
 
 def _tells_of_images(folder: Folder, table: str) -> bool:
@@ -129,35 +147,106 @@ def _tells_of_images(folder: Folder, table: str) -> bool:
     except ConfigError:  # told where nothing else tells the prompts
         return False
     names = find_names(columns, folder.columns)
-    named = names.image is not None or bool(_file_name_columns(columns, folder.columns))
-    return named and (names.prompt or names.prompt_id) is not None
+    if names.image is not None or _file_name_columns(columns, folder.columns):
+        return (names.prompt or names.prompt_id) is not None
+    return names.prompt is not None and _match_table(folder, table) is not None
+
+
+@lru_cache(maxsize=8)
+def _match_table(folder: Folder, table: str) -> RowMatch | None:
+    """Match the images of a folder with the rows of a table that names no files."""
+    rows = [row for row in read_rows(folder.place / table) if isinstance(row, Row)]
+    return _match_rows(folder, table, rows)
+
+
+def _match_rows(folder: Folder, table: str, rows: Sequence[Row]) -> RowMatch | None:
+    """Match rows with the images in their table's folder, or with all if there are none."""
+    base = table.rpartition("/")[0]
+    images = [image for image in folder.images if not is_contact_sheet(image)]
+    inner = [image for image in images if base in _folders_above(image)]
+    names = find_names(dict.fromkeys(name for row in rows for name in row.values), folder.columns)
+    if names.prompt is None or (len(rows) == 1 and _is_metadata(table)):
+        return None
+    try:
+        return match_rows(inner or images, rows, names, folder.columns.prompt_id, folder.generator)
+    except ConfigError as error:
+        raise ConfigError(f"{folder.at(table)}: {error}") from error
 
 
 def _read_tables(folder: Folder) -> Iterator[DescribedImage | Rejection]:
-    """Describe the images that rows name, then the others by the nearest metadata file whose row names none."""
+    """Describe the images that rows name by their paths, then those whose names contain the id of a row, then the
+    others by the nearest metadata file whose row names none.
+    """
     left = dict.fromkeys(folder.images)
     nameless: dict[str, _Nameless] = {}
+    matches: dict[str, RowMatch] = {}
     tables = _telling_tables(folder)
     for table in tables:
         unnamed: list[Row] = []
-        named = 0
+        named = False
         for row in read_rows(folder.place / table):
             if isinstance(row, Rejection):
                 yield row
-            elif (cells := _image_cells(row.values, folder.columns)) is None:
+                continue
+            named = named or _names_a_file(folder, row, table)
+            if not named:  # as far as this row, the table may be one of ids
                 unnamed.append(row)
-            else:
-                named += 1
-                for each in _images_of_row(folder, row, table, cells):
-                    image = each.image if isinstance(each, DescribedImage) else each.file.removeprefix(folder.at(""))
-                    left.pop(image, None)
-                    yield each
+                continue
+            for waiting in (*unnamed, row):
+                yield from _take_row(folder, waiting, table, left)
+            unnamed = []
+        if unnamed and (match := _match_rows(folder, table, unnamed)) is not None:
+            matches[table] = match
+            continue
+        without = [row for row in unnamed if _image_cells(row.values, folder.columns) is None]
         base = table.rpartition("/")[0]
-        if unnamed and not named and _is_metadata(table) and base not in nameless:
+        if without and len(without) == len(unnamed) and _is_metadata(table) and base not in nameless:
             nameless[base] = _Nameless(table, unnamed[0], _why_no_prompt(table, unnamed))
         else:
-            yield from (_reject_without_image(folder, table, row) for row in unnamed)
+            for row in unnamed:
+                yield from _take_row(folder, row, table, left)
+    yield from _read_matches(folder, left, matches)
     yield from _read_nameless(folder, list(left), nameless, tables[0])
+
+
+def _names_a_file(folder: Folder, row: Row, table: str) -> bool:
+    """Return True if a row names an image that is there."""
+    cells = _image_cells(row.values, folder.columns) or ()
+    paths = [cell.path for cell in cells if isinstance(cell.path, str) and cell.path]
+    return any(_find_image(folder, path, table) in folder.known_images for path in paths)
+
+
+def _take_row(folder: Folder, row: Row, table: str, left: dict[str, None]) -> Iterator[DescribedImage | Rejection]:
+    """Describe the images that a row names, and take them from those that are left."""
+    cells = _image_cells(row.values, folder.columns)
+    if cells is None:
+        yield _reject_without_image(folder, table, row)
+        return
+    for each in _images_of_row(folder, row, table, cells):
+        image = each.image if isinstance(each, DescribedImage) else each.file.removeprefix(folder.at(""))
+        left.pop(image, None)
+        yield each
+
+
+def _read_matches(
+    folder: Folder, left: dict[str, None], matches: Mapping[str, RowMatch]
+) -> Iterator[DescribedImage | Rejection]:
+    """Describe images by the rows whose ids are in their names: by those of the nearest table, or of the best one."""
+    for table, match in sorted(matches.items(), key=lambda each: (-each[0].count("/"), -len(each[1].rows))):
+        source = f"{PurePosixPath(table).name}, by {match.column!r} in the {match.way}"
+        generators = match.name_generators(folder.own_generator)
+        unread = () if match.column == "prompt_id" else (match.column,)
+        for image, row in match.rows.items():
+            if image not in left:
+                continue
+            left.pop(image)
+            values = {name: value for name, value in _add_skills(row.values).items() if name not in unread}
+            generator = generators.get(image)
+            yield DescribedImage(image, values, source, True, generator, "the images' names" if generator else "")
+        bearing = {id(row) for row in match.rows.values()}
+        if unused := [row for row in match.all_rows if id(row) not in bearing]:
+            example = f"{match.column} {unused[0].values.get(match.column)!r}"
+            folder.warnings[f"{plural(len(unused), 'row')} of {table} belong to no image, such as {example}"] = None
 
 
 class _Nameless(NamedTuple):
@@ -178,7 +267,7 @@ def _why_no_prompt(table: str, rows: Sequence[Row]) -> str:
     columns = ", ".join(dict.fromkeys(name for row in rows for name in row.values))
     return (
         f"{table} has {plural(len(rows), 'row')} and no known column of image files (found {columns}); "
-        "name it by columns.image=NAME (for jobs.score benchmark.columns.image=NAME)"
+        "name it by columns.image=NAME"
     )
 
 
@@ -275,7 +364,8 @@ def _images_of_row(
         if image in folder.outside:
             continue
         if not unread:
-            yield DescribedImage(image, values, PurePosixPath(table).name, named=True, generator=generator)
+            named_by = f"the columns' names in {PurePosixPath(table).name}" if generator else ""
+            yield DescribedImage(image, values, PurePosixPath(table).name, True, generator, named_by)
         elif image in folder.known_images:
             yield folder.skip(image, f"named by the column {unread!r}; columns.image={unread} takes it")
 
@@ -297,15 +387,25 @@ def _add_skills(values: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _lists(folder: Folder) -> list[str]:
     """Every prompts.txt, those of inner folders first: an image takes the nearest."""
-    return sorted(
-        (name for name in folder.names if PurePosixPath(name).name == LIST), key=lambda name: -name.count("/")
-    )
+    lists = [name for name in folder.names if PurePosixPath(name).name.lower() == LIST]
+    return sorted(lists or _prompt_columns(folder), key=lambda name: -name.count("/"))
+
+
+def _prompt_columns(folder: Folder) -> list[str]:
+    """Return the tables that have prompts and nothing else: a row is a line."""
+    found = []
+    for table in all_tables(folder):
+        with suppress(ConfigError):
+            columns = column_names(folder.place / table)
+            if len(columns) == 1 and find_names(columns, folder.columns).prompt:
+                found.append(table)
+    return found
 
 
 def _read_lists(folder: Folder) -> Iterator[DescribedImage | Rejection]:
     left = folder.images
     for name in _lists(folder):
-        base = name[: -len(LIST)]
+        base = name[: name.rfind("/") + 1]
         yield from _numbered_images(folder, name, [image for image in left if image.startswith(base)])
         left = [image for image in left if not image.startswith(base)]
     for image in left:
@@ -314,7 +414,7 @@ def _read_lists(folder: Folder) -> Iterator[DescribedImage | Rejection]:
 
 def _numbered_images(folder: Folder, name: str, images: list[str]) -> Iterator[DescribedImage | Rejection]:
     lines = _lines(folder, name)
-    base = name[: -len(LIST)]
+    base = name[: name.rfind("/") + 1]
     foreign = [image for image in folder.foreign if image.startswith(base)]
     numbered = [image.removeprefix(base) for image in (*images, *foreign) if not is_contact_sheet(image)]
     numbers = image_numbers(numbered)
@@ -342,6 +442,9 @@ def _warn_of_lines(folder: Folder, name: str, lines: int, numbers: Mapping[str, 
 
 
 def _lines(folder: Folder, name: str) -> list[str]:
+    """Return the prompts of a list; of a table with nothing else those of its rows."""
+    if name.lower().endswith((*SEPARATORS, *JSON_LINES)):
+        return [str(value).strip() for row in read_rows(folder.place / name) for value in _values_of(row)]
     try:
         text = folder.read(name).decode("utf-8-sig")
     except Refused as error:
@@ -352,6 +455,13 @@ def _lines(folder: Folder, name: str) -> list[str]:
     while lines and not lines[-1]:
         lines.pop()
     return lines
+
+
+def _values_of(row: Row | Rejection) -> Iterable[Any]:
+    """Return the values of a row; raises ConfigError for one that cannot be read, whose number others would get."""
+    if isinstance(row, Rejection):
+        raise ConfigError(f"{row.file}:{row.line}: {row.message}")
+    return row.values.values()
 
 
 def _beside(folder: Folder) -> dict[str, str]:
@@ -392,8 +502,17 @@ def _values_beside(name: str, content: bytes) -> dict[str, Any]:
 
 
 def _prompt_of(image: str) -> str:
-    """The words of an image's name; underscores are spaces where there are no others."""
-    name = NUMBERED.sub("", PurePosixPath(image).stem)
+    """Return the prompt in an image's name, or else in that of its folder within a generator's; empty if none is."""
+    path = PurePosixPath(image)
+    words = _words(NUMBERED.sub("", path.stem))
+    if _is_prompt(words):
+        return words
+    words = _words(path.parts[-2]) if len(path.parts) > 2 else ""
+    return words if _is_prompt(words) and len(words.split()) >= MIN_FOLDER_WORDS else ""
+
+
+def _words(name: str) -> str:
+    """Return the words of a name; underscores are spaces if there are no others."""
     return (name if " " in name else name.replace("_", " ")).strip()
 
 
@@ -403,8 +522,8 @@ def _is_prompt(text: str) -> bool:
 
 
 def _images_named_by_prompt(folder: Folder) -> list[str]:
-    """The images whose names could be their prompts."""
-    return [image for image in folder.images if _is_prompt(_prompt_of(image)) and not is_contact_sheet(image)]
+    """The images whose names, or their folders', could be their prompts."""
+    return [image for image in folder.images if _prompt_of(image) and not is_contact_sheet(image)]
 
 
 def _are_prompts(folder: Folder) -> bool:
@@ -419,14 +538,37 @@ def _are_prompts(folder: Folder) -> bool:
 
 
 def _read_ids(folder: Folder) -> Iterator[DescribedImage | Rejection]:
+    """Describe images by the ids of prompts in their names; a name that contains none is taken for an id."""
+    rows, columns = folder.prompts, ("prompt_id", LINE)
+    asked = (match_rows(folder.images, rows, NAMES_OF_IDS, column, folder.generator) for column in columns)
+    match = next(filter(None, asked), None)
+    if match is None:
+        source = "the images' names, which are ids"
+    elif match.column == LINE:
+        source = "the lines of the prompts file, by the numbers of images"
+    else:
+        source = f"the ids in the {match.way}"
+    generators = match.name_generators(folder.own_generator) if match else {}
     for image in folder.images:
-        yield DescribedImage(image, {"prompt_id": PurePosixPath(image).stem}, "the images' names, which are ids")
+        own = match.rows.get(image) if match else None
+        prompt_id = own.values["prompt_id"] if own else PurePosixPath(image).stem
+        generator = generators.get(image)
+        named_by = "the images' names" if generator else ""
+        yield DescribedImage(image, {"prompt_id": prompt_id}, source, generator=generator, named_by=named_by)
+
+
+def list_rows(folder: Folder, lines: Sequence[str], url: str) -> list[Row]:
+    """Return the prompts of a list as rows with their ids, and with the numbers that images may have."""
+    numbers = image_numbers([image for image in folder.images if not is_contact_sheet(image)])
+    first = first_number(numbers, len(lines), url)
+    values = ({"prompt_id": text_id(line), LINE: str(number)} for number, line in enumerate(lines, first))
+    return [Row(place, each) for place, each in enumerate(values, start=1)]
 
 
 def _read_names(folder: Folder) -> Iterator[DescribedImage | Rejection]:
     for image in folder.images:
         prompt = _prompt_of(image)
-        if _is_prompt(prompt) and not is_contact_sheet(image):
+        if prompt and not is_contact_sheet(image):
             yield DescribedImage(image, {"prompt": prompt}, "the images' names")
         else:
             message = "its name has no prompt; write prompts.txt, a line for each image, or a table (docs/ingest.md)"
@@ -526,14 +668,23 @@ def _layout(folder: Folder, prompts_from: PromptsFrom | None) -> Layout:
 
 
 def _hints(folder: Folder) -> str:
-    """What is there that could tell them, and how that is taken."""
+    """Return what is there that could tell them, and the command or option that takes it."""
     hints = [_hint_of(folder, table) for table in all_tables(folder)[:1]]
-    others = [name for name in folder.names if name.lower().endswith(TABLES)]
-    if others and not hints:
-        hints = [f" {others[0]} is not read here: write it as CSV, JSON Lines or prompts.txt."]
+    others = [folder.at(name) for name in folder.names if name.lower().endswith(TABLES)]
+    if not hints and (prompts := next(iter(others or _prompts_beside(folder)), None)):
+        command = shlex.join(["python", "-m", "jobs.score", f"images={folder.place.url}", f"prompts={prompts}"])
+        hints.append(f" If the ids or numbers of {prompts} are in their names: {command}.")
     if images := _images_named_by_prompt(folder):
         hints.append(f" prompts_from=names takes the images' names, such as {_prompt_of(images[0])!r}.")
     return "".join(hints)
+
+
+def _prompts_beside(folder: Folder) -> list[str]:
+    """Return the files that lie beside the folder and are called as prompts are."""
+    with suppress(ConfigError), readable_errors(folder.place.parent, "images"):
+        names = sorted(name for name, entry in folder.place.parent.list().items() if entry.type == "file")
+        return [f"{folder.place.parent.url}/{name}" for name in names if PROMPTS_FILE.fullmatch(name)]
+    return []
 
 
 def _hint_of(folder: Folder, table: str) -> str:
@@ -543,8 +694,9 @@ def _hint_of(folder: Folder, table: str) -> str:
     except ConfigError as error:
         return f" {error}."
     return (
-        f" {table} has the columns {columns}: say which of them names the image files and which has the prompts, by "
-        "columns.image=NAME and columns.prompt=NAME (for jobs.score benchmark.columns.image and .prompt)."
+        f" {table} has the columns {columns}, and none whose values are in the images' names, such as "
+        f"{folder.images[0]}: name the column of files or ids by columns.image=NAME or columns.prompt_id=NAME, and "
+        "that of prompts by columns.prompt=NAME."
     )
 
 
@@ -558,6 +710,8 @@ class FolderTable(Table):
     columns: InputColumnsConfig
     prompts_from: PromptsFrom | None = None
     inside: str | None = None
+    prompts: Sequence[Row] = ()
+    """As of a Folder."""
     _seen: SeenOrigins = field(default_factory=SeenOrigins)
     _passed_over: list[str] = field(default_factory=list)
     _listed: list[Folder] = field(default_factory=list)
@@ -576,7 +730,7 @@ class FolderTable(Table):
         return replace(NAMES, source="source" if self._listed[0].source_paths or self.columns.source else None)
 
     def _list(self) -> Folder:
-        return list_images(self.place, columns=self.columns).inside(self.inside)
+        return replace(list_images(self.place, columns=self.columns).inside(self.inside), prompts=self.prompts)
 
     def origins(self, config: IngestConfig) -> Origins:
         """What told the prompts and the generators of the rows that were read."""
@@ -618,8 +772,7 @@ class FolderTable(Table):
     def _note(self, told: DescribedImage, names: InputColumnsConfig) -> None:
         column = f"the column {names.prompt or names.prompt_id!r} of {told.source}"
         named = names.generator is not None and told.values.get(names.generator)
-        by_column = f"the columns' names in {told.source}" if told.generator else "the folders' names"
-        whose = f"the column {names.generator!r} of {told.source}" if named else by_column
+        whose = f"the column {names.generator!r} of {told.source}" if named else told.named_by or "the folders' names"
         read = (names.image, names.prompt, names.prompt_id, names.generator, names.skills, names.source)
         of_images = () if names.image else _file_name_columns(told.values, self.columns)
         unread = [name for name in told.values if name not in (*read, *of_images)] if told.named else ()

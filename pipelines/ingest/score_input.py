@@ -1,13 +1,15 @@
 """Images as they come, folders of files or tars, taken in below a sweep's store so that it can score them."""
 
+import shlex
+from collections.abc import Sequence
 from dataclasses import Field, replace
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.image_decoding import ImageLimits
 from plumbline.pipelines.base.cluster import ClusterConfig
-from plumbline.pipelines.base.storage import Place, StorageConfig
-from plumbline.pipelines.base.tables import JSON_LINES, SEPARATORS
+from plumbline.pipelines.base.storage import Place, StorageConfig, readable_errors
+from plumbline.pipelines.base.tables import JSON_LINES, SEPARATORS, Row, read_text, split_lines
 from plumbline.pipelines.ingest.image_folders import Folder, list_images
 from plumbline.pipelines.ingest.image_tables import ENDINGS as TABLES
 from plumbline.pipelines.ingest.image_tables import TableInspection, look_at
@@ -15,6 +17,7 @@ from plumbline.pipelines.ingest.ingest import Ingested, ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig, IngestLimits, WorkersConfig
 from plumbline.pipelines.ingest.ingest_output import OutputError
 from plumbline.pipelines.ingest.input_rows import InputColumnsConfig, digest, find_names
+from plumbline.pipelines.ingest.layouts import list_rows
 from plumbline.pipelines.ingest.sample_files import stem
 from plumbline.pipelines.ingest.shards import ShardReport
 from plumbline.pipelines.ingest.tars import ENDINGS as TARS
@@ -22,7 +25,9 @@ from plumbline.pipelines.ingest.tars import find_tars, name_generators
 from plumbline.pipelines.ingest.typed_tables import open_table
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig, ColumnsConfig
 from plumbline.pipelines.sources.origins import count_suffixes, name_some
-from plumbline.pipelines.sources.shards import is_table
+from plumbline.pipelines.sources.prompt_files import LIST, MAX_BYTES, check_size
+from plumbline.pipelines.sources.prompts import open_prompts
+from plumbline.pipelines.sources.shards import Cut, is_table
 
 TEXT_TABLES = (*SEPARATORS, *JSON_LINES)
 FOLDER = "ingested"
@@ -95,11 +100,11 @@ def take_in(config: Taking, report: ShardReport) -> Own[Taking]:
 
 
 def _by_ids(config: Taking, place: Place, folder: Folder, report: ShardReport) -> Own[Taking]:
-    """Image files that are named by the ids of the benchmark's prompts; tables are as they are."""
+    """Take in image files whose names contain ids of the benchmark's prompts; tables are as they are."""
     if not folder.images or any(is_table(name, TABLES) for name in folder.names):
         return Own(config, None)
     asked = _ingest_config(config, place, {"images": place.url, "copy": False, "prompts_from": "ids"})
-    ingested = _ingest(replace(asked, columns=InputColumnsConfig()), report)
+    ingested = _ingest(replace(asked, columns=InputColumnsConfig()), report, _prompt_rows(config, folder))
     columns = replace(config.benchmark.columns, image_id="image_id", prompt_id="prompt_id", image="image", uri="uri")
     roots = (place.url, *config.benchmark.uri_roots)
     taken = replace(config.benchmark, images=asked.output, columns=columns, uri_roots=roots)
@@ -113,7 +118,14 @@ def _named_files(place: Place, columns: InputColumnsConfig) -> dict[str, Any] | 
     """
     if not place.path.lower().endswith(TEXT_TABLES):
         return None
-    names = find_names(open_table(place).types, columns)
+    types = open_table(place).types
+    names = find_names(types, columns)
+    if names.image is None and names.prompt is not None and columns.image is None:
+        raise ConfigError(
+            f"images {place.url}: no column names image files (found {name_some(list(types))}); name it by "
+            "columns.image=NAME, or name the folder of images, and this file as prompts: "
+            f"python -m jobs.score {shlex.join([f'images={place.parent.url}', f'prompts={place.url}'])}"
+        )
     return {"table": place.url, "copy": False, "generator": None if names.generator else _stem(place)}
 
 
@@ -182,13 +194,30 @@ def _ingest_config(config: TakingConfig, place: Place, given: dict[str, Any]) ->
     return replace(asked, output=f"{config.store}/{FOLDER}/{_stem(place)}-{named[:8]}")
 
 
-def _ingest(asked: IngestConfig, report: ShardReport) -> Ingested:
+def _prompt_rows(config: TakingConfig, folder: Folder) -> list[Row]:
+    """Return the ids of a benchmark's prompts as rows; of a text file with the numbers of its lines."""
+    url = str(config.benchmark.prompts)
+    place = config.storage.locate(url)
+    if url.lower().endswith(LIST):
+        with readable_errors(place, "benchmark.prompts"):
+            content = place.read(MAX_BYTES + 1)
+        try:
+            check_size(len(content), url)
+            lines = [line.strip() for line in split_lines(read_text(content, url).rstrip())]
+        except SourceError as error:
+            raise ConfigError(f"benchmark.prompts: {error}") from error
+        return list_rows(folder, lines, url)
+    prompts = open_prompts(config.benchmark, config.storage, Cut()).table
+    return [Row(place, {"prompt_id": name}) for place, name in enumerate(prompts["prompt_id"].to_pylist(), start=1)]
+
+
+def _ingest(asked: IngestConfig, report: ShardReport, prompts: Sequence[Row] = ()) -> Ingested:
     """Ingest what is there now; an output that an earlier command left damaged is removed first."""
     try:
-        return ingest(asked, report)
+        return ingest(asked, report, prompts)
     except OutputError:
         asked.storage.locate(asked.output).remove_folder()
-        return ingest(asked, report)
+        return ingest(asked, report, prompts)
 
 
 def _workers(cluster: ClusterConfig) -> WorkersConfig:

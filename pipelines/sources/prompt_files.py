@@ -218,7 +218,7 @@ def _read_json_prompts(content: bytes, url: str, text: str) -> Iterator[dict[str
     if isinstance(prompts, dict):
         field = next((name for name in LIST_FIELDS if isinstance(prompts.get(name), list)), None)
         if field is None:
-            yield from _read_by_id(prompts, url)
+            yield from _read_by_id(prompts, url, text)
             return
         prompts = prompts[field]
     if not isinstance(prompts, list):
@@ -230,10 +230,12 @@ def _read_json_prompts(content: bytes, url: str, text: str) -> Iterator[dict[str
         yield {text: prompt} if of_texts else as_object(prompt, f"{url}, row {row}")
 
 
-def _read_by_id(prompts: Mapping[str, Any], url: str) -> Iterator[dict[str, Any]]:
+def _read_by_id(prompts: Mapping[str, Any], url: str, text: str) -> Iterator[dict[str, Any]]:
     for row, (name, prompt) in enumerate(prompts.items()):
         at = f"{url}, row {row} ({name!r})"
-        if isinstance(prompt, list):
+        if isinstance(prompt, str):
+            yield {"prompt_id": name, text: prompt}
+        elif isinstance(prompt, list):
             yield from _turns(name, [as_object(turn, at) for turn in prompt])
         else:
             yield {"prompt_id": name, **as_object(prompt, at)}

@@ -5,7 +5,9 @@ import json
 import os
 import random
 import re
+import shlex
 from collections import Counter
+from itertools import product
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -92,6 +94,36 @@ def test_where_every_image_is_rejected_the_reasons_are_the_end(tmp_path: Path) -
     code, out, err = run("score", *given)
     assert code == 1 and "1 rows rejected: missing_image" in out and "8 rows rejected: empty_prompt" in out
     assert err == f"error: images {folder}: every image was rejected; the reasons are above\n"
+
+
+@pytest.mark.parametrize("name", ["our prompts.csv", "prompts.json", "by id.json", "captions.jsonl", "prompts.txt"])
+def test_prompts_beside_the_folder_are_scored_by_the_command_that_the_error_prints(name: str, tmp_path: Path) -> None:
+    """Or by the one that the prompts alone are refused with."""
+    texts = ["a lighthouse at dusk", "two foxes", "three lemons in a bowl", "a blue chair"]
+    ids = [f"{number}" if name.endswith(".txt") else f"scene-{number}" for number in range(len(texts))]
+    for place, (generator, prompt_id) in enumerate(product(("alpha", "beta v2"), ids)):
+        file = tmp_path / f"my outputs/{generator}/{prompt_id}_seed{place}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (9, 9), (place, 0, 99)).save(file)
+    rows = [{"id": prompt_id, "prompt": text} for prompt_id, text in zip(ids, texts, strict=True)]
+    (tmp_path / name).write_text({
+        "our prompts.csv": "prompt,id\n" + "".join(f"{row['prompt']},{row['id']}\n" for row in reversed(rows)),
+        "prompts.json": json.dumps(rows),
+        "by id.json": json.dumps({row["id"]: row["prompt"] for row in rows}),
+        "captions.jsonl": "".join(json.dumps(row) + "\n" for row in rows),
+        "prompts.txt": "\n".join(texts),
+    }[name])  # fmt: skip
+    given = ["metric=[edge_density]", "cluster=here", f"store={tmp_path}/store", "dry_run=true"]
+    if name == "by id.json":  # no name of prompts
+        words = [f"images={tmp_path}/my outputs", f"prompts={tmp_path}/{name}"]
+    else:
+        said = refusal("score", f"images={tmp_path}/my outputs", *given)
+        [command] = re.findall(r"python -m jobs\.score (.*?)\. Add", said)
+        words = shlex.split(command)
+    said = printed("score", *words, *given)
+    pairs = re.findall(r"^pair: .*/(.*)_seed\d\.png of (alpha|beta v2): '(.*)'", said, re.MULTILINE)
+    assert len(pairs) == 3 and all(texts[ids.index(prompt_id)] == text for prompt_id, _, text in pairs)
+    assert "4 prompts x 2 generators = 8 images" in said and "warning" not in said
 
 
 def test_what_is_in_the_folder_now_is_scored_whatever_was_taken_in_before(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.ingest.image_folders import NUMBERED
 from plumbline.pipelines.ingest.ingest import Ingested, ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
+from plumbline.pipelines.ingest.input_rows import InputColumnsConfig
 from tests.commands import store_at
 from tests.files import put
 
@@ -121,6 +122,28 @@ LAYOUTS: dict[str, tuple[dict[str, str | bytes], dict[str, tuple[str, str]]]] = 
         {"lists/all.jsonl": json.dumps({"image_path": "flux/a.png", "prompt": CAT}), "flux/a.png": PIXELS},
         {"flux/a.png": ("flux", CAT)},
     ),
+    "folders of prompts within a generator's": (
+        {"flux/three big cats/0.png": PIXELS, "flux/three big cats/1.png": PIXELS, "flux/a_red_dog/0.png": PIXELS},
+        {"flux/three big cats/0.png": ("flux", "three big cats"), "flux/a_red_dog/0.png": ("flux", "a red dog"),
+         "flux/three big cats/1.png": ("flux", "three big cats")},
+    ),
+    "a table of prompts alone, whose rows are numbered": (
+        {"prompts.csv": f"Prompt\n{CAT}\n{DOG}\n", "flux/0.png": PIXELS, "flux/1.png": PIXELS, "sdxl/1.png": PIXELS},
+        {"flux/0.png": ("flux", CAT), "flux/1.png": ("flux", DOG), "sdxl/1.png": ("sdxl", DOG)},
+    ),
+    "usual names in capitals": (
+        {"Metadata.CSV": f"Image,Prompt,Model\nimg/1.png,{CAT},Flux\n", "img/1.png": PIXELS},
+        {"img/1.png": ("Flux", CAT)},
+    ),
+    "a metadata file with a column of files called otherwise": (
+        {"metadata.csv": f"img_file,prompt\n1.png,{CAT}\n0.png,{DOG}\n", "0.png": PIXELS, "1.png": PIXELS},
+        {"1.png": ("in", CAT), "0.png": ("in", DOG)},
+    ),
+    "ids in tables of each generator": (
+        {"flux/prompts.csv": f"id,prompt\na,{CAT}\n", "sdxl/prompts.csv": f"id,prompt\na,{DOG}\n",
+         "flux/a.png": PIXELS, "sdxl/a_1.png": PIXELS},
+        {"flux/a.png": ("flux", CAT), "sdxl/a_1.png": ("sdxl", DOG)},
+    ),
     "prompts as names": (
         {"three cats_000001.png": PIXELS, "a_red_dog (2).webp": PIXELS, ".hidden dog.png": PIXELS, "notes.md": "none"},
         {"three cats_000001.png": ("in", CAT), "a_red_dog (2).webp": ("in", DOG)},
@@ -196,10 +219,13 @@ def test_an_image_whose_prompt_is_not_told_is_named(
         ),
         (
             {"list.csv": f"picture,words\n1.png,{CAT}\n", "1.png": PIXELS},
-            "list.csv has the columns picture, words: say",
+            r"list.csv has the columns picture, words, .* in the images' names, such as 1.png: name the column",
         ),
         ({"images.csv": f"file;prompt\n1.png;{CAT}\n", "1.png": PIXELS}, "images.csv.* semicolons"),
-        ({"prompts.json": "[]", "1.png": PIXELS}, "prompts.json is not read here: write it as CSV, JSON Lines or"),
+        (
+            {"prompts.json": "[]", "1.png": PIXELS},
+            r"in their names: python -m jobs.score images=\S+/in prompts=\S+/in/prompts.json\. Add",
+        ),
         ({"prompts.txt": f"{CAT}\n{DOG}\n{CAT}\n", "1.png": PIXELS}, "whether they count from 0 or from 1"),
         ({"prompts.txt": b"\xff\xfe", "0.png": PIXELS}, "prompts.txt: not UTF-8 at byte 0"),
         ({"metadata.csv": "", "0.png": PIXELS}, "metadata.csv: the file is empty"),
@@ -234,6 +260,48 @@ def test_names_are_prompts_only_where_they_differ_and_no_table_lies_there_or_whe
     ended = take(folder, prompts_from="names")
     assert ended.rows == sum(name.endswith(".png") for name in files)
     assert ended.origin_lines[0].startswith(f"prompts: {ended.prompts}, from the images' names")
+
+
+NO_MATCH: dict[str, dict[str, str | bytes]] = {
+    "numbers that count from 1, and images from 0": {
+        "p.csv": f"id,prompt\n1,{CAT}\n2,{DOG}\n", "0.png": PIXELS, "1.png": PIXELS
+    },
+    "a column of numbers that is not called an id": {
+        "p.csv": f"seed,prompt\n0,{CAT}\n1,{DOG}\n", "0.png": PIXELS, "1.png": PIXELS
+    },
+    "an id of two prompts": {"p.csv": f"id,prompt\na,{CAT}\na,{DOG}\n", "a.png": PIXELS},
+    "a word of which most images have nothing": {
+        "p.csv": f"style,prompt\nink,{CAT}\noil,{DOG}\n", "ink.png": PIXELS, "b.png": PIXELS, "c.png": PIXELS
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("files", NO_MATCH.values(), ids=NO_MATCH)
+def test_no_image_gets_a_prompt_by_an_id_that_may_be_anothers(files: dict[str, str | bytes], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nothing tells the prompts.*columns\.image=NAME or columns\.prompt_id=NAME"):
+        take(put(tmp_path / "in", files))
+
+
+def test_columns_that_disagree_about_images_are_named_and_one_can_be_chosen(tmp_path: Path) -> None:
+    table = f"first,second,prompt\na,b,{CAT}\nb,a,{DOG}\n"
+    folder = put(tmp_path / "in", {"p.csv": table, "a.png": PIXELS, "b.png": PIXELS})
+    with pytest.raises(ConfigError, match=r"p.csv: the columns 'first' and 'second' are both .*prompt_id=first or col"):
+        take(folder)
+    assert told(take(folder, columns=InputColumnsConfig(prompt_id="second"))) == {
+        "a.png": ("in", DOG), "b.png": ("in", CAT)
+    }  # fmt: skip
+
+
+def test_rows_of_ids_without_an_image_are_warned_of(tmp_path: Path) -> None:
+    table = f"id,prompt\nx,{CAT}\ny,{DOG}\nz,{DOG}\n"
+    ended = take(
+        put(tmp_path / "in", {"p.csv": table, "x.png": PIXELS, "X.heic": PIXELS, "w.png": PIXELS}), max_failed=1
+    )
+    assert told(ended) == {"x.png": ("in", CAT)}
+    assert "warning: 2 rows of p.csv belong to no image, such as id 'y'" in ended.origin_lines
+    assert {Path(each.file).name: each.kind for each in ended.rejected} == {
+        "w.png": "empty_prompt", "X.heic": "foreign_format"
+    }  # fmt: skip
 
 
 def test_how_prompts_are_told_can_be_chosen(tmp_path: Path) -> None:
@@ -302,7 +370,7 @@ def test_image_files_may_stay_where_they_are(tmp_path: Path) -> None:
 
 NAMELESS: dict[str, dict[str, str | bytes]] = {
     "a column that nobody knows": {
-        "metadata.csv": "img_file,prompt\n" + "".join(f"{n}.png,prompt {n}\n" for n in range(3))
+        "metadata.csv": "img_file,prompt\n" + "".join(f"drawn-{n}.png,prompt {n}\n" for n in range(3))
     },
     "a column that nobody knows, and one row": {"metadata.csv": "img_file,prompt\n0.png,a cat\n"},
     "geneval's lines of prompts": {

@@ -242,6 +242,49 @@ def prompt_list(world: World) -> Lay:
     return Lay(world.folder)
 
 
+def ids_in_names(world: World) -> Lay:
+    """Write a table of ids and prompts, and images named by the ids, with the numbers of samples behind them."""
+    several = any(image.sample for image in world.images)
+    scheme, numeric = world.any_of(("p{n}", False), ("猫-{n}x", False), ("{n}", True), ("A_b{n}", False))
+    ids = [scheme.format(n=line + 1) for line in range(len(world.prompts))]
+    behind = world.any_of("_{s}", "-{s}", "_seed{s}", " ({s})", *(() if several else ("",)))
+    for image in world.images:
+        name = ids[image.line].zfill(5) if numeric else world.any_of(ids[image.line], ids[image.line].upper())
+        name = f"{name}{behind.format(s=image.sample)}"
+        lost = not numeric and world.loses(image, f"{image.generator}/stray{image.number}.png")
+        world.put({f"{image.generator}/{f'stray{image.number}' if lost else name}.png": image.content})
+    prompt, column = world.any_of(*PROMPTS, "Prompt"), world.any_of("id", "ID", "prompt_id", "item_id", "Index")
+    rows = [{column: name, prompt: text, "note": "x"} for name, text in zip(ids, world.prompts, strict=True)]
+    world.chance.shuffle(rows)
+    write_table(world, world.any_of("prompts.csv", "All prompts.CSV", "prompts.jsonl", "p.tsv"), rows)
+    world.put_clutter(*CLUTTER)
+    return Lay(world.folder)
+
+
+def ids_as_folders(world: World) -> Lay:
+    """Write a table of ids and prompts, and a folder of images for each id."""
+    several = any(image.sample for image in world.images)
+    place = world.any_of("{p}/{g}/{s}.png", *(() if several else ("{p}/{g}.png",)))
+    for image in world.images:
+        world.put({place.format(p=f"p{image.line}", g=image.generator, s=image.sample): image.content})
+    rows = [{"prompt": text, "id": f"p{line}"} for line, text in enumerate(world.prompts)]
+    world.chance.shuffle(rows)
+    write_table(world, "prompts.csv", rows)
+    shared = len(world.images) > len({image.generator for image in world.images})
+    return Lay(world.folder, whose=(lambda image: image.generator) if shared else lambda image: "in")
+
+
+def files_of_each_generator(world: World) -> Lay:
+    """Write a row for each image with its generator, whose file is named without its folder."""
+    rows = []
+    for image in world.images:
+        name = f"{image.line}-{image.sample}.png"
+        world.put({f"{image.generator}/{name}": image.content})
+        rows.append({"filename": name, "model": image.generator, "prompt": world.prompt(image)})
+    write_table(world, world.any_of("results.csv", "metadata.csv", "all.jsonl"), rows)
+    return Lay(world.folder)
+
+
 def text_beside(world: World) -> Lay:
     """Write a .txt or .json of the same name next to each image."""
     for image in world.images:
@@ -470,6 +513,9 @@ LAYOUTS: dict[str, Callable[[World], Lay]] = {
     "Hugging Face's file_names": hugging_face_file_names,
     "Hugging Face's columns of files": hugging_face_columns,
     "a list of prompts": prompt_list,
+    "a table of ids that are in images' names": ids_in_names,
+    "a table of ids that are folders": ids_as_folders,
+    "a table of files without their folders": files_of_each_generator,
     "a text beside each image": text_beside,
     "prompts as names": prompts_as_names,
     "GenEval's folders": geneval_folders,
