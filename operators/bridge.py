@@ -356,7 +356,7 @@ def find_bridge(bridges: Iterable[Bridge], before: Recipe, after: Recipe) -> Bri
 
 def describe(bridge: Bridge) -> list[Sentence]:
     """Return sentences about the bridge, the verdict first."""
-    old, new, clear = bridge.old.metric, bridge.new.metric, bridge.clear
+    (old, new), clear = _name_sides(bridge), bridge.clear
     misses = ", ".join(f"{kind} {number(miss)}" for kind, miss in bridge.misses.items())
     turned = f"turned round: {names(bridge.turned)}" if bridge.turned else "none of them turned round"
     span = interval_text(*bridge.images_interval, partial(number, digits=2))
@@ -381,8 +381,14 @@ def describe(bridge: Bridge) -> list[Sentence]:
     ]
 
 
-def _verdict(bridge: Bridge) -> Sentence:
+def _name_sides(bridge: Bridge) -> tuple[str, str]:
+    """Return the names of both metrics; two versions of the same metric are called old and new."""
     old, new = bridge.old.metric, bridge.new.metric
+    return (f"the old {old}", f"the new {new}") if old == new else (old, new)
+
+
+def _verdict(bridge: Bridge) -> Sentence:
+    old, new = _name_sides(bridge)
     if bridge.verdict == "different":
         of_means = "" if bridge.means_explained is None else f" and {bridge.means_explained:.0%} over generators' means"
         return Sentence(

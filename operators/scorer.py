@@ -174,8 +174,8 @@ class Scorer:
         comparing = need_sources({name: self.metrics[name] for name in wanted})
         if comparing and not given:
             raise ConfigError(
-                f"sources: {' and '.join(comparing)} looks at what images were edited from; give the image that "
-                "each was edited from"
+                f"sources: {' and '.join(comparing)} {'looks' if len(comparing) == 1 else 'look'} at what images were "
+                "edited from; give the image that each was edited from"
             )
         if given:
             require_comparison(wanted, comparing)

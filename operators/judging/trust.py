@@ -27,11 +27,17 @@ CAPTION = (
 )
 
 
+def has_enough(judged: Judgement) -> bool:
+    """Return True if there are enough ratings to say how far a metric agrees with people."""
+    low, high = map(AS_CORRELATION.get(judged.statistic, float), judged.interval)
+    return judged.n >= FEWEST and low <= high and not (low <= 0 and high >= WELL)
+
+
 def trust(judged: Judgement) -> str:
     """One of WORDS."""
-    low, high = map(AS_CORRELATION[judged.statistic], judged.interval)
-    if judged.n < FEWEST or not low <= high or (low <= 0 and high >= WELL):
+    if not has_enough(judged):
         return NOT_ENOUGH
+    low, high = map(AS_CORRELATION[judged.statistic], judged.interval)
     if low <= 0:
         return "contradicts people" if high < 0 else "hardly agrees"
     return "agrees well" if low >= WELL else "agrees fairly" if low >= FAIRLY else "agrees weakly"

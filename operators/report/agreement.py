@@ -13,7 +13,7 @@ from plumbline.operators.judging.corrected_means import CorrectedMean
 from plumbline.operators.judging.corrected_tables import contradictions, shown_means
 from plumbline.operators.judging.judgement import OVERALL, PEOPLE, Comparison, Judgement
 from plumbline.operators.judging.paper_tables import tables
-from plumbline.operators.judging.trust import trust_sentences, trust_tables
+from plumbline.operators.judging.trust import has_enough, trust_sentences, trust_tables
 from plumbline.operators.report.charts import NamedChart, corrected_charts
 from plumbline.operators.sentences import FirstRows, Sentence, interval_sentence, names, number, shown
 
@@ -98,6 +98,11 @@ def _sentence(judgements: Sequence[Judgement], comparisons: Sequence[Comparison]
     best = max(values, key=lambda judged: judged.value)
     low, high = best.interval
     interval = f", {interval_sentence(low, high)}"
+    if not has_enough(best):
+        return Sentence(
+            f"Not enough ratings to say which metric agrees best {about}:",
+            f"{best.metric} has {number(best.value)}{interval}.",
+        )
     is_clear = {
         pair.metric_b if pair.metric_a == best.metric else pair.metric_a: pair.p_holm < SIGNIFICANT
         for pair in comparisons

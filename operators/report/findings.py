@@ -149,8 +149,8 @@ def _winner(overall: Boards) -> Sentence:
     if best:
         return Sentence(f"{first} is the best generator by {best[first]} of {count} metrics.", _rivals(first, overall))
     if 2 * leading[first] <= count:
-        leads = f"leading or sharing the lead are {_counted(leading, count)}." if leading else NOBODY
-        return Sentence("No single best generator:", leads)
+        said = [f"{name} {_leads(name, overall)} on {n}" for name, n in leading.most_common()]
+        return Sentence("No clear winner:", f"of {count} metrics, {names(said)}." if said else NOBODY)
     by = _metrics(list(overall)) if leading[first] == count else f"{leading[first]} of {count} metrics"
     return Sentence(f"{first} {_leads(first, overall)} by {by}, but is not clearly the best.", _rivals(first, overall))
 

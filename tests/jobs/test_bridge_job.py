@@ -52,7 +52,7 @@ def test_a_line_joins_them_and_the_generator_that_moves_against_it_is_named(tmp_
     said = " ".join(printed("bridge", *of_two_runs(tmp_path)).split())
     bridge, groups = written(tmp_path)
     assert "180 images of 60 prompts and 3 generators have a score by both" in said
-    assert "A map joins gecko and gecko: new = " in said and bridge["verdict"] == "joined"
+    assert "A map joins the old gecko and the new gecko: new = " in said and bridge["verdict"] == "joined"
     assert [bridge[side]["run_id"] for side in ("old", "new")] == [OLD_RUN, NEW_RUN]
     cobalt = groups[(groups.generator == "cobalt") & (groups.skill == "counting")].iloc[0]
     assert cobalt.clear and cobalt.miss > 0.05 and cobalt.prompts == 30
@@ -63,7 +63,7 @@ def test_a_line_joins_them_and_the_generator_that_moves_against_it_is_named(tmp_
 def test_the_same_up_to_a_curve_is_joined_and_noise_is_another_thing(tmp_path: Path) -> None:
     """Of the curve rank agreement is whole; of noise no share of the variance is explained."""
     both_runs(tmp_path / "curve", lambda *at: noisy(*at) ** 4)
-    assert "A map joins gecko and gecko" in printed("bridge", *of_two_runs(tmp_path / "curve"))
+    assert "A map joins the old gecko and the new gecko" in printed("bridge", *of_two_runs(tmp_path / "curve"))
     curve, groups = written(tmp_path / "curve")
     assert curve["kind"] == "monotone" and curve["images_spearman"] == pytest.approx(1)
     assert curve["explained"] > 0.98 and curve["curve"][1] == sorted(curve["curve"][1])
@@ -71,7 +71,10 @@ def test_the_same_up_to_a_curve_is_joined_and_noise_is_another_thing(tmp_path: P
     assert curve["clear_misses"] == 0, "though each score is read off a curve that is rounded"
     both_runs(tmp_path / "noise", noise)
     said = printed("bridge", *of_two_runs(tmp_path / "noise"))
-    assert "gecko and gecko measure different things: the best map explains" in said and "goes on" not in said
+    assert (
+        "the old gecko and the new gecko measure different things: the best map explains" in said
+        and "goes on" not in said
+    )
     assert "warning trends and reports go on without this bridge" in said
     assert written(tmp_path / "noise")[0]["verdict"] == "different"
 
@@ -79,8 +82,8 @@ def test_the_same_up_to_a_curve_is_joined_and_noise_is_another_thing(tmp_path: P
 def test_the_same_scores_are_one_scale_and_few_prompts_are_drawn(tmp_path: Path) -> None:
     both_runs(tmp_path, noisy)
     assert (
-        "Scores of gecko and gecko are one scale: the mean of one more generator is off by at most ±0.000"
-        in printed("bridge", *of_two_runs(tmp_path, "bridge.prompts=40"))
+        "Scores of the old gecko and the new gecko are one scale: the mean of one more generator is off by "
+        "at most ±0.000" in printed("bridge", *of_two_runs(tmp_path, "bridge.prompts=40"))
     )
     bridge, _ = written(tmp_path)
     assert (bridge["prompts"], bridge["images"], bridge["verdict"]) == (40, 120, "one scale")

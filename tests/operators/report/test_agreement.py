@@ -2,6 +2,8 @@
 
 import math
 
+import pytest
+
 from plumbline.operators.judging.judgement import OVERALL, PEOPLE, Comparison, Judgement
 from plumbline.operators.report.agreement import Agreement, show_agreement
 from plumbline.operators.statistics.bootstrap import UNDEFINED, Interval
@@ -9,7 +11,7 @@ from plumbline.operators.statistics.bootstrap import UNDEFINED, Interval
 
 def judged(metric: str, value: float, statistic: str = "pearson", **other: str) -> Judgement:
     interval = UNDEFINED if math.isnan(value) else Interval(value - 0.01, value + 0.01)
-    return Judgement(metric, statistic, value, interval, 9, "how", **({"template": "likert"} | other))
+    return Judgement(metric, statistic, value, interval, 90, "how", **({"template": "likert"} | other))
 
 
 def compared(metric_a: str, metric_b: str, p_holm: float, statistic: str = "pearson") -> Comparison:
@@ -26,6 +28,16 @@ def test_the_metric_that_agrees_best_is_told_from_those_that_a_test_tells_it_fro
         "k agrees best with likert by pearson (0.800, 95% interval 0.790 to 0.810). Clearly less: m. Cannot be told "
         "from it: l."
     )
+
+
+@pytest.mark.parametrize(("n", "low", "high"), [(10, 0.3, 0.5), (90, -0.7, 0.9)])
+def test_too_few_ratings_name_no_metric_as_the_best(n: int, low: float, high: float) -> None:
+    found = judged("dsg", 0.382)._replace(n=n, interval=Interval(low, high))
+    shown = show_agreement(Agreement([found, judged("m", 0.1)._replace(n=n)], (), ()))
+    assert str(shown.sentences[0]).startswith(
+        "Not enough ratings to say which metric agrees best with likert by pearson: dsg has 0.382, 95% interval "
+    )
+    assert "not enough ratings" in str(shown.trust[0])
 
 
 def test_without_a_test_nothing_is_said_of_differences() -> None:

@@ -202,10 +202,15 @@ def read_headline(said: str, pairs: Pairs) -> bool:
         alone = pairs.by_metrics(lambda metric: pairs.leads_alone(found[1], metric))
         assert found[2] == {0: "shares the lead", leads(found[1]): "leads"}.get(alone, "leads or shares the lead")
         check_rivals(found[1], found[4], pairs)
-    elif found := re.fullmatch(r"No single best generator: leading or sharing the lead are (.*)\.", said):
-        assert not any(best(name) for name in scored)
-        assert all(leads(name) == count for name, count in counts_in(found[1], pairs).items())
-    elif said.startswith("No single best generator: each that is clearly better than one is clearly worse"):
+    elif found := re.fullmatch(r"No clear winner: of (\d+) metrics, (.*)\.", said):
+        assert int(found[1]) == len(pairs.metrics) and not any(best(name) for name in scored)
+        for name, how, count in re.findall(
+            r"(\w+) (leads or shares the lead|leads|shares the lead) on (\d+)", found[2]
+        ):
+            alone = pairs.by_metrics(lambda metric, name=name: pairs.leads_alone(name, metric))  # type: ignore[misc]
+            assert leads(name) == int(count)
+            assert how == {0: "shares the lead", leads(name): "leads"}.get(alone, "leads or shares the lead")
+    elif said.startswith("No clear winner: each that is clearly better than one is clearly worse"):
         assert not any(map(leads, scored))
     else:
         return False

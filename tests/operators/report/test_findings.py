@@ -75,9 +75,9 @@ def few(found: Board, prompts: int) -> Board:
          "a is the best generator by 1 of 3 metrics. Cannot be told from it: b by 2, of 3 metrics. "
          "Clearly better: c by 1, of 3 metrics."),
         ([board("m", "abc", "ac", "bc"), board("k", "abc")],
-         "No single best generator: leading or sharing the lead are a by 1 and b by 1, of 2 metrics."),
+         "No clear winner: of 2 metrics, a shares the lead on 1 and b shares the lead on 1."),
         ([board("m", "abc", "ab", "bc", "ca")],
-         "No single best generator: each that is clearly better than one is clearly worse than another."),
+         "No clear winner: each that is clearly better than one is clearly worse than another."),
         ([board(one, "abc") for one in "mk"], "No generator is clearly better than another by any of 2 metrics."),
         ([few(board(one, "abc"), 6) for one in "mk"], "Too few prompts to tell who is better by any of 2 metrics."),
         ([few(board("m", "abc"), 6), board("k", "abc")],

@@ -63,7 +63,7 @@ def test_without_a_bridge_the_line_breaks_and_no_night_is_a_regression(tmp_path:
 def joined(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
     folder = tmp_path_factory.mktemp("joined")
     run = both_nights(folder)
-    assert "A map joins gecko and gecko" in bridge(folder)
+    assert "A map joins the old gecko and the new gecko" in bridge(folder)
     return run
 
 
