@@ -49,7 +49,7 @@ def main(config: ReportConfig) -> int:
 def show_report(console: Console, report: WrittenReport) -> None:
     """The leaderboard over all metrics, the decision in a few lines, and where the page is."""
     page = report.page
-    title = f"means; {page.marks} (signed-rank test, Holm)"
+    title = f"means; {page.marks} (signed-rank test, Holm)" if page.ranking else "means"
     show_tables(console, title, {name: _cells(page, name) for name in page.generators.rows})
     if page.generators.left_out:
         console.print(f"{plural(page.generators.left_out, 'more generator')} in summary.csv")
@@ -73,13 +73,13 @@ def _show_usual(console: Console, page: Page) -> None:
         for name, standing in column.standings.items():
             place = page.usual.place(column.name, standing.mean) if standing.n and name in rows else None
             if place is not None and place.images > own:
-                rows[name][f"{column.name} ({place.images:,})"] = f"{place.better_than:.0%}"
+                rows[name][f"{column.name} ({place.images:,})"] = f"{place.rank:.0%}"
     if any(rows.values()):
         left = f"; {plural(page.usual.left_out, 'older run')} left out" if page.usual.left_out else ""
         columns = dict.fromkeys(name for row in rows.values() for name in row)
         cells = {name: {at: row.get(at, EMPTY) for at in columns} for name, row in rows.items()}
-        show_tables(console, "usual scores (images)", cells)
-        say(console, f"of the images scored so far on {page.benchmark}, the share that a mean is better than{left}")
+        show_tables(console, "percentile ranks (images)", cells)
+        say(console, f"percentile ranks of the means among the images scored so far on {page.benchmark}{left}")
 
 
 def _show_sentence(console: Console, sentence: Sentence, indent: str = "") -> None:
@@ -88,7 +88,7 @@ def _show_sentence(console: Console, sentence: Sentence, indent: str = "") -> No
 
 def _cells(page: Page, generator: str) -> dict[str, str]:
     rank = page.ranks[generator]
-    cells = {"mean rank": EMPTY if rank is None else f"{rank:.1f}"}
+    cells = {"mean rank": EMPTY if rank is None else f"{rank:.1f}"} if page.ranking else {}
     for column in page.columns:
         standing = column.standings.get(generator)
         name = f"{column.name} (lower is better)" if column.lower_is_better else column.name

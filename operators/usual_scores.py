@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from plumbline.operators import rows, schemas
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.sentences import number
+from plumbline.operators.statistics.percentiles import percentile_rank
 
 Floats = NDArray[np.float64]
 
@@ -88,8 +89,8 @@ def largest_sketches(tables: Iterable[pa.Table]) -> dict[OfGenerator, Sketch]:
 class Place(NamedTuple):
     """Where a score stands."""
 
-    better_than: float
-    """The share of the images whose scores are worse."""
+    rank: float
+    """Percentile rank."""
     images: int
 
 
@@ -114,7 +115,8 @@ class UsualScores:
             return None
         towards = direction(metric, self._falling)
         worse = sum(one.weight * int((towards * one.values < towards * score).sum()) for one in sketches)
-        return Place(worse / images, images)
+        equal = sum(one.weight * int((one.values == score).sum()) for one in sketches)
+        return Place(percentile_rank(worse, equal, images), images)
 
     def say(self, metric: str, score: float) -> str:
         """It in words; empty where too few images have been scored."""
@@ -122,7 +124,7 @@ class UsualScores:
         if place is None:
             return ""
         among = f"{place.images:,} images scored so far on {self.benchmark}"
-        return f"{number(score)} is better than {place.better_than:.0%} of the {among}"
+        return f"{number(score)} has percentile rank {place.rank:.0%} among the {among}"
 
 
 NOTHING_USUAL = UsualScores("", {}, frozenset())

@@ -6,11 +6,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from plumbline.operators.judging.matching import IDS
 from plumbline.operators.judging.preferences import PREFERENCE_SIGNS, majority_votes
 from plumbline.operators.judging.ratings import mean_ratings
 from plumbline.operators.statistics.options import MATCH_COLUMNS, Match
+from plumbline.operators.statistics.percentiles import percentile_rank
 
 MOST = 4
 """Images, or pairs, of each template and metric; of a prompt one."""
@@ -40,12 +42,17 @@ def contradicted_ratings(ratings: pa.Table, scores: pa.Table, match: Match) -> I
     for (template, metric), rows in both.groupby(["template", "metric"], sort=False):
         if len(rows) < FEWEST:
             continue
-        people, own = (rows[name].rank(pct=True) - 0.5 / len(rows) for name in ("human", "score"))
-        far = rows.assign(people=people, own=own, apart=(people - own).abs())
+        people, own = (_percentile_ranks(rows[name]) for name in ("human", "score"))
+        far = rows.assign(people=people, own=own, apart=np.abs(people - own))
         for image in _first(far[far["apart"] >= FAR]):
-            rated = f"people rate it {image.human:.1f} ({template}), above {image.people:.0%} of the rated images"
-            why = f"{rated}; {metric} puts it above {image.own:.0%}"
+            rated = f"people rate it {image.human:.1f} ({template}), percentile rank {image.people:.0%}"
+            why = f"{rated}; {metric} has it at percentile rank {image.own:.0%} of the same images"
             yield _image(str(template), str(metric), image, "", why)
+
+
+def _percentile_ranks(values: pd.Series) -> NDArray[np.float64]:
+    first, last = (values.rank(method=method).to_numpy(np.float64) for method in ("min", "max"))
+    return percentile_rank(first - 1, last - first + 1, len(values))
 
 
 def contradicted_choices(preferences: pa.Table, scores: pa.Table, match: Match) -> Iterator[ContradictedImage]:

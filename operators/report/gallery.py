@@ -116,9 +116,9 @@ class Card(NamedTuple):
     def why(self) -> str:
         """Why it is here, in words."""
         parts = []
-        for kind, said in (("worst", "among the worst by"), ("best", "among the best by")):
+        for kind in ("worst", "best", "lowest", "highest"):
             if metrics := [reason.metric for reason in self.pick.reasons if reason.kind == kind]:
-                parts.append(f"{said} {names(metrics)}")
+                parts.append(f"among the {kind} by {names(metrics)}")
         return "; ".join([*parts, *[reason.text for reason in self.pick.reasons if reason.text][:1]])
 
     @property

@@ -64,9 +64,10 @@ def measure(question: Question, metric: str) -> MetricFigures:
         spread = spread_of(columns.score, scores.spans.get(metric, (0.0, 1.0)))
         if spread is not None:
             spreads[generator] = spread
+        if metric in question.places.metrics:
+            images.add(columns)
         if metric not in question.unranked:
             means.add(generator, mean_of_each(scores.prompts, columns))
-            images.add(columns)
             repeats += _repeats(scores.prompts, columns)
         del columns  # or they would stand beside the next generator's
     return MetricFigures(

@@ -77,6 +77,10 @@ class GatheredRun:
         unranked = self.unranked()
         return [name for name in self.manifest.get("metrics", ()) if name not in unranked]
 
+    def pictured(self) -> list[str]:
+        """The metrics whose images are shown: those that rank, or all if none does."""
+        return self.ranking() or list(self.manifest.get("metrics", ()))
+
 
 class MetricPanel(NamedTuple):
     """What is shown of one metric."""
@@ -129,6 +133,8 @@ class Page(NamedTuple):
     """How much of the noise is the seed; None where no prompt has several images."""
     settings: list[tuple[str, str]]
     """By generator that has any, what its images were generated with, in words."""
+    ranking: list[str]
+    """The metrics that rank images. If there is none, the page compares no generators."""
     has_skills: bool
     """Whether the prompts name skills, at which images may or may not have a score."""
 
@@ -137,6 +143,16 @@ class Page(NamedTuple):
         """By generator its thumbnail, a data URI, of the prompt on which the generators differ most."""
         sides = self.prompts[0].sides if self.prompts else []
         return {side.generator: side.thumbnail for side in sides if side.thumbnail is not None}
+
+    @property
+    def kinds(self) -> list[str]:
+        """The reasons for which images are in the gallery."""
+        return list(dict.fromkeys(kind for card in self.cards for kind in card.kinds))
+
+    @property
+    def pictured(self) -> list[str]:
+        """The metrics whose images are in the gallery."""
+        return self.ranking or self.metrics
 
     @property
     def has_sources(self) -> bool:
@@ -225,7 +241,7 @@ def build_page(
         ranks=ranks,
         columns=[page_tables.board_column(metric_board) for metric_board in overall.values()],
         skills=sorted({*chain(*(card.skills for card in cards), *(prompt.skills for prompt in prompts))}),
-        best_at=page_tables.best_at(at_skills, list(overall)),
+        best_at=page_tables.best_at(at_skills, list(ranking)),
         panels=[_panel(metric_board, at_skills, run, figures) for metric_board in overall.values()],
         prompts=prompts,
         cards=cards,
@@ -240,6 +256,7 @@ def build_page(
         baseline=baseline,
         seeds=seed_table(repeats) if repeats else None,
         settings=[(name, settings_in_words(of)) for name, of in all_settings(run.manifest, COMPARE).items()],
+        ranking=list(ranking),
         has_skills=len(run.skills.names) > 1 or any(row.skill != OVERALL for row in ranked),
     )
 
@@ -276,9 +293,9 @@ def _side_by_side(
 ) -> SideBySide:
     """A prompt's images, the generators as in the leaderboard."""
     sides = sorted(sides, key=lambda pick: order.get(pick.key.generator, len(order)))
-    prompt, falling = sides[0].prompt_id, falling_metrics(run.manifest)
-    metrics = {metric: metric in falling for metric in run.ranking()}
-    return put_side_by_side(sides, details, run.prompts.get(prompt), run.skills.of(prompt), metrics)
+    prompt, falling, ranking = sides[0].prompt_id, falling_metrics(run.manifest), run.ranking()
+    towards = {metric: direction(metric, falling) if metric in ranking else 0 for metric in run.pictured()}
+    return put_side_by_side(sides, details, run.prompts.get(prompt), run.skills.of(prompt), towards)
 
 
 def _page_facts(run: GatheredRun, overall: Boards) -> list[str]:

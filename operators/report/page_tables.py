@@ -100,7 +100,7 @@ def heat_map(by_place: Mapping[tuple[str, str], Board], metric: str) -> HeatMap 
 
 def best_at(by_place: Mapping[tuple[str, str], Board], metrics: Sequence[str]) -> FirstRows[BestAt]:
     """Every skill with who leads by each metric; none where no two generators are compared at a skill."""
-    at_skills = {place: board for place, board in by_place.items() if board.skill != OVERALL}
+    at_skills = {place: board for place, board in by_place.items() if board.skill != OVERALL and place[0] in metrics}
     if not any(board.duels or len(board.scored()) == 1 for board in at_skills.values()):
         return FirstRows([])
     rows = []

@@ -15,6 +15,7 @@ from plumbline.operators.judging.contradicted_images import ContradictedImage
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.run_scores import NONE, Hashes, RunScores, ScoreColumns, among, mix_ids
 from plumbline.operators.spilled import Spilled
+from plumbline.operators.statistics.percentiles import percentile_rank
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids, uniform
 
 Floats = NDArray[np.float64]
@@ -45,7 +46,7 @@ class Differing:
         self._ranks: list[Floats] = []
 
     def add(self, columns: ScoreColumns, ranks: Floats) -> None:
-        """A metric's images, each once, with the share of images that score worse."""
+        """A metric's images, each once, with their percentile ranks."""
         if not len(self._prompts):
             return
         place = among(columns.prompt, self._prompts)
@@ -93,8 +94,21 @@ MOST_CARDS = 100
 LOOKED_AT = 200
 """Images for each place of the gallery."""
 
-Kind = Literal["best", "worst", "disagreed", "contradicted"]
-"""Those that metrics disagree on, and those on which a metric contradicts people."""
+MIDDLE = 0.5
+"""The percentile rank that separates both ends; all images have it if all scores are equal."""
+
+Kind = Literal["best", "worst", "highest", "lowest", "disagreed", "contradicted"]
+"""`highest` and `lowest` are by a metric that ranks nothing. Metrics disagree on some images, and contradict people on
+others."""
+KIND_WORDS: Mapping[Kind, str] = {
+    "best": "best",
+    "worst": "worst",
+    "highest": "highest",
+    "lowest": "lowest",
+    "disagreed": "disagreed on",
+    "contradicted": "contradicts people",
+}
+"""The kinds on a page."""
 
 
 class ImageKey(NamedTuple):
@@ -121,7 +135,7 @@ class Pick(NamedTuple):
     scores: Mapping[str, float]
     """By metric."""
     ranks: Mapping[str, float]
-    """By metric, the share of images that score worse, ties half."""
+    """By metric, percentile ranks among the images of the run."""
     reasons: tuple[Reason, ...]
     rows: tuple[int, ...] = ()
     """Where it stands in the run's scores, by every metric."""
@@ -149,18 +163,25 @@ class Places(NamedTuple):
     """How many images a metric gives for each reason, and whose ranks by all metrics are looked at together."""
 
     quotas: Mapping[Kind, int]
+    ends: tuple[Kind, Kind]
+    """The low one first."""
+    metrics: frozenset[str]
+    """The metrics that give images."""
     images: float
     """A share of the images, drawn by their hashes."""
     prompts: float
     """Likewise; all of their images."""
 
 
-def places_for(scores: RunScores, metrics: Sequence[str], most: int) -> Places:
-    """Of a gallery of at most `most` images by these metrics."""
+def places_for(scores: RunScores, metrics: Sequence[str], most: int, *, ranking: bool = True) -> Places:
+    """Return the places of a gallery of at most `most` images; the metrics all rank images, or none of them does."""
     n_metrics = len([metric for metric in metrics if metric in scores.spans])
     n_images = len(scores) // max(len(scores.metrics), 1)
+    ends: tuple[Kind, Kind] = ("worst", "best") if ranking else ("lowest", "highest")
     return Places(
-        quotas=_quotas(max(n_metrics, 1), min(most, MOST_CARDS)),
+        quotas=_quotas(max(n_metrics, 1), min(most, MOST_CARDS), ends),
+        ends=ends,
+        metrics=frozenset(metrics),
         images=MOST_COMPARED / max(n_images, 1),
         prompts=MOST_COMPARED / max(len(scores.prompts) * len(scores.generators), 1),
     )
@@ -172,59 +193,60 @@ class SeenImages(NamedTuple):
     generators: int
     """That have any."""
     ends: Mapping[Kind, Sequence[tuple[int, int]]]
-    """The worst and the best: the image's hash, and its row."""
+    """By Places.ends, the image's hash and its row."""
+    others: Sequence[tuple[int, int]]
+    """Images at neither end, if the ends do not fill their places."""
     drawn: ScoreColumns
     ranks: Floats
-    """Of those that were drawn, the share of images that score worse, ties half."""
+    """Percentile ranks of those that were drawn."""
 
 
 class ImageRanks:
-    """The worth of all images by a metric, on disk by generator: how many score worse than some is counted there."""
+    """The worth of all images by a metric, on disk by generator, where percentile ranks are counted."""
 
     def __init__(self) -> None:
         self._worths = Spilled()
         self._n_images = 0
 
-    def add(self, worth: Floats) -> None:
-        """That of a generator's images."""
+    def add(self, columns: ScoreColumns, towards: int) -> None:
+        """Add the scored rows of a generator; more is better if `towards` is 1."""
+        worth = towards * columns.score[~np.isnan(columns.score)]
         self._worths.append(np.sort(worth))
         self._n_images += len(worth)
 
     def of(self, worth: Floats) -> Floats:
-        """The share of all images that are worth less than each of some, ties half."""
-        twice = np.ones(len(worth), np.int64)
+        """Return the percentile ranks of some images of this worth among all of them."""
+        worse, equal = np.zeros(len(worth)), np.zeros(len(worth))
         order = np.argsort(worth)
         for number in range(len(self._worths)):
             column = self._worths.read(number)
-            twice[order] += np.searchsorted(column, worth[order], "left") + np.searchsorted(
-                column, worth[order], "right"
-            )
-        n = max(self._n_images, 1)
-        return twice / 2 / n - 0.5 / n
+            below = np.searchsorted(column, worth[order], "left")
+            worse[order] += below
+            equal[order] += np.searchsorted(column, worth[order], "right") - below
+        return percentile_rank(worse, equal, max(self._n_images, 1))
 
 
 class ImagesInView:
     """A metric's images as they come, those of one generator after those of another."""
 
     def __init__(self, towards: int, places: Places) -> None:
-        """More is better where `towards` is 1."""
+        """More is better if `towards` is 1."""
         self._towards, self._places = towards, places
         self._ranks = ImageRanks()
         self._generators = 0
-        self._ends: dict[Kind, list[ScoreColumns]] = {"worst": [], "best": []}
+        self._ends: dict[Kind, list[ScoreColumns]] = {kind: [] for kind in places.ends}
         self._drawn: list[ScoreColumns] = []
 
     def add(self, columns: ScoreColumns) -> None:
         """A generator's rows."""
+        self._ranks.add(columns, self._towards)
         columns = each_once(columns)
         if not len(columns.row):
             return
         self._generators += 1
         worth = self._towards * columns.score
-        self._ranks.add(worth)
-        orders: Mapping[Kind, Floats] = {"worst": worth, "best": -worth}
-        for kind, order in orders.items():
-            self._ends[kind].append(columns.where(_first(order, LOOKED_AT * max(self._places.quotas[kind], 1))))
+        for (kind, ends), order in zip(self._ends.items(), (worth, -worth), strict=True):
+            ends.append(columns.where(_first(order, LOOKED_AT * max(self._places.quotas[kind], 1))))
         is_drawn = uniform(columns.image) < self._places.images
         self._drawn.append(columns.where(is_drawn | (uniform(columns.prompt) < self._places.prompts)))
 
@@ -234,12 +256,20 @@ class ImagesInView:
             return None
         drawn = _in_order(self._drawn)
         ends = {kind: self._end(_in_order(columns), kind) for kind, columns in self._ends.items()}
-        return SeenImages(self._generators, ends, drawn, self._ranks.of(self._towards * drawn.score))
+        left = sum(self._places.quotas[kind] - len(chosen) for kind, chosen in ends.items())
+        taken = np.array([image for chosen in ends.values() for image, _ in chosen], np.uint64)
+        others = drawn.where(~np.isin(drawn.image, taken))
+        others = _spread(others.where(np.argsort(uniform(others.image))), self._generators, left)
+        ranks = self._ranks.of(self._towards * drawn.score)
+        return SeenImages(self._generators, ends, others.places(), drawn, ranks)
 
     def _end(self, columns: ScoreColumns, kind: Kind) -> list[tuple[int, int]]:
-        worth = self._towards * columns.score
-        ordered = columns.where(np.argsort(worth if kind == "worst" else -worth, kind="stable"))
-        return _spread(ordered, self._generators, self._places.quotas[kind]).places()
+        """Return the images at one end. They are in its half: an image that ties with the middle is at neither end."""
+        worth, low = self._towards * columns.score, kind == self._places.ends[0]
+        order = np.argsort(worth if low else -worth, kind="stable")
+        ranks = self._ranks.of(worth[order])
+        half = columns.where(order[ranks < MIDDLE if low else ranks > MIDDLE])
+        return _spread(half, len(np.unique(half.generator)), self._places.quotas[kind]).places()
 
 
 def each_once(columns: ScoreColumns) -> ScoreColumns:
@@ -304,13 +334,17 @@ def pick_images(
         for metric, of_metric in scored.items()
         for kind in of_metric.ends
     }
-    chosen |= {("disagreed", metric): compared.disputed(metric, places.quotas["disagreed"]) for metric in scored}
+    disputed = places.quotas.get("disagreed", 0)
+    chosen |= {("disagreed", metric): compared.disputed(metric, disputed) for metric in scored}
     reasons: dict[int, list[Reason]] = {}
     rows: dict[int, int] = {}
     for choices in zip_longest(*(chosen[kind, metric] for kind in places.quotas for metric in scored)):
         for choice in filter(None, choices):  # the first of every kind and metric before any's second
             reasons.setdefault(choice.image, []).append(choice.reason)
             rows.setdefault(choice.image, choice.row)
+    for image, row in (other for of_metric in scored.values() for other in of_metric.others):
+        reasons.setdefault(image, [])
+        rows.setdefault(image, row)
     gallery = list(reasons)[:most]
     sides = differing.chosen(most)
     rows = {side.image: side.row for prompt in sides for side in prompt} | rows
@@ -336,15 +370,19 @@ def pick_contradicted(
     return list(_picks(reasons, {}, scores, metrics, falling, each).values())
 
 
-def _quotas(n_metrics: int, most: int) -> dict[Kind, int]:
-    """How many images each metric gives for each reason; the worst teach most."""
-    share = most / n_metrics
+def _quotas(n_metrics: int, most: int, ends: tuple[Kind, Kind]) -> dict[Kind, int]:
+    """Return how many images each metric gives for each reason: the worst teach most, and only metrics that rank can
+    disagree.
+    """
+    share, (low, high) = most / n_metrics, ends
+    if low == "lowest":
+        return {low: max(1, round(0.5 * share)), high: max(0, int(share) - max(1, round(0.5 * share)))}
     if n_metrics == 1:
         worst = max(1, round(0.6 * share))
-        return {"worst": worst, "disagreed": 0, "best": max(0, int(share) - worst)}
+        return {low: worst, "disagreed": 0, high: max(0, int(share) - worst)}
     worst = max(1, int(0.45 * share))
     best = max(1, int(0.25 * share))
-    return {"worst": worst, "disagreed": max(1, int(share) - worst - best), "best": best}
+    return {low: worst, "disagreed": max(1, int(share) - worst - best), high: best}
 
 
 class _Compared:
@@ -372,7 +410,7 @@ class _Compared:
             return []
         ranks = pd.DataFrame({name: own.reindex(self._images.image) for name, own in self._ranks.items()})
         apart = (ranks[metric] - ranks.drop(columns=metric).median(axis=1)).abs().to_numpy()
-        known = np.flatnonzero(~np.isnan(apart))
+        known = np.flatnonzero(apart > 0)
         farthest = known[np.argsort(-apart[known], kind="stable")]
         generators = len(np.unique(self._images.generator[known]))
         return [
@@ -383,7 +421,7 @@ class _Compared:
 
 def _disagreement_text(ranks: pd.Series, metric: str) -> str:
     others = float(ranks.drop(metric).median())
-    return f"{metric} puts it above {ranks[metric]:.0%} of the images, the other metrics above {others:.0%}"
+    return f"percentile rank {ranks[metric]:.0%} by {metric}, {others:.0%} by the other metrics"
 
 
 def _spread(ordered: ScoreColumns, generators: int, count: int) -> ScoreColumns:
@@ -417,7 +455,7 @@ class _Found(NamedTuple):
     rows: Sequence[tuple[int, int]]
     """Images and all of their rows."""
     scores: Mapping[int, tuple[float, float]]
-    """Their scores, and the shares of images that score worse."""
+    """Their scores and percentile ranks."""
 
 
 def _find(asked: _Asked, metric: str) -> _Found:
@@ -425,8 +463,8 @@ def _find(asked: _Asked, metric: str) -> _Found:
     for _, columns in asked.scores.by_generator(metric):
         rows += columns.where(among(columns.image, asked.images) >= 0).places()
         if metric in asked.ranking:
+            ranks.add(columns, direction(metric, asked.falling))
             columns = each_once(columns)
-            ranks.add(direction(metric, asked.falling) * columns.score)
             known.append(columns.where(among(columns.image, asked.images) >= 0))
     if not known:
         return _Found(rows, {})

@@ -85,9 +85,13 @@ def put_side_by_side(
     details: Mapping[ImageKey, ImageDetail],
     prompt: str | None,
     skills: Sequence[str],
-    metrics: Mapping[str, bool],
+    towards: Mapping[str, int],
 ) -> SideBySide:
-    """Images of one prompt beside each other; of `metrics` is said whether a lower score is better."""
+    """Put images of one prompt beside each other.
+
+    Args:
+        towards: By metric, 1 if a higher score is better, -1 if a lower one is, and 0 if neither.
+    """
     prompt_id, of_sides = picks[0].prompt_id, [details.get(pick.key, NO_DETAIL) for pick in picks]
     sources = list(dict.fromkeys(source for detail in of_sides for source in detail.sources))
     return SideBySide(
@@ -101,10 +105,10 @@ def put_side_by_side(
             )
             for pick, detail in zip(picks, of_sides, strict=True)
         ],
-        scores=[_score_row(metric, falls, picks) for metric, falls in metrics.items()],
+        scores=[_score_row(metric, sign, picks) for metric, sign in towards.items()],
         questions=[
             _questions(metric, [detail.elements.get(metric) or () for detail in of_sides])
-            for metric in metrics
+            for metric in towards
             if any(detail.elements.get(metric) for detail in of_sides)
         ],
     )
@@ -116,13 +120,13 @@ def _first_of(own: Sequence[Picture], sources: Sequence[Picture]) -> int | None:
     return next((shown_sources.index(source) for source in own if source.thumbnail), None)
 
 
-def _score_row(metric: str, falls: bool, picks: Sequence[Pick]) -> ScoreRow:
+def _score_row(metric: str, towards: int, picks: Sequence[Pick]) -> ScoreRow:
     scores = [pick.scores.get(metric) for pick in picks]
     shown_scores = [number(score, 2) for score in scores]
     known = [score for score in scores if score is not None]
-    best = number((min if falls else max)(known), 2) if known else ""
+    best = number(max(known, key=lambda score: towards * score), 2) if known and towards else ""
     alike = all(text == best for text, score in zip(shown_scores, scores, strict=True) if score is not None)
-    return ScoreRow(metric, falls, shown_scores, "" if alike else best)
+    return ScoreRow(metric, towards < 0, shown_scores, "" if alike else best)
 
 
 def _questions(metric: str, of_sides: Sequence[Sequence[Mapping[str, Any]]]) -> Questions:

@@ -194,12 +194,12 @@ def _make_page(
     each: Each,
 ) -> Page:
     run, originals = opened
-    falling, ranking = falling_metrics(run.manifest), run.ranking()
-    places = places_for(run.scores, ranking, images)
+    falling, ranking, pictured = falling_metrics(run.manifest), run.ranking(), run.pictured()
+    places = places_for(run.scores, pictured, images, ranking=bool(ranking))
     of_generators = all_settings(run.manifest, settings)
     question = Question(run.scores, run.skills, places, run.unranked(), falling, baseline, rated, of_generators)
     figures = measure_metrics(question, each)
-    seen = {metric: figures[metric].seen for metric in ranking if metric in figures}
+    seen = {metric: figures[metric].seen for metric in pictured if metric in figures}
     picks = pick_images(run.scores, seen, places, images, falling, each)
     if run.agreement is not None:
         contradicted = run.agreement.contradicted[: min(images, MOST_CONTRADICTED)]

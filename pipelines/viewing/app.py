@@ -325,7 +325,7 @@ class Pages:
         of_image: dict[tuple[str, str | None], list[Score]] = {}
         for score in scores:
             of_image.setdefault((score.generator, score.image_id), []).append(score)
-        picks = [pick_of(of_one, run.falling) for of_one in of_image.values()]
+        picks = [pick_of(of_one) for of_one in of_image.values()]
         details = self.browser.details(run, picks)
         return [
             SeenImage(

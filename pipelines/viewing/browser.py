@@ -167,7 +167,7 @@ class Browser:
         if run.originals is None or score.image_id is None:
             raise NoPicture(run.unreadable or score.message or "the row names no image")
         with self._decoding:
-            pick = pick_of([score], run.falling)
+            pick = pick_of([score])
             edits = read_edit_sources([pick.prompt_id], run.originals) if edited else {}
             made = show_image(pick, run.cells, run.originals, make, edits)
         if isinstance(made, RowError):
@@ -175,20 +175,15 @@ class Browser:
         return made
 
 
-def pick_of(scores: Sequence[Score], falling: frozenset[str]) -> Pick:
-    """An image by what metrics say of it; the ranks are so turned that more is better."""
+def pick_of(scores: Sequence[Score]) -> Pick:
+    """Return an image by what metrics say of it."""
     first = scores[0]
     scored = [score for score in scores if score.score is not None]
     return Pick(
         key=ImageKey(first.generator, first.image_id or ""),
         prompt_id=first.prompt_id or "",
         scores={score.metric: score.score for score in scored if score.score is not None},
-        ranks={score.metric: _rank(score, falling) for score in scored},
+        ranks={score.metric: score.rank or 0.0 for score in scored},
         reasons=(),
         rows=tuple(score.row for score in scores),
     )
-
-
-def _rank(score: Score, falling: frozenset[str]) -> float:
-    rank = score.rank or 0.0
-    return 1 - rank if score.metric in falling else rank

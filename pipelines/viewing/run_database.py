@@ -22,6 +22,7 @@ from plumbline.operators.errors import ConfigError, install
 from plumbline.operators.run_scores import Hashes, ReadPart, RunScores
 from plumbline.operators.schemas import PROMPTS, QUESTIONS
 from plumbline.operators.settings import COLUMN, REPEATS, Known, add_settings, is_kept
+from plumbline.operators.statistics.percentiles import percentile_rank
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.operators.statistics.score_maps import Line
 from plumbline.pipelines.cells.runs import READERS
@@ -53,6 +54,8 @@ MOVES = {
     "down": "later.mean - earlier.mean NULLS LAST",
 }
 """By what a page may sort moves; the first is how far a score moved, whichever way."""
+RANK = "(2 * worse + equal) / (2 * total)"
+"""`percentile_rank` in SQL."""
 MOST_WORDS = 16
 SETTING = "\x1f"
 """Stands around each setting in the text of them all; no value has it."""
@@ -105,8 +108,7 @@ class Score(NamedTuple):
     text: str | None
     """Of the prompt; None where it cannot be read."""
     rank: float | None = None
-    """The share of the metric's rows that score lower, ties half, or that are worse where it is set against another
-    metric; None where it was not asked for."""
+    """Percentile rank among the metric's rows; None if it was not asked for."""
     other: float | None = None
     """The image's score by the metric that this one is set against."""
     other_rank: float | None = None
@@ -293,11 +295,15 @@ class RunRows:
         """Ranks every score by its metric, the first time, so that a higher rank is better."""
         with self._asking:
             if not self._are_ranked:
-                within = "OVER (PARTITION BY metric ORDER BY score)"
-                share = f"((rank() {within} - 1) / count(*) OVER (PARTITION BY metric) + cume_dist() {within}) / 2"
-                rank = f"CASE WHEN metric IN (SELECT metric FROM given) THEN 1 - {share} ELSE {share} END AS rank"
+                towards = "CASE WHEN metric IN (SELECT metric FROM given) THEN -1 ELSE 1 END"
                 columns = "row, generator, image_id, prompt_id, metric, score"
-                scored = f"SELECT {columns}, {rank} FROM {self._scores} WHERE score IS NOT NULL"
+                worths = f"SELECT {columns}, {towards} * score AS worth FROM {self._scores} WHERE score IS NOT NULL"
+                counts = (
+                    "rank() OVER (PARTITION BY metric ORDER BY worth) - 1 AS worse, "
+                    "count(*) OVER (PARTITION BY metric, worth) AS equal, "
+                    "count(*) OVER (PARTITION BY metric) AS total"
+                )
+                scored = f"SELECT {columns}, {RANK} AS rank FROM (SELECT *, {counts} FROM ({worths}))"
                 with self._database.filling() as fill:
                     falling = pa.table({"metric": pa.array(self._falling, pa.string())})
                     fill(f"CREATE TABLE {self._ranks} AS {scored}", falling)
@@ -486,15 +492,17 @@ class RunRows:
         found = self._with_texts(
             f"SELECT * FROM {self._scores} WHERE {condition} ORDER BY row LIMIT {most:d}", values, "row"
         )
-        below = "avg(CASE WHEN o.score < m.score THEN 1.0 WHEN o.score = m.score THEN 0.5 ELSE 0.0 END)"
-        ranks = dict(
-            self._database.select(
-                f"SELECT m.row, {below} FROM (SELECT row, metric, score FROM {self._scores} WHERE {condition} "
-                f"AND score IS NOT NULL ORDER BY row LIMIT {most:d}) m JOIN {self._scores} o USING (metric) "
-                "WHERE o.score IS NOT NULL GROUP BY m.row",
-                values,
-            )
+        counts = "count_if(o.score < m.score), count_if(o.score = m.score), count_if(o.score > m.score)"
+        counted = self._database.select(
+            f"SELECT m.row, m.metric, {counts} FROM (SELECT row, metric, score FROM {self._scores} WHERE {condition} "
+            f"AND score IS NOT NULL ORDER BY row LIMIT {most:d}) m JOIN {self._scores} o USING (metric) "
+            "WHERE o.score IS NOT NULL GROUP BY m.row, m.metric",
+            values,
         )
+        ranks = {
+            row: percentile_rank(float(above if metric in self._falling else below), equal, below + equal + above)
+            for row, metric, below, equal, above in counted
+        }
         return [score._replace(rank=ranks.get(score.row)) for score in found]
 
 

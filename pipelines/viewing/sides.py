@@ -170,7 +170,7 @@ class Comparisons:
         for place in places:
             own = [score for score in scores if (score.generator, score.prompt_id) == place]
             sides.append(_typical(run.run_id, own))
-        picks = [pick_of([side.score], run.falling) for side in sides]
+        picks = [pick_of([side.score]) for side in sides]
         details = self._browser.details(run, picks)
         return [(side, details[pick.key]) for side, pick in zip(sides, picks, strict=True)]
 

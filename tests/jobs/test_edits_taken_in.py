@@ -1,6 +1,8 @@
 """Edits come in with their sources: by folders, tars, tables and rows of several editors, on disk and on S3."""
 
 import io
+import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +69,27 @@ def test_a_folder_of_sources_beside_the_editors_is_matched_by_name(tmp_path: Pat
     (folder / "source/0.jpg").write_bytes(grey(12))
     score(folder, tmp_path / "store", code=1)
     assert distances(tmp_path / "store")["kind kind/0.png"] == 3
+
+
+def test_metrics_that_rank_nothing_show_images_and_distributions_and_name_no_leader(tmp_path: Path) -> None:
+    rng = random.Random(6)
+    sources = {f"source/{number}.png": grey(rng.randrange(256)) for number in range(7)}
+    edits = {f"kind/{number}.png": grey(rng.randrange(256)) for number in range(7)}
+    edits |= {f"bold/{number}.png": grey(rng.randrange(256)) for number in rng.sample(range(7), 4)}
+    texts = "\n".join(f"make it {number}" for number in range(7))
+    folder = put(tmp_path / "edits", {"prompts.txt": texts, **sources, **edits})
+    given = [f"images={folder}", "metric=[source_l1,source_ssim]", f"store={tmp_path}/store", *SMALL]
+    said = printed("score", *given, "benchmark.require_every_prompt=false")
+    assert "mean rank" not in said and "signed-rank" not in said and "Nothing is ranked" in said
+    html = (newest(tmp_path / "store") / "report.html").read_text()
+    body = html[html.index("<main>") : html.index('id="words"')]
+    gallery = body[body.index('id="gallery"') :]
+    assert gallery.count('<li class="card entry"') == len(edits), "each image once"
+    assert set(re.findall(r'class="tag (\w+)"', gallery)) == {"highest", "lowest"}
+    side_by_side = body[body.index('id="prompts"') : body.index('id="gallery"')]
+    assert side_by_side.count("source_ssim") == side_by_side.count("source_l1") >= 4, "prompts that both have edited"
+    assert body[body.index('id="spread"') : body.index('id="prompts"')].count("<svg") == 4
+    assert not re.search(r"\b(leads?|leader|best|worst|better than|tied)\b", re.sub(r"<[^>]*>", " ", body))
 
 
 def test_each_editor_may_have_sources_of_its_own_and_an_edit_without_one_keeps_its_other_scores(tmp_path: Path) -> None:

@@ -17,12 +17,12 @@ def usual(*given: tuple[str, str, list[float | None]], falling: frozenset[str] =
     return UsualScores("pets", largest_sketches(runs), falling)
 
 
-def test_a_score_is_better_than_the_share_of_images_below_it() -> None:
+def test_a_score_is_placed_by_its_percentile_rank() -> None:
     scores = [0.1, 0.2, 0.2, 0.9, None] * 5
     of_pets = usual(("m", "a", scores))
-    assert of_pets.place("m", 0.2) == (0.25, 20), "of equals it is no better, and what has no score is no image"
-    assert of_pets.say("m", 0.9) == "0.900 is better than 75% of the 20 images scored so far on pets"
-    assert usual(("m", "a", scores), falling=frozenset({"m"})).place("m", 0.2) == (0.25, 20)
+    assert of_pets.place("m", 0.2) == (0.5, 20), "equals count half, and a row without a score is no image"
+    assert of_pets.say("m", 0.9) == "0.900 has percentile rank 88% among the 20 images scored so far on pets"
+    assert usual(("m", "a", scores), falling=frozenset({"m"})).place("m", 0.1) == (0.875, 20)
     assert of_pets.say("other", 0.9) == "" and usual(("m", "a", scores[:-6])).say("m", 0.9) == "", "too few images"
 
 
@@ -43,4 +43,4 @@ def test_a_few_scores_stand_for_many_however_they_come_in_parts() -> None:
     of_all = UsualScores("pets", largest_sketches([table]), NONE_FALLS)
     for score in (0.01, 0.1, 0.3, 0.6, 0.9):
         place = of_all.place("m", score)
-        assert place is not None and place.better_than == pytest.approx((scores < score).mean(), abs=0.01)
+        assert place is not None and place.rank == pytest.approx((scores < score).mean(), abs=0.01)

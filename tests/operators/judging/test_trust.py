@@ -51,7 +51,9 @@ def test_the_image_that_people_rank_otherwise_than_the_metric_is_named_with_both
     scored = scores(*((f"p{n}", "g", "m", 20.0 if n == 0 else n / 10) for n in range(10)))
     (image,) = contradicted_ratings(ratings(*given), scored, "image")
     assert (image.image_id, image.prompt_id, image.generator, image.metric) == ("p0/g", "p0", "g", "m")
-    assert image.why == "people rate it 0.0 (likert), above 5% of the rated images; m puts it above 95%"
+    assert image.why == (
+        "people rate it 0.0 (likert), percentile rank 5%; m has it at percentile rank 95% of the same images"
+    )
 
 
 def test_both_images_of_a_choice_that_the_metric_turns_round_are_named() -> None:

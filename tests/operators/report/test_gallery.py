@@ -1,6 +1,7 @@
 """The gallery shows the best, the worst and the most disputed images, small, and no more than it may."""
 
 import base64
+import random
 from collections.abc import Container
 
 import pytest
@@ -35,7 +36,8 @@ def picked(found: list[dict[str, object]], metrics: list[str], most: int, fallin
 
 
 def test_the_extremes_are_there_and_generators_share_the_places() -> None:
-    found = scores()
+    rng = random.Random(5)
+    found = [one | {"score": rng.random()} for one in scores()]
     picks = picked(found, ["gecko", "clipscore"], 40)
     lowest = min((one for one in found if one["metric"] == "gecko"), key=lambda one: one["score"])  # type: ignore[arg-type,return-value]
     reasons = {pick.key.image_id: {(one.kind, one.metric) for one in pick.reasons} for pick in picks}
@@ -44,6 +46,31 @@ def test_the_extremes_are_there_and_generators_share_the_places() -> None:
     worst = [pick for pick in picks if any(one.kind == "worst" for one in pick.reasons)]
     assert {pick.key.generator for pick in worst} == {"atlas", "cobalt"}
     assert len({pick.key for pick in picks}) == len(picks) <= 40
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_image_is_among_the_worst_and_the_best_and_few_images_are_all_shown(seed: int) -> None:
+    """Also if scores tie; of images in the middle nothing is claimed."""
+    rng = random.Random(seed)
+    metrics, steps = ["gecko", "clipscore"][: rng.randint(1, 2)], rng.choice([1, 2, 5, 1000])
+    rows_of = [
+        one | {"score": rng.randrange(steps) / steps}
+        for one in scores(tuple(metrics), rng.randint(1, 7))
+        if one["generator"] == "atlas"
+    ]
+    rng.shuffle(rows_of)
+    falling = {"gecko"} if rng.random() < 0.5 else set()
+    picks = picked(rows_of, metrics, 40, falling)
+    assert {pick.key.image_id for pick in picks} == {one["image_id"] for one in rows_of}
+    for metric in metrics:
+        sign, values = -1 if metric in falling else 1, {}
+        values = {one["image_id"]: sign * float(str(one["score"])) for one in rows_of if one["metric"] == metric}
+        for pick in picks:
+            own = values[pick.key.image_id]
+            lower, higher = (sum(side) for side in zip(*((v < own, v > own) for v in values.values()), strict=True))
+            assert pick.ranks[metric] == (lower + (len(values) - lower - higher) / 2) / len(values)
+            kinds = {one.kind for one in pick.reasons if one.metric == metric}
+            assert kinds & {"worst", "best"} == ({"worst"} if lower < higher else {"best"} if lower > higher else set())
 
 
 @pytest.mark.parametrize("most", [0, 1, 7, 100])

@@ -82,7 +82,7 @@ def test_of_more_images_than_are_compared_prompts_are_drawn(monkeypatch: pytest.
     assert 1 <= len(drawn) < 25 and len(set(drawn)) == len(drawn)
 
 
-def beside(asked: list[list[dict[str, object]]], scores: list[float | None], *, falls: bool = False) -> SideBySide:
+def beside(asked: list[list[dict[str, object]]], scores: list[float | None], *, towards: int = 1) -> SideBySide:
     picks: list[Pick] = [
         pick._replace(scores={"gecko": score} if score is not None else {})
         for pick, score in zip(picked_of(run_of(apart_at(7)), METRICS, 96).side_by_side[0], scores, strict=True)
@@ -90,7 +90,7 @@ def beside(asked: list[list[dict[str, object]]], scores: list[float | None], *, 
     details = {
         pick.key: NO_DETAIL._replace(elements={"gecko": one}) for pick, one in zip(picks, asked, strict=True) if one
     }
-    return put_side_by_side(picks, details, "a red star", ["colour"], {"gecko": falls})
+    return put_side_by_side(picks, details, "a red star", ["colour"], {"gecko": towards})
 
 
 def test_every_answer_stands_under_its_image_and_what_differs_is_counted() -> None:
@@ -116,14 +116,15 @@ def test_of_many_questions_the_first_are_shown_and_the_rest_counted() -> None:
     assert (len(asked.rows.rows), asked.rows.left_out) == (MOST_QUESTIONS, 3)
 
 
-@pytest.mark.parametrize(("scores", "falls", "shown", "best"), [
-    ([0.9, 0.1, 0.5], False, ["0.90", "0.10", "0.50"], "0.90"),
-    ([0.9, 0.1, 0.5], True, ["0.90", "0.10", "0.50"], "0.10"),
-    ([0.999, 1.0, None], False, ["1.00", "1.00", "–"], ""),
-    ([None, None, None], False, ["–", "–", "–"], ""),
+@pytest.mark.parametrize(("scores", "towards", "shown", "best"), [
+    ([0.9, 0.1, 0.5], 1, ["0.90", "0.10", "0.50"], "0.90"),
+    ([0.9, 0.1, 0.5], -1, ["0.90", "0.10", "0.50"], "0.10"),
+    ([0.9, 0.1, 0.5], 0, ["0.90", "0.10", "0.50"], ""),
+    ([0.999, 1.0, None], 1, ["1.00", "1.00", "–"], ""),
+    ([None, None, None], 1, ["–", "–", "–"], ""),
 ])  # fmt: skip
-def test_the_best_score_is_marked_where_they_differ_as_shown(
-    scores: list[float | None], falls: bool, shown: list[str], best: str
+def test_the_best_score_is_marked_where_they_differ_as_shown_and_one_is_better(
+    scores: list[float | None], towards: int, shown: list[str], best: str
 ) -> None:
-    (row,) = beside([[], [], []], scores, falls=falls).scores
+    (row,) = beside([[], [], []], scores, towards=towards).scores
     assert (row.scores, row.best) == (shown, best)

@@ -57,14 +57,16 @@ def test_scores_are_placed_among_those_of_all_runs_of_the_benchmark(tmp_path: Pa
     (old.folder / "usual_scores.parquet").unlink()
     run = make_run(tmp_path)
     usual = write_report(run.store).page.usual
-    assert usual.place("gecko", 0.0) == (0, 48) and usual.place("gecko", 2.0) == (1, 48)
+    assert usual.place("gecko", 0.0) == (12 / 2 / 48, 48) and usual.place("gecko", 2.0) == (1, 48)
     assert usual.place("clipscore", 2.0) == (1, 36) and usual.left_out == 1
     card = run.html[run.html.index('<li class="card') :]
-    assert re.search(r"<bdi>gecko</bdi>: 0\.\d+ is better than \d+% of the 48 images scored so far on made</li>", card)
+    assert re.search(
+        r"<bdi>gecko</bdi>: 0\.\d+ has percentile rank \d+% among the 48 images scored so far on made</li>", card
+    )
     written = io.StringIO()
     show_report(Console(width=200, file=written), write_report(run.store))
     said = written.getvalue()
-    assert "of the images scored so far on made, the share that a mean is better than; 1 older run left out" in said
+    assert "percentile ranks of the means among the images scored so far on made; 1 older run left out" in said
     assert "gecko (48)" in said
     assert "clipscore (36)" not in said, "all of them are this run's"
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from random import Random
 from typing import Literal
 
 import numpy as np
@@ -170,12 +171,51 @@ def test_an_image_has_all_its_scores_questions_and_reasons_and_its_neighbours(as
     assert f"{RUN}/pictures/{order[1]}?large" in page.links
     for text in ("what <colour> is it?", "is it round?", "One of two is missing.", "objects matched", "clipscore"):
         assert text in page.text, text
-    assert re.search(r"gecko: 0\.\d+ is better than \d+% of the \d+ images scored so far on made", page.text)
+    assert re.search(r"gecko: 0\.\d+ has percentile rank \d+% among the \d+ images scored so far on made", page.text)
     around = [link for link in page.links if f"{RUN}/scores/" in link]
     assert [link.partition("?")[0].rpartition("/")[2] for link in around] == [order[0], order[2]]
     assert found(read(ask, f"{RUN}/scores?page=1"))  # and back
     failed = read(ask, f"{RUN}/scores/7")
     assert failed.text.count("bytes <b>unreadable</b>") == 2, "by both metrics"
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_lists_pages_gallery_and_usual_scores_give_a_score_the_same_percentile_rank(seed: int, tmp_path: Path) -> None:
+    """Scores tie, and by clipscore a lower one is better."""
+    rng = Random(seed)
+    drawn = {
+        (name, metric, prompt): rng.choice([0.1, 0.25, 0.5, 0.85])
+        for name in ("atlas", "borealis", "cobalt")
+        for metric in ("gecko", "clipscore")
+        for prompt in range(rng.randint(8, 13))
+    }
+    run = make_run(
+        tmp_path, prompts=plain_prompts(1 + max(prompt for _, _, prompt in drawn)), lower_is_better=["clipscore"],
+        generators=["atlas", "borealis", "cobalt"], score=lambda *whose: drawn.get(whose),
+    )  # fmt: skip
+    report = write_report(run.store)
+    expected = dict[tuple[str, float], str]()
+    for metric, sign in (("gecko", 1), ("clipscore", -1)):
+        values = [sign * value for (_, name, _), value in drawn.items() if name == metric]
+        for own in set(values):
+            twice = sum(2 * (value < own) + (value == own) for value in values)
+            expected[metric, abs(own)] = f"{twice / (2 * len(values)):.0%}"
+    pictured = Path(report.url).read_text()
+    with asking(run.store, tmp_path / "rows") as ask:
+        pages = [ask(f"/runs/{run.run_id}/scores/{row}").text for row in range(0, len(drawn), 7)]
+        for metric, other in (("gecko", "clipscore"), ("clipscore", "gecko")):
+            listed = ask(f"/runs/{run.run_id}/scores?metric={metric}&against={other}").text
+            cells = re.findall(
+                r"([\d.]+)</td><td class=.n.>(\d+%)</td><td class=.n.>([\d.]+)</td><td class=.n.>(\d+%)", listed
+            )
+            assert len(cells) > 10
+            for score, rank, others, others_rank in cells:
+                assert (rank, others_rank) == (expected[metric, float(score)], expected[other, float(others)])
+    for page in (pictured, "\n".join(pages)):
+        bars = re.findall(r"percentile rank (\d+%)\W+span><bdi>(\w+)</bdi>.*?width:(\d+%).*?>([\d.]+)</span>", page)
+        assert bars and all(rank == width == expected[name, float(score)] for rank, name, width, score in bars)
+        usual = re.findall(r"<bdi>(\w+)</bdi>: ([\d.]+) has percentile rank (\d+%) among", page)
+        assert usual and all(rank == expected[name, float(score)] for name, score, rank in usual)
 
 
 def test_a_question_shows_every_generators_image_with_its_answer(ask: Asking) -> None:

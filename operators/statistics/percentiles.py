@@ -1,0 +1,19 @@
+"""Percentile ranks, defined once: reports, pages and the terminal show the same rank of the same score."""
+
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Counts = TypeVar("Counts", float, NDArray[np.float64])
+
+
+def percentile_rank(worse: Counts, equal: Counts, total: float) -> Counts:
+    """Return percentile ranks, from 0 to 1: the share of scores that are worse, where equal ones count half.
+
+    Args:
+        worse: Number of scores that are worse.
+        equal: Number of scores that are equal, the ranked score itself included if it is among them.
+        total: Number of scores, above 0.
+    """
+    return (2 * worse + equal) / (2 * total)
