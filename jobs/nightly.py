@@ -20,7 +20,7 @@ from plumbline.jobs.overrides import OF_SWEEPS, name_store
 from plumbline.jobs.sweep import show_judged, show_renewed, show_suite
 from plumbline.operators.errors import PlumblineError
 from plumbline.operators.sentences import plural
-from plumbline.pipelines.base.exit_codes import HELD, LOST, worse
+from plumbline.pipelines.base.exit_codes import HELD, LOST, Ending
 from plumbline.pipelines.cells.lease import LeaseHeld, LeaseLost, LeaseSight, take
 from plumbline.pipelines.cells.runs import LATEST_REPORT, by_date, by_time, has_report, name_newest
 from plumbline.pipelines.cells.store import Store, open_store
@@ -67,7 +67,7 @@ class Night(NamedTuple):
     """Of each benchmark, what was told of its run, in this night or an earlier one."""
     computed: int
     """Cells."""
-    exit_code: int
+    ending: Ending
     """That of the outcome, and where it had been told before, as its runs ended without their regressions."""
     new: bool
     """Whether the outcome is of this night."""
@@ -152,11 +152,11 @@ def _night(console: Console, config: NightlyConfig | NightlySuiteConfig, stop: S
             say(console, f"latest report: {store.place.url}/{LATEST_REPORT}")
         dropped = _drop_runs(console, store, night.runs, options, lease.renew)
         say(console, outcome.summary() if night.new else f"as told before: {outcome.summary()}")
-        console.print(f"computed {night.computed} cells, {outcome.name}, exit code {night.exit_code}")
+        say(console, f"computed {night.computed} cells, {outcome.name}, {night.ending}")
         if options.json:
-            of_night = {"new": night.new, "exit_code": night.exit_code, "dropped": dropped}
+            of_night = {"new": night.new, "exit_code": night.ending.code, "dropped": dropped}
             print(json.dumps(outcome.to_json() | of_night, indent=1))
-        return night.exit_code
+        return night.ending.code
 
 
 def _of_one(console: Console, config: NightlyConfig, hold: Callable[[], None]) -> Night:
@@ -171,7 +171,7 @@ def _of_one(console: Console, config: NightlyConfig, hold: Callable[[], None]) -
     told = _show_unchanged(console, inputs, finished)
     if told is not None:
         name_newest(inputs.store, finished.run_id, hold)
-        return Night(told, [told], finished.computed, finished.exit_code, new=False)
+        return Night(told, [told], finished.computed, finished.ending, new=False)
     from plumbline.pipelines.nightly.regressions import outcomes_of, tell  # imports scipy
 
     compared = _compare(console, inputs, finished, sources, config.nightly, hold)
@@ -180,7 +180,7 @@ def _of_one(console: Console, config: NightlyConfig, hold: Callable[[], None]) -
     if outcome.compared_with is None:
         say(console, f"compared with no earlier run: {outcome.not_compared}")
     _show_regressions(console, outcome)
-    return Night(outcome, [outcome], finished.computed, outcome.exit_code, new=True)
+    return Night(outcome, [outcome], finished.computed, _with_reason(outcome.exit_code, finished.ending), new=True)
 
 
 def _of_several(console: Console, config: NightlySuiteConfig, hold: Callable[[], None]) -> Night:
@@ -207,9 +207,9 @@ def _of_several(console: Console, config: NightlySuiteConfig, hold: Callable[[],
     console.rule("all benchmarks", align="left")
     run_ids = {name: finished.run_id for name, finished in runs.items()}
     name_newest_of(store, run_ids, hold)
-    code = reduce(worse, (finished.exit_code for finished in runs.values()))
+    ending = reduce(Ending.worse, (finished.ending.of_part(name) for name, finished in runs.items()))
     hold()
-    suite = show_suite(console, planned, suite_id, run_ids, code)
+    suite = show_suite(console, planned, suite_id, run_ids, ending.code)
     outcome = read_suite_outcome(store, suite.suite_id)
     new = outcome is None
     if outcome is None:
@@ -219,9 +219,14 @@ def _of_several(console: Console, config: NightlySuiteConfig, hold: Callable[[],
         outcome=outcome,
         runs=[*{one.run_id: one for one in (*told_before, *outcome.benchmarks)}.values()],
         computed=sum(finished.computed for finished in runs.values()),
-        exit_code=outcome.exit_code if new else code,
+        ending=_with_reason(outcome.exit_code, ending) if new else ending,
         new=new,
     )
+
+
+def _with_reason(code: int, of_sweeps: Ending) -> Ending:
+    """Return the ending of a night with the reason of its sweeps, if it ends as they do; else its outcome says why."""
+    return of_sweeps if code == of_sweeps.code else Ending(code)
 
 
 def _tell_suite(

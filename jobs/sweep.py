@@ -99,7 +99,7 @@ def _suite(console: Console, config: SuiteConfig) -> int:
             with ProgressDisplay(console) as display:
                 finished = run_sweep(planned.sweeps[name], display.update)
             ending = _conclude(console, planned.sweeps[name], finished)
-        worst = worst.worse(ending._replace(reason=f"{name}: {ending.reason}" if ending.reason else ""))
+        worst = worst.worse(ending.of_part(name))
         runs[name] = finished.run_id
     name_newest_of(planned.store, runs)
     console.rule("all benchmarks", align="left")

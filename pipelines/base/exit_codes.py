@@ -16,6 +16,10 @@ class Ending(NamedTuple):
     reason: str = ""
     """Why the code is not 0, in words."""
 
+    def of_part(self, name: str) -> "Ending":
+        """Return the ending of one of several parts, with its name in the reason."""
+        return self._replace(reason=f"{name}: {self.reason}" if self.reason else "")
+
     def worse(self, other: "Ending") -> "Ending":
         """Return the worse of the endings of two parts of a job, the first of equal ones."""
         return self if worse(self.code, other.code) == self.code else other

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -264,7 +265,8 @@ def test_a_night_whose_scores_are_mostly_missing_ends_as_a_sweep_does_and_is_no_
     first = newest_run(nights.store)
     nights.add("flint", 0.4)
     (nights.folder / "images/atlas/00000.parquet").write_bytes(b"PAR1")
-    assert nights.run().code == 1
+    ended = nights.run()
+    assert ended.code == 1 and re.search(r"exit code 1: \d+ of \d+ rows .* have no score, above max_failed", ended.out)
     nights.add("atlas", 0.8)
     assert nights.run().code == 3
     outcome = nights.outcome()

@@ -136,7 +136,8 @@ def test_each_benchmark_has_a_budget_of_its_own_and_the_exit_code_is_the_worst(t
     words += [f"benchmarks.own.prompts={tmp_path}/prompts.parquet", f"benchmarks.own.images={tmp_path}/images"]
     words += ["cluster=here", "benchmarks.shapes.limit=2", f"store={tmp_path}/store"]
     ended = run("sweep", *words)
-    assert ended.code == 1 and "suite of 2 benchmarks, exit code 1" in ended.out, ended
+    reason = "few: 2 of 4 rows (50.00%) have no score, above max_failed=1%"
+    assert ended.code == 1 and f"suite of 2 benchmarks, exit code 1: {reason}" in ended.out, ended
     assert "warning shapes and few share 2 prompts" in ended.out
     runs = Swept(tmp_path / "store", ended).runs
     codes = {
