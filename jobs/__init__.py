@@ -5,6 +5,7 @@ import os
 import resource
 import sys
 from gc import set_threshold  # `gc` is a job here
+from itertools import pairwise
 from types import TracebackType
 
 KEPT = "what was computed is kept, run the same command to go on"
@@ -55,7 +56,21 @@ def _check_address_space() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # each of numpy's threads reserves address space
 
 
-sys.excepthook = _in_one_line
-_check_address_space()
-# imports make many objects that stay; looking at them again and again takes a tenth of a short job
-set_threshold(50_000)
+def _is_run() -> bool:
+    """Return True if `python -m jobs.NAME` started this process, and no program that imports a job."""
+    if sys.argv[:1] != ["-m"]:  # so Python has it while it looks for the module
+        return False
+    module = next((after for before, after in pairwise(sys.orig_argv) if before == "-m"), "")
+    return f"{module}.".startswith(f"{__name__}.")
+
+
+def prepare_process() -> None:
+    """Set up a process that runs a job and nothing else: no program that imports Plumbline is changed by it."""
+    sys.excepthook = _in_one_line
+    _check_address_space()
+    # imports make many objects that stay; looking at them again and again takes a tenth of a short job
+    set_threshold(50_000)
+
+
+if _is_run():
+    prepare_process()

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+from plumbline.jobs import prepare_process
 from plumbline.operators.errors import DISTRIBUTION, suggest
 
 JOBS = (
@@ -38,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"plumbline {version(DISTRIBUTION)}")
         return 0
     name, *rest = words
+    prepare_process()
     if name not in JOBS:
         print(
             f"error: {name}: no job of that name; {suggest(name, JOBS)} (plumbline --help lists them)", file=sys.stderr

@@ -29,6 +29,7 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 from plumbline.jobs import refusal
 from plumbline.jobs.config_files import check_files, limit_interpolations
 from plumbline.jobs.defaults import register_benchmark, register_defaults, register_metrics_and_models
+from plumbline.jobs.functions import choose_functions, with_functions
 from plumbline.jobs.help import (
     CONF,
     HELD_BY,
@@ -162,7 +163,8 @@ def _read(command: Command, argv: Sequence[str] | None) -> tuple[dict[str, Any],
         values = load_values(command, overrides, arguments.config_dir)
         if arguments.config:
             return values, None
-        return values, read_config(values | _noted(command, values, argv), schema_of(command, values))
+        whole = with_functions(values) | _noted(command, values, argv)
+        return values, read_config(whole, schema_of(command, values))
     except ConfigError as error:
         raise UsageError(str(error)) from error
 
@@ -269,6 +271,7 @@ def load_values(command: Command, overrides: Sequence[str], config_dir: str | No
             raise ConfigError(f"{override!r}: expected UTF-8; correct the bytes of the command line")
     _register_resolvers()
     register_metrics_and_models()
+    overrides = choose_functions(overrides)
     register_defaults(command.schema)
     if command.suite is not None:
         register_defaults(command.suite)

@@ -3,9 +3,10 @@
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, Override
+from hydra.core.override_parser.types import ChoiceSweep, Override, QuotedString
 from hydra.errors import HydraException
 
 from plumbline.operators.errors import ConfigError
@@ -88,3 +89,11 @@ def chooses(words: Sequence[str], key: str) -> bool:
     """Whether some word says what a sweep is of: its choice of a group, or where its prompts or images are."""
     place = rf"({re.escape(key)}|benchmark(\.(images|prompts|generators|questions)[\w.]*)?)="
     return any(re.match(place, word) for word in words)
+
+
+def list_entries(word: str) -> list[Any]:
+    """Return the entries of a word whose value is a list; none if it has another value, or cannot be read."""
+    parsed = _parse(as_override(word))
+    value = None if parsed is None or parsed.is_sweep_override() else parsed.value()
+    listed = value if isinstance(value, list) else []
+    return [entry.text if isinstance(entry, QuotedString) else entry for entry in listed]

@@ -2,25 +2,64 @@
 
 import json
 import re
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from plumbline.jobs.command import Command, load_values
+from plumbline.jobs.functions import with_functions
+from plumbline.jobs.overrides import in_full
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.metrics.user_code import Given, Source
 from plumbline.operators.scorer import Scorer, ScorerConfig
+from plumbline.operators.scorer_input import list_values
 from plumbline.pipelines.plans.sweep_config import read_config
 
-COMMAND = Command("scorer", "Score images and prompts in this process.", ScorerConfig)
+COMMAND = Command("scorer", "Score images and prompts in this process.", ScorerConfig, {"metrics": "metric"})
 PLAIN = re.compile(r"[\w./:@-]+")
 """A text that needs no quotes on a command line."""
+Metric = str | Callable[..., Any] | Source
+"""The name of a metric, or a function that is one."""
+Metrics = Metric | Iterable[Metric]
 
 
-def open_scorer(*words: str, **options: Any) -> Scorer:
-    """A scorer of what the words or options say: `open_scorer("metric=[vqascore]", "models=shapes")` is
-    `open_scorer(metric=["vqascore"], models="shapes")`.
+def open_scorer(*words: str, metrics: Metrics | None = None, metric: Metrics | None = None, **options: Any) -> Scorer:
+    """Load models and return a scorer that keeps them.
 
-    Raises ConfigError for a word that cannot be understood, ModelError for a model that does not load.
+    Args:
+        words: words of a command line, such as `"metrics=[vqascore]"` and `"models=shapes"`.
+        metrics: the name of a metric, a function of an image and its prompt (docs/plugins.md), or a list of these.
+        metric: another word for `metrics`, as on the command line.
+        options: other keys of the command line by their names, such as `models="shapes"`.
+
+    Raises:
+        ConfigError: a word that cannot be understood.
+        ModelError: a model that does not load.
     """
-    named = [f"{name}={_written(value)}" for name, value in options.items()]
-    return Scorer(read_config(load_values(COMMAND, [*words, *named]), ScorerConfig))
+    chosen = one_of_both(metrics, metric)
+    entries = [] if chosen is None else list_metrics(chosen)
+    given = [entry if isinstance(entry, Source) else Given(entry) for entry in entries if not isinstance(entry, str)]
+    names = [entry for entry in entries if isinstance(entry, str)]
+    named = options if chosen is None else {"metric": names, **options}
+    spelled = [*words, *(f"{name}={_written(value)}" for name, value in named.items())]
+    values = load_values(COMMAND, [in_full(word, COMMAND.short, COMMAND.first) for word in spelled])
+    return Scorer(read_config(with_functions(values, given), ScorerConfig))
+
+
+def one_of_both(metrics: Metrics | None, metric: Metrics | None) -> Metrics | None:
+    """Return what one of two words for the same says; raise ConfigError if both say something."""
+    if metrics is not None and metric is not None:
+        raise ConfigError("metrics, metric: they are two words for the same; give one of them")
+    return metric if metrics is None else metrics
+
+
+def list_metrics(metrics: Metrics) -> list[Metric]:
+    """Return the metrics that a caller chose; raise ConfigError for a value that is neither name nor function."""
+    alone = isinstance(metrics, str | Source) or callable(metrics)
+    listed: list[Any] = [metrics] if alone else list_values(metrics, "metrics")
+    for entry in listed:
+        if not isinstance(entry, str | Source) and not callable(entry):
+            raise ConfigError(f"metrics: expected names and functions, got a value of type {type(entry).__name__}")
+    return listed
 
 
 def _written(value: Any) -> str:

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from plumbline.operators.errors import EngineError, HopelessRow, ModelError, RowError
@@ -79,10 +80,21 @@ def isolate(
     can succeed. What else the model could not do it may do another time, so these errors are retryable, unless it
     raises HopelessRow. While the process is to stop, no call is made and every row is STOPPED.
     """
-    return _isolate(call, rows, size, size.rows if size is not None else 0, crowded)
+    return halve(partial(counted, call), rows, size, crowded=crowded)
 
 
-def _isolate(
+def halve(
+    call: Callable[[Sequence[Row]], Sequence[Result]],
+    rows: Sequence[Row],
+    size: BatchSize | None = None,
+    *,
+    crowded: bool = False,
+) -> list[Result | RowError]:
+    """Return what `isolate` does, for a call that is none of a model and is not counted."""
+    return _halve(call, rows, size, size.rows if size is not None else 0, crowded)
+
+
+def _halve(
     call: Callable[[Sequence[Row]], Sequence[Result]],
     rows: Sequence[Row],
     size: BatchSize | None,
@@ -94,7 +106,7 @@ def _isolate(
     if STOP.is_set():
         return [STOPPED] * len(rows)
     try:
-        return list(counted(call, rows))
+        return list(call(rows))
     except Exception as error:
         if device_lost(error) or isinstance(error, ModelError) or (crowded and out_of_memory(error)):
             raise
@@ -106,7 +118,7 @@ def _isolate(
             return [RowError("model_failed", f"{type(error).__name__}: {error}", retryable=True)]
     half = len(rows) // 2  # out here nothing holds on to what the failed call had in memory
     halves = rows[:half], rows[half:]
-    return [result for part in halves for result in _isolate(call, part, size, before, crowded)]
+    return [result for part in halves for result in _halve(call, part, size, before, crowded)]
 
 
 class UseWindow(Protocol[Used]):

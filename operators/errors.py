@@ -118,6 +118,7 @@ REMEDIES: Mapping[str, str] = {
     "corrupt_video": "generate the video again, as MP4 or WebM",
     "empty_prompt": "fill in the prompt's text, or drop the prompt",
     "empty_reply": "run again; if it stays, raise the metric's max_tokens or use another model",
+    "function_failed": "correct the function; an edited file is computed anew",
     "image_not_embedded": "embed the images' bytes, or put their addresses in `uri`",
     "image_too_large": "check the image, or raise limits.max_pixels, limits.max_bytes or limits.max_scans; "
     "for a service, set the model's image_format=jpeg",
@@ -150,6 +151,7 @@ REMEDIES: Mapping[str, str] = {
     "unknown_prompt": "add the prompt, correct the row's prompt_id, or set benchmark.require_every_image=false",
     "unreadable_reply": "use a more able model as writer or judge, or raise the metric's max_tokens",
     "unusable_prompt": "give the prompt as text, without half characters (lone surrogates)",
+    "unusable_value": "have the function return a finite number within its score_range",
     "unusable_mask": "draw the mask as large as the source, white where the edit is and black elsewhere",
     "unreadable_uri": "check the address, and that the credentials may read it",
     "uri_refused": "move the image below the benchmark's folders, or add its folder to benchmark.uri_roots; "

@@ -39,7 +39,7 @@ def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 def per_image(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """A row of a table over images, such as ANSWERS or SIMILARITIES, as one row for each of its images."""
-    for column in ("statistics", "comparisons"):
+    for column in ("statistics", "comparisons", "values"):
         if column in row:
             return [{**row, **of_image} for of_image in row[column]]
     images = row.get("images")

@@ -175,6 +175,9 @@ SOURCE_COMPARISONS = over_images(
 )
 """How like its source an edited image is (operators/stages/source_comparisons.py): one for each image of the row."""
 
+FUNCTION_VALUES = over_images(("values", pa.list_(pa.struct([("value", pa.float64())]))))
+"""Values that a function of the user returned (operators/stages/function_values.py): one for each image of the row."""
+
 SCORES = pa.schema(
     [
         *_IMAGE_COLUMNS,

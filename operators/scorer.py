@@ -7,7 +7,7 @@ from functools import partial
 from itertools import count
 from threading import Lock
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -46,6 +46,9 @@ from plumbline.operators.stages.question_pack import NONE_CAME, PackIndex
 from plumbline.operators.stages.questions import QuestionsStage, kept_questions
 from plumbline.operators.stages.stage import Inputs, Stage, StageOptions, Upstream
 from plumbline.operators.videos import Clips
+
+if TYPE_CHECKING:
+    import pandas as pd  # scorers of services need none
 
 
 class WrittenQuestions(Protocol):
@@ -136,8 +139,8 @@ class Scorer:
         questions: Iterable[Any] | None = None,
         sources: Picture | Iterable[Shown | None] | None = None,
         captions: Iterable[tuple[str, str] | None] | None = None,
-    ) -> pa.Table:
-        """Return the scores (schema ELEMENT_SCORES) of each image for its prompt: one row for each image and metric.
+    ) -> "pd.DataFrame":
+        """Return the scores of each image for its prompt: one row for each image and metric.
 
         Any list, array, pandas Series or iterator is read in its order. A text outside a list is the prompt of every
         image; a single image or metric is the only one. Without `metrics` all are scored.
@@ -154,6 +157,22 @@ class Scorer:
         Raises ConfigError for lists of other lengths, for a value that is not an image, for an unknown metric, for
         questions that no metric asks, and for sources or captions that are missing, or that no metric uses.
         """
+        given = prompts if isinstance(prompts, str) else list_values(prompts, "prompts")
+        scored = self.score_table(images, given, metrics, questions, sources, captions).to_pandas()
+        texts = [given if isinstance(given, str) else given[int(place)] for place in scored["image_id"]]
+        scored.insert(1, "prompt", texts)
+        return scored.astype({"prompt": object})
+
+    def score_table(
+        self,
+        images: Picture | Iterable[Shown | None],
+        prompts: str | Iterable[str | None],
+        metrics: str | Iterable[str] | None = None,
+        questions: Iterable[Any] | None = None,
+        sources: Picture | Iterable[Shown | None] | None = None,
+        captions: Iterable[tuple[str, str] | None] | None = None,
+    ) -> pa.Table:
+        """Return the scores as `score` does, as an Arrow table (schema ELEMENT_SCORES)."""
         names = [metrics] if isinstance(metrics, str) else metrics
         wanted = self._wanted(None if names is None else list_values(names, "metrics"))
         self._check_sources(wanted, given=sources is not None)

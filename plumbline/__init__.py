@@ -8,6 +8,9 @@ In a checkout the packages below are links to the folders beside this one; an in
 imported by this name alone, so that each module exists once.
 """
 
+from importlib.metadata import version as _version
+
 import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__version__ = _version("plumbline-t2i")

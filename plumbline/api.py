@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from plumbline.jobs.scorer import open_scorer
+from plumbline.jobs.scorer import Metric, Metrics, list_metrics, one_of_both, open_scorer
 from plumbline.operators import rows, schemas
-from plumbline.operators.errors import ConfigError, SourceError
+from plumbline.operators.errors import ConfigError, SourceError, suggest
+from plumbline.operators.metrics.user_code import names_function, read_source
 from plumbline.operators.scorer import Scorer
 from plumbline.operators.scorer_input import Picture, Shown, list_values
 from plumbline.operators.statistics.options import Match, RatingStatistic, Sampling
@@ -20,6 +22,7 @@ from plumbline.pipelines.cells.store import Store, open_existing_store
 from plumbline.pipelines.judging.metaeval import judge as judge_release
 from plumbline.pipelines.judging.protocols import ProtocolConfig
 from plumbline.pipelines.judging.releases.release import Rating, released
+from plumbline.pipelines.plans.sweep_config import read_config
 
 IDS = ("image_id", "prompt_id", "generator", "metric", "rater", "template")
 """Columns of scores and ratings that are compared as text."""
@@ -29,8 +32,9 @@ STATISTICS: tuple[RatingStatistic, ...] = ("spearman", "kendall_b", "pairwise_ac
 def score(
     images: Picture | Iterable[Shown | None],
     prompts: str | Iterable[str | None],
-    metrics: str | Iterable[str] = "vqascore",
+    metrics: Metrics | None = None,
     *,
+    metric: Metrics | None = None,
     models: str = "shapes",
     on_gpu: bool = False,
 ) -> pd.DataFrame:
@@ -40,7 +44,9 @@ def score(
         images: a list, array, pandas Series or iterator of images, or a single image. An image is a path, encoded
             bytes, a `PIL.Image`, a uint8 array of shape (height, width, 3), or a list of these (frames or views).
         prompts: a text for each image, in the same order (an index is ignored), or one text for all images.
-        metrics: names of conf/metric, such as `["vqascore", "clipscore"]`.
+        metrics: the name of a metric, such as `"clipscore"`, a function of an image and its prompt (docs/plugins.md),
+            or a list of these; `vqascore` by default.
+        metric: another word for `metrics`, as on the command line.
         models: `shapes`, the small models that ship with Plumbline and know only coloured shapes, or `released`, the
             real models from the Hugging Face hub.
         on_gpu: True to run the models on this machine's GPU.
@@ -56,17 +62,15 @@ def score(
 
     The models of the last call stay loaded; `open_scorer` keeps them for as long as its scorer lives.
     """
-    names = (metrics,) if isinstance(metrics, str) else tuple(list_values(metrics, "metrics"))
-    given = prompts if isinstance(prompts, str) else list_values(prompts, "prompts")
-    scored = _scorer(names, models, on_gpu).score(images, given).to_pandas()
-    texts = [given if isinstance(given, str) else given[int(place)] for place in scored["image_id"]]
-    scored.insert(1, "prompt", pd.Series(texts, scored.index, dtype=object))
-    return scored
+    chosen = one_of_both(metrics, metric)
+    entries = list_metrics("vqascore" if chosen is None else chosen)
+    read = (read_source(entry) if isinstance(entry, str) and names_function(entry) else entry for entry in entries)
+    return _scorer(tuple(read), models, on_gpu).score(images, prompts)
 
 
 @lru_cache(maxsize=1)
-def _scorer(metrics: tuple[str, ...], models: str, on_gpu: bool) -> Scorer:
-    return open_scorer(metric=list(metrics), models=models, on_gpu=on_gpu)
+def _scorer(metrics: tuple[Metric, ...], models: str, on_gpu: bool) -> Scorer:
+    return open_scorer(metrics=metrics, models=models, on_gpu=on_gpu)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,9 +116,9 @@ def open_run(store: str, run: str = "latest", **storage: Any) -> Run:
     """Return a run of a store, which is a folder or an s3:// prefix; `latest` is the newest run.
 
     `storage` takes the keys of conf's `storage`, such as `endpoint_url`; omitted keys come from the standard AWS
-    variables. Raises ConfigError if the store or the run does not exist.
+    variables. Raises ConfigError if the store or the run does not exist, or for an unknown key.
     """
-    opened = open_existing_store(_Address(store=store, storage=StorageConfig(**storage)))
+    opened = open_existing_store(_Address(store=store, storage=read_config(storage, StorageConfig)))
     return Run(store=opened, run_id=find_run(opened, run))
 
 
@@ -142,17 +146,21 @@ def judge(
         One row for each metric, statistic and subset: `value`, `low` and `high` (95%, over prompts), `n`.
 
     Raises:
-        ConfigError: a column is missing.
+        ConfigError: a value that is not a table, a table that lacks a column or rows, or an unknown choice.
         SourceError: no rated image has a score, a row rates the same image for the second time, or a value is not a
             number.
     """
     scored, rated = _frame(scores, "scores", ("metric", "score")), _frame(ratings, "ratings", ("rating",))
     lower_is_better = [falling] if isinstance(falling, str) else list_values(falling, "falling")
-    protocol = ProtocolConfig(
-        name="ratings", reader="long", path="ratings", tasks=("ratings",), match=match,
-        statistics=(statistics,) if isinstance(statistics, str) else tuple(list_values(statistics, "statistics")),
-        falling=tuple(lower_is_better),
-    )  # fmt: skip
+    for metric in lower_is_better:
+        if metric not in set(scored["metric"]):
+            raise ConfigError(f"falling: the scores have no {metric!r}; {suggest(metric, set(scored['metric']))}")
+    given = {
+        "name": "ratings", "reader": "long", "path": "ratings", "tasks": ("ratings",), "match": match,
+        "statistics": (statistics,) if isinstance(statistics, str) else tuple(list_values(statistics, "statistics")),
+        "falling": tuple(lower_is_better),
+    }  # fmt: skip
+    protocol = read_config(given, ProtocolConfig)
     release = released(ratings=_ratings(rated))
     findings = judge_release(protocol, release, _scores_table(scored), Sampling())
     columns = ("metric", "statistic", "subset", "value", "interval", "n", "n_unscored", "n_unrated")
@@ -164,17 +172,42 @@ def judge(
 
 
 def _frame(table: Any, name: str, required: Sequence[str]) -> pd.DataFrame:
-    """Return a table with its ids as text and None for every null; raises ConfigError if a column is missing."""
-    if not isinstance(table, pd.DataFrame):
-        table = table.to_pandas() if hasattr(table, "to_pandas") else pd.DataFrame(list_values(table, name))
-    missing = [column for column in required if column not in table]
-    missing += [] if {"image_id", "prompt_id"} & set(table) else ["image_id"]
+    """Return a table with its ids as text and None for every null.
+
+    Raises ConfigError for what is no table, and for a table without rows, without a column, or with a column twice.
+    """
+    frame = _as_frame(table, name)
+    columns = ", ".join(map(str, frame)) or "none"
+    missing = [column for column in required if column not in frame]
+    missing += [] if {"image_id", "prompt_id"} & set(frame) else ["image_id"]
     if missing:
-        found = ", ".join(map(str, table)) or "none"
-        raise ConfigError(f"{name}: expected column(s) {', '.join(missing)}, found {found}; rename or add them")
-    frame = table.reset_index(drop=True).astype(object)
+        raise ConfigError(f"{name}: expected column(s) {', '.join(missing)}, found {columns}; rename or add them")
+    if not frame.columns.is_unique:
+        raise ConfigError(f"{name}: expected each column once, found {columns}; rename or remove one")
+    if frame.empty:
+        raise ConfigError(f"{name}: expected rows, found none")
+    frame = frame.reset_index(drop=True).astype(object)
     frame = frame.where(frame.notna(), None)
+    for row in frame.index[frame["metric"].isna()] if "metric" in required else ():
+        raise SourceError(f"{name}, row {row}: expected the name of a metric, found none; fill it in")
     return frame.assign(**{column: frame[column].map(_id_text) for column in IDS if column in frame})
+
+
+def _as_frame(table: Any, name: str) -> pd.DataFrame:
+    """Return a table in any of its forms as a DataFrame."""
+    if isinstance(table, pd.DataFrame):
+        return table
+    if hasattr(table, "to_pandas"):
+        table = table.to_pandas()
+    elif isinstance(table, Iterable) and not isinstance(table, str | bytes | np.ndarray | Mapping | pd.Series):
+        table = list(table)
+        table = pd.DataFrame(table) if all(isinstance(row, Mapping) for row in table) else table
+    if not isinstance(table, pd.DataFrame):
+        raise ConfigError(
+            f"{name}: expected a pandas DataFrame, an Arrow table or a list of dicts, got a value of type "
+            f"{type(table).__name__}; convert it, as by pd.DataFrame(...)"
+        )
+    return table
 
 
 def _id_text(value: Any) -> str | None:

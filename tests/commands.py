@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from plumbline.jobs.command import command_of, load_values, run_job, schema_of
+from plumbline.jobs.functions import with_functions
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.sweep_config import read_config
@@ -62,7 +63,7 @@ def config_of(job: str, *words: str) -> Any:
     """What a job is given by these words; raises ConfigError where they are wrong."""
     command = command_of(job)
     values = load_values(command, words)
-    return read_config(values, schema_of(command, values))
+    return read_config(with_functions(values), schema_of(command, values))
 
 
 def store_at(place: str | Path) -> Store:

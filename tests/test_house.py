@@ -51,6 +51,22 @@ def test_a_module_keeps_to_its_room_and_calls_nothing_unsafe(file: Path) -> None
     assert all("weights_only=True" in map(ast.unparse, call.keywords) for call in loading)
 
 
+USER_CODE = ROOT / "operators/metrics/user_code.py"
+"""Loads the functions that a person names as metrics."""
+
+
+def test_code_is_loaded_in_one_place() -> None:
+    loaders = {"exec_module", "load_module", "run_path", "spec_from_file_location", "SourceFileLoader", "compile"}
+    naming = {
+        file
+        for file in FILES
+        for call in ast.walk(ast.parse(file.read_text()))
+        if isinstance(call, ast.Call)
+        and (getattr(call.func, "attr", None) in loaders - {"compile"} or getattr(call.func, "id", None) in loaders)
+    }
+    assert naming == {USER_CODE}
+
+
 MODULES = {
     str(file.relative_to(ROOT).with_suffix("")).replace("/", ".").removesuffix(".__init__"): file for file in FILES
 }

@@ -36,6 +36,7 @@ KINDS = Extensions[type[Metric]](
         "prism": "plumbline.operators.metrics.prism_bench:PrismBenchConfig",
         "qwen_image_bench": "plumbline.operators.metrics.qwen_image_bench:QwenImageBenchConfig",
         "rubric": "plumbline.operators.metrics.rubric:RubricConfig",
+        "function": "plumbline.operators.metrics.function:FunctionConfig",
     },
     Metric,
 )

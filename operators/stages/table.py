@@ -23,6 +23,7 @@ KNOWN = Extensions[type[Stage]](
         "inspections": "plumbline.operators.stages.verdicts:InspectionsStage",
         "image_statistics": "plumbline.operators.stages.image_statistics:ImageStatisticsStage",
         "source_comparisons": "plumbline.operators.stages.source_comparisons:SourceComparisonsStage",
+        "function_values": "plumbline.operators.stages.function_values:FunctionValuesStage",
         "scores": "plumbline.operators.stages.scores:ScoresStage",
     },
     Stage,

@@ -46,7 +46,7 @@ def trl_reward(
         lists = written[questions] if questions is not None else None
         before = written[sources] if sources is not None else None
         asked = [_text(text) for text in written[texts]]
-        table = scorer.score(written[images], asked, [metric], lists, before)
+        table = scorer.score_table(written[images], asked, [metric], lists, before)
         scores: list[float | None] = table.column("score").to_pylist()
         return [-score if score is not None and falling else score for score in scores]
 

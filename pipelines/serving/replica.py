@@ -85,7 +85,7 @@ def score_batch(scorer: Scorer, asked: Sequence[ScoreRequest], metrics: Sequence
     questions = [one.questions for one in asked] if any(one.questions is not None for one in asked) else None
     comparing = need_sources({name: scorer.metrics[name] for name in metrics})
     sources = [one.sources for one in asked] if comparing else None
-    table = scorer.score(images, [one.prompt for one in asked], metrics, questions, sources)
+    table = scorer.score_table(images, [one.prompt for one in asked], metrics, questions, sources)
     answers: list[dict[str, MetricAnswer]] = [{} for _ in asked]
     columns = (table.column(name).to_pylist() for name in ("image_id", "metric", "score", "error"))
     for place, metric, score, error in zip(*columns, strict=True):

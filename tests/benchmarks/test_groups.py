@@ -27,7 +27,7 @@ def test_a_group_shares_what_follows_from_its_prompt(metric: str, share: float, 
 
     def seconds(images: Sequence[bytes], prompts: Sequence[str]) -> float:
         begun = time.perf_counter()
-        table = scorer.score(images, prompts)
+        table = scorer.score_table(images, prompts)
         assert table.column("error").null_count == len(images)
         return time.perf_counter() - begun
 

@@ -33,7 +33,7 @@ def test_a_jpeg_of_high_quality_changes_a_score_little() -> None:
     pairs, scorer = pack_pairs(PROMPTS, GENERATORS), open_scorer(f"metric=[{','.join(METRICS)}]", "models=shapes")
 
     def scores(images: list[bytes]) -> dict[str, np.ndarray]:
-        table = scorer.score(images, [pair.prompt for pair in pairs])
+        table = scorer.score_table(images, [pair.prompt for pair in pairs])
         each = table.column("score").to_numpy().reshape(len(METRICS), len(GENERATORS), -1)
         return dict(zip(METRICS, each, strict=True))
 

@@ -149,7 +149,7 @@ def score_offline(scorer: Scorer, pairs: Sequence[Pair]) -> tuple[float, list[fl
     begun, scores = time.perf_counter(), []
     for place in range(0, len(pairs), BATCH):
         batch = pairs[place : place + BATCH]
-        table = scorer.score([pair.image for pair in batch], [pair.prompt for pair in batch])
+        table = scorer.score_table([pair.image for pair in batch], [pair.prompt for pair in batch])
         scores += table.column("score").to_pylist()
     return len(pairs) / (time.perf_counter() - begun), scores
 

@@ -71,7 +71,7 @@ def test_a_table_of_edits_is_judged_and_a_bad_source_costs_only_what_looks_at_it
 def test_the_scorer_shows_a_judge_the_source_and_then_the_image(server: Server) -> None:
     metrics = {"imgedit": ImgEditConfig(edit_kind="add"), "by_skill": ImgEditConfig()}
     scorer = Scorer(ScorerConfig(models={"vlm": model_config(**judge(server))}, metrics=metrics))
-    scored = scorer.score(MADE, "paint it red", sources=[SOURCES[0], [SOURCES[1], SOURCES[2]], None]).to_pylist()
+    scored = scorer.score_table(MADE, "paint it red", sources=[SOURCES[0], [SOURCES[1], SOURCES[2]], None]).to_pylist()
     assert [row["score"] for row in scored[:3]] == [pytest.approx((5 + 4 + 2) / 3), None, None]
     assert [row["error"] and row["error"]["kind"] for row in scored] == [
         None, "too_many_images", "missing_image", "no_edit_kind", "too_many_images", "missing_image",
@@ -80,4 +80,4 @@ def test_the_scorer_shows_a_judge_the_source_and_then_the_image(server: Server) 
     pictures = [part["image_url"]["url"] for part in body["messages"][0]["content"][:-1]]
     assert len(set(pictures)) == 2 and shown(server) == [(2, True)]
     with pytest.raises(ConfigError, match="imgedit and by_skill looks at what images were edited from"):
-        scorer.score(MADE, "paint it red")
+        scorer.score_table(MADE, "paint it red")

@@ -101,7 +101,7 @@ def test_a_scorer_with_a_pack_gives_the_sweeps_scores(
     config = config_of("scorer", f"metric=[{','.join(names)}]", "models=shapes", *models)
     scorer = Scorer(config, pack=read_pack(file, "suite").questions)
     pairs, ids = pack_pairs(4), [row["image_id"] for row in images("atlas", 4)]
-    table = scorer.score([pair.image for pair in pairs], [pair.prompt for pair in pairs])
+    table = scorer.score_table([pair.image for pair in pairs], [pair.prompt for pair in pairs])
     for name in names:
         swept = {row["image_id"]: row["score"] for row in scores(name)}
         ours = [row["score"] for row in table.to_pylist() if row["metric"] == name]

@@ -64,7 +64,7 @@ def offline() -> dict[Pair, dict[str, float]]:
     pairs = pack_pairs(24, ("atlas", "flint"))
     pairs += [Pair(pair.image, other.prompt) for pair, other in zip(pairs, reversed(pairs), strict=True)]
     pairs = list(dict.fromkeys(pairs))
-    table = open_scorer(METRICS, "models=shapes").score([p.image for p in pairs], [p.prompt for p in pairs])
+    table = open_scorer(METRICS, "models=shapes").score_table([p.image for p in pairs], [p.prompt for p in pairs])
     scores: dict[Pair, dict[str, float]] = {pair: {} for pair in pairs}
     for row in table.select(["image_id", "metric", "score"]).to_pylist():
         scores[pairs[int(row["image_id"])]][row["metric"]] = row["score"]
@@ -162,7 +162,7 @@ def test_a_videos_reward_is_the_offline_score_of_its_file_or_the_reason_why_ther
     scorer = open_scorer(METRICS, "models=shapes")
 
     def offline_score(film: bytes | list[bytes], prompt: str, metric: str = "vqascore") -> float:
-        (score,) = scorer.score([film], [prompt], metric).column("score").to_pylist()
+        (score,) = scorer.score_table([film], [prompt], metric).column("score").to_pylist()
         return float(score)
 
     with requests.Session() as session:
@@ -264,7 +264,7 @@ def test_unirls_own_client_gets_rewards_of_the_videos_that_it_encodes(service: R
     answer = client.compute_rewards(request)
     assert request.videos is not None
     sent = base64.b64decode(remote._encode_video_b64(request.videos[0], fps=spec.video_fps))
-    (expected,) = open_scorer(METRICS, "models=shapes").score([sent], [text], "vqascore")["score"].to_pylist()
+    (expected,) = open_scorer(METRICS, "models=shapes").score_table([sent], [text], "vqascore")["score"].to_pylist()
     assert answer.successes == [True, False]
     assert answer.component_rewards["vqascore"][0] == pytest.approx(expected, abs=1e-5)
 

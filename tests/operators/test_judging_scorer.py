@@ -21,7 +21,9 @@ def rows_of(table: pa.Table, metric: str) -> list[dict[str, Any]]:
 def test_every_metric_with_a_judge_scores_images_and_prompts(tmp_path: Path) -> None:
     names = "llmscore,llmscore_error_counting,capclip,descmeteor,viescore,gpt4v_eval"
     scorer = open_scorer(f"metric=[{names}]", "models=shapes", *tiny_models(tmp_path))
-    scored = scorer.score([*IMAGES, b"no image", IMAGES[:2]], ["a red circle", "two stars", " ", "a", "a red circle"])
+    scored = scorer.score_table(
+        [*IMAGES, b"no image", IMAGES[:2]], ["a red circle", "two stars", " ", "a", "a red circle"]
+    )
     for metric in names.split(","):
         found = rows_of(scored, metric)
         kinds = [row["error"]["kind"] if row["error"] else None for row in found]
@@ -43,19 +45,19 @@ def random_words(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 def test_a_chat_model_that_sees_rates_on_the_scale_that_it_is_held_to(random_words: list[str]) -> None:
     scorer = open_scorer(*random_words, "metrics.gpt4v_eval.max_tokens=1700")
-    found = rows_of(scorer.score(IMAGES[:2], ["a star"] * 2), "gpt4v_eval")
+    found = rows_of(scorer.score_table(IMAGES[:2], ["a star"] * 2), "gpt4v_eval")
     assert all(0 <= row["score"] <= 100 and row["rationale"] for row in found)
     assert len({row["score"] for row in found}) == 2, "it sees the image"
 
 
 def test_a_chat_model_that_does_not_come_to_an_end_gives_a_null(random_words: list[str]) -> None:
     (row,) = rows_of(
-        open_scorer(*random_words, "metrics.gpt4v_eval.max_tokens=30").score(IMAGES[:1], ["a star"]), "gpt4v_eval"
+        open_scorer(*random_words, "metrics.gpt4v_eval.max_tokens=30").score_table(IMAGES[:1], ["a star"]), "gpt4v_eval"
     )
     assert (row["score"], row["ratings"], row["error"]["kind"]) == (None, None, "unreadable_reply")
 
 
 def test_without_a_schema_random_words_are_no_verdict(random_words: list[str]) -> None:
     words = [*random_words, "metrics.gpt4v_eval.replies=text", "metrics.gpt4v_eval.max_tokens=40"]
-    (row,) = rows_of(open_scorer(*words).score(IMAGES[:1], ["a star"]), "gpt4v_eval")
+    (row,) = rows_of(open_scorer(*words).score_table(IMAGES[:1], ["a star"]), "gpt4v_eval")
     assert (row["score"], row["error"]["kind"]) == (None, "unreadable_reply")

@@ -27,7 +27,7 @@ def test_quoted_words_are_compared_with_what_is_read(scorer: Scorer) -> None:
     images = [sign("GRAND OPENNG", "today"), sign("OPEN"), BLANK, BLANK, BLANK, b"no image", [sign("OPEN"), BLANK]]
     cat, open_sign = "a cat", 'a sign "OPEN"'
     prompts = ['a sign "Grand Opening"', open_sign, open_sign, cat, 'a sign "Привет"', open_sign, open_sign]
-    scored = scorer.score(images, prompts).to_pylist()
+    scored = scorer.score_table(images, prompts).to_pylist()
     kinds = [row["error"]["kind"] if row["error"] else None for row in scored]
     assert kinds == [None, None, None, "no_text_wanted", "unknown_script", "corrupt_image", None]
     assert [row["score"] for row in scored] == [0.5, 1.0, 0.0, None, None, None, 0.5]
@@ -39,7 +39,7 @@ def test_quoted_words_are_compared_with_what_is_read(scorer: Scorer) -> None:
 def test_texts_that_come_with_an_image_win_over_the_prompts_quotes(scorer: Scorer) -> None:
     texts = [["OPEN", "Sale"], None, '["中山"]', ["Привет"], [7], []]
     images, prompt = [sign("OPEN"), sign("OPEN"), chinese_sign("中山"), BLANK, BLANK, BLANK], 'a sign "OPEN"'
-    scored = scorer.score(images, prompt, questions=texts).to_pylist()
+    scored = scorer.score_table(images, prompt, questions=texts).to_pylist()
     assert [row["score"] for row in scored] == [0.5, 1.0, 1.0, None, None, None]
     kinds = [row["error"]["kind"] for row in scored[3:]]
     assert kinds == ["unknown_script", "no_questions", "no_questions"]
@@ -59,7 +59,7 @@ def test_texts_that_come_with_an_image_win_over_the_prompts_quotes(scorer: Score
 )
 def test_any_model_that_serves_ocr_reads(reader: list[str], save: Callable[[Path], Path], tmp_path: Path) -> None:
     words = ["metric=[text]", "models=shapes", *reader, f"models.ocr.checkpoint={save(tmp_path)}"]
-    (row,) = open_scorer(*words).score([sign("OPEN")], ['a sign "OPEN"']).to_pylist()
+    (row,) = open_scorer(*words).score_table([sign("OPEN")], ['a sign "OPEN"']).to_pylist()
     assert row["error"] is None and 0 <= row["score"] <= 1
 
 
@@ -71,7 +71,7 @@ def test_a_chat_model_at_a_service_is_told_to_read(server: Server) -> None:
     words = ["metric=[text]", "models=shapes", "model@models.ocr=api"]
     words += [f"models.ocr.{name}={value}" for name, value in service.items()]
     told = [*words, "models.ocr.reading=Read the sign"]
-    scored = open_scorer(*told).score([BLANK] * 3, ['a sign "Grand Opening"'] * 3).to_pylist()
+    scored = open_scorer(*told).score_table([BLANK] * 3, ['a sign "Grand Opening"'] * 3).to_pylist()
     assert [row["score"] for row in scored] == [1.0, 0.0, None] and scored[2]["error"]["kind"] == "reply_refused"
     assert all(body["messages"][0]["content"][1]["text"] == "Read the sign" for body in server.bodies)
     keys = [

@@ -91,7 +91,7 @@ def test_a_loop_that_learns_to_blank_backgrounds_raises_it_in_one_sentence() -> 
     generator = toy()
 
     def scored(pictures: Sequence[Image.Image], metrics: Sequence[str] | None = None) -> pa.Table:
-        table = scorer.score(pictures, generator.texts, metrics)
+        table = scorer.score_table(pictures, generator.texts, metrics)
         return table.set_column(2, "generator", pa.array(["toy"] * len(table)))
 
     before = scored(generator.draw(generator.noise, 100))

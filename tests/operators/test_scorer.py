@@ -66,7 +66,7 @@ def test_scores_and_elements_are_those_of_a_sweep(
 ) -> None:
     planned = plan_bench(benchmark, tmp_path / "store", METRICS)
     run_plan(planned)
-    scored = scorer.score(images, prompts)
+    scored = scorer.score_table(images, prompts)
     assert scored.schema == schemas.ELEMENT_SCORES and len(scored) == 16
     for metric, cells in planned.plan.scores.items():
         (cell,) = cells
@@ -83,9 +83,11 @@ def test_threads_that_call_at_once_get_the_scores_of_each_alone(
     scorer: Scorer, images: list[bytes], prompts: list[str]
 ) -> None:
     calls = [(images[:place], prompts[:place]) for place in (1, 2, 3)]
-    alone = [scorer.score(*call).column("score").to_pylist() for call in calls]
+    alone = [scorer.score_table(*call).column("score").to_pylist() for call in calls]
     with ThreadPoolExecutor(2) as threads:
-        together = [table.column("score").to_pylist() for table in threads.map(lambda call: scorer.score(*call), calls)]
+        together = [
+            table.column("score").to_pylist() for table in threads.map(lambda call: scorer.score_table(*call), calls)
+        ]
     assert together == [pytest.approx(scores, abs=1e-6) for scores in alone]
 
 
@@ -96,16 +98,16 @@ def test_an_image_may_be_a_file_bytes_or_decoded(
     decoded = Image.open(io.BytesIO(images[0]))
     given = [images[0], decoded, tmp_path / "image.png", str(tmp_path / "image.png")]
     for metric in ("vqascore", "gecko"):
-        scores = scores_of(scorer.score(given, [prompts[0]] * 4), metric)
+        scores = scores_of(scorer.score_table(given, [prompts[0]] * 4), metric)
         assert scores[0] is not None and scores == pytest.approx([scores[0]] * 4, abs=1e-6)
 
 
 def test_what_is_in_no_list_is_the_only_one_or_that_of_all(scorer: Scorer, images: list[bytes]) -> None:
     text = "a red circle left of a blue square"
-    listed = scorer.score(images[:3], [text] * 3, ["clipscore"])
-    assert scorer.score(images[:3], text, "clipscore").equals(listed)
+    listed = scorer.score_table(images[:3], [text] * 3, ["clipscore"])
+    assert scorer.score_table(images[:3], text, "clipscore").equals(listed)
     for alone in (images[0], np.asarray(Image.open(io.BytesIO(images[0])))):
-        scored = scorer.score(alone, text, "clipscore")
+        scored = scorer.score_table(alone, text, "clipscore")
         assert scored.drop_columns("score").equals(listed.slice(0, 1).drop_columns("score"))
         assert scored["score"].to_pylist() == pytest.approx(listed["score"].to_pylist()[:1], abs=1e-6)
 
@@ -118,17 +120,17 @@ def test_a_decoded_image_of_any_mode_is_scored_as_its_file(scorer: Scorer, mode:
     opened = Image.open(tmp_path / f"image.{suffix}")
     read = opened.copy() if mode != "YCbCr" else opened.convert("YCbCr")
     assert read.mode == mode or mode == "I;16"
-    scores = scores_of(scorer.score([tmp_path / f"image.{suffix}", opened, read], "a red circle"), "clipscore")
+    scores = scores_of(scorer.score_table([tmp_path / f"image.{suffix}", opened, read], "a red circle"), "clipscore")
     assert scores[0] is not None and scores == pytest.approx([scores[0]] * 3, abs=0.01 if mode == "YCbCr" else 1e-6)
 
 
 def test_arrays_of_bytes_are_images_and_four_dimensions_are_several(scorer: Scorer) -> None:
     pictures = [picture(number).resize((96, 96)) for number in range(3)]
     arrays = np.stack([np.asarray(image) for image in pictures])
-    expected = scorer.score(pictures, "a red circle")
+    expected = scorer.score_table(pictures, "a red circle")
     for given in (arrays, list(arrays), [*arrays[:2], np.asarray(pictures[2].convert("RGBA"))]):
-        assert scorer.score(given, "a red circle").equals(expected)
-    frames = scorer.score([list(arrays)], "a red circle", "clipscore")
+        assert scorer.score_table(given, "a red circle").equals(expected)
+    frames = scorer.score_table([list(arrays)], "a red circle", "clipscore")
     mean = np.mean([score or 0.0 for score in scores_of(expected, "clipscore")])
     assert scores_of(frames, "clipscore") == pytest.approx([mean], abs=1e-6)
 
@@ -149,7 +151,7 @@ def test_what_is_no_image_is_refused_by_its_place_and_kind(
     given = [images[0], [images[0], wrong] if frame else wrong]
     where = r"images\[1\]\[1\]" if frame else r"images\[1\]"
     with pytest.raises(ConfigError, match=rf"^{where}: expected a path, .* {found}"):
-        scorer.score(given, ["a red circle"] * 2)
+        scorer.score_table(given, ["a red circle"] * 2)
 
 
 HALF = json.loads(r'"a \ud83d circle"')
@@ -177,8 +179,8 @@ def test_a_prompt_that_cannot_be_used_costs_its_own_row_and_says_why(scorer: Sco
     np.random.default_rng(5).shuffle(given)
     shown = [images[place % len(images)] for place in range(len(given))]
     good = [place for place, prompt in enumerate(given) if not _is_unusable(prompt)]
-    alone = scorer.score([shown[place] for place in good], [given[place] for place in good])
-    table = scorer.score(shown, given)
+    alone = scorer.score_table([shown[place] for place in good], [given[place] for place in good])
+    table = scorer.score_table(shown, given)
     for metric in scorer.metrics:
         found = [row for row in table.to_pylist() if row["metric"] == metric]
         assert [row["image_id"] for row in found] == [str(place) for place in range(len(given))]
@@ -267,7 +269,7 @@ def test_what_is_missing_or_does_not_decode_costs_its_own_row(scorer: Scorer, im
     closed = Image.open(io.BytesIO(images[0]))
     closed.close()
     given = [images[0], None, Image.open(io.BytesIO(cut)), closed, Image.new("F", (8, 8)), images[0]]
-    scored = scorer.score(given, ["a red circle", *["a red circle"] * 4, None], "clipscore").to_pylist()
+    scored = scorer.score_table(given, ["a red circle", *["a red circle"] * 4, None], "clipscore").to_pylist()
     errors = [row["error"] or {} for row in scored]
     assert [error.get("kind") for error in errors] == [
         None, "missing_image", "corrupt_image", "corrupt_image", "corrupt_image", "empty_prompt",
@@ -279,26 +281,26 @@ def test_what_is_missing_or_does_not_decode_costs_its_own_row(scorer: Scorer, im
 def test_a_prompt_that_is_far_too_long_costs_its_own_rows(scorer: Scorer, images: list[bytes]) -> None:
     """Every metric that reads the prompt fails without asking a model."""
     long = "a red circle " * 2000
-    scored = scorer.score([images[0]] * 3, ["a red circle", long, "a red circle"]).to_pylist()
+    scored = scorer.score_table([images[0]] * 3, ["a red circle", long, "a red circle"]).to_pylist()
     kinds = {(row["metric"], row["image_id"]): row["error"] and row["error"]["kind"] for row in scored}
     assert kinds == {(name, place): "prompt_too_long" if place == "1" else None for name, place in kinds}
 
 
 def test_a_metric_is_named_as_such_and_not_by_its_letters(scorer: Scorer, images: list[bytes]) -> None:
-    assert scorer.score(images[:1], "a red circle", "gecko").column("metric").to_pylist() == ["gecko"]
+    assert scorer.score_table(images[:1], "a red circle", "gecko").column("metric").to_pylist() == ["gecko"]
     with pytest.raises(ConfigError, match="metrics: the scorer has none called 'clip'; did you mean clipscore"):
-        scorer.score(images[:1], "a red circle", "clip")
+        scorer.score_table(images[:1], "a red circle", "clip")
 
 
 def test_some_of_the_metrics_may_be_asked_for(scorer: Scorer, images: list[bytes], prompts: list[str]) -> None:
-    some = scorer.score(images, prompts, ["gecko", "clipscore"])
-    everything = scorer.score(images, prompts).to_pylist()
+    some = scorer.score_table(images, prompts, ["gecko", "clipscore"])
+    everything = scorer.score_table(images, prompts).to_pylist()
     assert some.to_pylist() == [row for row in everything if row["metric"] in ("clipscore", "gecko")]
 
 
 def test_what_cannot_be_scored_costs_only_itself(scorer: Scorer, images: list[bytes], prompts: list[str]) -> None:
     given = [b"no image", images[1], "nowhere.png", images[2]]
-    scored = scorer.score(given, [prompts[0], prompts[1], prompts[2], " "]).to_pylist()
+    scored = scorer.score_table(given, [prompts[0], prompts[1], prompts[2], " "]).to_pylist()
     kinds = [row["error"] and row["error"]["kind"] for row in scored if row["metric"] == "vqascore"]
     assert kinds == ["corrupt_image", None, "missing_image", "empty_prompt"]
     assert [row["score"] is None for row in scored if row["metric"] == "gecko"] == [True, False, True, True]
@@ -306,8 +308,8 @@ def test_what_cannot_be_scored_costs_only_itself(scorer: Scorer, images: list[by
 
 def test_frames_are_scored_by_the_mean_of_the_frames(scorer: Scorer, images: list[bytes], prompts: list[str]) -> None:
     """vqascore_genai_bench.txt, sec. 6."""
-    alone = scorer.score(images[:3], [prompts[0]] * 3)
-    together = scorer.score([images[:3], images[0]], [prompts[0]] * 2)
+    alone = scorer.score_table(images[:3], [prompts[0]] * 3)
+    together = scorer.score_table([images[:3], images[0]], [prompts[0]] * 2)
     for metric in ("vqascore", "clipscore", "gecko", "tifa"):
         scores = scores_of(alone, metric)
         assert len({*scores}) > 1 or metric == "tifa", "frames that differ"
@@ -321,17 +323,17 @@ def test_frames_are_scored_by_the_mean_of_the_frames(scorer: Scorer, images: lis
 
 def test_one_bad_frame_is_named_and_fails_the_row(scorer: Scorer, images: list[bytes], prompts: list[str]) -> None:
     for missing, kind in ((b"no image", "corrupt_image"), (None, "missing_image")):
-        (row, *_) = scorer.score([[images[0], missing]], [prompts[0]]).to_pylist()
+        (row, *_) = scorer.score_table([[images[0], missing]], [prompts[0]]).to_pylist()
         assert row["score"] is None and row["error"]["kind"] == kind
         assert row["error"]["message"].startswith("image 2 of 2: ")
 
 
 def test_no_images_give_no_rows_and_a_prompt_too_few_is_refused(scorer: Scorer, images: list[bytes]) -> None:
-    assert scorer.score([], []).num_rows == 0
+    assert scorer.score_table([], []).num_rows == 0
     with pytest.raises(ConfigError, match="each image, got 2 images and 1 prompts; a text outside a list is the"):
-        scorer.score(images[:2], ["a red circle"])
+        scorer.score_table(images[:2], ["a red circle"])
     with pytest.raises(ConfigError, match="metrics: the scorer has none called 'vqascor'; did you mean vqascore"):
-        scorer.score(images[:1], ["a red circle"], ["vqascor"])
+        scorer.score_table(images[:1], ["a red circle"], ["vqascor"])
 
 
 def test_a_word_that_is_not_understood_is_refused_in_one_line() -> None:
@@ -349,7 +351,7 @@ def test_options_are_the_words_of_their_names_and_models_load_without_false_alar
     code = (
         "from plumbline.jobs.scorer import open_scorer\n"
         "scorer = open_scorer(metric=['clipscore', 'vqascore'], models='shapes', on_gpu=False)\n"
-        "print(scorer.score('image.png', 'a red circle ' * 100).to_pandas()[['metric', 'truncated']].to_csv())\n"
+        "print(scorer.score_table('image.png', 'a red circle ' * 100).to_pandas()[['metric', 'truncated']].to_csv())\n"
     )
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
     printed, told = capfd.readouterr()
@@ -366,7 +368,7 @@ def test_questions_beside_images_are_what_a_benchmarks_metric_asks(images: list[
     parent = {"text": "is there a circle?", **yes_or_no, "question_id": "1"}
     child = {"text": "is it red?", **yes_or_no, "parents": ["1"]}
     pairs = [["Are there any circles in the image?", "Yes"]]
-    table = scorer.score(images[:3], prompts[:3], questions=[pairs, [parent, "OPEN", child], ["OPEN"]])
+    table = scorer.score_table(images[:3], prompts[:3], questions=[pairs, [parent, "OPEN", child], ["OPEN"]])
     soft, *unfit = scores_of(table, "geneval2")
     assert soft is not None and 0 < soft < 1 and unfit == [None, None]
     by_objects = next(row for row in table.to_pylist() if row["metric"] == "dsg_1k" and row["image_id"] == "1")
@@ -377,12 +379,12 @@ def test_questions_beside_images_are_what_a_benchmarks_metric_asks(images: list[
     assert len(reasons) == 4 and any("share takes the likeliest of several choices" in reason for reason in reasons)
     assert sum("only texts are known that its images are to show" in reason for reason in reasons) == 2
     with pytest.raises(ConfigError, match="got 1 images and 2 entries"):
-        scorer.score(images[:1], prompts[:1], questions=[pairs, pairs])
+        scorer.score_table(images[:1], prompts[:1], questions=[pairs, pairs])
 
 
 def test_questions_that_no_metric_asks_are_refused(scorer: Scorer, images: list[bytes], prompts: list[str]) -> None:
     with pytest.raises(ConfigError, match="vqascore and clipscore would ignore them"):
-        scorer.score(images[:1], prompts[:1], ["vqascore", "clipscore"], questions=[[["Is it red?", "Yes"]]])
+        scorer.score_table(images[:1], prompts[:1], ["vqascore", "clipscore"], questions=[[["Is it red?", "Yes"]]])
 
 
 def test_questions_are_written_once_for_a_prompt_whichever_threads_want_it(
@@ -393,15 +395,15 @@ def test_questions_are_written_once_for_a_prompt_whichever_threads_want_it(
     words = [f"models.llm.{name}={value}" for name, value in llm.items()]
     scorer = open_scorer("metric=[gecko_baseline]", "models=shapes", "model@models.llm=api", *words, "kept_prompts=3")
     server.script = lambda number, body: failed(503)
-    assert scores_of(scorer.score(images[:2], prompts[:2]), "gecko_baseline") == [None, None]
+    assert scores_of(scorer.score_table(images[:2], prompts[:2]), "gecko_baseline") == [None, None]
     reply = said("About circle (shape):\nQ: is there a circle?\nChoices: yes, no\nA: yes")._replace(delay=0.2)
     server.script, before = (lambda number, body: reply), len(server.bodies)
     with ThreadPoolExecutor(3) as threads:
-        tables = list(threads.map(lambda _: scorer.score(images[:3], prompts[:3]), range(3)))
+        tables = list(threads.map(lambda _: scorer.score_table(images[:3], prompts[:3]), range(3)))
     assert len(server.bodies) == before + 3
     assert all(None not in scores_of(table, "gecko_baseline") for table in tables)
-    scorer.score(images[3], prompts[3])
-    scorer.score(images[1], prompts[1])
+    scorer.score_table(images[3], prompts[3])
+    scorer.score_table(images[1], prompts[1])
     assert len(server.bodies) == before + 4
-    scorer.score(images[0], prompts[0])
+    scorer.score_table(images[0], prompts[0])
     assert len(server.bodies) == before + 5

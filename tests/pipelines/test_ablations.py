@@ -61,7 +61,7 @@ def test_in_a_process_of_ones_own_the_same_is_denied(folder: Path, tmp_path: Pat
     )
     shown = [row["image"] for row in images("atlas", 2)]
     texts = [row["text"] for row in prompts(1)] * 2
-    table: pa.Table = scorer.score(shown, texts)
+    table: pa.Table = scorer.score_table(shown, texts)
     first, second = (row["score"] for row in table.to_pylist() if row["metric"] == "blind")
     assert first == pytest.approx(second, abs=1e-6)
     own = [row["score"] for row in table.to_pylist() if row["metric"] == "vqascore"]

@@ -57,12 +57,12 @@ def test_a_score_is_the_mean_over_frames_that_are_spread_evenly(finished: Finish
     texts = {row["prompt_id"]: row["text"] for row in pq.read_table(CLIPS / "prompts.parquet").to_pylist()}
     scorer = open_scorer("metric=[vqascore]", "models=shapes")
     for clip in clips_of("strip")[:4]:
-        alone = scorer.score(clip["image"], [texts[clip["prompt_id"]]] * 8)["score"].to_pylist()
+        alone = scorer.score_table(clip["image"], [texts[clip["prompt_id"]]] * 8)["score"].to_pylist()
         assert scores[clip["image_id"]] == pytest.approx(sum(alone) / 8, abs=1e-5)
     for clip in clips_of("reel")[:4]:
         frames = list(decode_each(clip["image"], ImageLimits(), Clips()))
         assert len(frames) == 4
-        alone = scorer.score(frames, [texts[clip["prompt_id"]]] * 4)["score"].to_pylist()
+        alone = scorer.score_table(frames, [texts[clip["prompt_id"]]] * 4)["score"].to_pylist()
         assert scores[clip["image_id"]] == pytest.approx(sum(alone) / 4, abs=1e-5)
 
 
@@ -93,9 +93,9 @@ def test_a_grid_is_one_picture_and_a_damaged_clip_one_error(tmp_path: Path) -> N
     scores = {row["image_id"]: row["score"] for row in done.results.read_scores().to_pylist()}
     texts = {row["prompt_id"]: row["text"] for row in pq.read_table(CLIPS / "prompts.parquet").to_pylist()}
     scorer = open_scorer(METRIC, "models=shapes", "clips.shown=grid")
-    alone = scorer.score([reels[0]["image"]], [texts[reels[0]["prompt_id"]]]).to_pylist()[0]["score"]
+    alone = scorer.score_table([reels[0]["image"]], [texts[reels[0]["prompt_id"]]]).to_pylist()[0]["score"]
     assert scores[reels[0]["image_id"]] == pytest.approx(alone, abs=1e-6)
-    each = open_scorer(METRIC, "models=shapes").score([reels[0]["image"]], [texts[reels[0]["prompt_id"]]])
+    each = open_scorer(METRIC, "models=shapes").score_table([reels[0]["image"]], [texts[reels[0]["prompt_id"]]])
     assert alone != pytest.approx(each.to_pylist()[0]["score"], abs=1e-3)
 
 

@@ -133,15 +133,15 @@ def test_in_python_captions_stand_beside_the_images(tmp_path: Path) -> None:
     }
     scorer = Scorer(ScorerConfig(models=models, metrics=metrics))
     both = list(zip(WAS, WANTED, strict=True))
-    table = scorer.score(EDITED, "", sources=BEFORE, captions=both).to_pylist()
+    table = scorer.score_table(EDITED, "", sources=BEFORE, captions=both).to_pylist()
     assert [row["score"] for row in table[4:]] == pytest.approx([row[2] for row in by_the_releases()], abs=1e-5)
     assert len({row["score"] for row in table[:4]}) == 4
-    assert scorer.score(noise(1), "", "kept", sources=png(noise(1)))["score"].to_pylist() == pytest.approx([1])
+    assert scorer.score_table(noise(1), "", "kept", sources=png(noise(1)))["score"].to_pylist() == pytest.approx([1])
     with pytest.raises(ConfigError, match="captions: change compares with captions of the edits; give what"):
-        scorer.score(EDITED, "", sources=BEFORE)
+        scorer.score_table(EDITED, "", sources=BEFORE)
     with pytest.raises(ConfigError, match="captions: kept would ignore them"):
-        scorer.score(EDITED, "", "kept", sources=BEFORE, captions=both)
+        scorer.score_table(EDITED, "", "kept", sources=BEFORE, captions=both)
     with pytest.raises(ConfigError, match="got 4 images and 3 entries"):
-        scorer.score(EDITED, "", sources=BEFORE, captions=both[:3])
+        scorer.score_table(EDITED, "", sources=BEFORE, captions=both[:3])
     with pytest.raises(ConfigError, match=r"captions\[0\]: expected two texts"):
-        scorer.score(EDITED, "", sources=BEFORE, captions=["ab", *both[1:]])
+        scorer.score_table(EDITED, "", sources=BEFORE, captions=["ab", *both[1:]])

@@ -67,7 +67,7 @@ def test_a_sweep_compares_each_image_with_its_source_as_the_scorer_does(tmp_path
     found = scores_of(folder, tmp_path / "store", SOURCE)
     assert found["source_l1"].tolist()[:3] == [0, 0, 0] and found["source_ssim"].tolist()[:3] == pytest.approx([1] * 3)
     metrics = {f"source_{name}": SourceComparisonConfig(comparison=name) for name in ("l1", "l2", "ssim")}
-    table = Scorer(ScorerConfig(models={}, metrics=metrics)).score(own, "an edit", sources=given)
+    table = Scorer(ScorerConfig(models={}, metrics=metrics)).score_table(own, "an edit", sources=given)
     assert found[list(metrics)].to_numpy().T.ravel() == pytest.approx(table["score"].to_pylist())
 
 
@@ -151,7 +151,7 @@ def test_a_mask_without_a_source_is_refused(tmp_path: Path) -> None:
 
 def test_two_sources_are_not_compared_with(tmp_path: Path) -> None:
     scorer = Scorer(ScorerConfig(models={}, metrics={"l1": SourceComparisonConfig(comparison="l1")}))
-    (row,) = scorer.score(noise(1), "an edit", sources=[[noise(1), noise(2)]]).to_pylist()
+    (row,) = scorer.score_table(noise(1), "an edit", sources=[[noise(1), noise(2)]]).to_pylist()
     assert row["score"] is None and row["error"]["message"].startswith("the source of the edit: 2 pictures")
 
 
@@ -163,7 +163,7 @@ def test_a_bad_source_costs_the_metrics_that_look_at_it_alone(tmp_path: Path) ->
     limits = ImageLimits(max_pixels=80 * 30)
     scorer = Scorer(ScorerConfig(models={}, metrics=metrics, limits=limits))
     sources = [None, b"no image", tmp_path / "nowhere.png", noise(1, 81), [noise(1), noise(2)], noise(1)]
-    rows = scorer.score([noise(3)] * len(sources), "an edit", sources=sources).to_pylist()
+    rows = scorer.score_table([noise(3)] * len(sources), "an edit", sources=sources).to_pylist()
     ssim, saturation = ([row for row in rows if row["metric"] == name] for name in metrics)
     kinds = [row["error"] and row["error"]["kind"] for row in ssim]
     assert kinds == ["missing_image", "corrupt_image", "missing_image", "image_too_large", "too_many_images", None]
@@ -179,9 +179,9 @@ def test_sources_that_are_wanted_and_absent_are_refused_before_anything_runs(tmp
         plan_bench(folder, tmp_path / "store", METRICS, SOURCE)
     scorer = Scorer(ScorerConfig(models={}, metrics={"l1": SourceComparisonConfig(comparison="l1")}))
     with pytest.raises(ConfigError, match="give the image that each was edited from"):
-        scorer.score(noise(1), "an edit")
+        scorer.score_table(noise(1), "an edit")
     with pytest.raises(ConfigError, match="got 1 images and 2 sources"):
-        scorer.score(noise(1), "an edit", sources=[noise(1), noise(2)])
+        scorer.score_table(noise(1), "an edit", sources=[noise(1), noise(2)])
 
 
 def test_a_column_called_source_is_no_source_unless_it_is_named(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def test_each_generator_has_as_many_wrong_words_as_it_misspells(tmp_path: Path) 
 def test_signs_by_which_a_reward_of_words_is_checked_are_read() -> None:
     """Those of jobs.check_rewards: each shows its own prompt's word."""
     prompts = known_prompts(["words"])
-    scores = open_scorer("metric=[text]", "models=released").score([*map(picture_of, prompts)], prompts)["score"]
+    scores = open_scorer("metric=[text]", "models=released").score_table([*map(picture_of, prompts)], prompts)["score"]
     assert scores.to_pylist() == [1.0] * len(prompts)
 
 

@@ -70,7 +70,9 @@ def test_all_statistics_of_an_image_take_one_decoding_and_no_model(monkeypatch: 
 
     monkeypatch.setattr(image_decoding, "decode_bytes", counted)
     shown, texts = [row["image"] for row in images("atlas", 4)], [row["text"] for row in prompts(4)]
-    table = statistics_scorer().score([image["bytes"] if isinstance(image, dict) else image for image in shown], texts)
+    table = statistics_scorer().score_table(
+        [image["bytes"] if isinstance(image, dict) else image for image in shown], texts
+    )
     assert len(decoded) == 4 and table.column("score").null_count == 0
     assert table.column("metric").unique().to_pylist() == list(STATISTICS)
 
@@ -78,6 +80,6 @@ def test_all_statistics_of_an_image_take_one_decoding_and_no_model(monkeypatch: 
 def test_an_image_that_is_none_has_no_statistic_and_frames_have_the_mean_of_theirs() -> None:
     black, white = (Image.new("RGB", (8, 8), (level,) * 3) for level in (0, 255))
     red = Image.new("RGB", (8, 8), (255, 0, 0))
-    table = statistics_scorer().score([b"no image", [black, white, red, red]], ["a", "b"], ["saturation"])
+    table = statistics_scorer().score_table([b"no image", [black, white, red, red]], ["a", "b"], ["saturation"])
     assert [error and error["kind"] for error in table.column("error").to_pylist()] == ["corrupt_image", None]
     assert table.column("score").to_pylist() == [None, 0.5]

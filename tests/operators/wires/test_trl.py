@@ -29,7 +29,7 @@ def as_trl_calls(reward: Any, **columns: Any) -> list[float]:
 def test_completions_about_images_are_rewarded_by_the_scorers_own_score(scorer: Scorer) -> None:
     pairs = pack_pairs(3)
     images, texts = [pair.image for pair in pairs], [pair.prompt for pair in pairs]
-    expected = [row["score"] for row in scorer.score(images, texts).to_pylist() if row["metric"] == "vqascore"]
+    expected = [row["score"] for row in scorer.score_table(images, texts).to_pylist() if row["metric"] == "vqascore"]
     reward = trl_reward(scorer, "vqascore")
     assert reward.__name__ == "vqascore"
     questions = ["Describe the image."] * 3
@@ -52,7 +52,7 @@ def test_ms_swift_calls_it_with_completions_first_and_lists_of_files(scorer: Sco
         (tmp_path / f"{place}.png").write_bytes(pair.image)
     columns = {"images": [[{"bytes": None, "path": str(tmp_path / f"{place}.png")}] for place in range(2)]}
     texts = [pair.prompt for pair in pairs]
-    expected = scorer.score([pair.image for pair in pairs], texts, "vqascore").column("score").to_pylist()
+    expected = scorer.score_table([pair.image for pair in pairs], texts, "vqascore").column("score").to_pylist()
     reward = trl_reward(scorer, "vqascore", images="images")
     assert reward(texts, trainer_state=object(), **columns) == pytest.approx(expected)
 
@@ -75,7 +75,7 @@ def test_a_column_brings_the_questions_of_a_benchmarks_metric() -> None:
     scorer, pairs = open_scorer("metric=[geneval2]", "models=shapes"), pack_pairs(2)
     images, texts = [pair.image for pair in pairs], [pair.prompt for pair in pairs]
     lists = [[["Are there any circles in the image?", "Yes"]], [["How many stars are in the image?", "one"]]]
-    expected = scorer.score(images, texts, questions=lists).column("score").to_pylist()
+    expected = scorer.score_table(images, texts, questions=lists).column("score").to_pylist()
     reward = trl_reward(scorer, "geneval2", questions="vqa_list")
     assert reward(texts, image=images, vqa_list=lists) == expected and None not in expected
 
@@ -86,7 +86,7 @@ def test_a_column_brings_the_sources_of_edits_and_a_bad_one_is_none() -> None:
     sources = [images[1], [{"bytes": images[0], "path": None}], b"no image"]
     reward = trl_reward(scorer, "source_ssim", sources="before")
     first, second, bad = reward(texts, image=images, before=sources)
-    assert first == second == scorer.score(images[:1], texts[:1], sources=[images[1]])["score"][0].as_py()
+    assert first == second == scorer.score_table(images[:1], texts[:1], sources=[images[1]])["score"][0].as_py()
     assert bad is None and reward(texts[:1], image=images[:1], before=[None]) == [None]
     with pytest.raises(ConfigError, match="no column is called 'before'"):
         reward(texts, image=images)

@@ -41,7 +41,7 @@ def test_a_replica_that_hangs_is_ended_and_its_batch_is_scored_by_the_next(tmp_p
         answers = ask(
             Service(replica_call(handle, counts), find_served(config, find_nodes(config)), config, counts), baited
         )
-    table = open_scorer("metric=[clipscore]", "models=shapes").score(
+    table = open_scorer("metric=[clipscore]", "models=shapes").score_table(
         [p.image for p in pairs], [p.prompt for p in pairs]
     )
     assert [answer["clipscore"].score for answer in answers] == pytest.approx(table["score"].to_pylist(), abs=1e-5)

@@ -193,7 +193,7 @@ def test_a_finetuned_checkpoint_scores_in_production_as_it_did_in_training(finet
     texts = {row["prompt_id"]: row["text"] for row in pq.read_table(assets / "prompts.parquet").to_pylist()}
     model = model_config(family="clip_flant5", checkpoint=str(finetuned / "checkpoint"))
     scorer = Scorer(ScorerConfig(models={"vqa": model}, metrics={"vqascore": VqaScoreConfig()}))
-    scored = scorer.score([row["image"] for row in images], [texts[row["prompt_id"]] for row in images])
+    scored = scorer.score_table([row["image"] for row in images], [texts[row["prompt_id"]] for row in images])
     for row, score in zip(images, scored.column("score").to_pylist(), strict=True):
         assert score == pytest.approx(after[row["image_id"]], abs=1e-5)
 

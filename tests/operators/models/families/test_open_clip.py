@@ -132,7 +132,7 @@ def test_hpsv2_sees_whole_images_on_black_as_released(folder: Path) -> None:
     scorer = open_scorer(
         "metric=[hpsv2]", "models=shapes", f"+models.hpsv2={{family: open_clip, checkpoint: '{folder}'}}"
     )
-    scores = scorer.score(pictures, texts).column("score").to_pylist()
+    scores = scorer.score_table(pictures, texts).column("score").to_pylist()
     assert scores == pytest.approx(expected, abs=1e-5) and max(scores) - min(scores) > 0.01
 
 

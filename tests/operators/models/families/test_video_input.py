@@ -155,7 +155,7 @@ def test_a_row_of_frames_a_video_file_and_an_image_are_scored_as_they_are(
     folder: Path, model: ChatVlm, tmp_path: Path
 ) -> None:
     shown, clip = frames(3), film(tmp_path / "clip", "mp4")
-    scored = scorer(folder, shown="video", frames=4).score([shown, clip, shown[0]], ["a", "a", "a"])
+    scored = scorer(folder, shown="video", frames=4).score_table([shown, clip, shown[0]], ["a", "a", "a"])
     assert scored["error"].null_count == 3
     question = Question(0, VqaScoreConfig().settled(lambda role: resolved_kind(folder)).question("a"), ("Yes",))
     expected = [
@@ -195,7 +195,7 @@ def test_videoalign_gives_its_releases_ratings_of_a_list_of_frames_and_of_a_file
     shown, clip = frames(3), film(tmp_path / "clip", "mp4")
     sampled = [image for image in decode_each(clip, ImageLimits(), Clips(rate=2)) if isinstance(image, Image.Image)]
     assert len(sampled) == 4
-    rows = rated(folder, shown="video", rate=2).score([shown, clip, b"cut"], ["a red circle", "two stars", "a"])
+    rows = rated(folder, shown="video", rate=2).score_table([shown, clip, b"cut"], ["a red circle", "two stars", "a"])
     listed, filed, broken = rows.to_pylist()
     for row, film_frames, text in ((listed, [*shown, shown[-1]], "a red circle"), (filed, sampled, "two stars")):
         with torch.inference_mode():
@@ -214,7 +214,7 @@ def test_each_of_videoaligns_ratings_is_a_metric_and_the_model_is_asked_once_for
     model = scorer.nodes[0].stage.model  # type: ignore[attr-defined]
     compare = model.compare
     monkeypatch.setattr(model, "compare", lambda *asked: calls.append(asked) or compare(*asked))
-    rows = scorer.score([frames(4), frames(4, first=4)], ["a red circle", "two stars"]).to_pylist()
+    rows = scorer.score_table([frames(4), frames(4, first=4)], ["a red circle", "two stars"]).to_pylist()
     assert len(calls) == 1 and [row["metric"] for row in rows] == [name for name in ("None", *names) for _ in range(2)]
     for place, row in enumerate(rows[2:]):
         ratings = {rating["name"]: rating["value"] for rating in rows[place % 2]["ratings"]}
@@ -235,8 +235,10 @@ def test_hpsv3_gives_a_video_the_mean_of_its_frames(tmp_path: Path) -> None:
     metrics = {"hpsv3": SimilarityConfig(model="hpsv3", measure="reward")}
     hpsv3 = Scorer(ScorerConfig(models=models, metrics=metrics))
     shown = [image for image in decode_each(clip, ImageLimits(), Clips()) if isinstance(image, Image.Image)]
-    each = hpsv3.score(shown, "a red circle")["score"].to_pylist()
-    assert len(each) == 4 and hpsv3.score([clip], "a red circle")["score"].to_pylist() == pytest.approx([np.mean(each)])
+    each = hpsv3.score_table(shown, "a red circle")["score"].to_pylist()
+    assert len(each) == 4 and hpsv3.score_table([clip], "a red circle")["score"].to_pylist() == pytest.approx(
+        [np.mean(each)]
+    )
 
 
 def test_a_video_is_spoken_of_as_one(model: ChatVlm, tmp_path: Path) -> None:

@@ -1,0 +1,113 @@
+"""A metric that is a function of an image and its prompt, which a person wrote and names."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, get_args
+
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.metrics.answered import Scored
+from plumbline.operators.metrics.metric import Evidence, Metric, ScoreRange
+
+Better = Literal["higher", "lower", "neither"]
+"""Which of two scores is the better one."""
+Function = TypeVar("Function", bound=Callable[..., Any])
+DECLARATION = "__plumbline_metric__"
+"""The attribute of a function in which `metric` leaves what it declares."""
+
+
+class Declaration(NamedTuple):
+    """What a function says of its scores."""
+
+    score_range: ScoreRange | None = None
+    better: Better = "higher"
+    batches: bool = False
+
+
+def metric(
+    *, score_range: tuple[float, float] | None = None, better: Better = "higher", batches: bool = False
+) -> Callable[[Function], Function]:
+    """Declare what the scores of a function mean; a function without it has the defaults (docs/plugins.md).
+
+    Args:
+        score_range: the least and the greatest score. A score outside is an error of its row, and gates count on it.
+        better: which of two scores is the better one: "higher", "lower" or "neither".
+        batches: True if the function takes a list of images and a list of their prompts, and returns as many scores.
+
+    Raises:
+        ConfigError: a value that is none of these.
+    """
+    if better not in get_args(Better):
+        raise ConfigError(f"metric: expected better to be one of {', '.join(get_args(Better))}, got {better!r}")
+    declared = Declaration(_read_range(score_range), better, bool(batches))
+
+    def declare(function: Function) -> Function:
+        setattr(function, DECLARATION, declared)
+        return function
+
+    return declare
+
+
+def _read_range(given: Any) -> ScoreRange | None:
+    if given is None:
+        return None
+    try:
+        low, high = map(float, given)
+    except (TypeError, ValueError):
+        low = high = 0.0
+    if not low < high:
+        raise ConfigError(f"metric: expected score_range to be two numbers, the lower one first, got {given!r}")
+    return low, high
+
+
+@dataclass(frozen=True)
+class Code:
+    """The code of a function as records keep it: what tells it from other code, and nothing that could be run.
+
+    Only `UserCode` (operators/metrics/user_code.py) can be run. No text and no file of a configuration becomes one.
+    """
+
+    digest: str
+    """SHA-256 of the file's text, 16 hexadecimal digits."""
+    score_range: ScoreRange | None = None
+    better: Better = "higher"
+    batches: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FunctionConfig(Metric):
+    """Which function."""
+
+    kind: Literal["function"] = "function"
+    story: ClassVar[str] = "is computed by a function of the user's own"
+    chain: ClassVar[tuple[str, ...]] = ("function_values", "scores")
+    role_keys: ClassVar[tuple[str, ...]] = ()
+    function: str
+    """FILE.py:NAME or PACKAGE.MODULE:NAME; records keep the name alone."""
+    about: str = ""
+    """What the report tells a newcomer of it; the first line of the function's docstring by default."""
+    code: Code
+    """Never set in a configuration: what is read of the function that is named."""
+
+    @property
+    def ranks(self) -> bool:
+        return self.code.better != "neither"
+
+    @property
+    def falling(self) -> bool:
+        return self.code.better == "lower"
+
+    @property
+    def score_range(self) -> ScoreRange | None:
+        return self.code.score_range
+
+    def computing(self) -> Mapping[str, Any]:
+        """All that decides the function's values."""
+        return {"function": self.function, "code": self.code.digest, "score_range": self.code.score_range}
+
+    def scoring(self) -> dict[str, Any]:
+        """Nothing: the score is the function's value."""
+        return {}
+
+    def score(self, evidence: Evidence) -> Scored:
+        """The value of the image."""
+        return Scored(evidence.row["value"])

@@ -1,0 +1,148 @@
+"""The function_values stage: what functions of the user's own make of every image and its prompt."""
+
+import math
+import reprlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from PIL import Image
+
+from plumbline.operators import rows, schemas
+from plumbline.operators.batches import device_lost, halve
+from plumbline.operators.errors import HopelessRow, RowError
+from plumbline.operators.images import Edit, PreparedImages
+from plumbline.operators.metrics.function import FunctionConfig
+from plumbline.operators.metrics.user_code import describe_error, runnable
+from plumbline.operators.scorer_input import list_values
+from plumbline.operators.stages.images import ImagesStage
+from plumbline.operators.stages.stage import Inputs, StageOptions, remembered, text_of, texts_of
+
+WINDOW = 32
+"""Rows whose images are decoded together; they stay as large as they are."""
+Shown = tuple[Image.Image, str]
+"""An image and its prompt."""
+
+
+class GivenTexts(NamedTuple):
+    """The texts that one metric is given with the images of each prompt."""
+
+    prompts: Mapping[str, str]
+    metric: FunctionConfig
+
+    def text(self, prompt_id: str | None) -> str | RowError:
+        """The text of a prompt, or why there is none."""
+        text = text_of(self.prompts, prompt_id)
+        return self.metric.worded(text) if isinstance(text, str) else text
+
+    def basis(self, prompt_id: str | None) -> str | None:
+        """What a row of the prompt stands on besides its image."""
+        text = self.text(prompt_id)
+        return rows.basis_of(text) if isinstance(text, str) else None
+
+
+class FunctionValuesStage(ImagesStage):
+    """Images and prompts to values (schema FUNCTION_VALUES), every image decoded once for all functions."""
+
+    name = "function_values"
+    version = 1
+    schema = schemas.FUNCTION_VALUES
+    counted = "none"
+    needs = FunctionConfig
+    encodes = False
+    words = True
+    window = WINDOW
+
+    @classmethod
+    def recipe(cls, name: str, metric: FunctionConfig) -> dict[str, Any]:
+        return dict(metric.computing())
+
+    def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
+        super().__init__(metrics, models, options)
+        self.functions = {name: UserFunction(metric) for name, metric in metrics.items()}
+        self._texts = remembered(texts_of)
+
+    def preprocess(self, image: Image.Image, edit: Edit | None = None) -> Image.Image:
+        return image
+
+    def asked(self, inputs: Inputs) -> Mapping[str, GivenTexts]:
+        prompts = self._texts(inputs.prompts)
+        return {name: GivenTexts(prompts, self.metrics[name]) for name in inputs.metrics}
+
+    def measure(self, images: PreparedImages, asked: Mapping[str, GivenTexts]) -> Mapping[str, pa.Table]:
+        return {name: self._table(images, texts, self.functions[name]) for name, texts in asked.items()}
+
+    def _table(self, images: PreparedImages, asked: GivenTexts, function: "UserFunction") -> pa.Table:
+        texts = [asked.text(row.prompt_id) for row in images.rows]
+        each = [text for text, count in zip(texts, images.counts, strict=True) for _ in range(count)]
+        usable = [(image, text) for image, text in zip(images.pixels, each, strict=True) if isinstance(text, str)]
+        values = iter(function.values(usable, self.image_batch.rows))
+        records = []
+        for row, digest, error, count, text in zip(
+            images.rows, images.digests, images.errors, images.counts, texts, strict=True
+        ):
+            results = [text] if isinstance(text, RowError) else [next(values) for _ in range(count)]
+            failed = error or next((result for result in results if isinstance(result, RowError)), None)
+            columns = (
+                {"values": [{"value": value} for value in results]}
+                if failed is None
+                else {"error": rows.error_value(failed)}
+            )
+            records.append(row.row(**columns, image_digest=digest, basis=asked.basis(row.prompt_id)))
+        return rows.table(records, self.schema)
+
+
+class UserFunction:
+    """A function as the stage calls it: an exception, or a value that is no score, costs its own image."""
+
+    def __init__(self, metric: FunctionConfig) -> None:
+        """Raises ConfigError if the function cannot be loaded here."""
+        self.code = runnable(metric.code)
+        self.function: Callable[..., Any] = self.code.load()
+
+    def values(self, shown: Sequence[Shown], batch: int) -> list[float | RowError]:
+        """Return the value of every image with its prompt; `batch` go together if the function takes several."""
+        size = batch if self.code.batches else 1
+        return [
+            value for first in range(0, len(shown), size) for value in halve(self._call, shown[first : first + size])
+        ]
+
+    def _call(self, shown: Sequence[Shown]) -> list[float | RowError]:
+        try:
+            return [self._read(value) for value in self._returned(shown)]
+        except (Exception, SystemExit) as error:
+            if isinstance(error, Exception) and device_lost(error):
+                raise
+            raised = describe_error(error, self.code.origin.file)
+            message = f"{self.code.where} raised {raised}; correct the function"
+            raise HopelessRow(RowError("function_failed", message, retryable=True)) from error
+
+    def _returned(self, shown: Sequence[Shown]) -> list[Any]:
+        images = [image.copy() for image, _ in shown]  # other functions see the same image
+        texts = [text for _, text in shown]
+        if not self.code.batches:
+            return [self.function(image, text) for image, text in zip(images, texts, strict=True)]
+        values = list_values(self.function(images, texts), self.code.where)
+        if len(values) != len(shown):
+            raise ValueError(f"expected a value for each of {len(shown)} images, found {len(values)}")
+        return values
+
+    def _read(self, value: Any) -> float | RowError:
+        number = _number(value)
+        low, high = self.code.score_range or (-math.inf, math.inf)
+        if math.isfinite(number) and low <= number <= high:
+            return number
+        within = "" if self.code.score_range is None else f" between {low:g} and {high:g}"
+        found = reprlib.repr(value)
+        message = f"{self.code.where} returned {found}; expected a finite number{within}; correct the function"
+        return RowError("unusable_value", message)
+
+
+def _number(value: Any) -> float:
+    """Return a number, or a scalar of an array library, as float; nan for anything else."""
+    if isinstance(value, str | bytes) or getattr(value, "ndim", None):
+        return math.nan
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan

@@ -1,0 +1,262 @@
+"""A function in a file, a package or a program is a metric like any other, and only code that a person names is run."""
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+import plumbline
+from tests.bench_of import Bench, images, run_plan, run_tables
+from tests.commands import newest, printed, refusal, run
+
+PAGE = (Path(__file__).parent.parent.parent / "docs/plugins.md").read_text()
+(EXAMPLE,) = re.findall(r"save it in a file, `mine.py`:\n\n```python\n(.*?)```", PAGE, re.DOTALL | re.IGNORECASE)
+COUNT = 11
+GENERATORS = ("flint", "atlas", "drift")
+MANY = """
+import functools
+import plumbline
+
+LOADED = []
+
+@functools.cache
+def model():
+    LOADED.append(1)
+    return {odd}
+
+def picky(image, prompt):
+    total = hash_of(image)
+    if total % 3 == 0:
+        raise KeyError(prompt)
+    return model()[total % 5]
+
+@plumbline.metric(score_range=(-1, {limit}), better="lower", batches=True)
+def batched(images, prompts):
+    totals = [hash_of(image) for image in images]
+    if any(total % 3 == 0 for total in totals):
+        raise SystemExit("one of them")
+    assert len(LOADED) < 2 and len(images) == len(prompts)
+    return (total % 100 / 10 for total in totals)
+
+def hash_of(image):
+    total = sum(image.resize((8, 8)).tobytes())
+    image.paste((0, 0, 0), (0, 0, *image.size))
+    return total
+"""
+LIMIT = 5
+ODD = ["'7'", "float('nan')", "None", "2", "[1.0]"]
+
+
+def hash_of(encoded: bytes) -> int:
+    return sum(Image.open(io.BytesIO(encoded)).convert("RGB").resize((8, 8)).tobytes())
+
+
+def brightness(encoded: bytes) -> float:
+    return float(np.asarray(Image.open(io.BytesIO(encoded)).convert("RGB").convert("L")).mean())
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    """Uneven shards of three generators, with the example of docs/plugins.md beside them, scored once."""
+    folder = tmp_path_factory.mktemp("functions")
+    (folder / "mine.py").write_text(EXAMPLE)
+    (folder / "many.py").write_text(MANY.format(odd=f"[{', '.join(ODD)}]", limit=LIMIT))
+    names = [f"{folder}/mine.py:brightness", "edge_density", f"{folder}/many.py:picky", f"{folder}/many.py:batched"]
+    made = Bench(folder, f"metric=[{','.join(names)}]", generators=GENERATORS, count=COUNT)
+    ended = made.run("max_failed=1")
+    assert ended.code == 2, ended
+    return made
+
+
+def read(bench: Bench, name: str = "scores") -> pd.DataFrame:
+    return pd.read_parquet(newest(bench.store.place.url) / f"{name}.parquet")
+
+
+def encoded(row: Any) -> bytes:
+    """The image of a row of scores."""
+    found = {each["image_id"]: each["image"] for each in images(row.generator, COUNT)}
+    return bytes(found[row.image_id])
+
+
+def test_the_example_of_the_page_scores_every_image(bench: Bench) -> None:
+    scored = read(bench).query("metric == 'brightness'")
+    assert len(scored) == COUNT * len(GENERATORS)
+    assert [row.score for row in scored.itertuples()] == [brightness(encoded(row)) for row in scored.itertuples()]
+
+
+@pytest.mark.parametrize("metric", ["picky", "batched"])
+def test_an_exception_or_a_value_that_is_no_score_costs_its_own_row(bench: Bench, metric: str) -> None:
+    kinds = set()
+    for row in read(bench).query("metric == @metric").itertuples():
+        total = hash_of(encoded(row))
+        value = total % 100 / 10 if metric == "batched" else 2.0 if ODD[total % 5] == "2" else None
+        kind = "unusable_value" if value is None or (metric == "batched" and value > LIMIT) else None
+        kind = "function_failed" if total % 3 == 0 else kind
+        kinds.add(kind)
+        assert (row.error and row.error["kind"]) == kind
+        assert pd.isna(row.score) if kind else row.score == value
+    assert kinds == {"function_failed", "unusable_value", None}
+
+
+def test_the_error_names_the_function_its_file_and_the_line(bench: Bench) -> None:
+    errors = read(bench, "errors").query("metric == 'picky' and kind == 'function_failed'")
+    line = MANY.splitlines().index("        raise KeyError(prompt)") + 1
+    assert errors["message"].str.contains(f"picky of .*many.py raised KeyError: .* at line {line}; correct").all()
+    assert errors["retryable"].all()
+
+
+def test_a_function_changes_no_image_that_another_sees(bench: Bench) -> None:
+    alone = read(bench).query("metric == 'edge_density'")["score"]
+    assert alone.gt(0).all(), "hash_of paints over what it is given"
+
+
+def test_it_is_in_the_report_and_ranks_in_the_direction_that_it_declares(bench: Bench) -> None:
+    run_folder = newest(bench.store.place.url)
+    manifest = json.loads((run_folder / "manifest.json").read_text())
+    assert manifest["lower_is_better"] == ["batched"]
+    report = (run_folder / "report.html").read_text()
+    assert "is the mean brightness of an image" in report and "is computed by a function of the user" in report
+
+
+def test_rewards_and_gates_take_it(bench: Bench, tmp_path: Path) -> None:
+    store, pairs = f"store={bench.store.place.url}", tmp_path / "pairs"
+    printed("rewards", store, "format=pairs", "reward=batched", f"output={pairs}", "held_out=0", "selection.margin=0")
+    assert len(pd.concat(map(pd.read_parquet, pairs.glob("data/*.parquet")))) > 0
+    (tmp_path / "rules.yaml").write_text(
+        f"rules:\n  low: {{metric: batched, at_most: {LIMIT + 3}}}\n  lit: {{metric: brightness, at_least: 1}}\n"
+    )
+    assert "the gate passed: 2 rules, 6 checks" in printed("gate", store, f"rules={tmp_path}/rules.yaml")
+
+
+def test_only_an_edit_of_the_file_computes_it_again(bench: Bench, tmp_path: Path) -> None:
+    moved = tmp_path / "moved.py"
+    moved.write_text(EXAMPLE)
+    assert not bench.plan(f"metric=[{moved}:brightness]").plan.missing
+    moved.write_text(EXAMPLE.replace(".mean()", ".mean() / 2"))
+    planned = bench.plan(f"metric=[{moved}:brightness]")
+    assert {cell.recipe.stage for cell in planned.plan.missing} == {"function_values", "scores"}
+    scored = run_tables(run_plan(planned))["scores"]
+    assert [row.score for row in scored.itertuples()] == [brightness(encoded(row)) / 2 for row in scored.itertuples()]
+
+
+def test_what_a_run_records_holds_no_code_and_no_job_that_reads_it_runs_any(bench: Bench, tmp_path: Path) -> None:
+    copy = bench.copied(tmp_path)
+    store = f"store={copy.store.place.url}"
+    folder = newest(copy.store.place.url)
+    for file in Path(copy.store.place.url).rglob("*"):
+        assert not file.is_file() or b"def brightness" not in file.read_bytes(), file
+    manifest = json.loads((folder / "manifest.json").read_text())
+    recorded = manifest["config"]["metrics"]["brightness"]
+    assert recorded["function"] == "brightness" and recorded["code"].keys() == {
+        "digest", "score_range", "better", "batches"
+    }  # fmt: skip
+    before = {file: file.read_text() for file in bench.folder.parent.glob("*.py")}
+    for file, text in before.items():
+        file.write_text(f"raise SystemExit('run by a record')\n{text}")
+    try:
+        for words in (
+            ["report"],
+            ["status"],
+            ["trends"],
+            ["rewards", "format=pairs", "reward=batched", f"output={tmp_path}/out"],
+        ):
+            ended = run(words[0], store, *words[1:])
+            assert ended.code in (0, 2) and "run by a record" not in ended.out + ended.err, ended
+    finally:
+        for file, text in before.items():
+            file.write_text(text)
+
+
+def test_a_program_passes_the_function_itself_or_names_its_file(bench: Bench) -> None:
+    rows = images("atlas", COUNT)
+
+    def darkness(image: Image.Image, prompt: str) -> float:
+        return 255 - float(np.asarray(image.convert("L")).mean())
+
+    file = f"{bench.folder.parent}/mine.py:brightness"
+    scores = plumbline.score([row["image"] for row in rows], "any", metrics=[darkness, "edge_density", file])
+    wide = scores.pivot_table(index="image_id", columns="metric", values="score")
+    assert len(wide) == COUNT and np.allclose(wide["brightness"] + wide["darkness"], 255)
+
+
+def test_a_file_that_was_edited_is_read_again_by_a_program(tmp_path: Path) -> None:
+    file, image = tmp_path / "one.py", images("atlas", 1)[0]["image"]
+    for value in (1.0, 2.0):
+        file.write_text(f"def one(image, prompt):\n    return {value}\n")
+        assert plumbline.score(image, "any", metrics=f"{file}:one")["score"].tolist() == [value]
+
+
+def test_a_function_of_a_package_imports_what_is_beside_it(tmp_path: Path) -> None:
+    package = tmp_path / "own_metrics"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "parts.py").write_text("HALF = 0.5\n")
+    (package / "halves.py").write_text("from .parts import HALF\n\ndef half(image, prompt):\n    return HALF\n")
+    (tmp_path / "conf/metric").mkdir(parents=True)
+    named = "# @package metrics.named\nkind: function\nfunction: own_metrics.halves:half\nabout: is a half\n"
+    (tmp_path / "conf/metric/named.yaml").write_text(named)
+    bench = Bench(tmp_path, generators=["atlas"], count=5)
+    words = bench.line("metric=[named,own_metrics.halves:half]", "--config-dir", f"{tmp_path}/conf")
+    done = subprocess.run(
+        [sys.executable, "-m", "jobs.sweep", *words],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{Path.cwd()}"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert read(bench)["score"].tolist() == [0.5] * 10 and set(read(bench)["metric"]) == {"named", "half"}
+
+
+REFUSED = [
+    ("metric=[{file}]", "expected FILE.py:FUNCTION"),
+    ("metric=[{file}:brihgtness]", "no function 'brihgtness'; did you mean brightness?"),
+    ("metric=[{file}:np]", "no function 'np'"),
+    ("metric=[{folder}/absent.py:f]", "No such file"),
+    ("metric=[{folder}:f]", "expected a file that ends in .py, or a module"),
+    ("metric=[nowhere.at.all:f]", "nowhere"),
+    ("metric=[s3://bucket/mine.py:f]", "expected a file of this machine"),
+    ("metric=[{folder}/broken.py:f]", "SyntaxError"),
+    ("metric=[{folder}/raises.py:f]", "raises.py: ZeroDivisionError: division by zero at line 2"),
+    ("metric=[{folder}/declared.py:f]", "expected score_range to be two numbers, the lower one first, got (1, 0)"),
+    ("metric=[{folder}/three.py:f]", "expected a function f(image, prompt), found f(a, b, c)"),
+    ("metric=[{folder}/three.py:edge_density,edge_density]", "2 of the metrics are called 'edge_density'"),
+    ("metric=[{folder}/large.py:f]", "expected at most 1,000,000 bytes"),
+]
+
+
+@pytest.mark.parametrize(("word", "said"), REFUSED)
+def test_what_is_no_function_is_refused_in_one_line_before_any_work(word: str, said: str, tmp_path: Path) -> None:
+    files = {
+        "mine.py": EXAMPLE,
+        "broken.py": "def f(:\n",
+        "raises.py": "x = 0\n1 / x\n",
+        "declared.py": "import plumbline\n@plumbline.metric(score_range=(1, 0))\ndef f(image, prompt): ...\n",
+        "three.py": "def f(a, b, c): ...\ndef edge_density(a, b): ...\n",
+        "large.py": "#" * 1_000_001,
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    word = word.format(file=tmp_path / "mine.py", folder=tmp_path)
+    line = refusal("score", f"images={tmp_path}", word, f"store={tmp_path}/store", "models=shapes", code=64)
+    assert line.startswith("error: ") and said in line and len(line) < 700
+    assert not (tmp_path / "store").exists()
+
+
+def test_workers_on_ray_are_sent_the_text(ray_cluster: None, tmp_path: Path) -> None:
+    """The file is gone when they start."""
+    file = tmp_path / "gone.py"
+    file.write_text(EXAMPLE)
+    bench = Bench(tmp_path, f"metric=[{file}:brightness]", generators=["atlas"], count=7)
+    planned = bench.plan("cluster=local")
+    file.unlink()
+    scored = run_tables(run_plan(planned))["scores"]
+    assert [row.score for row in scored.itertuples()] == [brightness(encoded(row)) for row in scored.itertuples()]
