@@ -15,7 +15,7 @@ from plumbline.operators.metrics.user_code import Origin, function_options, name
 
 
 def choose_functions(words: Sequence[str]) -> list[str]:
-    """Return the overrides with a choice in place of each function that `metric=` names; no code is run yet.
+    """Return the overrides with a choice in place of each function that `metric=` names; the code is not run yet.
 
     Raises ConfigError if there is no such file or module, or two metrics have one name.
     """
@@ -32,7 +32,7 @@ def _choose(word: str) -> str:
 
 
 def _register(metric: str, name: str) -> str:
-    """Return the choice that stands for a function from now on; it has the function's name below `metrics`."""
+    """Add a choice for a function to the group `metric`, and return its name; its options are below metrics.NAME."""
     choice = f"function_{hashlib.sha256(metric.encode()).hexdigest()[:16]}"
     options = {**defaults_of(FunctionConfig), "function": metric}
     ConfigStore.instance().store(group="metric", name=choice, node=options, package=f"metrics.{name}")
@@ -51,17 +51,17 @@ def check_names(names: Iterable[str]) -> None:
 def with_functions(values: Mapping[str, Any], given: Sequence[Origin] = ()) -> dict[str, Any]:
     """Return the values of a configuration with the code of the functions that it names, and with those `given`.
 
-    This is the only way in which a metric gets code that can be run. Raises ConfigError if it cannot be loaded.
+    No other function gives a metric code that can be run. Raises ConfigError if the code cannot be loaded.
     """
     metrics = values.get("metrics")
     if not isinstance(metrics, Mapping) and not given:
         return dict(values)
-    read = {name: _with_code(options) for name, options in (metrics or {}).items()}
+    read = {name: _read_code(options) for name, options in (metrics or {}).items()}
     check_names([*read, *(origin.name for origin in given)])
     return {**values, "metrics": read | {origin.name: function_options(origin) for origin in given}}
 
 
-def _with_code(options: Any) -> Any:
+def _read_code(options: Any) -> Any:
     if not isinstance(options, Mapping) or options.get("kind") != "function":
         return options
     read = function_options(read_source(str(options.get("function"))))

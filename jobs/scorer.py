@@ -46,7 +46,7 @@ def open_scorer(*words: str, metrics: Metrics | None = None, metric: Metrics | N
 
 
 def one_of_both(metrics: Metrics | None, metric: Metrics | None) -> Metrics | None:
-    """Return what one of two words for the same says; raise ConfigError if both say something."""
+    """Return the metrics that one of the two words names; raise ConfigError if both name some."""
     if metrics is not None and metric is not None:
         raise ConfigError("metrics, metric: they are two words for the same; give one of them")
     return metric if metrics is None else metrics

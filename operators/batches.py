@@ -90,7 +90,7 @@ def halve(
     *,
     crowded: bool = False,
 ) -> list[Result | RowError]:
-    """Return what `isolate` does, for a call that is none of a model and is not counted."""
+    """Return what `isolate` returns, without counting calls: for functions that ask no model."""
     return _halve(call, rows, size, size.rows if size is not None else 0, crowded)
 
 

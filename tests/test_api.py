@@ -1,6 +1,8 @@
 """Tables of scores and ratings are judged as people have them: ids as numbers, rows in any order, in any container."""
 
 import io
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -93,6 +95,26 @@ def test_prompts_and_generators_may_be_numbers_too(scores: pd.DataFrame, ratings
             "^ratings, row 0: expected a number, got 'good'",
         ),
         (lambda scores, ratings: (scores.assign(score="0,5"), ratings), "^scores, row 0: expected a number, got '0,5'"),
+        (
+            lambda scores, ratings: ("scores.csv", ratings),
+            "^scores: expected a pandas DataFrame, .* got a value of type s",
+        ),
+        (
+            lambda scores, ratings: (scores["score"], ratings),
+            "^scores: expected a pandas .* got a value of type Series",
+        ),
+        (lambda scores, ratings: (scores, [[1, 2]]), "^ratings: expected a pandas .* got a value of type list"),
+        (lambda scores, ratings: (None, ratings), "^scores: expected a pandas .* got a value of type NoneType"),
+        (lambda scores, ratings: (scores.iloc[:0], ratings), "^scores: expected rows, found none"),
+        (lambda scores, ratings: (scores, ratings.iloc[:0]), "^ratings: expected rows, found none"),
+        (
+            lambda scores, ratings: (pd.concat([scores, scores[["score"]]], axis=1), ratings),
+            "expected each column once",
+        ),
+        (
+            lambda scores, ratings: (scores.assign(metric=None), ratings),
+            "^scores, row 0: expected the name of a metric",
+        ),
     ],
 )
 def test_a_table_that_cannot_be_judged_is_named_with_what_it_lacks(
@@ -100,3 +122,93 @@ def test_a_table_that_cannot_be_judged_is_named_with_what_it_lacks(
 ) -> None:
     with pytest.raises(plumbline.PlumblineError, match=message):
         plumbline.judge(*spoil(scores, ratings))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"statistics": "spaerman"}, "'statistics.0': expected 'pearson', .* got 'spaerman'"),
+        ({"match": "prompt"}, "'match': expected 'image'"),
+        ({"falling": "c"}, "falling: the scores have no 'c'"),
+    ],
+)
+def test_a_choice_that_is_none_is_named(
+    options: dict[str, Any], message: str, scores: pd.DataFrame, ratings: pd.DataFrame
+) -> None:
+    with pytest.raises(plumbline.ConfigError, match=message):
+        plumbline.judge(scores, ratings, **options)
+
+
+def test_both_words_choose_metrics_and_every_table_is_a_frame_of_the_same_columns() -> None:
+    picture = np.random.default_rng(0).integers(0, 256, (32, 48, 3), np.uint8)
+    metric = ["edge_density", "entropy"]
+    scorers = [
+        plumbline.open_scorer(metric=metric, models="shapes"),
+        plumbline.open_scorer(metrics=metric, models="shapes"),
+        plumbline.open_scorer("metrics=[edge_density,entropy]", models="shapes"),
+        plumbline.open_scorer("metric=[edge_density,entropy]", "models=shapes"),
+    ]
+    tables = [plumbline.score([picture, None], ["a", "b"], metric=metric)]
+    tables += [plumbline.score([picture, None], iter(["a", "b"]), metric)]
+    tables += [scorer.score([picture, None], ("a", "b")) for scorer in scorers]
+    assert tables[0]["prompt"].tolist() == ["a", "b"] * 2 and tables[0]["metric"].tolist()[::2] == metric
+    for table in tables[1:]:
+        pd.testing.assert_frame_equal(table, tables[0])
+    assert list(scorers[0].score([], []).columns) == list(tables[0].columns)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: plumbline.score([], [], "entropy", metric="entropy"), "two words for the same"),
+        (lambda: plumbline.open_scorer(metrics=["entropy", 3]), "expected names and functions, .* of type int"),
+        (lambda: plumbline.open_scorer(metrics="entropi", models="shapes"), "no such choice; did you mean entropy"),
+        (lambda: plumbline.open_scorer(metrics=lambda image, prompt: 1.0, models="shapes"), "define it by def"),
+        (lambda: plumbline.open_run("store", endpoint="x"), "unknown config key 'endpoint'"),
+    ],
+)
+def test_a_word_that_is_not_understood_is_named(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(plumbline.ConfigError, match=message):
+        call()
+
+
+CALLER = """
+import gc, logging, os, signal, sys, threading, warnings
+import numpy, pandas, PIL.Image, pyarrow
+
+def state():
+    known = logging.root.manager.loggerDict
+    loggers = {name: one for name, one in known.items() if isinstance(one, logging.Logger) and "." not in name}
+    return {
+        "hooks": (sys.excepthook, threading.excepthook, sys.unraisablehook, warnings.showwarning),
+        "signals": [signal.getsignal(number) for number in signal.valid_signals()],
+        "warnings": list(warnings.filters),
+        "environment": dict(os.environ),
+        "collector": gc.get_threshold(),
+        "streams": (sys.stdout, sys.stderr, sys.argv[:], sys.path[:], os.getcwd()),
+        "root": (logging.root.level, logging.root.handlers[:], logging.root.manager.disable),
+        "levels": {name: (one.level, one.handlers[:], one.filters[:]) for name, one in loggers.items()},
+    }
+
+sys.excepthook = lambda *args: None
+signal.signal(signal.SIGTERM, lambda number, frame: None)
+warnings.simplefilter("error", ResourceWarning)
+before = state()
+import plumbline
+scorer = plumbline.open_scorer(metrics=["edge_density", "entropy"], models="shapes")
+assert plumbline.score(numpy.zeros((8, 8, 3), "uint8"), "a", metrics="entropy")["score"].tolist() == [0]
+plumbline.judge([{"image_id": 1, "metric": "m", "score": 1}], [{"image_id": 1, "rating": 1}])
+try:
+    plumbline.open_scorer(metrics="nothing")
+except plumbline.ConfigError:
+    pass
+after = state()
+after["levels"] = {name: after["levels"][name] for name in before["levels"]}
+assert after == before, [(name, before[name], after[name]) for name in before if before[name] != after[name]]
+assert plumbline.__version__.count(".") == 2
+"""
+
+
+def test_a_program_that_scores_and_judges_is_left_as_it_was() -> None:
+    done = subprocess.run([sys.executable, "-c", CALLER], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -9,14 +9,14 @@ from plumbline.operators.metrics.answered import Scored
 from plumbline.operators.metrics.metric import Evidence, Metric, ScoreRange
 
 Better = Literal["higher", "lower", "neither"]
-"""Which of two scores is the better one."""
+"""The better one of two scores."""
 Function = TypeVar("Function", bound=Callable[..., Any])
 DECLARATION = "__plumbline_metric__"
-"""The attribute of a function in which `metric` leaves what it declares."""
+"""The attribute of a function that contains its Declaration."""
 
 
 class Declaration(NamedTuple):
-    """What a function says of its scores."""
+    """The range and the direction of a function's scores, and how it is called."""
 
     score_range: ScoreRange | None = None
     better: Better = "higher"
@@ -26,11 +26,11 @@ class Declaration(NamedTuple):
 def metric(
     *, score_range: tuple[float, float] | None = None, better: Better = "higher", batches: bool = False
 ) -> Callable[[Function], Function]:
-    """Declare what the scores of a function mean; a function without it has the defaults (docs/plugins.md).
+    """Declare range and direction of a function's scores. Undecorated functions have the defaults (docs/plugins.md).
 
     Args:
         score_range: the least and the greatest score. A score outside is an error of its row, and gates count on it.
-        better: which of two scores is the better one: "higher", "lower" or "neither".
+        better: the better one of two scores: "higher", "lower" or "neither".
         batches: True if the function takes a list of images and a list of their prompts, and returns as many scores.
 
     Raises:
@@ -61,7 +61,7 @@ def _read_range(given: Any) -> ScoreRange | None:
 
 @dataclass(frozen=True)
 class Code:
-    """The code of a function as records keep it: what tells it from other code, and nothing that could be run.
+    """The code of a function as records keep it: its digest and its declaration, and nothing that could be run.
 
     Only `UserCode` (operators/metrics/user_code.py) can be run. No text and no file of a configuration becomes one.
     """
@@ -84,9 +84,9 @@ class FunctionConfig(Metric):
     function: str
     """FILE.py:NAME or PACKAGE.MODULE:NAME; records keep the name alone."""
     about: str = ""
-    """What the report tells a newcomer of it; the first line of the function's docstring by default."""
+    """Description for newcomers, in the report; the first line of the function's docstring by default."""
     code: Code
-    """Never set in a configuration: what is read of the function that is named."""
+    """The code of the function that is named; no configuration sets it."""
 
     @property
     def ranks(self) -> bool:

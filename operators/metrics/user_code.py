@@ -34,15 +34,15 @@ _LOADING = RLock()
 
 
 class Origin(Protocol):
-    """Where a function comes from."""
+    """The origin of a function."""
 
     @property
     def name(self) -> str:
-        """What the function is called."""
+        """The function's name."""
 
     @property
     def place(self) -> str:
-        """Where it is defined, for messages."""
+        """The file or module that defines it, for messages."""
 
     @property
     def file(self) -> str | None:
@@ -50,14 +50,14 @@ class Origin(Protocol):
 
     @property
     def digest(self) -> str:
-        """What tells its code from other code."""
+        """The digest of its code."""
 
     def load(self) -> Callable[..., Any]:
         """Return the function; raise ConfigError if there is none."""
 
 
 class Source(NamedTuple):
-    """A function in a text, which is run where the function is loaded."""
+    """A function in a text; loading the function runs the text."""
 
     name: str
     place: str

@@ -1,6 +1,8 @@
 """From a resolved model to a loaded one, by the table of families."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from plumbline.operators.errors import ModelError
@@ -9,12 +11,9 @@ from plumbline.operators.models.engines.thinking import LIKELIHOOD
 from plumbline.operators.models.families import FAMILIES, serving
 from plumbline.operators.models.model import ResolvedModel
 
-FALSE_ALARMS = {
-    "transformers.configuration_utils": "You are using a model of type",
-    "transformers.tokenization_utils_base": "Token indices sequence length is longer",
-}
-"""By its logger, how a warning of transformers begins that is none: a checkpoint is read by the class of a part of it
-on purpose, and a text longer than its model reads is counted before it is cut, which `truncated` says."""
+CONFIGURATIONS = "transformers.configuration_utils"
+"""The logger that warns if a checkpoint is read by the class of a part of it, which we do on purpose."""
+FALSE_ALARM = "You are using a model of type"
 
 
 def load(model: ResolvedModel, call: Call) -> Any:
@@ -22,18 +21,28 @@ def load(model: ResolvedModel, call: Call) -> Any:
 
     Raises ModelError where its family does not serve it, it does not load, or has no key.
     """
-    for logger in FALSE_ALARMS:
-        logging.getLogger(logger).addFilter(_is_meant)
     loads = FAMILIES[model.config.family].loads_of(model.config)
     if call not in loads:
         raise ModelError(f"model family {model.config.family!r} does not serve `{call}`; use {serving(call)}")
     if call == "likelihood" and model.config.thinking == "allowed":
         raise ModelError(f"{model.config.checkpoint}: {LIKELIHOOD}")
-    return loads[call](model)
+    with _without_false_alarm():
+        return loads[call](model)
 
 
-def _is_meant(record: logging.LogRecord) -> bool:
-    return not str(record.msg).startswith(FALSE_ALARMS[record.name])
+@contextmanager
+def _without_false_alarm() -> Iterator[None]:
+    """Drop the warning within the body; the logger is the whole process's."""
+
+    def is_meant(record: logging.LogRecord) -> bool:
+        return not str(record.msg).startswith(FALSE_ALARM)
+
+    logger = logging.getLogger(CONFIGURATIONS)
+    logger.addFilter(is_meant)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_meant)
 
 
 def preflight(model: ResolvedModel, call: Call) -> None:

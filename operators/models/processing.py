@@ -139,7 +139,10 @@ def load_image_processor(folder: Path) -> Any:
 def load_tokenizer(folder: Path) -> Any:
     """The tokenizer of a checkpoint folder, without code of its own."""
     with readable_load(folder, "tokenizer"):
-        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    # it would warn of the first text that is longer than its model reads, which we count and cut, and `truncated` says
+    tokenizer.deprecation_warnings["sequence-length-is-longer-than-the-specified-maximum"] = True
+    return tokenizer
 
 
 def load_chat_tokenizer(model: ResolvedModel) -> Any:
