@@ -76,6 +76,7 @@ class Changes(NamedTuple):
     sentences: list[Sentence]
     """What changed, what only one of the runs has, and which metrics are not the same."""
     overall: FirstRows[Change]
+    """The clear ones before the others."""
     by_skill: FirstRows[Change]
     """Only the clear ones."""
     settings: FirstRows[Setting]
@@ -162,23 +163,31 @@ def compare(
     ]
     edited = before.shared_prompts(after).edited
     partial = bool(alone or edited or len(altered) > len(joined))
+    found_out = _change_sentences(overall, _comparisons(changes), partial=partial)
+    not_compared = [
+        *_edited_sentences(edited),
+        *_unlike_sentences(overall, str(manifests[0].get("run_id", ""))),
+        *_altered_sentences(altered, bridges, manifests),
+    ]
     return Changes(
         run_id=str(manifests[0].get("run_id", "")),
         sentences=[
             *_alarms(overall, reward, metrics),
-            *_edited_sentences(edited),
-            *_unlike_sentences(overall, str(manifests[0].get("run_id", ""))),
-            *_altered_sentences(altered, bridges, manifests),
-            *_change_sentences(overall, _comparisons(changes), partial=partial),
+            *(found_out + not_compared if overall else not_compared + found_out),
             *alone,
         ],
-        overall=shown(overall, MOST_ROWS),
+        overall=clear_first(overall),
         by_skill=shown(sorted(at_skills, key=lambda change: change.duel.effect), MOST_ROWS),
         settings=shown(settings, MOST_SETTINGS),
         every=changes,
         can_tell=_can_tell(overall, _comparisons(changes)),
         edited=edited,
     )
+
+
+def clear_first(changes: Sequence[Change]) -> FirstRows[Change]:
+    """Return the first changes, the clear ones before the others, for a table."""
+    return shown(sorted(changes, key=lambda change: not change.is_clear), MOST_ROWS)
 
 
 def correct_together(of_runs: Sequence[Changes]) -> list[Changes]:
@@ -269,11 +278,17 @@ def _comparisons(changes: Sequence[Change]) -> int:
 
 
 def _unlike_sentences(overall: Sequence[Change], run_id: str) -> list[Sentence]:
-    """Of each generator whose settings are others, in which."""
-    unlike = {change.generator: change.duel.unlike for change in overall if change.duel.unlike}
+    """Return a sentence for the generators whose settings differ in the same way between the runs."""
+    alike: dict[tuple[Difference, ...], dict[str, None]] = {}
+    for change in overall:
+        if change.duel.unlike:
+            alike.setdefault(change.duel.unlike, {})[change.generator] = None
     return [
-        Sentence(f"{name} was generated with other settings:", f"{between(found, run_id)}. No change of it is clear.")
-        for name, found in unlike.items()
+        Sentence(
+            f"{names([*generators])} {'was' if len(generators) == 1 else 'were'} generated with other settings:",
+            f"{between(found, run_id)}. No change of {'it' if len(generators) == 1 else 'them'} is clear.",
+        )
+        for found, generators in alike.items()
     ]
 
 

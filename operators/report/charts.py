@@ -18,11 +18,13 @@ from numpy.typing import NDArray
 from plumbline.operators.comparison import Board
 from plumbline.operators.judging.corrected_means import CorrectedMean
 from plumbline.operators.judging.corrected_tables import single_means
+from plumbline.operators.report.page_tables import MOST_GENERATORS
 from plumbline.operators.sentences import interval_text, number
 
 TEMPLATES = Path(__file__).parent / "templates"
 ROW_HEIGHT = 30
-MOST_GENERATORS = 30
+MAX_LABEL = 15
+"""Characters of a generator's name beside a chart."""
 BINS = 32
 MOST_MARKED = 40
 """Places of a trend of which each point is marked."""
@@ -57,13 +59,27 @@ class ChartLine(NamedTuple):
     colour: str
 
 
+def short_labels(names: Sequence[str]) -> dict[str, str]:
+    """Return each name with a label of at most MAX_LABEL characters or little more; no two labels are the same.
+
+    Checkpoints of one training often differ at the end of long names, so that these are shortened in the middle.
+    """
+    for head in (5, MAX_LABEL - 1, 0):  # characters that are kept in front, the others behind
+        tail = MAX_LABEL - 1 - head
+        labels = [name if len(name) <= MAX_LABEL else f"{name[:head]}…{name[len(name) - tail :]}" for name in names]
+        if len({*labels}) == len({*names}):
+            return dict(zip(names, labels, strict=True))
+    return {name: f"{place} {name[: MAX_LABEL - 4]}…" for place, name in enumerate(names, 1)}
+
+
 def interval_chart(board: Board) -> Chart:
     """Draw every generator's mean with its interval, best first, and the leading group in the accent colour."""
     scored = board.scored()[:MOST_GENERATORS]
     first = board.leading()
+    labels = short_labels([standing.generator for standing in scored])
     means = [
         {
-            "generator": standing.generator,
+            "generator": labels[standing.generator],
             "mean": standing.mean,
             "low": standing.ends[0],
             "high": standing.ends[1],
@@ -95,11 +111,13 @@ def corrected_charts(means: Sequence[CorrectedMean]) -> list[NamedChart]:
     charts = []
     for (template, metric), rows in single_means(means).items():
         told = [row for row in rows if math.isfinite(row.low)][:MOST_GENERATORS]
+        labels = short_labels([row.generator for row in told])
         corrected = [
-            {"generator": row.generator, "mean": row.corrected, "low": row.low, "high": row.high} for row in told
+            {"generator": labels[row.generator], "mean": row.corrected, "low": row.low, "high": row.high}
+            for row in told
         ]
         alone = [
-            {"generator": row.generator, "x": value, "shape": shape}
+            {"generator": labels[row.generator], "x": value, "shape": shape}
             for row in told
             for value, shape in ((row.people, "circle"), (row.predicted, "diamond"))
         ]
@@ -141,11 +159,12 @@ def _edges(span: Span) -> NDArray[np.float64]:
 def distribution_chart(board: Board, spreads: Mapping[str, Spread], span: Span) -> Chart:
     """How each generator's scores spread: a histogram a line, and their median."""
     order = [standing.generator for standing in board.scored()[:MOST_GENERATORS] if standing.generator in spreads]
+    labels = short_labels(order)
     data: dict[str, Values] = {"bars": [], "medians": [], "names": []}
     for row, name in enumerate(order):
         data["bars"] += _histogram(row, spreads[name].counts, _edges(span))
         data["medians"].append({"row": row + 0.94, "top": row + 0.1, "x": spreads[name].median})
-        data["names"].append({"row": row + 0.62, "generator": name})
+        data["names"].append({"row": row + 0.62, "generator": labels[name]})
     said = [f"{name} {number(spreads[name].median)}" for name in order]
     label = f"Distribution of {board.metric}; medians: {'; '.join(said)}"
     rows = max(len(order), 1)

@@ -1,19 +1,19 @@
 """The health of a run: coverage, failures, truncations, models, conventions, versions, and what it cost."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from plumbline.operators.comparison import Standing
 from plumbline.operators.errors import REMEDIES
 from plumbline.operators.failures import kinds_of_failure, name_row
 from plumbline.operators.report.findings import Boards
 from plumbline.operators.report.marked_words import cut
+from plumbline.operators.report.unscored import NOTHING_UNSCORED, Unscored, unscored_sentences
 from plumbline.operators.run_scores import RunScores
-from plumbline.operators.sentences import FirstRows, plural, shown
+from plumbline.operators.sentences import FirstRows, Sentence, plural, shown
 
 MOST_KINDS = 30
 CELLS = {
@@ -38,6 +38,17 @@ class Failure(NamedTuple):
     example: str
     message: str
     remedy: str
+
+
+class Gap(NamedTuple):
+    """A generator with rows without a score by a metric."""
+
+    generator: str
+    metric: str
+    n_null: int
+    """Number of these rows, without those of prompts that have no score whatever the generator."""
+    coverage: float
+    """Share of all its rows with a score."""
 
 
 class ShownCost(NamedTuple):
@@ -67,8 +78,10 @@ class Health(NamedTuple):
 
     rows: int
     rows_null: int
-    uneven: FirstRows[Standing]
-    """The generators and metrics whose coverage is below 1, the lowest first."""
+    unscored: list[Sentence]
+    """About the prompts that have no score, whatever the generator."""
+    uneven: FirstRows[Gap]
+    """The generators and metrics with further rows without a score, the lowest coverage first."""
     failures: FirstRows[Failure]
     truncated: list[tuple[str, int]]
     """By metric, how many rows were scored on a prompt that was cut."""
@@ -88,15 +101,20 @@ class Health(NamedTuple):
 
 
 def health(
-    manifest: Mapping[str, Any], scores: RunScores, failures: pa.Table, overall: Boards, noise: pa.Table
+    manifest: Mapping[str, Any],
+    scores: RunScores,
+    failures: pa.Table,
+    overall: Boards,
+    noise: pa.Table,
+    unscored: Mapping[str, Unscored],
 ) -> Health:
     """What can be told from a run's manifest and tables; what an old manifest lacks is left out."""
-    uneven = [standing for board in overall.values() for standing in board.standings if standing.n_null]
     metrics = _mapping(manifest, "config", "metrics")
     return Health(
         rows=len(scores),
         rows_null=scores.n_null,
-        uneven=shown(sorted(uneven, key=lambda standing: standing.coverage), MOST_KINDS),
+        unscored=unscored_sentences(unscored, scores),
+        uneven=shown(sorted(_gaps(overall, unscored), key=lambda gap: gap.coverage), MOST_KINDS),
         failures=_failures(failures, len(scores)),
         truncated=list(scores.truncated.items()),
         noise=shown(sorted(noise.to_pylist(), key=lambda row: -(row["share"] or 0)), MOST_KINDS),
@@ -107,6 +125,14 @@ def health(
         metric_costs=_metric_costs(manifest),
         cost_note=cost_note(manifest),
     )
+
+
+def _gaps(overall: Boards, unscored: Mapping[str, Unscored]) -> Iterator[Gap]:
+    for board in overall.values():
+        everywhere = unscored.get(board.metric, NOTHING_UNSCORED).by_generator
+        for standing in board.standings:
+            if n_null := standing.n_null - everywhere.get(standing.generator, 0):
+                yield Gap(standing.generator, board.metric, n_null, standing.coverage)
 
 
 def reasons(failures: FirstRows[Failure]) -> str:

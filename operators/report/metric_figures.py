@@ -10,6 +10,7 @@ from plumbline.operators.each import Each, one_by_one
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.report.charts import Spread, spread_of
 from plumbline.operators.report.picked_images import ImagesInView, Places, SeenImages
+from plumbline.operators.report.unscored import NOTHING_UNSCORED, Unscored, UnscoredRows
 from plumbline.operators.run_scores import Hashes, RunScores, ScoreColumns, among
 from plumbline.operators.settings import Known
 from plumbline.operators.statistics.repeats import Repeats, pooled, repeats_of
@@ -29,6 +30,8 @@ class MetricFigures(NamedTuple):
     """Bradley-Terry ratings by generator, where they were asked for."""
     seen: SeenImages | None = None
     """The images that it scored."""
+    unscored: Unscored = NOTHING_UNSCORED
+    """The prompts that have no score, whatever the generator."""
 
 
 class Question(NamedTuple):
@@ -60,12 +63,14 @@ def measure(question: Question, metric: str) -> MetricFigures:
     scores = question.scores
     images = ImagesInView(direction(metric, question.falling), question.places)
     means, spreads, repeats = PromptMeans(scores.prompts), {}, list[Repeats]()
+    unscored = UnscoredRows(scores.prompts)
     for generator, columns in scores.by_generator(metric):
         spread = spread_of(columns.score, scores.spans.get(metric, (0.0, 1.0)))
         if spread is not None:
             spreads[generator] = spread
         if metric in question.places.metrics:
             images.add(columns)
+        unscored.add(generator, columns)
         if metric not in question.unranked:
             means.add(generator, mean_of_each(scores.prompts, columns))
             repeats += _repeats(scores.prompts, columns)
@@ -76,6 +81,7 @@ def measure(question: Question, metric: str) -> MetricFigures:
         repeats=pooled(repeats) if repeats else None,
         ratings=bradley_terry(metric, means, question.falling) if question.rated else {},
         seen=images.seen(),
+        unscored=unscored.found(),
     )
 
 

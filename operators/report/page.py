@@ -230,7 +230,8 @@ def build_page(
     repeats = {metric: of.repeats for metric, of in figures.items() if of.repeats is not None}
     order = {name: place for place, name in enumerate(ranks)}
     prompts = [_side_by_side(sides, details, run, order) for sides in picks.side_by_side]
-    state = health(run.manifest, run.scores, run.failures, overall, run.noise)
+    unscored = {metric: of_metric.unscored for metric, of_metric in figures.items()}
+    state = health(run.manifest, run.scores, run.failures, overall, run.noise, unscored)
     return Page(
         run_id=run.run_id,
         benchmark=str(run.manifest.get("benchmark", "")),

@@ -9,7 +9,11 @@ from plumbline.operators.summary import OVERALL
 
 MOST_GENERATORS = 60
 MOST_SKILLS = 30
-MOST_IN_MATRIX = 24
+MOST_IN_MATRIX = 40
+MAX_NAMED_COLUMNS = 8
+"""Columns of a matrix that are headed by names; more are numbered, as their rows are."""
+MAX_EFFECT_COLUMNS = 20
+"""Columns of a matrix whose cells have room for an effect; with more they have signs."""
 MOST_PAIRS = 400
 
 

@@ -20,7 +20,7 @@ from plumbline.operators.statistics.poisson_bootstrap import hash_ids, uniform
 
 Floats = NDArray[np.float64]
 MOST_PROMPTS = 16
-MOST_SIDES = 12
+MOST_SIDES = 60
 """Generators side by side; of more, those whose images rank best."""
 MOST_COMPARED = 1 << 16
 """So many images have their ranks by all metrics in memory at once; of more, prompts are drawn by their hashes."""

@@ -19,6 +19,7 @@ from plumbline.operators.diagnosis.diagnosis import ShownTable
 from plumbline.operators.gates.checks import GateResult
 from plumbline.operators.report.model_card import ModelCard
 from plumbline.operators.report.page import Page
+from plumbline.operators.report.page_tables import MAX_EFFECT_COLUMNS, MAX_NAMED_COLUMNS
 from plumbline.operators.report.picked_images import KIND_WORDS
 from plumbline.operators.report.suite import SuitePage
 from plumbline.operators.report.trends import Trends
@@ -217,7 +218,12 @@ def _environment() -> Environment:
         "plural": plural,
         "against": against,
     }
-    environment.globals |= {"WHY_NO_INTERVAL": WHY_NO_INTERVAL, "KIND_WORDS": KIND_WORDS}
+    environment.globals |= {
+        "WHY_NO_INTERVAL": WHY_NO_INTERVAL,
+        "KIND_WORDS": KIND_WORDS,
+        "MAX_NAMED_COLUMNS": MAX_NAMED_COLUMNS,
+        "MAX_EFFECT_COLUMNS": MAX_EFFECT_COLUMNS,
+    }
     return environment
 
 

@@ -1,6 +1,7 @@
 """The same prompt by several generators: their images, with every metric's scores and the answers to its questions."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,6 +12,10 @@ from plumbline.operators.sentences import FirstRows, number, shown
 
 MOST_QUESTIONS = 16
 MOST_CHARACTERS = 1000
+MAX_LARGE = 7
+"""Images of a prompt that are shown large; more are shown small."""
+MAX_IN_LINE = 10
+"""Small images beside each other."""
 
 
 class GeneratorImage(NamedTuple):
@@ -73,6 +78,18 @@ class SideBySide(NamedTuple):
     @property
     def skills_json(self) -> str:
         return json.dumps(self.skills)
+
+    @property
+    def lines(self) -> list[slice]:
+        """Places of the images that stand in a line; several lines are about equally long."""
+        count = len(self.sides)
+        length = math.ceil(count / math.ceil(count / MAX_IN_LINE))
+        return [slice(first, first + length) for first in range(0, count, length)]
+
+    @property
+    def is_small(self) -> bool:
+        """True if there are too many images to show them large."""
+        return len(self.sides) > MAX_LARGE
 
     @property
     def search(self) -> str:

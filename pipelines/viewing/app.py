@@ -15,11 +15,10 @@ from starlette.routing import Route
 from plumbline.operators.errors import ConfigError, PlumblineError, RowError, without_secrets
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.metrics.table import falling_metrics
-from plumbline.operators.report.changes import MOST_ROWS, Change
+from plumbline.operators.report.changes import Change, clear_first
 from plumbline.operators.report.gallery import Card, Picture, make_card
 from plumbline.operators.report.marked_words import MarkedQuestion, asked_questions, cut
 from plumbline.operators.report.rendering import FILE_POLICY, render_trends, render_view, view_policy
-from plumbline.operators.sentences import shown
 from plumbline.operators.summary import OVERALL, part_of
 from plumbline.pipelines.base.storage import first_line
 from plumbline.pipelines.cells.runs import Run
@@ -183,7 +182,7 @@ class Pages:
         rows = [change for change in changes.every if wanted.generator in ("", change.generator)]
         at_skills = [change for change in rows if change.duel.skill != OVERALL and change.duel.metric == wanted.metric]
         overall = [change for change in rows if change.duel.skill == OVERALL]
-        moved |= {"overall": shown(overall, MOST_ROWS), "at_skills": shown(at_skills, MOST_ROWS), "metrics": metrics}
+        moved |= {"overall": clear_first(overall), "at_skills": clear_first(at_skills), "metrics": metrics}
         generators = [*dict.fromkeys(change.generator for change in changes.every)]
         kinds = {**(sides.left.manifest.get("errors") or {}), **(sides.right.manifest.get("errors") or {})}
         moved |= {"generators": generators, "skills": sides.right.rows.skills(), "kinds": kinds}

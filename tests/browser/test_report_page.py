@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("selenium.webdriver", reason="needs selenium: pip install -e '.[test]'")
@@ -15,7 +16,7 @@ from selenium.webdriver.support.ui import Select, WebDriverWait
 from plumbline.pipelines.report.report import write_report
 from tests.browser.opened import DESKTOP, NEEDS_BROWSER, ON_DESKTOP, barriers, find, in_scheme, open_page, press
 from tests.commands import printed
-from tests.operators.report.made import HOSTILE, QUALITY, make_run, noisy, plain_prompts
+from tests.operators.report.made import HOSTILE, QUALITY, Score, make_run, noisy, plain_prompts
 
 pytestmark = NEEDS_BROWSER
 
@@ -326,7 +327,8 @@ def test_thirty_long_names_take_two_lines_at_most_and_their_heads_stay(browser: 
     run = make_run(tmp_path, prompts=plain_prompts(6), generators=names, metrics=metrics)
     write_report(run.store)
     page = open_page(browser, run.folder / "report.html", 1280)
-    for table in ("table.board", "[data-panel=gecko] table.heat", "[data-panel=gecko] table.matrix"):
+    assert max(row.size["height"] for row in find(page, "[data-panel=gecko] table.matrix tbody tr")) < 40
+    for table in ("table.board", "[data-panel=gecko] table.heat"):
         rows = find(page, f"{table} tbody tr")
         assert max(row.size["height"] for row in rows) < 75, table
         page.execute_script("arguments[0].closest('.scroll').scrollTop = 900", rows[0])  # type: ignore[no-untyped-call]
@@ -335,6 +337,61 @@ def test_thirty_long_names_take_two_lines_at_most_and_their_heads_stay(browser: 
         below = f"{top} - arguments[1].getBoundingClientRect().top"
         assert abs(page.execute_script(below, head, box)) < 40, table  # type: ignore[no-untyped-call]
         assert page.execute_script("return arguments[0].scrollTop", box) > 0, table  # type: ignore[no-untyped-call]
+
+
+CUT_OFF = """
+const seen = Array.from(document.querySelectorAll(".scroll, thead th, tbody th bdi")).filter((one) => one.offsetParent);
+return seen.filter((one) => one.scrollWidth > one.clientWidth + 1 && getComputedStyle(one).display !== "inline")
+  .map((one) => one.ariaLabel || one.textContent);
+"""
+"""What is wider than its place."""
+
+
+@pytest.mark.parametrize("count", [8, 17, 40])
+def test_any_number_of_generators_is_shown_at_1280_pixels_with_nothing_cut_off(
+    browser: WebDriver, tmp_path: Path, count: int
+) -> None:
+    """One generator became better, and one prompt failed everywhere; checkpoints differ only at the ends of names."""
+    draw = np.random.default_rng(count)
+    steps = [f"flint-lr{draw.integers(1, 9)}e-5-step-{number:05d}00" for number in range(count // 2)]
+    names = draw.permutation([*steps, *(f"model-{number}" for number in range(count - len(steps)))]).tolist()
+
+    def score(better: float) -> Score:
+        return lambda name, metric, prompt: (
+            None if prompt == 5 else noisy(name, metric, prompt) + better * (name == names[3])
+        )
+
+    for run_id, better in (("20250101-000000-000000", 0), ("20250102-000000-000000", 0.1)):
+        run = make_run(
+            tmp_path,
+            prompts=plain_prompts(20),
+            generators=names,
+            score=score(better),
+            skills=False,
+            run_id=run_id,
+            first_recipe=int(10 * better),
+        )
+    write_report(run.store, compare="previous")
+    page = open_page(browser, run.folder / "report.html", 1280)
+    assert page.execute_script(CUT_OFF) == []  # type: ignore[no-untyped-call]
+    matrix = find(page, "[data-panel=gecko] table.matrix")[0]
+    heads = [head.text for head in find(matrix, "thead th")]
+    rows = [head.text for head in find(matrix, "tbody th")]
+    assert len({*heads}) == len({*rows}) == count
+    assert heads == rows if count == 8 else rows == [f"{at} {row.partition(' ')[2]}" for at, row in enumerate(rows, 1)]
+    sides = find(page, "#sides article:first-child thead th")
+    assert {side.text for side in sides} == {*names}
+    assert all(find(side, "img")[0].rect["x"] + find(side, "img")[0].size["width"] < 1280 for side in sides)
+    for chart in find(page, "#spread .chart"):
+        words = [text.text for text in find(chart, "text")]
+        assert len([word for word in {*words} if not word.replace(".", "").isdigit()]) == count
+    assert [row.text.split()[:2] for row in find(page, "#changes tbody tr") if row.is_displayed()] == [
+        [names[3], "gecko"],
+        [names[3], "clipscore"],
+    ]
+    health = find(page, "#health")[0].text
+    assert f"1 prompt has no score by any metric, whatever the generator: p0005 ({2 * count} rows)." in health
+    assert "further rows" not in health
 
 
 @pytest.fixture(scope="module")

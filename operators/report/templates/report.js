@@ -132,8 +132,8 @@
     };
     const frame = made("div", image);
     const own = (button) => button.parentElement.querySelector(".wipe input");
-    const column = (article, place) => {
-      const lists = all("table", article).map((table) => {
+    const column = (article, line, place) => {
+      const lists = all(`table[data-line="${line}"]`, article).map((table) => {
         const rows = Array.from(table.tBodies[0].rows).map((row) => {
           const line = made("li", made("span", ...row.cells[0].cloneNode(true).childNodes), made("span", ...row.cells[place].cloneNode(true).childNodes));
           line.className = row.cells[place].className;
@@ -148,7 +148,7 @@
     };
     const about = (button) => {
       const article = button.closest("article");
-      if (article) return column(article, button.closest("th").cellIndex);
+      if (article) return column(article, button.closest("table").dataset.line, button.closest("th").cellIndex);
       return all(".why, .prompt, .scores, details", button.closest(".card")).map((part) => part.cloneNode(true));
     };
     const near = (button) => all("[data-zoom]", button.closest("article") || button.closest(".cards")).filter((other) => other.offsetParent);

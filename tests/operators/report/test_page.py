@@ -239,8 +239,8 @@ def test_tables_and_charts_are_bounded_for_many_generators() -> None:
     run = gathered(scores, {}, metrics=["m"])
     page = page_of(run)
     compared = page.panels[0].pairs.generators
-    assert (len(compared.rows), compared.left_out) == (24, 46)
-    assert page.panels[0].interval.left_out == 40 and (len(page.generators.rows), page.generators.left_out) == (60, 10)
+    assert (len(compared.rows), compared.left_out) == (40, 30)
+    assert page.panels[0].interval.left_out == 10 and (len(page.generators.rows), page.generators.left_out) == (60, 10)
     assert len(render(page).encode()) < 3_000_000
 
 

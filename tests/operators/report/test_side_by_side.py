@@ -70,10 +70,12 @@ def test_of_several_images_the_first_is_shown_by_every_metric() -> None:
 
 
 def test_of_many_generators_those_of_the_best_images_are_shown() -> None:
-    names = "".join(chr(97 + place) for place in range(20))
+    names = "".join(chr(97 + place) for place in range(MOST_SIDES + 8))
     scores = run_of(lambda name, prompt: 0.01 * ord(name) + 0.0001 * prompt, names)
     shown = picked_of(scores, METRICS, 96).side_by_side
     assert "".join(pick.key.generator for pick in shown[0]) == names[-MOST_SIDES:] and len(shown) == 96 // MOST_SIDES
+    fewer = picked_of(scores, METRICS, 8).side_by_side
+    assert ["".join(pick.key.generator for pick in one) for one in fewer] == [names[-8:]]
 
 
 def test_of_more_images_than_are_compared_prompts_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:

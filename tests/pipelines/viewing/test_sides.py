@@ -54,7 +54,9 @@ def test_two_runs_say_what_moved_clearly_or_not_overall_and_at_each_skill(ask: A
     page = text_of(ask, BOTH)
     assert "cobalt is better by gecko (+0.100). No clear change: atlas." in page
     assert "cobalt gecko 0.450 0.550 +0.100 no interval +1.00" in page
-    assert page.count("▲ better") == 1 and page.count("not clear") == 5, "six prompts of a skill are too few of six"
+    assert page.index("▲ better") < page.index("The others: 1 not clear") < page.index("atlas gecko")
+    assert "What moved at each skill by gecko: 4 not clear" in page, "six prompts of a skill are too few of six"
+    assert page.count("▲ better") == 1 and page.count(" not clear") == 5 + 2
 
 
 def test_the_largest_moves_come_first_with_both_images_and_the_answers_that_changed(ask: Asking) -> None:
