@@ -271,14 +271,18 @@ def _show_unchanged(console: Console, inputs: SweepInputs, finished: FinishedSwe
 
 def _write_damaged_report(console: Console, inputs: SweepInputs, outcome: NightOutcome) -> None:
     """Write a run's report again, compared with the same run as in its outcome."""
-    from plumbline.pipelines.report.report import write_report  # imports scipy and the charts
+    from plumbline.pipelines.report.report import NO_RUN, write_report  # imports scipy and the charts
 
     config, run_id = inputs.config, outcome.run_id
     where = name_store(config.store, config.storage)
     warn(console, f"{outcome.report}: the page was damaged, and is written anew; if that goes on, check the disk")
     try:
         write_report(
-            inputs.store, run_id, compare=outcome.compared_with, settings=config.settings, cluster=config.cluster
+            inputs.store,
+            run_id,
+            compare=outcome.compared_with or NO_RUN,
+            settings=config.settings,
+            cluster=config.cluster,
         )
     except PlumblineError as error:
         warn(console, f"no report: {error}; make it later by python -m jobs.report run={run_id} {where}")

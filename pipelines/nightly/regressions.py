@@ -23,7 +23,7 @@ from plumbline.pipelines.nightly.nightly_config import NightConfig
 from plumbline.pipelines.nightly.outcome import Moved, NightOutcome, Outcome, SuiteOutcome, read_outcome, send
 from plumbline.pipelines.report.bridges import read_bridges
 from plumbline.pipelines.report.comparable_runs import CHECKPOINTS, obstacle_between
-from plumbline.pipelines.report.report import NO_RAY, WrittenReport, write_report
+from plumbline.pipelines.report.report import NO_RAY, NO_RUN, WrittenReport, write_report
 from plumbline.pipelines.report.trends import write_trends
 from plumbline.pipelines.running.errors import one_line
 from plumbline.pipelines.sources.sources import Sources
@@ -77,13 +77,21 @@ def compare_run(
     hold()
     try:
         written = write_report(
-            store, run_id, compare=baseline.run_id, settings=settings, sources=sources, cluster=cluster, hold=hold
+            store,
+            run_id,
+            compare=baseline.run_id or NO_RUN,
+            settings=settings,
+            sources=sources,
+            cluster=cluster,
+            hold=hold,
         )
     except PlumblineError as error:
         if baseline.run_id is None:
             raise
         baseline = Baseline(None, f"{baseline.run_id} cannot be read ({error})")
-        written = write_report(store, run_id, settings=settings, sources=sources, cluster=cluster, hold=hold)
+        written = write_report(
+            store, run_id, compare=NO_RUN, settings=settings, sources=sources, cluster=cluster, hold=hold
+        )
     hold()
     trends = _write_trends(store, manifest["benchmark"], config.checkpoints or CHECKPOINTS, settings)
     gate = None

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plumbline.operators.each import Each
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.errors import ConfigError, PlumblineError
 from plumbline.operators.metrics.table import falling_metrics
 from plumbline.operators.report.changes import Changes, compare
 from plumbline.operators.report.metric_figures import Question, measure_metrics
@@ -48,6 +48,10 @@ from plumbline.pipelines.sources.sources import Sources, skills_of
 
 MOST_IMAGES = 96
 NO_RAY = ClusterConfig(executor="here")
+NO_RUN = "none"
+"""Compares a run with no other."""
+COMPARED_WITH = "compared_with"
+"""In the record of a report: the run that it was compared with."""
 MOST_CONTRADICTED = 24
 """Images on which metrics contradict people."""
 
@@ -61,7 +65,8 @@ class ReportConfig:
     run: str = "latest"
     """A run's id (python -m jobs.status); `latest` is the newest."""
     compare: str | None = None
-    """The id of an earlier run to compare it to; `previous` is the newest of its benchmark that can be compared."""
+    """The id of an earlier run to compare it to; `previous` is the newest of its benchmark that can be compared, `none`
+    is no run, and null is the run that its report was compared with before."""
     reward: AnyReward = None
     """What generators were trained on since the run it is compared to, a metric or several in one as for jobs.serve
     (docs/rewards.md): who seems to game it is said."""
@@ -89,7 +94,7 @@ class ReportConfig:
             )
         if not 0 <= self.images <= MOST_IMAGES:
             raise ConfigError(f"images: expected 0 to {MOST_IMAGES}, got {self.images}")
-        if self.reward is not None and self.compare is None:
+        if self.reward is not None and self.compare in (None, NO_RUN):
             raise ConfigError(f"reward: {self.reward.name!r} is looked at beside an earlier run; set compare=previous")
 
 
@@ -101,6 +106,14 @@ class WrittenReport(NamedTuple):
     """Where report.html is; summary.csv, summary.md and summary.tex are beside it."""
     size: int
     """Its bytes."""
+
+
+class EarlierRun(NamedTuple):
+    """The run that a run is compared with."""
+
+    run: GatheredRun | None = None
+    warning: str = ""
+    """Why there is none, although the report had one before."""
 
 
 class OpenedRun(NamedTuple):
@@ -127,6 +140,8 @@ def write_report(
     """Writes report.html and the summary as CSV, Markdown and LaTeX into the run's folder; raises ConfigError where
     there is no run.
 
+    A report that is written again without `compare` is compared with the same run as before.
+
     A run that was written after the newest becomes the newest by it, unless `hold` raises LeaseLost.
 
     `sources` are the run's, where they have just been read; else they are opened anew. On the `cluster` the metrics of
@@ -143,7 +158,7 @@ def write_report(
         page = _make_page(
             store,
             opened,
-            before,
+            before.run,
             images,
             reward=reward,
             rated=bradley_terry,
@@ -151,6 +166,8 @@ def write_report(
             settings=settings,
             each=tasks.map,
         )
+    if before.warning:
+        page = page._replace(warnings=[*page.warnings, before.warning])
     html = render(page)
     size = store.write_page(f"runs/{run_id}/report.html", html)
     for name, text in (
@@ -159,6 +176,8 @@ def write_report(
         ("summary.tex", to_latex(page)),
     ):
         store.write_text(f"runs/{run_id}/{name}", text)
+    if not before.warning:
+        store.write_json(_record_path(run_id), {COMPARED_WITH: None if before.run is None else before.run.run_id})
     if awaits_name(store, run_id):
         name_newest(store, run_id, hold)
     elif newest_run(store) == run_id:
@@ -227,10 +246,29 @@ def _texts(prompts: pa.Table, prompt_ids: Sequence[str]) -> dict[str, str]:
     return {row["prompt_id"]: row["text"] or "" for row in prompts.filter(wanted).to_pylist()}
 
 
-def _earlier(store: Store, run: GatheredRun, compare: str | None, each: Each) -> GatheredRun | None:
-    """The run to compare to, without its sources."""
-    if compare is None:
-        return None
+def _record_path(run_id: str) -> str:
+    """Return the path of the record of what the report of a run was written with."""
+    return f"runs/{run_id}/report.json"
+
+
+def _earlier(store: Store, run: GatheredRun, compare: str | None, each: Each) -> EarlierRun:
+    """Return the run to compare to, without its sources: the one that is asked for, else that of the last report."""
+    if compare == NO_RUN:
+        return EarlierRun()
+    if compare is not None:
+        return EarlierRun(_compared(store, run, compare, each))
+    last = (store.read_json(_record_path(run.run_id)) or {}).get(COMPARED_WITH)
+    if not isinstance(last, str):
+        return EarlierRun()
+    try:
+        return EarlierRun(_compared(store, run, last, each))
+    except PlumblineError as error:
+        return EarlierRun(
+            warning=f"What changed since run {last} is not shown any more: {error}; compare=none accepts that."
+        )
+
+
+def _compared(store: Store, run: GatheredRun, compare: str, each: Each) -> GatheredRun:
     bridges = read_bridges(store, run.manifest.get("benchmark"))
     run_id = find_compared(store, run.run_id, run.manifest, compare, bridges=bridges)
     return _gathered(store, run_id, read_manifest(store, run_id), Skills(()), each)

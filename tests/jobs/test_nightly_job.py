@@ -216,6 +216,22 @@ def test_a_change_that_is_small_enough_is_no_regression(nights: Nights) -> None:
     assert outcome is not None and outcome["regressions"] == [] and "flint is worse" in " ".join(outcome["sentences"])
 
 
+def test_a_nights_report_that_is_written_again_keeps_what_changed_in_both_pages(nights: Nights) -> None:
+    nights.run()
+    first = newest_run(nights.store)
+    nights.add("flint", 0.4)
+    assert nights.run().code == 3
+
+    def pages() -> set[bool]:
+        own = nights.store.read_text(f"runs/{newest_run(nights.store)}/report.html") or ""
+        return {f"Compared with run {first}," in page for page in (own, nights.latest_report())}
+
+    report = ("report", f"store={nights.store.place.url}", "run=latest")
+    for words, changed in (((), True), (("compare=none",), False), ((), False)):
+        printed(*report, *words)
+        assert pages() == {changed}
+
+
 def test_what_another_sweep_published_between_two_nights_is_told_all_the_same(nights: Nights) -> None:
     nights.run()
     first = newest_run(nights.store)

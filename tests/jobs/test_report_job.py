@@ -1,6 +1,7 @@
 """The command that makes a report says what the report says, and where it is."""
 
 import re
+import shutil
 from pathlib import Path
 from random import Random
 
@@ -107,6 +108,19 @@ def test_what_came_and_went_between_two_runs_is_in_the_terminal(tmp_path: Path) 
     ):
         assert f"  {lead}{rest}\n" in said and f"{lead}</b>" in run.html and rest.strip() in run.html
     assert "Nothing changed.\n" not in said
+
+
+def test_a_report_that_was_compared_with_a_run_that_is_gone_says_so(tmp_path: Path) -> None:
+    earlier = make_run(tmp_path, run_id="20260101-000000-000000")
+    run = make_run(tmp_path)
+    printed("report", f"store={tmp_path}/store", "compare=previous")
+    assert "What changed</h2>" in run.html
+    shutil.rmtree(earlier.folder)
+    assert f"What changed since run {earlier.run_id} is not shown any more: " in printed(
+        "report", f"store={tmp_path}/store"
+    )
+    assert "What changed</h2>" not in run.html and "compare=none accepts that." in run.html
+    assert "not shown any more" not in printed("report", f"store={tmp_path}/store", "compare=none")
 
 
 def test_why_nothing_was_scored_stands_where_it_is_said(tmp_path: Path) -> None:
