@@ -120,9 +120,9 @@ def _require_judgements(protocol: ProtocolConfig, release: Release) -> None:
     answers = sum(len(column) - column.null_count for column in columns.values())
     if not answers and not any(map(len, (release.pairings, release.graph_nodes, release.words))):
         empty = " and ".join(f"all {len(column)} {name} are empty" for name, column in columns.items() if len(column))
+        found = "; ".join([empty or "it holds no judgement", *release.notes])
         raise SourceError(
-            f"{protocol.path}: nothing to judge by: {empty or 'it holds no judgement'}; fill in the file, or give "
-            "another by protocol.path"
+            f"{protocol.path}: nothing to judge by: {found}; fill in the file, or give another by protocol.path"
         )
 
 

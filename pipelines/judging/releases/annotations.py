@@ -1,6 +1,7 @@
 """Exports of Label Studio and Argilla: what each person said of each record, and the ratings in it."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,8 @@ from plumbline.pipelines.judging.releases.sheets import as_list, read_json, read
 
 AGAIN = "export it again as JSON"
 NO_RATING = "no answer is a number, yes, no, unsure or a side"
-OWN_LABELS = "set +protocol.columns.values={LABEL: NUMBER}"
+MAX_LABELS = 8
+"""Labels of one question that a remedy names."""
 UNSURE = ("unsure", "cannot tell", "cannot_tell")
 """Labels of choices and of marked words by which nothing is said."""
 SHOWN = ("shown", "aligned", "yes")
@@ -100,7 +102,7 @@ def read_annotations(place: Place, columns: RatingColumns = USUAL) -> Release:
             parts += _word_parts(marked, question)
             words += marked
     unread = sorted({question for one in annotations for question in one.answers} - readable)
-    notes += [f"question {name!r} is not read: {NO_RATING}; {OWN_LABELS}" for name in unread]
+    notes += [f"question {name!r} is not read: {NO_RATING}; {_own_labels(annotations, name)}" for name in unread]
     skills = skills_of((_text(one, columns.prompt_id), skill) for one in annotations for skill in _skills(one, columns))
     return released(parts=parts, preferences=preferences, words=words, skills=skills, notes=notes)
 
@@ -119,9 +121,16 @@ def _readable(annotations: Sequence[Annotation], columns: RatingColumns) -> set[
         one = bad[question]
         raise SourceError(
             f"{one.where}: {question!r} is answered by {one.answers[question]!r}, and elsewhere by "
-            f"{good[question].answers[question]!r}; correct it, or {OWN_LABELS}"
+            f"{good[question].answers[question]!r}; correct it, or {_own_labels([one], question)}"
         )
     return set(good)
+
+
+def _own_labels(annotations: Sequence[Annotation], question: str) -> str:
+    """Return the remedy for labels without a meaning: the option that gives each its number."""
+    given = dict.fromkeys(one.answers[question].strip() for one in annotations if question in one.answers)
+    named = [label for label in given if re.fullmatch(r"\w[\w .-]{0,40}", label)][:MAX_LABELS] or ["LABEL"]
+    return f"set +protocol.columns.values={{{', '.join(f'{label}: NUMBER' for label in named)}}}"
 
 
 def _is_known(answer: str, of_pair: bool, columns: RatingColumns) -> bool:
@@ -258,7 +267,7 @@ Reader = Callable[[Mapping[str, Any], str, RatingColumns], Iterator[Annotation]]
 
 
 def _reader_of(record: Mapping[str, Any], where: str) -> Reader:
-    if any(name in record for name in ("annotations", "completions", "annotation_id")):
+    if any(name in record for name in ("annotations", "completions", "annotation_id", "data")):
         return _label_studio
     if any(name in ("responses", "external_id") or name.endswith(RESPONSES) for name in record):
         return _argilla

@@ -77,6 +77,43 @@ def test_labels_of_ones_own_count_as_columns_say(tmp_path: Path) -> None:
     assert release.preferences.column("preferred").to_pylist() == ["b"]
 
 
+def test_labels_without_a_meaning_are_refused_with_the_option_that_gives_them_numbers(tmp_path: Path) -> None:
+    """The option of the message is typed as it is, with numbers in it."""
+    labels = ["Good", "Poor ", "very poor", "Good"]
+    records = [
+        {"id": place, "data": {**ATLAS, "image_id": f"i{place}"}, "annotations": [
+            annotated(7, ("quality", "choices", {"choices": [label]})),
+        ]}
+        for place, label in enumerate(labels)
+    ]  # fmt: skip
+    with pytest.raises(SourceError, match=r"nothing to judge by: .*question 'quality' is not read: ") as refused:
+        opened(tmp_path, records)
+    option = str(refused.value).partition("set ")[2].partition(";")[0]
+    assert option == "+protocol.columns.values={Good: NUMBER, Poor: NUMBER, very poor: NUMBER}"
+    for number in (3, 2, 1):
+        option = option.replace("NUMBER", str(number), 1)
+    assert [rating for _, _, rating in rated(opened(tmp_path, records, option))] == [3, 2, 1, 3]
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_a_task_that_nobody_has_annotated_yet_costs_no_other(tmp_path: Path, place: int) -> None:
+    """Label Studio leaves out `annotations` of such a task, or has an empty list or predictions alone."""
+    records = [
+        *task(("likert", "rating", {"rating": 5})),
+        *task(("likert", "rating", {"rating": 2}), data={**ATLAS, "image_id": "i2"}),
+    ]
+    waiting = [
+        {"id": 9, "data": ATLAS},
+        {"id": 9, "data": ATLAS, "annotations": []},
+        {"id": 9, "data": ATLAS, "predictions": []},
+    ]
+    whole = opened(tmp_path, records)
+    for one in waiting:
+        assert opened(tmp_path, [*records[:place], one, *records[place:]]).ratings.equals(whole.ratings)
+        with pytest.raises(SourceError, match="nobody has annotated a record; export it again"):
+            opened(tmp_path, [one])
+
+
 def test_of_what_a_person_said_of_a_task_the_last_counts(tmp_path: Path) -> None:
     records = task(("likert", "rating", {"rating": 5}), updated_at="2026-01-02T00:00:00Z")
     records[0]["annotations"].append(
