@@ -44,7 +44,7 @@ from plumbline.jobs.help import (
 )
 from plumbline.jobs.overrides import as_override, chooses, in_full
 from plumbline.jobs.secrets import hide, masked, resolve
-from plumbline.operators.errors import DISTRIBUTION, ConfigError, PlumblineError, suggest, without_secrets
+from plumbline.operators.errors import DISTRIBUTION, ConfigError, PlumblineError, printable, suggest, without_secrets
 from plumbline.operators.models.families import families_with
 from plumbline.pipelines.plans.sweep_config import alternatives, read_config
 
@@ -209,7 +209,7 @@ def _say(line: str, code: int) -> int:
     """Gives the code after saying one line, if any, on stderr; output that cannot be written is dropped."""
     with suppress(OSError, ValueError):
         if line:
-            print(without_secrets(" ".join(line.split())), file=sys.stderr, flush=True)
+            print(printable(without_secrets(" ".join(line.split()))), file=sys.stderr, flush=True)
     try:
         sys.stdout.flush()
     except (OSError, ValueError):

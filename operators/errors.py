@@ -49,6 +49,19 @@ class HopelessRow(PlumblineError):
         self.error = error
 
 
+JOINER = "\u200d"
+"""Joins emoji to one, and hides nothing."""
+
+
+def printable(text: str) -> str:
+    """Return a text with "?" for each character that does not show, such as a right-to-left override.
+
+    In a terminal, such characters in a foreign name could hide or turn round the text beside it. Line feeds and tabs
+    stay.
+    """
+    return "".join(one if one.isprintable() or one in ("\n", "\t", JOINER) else "?" for one in text)
+
+
 DISTRIBUTION = "plumbline-t2i"
 """What is installed, by the name that pyproject.toml gives it."""
 
@@ -62,10 +75,10 @@ MAX_NAME = 200
 """Characters of a name for which a similar one is looked for."""
 
 
-def suggest(name: str, known: Iterable[str]) -> str:
-    """Return a remedy for an unknown name: the nearest known names."""
+def suggest(name: str, known: Iterable[str], otherwise: str = "remove it or correct its name") -> str:
+    """Return the remedy for an unknown name: the nearest known ones, or if none is near, another remedy."""
     near = get_close_matches(name, list(known), n=2, cutoff=0.5) if len(name) <= MAX_NAME else []
-    return f"did you mean {' or '.join(near)}?" if near else "remove it or correct its name"
+    return f"did you mean {' or '.join(near)}?" if near else otherwise
 
 
 def check_known(key: str, value: str, known: Iterable[str]) -> None:

@@ -1,10 +1,14 @@
 """The terminal: a line, a warning, a table that no width cuts."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
+from rich.text import Text
+
+from plumbline.operators.errors import printable
 
 WIDTH_OF_A_LOG = 140
 EMPTY = "-"
@@ -15,6 +19,10 @@ class JobConsole(Console):
 
     def on_broken_pipe(self) -> None:
         raise  # Rich calls this while it handles the BrokenPipeError
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return a text as it is printed, without characters that could hide or turn round what else is printed."""
+        return super().render_str(printable(text), **options)
 
 
 def make_console(*, stderr: bool = False) -> Console:

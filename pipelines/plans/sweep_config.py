@@ -182,7 +182,11 @@ class SuiteConfig(AnySweep):
                 raise ConfigError(f"metrics_of.{key}: no such benchmark; {suggest(key, list(self.benchmarks))}")
             for name in metrics or ():
                 if name not in self.metrics:
-                    raise ConfigError(f"metrics_of.{key}: no such metric; {suggest(name, list(self.metrics))}")
+                    remedy = suggest(name, self.metrics, f"metrics_of.{key}=null takes all that fit")
+                    known = " or ".join(self.metrics)
+                    raise ConfigError(
+                        f"metrics_of.{key}: expected metrics of the sweep, {known}, got {name!r}; {remedy}"
+                    )
 
     def sweep(self, key: str, metrics: Mapping[str, AnyMetric]) -> SweepConfig:
         """The sweep of one of the benchmarks by these metrics, as it is configured alone."""

@@ -97,6 +97,16 @@ def test_names_are_not_taken_for_markup(tmp_path: Path) -> None:
     assert "[red]atlas[/]" in printed("report", f"store={tmp_path}/store")
 
 
+def test_a_name_turns_nothing_round_in_the_terminal(tmp_path: Path) -> None:
+    """A right-to-left override, an escape sequence and a hidden character; letters of every script stay as they are."""
+    names = ("atlas\u202e", "\x1b[31mcobalt", "dr\u200bift", "אטלס", "👩\u200d🚀")
+    make_run(tmp_path, generators=names, prompts=plain_prompts(4), metrics=("clipscore",), asking=())
+    said = printed("report", f"store={tmp_path}/store")
+    assert not {*said} & {"\u202e", "\x1b", "\u200b"}
+    assert all(name in said for name in ("atlas?", "?[31mcobalt", "dr?ift", "אטלס", "👩\u200d🚀"))
+    assert "dr?ift" in refusal("report", f"store={tmp_path}/store", "baseline=none", code=1)
+
+
 def test_what_came_and_went_between_two_runs_is_in_the_terminal(tmp_path: Path) -> None:
     make_run(tmp_path, generators=("atlas", "cobalt"), run_id="20260101-000000-000000")
     run = make_run(tmp_path, generators=("atlas", "borealis"))

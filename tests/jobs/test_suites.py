@@ -153,7 +153,8 @@ def test_each_benchmark_has_a_budget_of_its_own_and_the_exit_code_is_the_worst(t
     [
         (("benchmarks=[shapes,shapes_text]", "benchmarks.shapes_text.name=shapes"),
          "benchmarks.shapes.name: several are called 'shapes'"),
-        (("benchmarks=[shapes]", "metrics_of.shapes=[clip]"), "metrics_of.shapes: no such metric; did you mean clip"),
+        (("benchmarks=[shapes]", "metrics_of.shapes=[clip]"),
+         "metrics_of.shapes: expected metrics of the sweep, clipscore or source_ssim, got 'clip'; did you mean"),
         (("benchmarks=[shapes]", "adaptive=betting"), "adaptive: "),
         (("benchmarks=[shapes]", "protocol=shapes"), "protocol: it is one benchmark's; leave it out"),
         (("benchmarks=[shapez]",), "benchmarks=shapez: no such choice; did you mean shapes"),
@@ -168,6 +169,11 @@ def test_a_metric_that_is_asked_for_or_fits_nowhere_is_no_silent_gap(tmp_path: P
     words = ("sweep=suite", "models=shapes", METRICS, "dry_run=true", f"store={tmp_path}")
     asked = refusal("sweep", *words, "benchmarks=[shapes,shapes_edits]", "metrics_of.shapes=[source_ssim]", code=1)
     assert asked.startswith("error: benchmarks.shapes: metrics.source_ssim: it looks at the sources of edited images")
+    left_out = refusal("sweep", "sweep=shapes_suite", "metric=[clipscore]", f"store={tmp_path}", code=64)
+    assert left_out == (
+        "error: metrics_of.shapes_edits: expected metrics of the sweep, clipscore, got 'dsg_1k'; "
+        "metrics_of.shapes_edits=null takes all that fit\n"
+    )
     nowhere = refusal("sweep", *words, "benchmarks=[shapes,shapes_spatial]", code=1)
     assert nowhere.startswith("error: metrics.source_ssim: it scores no benchmark; it looks at the sources")
 
