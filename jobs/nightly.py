@@ -302,7 +302,7 @@ def _compare(
     from plumbline.pipelines.nightly.regressions import compare_run
 
     config, run_id = inputs.config, finished.run_id
-    show_leaderboards(console, finished, verbose=config.verbose)
+    show_leaderboards(console, finished, inputs.store, verbose=config.verbose)
     show_judged(console, inputs, finished)
     with show_phase(console, "writing the report"):
         compared = compare_run(

@@ -9,7 +9,7 @@ from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import EMPTY, make_console, say, show_tables, warn
 from plumbline.jobs.display.findings import show_agreement
 from plumbline.operators.report.page import Page
-from plumbline.operators.sentences import Sentence, number, plural
+from plumbline.operators.sentences import Sentence, plural
 from plumbline.pipelines.cells.runs import find_run
 from plumbline.pipelines.cells.store import open_existing_store
 from plumbline.pipelines.judging.judged_run import judge_run
@@ -49,8 +49,7 @@ def main(config: ReportConfig) -> int:
 def show_report(console: Console, report: WrittenReport) -> None:
     """The leaderboard over all metrics, the decision in a few lines, and where the page is."""
     page = report.page
-    title = f"means; {page.marks} (signed-rank test, Holm)" if page.ranking else "means"
-    show_tables(console, title, {name: _cells(page, name) for name in page.generators.rows})
+    show_tables(console, page.leaderboard_title, page.leaderboard)
     if page.generators.left_out:
         console.print(f"{plural(page.generators.left_out, 'more generator')} in summary.csv")
     _show_usual(console, page)
@@ -61,6 +60,10 @@ def show_report(console: Console, report: WrittenReport) -> None:
     if page.changes is not None:
         say(console, f"since run {page.changes.run_id}:")
         for sentence in page.changes.sentences:
+            _show_sentence(console, sentence, indent="  ")
+    if page.agreement is not None:
+        say(console, "beside people (all of it is in metaeval/ beside the report):")
+        for sentence in (*page.agreement.sentences, *page.agreement.contradictions):
             _show_sentence(console, sentence, indent="  ")
     say(console, f"report: {report.url} ({report.size / 1e6:.1f} MB)")
 
@@ -84,16 +87,6 @@ def _show_usual(console: Console, page: Page) -> None:
 
 def _show_sentence(console: Console, sentence: Sentence, indent: str = "") -> None:
     console.print(f"{indent}[bold]{escape(sentence.lead)}[/] {escape(sentence.rest)}".rstrip(), soft_wrap=True)
-
-
-def _cells(page: Page, generator: str) -> dict[str, str]:
-    rank = page.ranks[generator]
-    cells = {"mean rank": EMPTY if rank is None else f"{rank:.1f}"} if page.ranking else {}
-    for column in page.columns:
-        standing = column.standings.get(generator)
-        name = f"{column.name} (lower is better)" if column.lower_is_better else column.name
-        cells[name] = f"{number(standing.mean)} {standing.group}".strip() if standing is not None else EMPTY
-    return cells
 
 
 if __name__ == "__main__":

@@ -146,7 +146,7 @@ def _conclude(console: Console, planned: PlannedSweep, finished: FinishedSweep) 
 
 def _show_finished(console: Console, sweep: SweepInputs | PlannedSweep, finished: FinishedSweep) -> None:
     """The leaderboards, whether they are an earlier run's, and the agreement with people."""
-    show_leaderboards(console, finished, verbose=sweep.config.verbose)
+    show_leaderboards(console, finished, sweep.store, verbose=sweep.config.verbose)
     if finished.unchanged:
         say(console, f"nothing changed since run {finished.run_id}: {finished.folder}/report.html")
         show_note_kept(console, sweep, finished)
@@ -156,7 +156,8 @@ def _show_finished(console: Console, sweep: SweepInputs | PlannedSweep, finished
 def _show_end(console: Console, finished: FinishedSweep, ending: Ending) -> Ending:
     """Show the last lines, and return the ending that they name."""
     show_renewed(console, finished)
-    say(console, f"computed {finished.computed} cells, run {finished.run_id}, {ending}")
+    copied = f", copied {finished.copied} of rows that stood in earlier ones" if finished.copied else ""
+    say(console, f"computed {finished.computed} cells{copied}, run {finished.run_id}, {ending}")
     return ending
 
 
@@ -203,19 +204,27 @@ def _afterwards(console: Console, what: str, command: str, make: Callable[[], ob
 
 
 def show_judged(console: Console, sweep: SweepInputs | PlannedSweep, finished: FinishedSweep) -> None:
-    """The agreement with people, where the sweep has a protocol and it has not been told of this run."""
+    """Compare a run with people, if the sweep has a protocol and that has not been done; the report shows the result.
+
+    If the run has its report already, all of the result is shown here.
+    """
     protocol, run_id = sweep.config.protocol, finished.run_id
     if protocol is not None and not sweep.store.exists(f"runs/{run_id}/metaeval/judgements.parquet"):
         where = name_store(sweep.config.store, sweep.config.storage)
         command = f"jobs.report run={run_id} protocol={protocol.name} protocol.path={protocol.path} {where}"
-        _afterwards(console, "agreement with people", command, lambda: _judge(console, sweep.store, run_id, protocol))
+        _afterwards(console, "agreement with people", command, lambda: _judge(console, sweep.store, protocol, finished))
 
 
-def _judge(console: Console, store: Store, run_id: str, protocol: ProtocolConfig) -> None:
+def _judge(console: Console, store: Store, protocol: ProtocolConfig, finished: FinishedSweep) -> None:
     from plumbline.jobs.display.findings import show_agreement  # imports scipy
     from plumbline.pipelines.judging.judged_run import judge_run
 
-    show_agreement(console, judge_run(store, run_id, protocol))
+    findings = judge_run(store, finished.run_id, protocol)
+    if finished.unchanged:
+        show_agreement(console, findings)
+    else:
+        for warning in findings.warnings:
+            warn(console, warning)
 
 
 def show_renewed(console: Console, finished: FinishedSweep) -> None:

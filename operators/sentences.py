@@ -38,9 +38,13 @@ def shown(rows: Sequence[Row], most: int) -> FirstRows[Row]:
     return FirstRows(list(rows[:most]), max(len(rows) - most, 0))
 
 
+NOTHING = "–"
+"""Shown for a value that is not there."""
+
+
 def number(value: float | None, digits: int = 3) -> str:
     """A score as it is shown."""
-    return "–" if value is None or math.isnan(value) else f"{value:.{digits}f}".replace("-", "−")
+    return NOTHING if value is None or math.isnan(value) else f"{value:.{digits}f}".replace("-", "−")
 
 
 def signed(value: float | None, digits: int = 3) -> str:

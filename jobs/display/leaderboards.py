@@ -14,20 +14,25 @@ from plumbline.operators.question_quality import QuestionQuality
 from plumbline.operators.sentences import NO_INTERVAL, WHY_NO_INTERVAL, interval_text
 from plumbline.operators.summary import OVERALL
 from plumbline.pipelines.cells.runs import read_manifest
+from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.costs import Cost
+from plumbline.pipelines.report.report_record import read_report_record
 from plumbline.pipelines.sweeps.planning import PlannedSweep, SweepInputs
 from plumbline.pipelines.sweeps.questions import WrittenQuestions
 from plumbline.pipelines.sweeps.results import Results
 from plumbline.pipelines.sweeps.sweep import FinishedSweep
 
 
-def show_leaderboards(console: Console, finished: FinishedSweep, *, verbose: bool = False) -> None:
+def show_leaderboards(console: Console, finished: FinishedSweep, store: Store, *, verbose: bool = False) -> None:
     """What failed and where everything was written; before it each metric's boards, where more is wanted.
 
-    Of a run that stands already, whose report is not made again, all means.
+    Of a run that stands already, whose report is not made again, the leaderboard of that report.
     """
+    record = read_report_record(store, finished.run_id) if finished.unchanged else None
     if verbose:
         _show_boards(console, finished)
+    elif record is not None:
+        show_tables(console, record.title, record.leaderboard)
     elif finished.unchanged:
         _show_means(console, finished)
     show_failures(console, finished.results)

@@ -137,7 +137,7 @@ def compare(
     are named first. A reward of several metrics adds one change, in the units of the earlier run.
     """
     metrics = read_metrics(manifests[1])
-    settings = list(_settings(*manifests))
+    settings = list(differing_settings(*manifests))
     altered = _altered(*manifests)
     joined = _joined(altered, bridges, manifests)
     common = [
@@ -493,8 +493,8 @@ def _size(duel: Duel) -> str:
     return signed(duel.difference) + ranks + better
 
 
-def _settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Setting]:
-    """What differs in the configuration, the models and the versions."""
+def differing_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Setting]:
+    """Yield what differs between two manifests in the configuration, the models and the versions."""
     earlier, later = (_compared(manifest) for manifest in (before, after))
     for key in dict.fromkeys([*earlier, *later]):
         if earlier.get(key) != later.get(key) and not key.endswith(ABOUT):

@@ -36,7 +36,7 @@ from plumbline.operators.report.picked_images import NOTHING_PICKED, ImageKey, P
 from plumbline.operators.report.seeds import seed_sentences, seed_table
 from plumbline.operators.report.side_by_side import SideBySide, put_side_by_side
 from plumbline.operators.run_scores import RunScores
-from plumbline.operators.sentences import FirstRows, Sentence, plural, shown
+from plumbline.operators.sentences import NOTHING, FirstRows, Sentence, number, plural, shown
 from plumbline.operators.settings import COMPARE, all_settings, setting_notes, settings_in_words
 from plumbline.operators.summary import OVERALL, Skills
 from plumbline.operators.usual_scores import NOTHING_USUAL, UsualScores
@@ -167,6 +167,25 @@ class Page(NamedTuple):
         if self.baseline:
             return f"{BETTER} or {WORSE}: clearly so than {self.baseline}; {TIED}: not told from it"
         return f"sharing a letter: not told apart{'; with other settings: not compared' if self.is_unlike else ''}"
+
+    @property
+    def leaderboard_title(self) -> str:
+        """Title of the leaderboard as text."""
+        return f"means; {self.marks} (signed-rank test, Holm)" if self.ranking else "means"
+
+    @property
+    def leaderboard(self) -> dict[str, dict[str, str]]:
+        """The leaderboard as text, by generator and column."""
+        return {name: self._leaderboard_row(name) for name in self.generators.rows}
+
+    def _leaderboard_row(self, generator: str) -> dict[str, str]:
+        rank = self.ranks[generator]
+        cells = {"mean rank": NOTHING if rank is None else f"{rank:.1f}"} if self.ranking else {}
+        for column in self.columns:
+            standing = column.standings.get(generator)
+            name = f"{column.name} (lower is better)" if column.lower_is_better else column.name
+            cells[name] = NOTHING if standing is None else f"{number(standing.mean)} {standing.group}".strip()
+        return cells
 
     @property
     def is_unlike(self) -> bool:

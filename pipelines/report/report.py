@@ -42,6 +42,7 @@ from plumbline.pipelines.report.finished_run import (
     read_judge_noise,
 )
 from plumbline.pipelines.report.image_details import read_details
+from plumbline.pipelines.report.report_record import ReportRecord, read_report_record, write_report_record
 from plumbline.pipelines.report.usual import read_usual_scores
 from plumbline.pipelines.running.tasks import open_tasks
 from plumbline.pipelines.sources.sources import Sources, skills_of
@@ -50,8 +51,6 @@ MOST_IMAGES = 96
 NO_RAY = ClusterConfig(executor="here")
 NO_RUN = "none"
 """Compares a run with no other."""
-COMPARED_WITH = "compared_with"
-"""In the record of a report: the run that it was compared with."""
 MOST_CONTRADICTED = 24
 """Images on which metrics contradict people."""
 
@@ -111,9 +110,12 @@ class WrittenReport(NamedTuple):
 class EarlierRun(NamedTuple):
     """The run that a run is compared with."""
 
+    run_id: str | None = None
+    """None if there is none."""
     run: GatheredRun | None = None
+    """None if it cannot be read any more."""
     warning: str = ""
-    """Why there is none, although the report had one before."""
+    """Why it cannot be read."""
 
 
 class OpenedRun(NamedTuple):
@@ -176,8 +178,8 @@ def write_report(
         ("summary.tex", to_latex(page)),
     ):
         store.write_text(f"runs/{run_id}/{name}", text)
-    if not before.warning:
-        store.write_json(_record_path(run_id), {COMPARED_WITH: None if before.run is None else before.run.run_id})
+    record = ReportRecord(compared_with=before.run_id, title=page.leaderboard_title, leaderboard=page.leaderboard)
+    write_report_record(store, run_id, record)
     if awaits_name(store, run_id):
         name_newest(store, run_id, hold)
     elif newest_run(store) == run_id:
@@ -246,26 +248,22 @@ def _texts(prompts: pa.Table, prompt_ids: Sequence[str]) -> dict[str, str]:
     return {row["prompt_id"]: row["text"] or "" for row in prompts.filter(wanted).to_pylist()}
 
 
-def _record_path(run_id: str) -> str:
-    """Return the path of the record of what the report of a run was written with."""
-    return f"runs/{run_id}/report.json"
-
-
 def _earlier(store: Store, run: GatheredRun, compare: str | None, each: Each) -> EarlierRun:
     """Return the run to compare to, without its sources: the one that is asked for, else that of the last report."""
     if compare == NO_RUN:
         return EarlierRun()
     if compare is not None:
-        return EarlierRun(_compared(store, run, compare, each))
-    last = (store.read_json(_record_path(run.run_id)) or {}).get(COMPARED_WITH)
-    if not isinstance(last, str):
+        compared = _compared(store, run, compare, each)
+        return EarlierRun(compared.run_id, compared)
+    record = read_report_record(store, run.run_id)
+    if record is None or record.compared_with is None:
         return EarlierRun()
+    last = record.compared_with
     try:
-        return EarlierRun(_compared(store, run, last, each))
+        return EarlierRun(last, _compared(store, run, last, each))
     except PlumblineError as error:
-        return EarlierRun(
-            warning=f"What changed since run {last} is not shown any more: {error}; compare=none accepts that."
-        )
+        said = f"What changed since run {last} is not shown any more: {error}; compare=none accepts that."
+        return EarlierRun(last, warning=said)
 
 
 def _compared(store: Store, run: GatheredRun, compare: str, each: Each) -> GatheredRun:

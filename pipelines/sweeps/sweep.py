@@ -59,6 +59,8 @@ class FinishedSweep(NamedTuple):
     """By node, what they and its GPUs cost, where these have prices."""
     unchanged: bool
     """Whether it is an earlier run with the same inputs, so that nothing was written."""
+    copied: int = 0
+    """Cells that this run wrote of rows of earlier cells alone, without computing any."""
     retried: Retried | None = None
     """Where `retry_failed` is set, the failed rows that were tried again."""
 
@@ -134,13 +136,15 @@ def _run(
     if is_settled(planned, results, outcomes.values()):
         note_unchanged(planned, run_id)
     usage = model_usage(planned.plan, outcomes)
+    copied = sum(0 < outcome.rows == outcome.kept for outcome in outcomes.values())
     LOG.info("written: %d rows, coverage %.4f, %s", results.rows, results.coverage, ending)
     return FinishedSweep(
         run_id=run_id,
         folder=_folder(planned, run_id),
         results=results,
         falling=planned.falling,
-        computed=count_cells(planned.plan, results, outcomes)["cells_computed"],
+        computed=count_cells(planned.plan, results, outcomes)["cells_computed"] - copied,
+        copied=copied,
         renewed=len(planned.plan.renewed),
         ending=ending,
         usage=usage,

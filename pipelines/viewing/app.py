@@ -15,10 +15,11 @@ from starlette.routing import Route
 from plumbline.operators.errors import ConfigError, PlumblineError, RowError, without_secrets
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.metrics.table import falling_metrics
-from plumbline.operators.report.changes import Change, clear_first
+from plumbline.operators.report.changes import Change, clear_first, differing_settings
 from plumbline.operators.report.gallery import Card, Picture, make_card
 from plumbline.operators.report.marked_words import MarkedQuestion, asked_questions, cut
 from plumbline.operators.report.rendering import FILE_POLICY, render_trends, render_view, view_policy
+from plumbline.operators.sentences import shown
 from plumbline.operators.summary import OVERALL, part_of
 from plumbline.pipelines.base.storage import first_line
 from plumbline.pipelines.cells.runs import Run
@@ -51,6 +52,8 @@ MOST_RUNS = 200
 """The newest, of which two are chosen to be compared."""
 SUITES_SHOWN = 5
 """The newest."""
+DIFFERENCES_SHOWN = 4
+"""Settings of a run that the list of runs names."""
 MOST_OF_PROMPT = 600
 """Rows of one prompt: its images by all metrics."""
 MOST_QUESTIONS = 100
@@ -117,6 +120,11 @@ class Pages:
         content = {"runs": found[first : first + ROWS], "everything": len(everything), "words": " ".join(words)}
         content |= {"benchmarks": sorted(benchmarks - {""}), "first": first, "total": len(found)}
         content["suites"] = self.browser.suites(SUITES_SHOWN)
+        content["differing"] = {
+            run.run_id: shown([*differing_settings(before, run.manifest)], DIFFERENCES_SHOWN)
+            for run in content["runs"]
+            if run.manifest is not None and (before := _run_before(run, everything))
+        }
         return self._show("runs", request, title="Runs", **content)
 
     def run(self, request: Request) -> Response:
@@ -366,6 +374,13 @@ class Pages:
 def _file(html: str) -> Response:
     """A page that may run its own script, and reach nothing: neither another page nor the network."""
     return HTMLResponse(html, headers={"Content-Security-Policy": FILE_POLICY})
+
+
+def _run_before(run: Run, newest_first: Sequence[Run]) -> Mapping[str, Any] | None:
+    """Return the manifest of the newest earlier run of the same benchmark."""
+    older = newest_first[newest_first.index(run) + 1 :]
+    benchmark = (run.manifest or {}).get("benchmark")
+    return next((one.manifest for one in older if one.manifest and one.manifest.get("benchmark") == benchmark), None)
 
 
 def _searchable_text(run: Run) -> str:

@@ -39,8 +39,12 @@ def printed(show: Any, *arguments: Any) -> str:
     return stream.getvalue()
 
 
+NO_STORE: Any = None
+"""Boards of a run that was just computed read nothing from a store."""
+
+
 def boards(console: Console, finished: Any) -> None:
-    show_leaderboards(console, finished, verbose=True)
+    show_leaderboards(console, finished, NO_STORE, verbose=True)
 
 
 def finished_sweep(results: Any, falling: Collection[str] = ()) -> Any:

@@ -81,7 +81,7 @@ def test_only_rows_that_failed_are_tried_again_and_new_images_wait(
     assert of(retry.plan.left) == [("image_statistics", "cobalt")] * 2 + [("scores", "cobalt")] * 2
     show_plan(make_console(), retry)
     done = run_plan(retry)
-    show_leaderboards(make_console(), done)
+    show_leaderboards(make_console(), done, retry.store)
     output = capsys.readouterr().out
     assert "retry_failed: 2 failed rows of 1 cells are tried again" in output
     assert "4 cells that were never tried are left alone" in output

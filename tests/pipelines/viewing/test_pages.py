@@ -121,6 +121,24 @@ def test_runs_are_listed_newest_first_with_what_failed_and_their_reports(ask: As
     assert LATER not in read(ask, "/?words=script").text
 
 
+def test_the_list_of_runs_says_which_settings_differ_from_the_run_before_of_the_same_benchmark(tmp_path: Path) -> None:
+    runs = {"20260101-000000-000000": "first", "20260102-000000-000000": "other", "20260103-000000-000000": "first"}
+    for number, (run_id, name) in enumerate(runs.items()):
+        run = make_run(
+            tmp_path,
+            prompts=plain_prompts(2),
+            run_id=run_id,
+            benchmark=name,
+            first_recipe=10 * number,
+            config={"benchmark": {"name": name}, "metrics": {"gecko": {"kind": "gecko", "threshold": f"{number}<"}}},
+        )
+    with asking(run.store, tmp_path / "rows") as ask:
+        rows = re.findall(r"<tr>.*?</tr>", ask("/").text, flags=re.DOTALL)[1:]
+    differing = [row.rpartition("<td")[2] for row in rows]
+    assert "config.metrics.gecko.threshold</bdi>: <bdi>0&lt; → 2&lt;</bdi>" in differing[0]
+    assert "config.benchmark.name" not in differing[0] and all("–" in other for other in differing[1:])
+
+
 def test_a_mean_leads_to_the_worst_images_behind_it(ask: Asking) -> None:
     page = read(ask, RUN)
     assert "coverage 100.00%" in page.text

@@ -1,0 +1,41 @@
+"""What is kept of a run's report besides its pages: the run it is compared with, and its leaderboard for a terminal."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from pydantic import TypeAdapter, ValidationError
+
+from plumbline.pipelines.cells.store import Store
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReportRecord:
+    """The file report.json in a run's folder."""
+
+    compared_with: str | None
+    """The id of the earlier run, if any."""
+    title: str
+    """Of the leaderboard."""
+    leaderboard: Mapping[str, Mapping[str, str]]
+    """By generator and column, as text."""
+
+
+_RECORD = TypeAdapter(ReportRecord)
+
+
+def read_report_record(store: Store, run_id: str) -> ReportRecord | None:
+    """Return the record of a run's report; None if it has none that can be read."""
+    content = store.read_json(_path(run_id))
+    try:
+        return None if content is None else _RECORD.validate_python(content)
+    except ValidationError:
+        return None
+
+
+def write_report_record(store: Store, run_id: str, record: ReportRecord) -> None:
+    """Write the record of a run's report."""
+    store.write_json(_path(run_id), asdict(record))
+
+
+def _path(run_id: str) -> str:
+    return f"runs/{run_id}/report.json"
