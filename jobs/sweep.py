@@ -156,7 +156,7 @@ def _show_finished(console: Console, sweep: SweepInputs | PlannedSweep, finished
 def _show_end(console: Console, finished: FinishedSweep, ending: Ending) -> Ending:
     """Show the last lines, and return the ending that they name."""
     show_renewed(console, finished)
-    copied = f", copied {finished.copied} of rows that stood in earlier ones" if finished.copied else ""
+    copied = f", copied {finished.copied} from rows of earlier ones" if finished.copied else ""
     say(console, f"computed {finished.computed} cells{copied}, run {finished.run_id}, {ending}")
     return ending
 

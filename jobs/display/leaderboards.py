@@ -28,13 +28,10 @@ def show_leaderboards(console: Console, finished: FinishedSweep, store: Store, *
 
     Of a run that stands already, whose report is not made again, the leaderboard of that report.
     """
-    record = read_report_record(store, finished.run_id) if finished.unchanged else None
     if verbose:
         _show_boards(console, finished)
-    elif record is not None:
-        show_tables(console, record.title, record.leaderboard)
     elif finished.unchanged:
-        _show_means(console, finished)
+        _show_means(console, finished, store)
     show_failures(console, finished.results)
     if finished.retried is not None:
         rows, succeeded = finished.retried
@@ -52,8 +49,12 @@ def show_note_kept(console: Console, sweep: SweepInputs | PlannedSweep, finished
         warn(console, f"note: run {finished.run_id} stands as it is and keeps its own note, {kept!r}, not {note!r}")
 
 
-def _show_means(console: Console, finished: FinishedSweep) -> None:
-    """Every generator's mean by every metric."""
+def _show_means(console: Console, finished: FinishedSweep, store: Store) -> None:
+    """Show the leaderboard of a run's report; if an earlier version wrote the report, the means alone."""
+    record = read_report_record(store, finished.run_id)
+    if record is not None:
+        show_tables(console, record.title, record.leaderboard)
+        return
     cells: dict[str, dict[str, str]] = {}
     for row in finished.results.summary.to_pylist():
         if row["skill"] == OVERALL:

@@ -16,6 +16,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from plumbline.operators.comparison import Board
+from plumbline.operators.errors import printable
 from plumbline.operators.judging.corrected_means import CorrectedMean
 from plumbline.operators.judging.corrected_tables import single_means
 from plumbline.operators.report.page_tables import MOST_GENERATORS
@@ -63,13 +64,15 @@ def short_labels(names: Sequence[str]) -> dict[str, str]:
     """Return each name with a label of at most MAX_LABEL characters or little more; no two labels are the same.
 
     Checkpoints of one training often differ at the end of long names, so that these are shortened in the middle.
+    Characters that do not show are replaced, because vl-convert ends the process at control characters.
     """
+    shown = [printable(name) for name in names]
     for head in (5, MAX_LABEL - 1, 0):  # characters that are kept in front, the others behind
         tail = MAX_LABEL - 1 - head
-        labels = [name if len(name) <= MAX_LABEL else f"{name[:head]}…{name[len(name) - tail :]}" for name in names]
+        labels = [name if len(name) <= MAX_LABEL else f"{name[:head]}…{name[len(name) - tail :]}" for name in shown]
         if len({*labels}) == len({*names}):
             return dict(zip(names, labels, strict=True))
-    return {name: f"{place} {name[: MAX_LABEL - 4]}…" for place, name in enumerate(names, 1)}
+    return {name: f"{place} {shown[place - 1][: MAX_LABEL - 4]}…" for place, name in enumerate(names, 1)}
 
 
 def interval_chart(board: Board) -> Chart:

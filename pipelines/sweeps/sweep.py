@@ -14,6 +14,7 @@ from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.cells.reused_rows import Retried, count_retried
 from plumbline.pipelines.cells.runs import NameRun, by_time
 from plumbline.pipelines.plans.costs import Cost, costs_of
+from plumbline.pipelines.plans.plan import Plan
 from plumbline.pipelines.running.events import PhaseStarted, Totals, Watch, to_all
 from plumbline.pipelines.sources.origins import name_some
 from plumbline.pipelines.sweeps.computing import (
@@ -60,7 +61,7 @@ class FinishedSweep(NamedTuple):
     unchanged: bool
     """Whether it is an earlier run with the same inputs, so that nothing was written."""
     copied: int = 0
-    """Cells that this run wrote of rows of earlier cells alone, without computing any."""
+    """Further cells that this run wrote, whose rows or whose inputs all come from earlier cells: no model was asked."""
     retried: Retried | None = None
     """Where `retry_failed` is set, the failed rows that were tried again."""
 
@@ -136,7 +137,7 @@ def _run(
     if is_settled(planned, results, outcomes.values()):
         note_unchanged(planned, run_id)
     usage = model_usage(planned.plan, outcomes)
-    copied = sum(0 < outcome.rows == outcome.kept for outcome in outcomes.values())
+    copied = _count_copied(planned.plan, outcomes)
     LOG.info("written: %d rows, coverage %.4f, %s", results.rows, results.coverage, ending)
     return FinishedSweep(
         run_id=run_id,
@@ -159,6 +160,19 @@ def _end(planned: PlannedSweep, results: Results) -> Ending:
     if lost := planned.sources.uncounted:
         return Ending(OVER_BUDGET, f"{name_some(lost)} lost rows that nobody can count")
     return end(results.n_null, results.rows, planned.config.max_failed)
+
+
+def _count_copied(plan: Plan, outcomes: Mapping[str, Outcome]) -> int:
+    """Return the number of cells whose rows were all in earlier cells, and of those that only read such cells."""
+    copied = set[str]()
+    for cell in plan.cells:  # what a cell reads comes before it
+        outcome = outcomes.get(cell.path)
+        if outcome is None or outcome.state == "failed":
+            continue
+        read = [one.path for cells in plan.read_by(cell).values() for one in cells if one.path in outcomes]
+        if 0 < outcome.rows == outcome.kept or (read and copied.issuperset(read)):
+            copied.add(cell.path)
+    return len(copied)
 
 
 def _folder(sweep: SweepInputs | PlannedSweep, run_id: str) -> str:

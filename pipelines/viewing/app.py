@@ -117,12 +117,13 @@ class Pages:
         found = [run for run in everything if all(word in _searchable_text(run) for word in words)]
         benchmarks = {str(run.manifest.get("benchmark", "")) for run in everything if run.manifest is not None}
         first = first_row(request)
-        content = {"runs": found[first : first + ROWS], "everything": len(everything), "words": " ".join(words)}
+        listed = found[first : first + ROWS]
+        content: dict[str, Any] = {"runs": listed, "everything": len(everything), "words": " ".join(words)}
         content |= {"benchmarks": sorted(benchmarks - {""}), "first": first, "total": len(found)}
         content["suites"] = self.browser.suites(SUITES_SHOWN)
         content["differing"] = {
             run.run_id: shown([*differing_settings(before, run.manifest)], DIFFERENCES_SHOWN)
-            for run in content["runs"]
+            for run in listed
             if run.manifest is not None and (before := _run_before(run, everything))
         }
         return self._show("runs", request, title="Runs", **content)

@@ -71,16 +71,16 @@ def test_an_unchanged_sweep_writes_nothing_and_names_the_run_that_stands(sweep: 
     report = f"{sweep.store.place.url}/runs/{run_id}/report.html"
     assert f"nothing changed since run {run_id}: {report}" in printed and f"run {run_id}, exit code 0" in printed
     assert "clipscore: overall" not in printed
-    means = re.search(r"means.*?atlas +│ +(0\.\d{3})", printed, flags=re.DOTALL)
+    means = re.search(r"means.*?atlas +│[^│]*│ +(0\.\d{3})", printed, flags=re.DOTALL)
     assert means is not None and float(means[1]) == pytest.approx(mean_of(sweep.store, run_id), abs=5e-4)
 
 
 def test_cells_whose_rows_all_stood_in_earlier_ones_are_copied_and_not_computed(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, "metric=[edge_density]", "cluster=here")
+    bench = Bench(tmp_path, METRIC, "models=shapes", "cluster=here")
     assert re.search(r"\ncomputed [1-9]\d* cells, run", bench.run().out)
     touched = bench.write("atlas", images("atlas", 8))
     os.utime(touched, (1, 1))
-    assert re.search(r"\ncomputed 0 cells, copied [1-9]\d* of rows that stood in earlier ones, run", bench.run().out)
+    assert re.search(r"\ncomputed 0 cells, copied [1-9] from rows of earlier ones, run", bench.run().out)
 
 
 @pytest.mark.parametrize("word", ["cluster=local", "cluster.max_attempts=7", "models.clip.image_batch=7"])

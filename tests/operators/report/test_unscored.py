@@ -71,8 +71,8 @@ def test_labels_of_charts_are_short_and_distinct(seed: int) -> None:
     shared = "".join(draw.choice([*"abc-_"], 40))
     ends = {"".join(draw.choice([*"ab01"], draw.integers(1, 12))) for _ in range(30)}
     for names in ([*ends], [shared + end for end in ends], [end + shared for end in ends],
-                  [shared + end + shared for end in ends]):  # fmt: skip
+                  [shared + end + shared for end in ends], ["\x1b[31ma", "\x07[31ma"]):  # fmt: skip
         labels = short_labels(names)
         assert [*labels] == names and len({*labels.values()}) == len(names)
         assert max(map(len, labels.values())) <= MAX_LABEL + 1
-        assert all(labels[name] == name for name in names if len(name) <= MAX_LABEL)
+        assert all(labels[name] == name for name in names if len(name) <= MAX_LABEL and name.isprintable())
