@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +16,7 @@ import ray
 from plumbline.operators.batches import device_lost, telling_calls
 from plumbline.operators.errors import PlumblineError, RowError
 from plumbline.operators.stages.stage import Inputs
+from plumbline.operators.stopping import STOP, STOPPED
 from plumbline.pipelines.base.cluster import PoolConfig
 from plumbline.pipelines.base.logs import Forwarder, about, take_over
 from plumbline.pipelines.cells.cells import Cell, Outcome, Work
@@ -37,6 +39,7 @@ from plumbline.pipelines.running.outcomes import (
 from plumbline.pipelines.running.process import Deadline, tune_process
 from plumbline.pipelines.running.progress import NO_HISTORY, FinishedShard, History, Report
 from plumbline.pipelines.running.stages import WINDOW, NodeStage, StageContext, node_stages
+from plumbline.pipelines.running.stopping import Stopping
 from plumbline.pipelines.running.surroundings import Surroundings
 
 LOG = logging.getLogger(__name__)
@@ -136,17 +139,20 @@ class StageActor:
                 report, name = self._report(done), shard_name(work)
                 history = ray.get(self.progress.begin.remote(self.node.name, name, self.machine, report))
                 done = None
-                if history.outcomes is not None:
+                if history.stopping:
+                    outcomes[name] = self._left(work)
+                elif history.outcomes is not None:
                     outcomes[name] = history.outcomes
                 elif history.deaths:
                     suspects.append((work, history))
                 else:
                     done = self._of_shard(work, history)
-                    outcomes[name] = done.outcomes
+                    outcomes[name] = self._left(work) if done is None else done.outcomes
             self._finish(done, () if suspects else works)
         while suspects:
-            done = self._of_suspect(*suspects.pop(0))
-            outcomes[done.shard] = done.outcomes
+            work, history = suspects.pop(0)
+            done = None if STOP.is_set() else self._of_suspect(work, history)
+            outcomes[shard_name(work)] = self._left(work) if done is None else done.outcomes
             self._finish(done, () if suspects else works)
         return outcomes
 
@@ -155,7 +161,7 @@ class StageActor:
         names = [shard_name(work) for work in bundle]
         ray.get(self.progress.report.remote(self.node.name, self._report(done), names))
 
-    def _of_suspect(self, work: Work, history: History) -> FinishedShard:
+    def _of_suspect(self, work: Work, history: History) -> FinishedShard | None:
         """As `_of_shard`, with nothing beside it in this process."""
         if history.deaths >= self.terms.max_attempts:
             return self._of_shard(work, history)
@@ -163,8 +169,8 @@ class StageActor:
             ray.get(self.progress.started.remote(self.node.name, shard_name(work), self.machine))
             return self._of_shard(work, history)
 
-    def _of_shard(self, work: Work, history: History) -> FinishedShard:
-        """What became of a shard's cells, each of them logged."""
+    def _of_shard(self, work: Work, history: History) -> FinishedShard | None:
+        """What became of a shard's cells, each of them logged; None if the run stops, and whole rows are saved."""
         cells, spent = self._own_cells(work), ModelTime()
         with about(**self.log_fields, **log_context(work, self.node.stage)), telling_calls(self.calls.note):
             if history != NO_HISTORY:
@@ -172,7 +178,10 @@ class StageActor:
             if (reason := self._given_up(history)) is not None:
                 outcomes = {cell.path: Outcome(state="failed", message=reason) for cell in cells}
             else:
-                outcomes = self._outcomes(work, cells, history, spent)
+                try:
+                    outcomes = self._outcomes(work, cells, history, spent)
+                except Stopping:
+                    return None
             for cell in cells:
                 log_cell(cell, outcomes[cell.path])
         by_metric = {cell.metric: outcomes[cell.path] for cell in cells}
@@ -182,8 +191,14 @@ class StageActor:
         """All that there is to tell."""
         return Report(self.calls.take(), self.lines.take(), finished)
 
+    def _left(self, work: Work) -> Mapping[str, Outcome]:
+        """The outcomes of a shard that is left because the run stops; nobody reads them, for the driver ends."""
+        STOP.set()
+        ray.get(self.progress.left.remote(self.node.name, shard_name(work)))
+        return {cell.metric: Outcome(state="failed", message=STOPPED.message) for cell in self._own_cells(work)}
+
     def _send(self, report: Report) -> None:
-        self.progress.report.remote(self.node.name, report)
+        self.progress.report.remote(self.node.name, report).future().add_done_callback(_heed)
 
     def _given_up(self, history: History) -> str | None:
         """Why a shard is not tried again, or None. Lost machines count apart, since the shard may not be at fault."""
@@ -253,6 +268,12 @@ class StageActor:
                 return stage.compute(prepared)
             finally:
                 self.idle_since = time.monotonic()
+
+
+def _heed(answer: Future[bool]) -> None:
+    """Stops this process's work if a report is answered so."""
+    if answer.exception() is None and answer.result():
+        STOP.set()
 
 
 class Turns:

@@ -46,6 +46,8 @@ class History(NamedTuple):
     """How often a machine on which it was started was lost."""
     deadly: tuple[int, ...]
     """The rows, counted from the shard's first, that killed their process."""
+    stopping: bool = False
+    """Whether the run stops, so that the shard is to be left alone."""
     outcomes: Mapping[str, Outcome] | None = None
     """By metric, where the shard was finished and its worker died on a later one of the same bundle."""
 
@@ -85,6 +87,8 @@ class ProgressLog:
         self.begun: defaultdict[tuple[str, ShardName], _UnfinishedShard] = defaultdict(_UnfinishedShard)
         self.finished: dict[tuple[str, ShardName], Mapping[str, Outcome]] = {}
         """The outcomes of finished shards whose bundle is not finished."""
+        self.stopping = False
+        """Whether nothing is to be begun any more."""
         self.loading: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self.start_failures: dict[str, str] = {}
 
@@ -128,6 +132,8 @@ class ProgressLog:
         The shard is started unless it is finished, or a worker died on it: then it is to be `started` alone.
         """
         self.report(node, report)
+        if self.stopping:
+            return NO_HISTORY._replace(stopping=True)
         history = self.history(node, shard)
         if history.outcomes is None and not history.deaths:
             self.started(node, shard, machine)
@@ -162,8 +168,11 @@ class ProgressLog:
         """A node starts one row of a shard alone; None after the last one."""
         self.begun[node, shard].row = row
 
-    def report(self, node: str, report: Report, bundle: Sequence[ShardName] = ()) -> None:
-        """Takes what a worker of a node tells; `bundle` are the shards of a bundle that it has finished."""
+    def report(self, node: str, report: Report, bundle: Sequence[ShardName] = ()) -> bool:
+        """Takes what a worker of a node tells; `bundle` are the shards of a bundle that it has finished.
+
+        Returns True if the worker is to stop.
+        """
         self.lines += report.lines
         if report.calls:
             self.events.append(CallsAnswered(node, report.calls))
@@ -171,6 +180,19 @@ class ProgressLog:
             self._finish(node, report.finished)
         for shard in bundle:
             self.finished.pop((node, shard), None)
+        return self.stopping
+
+    def stop(self) -> None:
+        """Has workers begin nothing any more, and save the whole rows of what they are at."""
+        self.stopping = True
+
+    def left(self, node: str, shard: ShardName) -> None:
+        """A worker has saved the whole rows of a shard, and leaves it."""
+        self.begun.pop((node, shard), None)
+
+    def at_work(self) -> bool:
+        """Return True if some shard is begun and neither finished nor left."""
+        return bool(self.begun)
 
     def _finish(self, node: str, done: FinishedShard) -> None:
         self.counters.finished(node, done.rows, done.outcomes, done.spent)

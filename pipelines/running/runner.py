@@ -7,7 +7,7 @@ import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import replace
@@ -23,6 +23,7 @@ from ray.exceptions import RayError
 from ray.util.annotations import RayDeprecationWarning
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from plumbline.operators.stopping import STOP
 from plumbline.pipelines.base.cluster import ClusterConfig, PoolConfig
 from plumbline.pipelines.base.logs import about_now, relay, wanted_level
 from plumbline.pipelines.cells.cells import Outcome, Work
@@ -33,6 +34,7 @@ from plumbline.pipelines.running.events import PhaseStarted, Watch
 from plumbline.pipelines.running.machines import SWEEPS, NoRoom, Room, next_wave, sweep_name, take_room
 from plumbline.pipelines.running.progress import ProgressLog
 from plumbline.pipelines.running.session import ray_session
+from plumbline.pipelines.running.stopping import stopped_between_batches
 from plumbline.pipelines.running.surroundings import sweep_surroundings
 from plumbline.pipelines.running.workload import Workload
 
@@ -43,6 +45,8 @@ LOOK_INTERVAL = 2.0
 """Seconds between two looks at the pools of a wave."""
 END_TIMEOUT = 30.0
 """Seconds allowed for ending the ProgressLog."""
+STOP_TIMEOUT = 60.0
+"""Seconds in which workers may end their batches and save whole rows, when a run is to stop."""
 MAX_BUNDLE = 16
 """Shards that a worker takes at a time at most."""
 MIN_TURNS = 200
@@ -99,7 +103,7 @@ class Runner:
         ray.get(self.terms.progress.waits.remote(dict(waiting)))
         bundles = -(-len(shards) // self._bundle_size(len(shards), wave))
         pools = {name: _for_bundles(self.pools[name], bundles) for name in wave}
-        with self._reporting():
+        with stopped_between_batches() as raise_now, self._reporting(raise_now):
             try:
                 storage = self.terms.store.place.storage
                 with take_room(pools) as room:
@@ -134,13 +138,17 @@ class Runner:
         return replace(work, outcomes=unsound)
 
     @contextmanager
-    def _reporting(self) -> Iterator[None]:
-        """Passes workers' news on while a dataset runs."""
+    def _reporting(self, raise_now: Callable[[], None]) -> Iterator[None]:
+        """Passes workers' news on while a dataset runs; when it is to stop, ends it once workers have left all."""
         stop = threading.Event()
 
         def poll() -> None:
             while not stop.wait(POLL_INTERVAL):
                 self._report()
+                if STOP.is_set():
+                    self._await_workers(stop)
+                    raise_now()
+                    return
 
         poller = threading.Thread(target=copy_context().run, args=(poll,), daemon=True)
         poller.start()
@@ -150,6 +158,15 @@ class Runner:
             stop.set()
             poller.join()
             self._report()
+
+    def _await_workers(self, ended: threading.Event) -> None:
+        """Has workers save the whole rows of what they are at, and waits until they have, or the run has ended."""
+        ends = time.monotonic() + STOP_TIMEOUT
+        with suppress(RayError):
+            ray.get(self.terms.progress.stop.remote())
+            while ray.get(self.terms.progress.at_work.remote()) and time.monotonic() < ends:
+                if ended.wait(POLL_INTERVAL):
+                    return
 
     def _report(self) -> None:
         """Passes on what is new; where Ray itself has failed nothing is, and whoever waits for its work learns why."""

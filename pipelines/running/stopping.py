@@ -17,25 +17,27 @@ class Stopping(KeyboardInterrupt):
 
 
 @contextmanager
-def stopped_between_batches() -> Iterator[None]:
+def stopped_between_batches() -> Iterator[Callable[[], None]]:
     """Sets STOP when a signal would raise KeyboardInterrupt, and raises that when the body has come to an end.
 
-    The body ends by Stopping, or because it is done. A second signal is raised at once. Signals reach the main thread
-    alone, so the body of another thread is never stopped.
+    The body ends by Stopping, by any error, or because it is done. A second signal is raised at once, and so is the
+    first when a thread calls the function that is yielded. Signals reach the main thread alone, so the body of another
+    thread is never stopped.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
+    main = threading.main_thread()
+    if threading.current_thread() is not main or main.ident is None:
+        yield lambda: None
         return
-    raised: list[KeyboardInterrupt] = []
+    raised: list[tuple[int, KeyboardInterrupt]] = []
 
     def deferred(handler: Callable[[int, FrameType | None], object]) -> Callable[[int, FrameType | None], None]:
         def handle(number: int, frame: FrameType | None) -> None:
+            if raised:
+                raise raised[0][1]
             try:
                 handler(number, frame)
             except KeyboardInterrupt as error:
-                if raised:
-                    raise
-                raised.append(error)
+                raised.append((number, error))
                 STOP.set()
 
         return handle
@@ -44,12 +46,15 @@ def stopped_between_batches() -> Iterator[None]:
     try:
         for number, handler in before.items():
             signal.signal(number, deferred(handler))
-        yield
+        yield lambda: signal.pthread_kill(main.ident or 0, raised[0][0]) if raised else None
     except Stopping:
         pass
+    except Exception:
+        if not raised:
+            raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
         STOP.clear()
     if raised:
-        raise raised[0]
+        raise raised[0][1]

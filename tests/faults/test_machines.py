@@ -17,7 +17,7 @@ from plumbline.pipelines.cells.runs import newest_run
 from plumbline.pipelines.cells.store import Store
 from tests.bench_of import images, prompts, run_bench, write_rows
 from tests.commands import store_at
-from tests.faults.driving import Cluster, Driver, actors, until, workers_on, working
+from tests.faults.driving import Cluster, Driver, actors, killed, until, workers_on, working
 from tests.faults.outcomes import scores
 from tests.pipelines.ingest.test_ingest import source_rows, write_csv, write_files
 from tests.ray_head import head_environment, run_head
@@ -91,6 +91,21 @@ def test_machines_that_come_late_are_waited_for_and_one_that_is_lost_costs_nothi
         assert job.process.wait(240) == 0, job.printed.read_text()
     pd.testing.assert_frame_equal(newest_scores(store), undisturbed, rtol=1e-5)
     assert holding(cluster.logs, SECRET) == holding(cluster.logs, s3_server.secret) == []
+
+
+@pytest.mark.slow
+def test_a_raylet_that_dies_while_workers_start_costs_nothing_and_leaves_no_traceback(
+    cluster: Cluster, bench: Path, tmp_path: Path, undisturbed: pd.DataFrame
+) -> None:
+    store = store_at(tmp_path / "store")
+    with cluster.node(WORKER) as node, sweep(cluster, bench, store.place.url, *PLACED) as job:
+        assert until(lambda: bool(workers_on(node)) or job.ended())
+        for pid in actors(node, "raylet/raylet"):
+            killed(pid)
+        with cluster.node(WORKER):
+            assert job.process.wait(240) == 0, job.printed.read_text()
+    assert "Traceback" not in job.printed.read_text() and "retries remaining" not in job.printed.read_text()
+    pd.testing.assert_frame_equal(newest_scores(store), undisturbed, rtol=1e-5)
 
 
 def holding(folder: Path, secret: str) -> list[str]:

@@ -1,5 +1,6 @@
 """A job that is told to end, ends: with its own code, nothing left running, and all that was committed kept."""
 
+import json
 import os
 import re
 import resource
@@ -20,7 +21,7 @@ from plumbline.jobs.sweep import COMMAND as SWEEP
 from plumbline.operators.batches import telling_calls
 from plumbline.pipelines.cells.runs import find_run, newest_run, run_ids
 from tests.bench_of import UNJUDGED, write_benchmark
-from tests.commands import Ended, newest, run
+from tests.commands import Ended, newest, run, store_at
 from tests.jobs.test_rerun import Sweep
 
 ROOT = Path(__file__).parent.parent.parent
@@ -40,22 +41,35 @@ def processes_of(session: int) -> list[int]:
     return found
 
 
-def test_sigterm_ends_a_sweep_cleanly_and_the_next_run_goes_on(tmp_path: Path) -> None:
+def heed_ctrl_c() -> None:
+    """Shells have what runs in the background ignore it, and tests may run there."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+def test_a_stop_ends_a_sweep_on_ray_cleanly_and_the_next_run_goes_on(number: signal.Signals, tmp_path: Path) -> None:
+    """SIGTERM comes to the job, and Ctrl-C to all processes of its terminal."""
     store, waiting = tmp_path / "store", threading.Event()
     bench = write_benchmark(tmp_path / "bench", count=64)
     given = [*UNJUDGED, f"store={store}", "metric=[edge_density]"]
     given += [f"benchmark.prompts={bench}/prompts.parquet", f"benchmark.images={bench}/images", "shard_rows=4"]
     with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen(
-            [*MODULE, *given, "cluster=local"], cwd=ROOT, stdout=log, stderr=log, start_new_session=True
+            [*MODULE, *given, "cluster=local"],
+            cwd=ROOT,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            preexec_fn=heed_ctrl_c,
         )
     while not list(store.glob("scores/*/*/*.parquet")):
         assert process.poll() is None, (tmp_path / "log").read_text()
         waiting.wait(0.1)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=120) == 128 + signal.SIGTERM
+    stop = process.send_signal if number == signal.SIGTERM else partial(os.killpg, process.pid)
+    stop(number)
+    assert process.wait(timeout=120) == 128 + number
     printed = (tmp_path / "log").read_text()
-    assert printed.rstrip().endswith(KEPT) and "stopping" in printed, printed
+    assert printed.rstrip().splitlines()[-2:] == ["stopping", KEPT], printed
     assert "Traceback" not in printed
     for _ in range(200):
         if not processes_of(process.pid):
@@ -76,6 +90,7 @@ def test_a_stop_in_the_middle_of_a_shard_keeps_its_whole_rows_and_no_model_is_as
     bench, batch = write_benchmark(tmp_path / "bench", ["atlas"], count=24), 3
     given = [*UNJUDGED, f"metric=[{metric}]", f"models.vqa.image_batch={batch}", "cluster=here", "shard_rows=24"]
     given += [f"benchmark.prompts={bench}/prompts.parquet", f"benchmark.images={bench}/images"]
+    heed_ctrl_c()
 
     def sweep(name: str, stop_at: int | None = None) -> tuple[Ended, int]:
         """Runs it in a store, with a signal at one of its calls; also returns how many calls were answered."""
@@ -98,6 +113,30 @@ def test_a_stop_in_the_middle_of_a_shard_keeps_its_whole_rows_and_no_model_is_as
     assert again.code == 0 and 0 < after < calls
     assert calls <= before + after <= calls + batch, "images that were encoded and not yet asked about"
     pd.testing.assert_frame_equal(scores_in(tmp_path / "store"), scores_in(tmp_path / "undisturbed"))
+
+
+@pytest.mark.slow
+def test_a_stop_in_the_middle_of_a_shard_keeps_its_whole_rows_on_ray_too(tmp_path: Path) -> None:
+    """It comes when the only worker is ready; its next report of answered calls is answered by the wish to stop."""
+    bench, waiting, log = write_benchmark(tmp_path / "bench", ["atlas"], count=128), threading.Event(), tmp_path / "log"
+    store = store_at(tmp_path / "store")
+    given = [*UNJUDGED, f"store={store.place.url}", "metric=[tifa]", "shard_rows=128"]
+    given += [f"benchmark.prompts={bench}/prompts.parquet", f"benchmark.images={bench}/images"]
+    with log.open("w") as printed:
+        slowly = ["models.vqa.image_batch=1", "models.vqa.pair_batch=1"]
+        words = [*given, *slowly, "cluster=local", "log.format=text"]
+        process = subprocess.Popen([*MODULE, *words], cwd=ROOT, stdout=printed, stderr=printed)
+    while not re.search("answers:vqa.*a worker is ready", log.read_text()):
+        assert process.poll() is None, log.read_text()
+        waiting.wait(0.1)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=120) == 128 + signal.SIGTERM, log.read_text()
+    (draft,) = store.files("answers")
+    kept = sum(row["error"] is None for row in store.read_table(draft).to_pylist())
+    assert 0 < kept < 128, log.read_text()
+    assert run("sweep", *given, "cluster=here").code == 0
+    manifest = json.loads((newest(tmp_path / "store") / "manifest.json").read_text())
+    assert manifest["counts"]["rows_kept"] == kept
 
 
 def scores_in(store: Path) -> pd.DataFrame:
