@@ -8,9 +8,13 @@ In a checkout the packages below are links to the folders beside this one; an in
 imported by this name alone, so that each module exists once.
 """
 
-from importlib.metadata import version as _version
+from importlib.metadata import version
+from typing import Any
 
 import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
-__version__ = _version("plumbline-t2i")
+_load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+def __getattr__(name: str) -> Any:
+    return version("plumbline-t2i") if name == "__version__" else _load(name)
