@@ -6,10 +6,11 @@ import json
 import re
 import tarfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, lru_cache
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -160,6 +161,7 @@ class ShardMaker:
         self, examples: Sequence[tuple[int, Example]], split: str, copied: Mapping[int, Copied | RowError]
     ) -> list[Sample]:
         of_prompt = Counter(example.prompt for _, example in examples)
+        shown = {image: self._picture(image, copied.get(image)) for _, example in examples for image in example.images}
         prompts = self._prompts.take(pa.array([example.prompt for _, example in examples], pa.int64())).to_pylist()
         return [
             Sample(
@@ -168,7 +170,7 @@ class ShardMaker:
                 prompt_id=prompt["prompt_id"],
                 prompt=prompt["text"] or "",
                 skills=prompt["skills"] or (),
-                pictures=[self._picture(image, copied.get(image)) for image in example.images],
+                pictures=[shown[image] for image in example.images],
                 of_prompt=of_prompt[example.prompt],
                 run_ended=self.ended,
                 scorer=self.scorer,
@@ -236,7 +238,7 @@ class ShardMaker:
         if container == "tar":
             data = to_tar(rows, [f"{sample.split}-{sample.number:08d}" for sample, rows in made for _ in rows])
         else:
-            data = to_parquet(rows, self.form.schema)
+            data = to_parquet(_row_groups(made), self.form.schema)
         return {f"data/{name}.{container}": data}, None
 
 
@@ -257,21 +259,42 @@ def _safe(name: str) -> str:
     return name if SAFE.fullmatch(name) else hashlib.sha256(name.encode(errors="replace")).hexdigest()[:24]
 
 
-ROW_GROUP_ROWS = 64
+MIN_ROW_GROUP_ROWS = 64
+MAX_ROW_GROUP_BYTES = 64 << 20
+"""Bytes of images in a row group's rows, which a reader holds; they may be fewer in the file."""
+MAX_DICTIONARY = 1 << 30
+"""Bytes of a row group's different images; they are fewer than those of its rows."""
 EXTENSIONS = ((PNG, "png"), (JPEG, "jpg"), (b"GIF8", "gif"), (b"BM", "bmp"), (b"II", "tiff"), (b"MM", "tiff"))
 Row = Mapping[str, Any]
 
 
-def to_parquet(rows: Sequence[Row], schema: pa.Schema) -> bytes:
-    """The rows in row groups that a reader can hold, with page checksums."""
+def _row_groups(made: Sequence[tuple[Sample, Sequence[Row]]]) -> Iterator[list[Row]]:
+    """Yield the rows in groups that a reader can hold, the rows of a prompt in one if possible: they share images."""
+    group: list[Row] = []
+    size = 0
+    for _, samples in groupby(made, lambda each: each[0].prompt_id):
+        if len(group) >= MIN_ROW_GROUP_ROWS:
+            yield group
+            group, size = [], 0
+        for sample, rows in samples:
+            added = sum(len(picture.content) for picture in sample.pictures)
+            if group and size + added > MAX_ROW_GROUP_BYTES:
+                yield group
+                group, size = [], 0
+            group += rows
+            size += added
+    yield group
+
+
+def to_parquet(row_groups: Iterable[Sequence[Row]], schema: pa.Schema) -> bytes:
+    """Return the rows as Parquet with page checksums; a column contains each image of a row group once."""
     buffer = io.BytesIO()
-    with pq.ParquetWriter(buffer, schema, compression="snappy", write_page_checksum=True) as writer:
-        for first in range(0, len(rows), ROW_GROUP_ROWS):
-            writer.write_table(
-                pa.Table.from_pylist([dict(row) for row in rows[first : first + ROW_GROUP_ROWS]], schema)
-            )
-        if not rows:
-            writer.write_table(schema.empty_table())
+    with pq.ParquetWriter(
+        buffer, schema, compression="snappy", dictionary_pagesize_limit=MAX_DICTIONARY, write_page_checksum=True
+    ) as writer:
+        for rows in row_groups:
+            table = pa.Table.from_pylist([dict(row) for row in rows], schema)
+            writer.write_table(table, row_group_size=max(1, len(rows)))
     return buffer.getvalue()
 
 

@@ -29,6 +29,8 @@ from plumbline.pipelines.rewards.rewards_config import VERSION, RewardsConfig
 from plumbline.pipelines.rewards.scored_images import ScoredRun, elements_of, gather_scores
 
 JOINED = ("json", "jsonl")
+MANY_EXAMPLES = 4
+"""Examples that an image is in on average, above which a note names the option that limits them."""
 
 
 class Exported(NamedTuple):
@@ -44,7 +46,7 @@ class Exported(NamedTuple):
     """Shards that this call wrote."""
     exit_code: int
     notes: Sequence[str] = ()
-    """Where images may be set against others that were generated with different settings."""
+    """What to know before training: different settings, images that are in many examples."""
 
 
 def export_rewards(config: RewardsConfig, report: Callable[[ExportedShardRecord], None]) -> Exported:
@@ -56,12 +58,13 @@ def export_rewards(config: RewardsConfig, report: Callable[[ExportedShardRecord]
     run = gather_scores(store, config.run, _wanted(config))
     reward = _reward(run, store, config)
     rewards = _rewards(run, reward, config)
-    scorer, notes = _scorer(run, reward), _unlike(run, store, config)
+    scorer = _scorer(run, reward)
     place = config.storage.locate(config.output.replace(OF_RUN, run.run_id), writable=True)
     output = Output(place, _identity(run, config, scorer))
     planned = list(_plan(run, config, rewards))
     if not planned:
         raise ConfigError(_nothing(run, rewards))
+    notes = [*_unlike(run, store, config), *_repeated(planned, config)]
     _require_elements(run, store, config)
     _require_place_of_sources(run, config)
     if (manifest := output.begin()) is not None:
@@ -89,6 +92,18 @@ def _unlike(run: ScoredRun, store: Store, config: RewardsConfig) -> list[str]:
         changed = [f"{name}: {said}" for name, said in found.items() if said]
         notes += [f"the baseline is of other settings: {names(changed)}"] if changed else []
     return notes
+
+
+def _repeated(planned: Sequence[PlannedShard], config: RewardsConfig) -> list[str]:
+    """Return a note if the images are in many examples each and nothing limits the examples of a prompt."""
+    images = Counter(image for shard in planned for example in shard.examples for image in example.images)
+    times = images.total() / len(images)
+    if config.selection.per_prompt is not None or times <= MANY_EXAMPLES:
+        return []
+    return [
+        f"each image is in {times:.0f} examples on average, {sum(len(shard.examples) for shard in planned):,} in all; "
+        "selection.per_prompt=N takes at most N pairs of a prompt"
+    ]
 
 
 def _require_elements(run: ScoredRun, store: Store, config: RewardsConfig) -> None:

@@ -12,7 +12,7 @@ from plumbline.operators.rewards.values import Std
 from plumbline.operators.settings import COMPARE, Choice
 from plumbline.pipelines.base.storage import StorageConfig
 
-VERSION = 3
+VERSION = 4
 """To be raised when the same run and options make other files."""
 
 
