@@ -238,7 +238,7 @@ def _small(image: Image.Image, most: int) -> bytes:
     """The image as the largest and best WebP that is small enough, at a half of the smallest size where none is."""
     for size, quality in SMALLER:
         buffer = io.BytesIO()
-        _scaled(image, size).save(buffer, "WEBP", quality=quality, method=4)
+        _scaled(image, size).save(buffer, "WEBP", quality=quality, method=2)
         if buffer.tell() <= most:
             return buffer.getvalue()
     return _small(_scaled(image, SMALLER[-1][0] / 2), most)

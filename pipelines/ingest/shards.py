@@ -20,6 +20,9 @@ from plumbline.pipelines.ingest.ingest_output import Footer, read_footer
 from plumbline.pipelines.ingest.input_rows import KEPT_SETTINGS, SOURCE, Candidate
 from plumbline.pipelines.sources.sources import INGESTED
 
+PAGE_BYTES = 16 << 10
+"""Bytes after which a page of a column ends: a larger image has a page of its own."""
+
 
 class ShardRecord(NamedTuple):
     """A shard that stands in the output."""
@@ -139,6 +142,9 @@ class ShardDraft:
                 use_dictionary=flat,
                 write_statistics=flat,
                 write_page_checksum=True,
+                write_page_index=True,  # so that a reader of a few images need not read their whole row group
+                data_page_size=PAGE_BYTES,
+                write_batch_size=1,  # rows between two looks at the page's size
             )
         return self._writer
 

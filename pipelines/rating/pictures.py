@@ -10,7 +10,7 @@ from plumbline.operators.rating.tasks import Task
 from plumbline.operators.report.gallery import make_picture, make_sources
 from plumbline.operators.report.picked_images import ImageKey
 from plumbline.pipelines.report.finished_run import Originals
-from plumbline.pipelines.report.image_details import Made, MakePicture, read_edit_sources, show_row
+from plumbline.pipelines.report.image_details import Made, MakePicture, PlacedImage, read_edit_sources, show_row
 
 SIDE, MOST_BYTES = 1024, 400_000
 KEPT = 200
@@ -62,7 +62,8 @@ class Pictures:
     ) -> Made:
         with self._decoding:
             edits: Mapping[str, Mapping[str, Any]] = read_edit_sources([prompt_id], self._originals) if edited else {}
-            made = show_row(key, prompt_id, shard, row, self._originals, make, edits.get(prompt_id, {}))
+            image = PlacedImage(key, prompt_id, shard, row)
+            made = show_row(image, self._originals, make, edits.get(prompt_id, {}))
         if isinstance(made, RowError):
             raise _Missing(made)
         return made

@@ -1,13 +1,14 @@
 """What a report shows of single images: their elements from the scores' cells, their pixels from the sources."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import accumulate, groupby
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from plumbline.operators.errors import PlumblineError, RowError
 from plumbline.operators.image_decoding import ImageLimits
@@ -15,6 +16,7 @@ from plumbline.operators.image_rows import SOURCES, FetchUri, identify
 from plumbline.operators.report.gallery import NO_DETAIL, ImageDetail, Picture, Thumbnails, make_thumbnails
 from plumbline.operators.report.page import GatheredRun
 from plumbline.operators.report.picked_images import ImageKey, Pick
+from plumbline.pipelines.base.parquet_reader import ParquetReader
 from plumbline.pipelines.base.storage import first_line, is_storage_error
 from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.cells.runs import ScoresCell, scores_cells
@@ -22,10 +24,9 @@ from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.report.finished_run import Originals
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
 from plumbline.pipelines.sources.edit_pictures import with_pictures
+from plumbline.pipelines.sources.shards import own_names
 
 READERS = 8
-ROWS_AT_ONCE = 16
-STREAM_BYTES = 1 << 20
 GONE = "its place in the sources is not known any more; they have changed since the run"
 
 
@@ -49,22 +50,17 @@ def read_details(
 ) -> dict[ImageKey, ImageDetail]:
     """The thumbnails and the elements of every pick of a run's scores, or why there are none.
 
-    Reads the scores cells that hold a pick, of each pick's source file its row group as far as its row, and of a
+    Reads the scores cells that hold a pick, of each source file the picks' rows (`ParquetReader.read_rows`), and of a
     prompts file that holds the sources of edits the row groups of the picks' prompts.
     """
     cells = read_scores_cells(store, run.run_id)
-    edits = {} if originals is None else read_edit_sources([pick.prompt_id for pick in picks], originals)
-
-    def show(pick: Pick) -> Thumbnails:
-        if originals is None:
-            return Thumbnails(Picture(None, run.unreadable))
-        shown = show_image(pick, cells, originals, make_thumbnails, edits)
-        return Thumbnails(Picture(None, shown.message)) if isinstance(shown, RowError) else shown
-
     details = read_elements(picks, cells, store)
-    with ThreadPoolExecutor(READERS) as pool:
-        for pick, shown in zip(picks, pool.map(show, picks), strict=True):
-            details[pick.key] = details[pick.key]._replace(**shown.image._asdict(), sources=shown.sources)
+    if originals is None:
+        return {key: detail._replace(missing=run.unreadable) for key, detail in details.items()}
+    edits = read_edit_sources([pick.prompt_id for pick in picks], originals)
+    for key, made in show_images(picks, cells, originals, make_thumbnails, edits).items():
+        shown = Thumbnails(Picture(None, made.message)) if isinstance(made, RowError) else made
+        details[key] = details[key]._replace(**shown.image._asdict(), sources=shown.sources)
     return details
 
 
@@ -150,64 +146,117 @@ def read_edit_sources(prompt_ids: Sequence[str], originals: Originals) -> Mappin
     return dict(zip(prompt_ids, held.select(names).to_pylist(), strict=True)) if names else {}
 
 
-def show_image(
-    pick: Pick,
+class PlacedImage(NamedTuple):
+    """An image, and where the sources have it."""
+
+    key: ImageKey
+    prompt_id: str
+    shard: str
+    row: int
+
+
+def show_images(
+    picks: Sequence[Pick],
     cells: Sequence[ScoresCell],
     originals: Originals,
     make: MakePicture[Made],
     edits: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
-) -> Made | RowError:
-    """What is made of a pick's image, or why it cannot be shown; `edits` are the sources that prompts have."""
-    place = next(iter(_find_places([pick], cells).get(pick.key, ())), None)
-    if place is None:
-        return RowError("missing_image", GONE)
-    return show_row(pick.key, pick.prompt_id, place.shard, place.row, originals, make, edits.get(pick.prompt_id, {}))
+) -> dict[ImageKey, Made | RowError]:
+    """Return what is made of each pick's image, or why it cannot be shown; `edits` are the sources that prompts have.
+
+    Each thread has one image in memory. It reads several images of a file without opening the file again.
+    """
+    places = _find_places(picks, cells)
+    shown: dict[ImageKey, Made | RowError] = {}
+    by_file: dict[tuple[str, str], list[PlacedImage]] = {}
+    for pick in picks:
+        if pick.key not in places:
+            shown[pick.key] = RowError("missing_image", GONE)
+            continue
+        image = PlacedImage(pick.key, pick.prompt_id, places[pick.key][0].shard, places[pick.key][0].row)
+        shard = originals.shards.get((pick.key.generator, image.shard))
+        by_file.setdefault((pick.key.generator, "" if shard is None else shard.url), []).append(image)
+    with ThreadPoolExecutor(READERS) as pool:
+        for made in pool.map(lambda images: _show_placed(images, originals, make, edits), _divide(by_file.values())):
+            shown |= made
+    return shown
+
+
+def _divide(files: Collection[Sequence[PlacedImage]]) -> Iterator[Sequence[PlacedImage]]:
+    """Yield the images of each file; of few files in parts, so that all readers have work."""
+    parts = -(-READERS // max(1, len(files)))
+    for images in files:
+        ordered = sorted(images, key=lambda image: (image.shard, image.row))
+        size = -(-len(ordered) // parts)
+        yield from (ordered[first : first + size] for first in range(0, len(ordered), size))
 
 
 def show_row(
-    key: ImageKey,
-    prompt_id: str,
-    shard_name: str,
-    row: int,
+    image: PlacedImage, originals: Originals, make: MakePicture[Made], edit: Mapping[str, Any] = MappingProxyType({})
+) -> Made | RowError:
+    """Return what is made of one image, as `show_images`; `edit` are the sources that its prompt has."""
+    return _show_placed([image], originals, make, {image.prompt_id: edit})[image.key]
+
+
+def _show_placed(
+    images: Sequence[PlacedImage],
     originals: Originals,
     make: MakePicture[Made],
-    edit: Mapping[str, Any] = MappingProxyType({}),
-) -> Made | RowError:
-    """What is made of the image in a row of a generator's shard, or why it cannot be shown; `edit` as the prompt has
-    the sources of it.
-    """
-    shard = originals.shards.get((key.generator, shard_name))
-    if shard is None:
-        return RowError("missing_image", GONE)
+    edits: Mapping[str, Mapping[str, Any]],
+) -> dict[ImageKey, Made | RowError]:
+    """Show images of one file. If one cannot be read, those that follow are read by themselves."""
+    shown: dict[ImageKey, Made | RowError] = {}
+    rows: dict[PlacedImage, tuple[Shard, int]] = {}
+    for image in images:
+        shard = originals.shards.get((image.key.generator, image.shard))
+        if shard is None or image.row >= shard.rows:
+            shown[image.key] = RowError("missing_image", GONE)
+        else:
+            rows[image] = (shard, shard.row_in_file(image.row))
+    left = sorted(rows, key=lambda image: rows[image][1])
     try:
-        record = read_row(shard, row)
-        if record is None or identify(record | {"prompt_id": prompt_id}, key.generator).image_id != key.image_id:
-            return RowError("missing_image", "another image stands in its place; the file has changed since the run")
-        return make({**edit, **record}, originals.limits, originals.uris.read)
+        for record in read_rows(rows[left[0]][0], [rows[image][1] for image in left]) if left else ():
+            shown[left[0].key] = _show_record(left[0], record, originals, make, edits)
+            del left[0]
     except Exception as error:
         if not _is_unreadable(error):
             raise
-        return RowError("unreadable_uri", f"{shard.url}: {first_line(error)}")
+        shown[left[0].key] = RowError("unreadable_uri", f"{rows[left[0]][0].url}: {first_line(error)}")
+        for image in left[1:]:
+            shown |= _show_placed([image], originals, make, edits)
+    return shown
+
+
+def _show_record(
+    image: PlacedImage,
+    record: Mapping[str, Any] | None,
+    originals: Originals,
+    make: MakePicture[Made],
+    edits: Mapping[str, Mapping[str, Any]],
+) -> Made | RowError:
+    found = None if record is None else identify({**record, "prompt_id": image.prompt_id}, image.key.generator).image_id
+    if record is None or found != image.key.image_id:
+        return RowError("missing_image", "another image stands in its place; the file has changed since the run")
+    return make({**edits.get(image.prompt_id, {}), **record}, originals.limits, originals.uris.read)
 
 
 def _is_unreadable(error: Exception) -> bool:
     return isinstance(error, (PlumblineError, pa.ArrowException, UnicodeDecodeError)) or is_storage_error(error)
 
 
-def read_row(shard: Shard, row: int) -> dict[str, Any] | None:
-    """One row of a shard by our column names, reading no further than it; None where the shard is shorter."""
-    row = shard.row_in_file(row) - shard.first_row
-    with shard.place.open(size=shard.size) as stream:
-        file = pq.ParquetFile(stream, pre_buffer=False, buffer_size=STREAM_BYTES)
-        names = dict(shard.columns)
-        wanted = {its: names.get(its, its) for its in IMAGE_COLUMNS}
-        wanted |= {its: names[its] for its in SOURCES if its in names}
-        present = {its: name for its, name in wanted.items() if name in file.schema_arrow.names}
-        for batch in file.iter_batches(
-            ROWS_AT_ONCE, row_groups=list(shard.row_groups), columns=list(present.values()), use_threads=False
-        ):
-            if row < len(batch):
-                record = batch.slice(row, 1).to_pylist()[0]
-                return {its: record[name] for its, name in present.items()}
-            row -= len(batch)
-    return None
+def read_rows(shard: Shard, rows: Sequence[int]) -> Iterator[dict[str, Any] | None]:
+    """Yield rows of a shard's file by our column names, in ascending order; None for one beyond its end."""
+    with shard.place.open(size=shard.size, cache_type="none") as stream:
+        file = ParquetReader(stream, shard.size)
+        own = own_names(shard, (*IMAGE_COLUMNS, *SOURCES))
+        names = {ours: name for ours, name in own.items() if name in file.names}
+        sizes = [file.footer.row_group(group).num_rows for group in range(file.footer.num_row_groups)]
+        ends = list(accumulate(sizes))
+        for group, of_group in groupby(rows, partial(bisect_right, ends)):
+            if group == len(ends):
+                yield from (None for _ in of_group)
+                continue
+            first = ends[group] - sizes[group]
+            columns = list(dict.fromkeys(names.values()))
+            for record in file.read_rows(group, [row - first for row in of_group], columns):
+                yield {ours: record[name] for ours, name in names.items()}

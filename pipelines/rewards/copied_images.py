@@ -25,14 +25,13 @@ from plumbline.operators.image_rows import (
     source_bytes,
 )
 from plumbline.operators.images import FETCHES
-from plumbline.pipelines.base.view_types import without_views
+from plumbline.pipelines.base.parquet_reader import ParquetReader
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.rewards.scored_images import CHANGED, ScoredRun, ScoredShard, digests_of
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
 from plumbline.pipelines.sources.edit_pictures import with_pictures
 from plumbline.pipelines.sources.shards import opened, own_names
 
-ROWS_AT_ONCE = 16
 SEVERAL = "several_images"
 SHARDS_REMEMBERED = 256
 FOOTERS_REMEMBERED = 32
@@ -144,23 +143,24 @@ class Copier:
         """These rows of a shard by our column names, and those of the same row groups that later shards want."""
         shard = scored.shard
         with opened(shard) as stream:
-            file = pq.ParquetFile(
-                stream, metadata=self._footers.get(shard.url), pre_buffer=False, page_checksum_verification=True
-            )
-            self._footers[shard.url] = file.metadata
+            file = ParquetReader(stream, shard.size, self._footers.get(shard.url))
+            self._footers[shard.url] = file.footer
             while len(self._footers) > FOOTERS_REMEMBERED:
                 del self._footers[next(iter(self._footers))]
             names = own_names(shard, (*IMAGE_COLUMNS, *SOURCES) if self.edited else IMAGE_COLUMNS)
-            present = {ours: name for ours, name in names.items() if name in file.schema_arrow.names}
+            present = {ours: name for ours, name in names.items() if name in file.names}
             places = shard.picked or range(shard.rows)
             first = 0
             for group in shard.row_groups:
-                end = first + file.metadata.row_group(group).num_rows
+                end = first + file.footer.row_group(group).num_rows
                 there = range(bisect_left(places, first), bisect_left(places, end))
                 now = {row for row in rows if row in there}
                 wanted = sorted(now.union(row for row in there if now and self._is_wanted(scored.first + row)))
-                records = _rows(file, group, [places[row] - first for row in wanted], present)
-                yield from zip(wanted, records, strict=True)
+                if wanted:
+                    columns = list(dict.fromkeys(present.values()))
+                    records = file.read_rows(group, [places[row] - first for row in wanted], columns)
+                    for row, record in zip(wanted, records, strict=True):
+                        yield row, {ours: record[name] for ours, name in present.items()}
                 first = end
 
     def _is_wanted(self, image: int) -> bool:
@@ -198,26 +198,3 @@ class Copier:
             )
         uri = record.get("uri")
         return Copied(content, uri if isinstance(uri, str) else "", bool(scored_digest), sources)
-
-
-def _rows(
-    file: pq.ParquetFile, group: int, rows: Sequence[int], present: Mapping[str, str]
-) -> Iterator[dict[str, Any]]:
-    """Rows of one row group, a few of which are in memory at a time, reading no further than the last of them."""
-    if not rows:
-        return
-    first = 0
-    for batch in file.iter_batches(
-        ROWS_AT_ONCE, row_groups=[group], columns=list(dict.fromkeys(present.values())), use_threads=False
-    ):
-        wanted = [row for row in rows if first <= row < first + len(batch)]
-        table = (
-            without_views(batch)
-            .take(pa.array([row - first for row in wanted], pa.int64()))
-            .select(list(present.values()))
-            .rename_columns(list(present))
-        )
-        yield from image_records(table)
-        first += len(batch)
-        if first > rows[-1]:
-            return

@@ -101,7 +101,7 @@ class FileMemory:
         if known.prompts is not None and set(wanted) <= set(known.prompts.column_names):
             table = known.prompts.select(wanted)
             return [picked_rows(_of_row_groups(table, shard), shard) for shard in shards]
-        tables = read_each(shards, columns)
+        tables = read_each(shards, columns, known.metadata)
         looked = set(ADDRESSES) <= set(columns)
         prompts = _whole(shards, tables, known.metadata.num_rows) if looked else None
         if prompts is not None:

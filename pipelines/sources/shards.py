@@ -19,6 +19,7 @@ from plumbline.operators.image_rows import BESIDE, id_text
 from plumbline.operators.rows import require_once
 from plumbline.operators.settings import COLUMN, Ways, columns_of, read_settings
 from plumbline.pipelines.base.class_labels import name_labels
+from plumbline.pipelines.base.parquet_reader import ParquetReader
 from plumbline.pipelines.base.storage import (
     Place,
     first_line,
@@ -32,8 +33,6 @@ from plumbline.pipelines.cells.store import outside_stores
 FILE_READERS = 16
 ROWS_AT_ONCE = 65_536
 """Of a file's ids and texts that are read in one go, whatever the shards."""
-READ_AHEAD = 1 << 20
-"""Bytes that are read beyond what is wanted of a file on S3: a small row group comes with the ones that follow it."""
 BINARY = (pa.binary(), pa.large_binary(), pa.binary_view())
 LONGEST_NAME = 120
 """Bytes of a file's name that its cells' names take over: a file system takes 255, and they add to it."""
@@ -254,10 +253,10 @@ def read_shard(shard: Shard, columns: Sequence[str]) -> pa.Table:
     Raises SourceError naming the file, where it cannot be read or is not the one that was planned.
     """
     with opened(shard) as stream:
-        return _named(pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True), shard, columns)
+        return _named(ParquetReader(stream, shard.size), shard, columns)
 
 
-def _named(file: pq.ParquetFile, shard: Shard, columns: Sequence[str]) -> pa.Table:
+def _named(file: ParquetReader, shard: Shard, columns: Sequence[str]) -> pa.Table:
     """The shard's rows of an open file, by our names."""
     if not (shard.holds_prompts and "prompt_id" in columns):
         return _row_groups(file, shard, own_names(shard, columns))
@@ -271,22 +270,26 @@ def own_names(shard: Shard, columns: Sequence[str]) -> dict[str, str]:
     return {name: names.get(name, name) for name in columns if name in names or name not in BESIDE}
 
 
-def read_each(shards: Sequence[Shard], columns: Sequence[str]) -> list[pa.Table | SourceError]:
+def read_each(
+    shards: Sequence[Shard], columns: Sequence[str], footer: pq.FileMetaData | None = None
+) -> list[pa.Table | SourceError]:
     """Those of `columns` that one file has, shard by shard; the error in place of a shard that cannot be read.
 
     Addresses only where an image may be read by its own: not where every row has its bytes. A file of which something
     is unreadable is fetched once more, as by `read_again`.
     """
-    tables = _read_each(shards, columns)
+    tables = _read_each(shards, columns, footer)
     damaged = any(isinstance(table, UnreadableFile) for table in tables)
     return _read_each(shards, columns) if damaged else tables
 
 
-def _read_each(shards: Sequence[Shard], columns: Sequence[str]) -> list[pa.Table | SourceError]:
+def _read_each(
+    shards: Sequence[Shard], columns: Sequence[str], footer: pq.FileMetaData | None = None
+) -> list[pa.Table | SourceError]:
     try:
         with opened(shards[0]) as stream:
-            file = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
-            read = (_readable(file, *alike, columns) for alike in _alike(file.metadata, shards))
+            file = ParquetReader(stream, shards[0].size, footer)
+            read = (_readable(file, *alike, columns) for alike in _alike(file.footer, shards))
             return list(chain.from_iterable(read))
     except SourceError as error:
         return [error] * len(shards)
@@ -313,7 +316,7 @@ def _alike(footer: pq.FileMetaData, shards: Sequence[Shard]) -> Iterator[tuple[l
 
 
 def _readable(
-    file: pq.ParquetFile, shards: Sequence[Shard], lacking: bool, columns: Sequence[str]
+    file: ParquetReader, shards: Sequence[Shard], lacking: bool, columns: Sequence[str]
 ) -> list[pa.Table | SourceError]:
     """A table of each shard, read at once; where that fails each is read by itself, for only one may be damaged."""
     wanted = [name for name in columns if name != "uri" or lacking]
@@ -325,7 +328,7 @@ def _readable(
         return [error if isinstance(error, SourceError) else _unreadable(shards[0], error)]
 
 
-def _read_together(file: pq.ParquetFile, shards: Sequence[Shard], columns: Sequence[str]) -> Iterator[pa.Table]:
+def _read_together(file: ParquetReader, shards: Sequence[Shard], columns: Sequence[str]) -> Iterator[pa.Table]:
     """A table of each shard; row groups of which several shards have some rows are read once."""
     if len(shards) == 1:
         yield _named(file, shards[0], columns)
@@ -333,7 +336,7 @@ def _read_together(file: pq.ParquetFile, shards: Sequence[Shard], columns: Seque
     runs = list(dict.fromkeys(shard.row_groups for shard in shards))
     everything = replace(shards[0], row_groups=tuple(chain.from_iterable(runs)), picked=())
     table = _named(file, everything, columns)
-    sizes = [_rows_of(file.metadata, run) for run in runs]
+    sizes = [_rows_of(file.footer, run) for run in runs]
     starts = accumulate(sizes, initial=0)
     tables = {run: table.slice(start, size) for run, start, size in zip(runs, starts, sizes, strict=False)}
     yield from (picked_rows(tables[shard.row_groups], shard) for shard in shards)
@@ -355,7 +358,7 @@ def read_extra(shard: Shard, extra: pa.Schema, settings: Mapping[str, Ways]) -> 
     Where there are settings, the column with their name is made of the columns that hold them.
     """
     with opened(shard) as stream:
-        file = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
+        file = ParquetReader(stream, shard.size)
         found = _row_groups(file, shard, {name: name for name in (*extra.names, *columns_of(settings))}, labels=True)
     absent = pa.nulls(shard.rows)
     columns = [found.column(name) if name in found.column_names else absent.cast(extra.field(name).type)
@@ -365,16 +368,16 @@ def read_extra(shard: Shard, extra: pa.Schema, settings: Mapping[str, Ways]) -> 
     return pa.table(columns, schema=extra)
 
 
-def _row_groups(file: pq.ParquetFile, shard: Shard, names: Mapping[str, str], *, labels: bool = False) -> pa.Table:
+def _row_groups(file: ParquetReader, shard: Shard, names: Mapping[str, str], *, labels: bool = False) -> pa.Table:
     """The shard's columns by our names, of those that the file has.
 
     Hugging Face's class labels become their names, unless `labels` keeps the numbers. Ids stay what keys were made of.
 
     Read in this thread: Arrow's own threads hold on to the Python stream, and abort a process that ends meanwhile.
     """
-    present = {name: column for name, column in names.items() if column in file.schema_arrow.names}
+    present = {name: column for name, column in names.items() if column in file.names}
     wanted = list(dict.fromkeys(present.values()))
-    table = without_views(file.read_row_groups(list(shard.row_groups), columns=wanted, use_threads=False))
+    table = without_views(file.read(shard.row_groups, wanted))
     if not labels:
         table = name_labels(table, but=[names[role] for role in ("image_id", "prompt_id") if role in names])
     return picked_rows(table, shard).select(list(present.values())).rename_columns(list(present))
@@ -384,7 +387,7 @@ def _row_groups(file: pq.ParquetFile, shard: Shard, names: Mapping[str, str], *,
 def opened(shard: Shard) -> Iterator[Any]:
     """The shard's file, which must still be the planned one once it was read: keys name what was computed from."""
     try:
-        with shard.place.open(size=shard.size, etag=shard.etag, block_size=READ_AHEAD) as stream:
+        with shard.place.open(size=shard.size, etag=shard.etag, cache_type="none") as stream:
             yield stream
     except Exception as error:
         _check_unchanged(shard)

@@ -25,7 +25,7 @@ from plumbline.pipelines.report.image_details import (
     read_edit_sources,
     read_elements,
     read_scores_cells,
-    show_image,
+    show_images,
 )
 from plumbline.pipelines.report.usual import read_usual_scores
 from plumbline.pipelines.viewing.notes import LOOK_SECONDS
@@ -169,7 +169,7 @@ class Browser:
         with self._decoding:
             pick = pick_of([score])
             edits = read_edit_sources([pick.prompt_id], run.originals) if edited else {}
-            made = show_image(pick, run.cells, run.originals, make, edits)
+            (made,) = show_images([pick], run.cells, run.originals, make, edits).values()
         if isinstance(made, RowError):
             raise NoPicture(made.message)
         return made

@@ -79,7 +79,7 @@ class FaultProxy:
         self.requests: list[str] = []
         """The first line of each, in the order they came."""
         self.bytes: Counter[str] = Counter()
-        """Of the bodies of calls without a fault: what was sent by PUT, and what came by GET."""
+        """Bytes of the bodies of calls without a fault, by PUT and GET, and by these with the path."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection of a client, and one to the server for it, for as many calls as the client makes."""
@@ -165,9 +165,10 @@ async def ask(request: Head, client: Stream, server: Stream) -> Head:
 async def pass_on(request: Head, client: Stream, server: Stream, counted: Counter[str]) -> bool:
     """A call without a fault, whose bytes are counted by its method; whether the connection may go on."""
     answer = await ask(request, client, server)
-    method = request.start.split()[0]
+    method, target, _ = request.start.split()
     body = answer if method == "GET" else request
-    counted[method] += int(body.headers.get("content-length", 0))
+    for name in (method, f"{method} {urlsplit(target).path}"):
+        counted[name] += int(body.headers.get("content-length", 0))
     await _put(client.writer, answer.raw)
     await _copy_answer(request, answer, server, client.writer)
     return "close" not in (request.headers.get("connection", ""), answer.headers.get("connection", ""))

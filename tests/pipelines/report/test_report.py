@@ -19,7 +19,7 @@ from plumbline.operators.statistics.bootstrap import UNDEFINED, Interval
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.judging.metaeval import Findings, write_findings
-from plumbline.pipelines.report.image_details import read_row
+from plumbline.pipelines.report.image_details import read_rows
 from plumbline.pipelines.report.report import ReportConfig, write_report
 from tests.commands import store_at
 from tests.operators.report.made import MadeRun, make_run, noisy, png
@@ -274,9 +274,9 @@ def test_a_row_is_found_in_its_row_groups(row: int, tmp_path: Path) -> None:
     table = pa.table({"image_id": [str(one) for one in range(14)], "picture": [png(one) for one in range(14)]})
     pq.write_table(table, path, row_group_size=4)
     place = StorageConfig().locate(str(path))
-    shard = Shard(group="g", name="n", place=place, size=1, etag="", row_groups=(1, 2, 3), rows=10,
-                  columns=(("image", "picture"),))  # fmt: skip
-    found = read_row(shard, row)
+    shard = Shard(group="g", name="n", place=place, size=path.stat().st_size, etag="", row_groups=(1, 2, 3), rows=10,
+                  first_row=4, columns=(("image", "picture"),))  # fmt: skip
+    (found,) = read_rows(shard, [shard.row_in_file(row)])
     assert found == (None if row == 10 else {"image_id": str(row + 4), "image": png(row + 4)})
 
 

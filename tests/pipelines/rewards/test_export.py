@@ -1,13 +1,16 @@
 """An export is whole or visibly not, goes on where it was stopped, and says where every number comes from."""
 
+import io
 import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.metrics.gecko import GeckoConfig
@@ -17,7 +20,18 @@ from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.rewards.output import ExportedShardRecord
 from plumbline.pipelines.rewards.rewards import Exported, export_rewards
 from plumbline.pipelines.rewards.rewards_config import RewardsConfig
-from tests.bench_of import CAPTIONED, captioned, images, prompts, run_config, score_config, write_rows
+from tests.bench_of import (
+    CAPTIONED,
+    captioned,
+    images,
+    plan_bench,
+    prompts,
+    run_config,
+    run_plan,
+    save_scores,
+    score_config,
+    write_rows,
+)
 from tests.pipelines.rewards.conftest import COUNT, GENERATORS, Export, Scored, config, files, run_benchmark
 
 EVERY = tuple(name for name in FORMATS if FORMATS[name].edits != "only")
@@ -70,17 +84,43 @@ def test_a_row_group_of_the_sources_is_read_once_however_many_shards_want_of_it(
     export: Export, scored: Scored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[tuple[int, int]] = []
-    batches = pq.ParquetFile.iter_batches
+    read_row_groups = pq.ParquetFile.read_row_groups
 
-    def counted(file: pq.ParquetFile, *given: object, row_groups: list[int], **options: object) -> object:
+    def counted(file: pq.ParquetFile, row_groups: list[int], **options: object) -> object:
         if "image" in options["columns"]:  # type: ignore[operator]
             read.append((file.metadata.serialized_size, *row_groups))
-        return batches(file, *given, row_groups=row_groups, **options)
+        return read_row_groups(file, row_groups, **options)
 
-    monkeypatch.setattr(pq.ParquetFile, "iter_batches", counted)
+    monkeypatch.setattr(pq.ParquetFile, "read_row_groups", counted)
     ended = export("pairs", reward="clipscore", shard_rows=1)
     assert ended.written > 2 * len(GENERATORS) and ended.unverified == 0
     assert len(read) == len(GENERATORS) * COUNT // 4, "row groups of four"
+
+
+def test_a_file_of_all_pairs_has_about_each_image_once_and_says_that_there_are_many(tmp_path: Path) -> None:
+    draws = np.random.default_rng(7)
+    generators = [f"generator{number}" for number in range(10)]
+    write_rows(tmp_path / "bench/prompts.parquet", prompts(3))
+    size = 0
+    for generator in generators:
+        rows = images("atlas", 3)
+        for row in rows:
+            row["image_id"] = f"{generator}-{row['image_id']}"
+            Image.fromarray(draws.integers(0, 256, (96, 96, 3), np.uint8)).save(buffer := io.BytesIO(), "PNG")
+            row["image"] = buffer.getvalue()
+            size += len(row["image"])
+        write_rows(tmp_path / "bench/images" / generator / "00000.parquet", rows)
+    planned = plan_bench(tmp_path / "bench", tmp_path / "store", "metric=[clipscore]")
+    save_scores(planned, lambda generator, image: draws.random())
+    run_plan(plan_bench(tmp_path / "bench", tmp_path / "store", "metric=[clipscore]"))
+    values = {"store": str(tmp_path / "store"), "output": str(tmp_path / "out"), "format": "pairs", "held_out": 0}
+    for limit, name in ((None, "out"), (2, "limited")):
+        options = {**values, "output": str(tmp_path / name), "selection": {"margin": 0.0, "per_prompt": limit}}
+        ended = export_rewards(read_config(options, RewardsConfig), lambda record: None)
+        assert any("selection.per_prompt" in note for note in ended.notes) == (limit is None)
+    pairs = [pq.read_table(file).num_rows for file in (tmp_path / "out/data").iterdir()]
+    written = sum(file.stat().st_size for file in (tmp_path / "out/data").iterdir())
+    assert sum(pairs) == 3 * 45 and written < 2.1 * size, "both columns have an image that wins and loses"
 
 
 def test_what_stands_is_not_written_again(scored: Scored, tmp_path: Path) -> None:

@@ -1,0 +1,238 @@
+"""Parquet files read by the bytes that are wanted: without reading ahead, in few requests, by pages if possible."""
+
+import io
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from plumbline.operators.image_rows import image_records
+from plumbline.pipelines.base.parquet_pages import Indices, PageLocation, locate_indices, page_with, parse_index
+from plumbline.pipelines.base.view_types import without_views
+
+TAIL_BYTES = 64 << 10
+"""Bytes at the end of a file that pyarrow reads to find the footer. Page indices lie right before it."""
+MAX_GAP = 64 << 10
+"""Unwanted bytes that are read rather than asking twice."""
+SMALL_CHUNK = 1 << 20
+"""Bytes of a column chunk up to which it is read with its neighbours; pages of a larger one are read one by one."""
+MAX_SPAN = 8 << 20
+"""Bytes of neighbouring chunks that are read with one request."""
+MAX_HELD = 64 << 20
+"""Bytes of such requests that wait for pyarrow to ask for them."""
+PAGE_BUFFER = 16 << 10
+"""Bytes that pyarrow reads for a page's header."""
+STREAM_BYTES = 1 << 20
+"""Bytes of a large chunk without a page index that are read at a time."""
+ROWS_AT_ONCE = 16
+"""Rows of such a chunk that are in memory at a time."""
+
+
+class ExactStream(io.RawIOBase):
+    """A stream of a file that reads exactly what it is asked for, and wanted ranges that lie close together at once."""
+
+    def __init__(self, stream: IO[bytes], size: int) -> None:
+        super().__init__()
+        self._stream, self._size, self._at = stream, size, 0
+        self._spans: list[range] = []
+        self._held: OrderedDict[range, bytes] = OrderedDict()
+        self._dropped: set[range] = set()
+        self.jump = (size, 0)
+        """A position, and how many bytes are passed over there."""
+
+    def want(self, ranges: Sequence[range]) -> None:
+        """Say which ranges will be read, besides those that are held."""
+        self._spans = sorted({*merge(ranges), *self._held}, key=lambda span: span.start)
+        self._dropped.clear()
+
+    def read(self, size: int = -1) -> bytes:
+        """Return the next bytes."""
+        size = max(0, self._size - self._at) if size is None or size < 0 else size
+        start = self._at + (self.jump[1] if self._at >= self.jump[0] else 0)
+        data = self._bytes(range(start, min(start + size, self._size)))
+        self._at += len(data)
+        return data
+
+    def _bytes(self, wanted: range) -> bytes:
+        place = bisect_right(self._spans, wanted.start, key=lambda span: span.start) - 1
+        span = self._spans[place] if place >= 0 and wanted.stop <= self._spans[place].stop else wanted
+        if span == wanted or span in self._dropped:
+            return self._fetch(wanted)
+        if span not in self._held:
+            self._hold(span)
+        return self._held[span][wanted.start - span.start : wanted.stop - span.start]
+
+    def _hold(self, span: range) -> None:
+        """Fetch a span; what was fetched first goes if there is too much, and is not fetched as a whole again."""
+        self._held[span] = self._fetch(span)
+        while sum(map(len, self._held)) > MAX_HELD and len(self._held) > 1:
+            dropped, _ = self._held.popitem(last=False)
+            self._dropped.add(dropped)
+
+    def _fetch(self, wanted: range) -> bytes:
+        if not wanted:
+            return b""
+        self._stream.seek(wanted.start)
+        return self._stream.read(len(wanted))
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Return the bytes of a range."""
+        return self._bytes(range(offset, min(offset + size, self._size)))
+
+    def release(self) -> None:
+        """Forget what is held."""
+        self._held.clear()
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go to a position, which costs nothing until something is read."""
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._at
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+
+def merge(ranges: Iterable[range]) -> list[range]:
+    """Return the ranges with small ones that lie close together as one."""
+    ordered = sorted(ranges, key=lambda each: each.start)
+    merged = [each for each in ordered if len(each) > SMALL_CHUNK]
+    run = range(0)
+    for each in ordered:
+        if len(each) > SMALL_CHUNK:
+            continue
+        if run and each.start - run.stop <= MAX_GAP and each.stop - run.start <= MAX_SPAN:
+            run = range(run.start, max(run.stop, each.stop))
+            continue
+        merged += [run] if run else []
+        run = each
+    return [*merged, run] if run else merged
+
+
+class ParquetReader:
+    """A Parquet file that is open for reading in this thread."""
+
+    def __init__(self, stream: IO[bytes], size: int, footer: pq.FileMetaData | None = None) -> None:
+        """`footer` saves reading it."""
+        self._stream, self._size = ExactStream(stream, size), size
+        if footer is None:
+            self._stream.want([range(max(0, size - TAIL_BYTES), size)])
+        self._file = pq.ParquetFile(self._stream, metadata=footer, pre_buffer=False, page_checksum_verification=True)
+        self.footer: pq.FileMetaData = self._file.metadata
+        self.names: list[str] = self._file.schema_arrow.names
+
+    def read(self, row_groups: Sequence[int], columns: Sequence[str]) -> pa.Table:
+        """Return columns of whole row groups."""
+        leaves = [leaf for name in columns for leaf in self._leaves(name)]
+        self._stream.want([self._chunk(group, leaf) for group in row_groups for leaf in leaves])
+        try:
+            return self._file.read_row_groups(list(row_groups), columns=list(columns), use_threads=False)
+        finally:
+            self._stream.release()
+
+    def read_rows(self, row_group: int, rows: Sequence[int], columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """Yield rows of a row group, which are named in ascending order.
+
+        Of a large column only the pages are read that contain these rows, or what comes before the last of them if the
+        file has no page index.
+        """
+        leaves = {name: self._leaves(name) for name in columns}
+        large = [name for name, own in leaves.items() if any(self._is_large(row_group, leaf) for leaf in own)]
+        small = [name for name in columns if name not in large]
+        table = without_views(self.read([row_group], small)) if small else None
+        records = [{} for _ in rows] if table is None else image_records(table.take(pa.array(rows, pa.int64())))
+        values = {name: [self._values(row_group, rows, leaf) for leaf in leaves[name]] for name in large}
+        for record in records:
+            yield record | {name: _join([next(one) for one in parts]) for name, parts in values.items()}
+
+    def _values(self, row_group: int, rows: Sequence[int], leaf: int) -> Iterator[Any]:
+        """Yield the values of one leaf column; those of a struct as one of its fields."""
+        pages = self._pages(row_group, leaf) if self._is_large(row_group, leaf) else []
+        path, chunk = self.footer.schema.column(leaf).path, self._chunk(row_group, leaf)
+        wanted = [page_with(pages, row) for row in rows] if pages else []
+        dictionary = pages[0].offset - chunk.start if pages else 0
+        if not pages or sum(dictionary + page.size for page in wanted) > len(chunk):
+            yield from self._stream_values(row_group, rows, path)
+            return
+        for row, page in zip(rows, wanted, strict=True):
+            yield self._read_page(row_group, path, pages[0].offset, page, row - page.first_row)
+
+    def _stream_values(self, row_group: int, rows: Sequence[int], path: str) -> Iterator[Any]:
+        first, wanted = 0, iter(rows)
+        row = next(wanted, None)
+        file = self._reopened(STREAM_BYTES)
+        for batch in file.iter_batches(ROWS_AT_ONCE, row_groups=[row_group], columns=[path], use_threads=False):
+            while row is not None and row < first + len(batch):
+                yield batch.column(0)[row - first].as_py()
+                row = next(wanted, None)
+            first += len(batch)
+            if row is None:
+                return
+
+    def _read_page(self, row_group: int, path: str, first: int, page: PageLocation, row: int) -> Any:
+        """Return a row of a data page, which pyarrow reads as if it were the first one of its column chunk."""
+        self._stream.want([range(page.offset, min(self._size, page.offset + max(page.size, PAGE_BUFFER)))])
+        self._stream.jump = (first, page.offset - first)
+        try:
+            batches = self._reopened(PAGE_BUFFER).iter_batches(
+                row + 1, row_groups=[row_group], columns=[path], use_threads=False
+            )
+            return next(batches).column(0)[row].as_py()
+        finally:
+            self._stream.jump = (self._size, 0)
+            self._stream.release()
+
+    def _reopened(self, buffer: int) -> pq.ParquetFile:
+        """Return the file for reading a column chunk bit by bit."""
+        return pq.ParquetFile(
+            self._stream,
+            metadata=self.footer,
+            pre_buffer=False,
+            buffer_size=buffer,
+            page_checksum_verification=True,
+        )
+
+    def _pages(self, row_group: int, leaf: int) -> list[PageLocation]:
+        """Return a chunk's pages; nothing without an index, and for lists, of which a row may end on the next page."""
+        index = self._indices[row_group][leaf] if row_group < len(self._indices) else None
+        if index is None or self.footer.schema.column(leaf).max_repetition_level:
+            return []
+        chunk, rows = self._chunk(row_group, leaf), self.footer.row_group(row_group).num_rows
+        return parse_index(self._stream.read_at(index.offset, index.length), chunk, rows)
+
+    @cached_property
+    def _indices(self) -> Indices:
+        return locate_indices(self.footer)
+
+    def _leaves(self, name: str) -> list[int]:
+        paths = (self.footer.schema.column(leaf).path for leaf in range(self.footer.num_columns))
+        return [leaf for leaf, path in enumerate(paths) if path == name or path.startswith(f"{name}.")]
+
+    def _chunk(self, row_group: int, leaf: int) -> range:
+        """Return where a column chunk lies."""
+        chunk = self.footer.row_group(row_group).column(leaf)
+        start = min(chunk.dictionary_page_offset or chunk.data_page_offset, chunk.data_page_offset)
+        return range(start, start + chunk.total_compressed_size)
+
+    def _is_large(self, row_group: int, leaf: int) -> bool:
+        return len(self._chunk(row_group, leaf)) > SMALL_CHUNK
+
+
+def _join(fields: Sequence[Any]) -> Any:
+    """Return a column's value of what its leaves have: the fields of a struct, or the only one."""
+    if len(fields) == 1:
+        return fields[0]
+    named = [field for field in fields if field is not None]
+    return {name: value for field in named for name, value in field.items()} if named else None

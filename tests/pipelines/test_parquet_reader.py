@@ -1,0 +1,78 @@
+"""Rows of Parquet files, whoever wrote them, are read by little more than their own bytes."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from plumbline.pipelines.base.parquet_reader import MAX_GAP, PAGE_BUFFER, TAIL_BYTES, ParquetReader
+
+PAGED: dict[str, Any] = {"write_batch_size": 1, "data_page_size": 16 << 10, "write_page_index": True}
+WRITERS: dict[str, dict[str, Any]] = {
+    "pandas": {},
+    "ingest": {"compression": "none", "use_dictionary": False, "write_page_checksum": True, **PAGED},
+    "pages of version 2": {"compression": "zstd", "use_dictionary": False, "data_page_version": "2.0", **PAGED},
+    "datasets": {"use_content_defined_chunking": True, "write_page_index": True},
+}
+GROUP = 64
+
+
+class CountingFile(io.FileIO):
+    """A file that counts the bytes that are read of it."""
+
+    taken = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        data = super().read(size) or b""
+        self.taken += len(data)
+        return data
+
+
+def shuffled_table(seed: int, *, struct: bool) -> pa.Table:
+    """Uneven images, some of them null, as bytes or as Hugging Face has them, and columns around them."""
+    draws = np.random.default_rng(seed)
+    images = [draws.bytes(int(size)) for size in draws.integers(20_000, 120_000, 150)]
+    encoded: list[Any] = [{"bytes": image, "path": None} for image in images] if struct else list(images)
+    for row in draws.integers(150, size=5):
+        encoded[row] = None
+    columns = {"prompt_id": [f"p{row}" for row in range(150)], "image": encoded, "note": ["as it was"] * 150}
+    columns["sources"] = [[draws.bytes(15_000)] * int(count) for count in draws.integers(0, 3, 150)]
+    names = draws.permutation(list(columns))
+    return pa.table({name: columns[name] for name in names})
+
+
+@pytest.mark.parametrize("struct", [False, True])
+@pytest.mark.parametrize("writer", WRITERS)
+def test_any_rows_of_any_writers_file_are_read(writer: str, struct: bool, tmp_path: Path) -> None:
+    draws = np.random.default_rng(3)
+    table, path = shuffled_table(5, struct=struct), tmp_path / "images.parquet"
+    pq.write_table(table, path, row_group_size=GROUP, **WRITERS[writer])
+    with CountingFile(path) as file:
+        reader = ParquetReader(file, path.stat().st_size)
+        for group in (2, 0, 1):
+            there = table.slice(group * GROUP, GROUP)
+            rows = sorted(set(draws.integers(len(there), size=5).tolist()))
+            found = list(reader.read_rows(group, rows, table.column_names))
+            assert found == there.take(rows).to_pylist()
+        assert reader.read([0, 2], ["image", "note"]).equals(
+            pa.concat_tables([table.slice(0, GROUP), table.slice(2 * GROUP)]).select(["image", "note"])
+        )
+
+
+def test_a_few_rows_take_their_pages_and_ids_take_their_columns(tmp_path: Path) -> None:
+    table, path = shuffled_table(8, struct=False), tmp_path / "images.parquet"
+    pq.write_table(table, path, row_group_size=GROUP, **WRITERS["ingest"])
+    with CountingFile(path) as file:
+        reader = ParquetReader(file, path.stat().st_size)
+        assert file.taken <= TAIL_BYTES
+        file.taken = 0
+        assert reader.read([0, 1, 2], ["prompt_id", "note"]).num_rows == 150
+        assert file.taken < 3 * MAX_GAP
+        file.taken = 0
+        found = list(reader.read_rows(1, [3, 40], ["prompt_id", "image"]))
+        shown = sum(len(row["image"] or b"") for row in found)
+        assert file.taken < shown + 2 * PAGE_BUFFER + MAX_GAP < path.stat().st_size / 10
