@@ -35,6 +35,9 @@ from plumbline.pipelines.running.stages import NodeStage, node_stages
 from plumbline.pipelines.running.stopping import Stopping, stopped_between_batches
 from plumbline.pipelines.running.workload import Workload
 
+MAX_FIRST_ROWS = 5_000
+"""Prompts whose questions are written in the driver: some seconds of work at most, as long as a worker's start."""
+
 
 def compute_here(workload: Workload, cluster: ClusterConfig, watch: Watch) -> dict[str, Outcome]:
     """The outcomes of its missing cells, by path; one stage's models at a time are loaded.
@@ -47,6 +50,23 @@ def compute_here(workload: Workload, cluster: ClusterConfig, watch: Watch) -> di
     shards = [*workload.over("prompts"), *workload.over("images")]
     for node in (item.node for item in workload.nodes if item.missing):
         _compute_node(node, shards, workload, cluster.pool(node.name), watch, outcomes)
+    return outcomes
+
+
+def compute_first(workload: Workload, cluster: ClusterConfig, watch: Watch) -> dict[str, Outcome]:
+    """Return the outcomes of what takes less time here than a worker takes to start, as `compute_here`.
+
+    That is what no model writes of few prompts, from nothing that a model has yet to write.
+    """
+    outcomes: dict[str, Outcome] = {}
+    shards = list(workload.over("prompts"))
+    waiting = {cell.path for work in shards for cell in work.cells}
+    for node in (item.node for item in workload.nodes if item.missing and not item.node.models):
+        own = [(work, cell) for work in shards for cell in _cells(work, node)]
+        rows = sum(work.shard.rows for work in {work.shard: work for work, _ in own}.values())
+        if own and rows <= MAX_FIRST_ROWS and not any(waiting & {*cell.upstream} for _, cell in own):
+            _compute_node(node, shards, workload, cluster.pool(node.name), watch, outcomes)
+            waiting -= outcomes.keys()
     return outcomes
 
 

@@ -31,6 +31,7 @@ from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.running.actor import CALLS_PER_ACTOR, RunTerms, StageActor
 from plumbline.pipelines.running.errors import KEPT, RunnerError, one_line
 from plumbline.pipelines.running.events import PhaseStarted, Watch
+from plumbline.pipelines.running.here import compute_first
 from plumbline.pipelines.running.machines import SWEEPS, NoRoom, Room, next_wave, sweep_name, take_room
 from plumbline.pipelines.running.progress import ProgressLog
 from plumbline.pipelines.running.session import ray_session
@@ -75,7 +76,7 @@ class Runner:
 
         A wave that was lost with its machines runs again on the remaining ones, for the cells that it left.
         """
-        needed = {cell.node for item in work for cell in item.cells}
+        needed = {cell.node for item in work for cell in item.cells if cell.path not in self.outcomes}
         pools = {name: pool for name, pool in self.pools.items() if name in needed}
         failures = 0
         while pools:
@@ -207,9 +208,11 @@ def _through(dataset: Any, node: Node, room: Room, terms: RunTerms) -> Any:
 
 
 def run_workload(workload: Workload, cluster: ClusterConfig, watch: Watch) -> dict[str, Outcome]:
-    """The outcomes of its missing cells; questions first, since images of any prompt may come in any shard."""
+    """Return the outcomes of the missing cells; questions first, since images of any prompt may come in any shard."""
+    first = compute_first(workload, cluster, watch)
     try:
         with ray_session(cluster) as cluster, _running(workload, cluster, watch) as runner:
+            runner.outcomes |= first
             runner.run(list(workload.over("prompts")))
             runner.run(list(workload.over("images")))
             return runner.outcomes

@@ -47,6 +47,15 @@ def test_it_computes_what_a_sweep_on_ray_finds_whole(metrics: str, given: list[s
     assert ours["score"].isna().sum() == len(metrics.split(","))
 
 
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_sweep_on_ray_starts_no_worker_for_questions_that_no_model_writes(given: list[str], tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    words = [*given, "metric=[vqascore]", f"store={tmp_path}/store", "log.format=text", f"log.file={log}"]
+    assert "questions: 2/2 cells" in printed("sweep", *words, "cluster=local", code=2)
+    waves = [line.partition("a wave of ")[2] for line in log.read_text().splitlines() if "a wave of " in line]
+    assert len(waves) == 1 and waves[0].startswith("answers:vqa, scores over 3 shards")
+
+
 def test_a_run_tells_how_long_its_models_waited_for_images_and_which_key_turns_it(
     given: list[str], tmp_path: Path
 ) -> None:
