@@ -45,6 +45,7 @@ from plumbline.jobs.help import (
 from plumbline.jobs.overrides import as_override, chooses, in_full
 from plumbline.jobs.secrets import hide, masked, resolve
 from plumbline.operators.errors import DISTRIBUTION, ConfigError, PlumblineError, printable, suggest, without_secrets
+from plumbline.operators.extras import require_extra
 from plumbline.operators.models.families import families_with
 from plumbline.pipelines.plans.sweep_config import alternatives, read_config
 
@@ -84,6 +85,8 @@ class Command(NamedTuple):
     """Said at once when somebody ends the job; saving whole rows, and ending Ray, may take a while after it."""
     stopped: str = "stopped"
     """Said when the job has ended for that reason."""
+    extra: str | None = None
+    """The extra whose packages the job needs."""
     suite: Any = None
     """The dataclass of several benchmarks at once, where the job takes them."""
 
@@ -97,15 +100,26 @@ class UsageError(ConfigError):
 
 
 class _Parser(argparse.ArgumentParser):
-    describe: Callable[[], str]
-    """What the help ends with, which takes longer to make than all else of a command line."""
+    describe: Callable[[bool], str]
+    """Returns what the help ends with, in whole or in brief; it takes longer than all else of a command line."""
+    whole = False
 
     def format_help(self) -> str:
-        self.epilog = self.describe()
+        self.epilog = self.describe(self.whole)
         return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; see {self.prog} --help")
+
+
+class _HelpAll(argparse.Action):
+    """Prints the whole help, as --help prints its beginning."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *others: object) -> NoReturn:
+        assert isinstance(parser, _Parser)
+        parser.whole = True
+        parser.print_help()
+        parser.exit()
 
 
 def run_job(command: Command, job: Callable[[Any], int], argv: Sequence[str] | None = None) -> int:
@@ -146,6 +160,7 @@ def _run(command: Command, job: Callable[[Any], int], argv: Sequence[str] | None
     if config is None:
         print(OmegaConf.to_yaml(OmegaConf.create(masked(values))), end="")
         return 0
+    _require_extra(command)
     return job(config)
 
 
@@ -233,20 +248,38 @@ def _parser(command: Command, argv: Sequence[str] | None) -> _Parser:
     folder.add_argument("--config-dir", metavar="DIR", help="a folder with config groups of your own")
     parser = _Parser(
         prog=f"python -m jobs.{command.name}",
-        description=command.purpose,
+        description=command.purpose + _missing_extra(command),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         parents=[folder],
         allow_abbrev=False,
     )
-    parser.describe = lambda: describe(command.name, command.schema, folder.parse_known_args(argv)[0].config_dir)
+    parser.describe = lambda whole: describe(
+        command.name, command.schema, folder.parse_known_args(argv)[0].config_dir, whole=whole
+    )
     alone = "" if command.first is None else f"; a value alone is {command.first}'s"
     parser.add_argument("overrides", nargs="*", metavar="key=value", help=f"keys and choices, below{alone}")
     for key in _flags(command):
         names = dict.fromkeys((f"--{key.replace('_', '-')}", f"--{key}"))
         parser.add_argument(*names, dest=key, action="store_true", help=f"the same as {key}=true")
+    parser.add_argument("--help-all", action=_HelpAll, nargs=0, help="show every choice and key, and exit")
     parser.add_argument("--config", action="store_true", help="print the whole configuration and stop")
     parser.add_argument("--version", action="version", version=f"plumbline {version(DISTRIBUTION)}")
     return parser
+
+
+def _missing_extra(command: Command) -> str:
+    """Return a line for the help of a job whose packages are not installed; else nothing."""
+    try:
+        _require_extra(command)
+    except ConfigError as error:
+        return f"\n{error}"
+    return ""
+
+
+def _require_extra(command: Command) -> None:
+    """Raise ConfigError if a package that the job needs is not installed."""
+    if command.extra is not None:
+        require_extra(command.extra, f"jobs.{command.name}")
 
 
 def _flags(command: Command) -> list[str]:
@@ -385,7 +418,9 @@ def _explain(error: Exception, name: str, overrides: Sequence[str], config_dir: 
     unknown = UNKNOWN_CHOICE.search(text)
     if unknown is not None:
         known = choices_of(unknown["group"], config_dir)
-        return f"{unknown['group']}={unknown['name']}: no such choice; {suggest(unknown['name'], known)} (see --help)"
+        return (
+            f"{unknown['group']}={unknown['name']}: no such choice; {suggest(unknown['name'], known)} (see --help-all)"
+        )
     unchosen = UNCHOSEN.search(text)
     if unchosen is not None:
         group = unchosen["group"]

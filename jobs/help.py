@@ -21,6 +21,10 @@ WIDTH = 110
 """Characters of a line."""
 HELD_BY = {"benchmarks": "benchmark"}
 """The folder of a group of which several are chosen at once."""
+MAX_LINES = 45
+"""Lines of choices and keys that --help prints; of more, it prints the beginning."""
+FIRST_CHOICES = 6
+"""Choices of a group in such a beginning."""
 REMARKS = 30
 """Characters of a line before its remark."""
 MOST_LISTED = 8
@@ -29,18 +33,41 @@ EXAMPLE = re.compile(r"^# .*: (python -m jobs\..*)$", flags=re.MULTILINE)
 """In the first line of a job's file of conf/."""
 
 
-def describe(name: str, schema: Any, config_dir: str | None) -> str:
-    """An example, the groups with their choices, a user's own among them, and the keys with their defaults and what
-    they mean.
+def describe(name: str, schema: Any, config_dir: str | None, *, whole: bool = True) -> str:
+    """Return an example, the groups with their choices, a user's own among them, and the keys with their defaults and
+    meanings; unless the `whole` is wanted, and it is long, only the first choices and the names of keys.
     """
+    text = _describe_all(name, schema, config_dir)
+    if whole or text.count("\n") < MAX_LINES:
+        return text
+    groups = {as_written(group, name): choices_of(group, config_dir) for group in groups_of(name)}
+    keys = dict.fromkeys(key.path.partition(".")[0] for key in keys_of_job(name, schema))
+    wrapped = textwrap.wrap(", ".join(keys), WIDTH, initial_indent="  ", subsequent_indent="  ")
+    return _titled(
+        {
+            "example:": _example(name),
+            "choices (--help-all lists every one):": [
+                f"  {group}={' | '.join(each[:FIRST_CHOICES])}{' | ...' if len(each) > FIRST_CHOICES else ''}"
+                for group, each in groups.items()
+            ],
+            "keys (--help-all explains them):": wrapped,
+        }
+    )
+
+
+def _describe_all(name: str, schema: Any, config_dir: str | None) -> str:
     choices = [_choice(as_written(group, name), choices_of(group, config_dir)) for group in groups_of(name)]
     keys = [_within(_line(key)) for key in keys_of_job(name, schema)]
-    example = EXAMPLE.findall((CONF / f"{name}.yaml").read_text(encoding="utf-8"))[:1]
-    titled = {
-        "example:": [f"  {line}" for line in example],
-        "choices:": choices,
-        "keys, with those of the choices in --config:": keys,
-    }
+    return _titled(
+        {"example:": _example(name), "choices:": choices, "keys, with those of the choices in --config:": keys}
+    )
+
+
+def _example(name: str) -> list[str]:
+    return [f"  {line}" for line in EXAMPLE.findall((CONF / f"{name}.yaml").read_text(encoding="utf-8"))[:1]]
+
+
+def _titled(titled: Mapping[str, Sequence[str]]) -> str:
     return "\n\n".join("\n".join([title, *lines]) for title, lines in titled.items() if lines)
 
 
@@ -48,7 +75,7 @@ def listed(choices: Sequence[str]) -> str:
     """Choices for a message."""
     others = len(choices) - MOST_LISTED
     shown = ", ".join(choices[:MOST_LISTED])
-    return shown if others <= 0 else f"{shown} or {others} others (see --help)"
+    return shown if others <= 0 else f"{shown} or {others} others (see --help-all)"
 
 
 def _choice(group: str, choices: Sequence[str]) -> str:

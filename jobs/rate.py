@@ -19,6 +19,7 @@ COMMAND = Command(
     "export_to=label_studio (or argilla) writes the tasks for that tool instead, import_from=FILE takes answers in.",
     RateConfig,
     LISTS,
+    extra="view",
     first="study",
     stopped="stopped; every answer is kept, run the same command to go on",
 )

@@ -10,6 +10,7 @@ from plumbline.jobs.overrides import OF_SWEEPS
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.ingest.score_input import take_in
 from plumbline.pipelines.plans.sweep_config import SweepConfig
+from plumbline.pipelines.sweeps.planning import check_installed
 
 SHORT = {name: f"benchmark.{name}" for name in ("name", "prompts_from")} | {
     f"columns.{role}": f"benchmark.columns.{role}" for role in ("image", "prompt", "prompt_id", "image_id", "generator")
@@ -17,16 +18,15 @@ SHORT = {name: f"benchmark.{name}" for name in ("name", "prompts_from")} | {
 """What may be written for longer keys, beside those of every sweep; messages about folders name keys so."""
 COMMAND = Command(
     "score",
-    "Score any images with their prompts: a sweep without a benchmark, with the same tables.\n"
-    "images=PATH is a folder of image files, with a folder per generator or none; a CSV or JSON Lines table that\n"
-    "names image files; WebDataset tars; a saved Hugging Face dataset; or Parquet, a file, a folder, or a folder per\n"
-    "generator. A folder of image files tells their prompts by a table in it (images.csv, metadata.jsonl), by\n"
-    "prompts.txt, by a .txt beside each image, or by the images' names: what is taken is printed, and\n"
-    "prompts_from=tables, list, beside or names chooses. Beside a benchmark's prompts (benchmark=imgedit and\n"
-    "benchmark.prompts=FILE), the images' names are the prompts' ids. metrics=[vqascore,clipscore] chooses metrics,\n"
-    "models=shapes the tiny embedded models, benchmark.columns.prompt=NAME and .generator=NAME what holds prompts and\n"
-    "generators where they are called otherwise than usual, name=NAME how the images are called as a benchmark, and\n"
-    "limit=12 the images of the first 12 prompts alone, as a trial.",
+    "Score any images with their prompts: a sweep without a benchmark, with the same tables.\n\n"
+    "  images=PATH            a folder of image files, a table that names them, tars, or Parquet (docs/images.md)\n"
+    "  prompts=FILE           a file of prompts whose ids are in the images' names, if the folder has none\n"
+    "  metrics=[vqascore,...] what is computed; models=shapes takes small models that only know coloured shapes\n"
+    "  limit=12               the images of the first 12 prompts, as a trial; dry_run=true only prints the plan\n\n"
+    "Prompts are looked for in a table in the folder (prompts.csv, images.csv, metadata.jsonl), in prompts.txt, in a\n"
+    ".txt beside each image, or in the images' names; prompts_from=tables, list, beside or names chooses. A folder in\n"
+    "the folder is a generator. What is found is printed first. columns.image, .prompt, .prompt_id and .generator\n"
+    "name columns that are called otherwise than usual, and name=NAME the images as a benchmark.",
     SweepConfig,
     OF_SWEEPS | SHORT,
     first="images",
@@ -36,6 +36,7 @@ COMMAND = Command(
 
 def main(config: SweepConfig) -> int:
     """Take image files or tars in if that is needed, and score; rejected rows count as rows without a score."""
+    check_installed(config)
     own = take_in(config, lambda record: None)
     if own.ingested is None:
         return sweep.main(own.config)

@@ -15,6 +15,7 @@ COMMAND = Command(
     "Listens on this machine alone unless host= says otherwise, which needs a token.",
     ServeConfig,
     {"metrics": "metric"},
+    extra="serve",
     first="metric",
     stopped="stopped serving",
 )

@@ -12,6 +12,7 @@ COMMAND = Command(
     "(docs/view.md). Listens on this machine alone unless host= says otherwise, which needs a token. It writes the\n"
     "notes that people leave on images, and nothing else; with notes=false not even these.",
     ViewConfig,
+    extra="view",
     first="store",
     stopped="stopped showing",
 )

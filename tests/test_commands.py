@@ -29,7 +29,7 @@ def told_by_page() -> dict[str, list[str]]:
         text = re.sub(r" *\\\n *", " ", page.read_text())
         for found in TOLD.finditer(text):
             command = f"{found['job']} {found['rest'].split(' #')[0].strip()}".strip()
-            if not command.endswith("--help"):
+            if not command.endswith(("--help", "--help-all")):
                 pages.setdefault(command, page.name)
     return {page.name: [command for command, first in pages.items() if first == page.name] for page in PAGES}
 

@@ -116,9 +116,9 @@ def printed(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Printed:
 
 
 def test_help_offers_the_choices_of_an_installed_package(site: Path) -> None:
-    said = python(site, "-m", "jobs.sweep", "--help").stdout.split()
+    said = python(site, "-m", "jobs.sweep", "--help-all").stdout.split()
     assert {"doubt", "riddles"} <= set(said)
-    said = python(site, "-m", "jobs.metaeval", "--help").stdout.split()
+    said = python(site, "-m", "jobs.metaeval", "--help-all").stdout.split()
     assert "thumbs" in said
 
 

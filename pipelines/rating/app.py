@@ -21,7 +21,8 @@ from plumbline.operators.report.rendering import rating_policy, render_rating
 from plumbline.pipelines.base.storage import first_line
 from plumbline.pipelines.judging.releases.study import AnswerKey, Revision
 from plumbline.pipelines.rating.study import GONE, Given, RefusedAnswer, Study
-from plumbline.pipelines.serving.json_bodies import json_body, mistake_in
+from plumbline.pipelines.serving.json_bodies import json_body
+from plumbline.pipelines.serving.mistakes import mistake_in
 from plumbline.pipelines.serving.page_guards import page_guards
 
 MOST_AT_ONCE = 20

@@ -3,7 +3,6 @@
 import asyncio
 from typing import NoReturn
 
-from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
@@ -32,12 +31,6 @@ async def json_body(request: Request, what: str) -> bytes:
     except ClientDisconnect:
         _refuse(400, "the client left")
     return body
-
-
-def mistake_in(error: ValidationError) -> str:
-    """The first thing that is wrong with a body, and where."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    return f"{'.'.join(map(str, first['loc'])) or 'the body'}: {first['msg']}"
 
 
 def _refuse(status: int, message: str) -> NoReturn:

@@ -167,6 +167,9 @@ class BenchmarkConfig(PackConfig):
 
     def __post_init__(self) -> None:
         PackConfig.__post_init__(self)
+        for key in ("images", "prompts", "questions"):
+            if (value := getattr(self, key)) is not None and not value.strip():
+                raise ConfigError(f"benchmark.{key}: expected a path or an address, got {value!r}; write {key}=PATH")
         if not self.name or "/" in self.name:
             raise ConfigError(f"benchmark.name: expected a name without '/', got {self.name!r}")
         if isinstance(self.generators, Mapping) == (self.images is not None):

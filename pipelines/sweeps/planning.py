@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics.metric import Metric, takes_questions
+from plumbline.operators.models import resolution
 from plumbline.operators.models.resolution import find_vqa_profile
 from plumbline.operators.models.vqa_profiles import VqaProfile
 from plumbline.operators.stages.graph import check_shown, make_nodes, need_sources
@@ -138,6 +139,12 @@ def list_inputs(config: SweepConfig) -> SweepInputs:
     cut = _cut(config, images, store)
     config = with_model_defaults(replace(config, shard_rows=cut.rows, shard_bytes=cut.bytes))
     return SweepInputs(config, store, images, digest([images.state, *others]))
+
+
+def check_installed(config: SweepConfig) -> None:
+    """Raise ConfigError if a package that the models of the metrics need is not installed."""
+    for role in {role for node in make_nodes(config.metrics) for role in node.roles.values()}:
+        resolution.check_installed(config.models[role])
 
 
 def _state_of_text(config: SweepConfig, key: str) -> list[tuple[str, int, str]]:

@@ -20,7 +20,7 @@ from plumbline.operators.errors import ConfigError, PlumblineError
 from plumbline.operators.rating.answers import BadAnswer, rater_name
 from plumbline.pipelines.cells.runs import READERS
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.serving.json_bodies import mistake_in
+from plumbline.pipelines.serving.mistakes import mistake_in
 from plumbline.pipelines.viewing.run_database import NamedImage, Score
 
 NOTES = "notes"

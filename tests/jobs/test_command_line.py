@@ -204,7 +204,7 @@ def test_every_ready_made_sweep_and_cluster_is_valid_with_every_metric(sweep: st
         (["+store=x"], "'store' is there already; write store=VALUE, without the +"),
         (["report", "--run", "latest"], "--run: no such option; keys have no dashes, as in run=VALUE"),
         (["metaeval"], "'protocol' is required; choose one: protocol=annotations, "),
-        (["serve"], "metric=descclip or 57 others (see --help)"),
+        (["serve"], "metric=descclip or 57 others (see --help-all)"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -424,7 +424,7 @@ def test_a_configuration_of_ones_own_may_name_a_value_a_thousand_times(tmp_path:
 def test_what_help_tells_is_gathered_for_help_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """It reads all of conf/, which would be most of what a command line takes."""
 
-    def unasked(*_: object) -> str:
+    def unasked(*_: object, whole: bool) -> str:
         raise AssertionError("nobody asked for help")
 
     monkeypatch.setattr("plumbline.jobs.command.describe", unasked)
@@ -434,7 +434,7 @@ def test_what_help_tells_is_gathered_for_help_alone(monkeypatch: pytest.MonkeyPa
 
 
 def test_help_names_the_choices() -> None:
-    text = run("sweep", "--help").words
+    text = run("sweep", "--help-all").words
     for group, written in (("sweep", "sweep"), ("model", "model@models.ROLE"), ("metric", "metric")):
         assert f"{written}={' | '.join(choices_of(group, None))}" in text
 
@@ -442,7 +442,8 @@ def test_help_names_the_choices() -> None:
 @pytest.mark.parametrize("name", JOBS)
 def test_help_has_an_example_and_no_long_line(name: str) -> None:
     told = printed(name, "--help")
-    assert max(map(len, told.splitlines())) <= 120
+    assert max(map(len, printed(name, "--help-all").splitlines())) <= 120
+    assert len(told.splitlines()) <= 75 and "--help-all" in told
     assert f"\nexample:\n  python -m jobs.{name}" in told
 
 

@@ -7,6 +7,7 @@ import random
 import re
 import shlex
 from collections import Counter
+from importlib import metadata
 from itertools import product
 from pathlib import Path
 
@@ -14,6 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from plumbline.operators.errors import install
+from plumbline.operators.extras import missing_packages
 from tests.bench_of import CAPTIONED, SMALL, captioned, images, prompts, write_rows
 from tests.commands import newest, printed, refusal, run
 from tests.files import as_tar, put
@@ -124,6 +127,41 @@ def test_prompts_beside_the_folder_are_scored_by_the_command_that_the_error_prin
     pairs = re.findall(r"^pair: .*/(.*)_seed\d\.png of (alpha|beta v2): '(.*)'", said, re.MULTILINE)
     assert len(pairs) == 3 and all(texts[ids.index(prompt_id)] == text for prompt_id, _, text in pairs)
     assert "4 prompts x 2 generators = 8 images" in said and "warning" not in said
+
+
+def test_what_is_wrong_with_a_path_is_said_with_its_key_and_of_disks_without_buckets(tmp_path: Path) -> None:
+    given = ["metric=[edge_density]", "cluster=here", f"store={tmp_path}/store"]
+    for key in ("images", "prompts"):
+        said = refusal("score", f"images={tmp_path}", f"{key}=", *given)
+        assert said == f"error: benchmark.{key}: expected a path or an address, got ''; write {key}=PATH"
+    assert refusal("score", f"images={tmp_path}/gone", *given).endswith("/gone: not found; check the path")
+
+
+def test_a_missing_extra_is_one_line_before_any_work_and_help_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a plain `pip install .`: the extras' packages are not there."""
+    real = metadata.version
+    absent = {"rapidocr": "rapidocr", "uvicorn": "uvicorn"}
+
+    def version(package: str) -> str:
+        if package in absent:
+            raise metadata.PackageNotFoundError(package)
+        return real(package)
+
+    monkeypatch.setattr(metadata, "version", version)
+    missing_packages.cache_clear()
+    try:
+        folder = write_folder(tmp_path / "mine")
+        said = refusal("score", f"images={folder}", "metric=[text]", "models=shapes", f"store={tmp_path}/store")
+        assert said == f"error: family rapidocr needs rapidocr; {install('ocr')}"
+        assert not (tmp_path / "store").exists()
+        for job in ("view", "rate"):
+            needs = f"jobs.{job} needs uvicorn; {install('view')}"
+            assert needs in printed(job, "--help").splitlines()
+            assert refusal(job, *(["study=x"] if job == "rate" else [f"store={tmp_path}"])) == f"error: {needs}"
+    finally:
+        missing_packages.cache_clear()
 
 
 def test_what_is_in_the_folder_now_is_scored_whatever_was_taken_in_before(tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def test_a_large_file_is_read_in_parts_as_a_whole_and_as_a_stream(anywhere: Plac
 def test_what_is_not_there_is_told_as_that(anywhere: Place) -> None:
     with pytest.raises(FileNotFoundError):
         (anywhere / "nothing").read()
-    missing = "nothing: not found; check the path and its bucket"
+    missing = "nothing: not found; check the path" + ("$" if anywhere.is_local else " and its bucket$")
     with pytest.raises(ConfigError, match=missing), readable_errors(anywhere / "nothing", "file"):
         (anywhere / "nothing").entry()
     if not anywhere.is_local:

@@ -131,6 +131,7 @@ def _load(model: ResolvedModel[DiffusersModel]) -> Any:
 
 FAMILY = Family(
     config=DiffusersModel,
+    extra="generate",
     loads={"draw": _load},
     read=read_index,
     form="a pipeline of diffusers",

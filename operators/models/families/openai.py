@@ -495,6 +495,7 @@ def _options_in_key(config: ServiceModel, profile: VqaProfile | None) -> dict[st
 
 FAMILY = Family(
     config=ServiceModel,
+    extra="api",
     loads={
         "generate": load_openai,
         "generate_from_images": load_openai,

@@ -109,6 +109,7 @@ def _options_in_key(config: ImagesServiceModel, profile: VqaProfile | None) -> d
 
 FAMILY = Family(
     config=ImagesServiceModel,
+    extra="api",
     loads={"draw": OpenAiImages},
     options_in_key=_options_in_key,
     endpoint_variable="OPENAI_BASE_URL",

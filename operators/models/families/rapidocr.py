@@ -73,4 +73,4 @@ def _options_in_key(config: ModelConfig, profile: VqaProfile | None) -> dict[str
     return {"package": package_versions()["rapidocr"]}
 
 
-FAMILY = Family(config=ModelConfig, loads={"ocr": RapidOcr.load}, options_in_key=_options_in_key)
+FAMILY = Family(config=ModelConfig, extra="ocr", loads={"ocr": RapidOcr.load}, options_in_key=_options_in_key)
