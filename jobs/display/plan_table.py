@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from plumbline.jobs.display.console import say, show_table, warn
+from plumbline.jobs.help import ROOT
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.models.families.vlm import ChatModel
 from plumbline.operators.models.model import ModelConfig
@@ -15,13 +16,15 @@ from plumbline.operators.stages.graph import need_sources
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.plans.costs import estimates, unpriced
 from plumbline.pipelines.plans.plan import NodePlan, Plan
-from plumbline.pipelines.plans.sweep_config import AnySweep
+from plumbline.pipelines.plans.sweep_config import AnySweep, SweepConfig
 from plumbline.pipelines.running.executor import Executor
 from plumbline.pipelines.sweeps.planning import PlannedSweep
 from plumbline.pipelines.sweeps.suite import PlannedSuite
 
 NO_MODEL = "none"
 """The calls of a stage that has no model: questions by a template, scores by arithmetic."""
+ASSETS = f"{(ROOT / 'assets').resolve()}/"
+"""The place of the embedded world."""
 MAX_BROKEN = 10
 """Largest number of damaged or lost cells that are listed."""
 MAX_PROBLEMS = 10
@@ -154,9 +157,22 @@ def _show_work(
     """Where what is missing is computed, or that nothing is."""
     if any(node.missing for node in nodes):
         say(console, f"runs {executor.place}")
+        _show_models(console, nodes, config)
         _show_pools(console, nodes, config)
     elif complete:
         console.print(f"0 cells to compute: {complete}")
+
+
+def _show_models(console: Console, nodes: Sequence[NodePlan], config: AnySweep) -> None:
+    """What is downloaded and how large it is, and that the embedded models only know their own world."""
+    models = {id(model): model for item in nodes if item.missing for model in item.node.models.values()}.values()
+    lacking = {source: size for model in models for source, size in model.count_downloads().items()}
+    for source, size in sorted(lacking.items()):
+        say(console, f"downloads {source}: {size / 1e9:.1f} GB" if size > 1e8 else f"downloads {source}: {size} bytes")
+    embedded = any(part.source.startswith(ASSETS) for model in models for part in model.parts.values())
+    images = config.benchmark.images if isinstance(config, SweepConfig) else None
+    if embedded and images is not None and not config.storage.locate(images).url.startswith(ASSETS):
+        say(console, "models=shapes only knows coloured shapes; its scores of other images mean nothing")
 
 
 def _show_pools(console: Console, nodes: Sequence[NodePlan], config: AnySweep) -> None:

@@ -111,8 +111,19 @@ class ResolvedModel(Generic[Config]):
 
     def folder(self, part: str) -> Path:
         """The files of one of its parts on this machine; of a tokenizer none with weights."""
+        return self.parts[part].folder(self._wanted(part))
+
+    def _wanted(self, part: str) -> list[str]:
         weights = {"tokenizer": [], "checkpoint": [self.weights]}.get(part, ["*.safetensors"])
-        return self.parts[part].folder([*SMALL_FILES, *weights])
+        return [*SMALL_FILES, *weights]
+
+    def count_downloads(self) -> dict[str, int]:
+        """Return the bytes that this machine's cache lacks, by hub id; what the hub does not tell is left out."""
+        lacking: dict[str, dict[str, int]] = {}
+        for name, part in self.parts.items():
+            if part.commit is not None:
+                lacking.setdefault(part.source, {}).update(part.missing_files(self._wanted(name)))
+        return {source: sum(files.values()) for source, files in lacking.items() if files}
 
     def semantic(self) -> dict[str, Any]:
         """The part of the model that can change a result, for the cells' keys."""

@@ -72,6 +72,7 @@ def test_what_is_taken_in_and_what_is_not_is_told_before_the_plan(tmp_path: Path
     given = [f"images={folder}", "models=shapes", f"store={tmp_path}/store", "dry_run=true", "max_failed=0.2"]
     said = printed("score", *given)
     assert "8 images taken in" in said and "4 prompts x 2 generators = 8 images" in said
+    assert "models=shapes only knows coloured shapes" in said
     assert "1 rows rejected: empty_prompt" in said and "flint/cover.png: no number in its name" in said
 
 

@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 
 from httpx import HTTPError
-from huggingface_hub import HfApi, hf_hub_download, snapshot_download
+from huggingface_hub import HfApi, hf_hub_download, snapshot_download, try_to_load_from_cache
 from huggingface_hub.errors import (
     EntryNotFoundError,
     HfHubHTTPError,
@@ -14,6 +15,7 @@ from huggingface_hub.errors import (
     NotASafetensorsRepoError,
     OfflineModeIsEnabled,
 )
+from huggingface_hub.hf_api import RepoFile
 
 from plumbline.operators.errors import ModelError
 from plumbline.operators.models.checkpoints.weights import read_tensor_names
@@ -80,6 +82,24 @@ def download_file(repo: str, commit: str, name: str) -> Path | None:
         return None
     except HfHubHTTPError:
         return None
+
+
+def find_missing_files(repo: str, commit: str, patterns: Sequence[str]) -> dict[str, int]:
+    """Return the sizes in bytes of a snapshot's files that match `patterns` and are not in the cache.
+
+    Nothing is returned if the hub cannot be reached.
+    """
+    try:
+        entries = HfApi().list_repo_tree(repo, revision=commit, recursive=True)
+        files = [entry for entry in entries if isinstance(entry, RepoFile)]
+    except (HTTPError, HfHubHTTPError, OfflineModeIsEnabled, OSError):
+        return {}
+    wanted = [file for file in files if any(fnmatch(file.path, pattern) for pattern in patterns)]
+    return {
+        file.path: file.size
+        for file in wanted
+        if not isinstance(try_to_load_from_cache(repo, file.path, revision=commit), str)
+    }
 
 
 def list_files(repo: str, commit: str) -> list[str]:

@@ -48,6 +48,14 @@ class Part:
 
         return hub.download(self.source, self.commit, wanted)
 
+    def missing_files(self, wanted: Sequence[str] = WANTED_FILES) -> dict[str, int]:
+        """Return the sizes in bytes of the wanted files that this machine's cache lacks."""
+        if self.commit is None:
+            return {}
+        from plumbline.operators.models.checkpoints import hub
+
+        return hub.find_missing_files(self.source, self.commit, wanted)
+
     def file(self, name: str) -> Path | None:
         """One file, or None where there is none of that name."""
         if self.commit is None:

@@ -5,6 +5,7 @@ Each resolution runs in a process of its own: huggingface_hub reads its settings
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -264,6 +265,30 @@ def test_only_the_weights_that_are_loaded_are_fetched(hub: Hub, checkpoints: Pat
     files = run_script(FETCH, hub.environment(tmp_path / "hf"), {"family": "open_clip", "checkpoint": OPEN_CLIP})
     assert "open_clip_model.safetensors" in files["checkpoint"]
     assert not {"large.safetensors", "other.safetensors"} & set(hub.served)
+
+
+PLAN = """
+import json, sys
+from tests.commands import printed
+words = json.loads(sys.argv[1])
+print(json.dumps(printed("score", *words).split("runs here")[1]))
+"""
+
+
+def test_a_plan_says_what_is_downloaded_and_how_large_it_is(hub: Hub, checkpoints: Path, tmp_path: Path) -> None:
+    for name in ("a red circle", "two blue squares"):
+        (tmp_path / "mine").mkdir(exist_ok=True)
+        tiny.picture(0).save(tmp_path / f"mine/{name}.png")
+    words = [f"images={tmp_path}/mine", "metric=[clipscore]", f"models.clip.checkpoint={CLIP}", "cluster=here"]
+    words += [f"store={tmp_path}/store", "dry_run=true"]
+    before = run_script(PLAN, hub.environment(tmp_path / "hf"), words)
+    size = int(re.findall(rf"^downloads {CLIP}: (\d+) bytes$", before, re.MULTILINE)[0])
+    weights = (checkpoints / "clip/model.safetensors").stat().st_size
+    everything = sum(file.stat().st_size for file in (checkpoints / "clip").iterdir())
+    assert weights < size <= everything
+    run_script(FETCH, hub.environment(tmp_path / "hf"), {"family": "clip", "checkpoint": CLIP})
+    after = run_script(PLAN, hub.environment(tmp_path / "hf"), words)
+    assert "downloads" not in after
 
 
 def test_a_repository_in_open_clips_layout_alone_is_found_by_its_files(hub: Hub, tmp_path: Path) -> None:
