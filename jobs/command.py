@@ -101,7 +101,7 @@ class UsageError(ConfigError):
 
 class _Parser(argparse.ArgumentParser):
     describe: Callable[[bool], str]
-    """Returns what the help ends with, in whole or in brief; it takes longer than all else of a command line."""
+    """Returns the end of the help, in whole or in brief; making it takes longer than the rest of a command line."""
     whole = False
 
     def format_help(self) -> str:

@@ -15,7 +15,7 @@ from plumbline.pipelines.sweeps.planning import check_installed
 SHORT = {name: f"benchmark.{name}" for name in ("name", "prompts_from")} | {
     f"columns.{role}": f"benchmark.columns.{role}" for role in ("image", "prompt", "prompt_id", "image_id", "generator")
 }
-"""What may be written for longer keys, beside those of every sweep; messages about folders name keys so."""
+"""Short forms of longer keys, besides those of every sweep; messages about folders use them."""
 COMMAND = Command(
     "score",
     "Score any images with their prompts: a sweep without a benchmark, with the same tables.\n\n"

@@ -164,7 +164,7 @@ def _show_work(
 
 
 def _show_models(console: Console, nodes: Sequence[NodePlan], config: AnySweep) -> None:
-    """What is downloaded and how large it is, and that the embedded models only know their own world."""
+    """Say how much is downloaded, and that the embedded models only know their own world."""
     models = {id(model): model for item in nodes if item.missing for model in item.node.models.values()}.values()
     lacking = {source: size for model in models for source, size in model.count_downloads().items()}
     for source, size in sorted(lacking.items()):

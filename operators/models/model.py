@@ -111,18 +111,18 @@ class ResolvedModel(Generic[Config]):
 
     def folder(self, part: str) -> Path:
         """The files of one of its parts on this machine; of a tokenizer none with weights."""
-        return self.parts[part].folder(self._wanted(part))
+        return self.parts[part].folder(self._wanted_files(part))
 
-    def _wanted(self, part: str) -> list[str]:
+    def _wanted_files(self, part: str) -> list[str]:
         weights = {"tokenizer": [], "checkpoint": [self.weights]}.get(part, ["*.safetensors"])
         return [*SMALL_FILES, *weights]
 
     def count_downloads(self) -> dict[str, int]:
-        """Return the bytes that this machine's cache lacks, by hub id; what the hub does not tell is left out."""
+        """Return the bytes that this machine's cache lacks, by hub id, as far as the hub lists files."""
         lacking: dict[str, dict[str, int]] = {}
         for name, part in self.parts.items():
             if part.commit is not None:
-                lacking.setdefault(part.source, {}).update(part.missing_files(self._wanted(name)))
+                lacking.setdefault(part.source, {}).update(part.missing_files(self._wanted_files(name)))
         return {source: sum(files.values()) for source, files in lacking.items() if files}
 
     def semantic(self) -> dict[str, Any]:
