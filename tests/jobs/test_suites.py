@@ -172,7 +172,7 @@ def test_a_metric_that_is_asked_for_or_fits_nowhere_is_no_silent_gap(tmp_path: P
     left_out = refusal("sweep", "sweep=shapes_suite", "metric=[clipscore]", f"store={tmp_path}", code=64)
     assert left_out == (
         "error: metrics_of.shapes_edits: expected metrics of the sweep, clipscore, got 'dsg_1k'; "
-        "metrics_of.shapes_edits=null takes all that fit\n"
+        "metrics_of.shapes_edits=null takes all that fit"
     )
     nowhere = refusal("sweep", *words, "benchmarks=[shapes,shapes_spatial]", code=1)
     assert nowhere.startswith("error: metrics.source_ssim: it scores no benchmark; it looks at the sources")
