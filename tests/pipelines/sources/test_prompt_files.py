@@ -122,7 +122,7 @@ def test_a_line_each_is_read_too_and_what_is_not_there_is_none(tmp_path: Path) -
             r"p\.jsonl, row 1 \(line 2\): expected a JSON object, found int",
         ),
         ("p.json", '{"1": {"text": "a"', r"p\.json: not JSON .*; it may be truncated"),
-        ("p.json", '{"1": "a"}', r"p\.json, row 0 \('1'\): expected an object, found str"),
+        ("p.json", '{"1": 7}', r"p\.json, row 0 \('1'\): expected an object, found int"),
         ("p.json", '"a"', r"p\.json: expected an object of prompts by id, or a list, found str"),
         ("p.json", '{"1": {"text": "a"}, "2": {}}', r"p\.json, row 1: expected column\(s\) text, found prompt_id"),
         ("p.json", '{"1": {"text": ["a"]}}', r"p\.json, row 0.*: expected the prompt as text, found list"),
