@@ -128,7 +128,7 @@ def test_the_link_to_a_report_is_on_the_screen_and_bars_are_explained_before_the
     assert right <= width or width < 1280
     for path in (f"{RUN}/prompt?id=p0005", f"{RUN}/scores/7"):
         page = open_page(browser, address + path, width)
-        caption = next(one for one in find(page, ".caption") if "it is not the score" in one.text)
+        caption = next(one for one in find(page, ".caption") if "percentile rank" in one.text)
         assert caption.location["y"] < find(page, ".scores")[0].location["y"]
 
 
