@@ -332,10 +332,9 @@ def test_output_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("megabytes", [1023, 700, 340, 260])
 def test_too_little_address_space_is_refused_before_libraries_are_loaded(tmp_path: Path, megabytes: int) -> None:
     """Below some 350 MB, libraries hang or crash at sizes that differ by interpreter and machine."""
-    limit = f"import resource, runpy; resource.setrlimit(resource.RLIMIT_AS, ({megabytes << 20}, {megabytes << 20}))"
-    run = "runpy.run_module('jobs.status', run_name='__main__', alter_sys=True)"
-    command = [sys.executable, "-X", "importtime", "-c", f"{limit}; {run}", f"store={tmp_path}"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    command = [sys.executable, "-X", "importtime", "-m", "jobs.status", f"store={tmp_path}"]
+    limit = f"ulimit -v {megabytes << 10}; exec {shlex.join(command)}"
+    done = subprocess.run(["/bin/sh", "-c", limit], capture_output=True, text=True, cwd=ROOT)
     imports = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
     done.stderr = "\n".join(line for line in done.stderr.splitlines() if line not in imports)
     assert_in_one_line(done, "raise the limit (ulimit -v)")
@@ -343,7 +342,8 @@ def test_too_little_address_space_is_refused_before_libraries_are_loaded(tmp_pat
 
 
 def test_memory_that_runs_out_later_is_one_line() -> None:
-    command = [sys.executable, "-c", "import jobs; bytearray(1 << 62)"]  # more than any address space
+    program = "import jobs; jobs.prepare_process(); bytearray(1 << 62)"  # more than any address space
+    command = [sys.executable, "-c", program]
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True, cwd=ROOT)
     assert_in_one_line(done, "memory ran out: raise its limit (ulimit -v)")
 
