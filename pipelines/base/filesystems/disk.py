@@ -112,7 +112,7 @@ def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir()
     except FileExistsError:
-        if folder.is_dir():  # another process made it
+        if stat.S_ISDIR(folder.stat().st_mode):  # another process made it; links in a circle are named by stat
             return
         raise
     _share(folder, folder.parent)

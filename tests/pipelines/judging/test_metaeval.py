@@ -322,7 +322,7 @@ def test_ratings_that_name_no_prompt_take_that_of_the_scores_and_else_each_image
             "long",
             "r.csv",
             "image_id,rating\ni0,\ni1,nan\n",
-            "r.csv: nothing to judge by: all 2 ratings are empty; fill",
+            "r.csv: nothing to judge by: all 2 ratings are empty; .*fill",
         ),
         ("long", "r.csv", "image_id,rating\ni0,7\n", "nothing to judge by: all 1 ratings are empty"),
         ("tifa160", "t.json", '{"p_g": {"text_id": "p", "human_scores": [null]}}', "all 1 ratings are empty"),
@@ -330,7 +330,7 @@ def test_ratings_that_name_no_prompt_take_that_of_the_scores_and_else_each_image
             "genai_bench",
             "g.json",
             '{"1": {"models": {}}}',
-            "nothing to judge by: it holds no judgement; fill in the file",
+            "nothing to judge by: it holds no judgement; .*fill in the file",
         ),
     ],
 )

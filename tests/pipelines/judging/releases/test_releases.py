@@ -101,7 +101,7 @@ ANNOTATIONS: dict[str, Any] = {
 }  # fmt: skip
 UNREAD = [
     "question 'comment' is not read: no answer is a number, yes, no, unsure or a side; set "
-    "+protocol.columns.values={LABEL: NUMBER}",
+    "+protocol.columns.values={nice: NUMBER}",
     "1 of 6 ratings are empty and count as unsure",
 ]
 EXPECTED: dict[str, dict[str, Any]] = {
