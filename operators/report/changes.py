@@ -140,27 +140,23 @@ def compare(
     settings = list(differing_settings(*manifests))
     altered = _altered(*manifests)
     joined = _joined(altered, bridges, manifests)
-    common = [
-        metric for metric in before.metrics if metric in after.metrics and (metric not in altered or metric in joined)
-    ]
+    in_both = [metric for metric in before.metrics if metric in after.metrics]
+    common = [metric for metric in in_both if metric not in altered or metric in joined]
     falling = falling_metrics(manifests[1])
     unranked = frozenset(name for name, metric in metrics.items() if not metric.ranks)
     earlier, later = (all_settings(manifest, choice) for manifest in manifests)
     unlike = {name: tuple(differences(of, earlier[name])) for name, of in later.items() if name in earlier}
     runs = _with_reward(_Runs(before, after, common, skills, falling, unranked, unlike, joined), reward, each)
-    in_both = dict.fromkeys([*runs.compared, *(metric for metric in before.metrics if metric in after.metrics)])
-    of_metrics = dict(zip(in_both, each(_compare_metric, in_both, shared=runs), strict=True))
+    measured = dict.fromkeys([*runs.compared, *in_both])
+    of_metrics = dict(zip(measured, each(_compare_metric, measured, shared=runs), strict=True))
     found = [change for of_metric in of_metrics.values() for change in of_metric.changes]
-    found = sorted(found, key=lambda change: after.generators.index(change.generator))
-    changes = _corrected(found)
+    changes = _corrected(sorted(found, key=lambda change: after.generators.index(change.generator)))
     overall = _overall(changes)
     at_skills = [change for change in changes if change.duel.skill != OVERALL and change.is_clear]
-    alone = [
-        *_alone_sentences("Only in this run:", after, before, {m: of.only_after for m, of in of_metrics.items()}),
-        *_alone_sentences(
-            "Only in the earlier run:", before, after, {m: of.only_before for m, of in of_metrics.items()}
-        ),
-    ]
+    only_after = {metric: compared.only_after for metric, compared in of_metrics.items()}
+    only_before = {metric: compared.only_before for metric, compared in of_metrics.items()}
+    alone = _alone_sentences("Only in this run:", after, before, only_after)
+    alone += _alone_sentences("Only in the earlier run:", before, after, only_before)
     edited = before.shared_prompts(after).edited
     partial = bool(alone or edited or len(altered) > len(joined))
     found_out = _change_sentences(overall, _comparisons(changes), partial=partial)
@@ -169,13 +165,10 @@ def compare(
         *_unlike_sentences(overall, str(manifests[0].get("run_id", ""))),
         *_altered_sentences(altered, bridges, manifests),
     ]
+    told = found_out + not_compared if overall else not_compared + found_out
     return Changes(
         run_id=str(manifests[0].get("run_id", "")),
-        sentences=[
-            *_alarms(overall, reward, metrics),
-            *(found_out + not_compared if overall else not_compared + found_out),
-            *alone,
-        ],
+        sentences=[*_alarms(overall, reward, metrics), *told, *alone],
         overall=clear_first(overall),
         by_skill=shown(sorted(at_skills, key=lambda change: change.duel.effect), MOST_ROWS),
         settings=shown(settings, MOST_SETTINGS),

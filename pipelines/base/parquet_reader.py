@@ -80,8 +80,11 @@ class ExactStream(io.RawIOBase):
             self._stream.seek(wanted.start)
             return self._stream.read(len(wanted))
         except ValueError:  # as fsspec refuses a range of an HTTP server that sends whole files only
+            if self._size > MAX_HELD:
+                raise
             self._stream.seek(0)
-            return self._stream.read()[wanted.start : wanted.stop]
+            self._stream = io.BytesIO(self._stream.read())
+            return self._stream.getbuffer()[wanted.start : wanted.stop].tobytes()
 
     def read_at(self, offset: int, size: int) -> bytes:
         """Return the bytes of a range."""

@@ -4,16 +4,13 @@ import io
 import random
 import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import fsspec
 import numpy as np
 import pytest
 from PIL import Image
-from s3fs import S3FileSystem  # type: ignore[import-untyped]
 
-from plumbline.pipelines.base.filesystems import open_filesystem
 from plumbline.pipelines.ingest.ingest import ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.report.report import write_report
@@ -21,8 +18,7 @@ from plumbline.pipelines.sweeps.planning import plan_sweep
 from tests.bench_of import run_plan, save_scores, sweep_config, write_rows
 from tests.benchmarks.photographs import photograph
 from tests.benchmarks.size import sized, wanted
-from tests.faults.proxy import FaultProxy, faulty
-from tests.s3 import S3Server
+from tests.faults.proxy import FaultProxy
 
 GENERATORS = sized(17, 2)
 PROMPTS = sized(742, 8)
@@ -32,18 +28,6 @@ MOST_OF_A_PLAN, MOST_OF_A_REPORT = 0.03, 0.03
 """Shares of the bytes of all images."""
 MOST_SECONDS = 10.0
 """CPU seconds for a report, and for the proxy beside it."""
-
-
-@pytest.fixture
-def proxy(s3_server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
-    """A way to the test's bucket on which every byte is counted."""
-    proxy = FaultProxy(s3_server, seed=0, share=0.0)
-    with faulty(proxy) as endpoint:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
-        open_filesystem.cache_clear()
-        yield proxy
-    S3FileSystem.clear_instance_cache()  # whose clients call the proxy
-    open_filesystem.cache_clear()
 
 
 def write_images(folder: Path) -> None:

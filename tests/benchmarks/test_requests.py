@@ -2,16 +2,14 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import fsspec
 import pytest
-from s3fs import S3FileSystem  # type: ignore[import-untyped]
 
 from plumbline.jobs import sweep
-from plumbline.pipelines.base.filesystems import open_filesystem
 from plumbline.pipelines.ingest import drafting
 from plumbline.pipelines.ingest.ingest import ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
@@ -20,8 +18,7 @@ from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import images, prompts, sweep_config, write_rows
 from tests.benchmarks.size import sized
 from tests.benchmarks.small_images import write_tars
-from tests.faults.proxy import FaultProxy, faulty
-from tests.s3 import S3Server
+from tests.faults.proxy import FaultProxy
 
 METRICS = ("vqascore", "clipscore")
 CELLS = 2 + len(METRICS)
@@ -34,18 +31,6 @@ READS = 2
 """Of a cell at most, with those of its source, of the cells that it stands on, and of the run that it is part of."""
 LARGER = 2
 """How many more requests it may take to read what lists more shards."""
-
-
-@pytest.fixture
-def proxy(s3_server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
-    """A way to the test's bucket that notes every request, and answers each as the server does."""
-    proxy = FaultProxy(s3_server, seed=0, share=0.0)
-    with faulty(proxy) as endpoint:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
-        open_filesystem.cache_clear()
-        yield proxy
-    S3FileSystem.clear_instance_cache()  # whose clients call the proxy
-    open_filesystem.cache_clear()
 
 
 def test_a_cell_is_written_by_one_request_and_a_night_without_news_asks_for_none(

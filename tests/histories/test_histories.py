@@ -25,7 +25,7 @@ from tests.histories.damage import DRAWN_WAYS, WAYS, damage, damage_pictures, fi
 from tests.histories.painter import PAINTER, Painter
 from tests.operators.models.endpoint import KEY, VARIABLE
 
-COMPLETE = re.compile(r"computed \d+ cells, run (\S+), exit code (\d)")
+COMPLETE = re.compile(r"computed \d+ cells, (?:copied \d+ from rows of earlier ones, )?run (\S+), exit code (\d)")
 ENDED = {0, 1, 2}
 SMALL, LARGE = (4, 9), (66, 80)
 """Prompts of a small benchmark, and of one that an adaptive sweep looks at in several rounds."""

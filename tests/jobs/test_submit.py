@@ -64,7 +64,7 @@ def test_a_submitted_sweep_runs_on_the_given_cluster_which_goes_on_living_and_it
     sweep += [f"benchmark.prompts={folder}/prompts.parquet", f"benchmark.images={folder}/images"]
     done = submit(head, *sweep)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "means" in done.stdout and "\x1b[2K" not in done.stdout
+    assert re.search(r"│ atlas +│ +0\.\d{3} │", done.stdout) and "\x1b[2K" not in done.stdout
     assert list((tmp_path / "store").glob("runs/*/scores.parquet"))
     with closing(HTTPConnection(head.jobs.removeprefix("http://"))) as caller:
         caller.request("GET", "/api/jobs/")

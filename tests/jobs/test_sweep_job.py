@@ -144,6 +144,7 @@ def test_the_printed_leaderboards_name_the_best_first_and_the_run_folder(store: 
         means = {generator: values.mean() for generator, values in scores(run, metric).items()}
         assert ranked == sorted(means, key=lambda generator: -means[generator])
     assert f"written to {run}/" in said.replace("\n", "")
+    assert re.search(r"with likert by pearson \(0\.\d{3}, 95% interval 0\.\d{3} to", said)
     assert (run / "metaeval/judgements.md").exists()
     assert f"report: {run}/report.html" in said
     line = r"answers:vqa: 28/28 cells, [\d.]+ images/s, 0:00 left, \d+ of about \d+ calls, 0 failed rows"
