@@ -14,6 +14,7 @@ MAX_INDEX = 4 << 20
 """Bytes of one column's page index."""
 BOOLEANS, INTEGERS, BYTE, DOUBLE, BINARY, LISTS, MAP, STRUCT = (1, 2), (4, 5, 6), 3, 7, 8, (9, 10), 11, 12
 """Types of Thrift's compact protocol."""
+INTEGER_BITS = 64
 ROW_GROUPS, COLUMNS, INDEX_OFFSET, INDEX_LENGTH = 4, 1, 4, 5
 """Fields of FileMetaData, RowGroup and ColumnChunk in parquet.thrift."""
 PAGES, PAGE_OFFSET, PAGE_SIZE, PAGE_FIRST_ROW = 1, 1, 2, 3
@@ -117,17 +118,19 @@ class _Compact:
         return self._data[self._at - 1]
 
     def _bytes(self, count: int) -> bytes:
+        if count > len(self._data) - self._at:
+            raise LookupError(f"{count} bytes from {self._at} on")
         self._at += count
         return self._data[self._at - count : self._at]
 
     def _varint(self) -> int:
-        value = shift = 0
-        while True:
+        value = 0
+        for shift in range(0, INTEGER_BITS, 7):
             byte = self._byte()
             value |= (byte & 127) << shift
             if byte < 128:
                 return value
-            shift += 7
+        raise LookupError(f"an integer of more than {INTEGER_BITS} bits")
 
     def _integer(self) -> int:
         value = self._varint()

@@ -9,7 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from plumbline.pipelines.base.parquet_pages import locate_indices, parse_index
 from plumbline.pipelines.base.parquet_reader import MAX_GAP, PAGE_BUFFER, TAIL_BYTES, ParquetReader
+from tests.work import count_work
 
 PAGED: dict[str, Any] = {"write_batch_size": 1, "data_page_size": 16 << 10, "write_page_index": True}
 WRITERS: dict[str, dict[str, Any]] = {
@@ -76,3 +78,30 @@ def test_a_few_rows_take_their_pages_and_ids_take_their_columns(tmp_path: Path) 
         found = list(reader.read_rows(1, [3, 40], ["prompt_id", "image"]))
         shown = sum(len(row["image"] or b"") for row in found)
         assert file.taken < shown + 2 * PAGE_BUFFER + MAX_GAP < path.stat().st_size / 10
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"\xff" * 10_000,
+        b"\x19\xf7\xff\xff\xff\xff\xff\xff\xff\x7f",
+        b"\x19\xf8\x01\xff\xff\xff\xff\x0f",
+        b"\x19" * 10_000,
+        b"",
+    ],
+    ids=["an integer without end", "numbers without end", "a text without end", "lists in lists", "zeros"],
+)
+def test_a_damaged_page_index_is_not_believed_and_costs_no_more_than_its_bytes(damage: bytes, tmp_path: Path) -> None:
+    table, path = shuffled_table(2, struct=False), tmp_path / "images.parquet"
+    pq.write_table(table, path, row_group_size=GROUP, **WRITERS["ingest"])
+    content = bytearray(path.read_bytes())
+    for place in (place for group in locate_indices(pq.read_metadata(path)) for place in group if place is not None):
+        content[place.offset : place.offset + place.length] = damage[: place.length].ljust(place.length, b"\0")
+    path.write_bytes(content)
+    with CountingFile(path) as file:
+        found = list(ParquetReader(file, len(content)).read_rows(1, [3, 40], ["prompt_id", "image"]))
+    assert found == table.slice(GROUP, GROUP).take([3, 40]).select(["prompt_id", "image"]).to_pylist()
+
+
+def test_an_integer_of_a_megabyte_is_refused_after_ten_bytes() -> None:
+    assert count_work(lambda: parse_index(b"\x15" + b"\xff" * 1_000_000, range(9), 9)).lines < 200
