@@ -80,9 +80,9 @@ class Command(NamedTuple):
     first: str | None = None
     """The key whose value may be written alone: `sweep shapes` for `sweep sweep=shapes`."""
     otherwise: str | None = None
-    """The value of that key where no word says what the job is about."""
+    """The value of that key if the command line names none."""
     stopping: str = "stopping"
-    """Said at once when somebody ends the job; saving whole rows, and ending Ray, may take a while after it."""
+    """The line printed as soon as the job is stopped; saving whole rows and ending Ray may take a while."""
     stopped: str = "stopped"
     """Said when the job has ended for that reason."""
     extra: str | None = None

@@ -225,7 +225,7 @@ def _of_several(console: Console, config: NightlySuiteConfig, hold: Callable[[],
 
 
 def _with_reason(code: int, of_sweeps: Ending) -> Ending:
-    """Return the ending of a night with the reason of its sweeps, if it ends as they do; else its outcome says why."""
+    """Return the ending of a night, with its sweeps' reason if the exit code is theirs."""
     return of_sweeps if code == of_sweeps.code else Ending(code)
 
 

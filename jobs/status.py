@@ -55,7 +55,7 @@ def main(config: StatusConfig) -> int:
 
 
 def _is_made(sweep: RunningSweep, runs: Sequence[Run]) -> bool:
-    """Whether a later sweep has made the run of a killed one."""
+    """Return True if a later sweep has made the run of a killed sweep."""
     manifests = [run.manifest for run in runs if run.manifest is not None]
     return any(
         made.get("benchmark") in sweep.said.benchmark.split(", ") and str(made.get("began")) > sweep.said.began

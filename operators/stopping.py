@@ -1,4 +1,4 @@
-"""The wish that this process stop computing: what is at a model is finished, and nothing else is begun."""
+"""The request that this process stop computing: models finish their batches, and no new work begins."""
 
 import threading
 

@@ -119,7 +119,7 @@ def show_unfinished(console: Console, sweeps: Iterable[RunningSweep]) -> None:
 
 
 def show_no_runs(console: Console, cells: CellCount) -> None:
-    """That a store has no run yet, and whether there is something to go on from."""
+    """Say that a store has no run yet, and how many cells a sweep could go on from."""
     count = f"{cells.found}{'' if cells.all else ' or more'}"
     if cells.found:
         say(console, f"no runs yet, and {count} committed cells; run the same command to go on")

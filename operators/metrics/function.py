@@ -75,7 +75,7 @@ class Code:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FunctionConfig(Metric):
-    """Which function."""
+    """A metric that calls a function."""
 
     kind: Literal["function"] = "function"
     story: ClassVar[str] = "is computed by a function of the user's own"

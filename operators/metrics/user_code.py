@@ -237,7 +237,7 @@ def function_options(origin: Origin) -> dict[str, Any]:
 
 
 def runnable(code: Code) -> UserCode:
-    """Return the code if it can be run; raise ConfigError for what a record keeps of one."""
+    """Return the code if it can be run; raise ConfigError if it comes from a record, which keeps only a digest."""
     if not isinstance(code, UserCode):
         raise ConfigError("a record keeps no code of a function; name its file, as in metric=FILE.py:FUNCTION")
     return code

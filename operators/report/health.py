@@ -46,7 +46,7 @@ class Gap(NamedTuple):
     generator: str
     metric: str
     n_null: int
-    """Number of these rows, without those of prompts that have no score whatever the generator."""
+    """Number of these rows, without the rows of prompts that fail with every generator."""
     coverage: float
     """Share of all its rows with a score."""
 
@@ -79,7 +79,7 @@ class Health(NamedTuple):
     rows: int
     rows_null: int
     unscored: list[Sentence]
-    """About the prompts that have no score, whatever the generator."""
+    """Sentences about the prompts that fail with every generator."""
     uneven: FirstRows[Gap]
     """The generators and metrics with further rows without a score, the lowest coverage first."""
     failures: FirstRows[Failure]

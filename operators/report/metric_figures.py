@@ -31,7 +31,7 @@ class MetricFigures(NamedTuple):
     seen: SeenImages | None = None
     """The images that it scored."""
     unscored: Unscored = NOTHING_UNSCORED
-    """The prompts that have no score, whatever the generator."""
+    """The prompts that fail with every generator."""
 
 
 class Question(NamedTuple):

@@ -331,7 +331,7 @@ def _page_facts(run: GatheredRun, overall: Boards) -> list[str]:
 
 
 def _absent_rows(failures: pa.Table) -> int:
-    """Count the rows that stand for a prompt without an image: they are in no file."""
+    """Count the rows of prompts without an image, which are in no file."""
     return sum(row["rows"] for row in failures.to_pylist() if row["kind"] == "missing_image" and row["file"] is None)
 
 

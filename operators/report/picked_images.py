@@ -135,7 +135,7 @@ class Pick(NamedTuple):
     scores: Mapping[str, float]
     """By metric."""
     ranks: Mapping[str, float]
-    """By metric, percentile ranks among the images of the run."""
+    """Percentile ranks among the images of the run, by metric."""
     reasons: tuple[Reason, ...]
     rows: tuple[int, ...] = ()
     """Where it stands in the run's scores, by every metric."""
@@ -193,7 +193,7 @@ class SeenImages(NamedTuple):
     generators: int
     """That have any."""
     ends: Mapping[Kind, Sequence[tuple[int, int]]]
-    """By Places.ends, the image's hash and its row."""
+    """The image's hash and its row, by Places.ends."""
     others: Sequence[tuple[int, int]]
     """Images at neither end, if the ends do not fill their places."""
     drawn: ScoreColumns

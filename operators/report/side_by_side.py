@@ -15,7 +15,7 @@ MOST_CHARACTERS = 1000
 MAX_LARGE = 7
 """Images of a prompt that are shown large; more are shown small."""
 MAX_IN_LINE = 10
-"""Small images beside each other."""
+"""Small images in a line."""
 
 
 class GeneratorImage(NamedTuple):

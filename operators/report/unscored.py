@@ -1,4 +1,4 @@
-"""Prompts without any score: said once for a prompt that fails with every generator, not once for each generator."""
+"""Finds prompts that fail with every generator, so that the report names each of them once."""
 
 from collections.abc import Mapping
 from functools import reduce

@@ -31,12 +31,12 @@ class GivenTexts(NamedTuple):
     metric: FunctionConfig
 
     def text(self, prompt_id: str | None) -> str | RowError:
-        """The text of a prompt, or why there is none."""
+        """Return the text of a prompt, or the error of a prompt without text."""
         text = text_of(self.prompts, prompt_id)
         return self.metric.worded(text) if isinstance(text, str) else text
 
     def basis(self, prompt_id: str | None) -> str | None:
-        """What a row of the prompt stands on besides its image."""
+        """Return the digest of what a row depends on besides its image."""
         text = self.text(prompt_id)
         return rows.basis_of(text) if isinstance(text, str) else None
 

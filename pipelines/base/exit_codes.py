@@ -10,7 +10,7 @@ GATE_FAILED = 7
 
 
 class Ending(NamedTuple):
-    """How a job ends: what it returns to the shell, and what it prints."""
+    """The exit code of a job and the reason that it prints."""
 
     code: int = COMPLETE
     reason: str = ""

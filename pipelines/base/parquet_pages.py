@@ -1,4 +1,4 @@
-"""Where the pages of a Parquet file's columns lie, as its page index says: what pyarrow writes and does not show."""
+"""Reads the page index of Parquet files, which pyarrow writes but does not expose."""
 
 import io
 from bisect import bisect_right
@@ -31,7 +31,7 @@ class PageLocation(NamedTuple):
 
 
 class IndexPlace(NamedTuple):
-    """Where a column chunk's page index lies in its file."""
+    """The place of a column chunk's page index in its file."""
 
     offset: int
     length: int

@@ -91,7 +91,7 @@ class ExactStream(io.RawIOBase):
         return self._bytes(range(offset, min(offset + size, self._size)))
 
     def release(self) -> None:
-        """Forget what is held."""
+        """Drop the ranges that are held in memory."""
         self._held.clear()
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:

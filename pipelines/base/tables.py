@@ -43,7 +43,7 @@ SKIPPED = "skipped"
 
 DAMAGED_TAR, DAMAGED_TABLE = "damaged_tar", "damaged_table"
 DAMAGED = (DAMAGED_TAR, DAMAGED_TABLE)
-"""The kinds of rejections that stand for rows whose number nobody knows."""
+"""The kinds of rejections that lose an unknown number of rows."""
 REJECTED = pa.schema(
     [
         ("file", pa.string()),
@@ -56,7 +56,7 @@ REJECTED = pa.schema(
 )
 """The columns of an ingest's `rejected.parquet`."""
 NO_GENERATOR = "(unknown)"
-"""The generator, in a run, of rejected rows that do not tell theirs, of several."""
+"""The generator of rejected rows in a run of several generators, if the rows do not name one."""
 
 Values = Mapping[str, Any]
 

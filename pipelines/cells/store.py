@@ -117,7 +117,7 @@ class Page(NamedTuple):
 
 
 class CellCount(NamedTuple):
-    """How many cells a store holds, as far as they were counted."""
+    """The number of cells in a store, up to where counting stopped."""
 
     found: int
     all: bool

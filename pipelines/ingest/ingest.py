@@ -83,7 +83,7 @@ class Ingested(NamedTuple):
 
 
 def ingest(config: IngestConfig, report: ShardReport, prompts: Sequence[Row] = ()) -> Ingested:
-    """Writes the shards that do not stand yet, and after them the prompts, the rejected rows and the manifest.
+    """Write the shards that are missing, and then the prompts, the rejected rows and the manifest.
 
     Raises ConfigError where a source or the output cannot be reached, or the output holds other shards in their place.
     """

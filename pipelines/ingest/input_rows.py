@@ -158,7 +158,7 @@ def refuse_foreign(name: str) -> None:
 
 
 class KnownIds(NamedTuple):
-    """The ids that a refused row tells; None for each that it does not tell."""
+    """The ids that a rejected row contains; None for each that is missing."""
 
     generator: str | None = None
     prompt_id: str | None = None

@@ -109,7 +109,7 @@ class DescribedImage(NamedTuple):
     generator: str | None = None
     """The generator that neither a column nor a folder names."""
     named_by: str = ""
-    """What names that generator, in words."""
+    """The part of the input that names the generator, in words."""
 
 
 class Layout(NamedTuple):
@@ -668,7 +668,7 @@ def _layout(folder: Folder, prompts_from: PromptsFrom | None) -> Layout:
 
 
 def _hints(folder: Folder) -> str:
-    """Return what is there that could tell them, and the command or option that takes it."""
+    """Return the files and columns that could contain the prompts, each with the command or option that reads it."""
     hints = [_hint_of(folder, table) for table in all_tables(folder)[:1]]
     others = [folder.at(name) for name in folder.names if name.lower().endswith(TABLES)]
     if not hints and (prompts := next(iter(others or _prompts_beside(folder)), None)):
@@ -680,7 +680,7 @@ def _hints(folder: Folder) -> str:
 
 
 def _prompts_beside(folder: Folder) -> list[str]:
-    """Return the files that lie beside the folder and are called as prompts are."""
+    """Return the files next to the folder that are named like prompt files."""
     with suppress(ConfigError), readable_errors(folder.place.parent, "images"):
         names = sorted(name for name, entry in folder.place.parent.list().items() if entry.type == "file")
         return [f"{folder.place.parent.url}/{name}" for name in names if PROMPTS_FILE.fullmatch(name)]

@@ -19,7 +19,7 @@ from plumbline.pipelines.ingest.image_numbers import image_numbers
 from plumbline.pipelines.ingest.input_rows import InputColumnsConfig
 
 ID_COLUMNS = ("prompt_id", "id", "item_id", "index", "idx", "number", "unnamed: 0", "")
-"""What columns of ids are called, in any case; the last two are pandas' index."""
+"""Names of columns of ids, in any case; the last two are pandas' index."""
 FOLDERS = "folders' names"
 
 
@@ -29,11 +29,11 @@ class RowMatch(NamedTuple):
     column: str
     """The column whose values are in the images' names."""
     way: str
-    """Where these are, in words."""
+    """The part of the name that contains the values, in words."""
     rows: Mapping[str, Row]
-    """By image; images that no row, or rows of several prompts belong to, are left out."""
+    """The row of each image; images with no row, or with rows of several prompts, are left out."""
     all_rows: Sequence[Row]
-    """Those of the table, with those of no image."""
+    """All rows of the table, also those without an image."""
 
     def name_generators(self, default: str) -> Mapping[str, str]:
         """Return generators by image if the first folder of each path is its prompt's; else none.
@@ -51,7 +51,7 @@ class RowMatch(NamedTuple):
 
 
 class _ImageKeys:
-    """What images are called, way by way, the likeliest first; each name of an image comes before less likely ones."""
+    """The names of images by each way of matching, the likeliest way and the likeliest name first."""
 
     def __init__(self, images: Sequence[str]) -> None:
         self.images = images
@@ -89,7 +89,7 @@ def match_rows(
     asked: str | None,
     generator_of: Callable[[str], str],
 ) -> RowMatch | None:
-    """Return the rows that images belong to; None if no column tells.
+    """Return the rows that images belong to; None if no column matches.
 
     Args:
         names: The table's columns by role; rows that name a generator belong to its images alone.
@@ -132,7 +132,7 @@ def _stems(path: PurePosixPath, name: str | None = None) -> list[str]:
 
 
 def _columns(rows: Sequence[Row], names: InputColumnsConfig) -> list[str]:
-    """Return the columns that may tell, those of image files and of ids first; numbers are ids only if called so."""
+    """Return the columns that may match, image files and ids first; a column of numbers must be named like ids."""
     present = dict.fromkeys(name for row in rows for name in row.values)
     others = [name for name in present if name not in (names.prompt, names.generator, names.skills, names.source)]
     texts = [name for name in others if not all(_is_number(text) for row in rows if (text := _cell(row, name)))]
@@ -147,7 +147,7 @@ def _cell(row: Row, column: str) -> str:
 
 
 class _ByGenerator:
-    """Which of several rows an image belongs to."""
+    """Chooses the row that an image belongs to."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class _ByGenerator:
 
 
 def _matches(keys: _ImageKeys, rows: Sequence[Row], column: str, whose: _ByGenerator) -> Iterator[RowMatch]:
-    """Yield what a column tells, way by way.
+    """Yield the match of a column by each way.
 
     Ids that are numbers must be in the names of all images, and columns that are not called ids in those of half of
     them: else they may count from another number, or be in a name by accident.

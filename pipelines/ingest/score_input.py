@@ -212,7 +212,7 @@ def _prompt_rows(config: TakingConfig, folder: Folder) -> list[Row]:
 
 
 def _ingest(asked: IngestConfig, report: ShardReport, prompts: Sequence[Row] = ()) -> Ingested:
-    """Ingest what is there now; an output that an earlier command left damaged is removed first."""
+    """Ingest the input as it is now; remove an output first that an earlier command left damaged."""
     try:
         return ingest(asked, report, prompts)
     except OutputError:

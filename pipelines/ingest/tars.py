@@ -430,7 +430,7 @@ def _sample(gathered: _Gathered, tar: SampleFile, config: IngestConfig) -> Image
 
 
 def _known_ids(gathered: _Gathered, config: IngestConfig) -> KnownIds:
-    """Return the ids that a sample's JSON or text tells, though the sample may be refused."""
+    """Return the ids in a sample's JSON or text, also of a sample that is rejected."""
     with suppress(Refused):
         fields = _fields(gathered)
         names = _names(gathered, fields, config)

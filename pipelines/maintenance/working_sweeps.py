@@ -191,7 +191,7 @@ class RunningSweep(NamedTuple):
 
     @property
     def killed(self) -> bool:
-        """Whether it is at work no more: its process on this machine is gone, or it has been silent for too long."""
+        """Return True if the process on this machine is gone, or the sweep has been silent for too long."""
         return self.silent >= SIGN_TIMEOUT or (
             self.said.host == socket.gethostname() and self.said.process > 0 and not _is_running(self.said.process)
         )
@@ -203,7 +203,7 @@ class RunningSweep(NamedTuple):
 
     @property
     def committed(self) -> int:
-        """Those of them that are in the store."""
+        """Cells that are in the store."""
         return sum(state.cells - state.missing + state.done for state in self.said.stages.values())
 
 

@@ -72,9 +72,9 @@ class MetricCost(NamedTuple):
     """
 
     model_seconds: float
-    """In which models worked."""
+    """Seconds in which models worked."""
     gpu_seconds: float
-    """In which GPUs were reserved, also while models waited for rows."""
+    """Seconds in which GPUs were reserved, also while models waited for rows."""
     costs: Mapping[str, float]
     """By currency."""
 

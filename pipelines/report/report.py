@@ -111,7 +111,7 @@ class EarlierRun(NamedTuple):
     """The run that a run is compared with."""
 
     run_id: str | None = None
-    """None if there is none."""
+    """The id of the earlier run, if there is one."""
     run: GatheredRun | None = None
     """None if it cannot be read any more."""
     warning: str = ""

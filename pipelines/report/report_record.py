@@ -1,4 +1,4 @@
-"""What is kept of a run's report besides its pages: the run it is compared with, and its leaderboard for a terminal."""
+"""The record of a run's report: the run it is compared with, and its leaderboard for a terminal."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -15,9 +15,9 @@ class ReportRecord:
     compared_with: str | None
     """The id of the earlier run, if any."""
     title: str
-    """Of the leaderboard."""
+    """Title of the leaderboard."""
     leaderboard: Mapping[str, Mapping[str, str]]
-    """By generator and column, as text."""
+    """Cells of the leaderboard as text, by generator and column."""
 
 
 _RECORD = TypeAdapter(ReportRecord)

@@ -46,7 +46,7 @@ class Exported(NamedTuple):
     """Shards that this call wrote."""
     exit_code: int
     notes: Sequence[str] = ()
-    """What to know before training: different settings, images that are in many examples."""
+    """Notes to read before training: different settings, images that are in many examples."""
 
 
 def export_rewards(config: RewardsConfig, report: Callable[[ExportedShardRecord], None]) -> Exported:

@@ -170,7 +170,7 @@ class StageActor:
             return self._of_shard(work, history)
 
     def _of_shard(self, work: Work, history: History) -> FinishedShard | None:
-        """What became of a shard's cells, each of them logged; None if the run stops, and whole rows are saved."""
+        """Return the outcomes of a shard's cells, and log each; None if the run stops and whole rows were saved."""
         cells, spent = self._own_cells(work), ModelTime()
         with about(**self.log_fields, **log_context(work, self.node.stage)), telling_calls(self.calls.note):
             if history != NO_HISTORY:

@@ -61,7 +61,7 @@ class PhaseStarted:
     """The run begins something that no node counts, which lasts until the next event."""
 
     what: str
-    """In a few words, such as "starting Ray"."""
+    """The phase in a few words, such as "starting Ray"."""
 
 
 Event = PhaseStarted | CellsExpected | ShardStarted | CallsAnswered | ShardFinished

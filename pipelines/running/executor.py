@@ -16,7 +16,7 @@ SMALL_CALLS = 4000
 """Model calls up to which a plan is small: Ray's start and its workers' imports would take longer than they."""
 
 RETRIED = r"retries remaining"
-"""In Ray's lines on the driver's terminal about tasks that it repeats, such as those of workers that Ctrl-C ended."""
+"""Matches Ray's lines about tasks that it repeats, such as those of workers that Ctrl-C ended."""
 
 
 class Executor(Protocol):

@@ -47,7 +47,7 @@ class History(NamedTuple):
     deadly: tuple[int, ...]
     """The rows, counted from the shard's first, that killed their process."""
     stopping: bool = False
-    """Whether the run stops, so that the shard is to be left alone."""
+    """True if the run stops, so that the worker leaves the shard."""
     outcomes: Mapping[str, Outcome] | None = None
     """By metric, where the shard was finished and its worker died on a later one of the same bundle."""
 
@@ -183,7 +183,7 @@ class ProgressLog:
         return self.stopping
 
     def stop(self) -> None:
-        """Has workers begin nothing any more, and save the whole rows of what they are at."""
+        """Ask workers to begin no shard and to save the whole rows of the current one."""
         self.stopping = True
 
     def left(self, node: str, shard: ShardName) -> None:

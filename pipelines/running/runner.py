@@ -161,7 +161,7 @@ class Runner:
             self._report()
 
     def _await_workers(self, ended: threading.Event) -> None:
-        """Has workers save the whole rows of what they are at, and waits until they have, or the run has ended."""
+        """Ask workers to save the whole rows of their shards, and wait until they have or the run has ended."""
         ends = time.monotonic() + STOP_TIMEOUT
         with suppress(RayError):
             ray.get(self.terms.progress.stop.remote())

@@ -1,4 +1,4 @@
-"""What is wrong with JSON that a page sent or a store keeps; imported where no server is installed."""
+"""Describes mistakes in JSON from a page or a store; needs no server's packages."""
 
 from pydantic import ValidationError
 

@@ -141,12 +141,12 @@ class Sources(NamedTuple):
 
     @property
     def every_generator(self) -> list[str]:
-        """The generators, with those of which there are only rejected rows."""
+        """Return the generators, also those with rejected rows only."""
         return list(dict.fromkeys([*self.generators, *(str(row.generator) for row in self.rejected)]))
 
     @property
     def uncounted(self) -> list[str]:
-        """The files that lost rows whose number nobody knows."""
+        """The files that lost an unknown number of rows."""
         return sorted({row.file for row in self.rejected if row.kind in DAMAGED})
 
     @property

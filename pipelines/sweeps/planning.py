@@ -101,7 +101,7 @@ class PlannedSweep:
 
     @property
     def held_seconds(self) -> dict[str, float]:
-        """By node, how long all its workers had shards: their models worked, or waited for rows to be decoded."""
+        """Return the seconds in which the workers of each node had shards, working or waiting for decoded rows."""
         return {node: times.worked + times.waited for node, times in self.times.items()}
 
     @property
