@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import PurePosixPath
+from typing import Any, NamedTuple
 from unicodedata import normalize
 
 from plumbline.pipelines.base.storage import Place, readable_errors
@@ -224,3 +225,23 @@ def _is_picture(path: str) -> bool:
 
 def _is_hidden(path: str) -> bool:
     return any(part.startswith((".", "__MACOSX")) for part in path.split("/"))
+
+
+def is_image_path(text: str) -> bool:
+    return PurePosixPath(text).suffix[1:].lower() in IMAGES
+
+
+class DescribedImage(NamedTuple):
+    """An image file with its description, by the names of a table's columns."""
+
+    image: str
+    """Its path below the folder."""
+    values: Mapping[str, Any]
+    source: str
+    """Origin of the description, in words."""
+    named: bool = False
+    """True if people chose the names of the values' columns or fields."""
+    generator: str | None = None
+    """The generator that neither a column nor a folder names."""
+    named_by: str = ""
+    """The part of the input that names the generator, in words."""

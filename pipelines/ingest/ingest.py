@@ -11,10 +11,10 @@ from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import DAMAGED, SKIPPED, Rejection, Row
 from plumbline.pipelines.ingest.drafting import DraftingQueue, Source, Workers
 from plumbline.pipelines.ingest.files import FileSource
+from plumbline.pipelines.ingest.folder_table import FolderTable
 from plumbline.pipelines.ingest.image_tables import describe_table, find_tables, has_labels, read_rows, unnamed_images
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.ingest_output import Record, Records, read_columns
-from plumbline.pipelines.ingest.layouts import FolderTable
 from plumbline.pipelines.ingest.placing import Shards
 from plumbline.pipelines.ingest.sample_files import SampleSource
 from plumbline.pipelines.ingest.shards import ShardRecord, ShardReport

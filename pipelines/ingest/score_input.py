@@ -17,7 +17,7 @@ from plumbline.pipelines.ingest.ingest import Ingested, ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig, IngestLimits, WorkersConfig
 from plumbline.pipelines.ingest.ingest_output import OutputError
 from plumbline.pipelines.ingest.input_rows import InputColumnsConfig, digest, find_names
-from plumbline.pipelines.ingest.layouts import list_rows
+from plumbline.pipelines.ingest.list_layout import list_rows
 from plumbline.pipelines.ingest.sample_files import stem
 from plumbline.pipelines.ingest.shards import ShardReport
 from plumbline.pipelines.ingest.tars import ENDINGS as TARS

@@ -1,7 +1,14 @@
-"""Pictures that cost as much as photographs; numpy and Pillow are enough."""
+"""Pictures that cost as much as photographs, and benchmarks of them."""
+
+import io
+from pathlib import Path
 
 import numpy as np
 from PIL import Image
+
+from plumbline.pipelines.ingest.ingest import ingest
+from plumbline.pipelines.ingest.ingest_config import IngestConfig
+from tests.bench_of import write_rows
 
 
 def photograph(seed: int, side: int) -> Image.Image:
@@ -11,3 +18,22 @@ def photograph(seed: int, side: int) -> Image.Image:
         noise = Image.fromarray(random.integers(0, 256, (2**octave, 2**octave, 3), np.uint8))
         sum_of_scales += np.asarray(noise.resize((side, side), Image.Resampling.BICUBIC)) * np.float32(0.55**octave)
     return Image.fromarray((sum_of_scales * (255 / sum_of_scales.max())).astype(np.uint8))
+
+
+def write_photographs(folder: Path, generators: int, prompts: int, side: int) -> None:
+    """Write prompts.parquet and images/ as `jobs.ingest` does; each image is a shifted copy of one of 8 photographs."""
+    draws = np.random.default_rng(0)
+    photographs = [np.asarray(photograph(seed, side)) for seed in range(8)]
+    texts = [{"prompt_id": f"p{number}", "text": f"scene {number}", "skills": []} for number in range(prompts)]
+    write_rows(folder / "prompts.parquet", texts, row_group=prompts)
+    for number in range(generators):
+        rows = []
+        for prompt in texts:
+            shift = draws.integers(side, size=2)
+            picture = np.roll(photographs[draws.integers(8)], (int(shift[0]), int(shift[1])), (0, 1))
+            Image.fromarray(picture).save(buffer := io.BytesIO(), "JPEG", quality=90)
+            rows.append({"prompt_id": prompt["prompt_id"], "prompt": prompt["text"], "image": buffer.getvalue()})
+        table = folder / "tables" / f"{number}.parquet"
+        write_rows(table, rows, row_group=64)
+        config = IngestConfig(output=str(folder / "images"), generator=f"generator{number}", table=str(table))
+        assert ingest(config, lambda record: None).exit_code == 0

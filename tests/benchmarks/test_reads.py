@@ -1,22 +1,17 @@
 """What planning and a report read of a benchmark on S3, as shares of its bytes, counted at the wire."""
 
-import io
 import random
 import re
 import time
 from pathlib import Path
 
 import fsspec
-import numpy as np
 import pytest
-from PIL import Image
 
-from plumbline.pipelines.ingest.ingest import ingest
-from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.sweeps.planning import plan_sweep
-from tests.bench_of import run_plan, save_scores, sweep_config, write_rows
-from tests.benchmarks.photographs import photograph
+from tests.bench_of import run_plan, save_scores, sweep_config
+from tests.benchmarks.photographs import write_photographs
 from tests.benchmarks.size import sized, wanted
 from tests.faults.proxy import FaultProxy
 
@@ -30,25 +25,6 @@ MOST_SECONDS = 10.0
 """CPU seconds for a report, and for the proxy beside it."""
 
 
-def write_images(folder: Path) -> None:
-    """Write the images of all generators as `jobs.ingest` does: each a different part of a few photographs."""
-    draws = np.random.default_rng(0)
-    photographs = [np.asarray(photograph(seed, SIDE)) for seed in range(8)]
-    prompts = [{"prompt_id": f"p{number}", "text": f"scene {number}", "skills": []} for number in range(PROMPTS)]
-    write_rows(folder / "prompts.parquet", prompts, row_group=PROMPTS)
-    for number in range(GENERATORS):
-        rows = []
-        for prompt in prompts:
-            shift = draws.integers(SIDE, size=2)
-            picture = np.roll(photographs[draws.integers(8)], (int(shift[0]), int(shift[1])), (0, 1))
-            Image.fromarray(picture).save(buffer := io.BytesIO(), "JPEG", quality=90)
-            rows.append({"prompt_id": prompt["prompt_id"], "prompt": prompt["text"], "image": buffer.getvalue()})
-        write_rows(folder / "tables" / f"{number}.parquet", rows, row_group=64)
-        table = str(folder / "tables" / f"{number}.parquet")
-        config = IngestConfig(output=str(folder / "images"), generator=f"generator{number}", table=table)
-        assert ingest(config, lambda record: None).exit_code == 0
-
-
 def read_of_images(proxy: FaultProxy) -> int:
     """Return how many bytes of the images' files were read so far."""
     return sum(size for name, size in proxy.bytes.items() if name.startswith("GET ") and "/bench/images/" in name)
@@ -57,7 +33,7 @@ def read_of_images(proxy: FaultProxy) -> int:
 def test_plans_and_reports_read_little_of_the_images(
     proxy: FaultProxy, bucket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_images(tmp_path)
+    write_photographs(tmp_path, GENERATORS, PROMPTS, SIDE)
     files = list((tmp_path / "images").glob("generator*/*.parquet"))
     size = sum(file.stat().st_size for file in files)
     fs = fsspec.filesystem("s3", use_listings_cache=False)

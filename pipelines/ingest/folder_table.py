@@ -1,0 +1,123 @@
+"""A folder of images as a table, whose rows come from the folder's layout."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
+from typing import Any
+
+from plumbline.pipelines.base.tables import Rejection, Row
+from plumbline.pipelines.ingest.drafting import SourceFile
+from plumbline.pipelines.ingest.image_folders import DescribedImage, Folder, list_images
+from plumbline.pipelines.ingest.ingest_config import IngestConfig
+from plumbline.pipelines.ingest.input_rows import InputColumnsConfig, find_names
+from plumbline.pipelines.ingest.layouts import read_layout
+from plumbline.pipelines.ingest.table_layout import file_name_columns
+from plumbline.pipelines.ingest.typed_tables import Table
+from plumbline.pipelines.sources.benchmark import PromptsFrom
+from plumbline.pipelines.sources.origins import Origins, SeenOrigins, name_some, pass_over
+
+
+@dataclass(slots=True)
+class SeenSources:
+    """Origins of the sources in a folder of edits, and the edits without a source."""
+
+    columns: dict[str, None] = field(default_factory=dict)
+    """In words."""
+    used: dict[str, None] = field(default_factory=dict)
+    without: dict[str, None] = field(default_factory=dict)
+    unclear: dict[str, None] = field(default_factory=dict)
+
+    def note(self, image: str, sources: Sequence[str]) -> None:
+        """Notes the sources that an image could be edited from, by its name."""
+        self.used.update(dict.fromkeys(sources))
+        if len(sources) != 1:
+            (self.unclear if sources else self.without)[image] = None
+
+    def __str__(self) -> str:
+        """Return a line for people; empty without any sources."""
+        told = list(self.columns)
+        if self.used:
+            folders = dict.fromkeys(f"{PurePosixPath(source).parent}/" for source in sorted(self.used))
+            told.append(f"{len(self.used)}, from {name_some(list(folders))}, by name")
+            for what, images in (("without one", self.without), ("with several of their name", self.unclear)):
+                told += [f"images {what}: {len(images)}, such as {next(iter(images))}"] if images else []
+        return "; ".join(told)
+
+
+NAMES = InputColumnsConfig(image="file", prompt="prompt", prompt_id="prompt_id", generator="generator", skills="skills")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FolderTable(Table):
+    """What the layout of a folder tells of its images; no further columns, for what stands beside is of no one form."""
+
+    columns: InputColumnsConfig
+    prompts_from: PromptsFrom | None = None
+    inside: str | None = None
+    prompts: Sequence[Row] = ()
+    """As of a Folder."""
+    _seen: SeenOrigins = field(default_factory=SeenOrigins)
+    _passed_over: list[str] = field(default_factory=list)
+    _listed: list[Folder] = field(default_factory=list)
+    """The folder, from when its columns are asked for until its rows are."""
+    _sources: SeenSources = field(default_factory=SeenSources)
+    _warnings: dict[str, None] = field(default_factory=dict)
+
+    @property
+    def files(self) -> list[SourceFile]:
+        """None that must stay as it is: a folder grows."""
+        return []
+
+    def names(self, config: IngestConfig) -> InputColumnsConfig:
+        """Those of the values that `rows` gives."""
+        self._listed[:] = [self._list()]
+        return replace(NAMES, source="source" if self._listed[0].source_paths or self.columns.source else None)
+
+    def _list(self) -> Folder:
+        return replace(list_images(self.place, columns=self.columns).inside(self.inside), prompts=self.prompts)
+
+    def origins(self, config: IngestConfig) -> Origins:
+        """What told the prompts and the generators of the rows that were read."""
+        return self._seen.origins(config.generator)._replace(
+            passed_over=pass_over(self._passed_over), sources=str(self._sources), warnings=list(self._warnings)
+        )
+
+    def source(self, row: Row) -> tuple[str, int | None]:
+        """The image file of a row."""
+        return f"{self.url}/{row.values['file']}", None
+
+    def rows(self, image: str) -> Iterator[Row | Rejection]:
+        """Every image, by the usual names of columns; raises ConfigError for a folder of no known layout."""
+        folder = self._listed.pop() if self._listed else self._list()
+        told_rows, passed_over = read_layout(folder, self.prompts_from)
+        self._passed_over[:] = passed_over
+        for number, told in enumerate(told_rows, start=1):
+            yield Row(number, self._values(told, folder)) if isinstance(told, DescribedImage) else told
+        self._warnings.update(folder.warnings)
+
+    def _values(self, told: DescribedImage, folder: Folder) -> dict[str, Any]:
+        names = find_names(told.values, self.columns)
+        roles = {"prompt": names.prompt, "prompt_id": names.prompt_id, "skills": names.skills}
+        values = {role: told.values[name] for role, name in roles.items() if name is not None}
+        named = told.values.get(names.generator) if names.generator is not None else None
+        self._note(told, names)
+        values["source"] = self._source(told, names, folder)
+        return {"file": told.image, "generator": named or told.generator or folder.generator(told.image), **values}
+
+    def _source(self, told: DescribedImage, names: InputColumnsConfig, folder: Folder) -> Any:
+        """What an edit started from: as its row says, or the one image of its name in a folder of sources."""
+        if names.source is not None:
+            self._sources.columns[f"the column {names.source!r} of {told.source}"] = None
+            return told.values[names.source]
+        sources = folder.sources(told.image)
+        self._sources.note(told.image, sources)
+        return sources[0] if len(sources) == 1 else None
+
+    def _note(self, told: DescribedImage, names: InputColumnsConfig) -> None:
+        column = f"the column {names.prompt or names.prompt_id!r} of {told.source}"
+        named = names.generator is not None and told.values.get(names.generator)
+        whose = f"the column {names.generator!r} of {told.source}" if named else told.named_by or "the folders' names"
+        read = (names.image, names.prompt, names.prompt_id, names.generator, names.skills, names.source)
+        of_images = () if names.image else file_name_columns(told.values, self.columns)
+        unread = [name for name in told.values if name not in (*read, *of_images)] if told.named else ()
+        self._seen.note(column if told.named else told.source, whose, unread)

@@ -1,0 +1,107 @@
+"""Folders with a list of prompts: the number in an image's name is that of its line."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import PurePosixPath
+from typing import Any
+
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.sentences import plural
+from plumbline.pipelines.base.tables import JSON_LINES, SEPARATORS, Refused, Rejection, Row, split_lines
+from plumbline.pipelines.ingest.image_folders import DescribedImage, Folder, is_contact_sheet
+from plumbline.pipelines.ingest.image_numbers import first_number, image_numbers
+from plumbline.pipelines.ingest.input_rows import find_names
+from plumbline.pipelines.ingest.table_layout import all_tables
+from plumbline.pipelines.ingest.typed_tables import column_names, read_rows
+from plumbline.pipelines.sources.shards import text_id
+
+LIST = "prompts.txt"
+LINE = "line"
+"""The column of the rows of a list that has the numbers of its lines."""
+
+
+def find_lists(folder: Folder) -> list[str]:
+    """Every prompts.txt, those of inner folders first: an image takes the nearest."""
+    lists = [name for name in folder.names if PurePosixPath(name).name.lower() == LIST]
+    return sorted(lists or _prompt_columns(folder), key=lambda name: -name.count("/"))
+
+
+def _prompt_columns(folder: Folder) -> list[str]:
+    """Return the tables that have prompts and nothing else: a row is a line."""
+    found = []
+    for table in all_tables(folder):
+        with suppress(ConfigError):
+            columns = column_names(folder.place / table)
+            if len(columns) == 1 and find_names(columns, folder.columns).prompt:
+                found.append(table)
+    return found
+
+
+def read_lists(folder: Folder) -> Iterator[DescribedImage | Rejection]:
+    left = folder.images
+    for name in find_lists(folder):
+        base = name[: name.rfind("/") + 1]
+        yield from _numbered_images(folder, name, [image for image in left if image.startswith(base)])
+        left = [image for image in left if not image.startswith(base)]
+    for image in left:
+        yield folder.reject_without_prompt(image, f"no {LIST} in its folder or above it; write one")
+
+
+def _numbered_images(folder: Folder, name: str, images: list[str]) -> Iterator[DescribedImage | Rejection]:
+    lines = _lines(folder, name)
+    base = name[: name.rfind("/") + 1]
+    foreign = [image for image in folder.foreign if image.startswith(base)]
+    numbered = [image.removeprefix(base) for image in (*images, *foreign) if not is_contact_sheet(image)]
+    numbers = image_numbers(numbered)
+    first = first_number(numbers, len(lines), folder.at(name))
+    _warn_of_lines(folder, name, len(lines), numbers, first)
+    for image in images:
+        number = numbers.get(image.removeprefix(base), "")
+        if isinstance(number, str):
+            yield folder.reject_without_prompt(image, number)
+        elif not 0 <= number - first < len(lines):
+            message = f"{folder.at(name)} has {len(lines)} lines, from number {first}, and none of number {number}"
+            yield folder.reject_without_prompt(image, f"{message}; add it, or number the image otherwise")
+        else:
+            yield DescribedImage(
+                image, {"prompt": lines[number - first]}, f"the lines of {name}, by the numbers of images"
+            )
+
+
+def _warn_of_lines(folder: Folder, name: str, lines: int, numbers: Mapping[str, int | str], first: int) -> None:
+    """Warn of lines after the highest number: the list may belong to other images, or contain more than prompts."""
+    highest = max((number for number in numbers.values() if isinstance(number, int)), default=first - 1)
+    if (left := lines - (highest - first + 1)) > 0:
+        problem = f"no image belongs to the last {plural(left, 'line')} of {name}"
+        folder.warnings[f"{problem}: it has {plural(lines, 'line')}, and images have numbers up to {highest}"] = None
+
+
+def _lines(folder: Folder, name: str) -> list[str]:
+    """Return the prompts of a list; of a table with nothing else those of its rows."""
+    if name.lower().endswith((*SEPARATORS, *JSON_LINES)):
+        return [str(value).strip() for row in read_rows(folder.place / name) for value in _values_of(row)]
+    try:
+        text = folder.read(name).decode("utf-8-sig")
+    except Refused as error:
+        raise ConfigError(str(error)) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{folder.at(name)}: not UTF-8 at byte {error.start}; save it as UTF-8") from error
+    lines = [line.strip() for line in split_lines(text)]
+    while lines and not lines[-1]:
+        lines.pop()
+    return lines
+
+
+def _values_of(row: Row | Rejection) -> Iterable[Any]:
+    """Return the values of a row; raises ConfigError for one that cannot be read, whose number others would get."""
+    if isinstance(row, Rejection):
+        raise ConfigError(f"{row.file}:{row.line}: {row.message}")
+    return row.values.values()
+
+
+def list_rows(folder: Folder, lines: Sequence[str], url: str) -> list[Row]:
+    """Return the prompts of a list as rows with their ids, and with the numbers that images may have."""
+    numbers = image_numbers([image for image in folder.images if not is_contact_sheet(image)])
+    first = first_number(numbers, len(lines), url)
+    values = ({"prompt_id": text_id(line), LINE: str(number)} for number, line in enumerate(lines, first))
+    return [Row(place, each) for place, each in enumerate(values, start=1)]
