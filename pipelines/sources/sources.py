@@ -88,6 +88,8 @@ INGESTED = b"plumbline_ingest"
 PROMPTS_AT_ONCE = 4096
 REJECTED_FILE = "rejected.parquet"
 """Beside the generators' folders of an ingest's output."""
+MAX_REJECTED, MAX_REJECTED_BYTES = 1_000_000, 256 * 2**20
+"""Rejected rows that a sweep reads at most, and their bytes, compressed or not."""
 
 
 class Whole(NamedTuple):
@@ -257,10 +259,16 @@ def _read_rejected(
     place = storage.locate(benchmark.images) / REJECTED_FILE
     with readable_errors(place, "benchmark.images"):
         try:
-            content = place.read()
+            content = place.read(MAX_REJECTED_BYTES + 1)
         except (FileNotFoundError, NotADirectoryError):
             return ()
     try:
+        held = pq.read_metadata(io.BytesIO(content)) if len(content) <= MAX_REJECTED_BYTES else None
+        if held is None or held.num_rows > MAX_REJECTED or _uncompressed_size(held) > MAX_REJECTED_BYTES:
+            raise ConfigError(
+                f"{place}: more than {MAX_REJECTED:,} rows or {MAX_REJECTED_BYTES >> 20} MiB, the limit of rejected "
+                "rows; mend the input and run the ingest again, or remove the file to leave its rows out"
+            )
         table = pq.read_table(io.BytesIO(content), use_threads=False)
     except pa.ArrowException as error:
         raise ConfigError(f"{place}: damaged ({error}); run the ingest again") from error
@@ -269,6 +277,11 @@ def _read_rejected(
     known = table.select([name for name in REJECTED.names if name in table.column_names])
     rejected = [Rejection(**row) for row in known.to_pylist()]
     return tuple(row for row in rejected if benchmark.generators is None or row.generator in generators)
+
+
+def _uncompressed_size(file: pq.FileMetaData) -> int:
+    """Return the bytes of all row groups, as the footer says."""
+    return sum(file.row_group(number).total_byte_size for number in range(file.num_row_groups))
 
 
 def open_sources(

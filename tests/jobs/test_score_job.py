@@ -11,6 +11,7 @@ from importlib import metadata
 from itertools import product
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
@@ -280,6 +281,20 @@ def test_a_rejected_row_is_a_row_without_a_score_of_a_sweep_over_what_was_ingest
     of_atlas = sum(generator == "atlas" for generator, _, _ in bad)
     errors = pq.read_table(newest(tmp_path / "store") / "errors.parquet").to_pylist()
     assert sum("images.csv, line " in row["message"] for row in errors) == of_atlas and "exit code 1: " in one
+
+
+def test_a_file_of_rejected_rows_without_end_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    write_faulty_table(tmp_path / "mine", random.Random(4))
+    printed("ingest", f"table={tmp_path}/mine/images.csv", f"output={tmp_path}/made", code=1)
+    given = [f"benchmark.images={tmp_path}/made", f"benchmark.prompts={tmp_path}/made/prompts.parquet"]
+    given += ["sweep=own_images", "metric=[edge_density]", f"store={tmp_path}/store", "cluster=here"]
+    file = tmp_path / "made/rejected.parquet"
+    table = pq.read_table(file)
+    pq.write_table(pa.concat_tables([table] * (1_000_001 // len(table) + 1)), file)
+    said = refusal("sweep", *given)
+    assert f"{file}: more than 1,000,000 rows or 256 MiB" in said and "run the ingest again" in said
+    file.unlink()
+    printed("sweep", *given, code=1)
 
 
 def test_rows_that_nobody_can_count_are_above_every_budget(tmp_path: Path) -> None:
