@@ -38,13 +38,13 @@ def fresh_process() -> Executor:
     return ThreadPoolExecutor(1) if TINY else ProcessPoolExecutor(1, mp_context=get_context("spawn"))
 
 
-def run_module(module: str, *arguments: str) -> str:
-    """What `python -m MODULE ...` prints, in a process of its own; in this one where TINY."""
+def run_module(module: str, *arguments: str, threads: int = 1) -> str:
+    """Return what `python -m MODULE ...` prints, in a process of its own; in this one where TINY."""
     if TINY:
         return _printed_here(module, *arguments)
     done = subprocess.run(
         [sys.executable, "-m", module, *arguments],
-        cwd=ROOT, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        cwd=ROOT, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": f"{threads}"},
     )  # fmt: skip
     assert done.returncode == 0, f"{module}: exit code {done.returncode}\n{done.stderr[-3000:]}"
     return done.stdout
