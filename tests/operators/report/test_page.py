@@ -282,7 +282,10 @@ def test_by_an_image_statistic_nobody_is_better(metrics: list[str]) -> None:
     statistic = page.columns[-1]
     assert {(one.rank, one.group) for one in statistic.standings.values()} == {(None, "")} and not statistic.leading
     assert page.panels[-1].pairs.duels.rows == [] and len(page.generators.rows) == 3
-    assert "edge_density" in render(page)
+    html = render(page)
+    words = html[html.index('id="words"') :]
+    assert "edge_density" in html
+    assert ("best, leads" in words, "tie group" in words, "coverage" in words) == ("m" in metrics, "m" in metrics, True)
 
 
 def test_a_run_with_a_metric_whose_lower_scores_are_better_reads_as_one_in_which_it_is_turned_round() -> None:
