@@ -66,18 +66,18 @@ class OnRay:
 def choose_executor(cluster: ClusterConfig, nodes: Iterable[NodePlan]) -> Executor:
     """As `cluster.executor` says; for `auto`, this process where little is missing and no Ray is named."""
     if cluster.executor == "auto":
-        return Here(cluster) if not _names_ray(cluster) and is_small(nodes, cluster) else OnRay(cluster)
+        return Here(cluster) if not names_ray(cluster) and is_small(nodes, cluster) else OnRay(cluster)
     return Here(cluster) if cluster.executor == "here" else OnRay(cluster)
 
 
-def _names_ray(cluster: ClusterConfig) -> bool:
-    """Whether there is a Ray already that this process belongs to; the entrypoint of a Ray job has RAY_ADDRESS."""
+def names_ray(cluster: ClusterConfig) -> bool:
+    """Return True if this process has a Ray already, as the entrypoint of a Ray job has by RAY_ADDRESS."""
     ray = sys.modules.get("ray")
     return bool(cluster.address or os.environ.get("RAY_ADDRESS") or (ray is not None and ray.is_initialized()))
 
 
 def is_small(nodes: Iterable[NodePlan], cluster: ClusterConfig) -> bool:
-    """Whether what is missing takes few calls of models, and none of them a GPU."""
+    """Return True if what is missing takes few calls of models, and none of them a GPU."""
     missing = [item for item in nodes if item.missing]
     gpus = any(cluster.pool(item.node.name).num_gpus for item in missing if item.node.model is not None)
     return not gpus and sum(item.model_calls for item in missing if item.node.model is not None) <= SMALL_CALLS

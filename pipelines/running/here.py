@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from plumbline.operators.batches import telling_calls
+from plumbline.operators.stages.table import STAGES
 from plumbline.operators.stopping import STOP
 from plumbline.pipelines.base.cluster import ClusterConfig, PoolConfig
 from plumbline.pipelines.base.logs import about
@@ -19,6 +20,7 @@ from plumbline.pipelines.cells.cells import Cell, Outcome, Work
 from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.running.errors import RunnerError, one_line
 from plumbline.pipelines.running.events import CallsAnswered, PhaseStarted, ShardStarted, Watch
+from plumbline.pipelines.running.executor import is_small, names_ray
 from plumbline.pipelines.running.outcomes import (
     CallReporter,
     MadeRows,
@@ -56,12 +58,15 @@ def compute_here(workload: Workload, cluster: ClusterConfig, watch: Watch) -> di
 def compute_first(workload: Workload, cluster: ClusterConfig, watch: Watch) -> dict[str, Outcome]:
     """Return the outcomes of what takes less time here than a worker takes to start, as `compute_here`.
 
-    That is what no model writes of few prompts, from nothing that a model has yet to write.
+    That is what no model writes of few prompts, and under `executor: auto` also what models write of prompts in few
+    calls. Anything else waits for workers, with whatever needs its cells.
     """
     outcomes: dict[str, Outcome] = {}
     shards = list(workload.over("prompts"))
     waiting = {cell.path for work in shards for cell in work.cells}
-    for node in (item.node for item in workload.nodes if item.missing and not item.node.models):
+    nodes = [item for item in workload.nodes if item.missing and STAGES[item.node.stage].over == "prompts"]
+    few_calls = cluster.executor == "auto" and not names_ray(cluster) and is_small(nodes, cluster)
+    for node in (item.node for item in nodes if few_calls or not item.node.models):
         own = [(work, cell) for work in shards for cell in _cells(work, node)]
         rows = sum(work.shard.rows for work in {work.shard: work for work, _ in own}.values())
         if own and rows <= MAX_FIRST_ROWS and not any(waiting & {*cell.upstream} for _, cell in own):
