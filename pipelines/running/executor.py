@@ -1,7 +1,6 @@
 """How missing cells are computed: in this process, or on Ray. Whoever holds an executor need not know which it is."""
 
 import os
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,10 +9,8 @@ from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.plans.plan import NodePlan
 from plumbline.pipelines.running.events import PhaseStarted, Watch
+from plumbline.pipelines.running.small_sweeps import is_small, names_ray
 from plumbline.pipelines.running.workload import Workload
-
-SMALL_CALLS = 4000
-"""Model calls up to which a plan is small: Ray's start and its workers' imports would take longer than they."""
 
 RETRIED = r"retries remaining"
 """Matches Ray's lines about tasks that it repeats, such as those of workers that Ctrl-C ended."""
@@ -68,16 +65,3 @@ def choose_executor(cluster: ClusterConfig, nodes: Iterable[NodePlan]) -> Execut
     if cluster.executor == "auto":
         return Here(cluster) if not names_ray(cluster) and is_small(nodes, cluster) else OnRay(cluster)
     return Here(cluster) if cluster.executor == "here" else OnRay(cluster)
-
-
-def names_ray(cluster: ClusterConfig) -> bool:
-    """Return True if this process has a Ray already, as the entrypoint of a Ray job has by RAY_ADDRESS."""
-    ray = sys.modules.get("ray")
-    return bool(cluster.address or os.environ.get("RAY_ADDRESS") or (ray is not None and ray.is_initialized()))
-
-
-def is_small(nodes: Iterable[NodePlan], cluster: ClusterConfig) -> bool:
-    """Return True if what is missing takes few calls of models, and none of them a GPU."""
-    missing = [item for item in nodes if item.missing]
-    gpus = any(cluster.pool(item.node.name).num_gpus for item in missing if item.node.model is not None)
-    return not gpus and sum(item.model_calls for item in missing if item.node.model is not None) <= SMALL_CALLS

@@ -20,7 +20,6 @@ from plumbline.pipelines.cells.cells import Cell, Outcome, Work
 from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.running.errors import RunnerError, one_line
 from plumbline.pipelines.running.events import CallsAnswered, PhaseStarted, ShardStarted, Watch
-from plumbline.pipelines.running.executor import is_small, names_ray
 from plumbline.pipelines.running.outcomes import (
     CallReporter,
     MadeRows,
@@ -33,6 +32,7 @@ from plumbline.pipelines.running.outcomes import (
     shard_name,
 )
 from plumbline.pipelines.running.process import set_torch_threads
+from plumbline.pipelines.running.small_sweeps import is_small, names_ray
 from plumbline.pipelines.running.stages import NodeStage, node_stages
 from plumbline.pipelines.running.stopping import Stopping, stopped_between_batches
 from plumbline.pipelines.running.workload import Workload

@@ -16,7 +16,8 @@ from plumbline.pipelines.running.events import (
     Totals,
     to_all,
 )
-from plumbline.pipelines.running.executor import SMALL_CALLS, Here, OnRay, choose_executor
+from plumbline.pipelines.running.executor import Here, OnRay, choose_executor
+from plumbline.pipelines.running.small_sweeps import SMALL_CALLS
 from tests.bench_of import plan_bench, write_benchmark
 
 AUTO = ClusterConfig(executor="auto", pools={})
