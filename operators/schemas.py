@@ -319,6 +319,11 @@ GRAPHS = pa.schema(
 )
 """What a metric makes of each semantic error graph (operators/judging/graphs.py)."""
 
+GRAPH_CORRELATIONS = pa.schema(
+    [*texts("convention", "measure", "subset", "metric", "other"), *floats("pearson"), ("n", pa.int64())]
+)
+"""Correlation of two metrics over their scores of error graphs (operators/judging/graph_correlations.py)."""
+
 JUDGEMENTS = pa.schema(
     [
         *texts("template", "subset", "metric", "statistic"),

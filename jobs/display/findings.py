@@ -36,6 +36,13 @@ def show_findings(console: Console, findings: Findings) -> None:
     for table in shown_means(findings.corrected):
         show_table(console, table.title, table.names, table.rows)
         say(console, table.caption)
+    for matrix in findings.graph_correlations:
+        if matrix.subset == OVERALL:
+            table = matrix.as_table()
+            show_tables(
+                console, table.title, {row[0]: dict(zip(table.names[1:], row[1:], strict=True)) for row in table.rows}
+            )
+            say(console, table.caption)
     for line in (*conventions(findings.judgements), *findings.notes):
         console.print(f"[dim]{escape(line)}[/]", soft_wrap=True)
 

@@ -30,7 +30,7 @@ class JudgedGraphs(NamedTuple):
 
     judgements: list[Judgement]
     measured: pd.DataFrame
-    """Every graph by metric and convention (the columns of operators/schemas.py, GRAPHS)."""
+    """Every graph that counts, by metric and convention (the columns of operators/schemas.py, GRAPHS)."""
 
 
 def measure_graphs(
@@ -72,11 +72,10 @@ def judge_graphs(
     frames = []
     for convention in conventions:
         measured = measure_graphs(graph_nodes, scores, convention, falling).assign(convention=convention)
-        frames.append(measured)
         if convention == "published":
             measured = measured[~measured["graph_id"].isin(unpublished)]
-        subsets = {str(name): rows for name, rows in measured.groupby("subset")}
-        for subset, of_subset in {OVERALL: measured, **subsets}.items():
+        frames.append(measured)
+        for subset, of_subset in by_subset(measured).items():
             for metric, rows in of_subset.groupby("metric", sort=False):
                 unscored, unrated = unmatched.get(str(metric), (0, 0)) if subset == OVERALL else (0, 0)
                 judgements += [
@@ -86,6 +85,11 @@ def judge_graphs(
                     for name in MEASURES
                 ]
     return JudgedGraphs(judgements, pd.concat(frames, ignore_index=True))
+
+
+def by_subset(measured: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return the rows of all graphs as OVERALL, then those of each subset."""
+    return {OVERALL: measured, **{str(name): rows for name, rows in measured.groupby("subset")}}
 
 
 def _unmatched(scores: pa.Table, rated: set[str]) -> Mapping[str, tuple[int, int]]:

@@ -11,6 +11,7 @@ from plumbline.operators.diagnosis.diagnosis import ShownTable
 from plumbline.operators.judging.contradicted_images import ContradictedImage
 from plumbline.operators.judging.corrected_means import CorrectedMean
 from plumbline.operators.judging.corrected_tables import contradictions, shown_means
+from plumbline.operators.judging.graph_correlations import CorrelationMatrix
 from plumbline.operators.judging.judgement import OVERALL, PEOPLE, Comparison, Judgement
 from plumbline.operators.judging.paper_tables import tables
 from plumbline.operators.judging.trust import has_enough, trust_sentences, trust_tables
@@ -32,6 +33,8 @@ class Agreement(NamedTuple):
     """How each statistic was computed, and what is to be known before believing it."""
     corrected: Sequence[CorrectedMean] = ()
     contradicted: Sequence[ContradictedImage] = ()
+    graph_correlations: Sequence[CorrelationMatrix] = ()
+    """Between metrics, over their scores of error graphs."""
 
 
 class ShownAgreement(NamedTuple):
@@ -52,6 +55,9 @@ class ShownAgreement(NamedTuple):
     charts: list[NamedChart]
     """The same means, by template and metric."""
     notes: Sequence[str]
+    graph_correlations: list[CorrelationMatrix]
+    """Over all error graphs."""
+    graph_correlations_by_skill: FirstRows[ShownTable]
 
 
 def show_agreement(agreement: Agreement) -> ShownAgreement:
@@ -74,6 +80,10 @@ def show_agreement(agreement: Agreement) -> ShownAgreement:
         corrected=shown_means(agreement.corrected),
         charts=corrected_charts(agreement.corrected),
         notes=agreement.notes,
+        graph_correlations=[matrix for matrix in agreement.graph_correlations if matrix.subset == OVERALL],
+        graph_correlations_by_skill=shown(
+            [matrix.as_table() for matrix in agreement.graph_correlations if matrix.subset != OVERALL], MOST_TABLES
+        ),
     )
 
 

@@ -21,6 +21,11 @@ from plumbline.operators.judging.contradicted_images import (
 from plumbline.operators.judging.corrected_means import CorrectedMean, correct_choices, correct_ratings
 from plumbline.operators.judging.corrected_shares import correct_shares
 from plumbline.operators.judging.corrected_tables import contradictions_table, shown_means
+from plumbline.operators.judging.graph_correlations import (
+    CorrelationMatrix,
+    correlate_graphs,
+    correlation_matrices,
+)
 from plumbline.operators.judging.graphs import judge_graphs
 from plumbline.operators.judging.judgement import Comparison, Judgement, Order
 from plumbline.operators.judging.orders import judge_orders
@@ -41,11 +46,16 @@ from plumbline.pipelines.judging.releases.readers import read_release
 from plumbline.pipelines.judging.releases.release import Release
 from plumbline.pipelines.judging.releases.scores import of_metrics, read_elements, read_falling, read_scores
 
+GRAPH_CORRELATIONS = "graph_correlations"
 TURNED = "a lower score is better, so that its scores count with their signs turned"
 ALONE = "no scores: people's ratings and choices alone are analysed; set scores=PATH to judge metrics by them"
 PEOPLE_TASKS: Collection[Task] = ("ratings", "preferences", "orders")
 """Tasks that also have results about people alone, without scores: how far raters agree, means and orders."""
-FRAMES = {"graphs": schemas.GRAPHS, "words": schemas.WORD_MATCHES}
+FRAMES = {
+    "graphs": schemas.GRAPHS,
+    GRAPH_CORRELATIONS: schemas.GRAPH_CORRELATIONS,
+    "words": schemas.WORD_MATCHES,
+}
 
 
 @dataclass(kw_only=True, slots=True)
@@ -63,11 +73,18 @@ class Findings:
     correlations: Sequence[Correlation] = ()
     """Of every two metrics, over the images of each generator that both scored."""
     frames: dict[str, pd.DataFrame] = field(default_factory=dict)
-    """What each metric makes of each error graph (`graphs`) or rated word (`words`), in the schemas of FRAMES."""
+    """What each metric makes of each error graph (`graphs`) or rated word (`words`), and how far metrics go together
+    over the graphs (`graph_correlations`), in the schemas of FRAMES."""
     notes: Sequence[str] = ()
     """What happened to rows on the way, in words."""
     warnings: Sequence[str] = ()
     """What a person should look at before believing the rest."""
+
+    @property
+    def graph_correlations(self) -> list[CorrelationMatrix]:
+        """Return how far metrics find the same error graphs hard, if graphs were judged."""
+        found = self.frames.get(GRAPH_CORRELATIONS)
+        return [] if found is None else correlation_matrices(found)
 
 
 def run_metaeval(config: MetaevalConfig) -> Findings:
@@ -305,7 +322,7 @@ def _judge_pairings(case: Case, findings: Findings) -> None:
 
 def _judge_graphs(case: Case, findings: Findings) -> None:
     protocol = case.protocol
-    judgements, findings.frames["graphs"] = judge_graphs(
+    judgements, graphs = judge_graphs(
         case.release.graph_nodes,
         _turned(case.scores, protocol.falling),  # back to the metrics' own, which the graphs' ranks are of
         conventions=protocol.conventions,
@@ -314,6 +331,8 @@ def _judge_graphs(case: Case, findings: Findings) -> None:
         falling=protocol.falling,
     )
     findings.judgements += judgements
+    findings.frames["graphs"] = graphs
+    findings.frames[GRAPH_CORRELATIONS] = correlate_graphs(graphs)
 
 
 def _judge_words(case: Case, findings: Findings) -> None:
@@ -394,7 +413,7 @@ def _match(people: pd.DataFrame, protocol: ProtocolConfig, release: Release, sco
 def write_findings(findings: Findings, folder: Place) -> None:
     """Writes all that was found as Parquet, a file for each kind, and what a paper shows as Markdown and LaTeX.
 
-    Graphs and words have files where they were judged.
+    Graphs with their correlations, and words, have files where they were judged.
     """
     judgements = [judged._asdict() | judged.interval._asdict() for judged in findings.judgements]
     _write_table(folder, "judgements", judgements, schemas.JUDGEMENTS)
@@ -406,6 +425,7 @@ def write_findings(findings: Findings, folder: Place) -> None:
     for name, frame in findings.frames.items():
         _write_table(folder, name, frame, FRAMES[name])
     further = [*shown_means(findings.corrected), *contradictions_table(findings.corrected)]
+    further += [matrix.as_table() for matrix in findings.graph_correlations]
     page = to_markdown(findings.judgements, (*findings.warnings, *findings.notes), further)
     (folder / "judgements.md").write(page.encode())
     (folder / "judgements.tex").write(to_latex(findings.judgements).encode())

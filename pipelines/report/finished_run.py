@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import pandas as pd
 import pyarrow as pa
 
 from plumbline.operators import schemas
@@ -12,6 +13,7 @@ from plumbline.operators.errors import PlumblineError
 from plumbline.operators.image_decoding import ImageLimits
 from plumbline.operators.judging.contradicted_images import ContradictedImage
 from plumbline.operators.judging.corrected_means import CorrectedMean
+from plumbline.operators.judging.graph_correlations import correlation_matrices
 from plumbline.operators.judging.judgement import Comparison, Judgement
 from plumbline.operators.report.agreement import Agreement
 from plumbline.operators.report.rendering import diagnosis_markdown
@@ -129,6 +131,9 @@ def read_agreement(store: Store, run_id: str) -> Agreement | None:
         notes=[line.removeprefix("- ") for line in page.splitlines() if line.startswith("- ")],
         corrected=[CorrectedMean(**row) for row in _later_rows(store, f"{folder}/corrected.parquet")],
         contradicted=[ContradictedImage(**row) for row in _later_rows(store, f"{folder}/contradicted.parquet")],
+        graph_correlations=correlation_matrices(
+            pd.DataFrame(_later_rows(store, f"{folder}/graph_correlations.parquet"))
+        ),
     )
 
 

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import shutil
 from pathlib import Path
 from zlib import crc32
@@ -221,13 +222,60 @@ def test_every_error_graph_has_its_own_values_in_a_file(tmp_path: Path) -> None:
     )
     graphs = pd.read_parquet(tmp_path / "out" / "graphs.parquet")
     assert graphs.groupby(["metric", "convention"]).size().to_dict() == {
-        (metric, convention): 4
+        (metric, convention): n
         for metric in ("clipscore", "viescore")
-        for convention in ("published", "paper", "current")
+        for convention, n in (("published", 3), ("paper", 4), ("current", 4))  # graph 164 is unpublished
     }
     assert {*graphs.columns} == {*schemas.GRAPHS.names} and set(graphs["subset"]) == {"synth", "nat", "real"}
     own = graphs[(graphs["metric"] == "clipscore") & (graphs["convention"] == "paper")]["ordering"].mean()
     assert value(found, "clipscore", "ordering_paper").value == pytest.approx(own)
+
+
+LADDERS = {1.0: (2, 1, 0), 0.5: (2, 0, 1), -0.5: (0, 2, 1), -1.0: (0, 1, 2)}
+"""Scores of images with no, one and two errors, by their ordering."""
+ORDERINGS = {
+    "clip": (1.0, 0.5, -0.5, -1.0, 1.0),
+    "dsg": (0.5, 1.0, -1.0, -0.5, -1.0),
+    "llmscore_ec": (-1.0, -0.5, 0.5, 1.0, -1.0),  # counts errors: its signs are turned
+    "fuyu": (0.5, 0.5, 0.5, 0.5, 0.5),
+}
+"""Of graphs 0 to 3, which are synthetic, and of 164, which is real and unpublished."""
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_metrics_go_together_as_their_scores_of_the_same_error_graphs_do(tmp_path: Path, seed: int) -> None:
+    lines = [
+        {"id": graph, "target_prompt": "t", "file_name": f"{graph}-{level}.jpg", "image_source": "g", "rank": level,
+         **{metric: LADDERS[values[place]][level] for metric, values in ORDERINGS.items()}}
+        for place, graph in enumerate((0, 1, 2, 3, 164))
+        for level in (0, 1, 2)
+    ]  # fmt: skip
+    shuffled = pd.DataFrame(lines).sample(frac=1, random_state=seed)
+    shuffled[["id", "target_prompt", "file_name", "image_source", "rank"]].to_csv(
+        tmp_path / "metadata.csv", index=False
+    )
+    shuffled[["id", *ORDERINGS]].to_csv(tmp_path / "ts2_scores_per_image.csv", index=False)
+    asked = ["protocol=t2iscorescore", f"protocol.path={tmp_path}", "protocol.conventions=[paper,published]"]
+    shown = printed("metaeval", *asked, "sampling.resamples=20", f"output={tmp_path / 'out'}")
+    written = pd.read_parquet(tmp_path / "out/graph_correlations.parquet")
+    ordering = written[written["measure"] == "ordering"].set_index(["convention", "subset", "metric", "other"])
+    of_synth = ordering.loc[("paper", "synth")]
+    assert of_synth["pearson"].to_dict() == {
+        ("clip", "dsg"): pytest.approx(2 / 2.5),
+        ("clip", "llmscore_ec"): pytest.approx(1),
+        ("dsg", "llmscore_ec"): pytest.approx(2 / 2.5),
+        **{(metric, "fuyu"): pytest.approx(math.nan, nan_ok=True) for metric in ("clip", "dsg", "llmscore_ec")},
+    }
+    n = ordering["n"].groupby(["convention", "subset"]).unique()
+    assert {key: list(values) for key, values in n.items()} == {
+        ("paper", "overall"): [5], ("paper", "synth"): [4], ("paper", "real"): [1],
+        ("published", "overall"): [4], ("published", "synth"): [4],
+    }  # fmt: skip
+    assert ordering["pearson"].loc[("paper", "overall", "clip", "dsg")] == pytest.approx(1.2 / 3.3)
+    for said in (shown, (tmp_path / "out/judgements.md").read_text()):
+        assert "ordering of the same graphs, overall" in said
+        assert "correlation in % between metrics over 5 graphs, paper convention" in said
+        assert re.search(r"1 clip +[|│] +100 +[|│] +36 +[|│] +100 +[|│] +– +[|│]", said)
 
 
 def test_nothing_that_matches_is_an_error_with_its_remedy(tmp_path: Path, ratings: Path) -> None:

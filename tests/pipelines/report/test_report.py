@@ -7,12 +7,14 @@ import re
 from pathlib import Path
 from typing import Any, Literal
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
 from plumbline.jobs.report import show_report
+from plumbline.operators import schemas
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.judging.judgement import Comparison, Judgement
 from plumbline.operators.statistics.bootstrap import UNDEFINED, Interval
@@ -125,12 +127,21 @@ def test_what_the_judging_found_is_in_the_page(tmp_path: Path) -> None:
     ]
     apart = Comparison("gecko", "clipscore", "spearman", 0.29, 0.001, "permutations", 36, "<b>likert", 0.001)
     undefined = judgements[0]._replace(statistic="kendall_b", value=math.nan, interval=UNDEFINED)
-    found = Findings(protocol="p", judgements=[*judgements, undefined], comparisons=[apart], notes=["a <b>note"])
+    graphs = [("paper", "ordering", subset, "gecko", "<i>clip", 0.52, 9) for subset in ("overall", "counting")]
+    found = Findings(
+        protocol="p",
+        judgements=[*judgements, undefined],
+        comparisons=[apart],
+        frames={"graph_correlations": pd.DataFrame(graphs, columns=schemas.GRAPH_CORRELATIONS.names)},
+        notes=["a <b>note"],
+    )
     write_findings(found, StorageConfig().locate(f"{run.folder}/metaeval"))
     write_report(run.store)
     assert "<b>gecko agrees best</b> with &lt;b&gt;likert by spearman (0.710, 95%" in run.html
     assert "Clearly less: clipscore." in run.html and "<bdi>0.420\n[0.320, 0.520]</bdi>" in run.html
     assert "<bdi>spearman: of &lt;i&gt;ranks</bdi>" in run.html and "<bdi>a &lt;b&gt;note</bdi>" in run.html
+    assert "<bdi>2 &lt;i&gt;clip</bdi></th>" in run.html and 'style="--v:52%" title="gecko">52</td>' in run.html
+    assert "ordering of the same graphs, counting</summary>" in run.html
     assert "- **gecko agrees best** with" in (run.folder / "summary.md").read_text()
 
 

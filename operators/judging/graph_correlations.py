@@ -1,0 +1,97 @@
+"""How far metrics find the same error graphs hard: correlations of their scores of each graph (T2IScoreScore, figures
+6, 7, 12 and 13).
+"""
+
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from plumbline.operators import schemas
+from plumbline.operators.diagnosis.diagnosis import ShownTable
+from plumbline.operators.judging.graphs import by_subset
+from plumbline.operators.judging.judgement import OVERALL
+from plumbline.operators.sentences import number
+from plumbline.operators.statistics.agreement import STATISTICS
+from plumbline.operators.statistics.rounding import merge_equal
+
+CORRELATED = ("ordering", "separation")
+"""The measures of the paper's figures."""
+
+
+class CorrelationMatrix(NamedTuple):
+    """Correlations of every two metrics by one measure, over the graphs of one subset."""
+
+    measure: str
+    subset: str
+    convention: str
+    graphs: int
+    metrics: list[str]
+    values: list[list[float]]
+    """By metric and metric, 1 on the diagonal; nan if undefined."""
+
+    @property
+    def title(self) -> str:
+        """Return what is correlated, and over which graphs."""
+        return f"{self.measure} of the same graphs, {self.subset}"
+
+    @property
+    def caption(self) -> str:
+        """Return how it is computed."""
+        return f"Pearson's correlation in % between metrics over {self.graphs} graphs, {self.convention} convention."
+
+    def as_table(self) -> ShownTable:
+        """Return the matrix as text; columns are numbered as their rows are."""
+        names = [f"{place} {metric}" for place, metric in enumerate(self.metrics, 1)]
+        lines = [(name, *map(_percent, row)) for name, row in zip(names, self.values, strict=True)]
+        return ShownTable(self.title, self.caption, ("", *map(str, range(1, len(names) + 1))), lines)
+
+
+def _percent(value: float) -> str:
+    """Return whole percents, as the paper's figures do; without a sign if they are 0."""
+    return number(np.round(100 * value) + 0.0, 0)
+
+
+def correlate_graphs(measured: pd.DataFrame) -> pd.DataFrame:
+    """Return Pearson's correlation of every two metrics by convention, measure and subset (schema GRAPH_CORRELATIONS).
+
+    `measured` has every graph by metric and convention (schema GRAPHS). A pair counts the `n` graphs of which both
+    metrics have a value. Values that agree in their first nine digits are equal, and a metric whose values all are
+    equal has no correlation.
+    """
+    found = [
+        (convention, measure, subset, metric, other, *_correlate(wide[metric], wide[other]))
+        for convention, rows in measured.groupby("convention", sort=False)
+        for subset, of_subset in by_subset(rows).items()
+        for measure in CORRELATED
+        for wide in [of_subset.pivot(index="graph_id", columns="metric", values=measure)]
+        for metric, other in combinations(rows["metric"].unique(), 2)
+    ]
+    return pd.DataFrame(found, columns=schemas.GRAPH_CORRELATIONS.names)
+
+
+def _correlate(values: pd.Series, others: pd.Series) -> tuple[float, int]:
+    """Return the correlation, and how many graphs have both values."""
+    both = np.isfinite(values) & np.isfinite(others)
+    sides = (merge_equal(side[both].to_numpy(np.float64)) for side in (values, others))
+    return STATISTICS["pearson"](*sides), int(both.sum())
+
+
+def correlation_matrices(correlations: pd.DataFrame) -> list[CorrelationMatrix]:
+    """Return the matrices of the first convention, by measure, all graphs before the subsets."""
+    if correlations.empty:
+        return []
+    convention = correlations["convention"].iloc[0]
+    shown = correlations[correlations["convention"] == convention]
+    matrices = [_matrix(rows) for _, rows in shown.groupby(["measure", "subset"], sort=False)]
+    return sorted(matrices, key=lambda matrix: matrix.subset != OVERALL)
+
+
+def _matrix(rows: pd.DataFrame) -> CorrelationMatrix:
+    metrics = list(dict.fromkeys([*rows["metric"], *rows["other"]]))
+    values = np.eye(len(metrics))
+    one, other = (rows[name].map(metrics.index) for name in ("metric", "other"))
+    values[one, other] = values[other, one] = rows["pearson"]
+    measure, subset, convention = (str(rows[name].iloc[0]) for name in ("measure", "subset", "convention"))
+    return CorrelationMatrix(measure, subset, convention, int(rows["n"].max()), metrics, values.tolist())
