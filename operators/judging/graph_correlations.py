@@ -10,7 +10,7 @@ import pandas as pd
 
 from plumbline.operators import schemas
 from plumbline.operators.diagnosis.diagnosis import ShownTable
-from plumbline.operators.judging.graphs import by_subset
+from plumbline.operators.judging.graphs import split_subsets
 from plumbline.operators.judging.judgement import OVERALL
 from plumbline.operators.sentences import number
 from plumbline.operators.statistics.agreement import STATISTICS
@@ -63,7 +63,7 @@ def correlate_graphs(measured: pd.DataFrame) -> pd.DataFrame:
     found = [
         (convention, measure, subset, metric, other, *_correlate(wide[metric], wide[other]))
         for convention, rows in measured.groupby("convention", sort=False)
-        for subset, of_subset in by_subset(rows).items()
+        for subset, of_subset in split_subsets(rows).items()
         for measure in CORRELATED
         for wide in [of_subset.pivot(index="graph_id", columns="metric", values=measure)]
         for metric, other in combinations(rows["metric"].unique(), 2)

@@ -75,7 +75,7 @@ def judge_graphs(
         if convention == "published":
             measured = measured[~measured["graph_id"].isin(unpublished)]
         frames.append(measured)
-        for subset, of_subset in by_subset(measured).items():
+        for subset, of_subset in split_subsets(measured).items():
             for metric, rows in of_subset.groupby("metric", sort=False):
                 unscored, unrated = unmatched.get(str(metric), (0, 0)) if subset == OVERALL else (0, 0)
                 judgements += [
@@ -87,7 +87,7 @@ def judge_graphs(
     return JudgedGraphs(judgements, pd.concat(frames, ignore_index=True))
 
 
-def by_subset(measured: pd.DataFrame) -> dict[str, pd.DataFrame]:
+def split_subsets(measured: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the rows of all graphs as OVERALL, then those of each subset."""
     return {OVERALL: measured, **{str(name): rows for name, rows in measured.groupby("subset")}}
 

@@ -22,8 +22,9 @@ from plumbline.operators.judging.judgement import PEOPLE, Judgement
 from plumbline.operators.judging.ratings import VIESCORE
 from plumbline.pipelines.judging.metaeval import Findings, run_metaeval
 from plumbline.pipelines.judging.protocols import MetaevalConfig
+from plumbline.pipelines.judging.published_numbers import ReproductionConfig
 from plumbline.pipelines.judging.releases.release import Release
-from plumbline.pipelines.judging.reproduction import ReproductionConfig, reproduce, reproduction_text
+from plumbline.pipelines.judging.reproduction import reproduce, reproduction_text
 from plumbline.pipelines.plans.sweep_config import read_config
 from tests.commands import config_of, printed, refusal
 from tests.pipelines.judging.releases.files import ANSWERS, LAYOUTS, RATERS, put, reading
@@ -662,7 +663,10 @@ def test_every_published_number_is_met_or_its_difference_explained() -> None:
     checks = reproduce(read_config(values, ReproductionConfig))
     unmatched = [check for check in checks if not check.matches]
     assert all(check.reason for check in unmatched)
-    assert (len(checks), len(unmatched)) == (204, 7)
+    assert (len(checks), len(unmatched)) == (1406, 16)
+    correlations = [check for check in checks if check.group.startswith("figure")]
+    assert len(correlations) == 8 * 17 * 16 / 2 and all(check.matches for check in correlations)
+    assert sum(check.reason.startswith("exchanged with table") for check in unmatched) == 8
     assert Path("docs/reproduction.md").read_text() == reproduction_text(checks)
 
 

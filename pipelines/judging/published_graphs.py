@@ -1,0 +1,220 @@
+"""T2IScoreScore's published numbers beside ours: tables 1 to 3, figures 12 and 13, section 6 and the released files."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from plumbline.operators.judging.graph_correlations import correlate_graphs
+from plumbline.operators.judging.graphs import measure_graphs, split_subsets
+from plumbline.operators.judging.judgement import OVERALL
+from plumbline.operators.metrics.metric import direction
+from plumbline.pipelines.judging.accumulation import AccumulateConfig, Accumulation, accumulated
+from plumbline.pipelines.judging.metaeval import open_release
+from plumbline.pipelines.judging.protocols import ProtocolConfig
+from plumbline.pipelines.judging.published_numbers import PublishedNumber, ReproductionConfig
+from plumbline.pipelines.judging.releases.sheets import Sheet, read_sheet
+
+PAPER = "T2IScoreScore"
+PROTOCOL = "t2iscorescore"
+FOLDER = Path(__file__).parent
+TABLE_3 = FOLDER / "published_table_3.csv"
+"""Table 3 (page 17) by how DSG's questions are accumulated. The headers of its halves are exchanged: the half under
+"DSG w/TIFA accumulation" repeats table 2, whose DSG is `recursive`."""
+FIGURES = FOLDER / "published_figures_12_13.csv"
+"""Figures 12 and 13 below their diagonals. Figures 6 and 7 (pages 10 and 11) repeat their parts a and d."""
+CLOSE = 1e-9
+"""How near the released per-graph numbers are met."""
+PER_GRAPH = {"spearman": "spearman_corrs", "kendall": "kendall", "separation": "kstest", "delta": "delta"}
+"""The released files of per-graph numbers, by measure."""
+MEASURES = {"rho": "ordering", "ks": "separation"}
+"""The measures of table 2."""
+TITLES = {"ordering": "Ordering", "separation": "Separation"}
+ACCUMULATIONS = {"recursive": "DSG by ancestors", "none": "DSG by single questions"}
+UNACCUMULATED = "{} of single questions"
+"""The name of a DSG metric whose questions count by themselves."""
+TABLE_1 = {
+    "prompts": (165, 0),
+    "images (thousands)": (2.8, 1),
+    "fewest images of a prompt": (4, 0),
+    "mean images of a prompt": (17, 0),
+    "most images of a prompt": (76, 0),
+    "greatest number of errors": (5, 0),
+    "most nodes of one number of errors": (5, 0),
+}
+"""Table 1, with decimals: the last two are called depth and width."""
+SECTION_6 = {"synth": 70, "nat": 55, "real": 56}
+PRINTED_DIGITS = 1e-6
+"""How near the released scores of images are met: they have nine digits."""
+EXCHANGED = "exchanged with {other}: each of the two cells prints what we find for the other"
+SEG_65 = (
+    "graph 65: the released score counts question 3 though its parent is answered wrongly; the parents released "
+    "beside it say that it must not"
+)
+
+
+def graph_numbers(config: ReproductionConfig) -> Iterator[PublishedNumber]:
+    """Yield every published number beside ours; raise SourceError if a file is missing or damaged."""
+    protocol = config.protocols[PROTOCOL]
+    release = open_release(protocol, config.storage)
+    scores = pa.concat_tables([release.scores, _unaccumulated(config)])
+    measured = measure_graphs(release.graph_nodes, scores, "published", protocol.falling)
+    averaged = measured[~measured["graph_id"].isin(protocol.unpublished)]
+    yield from _table_1(release.graph_nodes.to_pandas())
+    table_2, table_3 = _table_2(config, averaged), _table_3(averaged)
+    yield from _name_exchanged(table_2, table_3)
+    yield from _section_6(table_2)
+    yield from _name_exchanged(table_3, table_2)
+    yield from _figures(averaged)
+    for measure, file in PER_GRAPH.items():
+        yield _per_graph(measured, measure, _released(_sheet(config, f"ts2_perseg_{file}")), protocol)
+    yield from _accumulation(config)
+
+
+def _unaccumulated(config: ReproductionConfig) -> pa.Table:
+    """Return DSG's scores by single questions, under other names than the released scores."""
+    scores = _accumulated(config, "none")
+    names = pa.array([UNACCUMULATED.format(name) for name in scores.column("metric").to_pylist()], pa.string())
+    return scores.set_column(scores.schema.get_field_index("metric"), "metric", names)
+
+
+def _accumulated(config: ReproductionConfig, accumulation: Accumulation) -> pa.Table:
+    folder = config.protocols[PROTOCOL].path
+    answers = AccumulateConfig(
+        answers=folder, format=PROTOCOL, output="", accumulation=accumulation, storage=config.storage
+    )
+    return accumulated(answers).scores
+
+
+def _table_1(nodes: pd.DataFrame) -> Iterator[PublishedNumber]:
+    images = nodes.groupby("graph_id").size()
+    width = nodes.groupby(["graph_id", "level"])["node"].nunique()
+    ours = (
+        len(images), len(nodes) / 1000, images.min(), images.mean(), images.max(), nodes["level"].max(), width.max(),
+    )  # fmt: skip
+    graph, level = width.idxmax()
+    reason = f"graph {graph} has {width.max()} nodes with as many errors ({level})"
+    for (row, (published, decimals)), value in zip(TABLE_1.items(), ours, strict=True):
+        yield PublishedNumber(PAPER, "table 1", row, "", published, float(value), decimals).explained(reason)
+
+
+def _percent_means(averaged: pd.DataFrame, measure: str) -> Mapping[tuple[str, str], float]:
+    """Return each metric's mean over graphs in percent, by subset and metric."""
+    return {
+        (subset, str(metric)): 100 * float(value)
+        for subset, rows in split_subsets(averaged).items()
+        for metric, value in rows.groupby("metric")[measure].mean().items()
+    }
+
+
+def _table_2(config: ReproductionConfig, averaged: pd.DataFrame) -> list[PublishedNumber]:
+    printed = _sheet(config, "ts2_table2_printed")
+    ours = {measure: _percent_means(averaged, measure) for measure in TITLES}
+    columns = (printed.texts("measure"), printed.texts("subset"), printed.texts("metric"), printed.numbers("value"))
+    return [
+        _table_cell(f"table 2, {TITLES[measure]} (%)", metric, subset, value.as_py(), ours[measure][subset, metric])
+        for name, group, metric, value in zip(*map(list, columns), strict=True)
+        for measure, subset in [(MEASURES[name], OVERALL if group == "all" else group)]
+    ]
+
+
+def _table_3(averaged: pd.DataFrame) -> list[PublishedNumber]:
+    printed = pd.read_csv(TABLE_3).melt(["accumulation", "measure", "subset"], var_name="metric")
+    ours = {measure: _percent_means(averaged, measure) for measure in TITLES}
+    return [
+        _table_cell(
+            f"table 3, {ACCUMULATIONS[cell.accumulation]}, {TITLES[cell.measure]} (%)",
+            cell.metric,
+            cell.subset,
+            cell.value,
+            ours[cell.measure][cell.subset, _name(cell.metric, cell.accumulation)],
+        )
+        for cell in printed.itertuples()
+    ]
+
+
+def _name(metric: str, accumulation: str) -> str:
+    return UNACCUMULATED.format(metric) if accumulation == "none" else metric
+
+
+def _table_cell(group: str, metric: str, subset: str, published: float, ours: float) -> PublishedNumber:
+    return PublishedNumber(PAPER, group, metric, subset, published, ours, 1)
+
+
+def _name_exchanged(table: Sequence[PublishedNumber], other: Sequence[PublishedNumber]) -> Iterator[PublishedNumber]:
+    """Yield a table's numbers; explain a number that is exchanged with one of the other table."""
+    for cell in table:
+        exchanged = (
+            its
+            for its in other
+            if its.column == cell.column
+            and not its.matches
+            and its._replace(ours=cell.ours).matches
+            and cell._replace(ours=its.ours).matches
+        )
+        found = None if cell.matches else next(exchanged, None)
+        yield cell if found is None else cell._replace(reason=EXCHANGED.format(other=f"{found.group}, {found.row}"))
+
+
+def _section_6(table_2: Sequence[PublishedNumber]) -> Iterator[PublishedNumber]:
+    """Yield the means of Ordering over the metrics of table 2."""
+    group = "section 6, mean Ordering over the metrics of table 2 (%)"
+    for subset, published in SECTION_6.items():
+        cells = [cell for cell in table_2 if cell.column == subset and TITLES["ordering"] in cell.group]
+        reason = f"the printed numbers of table 2 have the mean {fmean(cell.published for cell in cells):.1f}"
+        ours = fmean(cell.ours for cell in cells)
+        yield PublishedNumber(PAPER, group, subset, "", published, ours, 0).explained(reason)
+
+
+def _figures(averaged: pd.DataFrame) -> Iterator[PublishedNumber]:
+    """Yield correlations between metrics of their scores of graphs; DSG's are of single questions."""
+    printed = pd.read_csv(FIGURES)
+    metrics = {_name(metric, "none" if metric.endswith("_dsg") else ""): metric for metric in printed["metric"]}
+    named = averaged[averaged["metric"].isin(metrics)].replace({"metric": metrics}).assign(convention="published")
+    ours = {
+        (one.measure, one.subset, frozenset((one.metric, one.other))): 100 * one.pearson
+        for one in correlate_graphs(named).itertuples()
+    }
+    ids = ["figure", "page", "measure", "subset", "metric"]
+    for cell in printed.melt(ids, var_name="other").dropna().itertuples():
+        group = f"figure {cell.figure} (page {cell.page}), correlation of {TITLES[cell.measure]} (%), {cell.subset}"
+        value = ours[cell.measure, cell.subset, frozenset((cell.metric, cell.other))]
+        yield PublishedNumber(PAPER, group, cell.metric, cell.other, cell.value, value, 0)
+
+
+def _sheet(config: ReproductionConfig, name: str) -> Sheet:
+    return read_sheet(config.storage.locate(f"{config.protocols[PROTOCOL].path}/{name}.csv"))
+
+
+def _released(sheet: Sheet) -> pd.DataFrame:
+    """Return a released file of per-graph numbers, graphs down and metrics across."""
+    columns = {name: sheet.numbers(name).to_pylist() for name in sheet.names[1:]}
+    return pd.DataFrame(columns, index=sheet.texts(sheet.names[0]))
+
+
+def _per_graph(
+    measured: pd.DataFrame, measure: str, released: pd.DataFrame, protocol: ProtocolConfig
+) -> PublishedNumber:
+    """Return how many of a released file's numbers we meet to CLOSE; its signs are the metrics' own."""
+    ours = measured.pivot(index="graph_id", columns="metric", values=measure).loc[released.index, released.columns]
+    if measure != "separation":
+        ours *= [direction(metric, protocol.falling) for metric in released.columns]
+    met = int(((ours - released).abs() <= CLOSE).to_numpy().sum())
+    group = f"released files of every graph by {len(released.columns)} metrics, numbers met to {CLOSE:g}"
+    return PublishedNumber(PAPER, group, measure, "", released.size, met, 0)
+
+
+def _accumulation(config: ReproductionConfig) -> Iterator[PublishedNumber]:
+    """Yield how many released DSG scores of images follow from the correctness of every question."""
+    scores = _sheet(config, "ts2_scores_per_image")
+    rows = {name: row for row, name in enumerate(_sheet(config, "ts2_metadata").ids("file_name"))}
+    frame = _accumulated(config, "recursive").to_pandas()
+    group = "released DSG scores of images, met from the correctness of questions by recursive zeroing"
+    for metric, ours in frame.groupby("metric", sort=False):
+        released = np.asarray(scores.numbers(str(metric)))[ours["image_id"].map(rows)]
+        unmet = ours[(ours["score"] - released).abs() > PRINTED_DIGITS]
+        check = PublishedNumber(PAPER, group, str(metric), "", len(ours), len(ours) - len(unmet), 0)
+        yield check.explained(SEG_65 if set(unmet["prompt_id"]) == {"65"} else "")
