@@ -13,7 +13,14 @@ from plumbline.jobs.command import Command, run_job
 ROOT = Path(__file__).parent.parent
 PLUGINS = ROOT / "docs/plugins.md"
 """Its commands want the example package, which tests/test_plugins.py installs and runs them with."""
-PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted({*(ROOT / "docs").rglob("*.md")} - {PLUGINS}))
+PAPERS = ROOT / "docs/papers.md"
+"""The last page: a command that another page has, too, belongs to that page."""
+PAGES = (
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted({*(ROOT / "docs").rglob("*.md")} - {PLUGINS, PAPERS}),
+    PAPERS,
+)
 TOLD = re.compile(r"python -m jobs\.(?P<job>[a-z_]+)(?P<rest>[^\n`;]*)")
 OPTIONAL = re.compile(r"(?<= )\[(\S+=\S+)\](?= |$)")
 """A part of a command that may be left out, in brackets of its own."""
