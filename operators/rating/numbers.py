@@ -22,7 +22,9 @@ Parts = Mapping[str, float]
 
 
 def _grade(answer: Any, task: Task) -> Parts:
-    return {"": float(answer)}
+    """Return the grade; of a count of errors what is left of the most that can be counted."""
+    template = TEMPLATES[task.template]
+    return {"": float(template.grades[-1] - answer if template.counts_errors else answer)}
 
 
 def _words(answer: Any, task: Task) -> Parts:
@@ -40,7 +42,7 @@ def _side(answer: Any, task: Task) -> Parts:
 
 
 PARTS: Mapping[str, Callable[[Any, Task], Parts]] = {
-    "likert": _grade,
+    **{name: _grade for name, template in TEMPLATES.items() if template.grades},
     "words": _words,
     "questions": _replies,
     "side_by_side": _side,
@@ -63,7 +65,7 @@ def is_right(answer: Answer) -> bool:
 def says_the_same(answer: Answer, other: Any) -> bool:
     """Whether an answer says what another one to the same task does; grades may be one apart."""
     said = answer.answer
-    if answer.template == "likert" and said not in WHOLE and other not in WHOLE:
+    if TEMPLATES[answer.template].grades and said not in WHOLE and other not in WHOLE:
         return bool(abs(said - other) <= WITHIN)
     if answer.template == "questions" and isinstance(said, dict) and isinstance(other, dict):
         return all(said.get(question) == reply for question, reply in other.items())

@@ -1,15 +1,17 @@
 """The templates by which people rate: what each one asks, of how many images, and which answers are valid."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 UNSURE, CANNOT_TELL = "unsure", "cannot_tell"
 WHOLE = (UNSURE, CANNOT_TELL)
 """Answers that every template takes."""
-GRADES = range(1, 6)
 MARKS = ("wrong", "unsure")
 """What may be said of a word; a word of which nothing is said is shown in the image."""
-REPLIES = ("yes", "no", *WHOLE)
+REPLIES = ("yes", "no", UNSURE, "subjective", "invalid", CANNOT_TELL)
+"""Gecko's DSG(H) (gecko.txt, D.1) has five: `cannot_tell` is its `I do not know the answer`, and `invalid` says that a
+question contradicts another one."""
 SIDES = ("a", "b", "tie")
 """`a` is the first of a task's images, whichever was shown on the left."""
 
@@ -41,10 +43,12 @@ class Template(NamedTuple):
     """Returns True if an answer is valid; the answers of `WHOLE` are valid too."""
     widest: float = 1.0
     """The greatest difference that answers can make between two images."""
-
-
-def _is_grade(answer: Any, asked: Asked) -> bool:
-    return type(answer) is int and answer in GRADES
+    grades: range = range(0)
+    """The numbers that answer it; empty for a template of another kind."""
+    anchors: Mapping[int, str] = MappingProxyType({})
+    """The words beside grades."""
+    counts_errors: bool = False
+    """True if a lower grade is better."""
 
 
 def _are_marks(answer: Any, asked: Asked) -> bool:
@@ -69,18 +73,66 @@ def _is_side(answer: Any, asked: Asked) -> bool:
     return answer in SIDES
 
 
+def _graded(name: str, asks: str, grades: range, *anchors: str, counts_errors: bool = False) -> Template:
+    """Return a template whose answers are grades; anchors are given for all grades, for the first and last, or none."""
+    anchored = grades if len(anchors) == len(grades) else (grades[0], grades[-1])[: len(anchors)]
+    return Template(
+        name,
+        asks,
+        images=1,
+        expected=f"a whole number from {grades[0]} to {grades[-1]}",
+        holds=lambda answer, asked: type(answer) is int and answer in grades,
+        widest=grades[-1] - grades[0],
+        grades=grades,
+        anchors=MappingProxyType(dict(zip(anchored, anchors, strict=True))),
+        counts_errors=counts_errors,
+    )
+
+
 def _by_name(*templates: Template) -> dict[str, Template]:
     return {template.name: template for template in templates}
 
 
 TEMPLATES = _by_name(
-    Template(
+    _graded(
         "likert",
         "How well does the image show the prompt?",
-        1,
-        "a whole number from 1 to 5",
-        _is_grade,
-        widest=GRADES[-1] - GRADES[0],
+        range(1, 6),
+        "not at all",
+        "a little",
+        "partly",
+        "mostly",
+        "fully",
+    ),
+    _graded(  # vqascore_genai_bench.txt, appendix B
+        "genai_bench",
+        "How well does the image (or video) match the description?",
+        range(1, 6),
+        "Does not match at all.",
+        "Has significant discrepancies.",
+        "Has several minor discrepancies.",
+        "Has a few minor discrepancies.",
+        "Matches exactly.",
+    ),
+    _graded(  # gecko.txt, D.1, after DSG
+        "gecko_likert",
+        "How consistent is the image with the prompt?",
+        range(1, 6),
+        "inconsistent",
+        "consistent",
+    ),
+    _graded(  # llmscore.txt, 4.2 and appendix C
+        "llmscore_overall",
+        "Rate the overall quality of the image in terms of matching the text prompt.",
+        range(1, 11),
+    ),
+    _graded(
+        "llmscore_errors",
+        "How many compositional errors does the image have compared to the text prompt? Count wrong "
+        "attributes (color, spatial position, shape, size, material) of objects, wrong relationships among objects, "
+        "objects of the prompt that are missing, and objects that the prompt does not mention.",
+        range(10),
+        counts_errors=True,
     ),
     Template(
         "words",

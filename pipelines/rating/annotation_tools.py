@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from plumbline.operators.errors import RowError, SourceError
 from plumbline.operators.rating.answers import LONGEST_NOTE, Answer, BadAnswer, rater_name
 from plumbline.operators.rating.tasks import Task
-from plumbline.operators.rating.templates import CANNOT_TELL, GRADES, MARKS, TEMPLATES, UNSURE, WHOLE, what_is_wrong
+from plumbline.operators.rating.templates import CANNOT_TELL, MARKS, REPLIES, TEMPLATES, UNSURE, WHOLE, what_is_wrong
 from plumbline.operators.sentences import plural
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.judging.releases.annotations import Annotation, read_export
@@ -23,10 +23,11 @@ from plumbline.pipelines.rating.rate_config import ToolName
 from plumbline.pipelines.rating.study import Study
 
 MARKED = "marked"
+GRADED = {name: template for name, template in TEMPLATES.items() if template.grades}
 CHOICES: Mapping[str, Sequence[str]] = {
-    "likert": list(map(str, GRADES)),
+    **{name: list(map(str, template.grades)) for name, template in GRADED.items()},
     "words": [MARKED],
-    "questions": ["yes", "no"],
+    "questions": [reply for reply in REPLIES if reply not in WHOLE],
     "side_by_side": ["left", "right", "tie"],
     "vote": ["left", "right", "tie"],
 }
@@ -39,7 +40,15 @@ SHOWN = ("prompt", "question", *IMAGES)
 """Fields of records that raters see, in this order."""
 PART = 50_000_000
 """Characters of a file of tasks, of which the last may go beyond."""
-HINTS = {"words": f'Mark the words, then choose "{MARKED}", also where none is wrong.'}
+HINTS = {
+    "words": f'Mark the words, then choose "{MARKED}", also where none is wrong.',
+    **{
+        name: ", ".join(f"{grade}: {anchor.rstrip('.')}" for grade, anchor in template.anchors.items())
+        for name, template in GRADED.items()
+        if template.anchors
+    },
+}
+"""What a rater reads below the question, by template."""
 
 
 class Exported(NamedTuple):
@@ -295,7 +304,7 @@ def _marks(task: Task, one: Annotation, choice: str) -> dict[str, list[int]]:
 
 
 READ: Mapping[str, Callable[[Task, Annotation, str], Any]] = {
-    "likert": lambda task, one, choice: int(choice) if choice.isdecimal() else choice,
+    **dict.fromkeys(GRADED, lambda task, one, choice: int(choice) if choice.isdecimal() else choice),
     "words": _marks,
     "side_by_side": _side,
     "vote": _side,

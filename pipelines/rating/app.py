@@ -86,12 +86,13 @@ class Pages:
     def _shown(self, task: Task, rater: str, repeat: int) -> dict[str, Any]:
         """A task as its page needs it; nothing tells which generator made a picture, or whether the answer is known."""
         sources = range(len(self.study.opened.pictures.sources(task)))
-        shown = self.study.shown(task, rater, repeat)
+        shown, template = self.study.shown(task, rater, repeat), TEMPLATES[task.template]
         return {
             "task_id": task.task_id,
             "repeat": repeat,
             "template": task.template,
-            "asks": TEMPLATES[task.template].asks,
+            "asks": template.asks,
+            "grades": [[grade, template.anchors.get(grade, "")] for grade in template.grades],
             "prompt": task.prompt,
             "words": list(task.words),
             "questions": [question._asdict() for question in task.questions],

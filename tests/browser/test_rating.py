@@ -208,6 +208,24 @@ def test_all_templates_are_rated_by_touch_on_a_phone(browser: WebDriver, server:
         )
 
 
+def test_grades_of_the_papers_are_given_by_digits_and_fit_a_phone(browser: WebDriver, tmp_path: Path) -> None:
+    """0 is a number of errors, and 10 where there is no 0."""
+    graded = ("genai_bench", "gecko_likert", "llmscore_overall", "llmscore_errors")
+    with serving(tmp_path, make_run(tmp_path, prompts=plain_prompts(1), generators=("atlas",)), graded) as server:
+        page = rate(browser, server, "ann", PHONE)
+        seen = {}
+        while template := template_of(page):
+            assert script(page, "return document.documentElement.scrollWidth") <= PHONE and barriers(page) == []
+            seen[template] = [button.text.split("\n") for button in find(page, "#choices button")]
+            press(page, "2" if template in graded[:2] else "0")
+            until_ready(page)
+        until(page, lambda _: len(server.kept("ann")) == len(graded))
+        answers = {answer.template: answer.answer for answer in server.kept("ann")}
+    assert answers == {"genai_bench": 2, "gecko_likert": 2, "llmscore_overall": 10, "llmscore_errors": 0}
+    assert seen["genai_bench"][1] == ["2", "Has significant discrepancies."]
+    assert seen["llmscore_overall"] == [[str(grade)] for grade in range(1, 11)]
+
+
 def give_whole(page: WebDriver, label: str) -> None:
     """Answers a task, whatever it asks, as a whole."""
     until_ready(page)

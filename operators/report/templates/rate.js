@@ -159,11 +159,12 @@
     keys: "A or ← the first, B or → the second, T a tie",
     choices: (task) => { const [a, b] = pairs(task); return [a, ["tie", "Tie", "t", ""], b]; },
   };
+  // A grade is answered by its digit, and 10 by 0.
+  const graded = ({ grades }) => ({
+    keys: `${grades[0][0]} to ${grades.at(-1)[0]} answer${grades.at(-1)[0] > 9 ? ", 10 by 0" : ""}`,
+    choices: () => grades.map(([grade, anchor]) => [grade, String(grade), String(grade % 10), anchor]),
+  });
   const TEMPLATES = {
-    likert: {
-      keys: "1 to 5 answer",
-      choices: () => ["not at all", "a little", "partly", "mostly", "fully"].map((hint, place) => [place + 1, String(place + 1), String(place + 1), hint]),
-    },
     side_by_side: PICK,
     vote: PICK,
     words: {
@@ -173,10 +174,10 @@
       take: { ArrowLeft: () => step(-1), ArrowRight: () => step(1) },
     },
     questions: {
-      keys: "Y yes, N no, U unsure, C cannot tell; ↑ and ↓ go from question to question; Enter sends",
+      keys: "Y yes, N no, U unsure, S subjective, I invalid, C cannot tell; ↑ and ↓ go from question to question; Enter sends",
       draw: (task, given) => drawQuestions(task, given),
       take: {
-        y: () => reply("yes"), n: () => reply("no"), u: () => reply("unsure"), c: () => reply("cannot_tell"),
+        y: () => reply("yes"), n: () => reply("no"), u: () => reply("unsure"), s: () => reply("subjective"), i: () => reply("invalid"), c: () => reply("cannot_tell"),
         ArrowUp: () => go(-1), ArrowDown: () => go(1),
       },
     },
@@ -213,7 +214,7 @@
   };
 
   // Questions: the first without an answer is asked now, until another has the focus.
-  const REPLIES = [["yes", "Yes"], ["no", "No"], ["unsure", "Unsure"], ["cannot_tell", "Cannot tell"]];
+  const REPLIES = [["yes", "Yes"], ["no", "No"], ["unsure", "Unsure"], ["subjective", "Subjective"], ["invalid", "Invalid"], ["cannot_tell", "Cannot tell"]];
   const asked = () => Array.from(document.querySelectorAll(".asked"));
   const openQuestions = () => asked().filter((question) => !question.querySelector(":checked"));
   const questionNow = () => document.activeElement.closest(".asked") ?? openQuestions()[0];
@@ -287,7 +288,7 @@
   };
   const show = async () => {
     const task = shown = queue[0] ?? null;
-    const template = TEMPLATES[task?.template];
+    const template = task?.grades.length ? graded(task) : TEMPLATES[task?.template];
     rating.dataset.template = task?.template ?? "";
     rating.classList.toggle("wide", task?.pictures.length + task?.sources.length > 1);
     first("#moves").hidden = !task && !past.length;

@@ -8,13 +8,18 @@ from plumbline.operators.errors import SourceError
 from plumbline.operators.rating.answers import Answer
 from plumbline.operators.rating.numbers import Parts, parts_of
 from plumbline.operators.rating.tasks import Task
-from plumbline.operators.rating.templates import WHOLE
+from plumbline.operators.rating.templates import TEMPLATES, WHOLE
 from plumbline.operators.sentences import plural
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.judging.releases import study
 from plumbline.pipelines.judging.releases.release import LIKERT, Part, Release, Word, released, words_in
 
-RATED = {"likert": LIKERT, "words": "wl", "questions": "dsg_h"}
+RATED = {
+    **{name: name for name, template in TEMPLATES.items() if template.grades},
+    "likert": LIKERT,
+    "words": "wl",
+    "questions": "dsg_h",
+}
 """What releases call the templates that ask about one image."""
 PREFERRED = {1.0: "a", 0.0: "unsure", -1.0: "b"}
 
@@ -22,7 +27,8 @@ PREFERRED = {1.0: "a", 0.0: "unsure", -1.0: "b"}
 def read_study(place: Place) -> Release:
     """The answers to the newest version's tasks, by template, with the prompts' skills.
 
-    A study of one's own (docs/rating.md): its `likert` is that rating, `words` the share of a prompt's words that the
+    A study of one's own (docs/rating.md): a graded template such as `likert` gives ratings of its own name, of
+    `llmscore_errors` 9 less the errors; `words` the share of a prompt's words that the
     image shows (wl) and each word's rating, `questions` the share answered yes (dsg_h), of those that the rater was
     sure of; `side_by_side` and `vote` are choices, in which a tie is unsure. Of an answer that was corrected the last
     counts. Who was unsure or could not tell said nothing, which is null. Answers to gold questions and to repeats are

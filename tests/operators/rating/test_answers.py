@@ -17,9 +17,15 @@ ASKED = Asked(words=3, questions=["q1", "q2"])
     [
         ("likert", 1),
         ("likert", 5),
+        ("genai_bench", 1),
+        ("gecko_likert", 5),
+        ("llmscore_overall", 10),
+        ("llmscore_errors", 0),
+        ("llmscore_errors", 9),
         ("words", {"wrong": [0, 2], "unsure": [1]}),
         ("words", {"wrong": [], "unsure": []}),
         ("questions", {"q1": "yes", "q2": "cannot_tell"}),
+        ("questions", {"q1": "subjective", "q2": "invalid"}),
         ("side_by_side", "b"),
         ("vote", "tie"),
         *((template, "unsure") for template in TEMPLATES),
@@ -34,6 +40,8 @@ def test_an_answer_of_its_template_is_valid(template: str, answer: Any) -> None:
     ("template", "answer"),
     [
         *(("likert", answer) for answer in (0, 6, 3.0, "3", True, None)),
+        *(("llmscore_overall", answer) for answer in (0, 11)),
+        *(("llmscore_errors", answer) for answer in (-1, 10)),
         *(("words", {"wrong": wrong, "unsure": [1]}) for wrong in ([1], [3], [-1], [0, 0], ["0"], [True], "0", None)),
         ("words", {"wrong": [0]}),
         ("words", [0]),
@@ -81,7 +89,7 @@ def test_an_answer_is_the_same_after_it_was_written_and_read() -> None:
     [
         ({"answer": "left"}, "expected a or b or tie"),
         ({"template": "likert"}, "expected 1 of each for likert"),
-        ({"template": "gut"}, "expected one of likert, words"),
+        ({"template": "gut"}, "expected one of likert, genai_bench"),
         ({"shown": [0, 0]}, "shown: expected the images' places, each once"),
         ({"gold": "left"}, "gold answer: expected a or b or tie"),
         ({"task_id": "../../etc"}, "task_id"),

@@ -19,7 +19,13 @@ from tests.operators.report.made import MadeRun
 from tests.pipelines.judging.releases.files import annotated, put
 from tests.pipelines.rating.served import GENERATORS, asked_run
 
-CHOSEN = {"likert": "4", "words": "marked", "questions": "yes", "side_by_side": "left", "vote": "cannot tell"}
+CHOSEN = {
+    **{name: "4" for name, template in TEMPLATES.items() if template.grades},
+    "words": "marked",
+    "questions": "yes",
+    "side_by_side": "left",
+    "vote": "cannot tell",
+}
 Records = Sequence[dict[str, Any]]
 
 
@@ -105,7 +111,10 @@ def test_what_people_say_in_another_tool_comes_back_as_answers_of_the_study(
     said: dict[str, list[Any]] = {}
     for one in answers_kept:
         said.setdefault(one.template, []).append(one.answer)
-    assert said["likert"] == [4] * 6 and said["vote"] == ["cannot_tell"] * 6
+    assert (
+        said["likert"] == said["genai_bench"] == said["llmscore_errors"] == [4] * 6
+        and said["vote"] == ["cannot_tell"] * 6
+    )
     assert said["words"] == [{"wrong": [1], "unsure": []}] * 6
     assert said["questions"] == [{"q0": "yes", "q1": "yes"}] * 6
     pairs = [one for one in answers_kept if one.template == "side_by_side"]

@@ -137,7 +137,7 @@ def test_two_servers_and_a_killed_one_lose_and_double_nothing(images: Path, stud
 
 def test_what_the_command_cannot_ask_is_one_line(images: Path, tmp_path: Path) -> None:
     asked = (f"images={images}", f"study={tmp_path}/study", f"store={tmp_path}/store")
-    assert "templates: expected one of likert, words" in refusal("rate", *asked, "templates=[gut]")
+    assert "templates: expected one of likert, genai_bench" in refusal("rate", *asked, "templates=[gut]")
     told = refusal("rate", *asked, "templates=[questions]")
     assert "templates: questions are those of a run's metric" in told
     (tmp_path / "empty").mkdir()

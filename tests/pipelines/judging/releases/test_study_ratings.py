@@ -87,6 +87,22 @@ def test_every_template_is_a_judgement_of_its_own(study: Place) -> None:
     ]
 
 
+def test_grades_of_the_papers_templates_are_ratings_of_which_more_is_better(study: Place) -> None:
+    """Of nine errors that can be counted, two leave seven; what is subjective or invalid is not answered."""
+    said = {"genai_bench": 2, "gecko_likert": 5, "llmscore_overall": 10, "llmscore_errors": 2}
+    tasks = {name: made_task(name, "p1", ("atlas",)) for name in said}
+    write_version(study, [*tasks.values(), QUESTIONS])
+    for name, answer in said.items():
+        keep(study, answer_to(tasks[name], "ann", answer))
+    keep(study, answer_to(QUESTIONS, "ann", {"q1": "no", "q2": "subjective"}))
+    keep(study, answer_to(QUESTIONS, "bob", {"q1": "invalid", "q2": "yes"}))
+    ratings = [(row["template"], row["rater"], row["rating"]) for row in read_study(study).ratings.to_pylist()]
+    assert sorted(ratings) == [
+        ("dsg_h", "ann", 0.0), ("dsg_h", "bob", 1.0), ("gecko_likert", "ann", 5.0), ("genai_bench", "ann", 2.0),
+        ("llmscore_errors", "ann", 7.0), ("llmscore_overall", "ann", 10.0),
+    ]  # fmt: skip
+
+
 def test_the_last_revision_counts_and_gold_and_repeats_and_tasks_that_are_gone_are_told(study: Place) -> None:
     gone = made_task("likert", "p2", ("atlas",))
     write_version(study, [LIKERT, gone])
@@ -162,9 +178,10 @@ def any_answer(task: Task, random: np.random.Generator) -> Any:
     """Return a random answer to a task, sometimes unsure about a part or about everything."""
     if random.random() < 0.1:
         return "unsure"
+    if grades := TEMPLATES[task.template].grades:
+        return int(random.choice(grades))
     marks = random.choice(["shown", "wrong", "unsure"], len(task.words), p=[0.6, 0.3, 0.1])
     return {
-        "likert": int(random.integers(1, 6)),
         "words": {mark: [int(word) for word in np.flatnonzero(marks == mark)] for mark in ("wrong", "unsure")},
         "questions": {one.question_id: str(random.choice(["yes", "no", "unsure"])) for one in task.questions},
     }.get(task.template, str(random.choice(["a", "b", "tie"])))
