@@ -205,8 +205,16 @@ def _state(plan: Plan, cell: PlannedCell, outcome: Outcome | None) -> str:
 
 
 def public_config(config: SweepConfig) -> dict[str, Any]:
-    """The configuration without its secrets, and without the note and the command, which a manifest has beside it."""
+    """Return the configuration without its secrets, and without the note and the command, which a manifest has besides.
+
+    Local paths are absolute, so that a later job finds the images from any folder.
+    """
     values = asdict(config)
+    benchmark, locate = values["benchmark"], config.storage.locate
+    benchmark |= {name: locate(benchmark[name]).url for name in ("prompts", "images", "questions") if benchmark[name]}
+    benchmark["uri_roots"] = tuple(locate(url or ".").url for url in benchmark["uri_roots"])
+    if isinstance(benchmark["generators"], Mapping):
+        benchmark["generators"] = {name: locate(url).url for name, url in benchmark["generators"].items()}
     for name in ("note", "command"):
         del values[name]
     for name in ("key", "secret"):

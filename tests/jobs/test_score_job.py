@@ -297,6 +297,23 @@ def test_a_file_of_rejected_rows_without_end_is_refused_before_it_is_read(tmp_pa
     printed("sweep", *given, code=1)
 
 
+def test_later_jobs_find_the_images_of_a_run_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng, here, there = random.Random(5), tmp_path / "here", tmp_path / "there"
+    for name in ("atlas", "flint"):
+        put(
+            here / "outs" / name,
+            {f"{what}_cube_{number}.png": draw_noise(rng) for number, what in enumerate(["a_red", "one_blue"])},
+        )
+    there.mkdir()
+    monkeypatch.chdir(here)
+    printed("score", "images=outs", "metric=[edge_density]", "cluster=here")
+    (page,) = (here / "store/runs").glob("2*/report.html")
+    pictures = page.read_text().count("data:image/webp")
+    monkeypatch.chdir(there)
+    assert "no longer" not in printed("report", f"store={here}/store", "run=latest")
+    assert page.read_text().count("data:image/webp") == pictures > 0
+
+
 def test_rows_that_nobody_can_count_are_above_every_budget(tmp_path: Path) -> None:
     rng = random.Random(3)
     members = [
