@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 
 from plumbline.operators.diagnosis.diagnosis import ShownTable
 from plumbline.operators.judging.corrected_means import CorrectedMean, Scale
@@ -108,9 +109,10 @@ def order_tables(means: Sequence[CorrectedMean]) -> list[ShownTable]:
 
 
 def _in_order(values: Mapping[str, float]) -> str:
+    """Return `a 3.67 = b 3.67 > c 3.50`, the best first; means that are shown as the same number are equal."""
     known = {name: value for name, value in values.items() if math.isfinite(value)}
-    ordered = sorted(known, key=lambda name: -known[name])
-    return " > ".join(f"{name} {number(known[name], 2)}" for name in ordered) or "–"
+    by_number = groupby(sorted(known, key=lambda name: -known[name]), lambda name: number(known[name], 2))
+    return " > ".join(" = ".join(f"{name} {mean}" for name in alike) for mean, alike in by_number) or "–"
 
 
 def contradictions_table(means: Sequence[CorrectedMean]) -> list[ShownTable]:

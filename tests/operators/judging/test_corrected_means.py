@@ -3,6 +3,7 @@ not told.
 """
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from plumbline.operators.judging.corrected_means import (
 )
 from plumbline.operators.judging.corrected_tables import contradictions, order_tables
 from plumbline.operators.run_scores import RunScores
+from plumbline.operators.sentences import number
 from tests.operators.judging.test_ratings import scores
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -94,6 +96,17 @@ def test_who_is_flattered_is_told_and_so_is_the_order_that_is_turned_round() -> 
     (orders,) = order_tables(rows)
     first = {judge: order.split()[0] for judge, order in orders.rows}
     assert first == {"people alone": "atlas", "m alone": FLATTERED, "m, corrected": "atlas"}
+
+
+def test_generators_of_equal_means_are_said_to_be_equal() -> None:
+    people, scores = world(np.random.default_rng(7))
+    people[1], scores[1] = people[0], scores[0]
+    rows = corrected(people, scores, 80)
+    (orders,) = order_tables(rows)
+    mean = {row.generator: number(row.people, 2) for row in rows[:3]}
+    for _, order in orders.rows:
+        assert re.search(r"atlas (\S+) = borealis \1( |$)", order), order
+    assert f"atlas {mean['atlas']} = borealis {mean['borealis']} > " in dict(orders.rows)["people alone"]
 
 
 def test_a_metric_that_goes_against_people_contradicts_them_though_its_line_is_flat() -> None:
