@@ -28,6 +28,8 @@ class Passed(NamedTuple):
     score: float
     """The least score with which the metric does, more being better."""
     words: str
+    undefined: str = ""
+    """Why the metric has no sensitivity and specificity, if it has none."""
 
 
 class PassMarks(NamedTuple):
@@ -43,7 +45,8 @@ class PassMarks(NamedTuple):
 
         Where no score is said it is the one with which about as many images pass by the metric as by people, and at
         least one does not: the threshold of equal prevalence (Freeman and Moisen 2008, A comparison of the performance
-        of threshold criteria for binary classification).
+        of threshold criteria for binary classification). It says nothing of the metric if people pass all images or
+        none, or if the metric scores all alike.
         """
         rating = self.ratings[template]
         people = f"people pass images with a mean rating of {rating:g} or more"
@@ -52,11 +55,14 @@ class PassMarks(NamedTuple):
             return Passed(rating, score, f"{people}, the metric those with a score of {score:g} or more")
         values, counts = np.unique(frame["score"].to_numpy(np.float64), return_counts=True)
         if len(values) < 2:
-            return Passed(rating, math.inf, f"{people}, the metric none, as it scores all alike")
+            return Passed(rating, math.inf, f"{people}, the metric none", "all scores are equal")
+        fitting = int((frame["human"] >= rating).sum())
         passing = counts[::-1].cumsum()[::-1][1:]
-        score = float(values[1:][np.abs(passing - int((frame["human"] >= rating).sum())).argmin()])
+        score = float(values[1:][np.abs(passing - fitting).argmin()])
         how = f"{score:.4g} or more, by which about as many of the rated images pass as by people"
-        return Passed(rating, score, f"{people}, the metric those with a score of {how}")
+        alike = {0: "no rated image", len(frame): "all rated images"}.get(fitting)
+        undefined = f"people pass {alike}" if alike else ""
+        return Passed(rating, score, f"{people}, the metric those with a score of {how}", undefined)
 
 
 NO_MARKS = PassMarks()
@@ -97,6 +103,6 @@ def judge_calibration(metric: str, statistic: str, frame: pd.DataFrame, marks: P
     """The metric's sensitivity or specificity."""
     found: Share = getattr(calibrate(frame, marks), statistic)
     said = f"{CALIBRATION[statistic]}; {marks.words}"
-    if not found.n:
-        return undefined(metric, statistic, 0, f"there is none {said}")
+    if marks.undefined or not found.n:
+        return undefined(metric, statistic, found.n, f"{marks.undefined or 'there is none'}; {said}")
     return Judgement(metric, statistic, found.value, found.interval, found.n, f"{said}; {EXACT}")

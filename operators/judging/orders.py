@@ -8,10 +8,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plumbline.operators.judging.judgement import PEOPLE, Judgement, Order, corrected, group_means, numbers
+from plumbline.operators.judging.judgement import PEOPLE, Judgement, Order, corrected, group_means, numbers, undefined
 from plumbline.operators.judging.matching import chosen_ids, complete_ids, of_images, rated_ids, scored_ids
 from plumbline.operators.judging.preferences import PREFERENCE_SIGNS, majority_votes
 from plumbline.operators.judging.ratings import mean_ratings
+from plumbline.operators.sentences import plural
 from plumbline.operators.statistics.bootstrap import UNDEFINED
 from plumbline.operators.statistics.options import Match, ZeroHandling
 from plumbline.operators.statistics.ordering import signed_rank
@@ -125,8 +126,10 @@ def _orders_by_votes(frame: pd.DataFrame, alpha: float, zeros: ZeroHandling) -> 
 
 
 def agree_on_order(metric: str, people: Sequence[Order], own: Sequence[Order]) -> list[Judgement]:
-    """By template, the shares of generator pairs on which a metric's significant order is people's (model_ordering), is
-    the opposite (orders_reversed), or is lacking where people have one (orders_missed).
+    """Return by template the shares of generator pairs on which a metric's significant order is people's
+    (model_ordering), is the opposite (orders_reversed), or is lacking where people have one (orders_missed).
+
+    The shares are undefined if people order no pair: then a metric that orders none would agree on all of them.
     """
     words = "share of generator pairs, of those that the metric and people ordered by significance"
     better = {(order.generator_a, order.generator_b): order.better for order in own}
@@ -139,8 +142,13 @@ def agree_on_order(metric: str, people: Sequence[Order], own: Sequence[Order]) -
         "orders_reversed": lambda human, ours: None not in (human, ours) and human != ours,
         "orders_missed": lambda human, ours: human is not None and ours is None,
     }
-    return [
-        Judgement(metric, name, fmean(starmap(holds, pairs)), UNDEFINED, len(pairs), words, template=template)
-        for template, pairs in compared.items()
-        for name, holds in shares.items()
-    ]
+    judgements = []
+    for template, pairs in compared.items():
+        ordered = any(human is not None for human, _ in pairs)
+        nothing = f"people tell no two generators apart by significance, of {plural(len(pairs), 'pair')}"
+        for name, holds in shares.items():
+            judged = undefined(metric, name, len(pairs), nothing)
+            if ordered:
+                judged = Judgement(metric, name, fmean(starmap(holds, pairs)), UNDEFINED, len(pairs), words)
+            judgements.append(judged._replace(template=template))
+    return judgements

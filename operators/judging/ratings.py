@@ -191,13 +191,19 @@ def _why(human: Floats, score: Floats) -> str:
 
 
 def _pairwise(metric: str, human: Floats, score: Floats, prompts: Prompts, *, grouped: bool) -> list[Judgement]:
-    """Return the pairwise accuracy, and the threshold at which it is reached."""
+    """Return the pairwise accuracy, and the threshold at which it is reached.
+
+    Both are undefined if people order no pair: with a threshold that ties all pairs any metric would be right.
+    """
     which = "pairs within a prompt, mean over prompts, one threshold" if grouped else "all pairs of images"
     accuracy, epsilon = (f"{name}{'_grouped' * grouped}" for name in ("pairwise_accuracy", "epsilon"))
     words = f"tie calibration over {which}"
     best = calibrate_ties(human, score, prompts.codes.tolist() if grouped else None)
     if not best.pairs:
         return [undefined(metric, name, 0, "no pair of images") for name in (accuracy, epsilon)]
+    if pd.Series(human).groupby(prompts.codes if grouped else np.zeros(len(human))).nunique().max() < 2:
+        reason = f"people rate the images of every pair alike ({which})"
+        return [undefined(metric, name, best.pairs, reason) for name in (accuracy, epsilon)]
     interval = prompts.pairwise_interval(human, score, best.epsilon, grouped=grouped)
     how = f"{prompts.describe(interval, SHARES if grouped else None)}, epsilon held"
     if prompts.count > MOST_PROMPTS_IN_PAIRS and not grouped:
@@ -243,7 +249,8 @@ def judge_raters(ratings: pa.Table, levels: Sequence[Level], parts: pa.Table = W
             words = f"Krippendorff's alpha by {rated}, {level} distance, {raters} raters, missing ratings allowed for"
             judged = Judgement(PEOPLE, statistic, value, UNDEFINED, count, words)
             if math.isnan(value):
-                judged = undefined(PEOPLE, statistic, count, f"no {rated} has two ratings")
+                reason = f"no {rated} has two ratings, or all of them are equal"
+                judged = undefined(PEOPLE, statistic, count, reason)
             judgements.append(judged._replace(template=str(template)))
     return judgements
 

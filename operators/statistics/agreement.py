@@ -123,10 +123,12 @@ UNSURE = "unsure"
 def krippendorff_alpha(ratings: pd.DataFrame, level: Level) -> float:
     """Krippendorff's alpha of a long table (unit, rater, rating), in [-1, 1]; missing ratings are allowed for.
 
-    nan where no unit has two ratings. Source: Krippendorff 2018, Content Analysis, chapter 12; used in Gecko, section
-    4.1.
+    It is nan if no unit has two ratings, or if all ratings of units with two are equal: without variation nothing tells
+    agreement from raters who always say the same. Source: Krippendorff 2018, Content Analysis, chapter 12; used in
+    Gecko, section 4.1.
     """
-    if ratings.groupby("unit")["rating"].count().max() < 2:
+    pairable = ratings[ratings.groupby("unit")["rating"].transform("count") > 1]
+    if pairable["rating"].nunique() < 2:
         return math.nan
     import evalica  # takes a second, and only ratings of several people need it
 

@@ -474,6 +474,52 @@ def test_people_are_ordered_by_the_prompts_that_the_metric_scored(tmp_path: Path
     assert {value(found, metric, "model_ordering").value for metric in ("all", "few")} == {1.0}
 
 
+def random_study(folder: Path, seed: int, *, prompts: int, alike: bool = False) -> list[str]:
+    """Ratings of two generators' images by three raters, all `alike` or drawn; scores of two metrics; in any order."""
+    random = np.random.default_rng(seed)
+    images = [(f"p{prompt}", generator) for prompt in range(prompts) for generator in ("atlas", "garnet")]
+    rated = [(*image, rater, 3 if alike else random.integers(1, 6)) for image in images for rater in "abc"]
+    scored = [(*image, metric, random.normal()) for image in images for metric in ("first", "second")]
+    for name, rows in (("rater", rated), ("metric", scored)):
+        columns = ["prompt_id", "generator", name, "rating" if name == "rater" else "score"]
+        frame = pd.DataFrame(rows, columns=columns).sample(frac=1, random_state=seed)
+        frame.to_csv(folder / f"{name}s.csv", index=False)
+    return ["protocol=long", f"protocol.path={folder}/raters.csv", f"scores={folder}/metrics.csv"]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_where_people_order_no_two_generators_no_metric_is_said_to_order_them_as_they_do(
+    tmp_path: Path, seed: int
+) -> None:
+    asked = random_study(tmp_path, seed, prompts=4)
+    found = run_metaeval(config(tmp_path, *asked, "protocol.tasks=[ratings,orders]"))
+    assert {order.better for order in found.orders} == {None}
+    for metric in ("first", "second"):
+        for name in ("model_ordering", "orders_reversed", "orders_missed"):
+            judged = value(found, metric, name)
+            assert math.isnan(judged.value) and judged.n == 1
+            assert judged.convention == "undefined: people tell no two generators apart by significance, of 1 pair"
+    kept = pd.read_parquet(tmp_path / "out/judgements.parquet").query("statistic == 'model_ordering'")
+    assert kept["value"].isna().all() and len(kept) == 2
+
+
+def test_where_all_ratings_are_equal_every_statistic_of_agreement_is_absent_with_its_reason(tmp_path: Path) -> None:
+    statistics = "pearson,spearman,kendall_b,pairwise_accuracy,pairwise_accuracy_grouped,sensitivity,specificity"
+    asked = [*random_study(tmp_path, 2, prompts=8, alike=True), f"protocol.statistics=[{statistics}]"]
+    found = run_metaeval(config(tmp_path, *asked, "protocol.tasks=[ratings,orders]"))
+    judged = [one for one in found.judgements if one.metric != PEOPLE or one.statistic.startswith("alpha")]
+    assert {one.statistic for one in judged} > {
+        "alpha_ordinal",
+        "model_ordering",
+        "epsilon_grouped",
+        *statistics.split(","),
+    }
+    assert [one.statistic for one in judged if not math.isnan(one.value)] == []
+    reasons = {one.statistic: one.convention.partition("undefined: ")[2] for one in judged}
+    assert reasons["pairwise_accuracy"].startswith("people rate the images of every pair alike")
+    assert reasons["sensitivity"].startswith("people pass all rated images")
+
+
 def scores_of_all(release: Release) -> dict[str, list[object]]:
     """Scores of every image that somebody judged: by `hits`, and by `errors`, which are hits turned round."""
     tables = (release.ratings, release.pairings, release.graph_nodes, release.preferences)
@@ -704,7 +750,8 @@ def test_a_metric_is_a_test_of_what_people_pass(tmp_path: Path) -> None:
     assert "mean rating of 4 or more, the metric those with a score of 7 or more" in right.convention
     few = [value(found, "errors", name) for name in ("sensitivity", "specificity")]
     assert [one.value for one in few] == pytest.approx([4 / 6, 3 / 4])
-    assert value(found, "flat", "sensitivity").value == 0
+    flat = [value(found, "flat", name) for name in ("sensitivity", "specificity")]
+    assert all(math.isnan(one.value) and one.convention.count("undefined: all scores are equal") for one in flat)
     shares = {one.metric: one for one in found.corrected if one.scale == "passing"}
     assert (shares["judge"].generator, shares["judge"].people, shares["judge"].predicted) == ("g", 0.6, 0.6)
     assert "add up to 1.58, which is not clearly above 1" in shares["judge"].note, "of so few images"
