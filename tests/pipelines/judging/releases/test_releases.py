@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -19,7 +20,7 @@ from plumbline.pipelines.judging.metaeval import open_release
 from plumbline.pipelines.judging.releases.readers import RELEASES
 from plumbline.pipelines.judging.releases.release import Release
 from plumbline.pipelines.judging.releases.word_ratings import masked_crc
-from tests.commands import config_of
+from tests.commands import config_of, printed
 from tests.pipelines.judging.releases.files import (
     DSG_LIKERT,
     EQBEN,
@@ -270,6 +271,57 @@ def test_every_layout_gives_our_tables_and_what_they_hold(name: str, tmp_path: P
             assert found == expected
     for row in release.scores.to_pylist():
         assert (row["score"] is None) == (row["error"] is not None and row["error"]["kind"] == "not_scored")
+
+
+FULL_AGREEMENT = {
+    "dsg_tifa160": ("pairwise_accuracy",),
+    "genai_bench": ("spearman", "pairwise_accuracy"),
+    "t2vscore": ("spearman", "pairwise_accuracy"),
+    "flickr8k_cf": ("kendall_b", "pairwise_accuracy"),
+    "seetrue": ("auroc",),
+    "winoground, lines": ("text", "image", "group"),
+    "winoground, Parquet": ("text", "image", "group"),
+    "eqben": ("text", "image", "group"),
+    "eqben, full": ("text", "image", "group"),
+    "pick_a_pic": ("binary_accuracy",),
+    "t2iscorescore": ("ordering_published", "ordering_paper"),
+}
+"""Statistics that are 1 if a metric scores a layout's images as people do."""
+
+
+def scores_as_people_do(release: Release) -> pd.DataFrame:
+    """Return scores that agree with all that a release says of its images."""
+    ids = ["image_id", "prompt_id", "generator"]
+    rated = release.ratings.to_pandas().groupby(ids, dropna=False)["rating"].mean().rename("score").reset_index()
+    paired = release.pairings.to_pandas()
+    nodes = release.graph_nodes.to_pandas()
+    chosen = release.preferences.to_pandas()
+    sides = [
+        chosen.rename(columns={f"image_{side}": "image_id", f"generator_{side}": "generator"}).assign(
+            score=chosen["preferred"].eq(side).astype(float)
+        )
+        for side in "ab"
+    ]
+    tables = [
+        paired.assign(score=paired["caption"].eq(paired["image"]).astype(float)),
+        nodes.assign(score=-nodes["level"].astype(float)),
+        *(sides if len(chosen) else [rated]),
+    ]
+    scores = pd.concat([table.reindex(columns=[*ids, "score"]) for table in tables if len(table)])
+    return scores.groupby(ids, dropna=False)["score"].max().reset_index().dropna(axis=1, how="all")
+
+
+@pytest.mark.parametrize("name", FULL_AGREEMENT)
+def test_a_metric_that_scores_as_people_do_agrees_fully_with_a_release(name: str, tmp_path: Path) -> None:
+    layout = LAYOUTS[name]
+    path = layout.write(tmp_path / "release")
+    scores = scores_as_people_do(reading(layout.reader, path)).sample(frac=1, random_state=0)
+    scores.assign(metric="oracle").to_csv(tmp_path / "scores.csv", index=False)
+    asked = [f"protocol={layout.reader}", f"protocol.path={path}", f"scores={tmp_path / 'scores.csv'}"]
+    printed("metaeval", *asked, f"output={tmp_path / 'out'}", "sampling.resamples=20", "sampling.permutations=20")
+    found = pd.read_parquet(tmp_path / "out/judgements.parquet")
+    overall = found[(found["metric"] == "oracle") & (found["subset"] == "overall")].set_index("statistic")["value"]
+    assert overall[[*FULL_AGREEMENT[name]]].to_list() == pytest.approx([1.0] * len(FULL_AGREEMENT[name]))
 
 
 @pytest.mark.parametrize("name", RELEASES)
