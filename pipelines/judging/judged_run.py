@@ -44,7 +44,16 @@ def _judged_scores(store: Store, run_id: str, release: Release) -> pa.Table:
     """The scores of images and prompts that people judged; where there are none, some others, for the message."""
     people = (release.ratings, release.preferences, release.pairings, release.graph_nodes, release.words)
     images, prompts = (
-        pa.chunked_array([table.column(name) for table in people for name in names if name in table.column_names])
+        pa.chunked_array(
+            [
+                chunk
+                for table in people
+                for name in names
+                if name in table.column_names
+                for chunk in table.column(name).chunks
+            ],
+            pa.string(),
+        )
         for names in (("image_id", "image_a", "image_b"), ("prompt_id",))
     )
     judged: list[pa.Table] = []
