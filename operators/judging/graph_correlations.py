@@ -2,6 +2,7 @@
 6, 7, 12 and 13).
 """
 
+from collections.abc import Iterator
 from itertools import combinations
 from typing import NamedTuple
 
@@ -13,7 +14,6 @@ from plumbline.operators.diagnosis.diagnosis import ShownTable
 from plumbline.operators.judging.graphs import split_subsets
 from plumbline.operators.judging.judgement import OVERALL
 from plumbline.operators.sentences import number
-from plumbline.operators.statistics.agreement import STATISTICS
 from plumbline.operators.statistics.rounding import merge_equal
 
 CORRELATED = ("ordering", "separation")
@@ -61,21 +61,28 @@ def correlate_graphs(measured: pd.DataFrame) -> pd.DataFrame:
     equal has no correlation.
     """
     found = [
-        (convention, measure, subset, metric, other, *_correlate(wide[metric], wide[other]))
+        (convention, measure, subset, *correlation)
         for convention, rows in measured.groupby("convention", sort=False)
         for subset, of_subset in split_subsets(rows).items()
         for measure in CORRELATED
-        for wide in [of_subset.pivot(index="graph_id", columns="metric", values=measure)]
-        for metric, other in combinations(rows["metric"].unique(), 2)
+        for correlation in _correlate(pivot_metrics(of_subset, measure))
     ]
     return pd.DataFrame(found, columns=schemas.GRAPH_CORRELATIONS.names)
 
 
-def _correlate(values: pd.Series, others: pd.Series) -> tuple[float, int]:
-    """Return the correlation, and how many graphs have both values."""
-    both = np.isfinite(values) & np.isfinite(others)
-    sides = (merge_equal(side[both].to_numpy(np.float64)) for side in (values, others))
-    return STATISTICS["pearson"](*sides), int(both.sum())
+def pivot_metrics(measured: pd.DataFrame, measure: str) -> pd.DataFrame:
+    """Return a measure of one convention by graph and metric, the metrics in order of appearance."""
+    metrics = list(measured["metric"].unique())
+    return measured.pivot(index="graph_id", columns="metric", values=measure)[metrics]
+
+
+def _correlate(wide: pd.DataFrame) -> Iterator[tuple[str, str, float, int]]:
+    """Yield every two metrics with their correlation, and how many graphs have both values."""
+    values = wide.apply(lambda column: merge_equal(column.to_numpy(np.float64)))
+    known = values.notna().to_numpy(np.int64)
+    pearson, n = values.corr().to_numpy(), known.T @ known
+    for one, other in combinations(range(len(wide.columns)), 2):
+        yield str(wide.columns[one]), str(wide.columns[other]), float(pearson[one, other]), int(n[one, other])
 
 
 def correlation_matrices(correlations: pd.DataFrame) -> list[CorrelationMatrix]:

@@ -16,6 +16,7 @@ from plumbline.operators.judging.judgement import OVERALL, PEOPLE, Comparison, J
 from plumbline.operators.judging.paper_tables import tables
 from plumbline.operators.judging.trust import has_enough, trust_sentences, trust_tables
 from plumbline.operators.report.charts import NamedChart, corrected_charts
+from plumbline.operators.report.graph_charts import graph_charts
 from plumbline.operators.sentences import FirstRows, Sentence, interval_sentence, names, number, shown
 
 MOST_TABLES = 40
@@ -35,6 +36,8 @@ class Agreement(NamedTuple):
     contradicted: Sequence[ContradictedImage] = ()
     graph_correlations: Sequence[CorrelationMatrix] = ()
     """Between metrics, over their scores of error graphs."""
+    graphs: pd.DataFrame | None = None
+    """Every error graph by metric and convention, in schema GRAPHS."""
 
 
 class ShownAgreement(NamedTuple):
@@ -58,6 +61,7 @@ class ShownAgreement(NamedTuple):
     graph_correlations: list[CorrelationMatrix]
     """Over all error graphs."""
     graph_correlations_by_skill: FirstRows[ShownTable]
+    graph_charts: list[NamedChart]
 
 
 def show_agreement(agreement: Agreement) -> ShownAgreement:
@@ -69,6 +73,7 @@ def show_agreement(agreement: Agreement) -> ShownAgreement:
         if judged.subset == OVERALL:
             overall.setdefault(judged.template, []).append(judged)
     by_skill = [judged for judged in of_metrics if judged.subset != OVERALL]
+    matrices = [matrix for matrix in agreement.graph_correlations if matrix.subset == OVERALL]
     whole = [(template or KNOWN, frame) for template in overall for _, frame in tables(overall[template])]
     return ShownAgreement(
         sentences=[_sentence(judged, agreement.comparisons) for judged in overall.values()],
@@ -80,10 +85,11 @@ def show_agreement(agreement: Agreement) -> ShownAgreement:
         corrected=shown_means(agreement.corrected),
         charts=corrected_charts(agreement.corrected),
         notes=agreement.notes,
-        graph_correlations=[matrix for matrix in agreement.graph_correlations if matrix.subset == OVERALL],
+        graph_correlations=matrices,
         graph_correlations_by_skill=shown(
             [matrix.as_table() for matrix in agreement.graph_correlations if matrix.subset != OVERALL], MOST_TABLES
         ),
+        graph_charts=[] if agreement.graphs is None else graph_charts(agreement.graphs, matrices),
     )
 
 

@@ -96,7 +96,7 @@ def interval_chart(board: Board) -> Chart:
     ]
     better = ", lower is better" if board.lower_is_better else ""
     label = f"Mean {board.metric} with 95% intervals{better}: {'; '.join(said)}"
-    return Chart(_draw("interval", {"means": means}), label, len(board.standings) - len(scored))
+    return Chart(draw("interval", {"means": means}), label, len(board.standings) - len(scored))
 
 
 class NamedChart(NamedTuple):
@@ -131,7 +131,7 @@ def corrected_charts(means: Sequence[CorrectedMean]) -> list[NamedChart]:
         ]
         label = f"Generators by {template}, corrected with {metric}, with 95% intervals: {'; '.join(said)}"
         if told:
-            svg = _draw("corrected", {"means": corrected, "alone": alone})
+            svg = draw("corrected", {"means": corrected, "alone": alone})
             charts.append(NamedChart(f"{template}, with {metric}", Chart(svg, label, len(rows) - len(told))))
     return charts
 
@@ -162,17 +162,27 @@ def _edges(span: Span) -> NDArray[np.float64]:
 def distribution_chart(board: Board, spreads: Mapping[str, Spread], span: Span) -> Chart:
     """How each generator's scores spread: a histogram a line, and their median."""
     order = [standing.generator for standing in board.scored()[:MOST_GENERATORS] if standing.generator in spreads]
+    label = f"Distribution of {board.metric}; {spoken_medians(order, spreads)}"
+    return Chart(draw_histograms(order, spreads, span), label, len(board.standings) - len(order))
+
+
+def spoken_medians(order: Sequence[str], spreads: Mapping[str, Spread]) -> str:
+    """Return the medians in words."""
+    return f"medians: {'; '.join(f'{name} {number(spreads[name].median)}' for name in order)}"
+
+
+def draw_histograms(order: Sequence[str], spreads: Mapping[str, Spread], span: Span) -> Markup:
+    """Draw a histogram a line, with its median."""
     labels = short_labels(order)
     data: dict[str, Values] = {"bars": [], "medians": [], "names": []}
     for row, name in enumerate(order):
         data["bars"] += _histogram(row, spreads[name].counts, _edges(span))
         data["medians"].append({"row": row + 0.94, "top": row + 0.1, "x": spreads[name].median})
         data["names"].append({"row": row + 0.62, "generator": labels[name]})
-    said = [f"{name} {number(spreads[name].median)}" for name in order]
-    label = f"Distribution of {board.metric}; medians: {'; '.join(said)}"
-    rows = max(len(order), 1)
-    svg = _draw("distribution", data, height=ROW_HEIGHT * rows, params=[{"name": "rows", "value": rows}])
-    return Chart(svg, label, len(board.standings) - len(order))
+    rows, edges = max(len(order), 1), _edges(span)
+    params = [("rows", rows), ("low", float(edges[0])), ("high", float(edges[-1]))]
+    named = [{"name": name, "value": value} for name, value in params]
+    return draw("distribution", data, height=ROW_HEIGHT * rows, params=named)
 
 
 def trend_chart(lines: Sequence[ChartLine], breaks: Sequence[str | int], label: str) -> Chart:
@@ -192,7 +202,7 @@ def trend_chart(lines: Sequence[ChartLine], breaks: Sequence[str | int], label: 
     place = {"type": "temporal", "scale": {"type": "utc"}} if timed else {"type": "quantitative"}
     x = {"field": "x", "axis": axis, **place}
     data: dict[str, Values] = {"means": means, "marks": marks, "breaks": [{"x": at} for at in breaks]}
-    return Chart(_draw("trend", data, encoding={"x": x}), label, 0)
+    return Chart(draw("trend", data, encoding={"x": x}), label, 0)
 
 
 def _histogram(row: int, counts: NDArray[np.int64], edges: NDArray[np.float64]) -> Values:
@@ -206,7 +216,7 @@ def _histogram(row: int, counts: NDArray[np.int64], edges: NDArray[np.float64]) 
     ]
 
 
-def _draw(name: str, data: dict[str, Values], **options: Any) -> Markup:
+def draw(name: str, data: dict[str, Values], **options: Any) -> Markup:
     """The chart as SVG that scales with its place; Vega may load nothing.
 
     It is hidden from those who do not see it: its place has the chart's label.

@@ -121,6 +121,7 @@ def read_judge_noise(store: Store, run_id: str) -> pa.Table:
 def read_agreement(store: Store, run_id: str) -> Agreement | None:
     """What was found of a run, None where nobody judged it."""
     folder = f"runs/{run_id}/metaeval"
+    graphs = f"{folder}/graphs.parquet"
     page = store.read_text(f"{folder}/judgements.md")
     if page is None:
         return None
@@ -134,6 +135,7 @@ def read_agreement(store: Store, run_id: str) -> Agreement | None:
         graph_correlations=correlation_matrices(
             pd.DataFrame(_later_rows(store, f"{folder}/graph_correlations.parquet"))
         ),
+        graphs=store.read_table(graphs).to_pandas() if store.exists(graphs) else None,
     )
 
 

@@ -2,8 +2,11 @@
 
 import math
 
+import numpy as np
+import pandas as pd
 import pytest
 
+from plumbline.operators.judging.graph_correlations import correlate_graphs, correlation_matrices
 from plumbline.operators.judging.judgement import OVERALL, PEOPLE, Comparison, Judgement
 from plumbline.operators.report.agreement import Agreement, show_agreement
 from plumbline.operators.statistics.bootstrap import UNDEFINED, Interval
@@ -66,3 +69,26 @@ def test_metrics_stand_across_with_intervals_below_and_raters_by_themselves() ->
     assert likert.rows[1][:3] == ("kendall b", "0.900\n[0.890, 0.910]", "-")
     assert people.names[:2] == ("", "alpha ordinal") and people.rows[0][0] == OVERALL
     assert [table.title for table in shown.by_skill.rows] == ["likert, counting"] and shown.notes == ("a note",)
+
+
+def test_of_many_error_graphs_some_are_drawn_and_of_many_subsets_none_is_coloured() -> None:
+    rng, shuffled = np.random.default_rng(1), np.random.default_rng(2).permutation(2500)
+    graphs = pd.DataFrame(
+        [
+            {"metric": metric, "convention": "paper", "graph_id": str(graph), "subset": f"skill {graph % 7}",
+             "ordering": rng.uniform(-1, 1), "separation": rng.uniform()}
+            for graph in shuffled
+            for metric in ("clip", "<i>dsg")
+        ]
+    )  # fmt: skip
+    found = Agreement(
+        [*FOUND], (), (), graphs=graphs, graph_correlations=correlation_matrices(correlate_graphs(graphs))
+    )
+    shown = show_agreement(found)
+    scatter = shown.graph_charts[0]
+    assert [chart.name.partition(":")[0] for chart in shown.graph_charts] == [
+        "ordering", "separation", "ordering of all graphs", "separation of all graphs",
+    ]  # fmt: skip
+    assert scatter.chart.left_out == 500 and scatter.chart.label.endswith("over 2500 error graphs")
+    assert ">7 subsets</text>" in scatter.chart.svg and "skill" not in scatter.chart.svg
+    assert len(shown.graph_correlations) == 2 and len(shown.graph_correlations_by_skill.rows) == 14

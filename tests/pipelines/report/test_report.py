@@ -4,9 +4,11 @@ import io
 import json
 import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,8 +25,9 @@ from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.judging.metaeval import Findings, write_findings
 from plumbline.pipelines.report.image_details import read_rows
 from plumbline.pipelines.report.report import ReportConfig, write_report
-from tests.commands import store_at
+from tests.commands import printed, store_at
 from tests.operators.report.made import MadeRun, make_run, noisy, png
+from tests.pipelines.judging.releases.files import put
 
 
 def edit_manifest(run: MadeRun, **changes: object) -> None:
@@ -127,12 +130,16 @@ def test_what_the_judging_found_is_in_the_page(tmp_path: Path) -> None:
     ]
     apart = Comparison("gecko", "clipscore", "spearman", 0.29, 0.001, "permutations", 36, "<b>likert", 0.001)
     undefined = judgements[0]._replace(statistic="kendall_b", value=math.nan, interval=UNDEFINED)
-    graphs = [("paper", "ordering", subset, "gecko", "<i>clip", 0.52, 9) for subset in ("overall", "counting")]
+    pairs = [("paper", "ordering", subset, "gecko", "<i>clip", 0.52, 9) for subset in ("overall", "counting")]
+    graphs = [(metric, "paper", str(n), "counting", *[n / 9] * 6) for n in range(9) for metric in ("gecko", "<i>clip")]
     found = Findings(
         protocol="p",
         judgements=[*judgements, undefined],
         comparisons=[apart],
-        frames={"graph_correlations": pd.DataFrame(graphs, columns=schemas.GRAPH_CORRELATIONS.names)},
+        frames={
+            "graphs": pd.DataFrame(graphs, columns=schemas.GRAPHS.names),
+            "graph_correlations": pd.DataFrame(pairs, columns=schemas.GRAPH_CORRELATIONS.names),
+        },
         notes=["a <b>note"],
     )
     write_findings(found, StorageConfig().locate(f"{run.folder}/metaeval"))
@@ -143,6 +150,29 @@ def test_what_the_judging_found_is_in_the_page(tmp_path: Path) -> None:
     assert "<bdi>2 &lt;i&gt;clip</bdi></th>" in run.html and 'style="--v:52%" title="gecko">52</td>' in run.html
     assert "ordering of the same graphs, counting</summary>" in run.html
     assert "- **gecko agrees best** with" in (run.folder / "summary.md").read_text()
+
+
+@pytest.mark.parametrize(("metrics", "pairs"), [(("gecko", "clipscore", "vqascore"), 3), (("gecko",), 0)])
+def test_a_run_judged_by_error_graphs_shows_which_metrics_find_the_same_graphs_hard(
+    tmp_path: Path, metrics: Sequence[str], pairs: int
+) -> None:
+    run = make_run(tmp_path, metrics=metrics)
+    images = run.store.read_table(f"runs/{run.run_id}/scores.parquet").to_pylist()
+    graphs = {f"p{place:04d}": (0, 111, 136)[place % 3] + place for place in range(12)}  # synthetic, natural, real
+    rng, nodes = np.random.default_rng(len(metrics)), {row["image_id"]: row for row in images}
+    lines = [f"{graphs[row['prompt_id']]},t,{image},g,{rng.integers(3)}" for image, row in nodes.items()]
+    put(tmp_path / "graphs/metadata.csv", "\n".join(["id,target_prompt,file_name,image_source,rank", *lines, ""]))
+    asked = ["protocol=t2iscorescore", f"protocol.path={tmp_path / 'graphs'}", "protocol.conventions=[current,paper]"]
+    printed("report", f"store={tmp_path / 'store'}", *asked)
+    page, folder = run.html, run.folder / "metaeval"
+    assert "Which metrics find the same error graphs hard" in page and "ordering of all graphs; medians: " in page
+    found = pd.read_parquet(folder / "graph_correlations.parquet").query("convention == 'current'")
+    assert len(found) == pairs * 2 * 4 and set(found["subset"]) <= {"overall", "synth", "nat", "real"}
+    for one in found.query("subset == 'overall'").itertuples():
+        assert f'title="{one.metric}">{round(100 * one.pearson)}</td>'.replace("-", "−") in page
+        assert f"{one.measure}: {one.metric} (up) and {one.other} (right), r " in page
+    assert page.count("(right), r ") == 2 * 2 * pairs  # as captions and for those who do not see the charts
+    assert len(re.findall(r">(?:nat|real|synth)</text>", page)) == 3 * 2 * pairs
 
 
 def test_a_run_that_nobody_judged_says_nothing_of_people(tmp_path: Path) -> None:
