@@ -1,5 +1,6 @@
 """Functions for notebooks and other programs: score images, read the tables of runs, compare metrics with ratings."""
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,6 +27,10 @@ from plumbline.pipelines.plans.sweep_config import read_config
 
 IDS = ("image_id", "prompt_id", "generator", "metric", "rater", "template")
 """Columns of scores and ratings that are compared as text."""
+ONLY_SHAPES = (
+    "models='shapes', the default, only knows coloured shapes; its scores of other images mean nothing. Choose "
+    "models='released' for the real models, or models='shapes' to say that you mean it"
+)
 STATISTICS: tuple[RatingStatistic, ...] = ("spearman", "kendall_b", "pairwise_accuracy")
 
 
@@ -35,7 +40,7 @@ def score(
     metrics: Metrics | None = None,
     *,
     metric: Metrics | None = None,
-    models: str = "shapes",
+    models: str | None = None,
     on_gpu: bool = False,
 ) -> pd.DataFrame:
     """Score every image for its prompt, by every metric.
@@ -48,7 +53,7 @@ def score(
             or a list of these; `vqascore` by default.
         metric: another word for `metrics`, as on the command line.
         models: `shapes`, the small models that ship with Plumbline and know only coloured shapes, or `released`, the
-            real models from the Hugging Face hub.
+            real models from the Hugging Face hub. None takes `shapes` and warns of it.
         on_gpu: True to run the models on this machine's GPU.
 
     Returns:
@@ -65,7 +70,10 @@ def score(
     chosen = one_of_both(metrics, metric)
     entries = list_metrics("vqascore" if chosen is None else chosen)
     read = (read_source(entry) if isinstance(entry, str) and names_function(entry) else entry for entry in entries)
-    return _scorer(tuple(read), models, on_gpu).score(images, prompts)
+    scorer = _scorer(tuple(read), models or "shapes", on_gpu)
+    if models is None and any(loaded.node.roles for loaded in scorer.nodes):
+        warnings.warn(ONLY_SHAPES, stacklevel=2)
+    return scorer.score(images, prompts)
 
 
 @lru_cache(maxsize=1)

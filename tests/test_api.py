@@ -3,6 +3,7 @@
 import io
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -212,3 +213,14 @@ assert plumbline.__version__.count(".") == 2
 def test_a_program_that_scores_and_judges_is_left_as_it_was() -> None:
     done = subprocess.run([sys.executable, "-c", CALLER], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_models_that_only_know_shapes_are_warned_of_where_nobody_chose_them() -> None:
+    picture = np.random.default_rng(0).integers(0, 256, (32, 48, 3), np.uint8)
+    with pytest.warns(UserWarning, match="models='shapes', the default, only knows coloured shapes"):
+        unchosen = plumbline.score(picture, "an astronaut", "clipscore")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        chosen = plumbline.score(picture, "an astronaut", "clipscore", models="shapes")
+        plumbline.score(picture, "an astronaut", "edge_density")
+    assert chosen.score.tolist() == unchosen.score.tolist()

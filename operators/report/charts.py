@@ -198,7 +198,8 @@ def trend_chart(lines: Sequence[ChartLine], breaks: Sequence[str | int], label: 
     lasts = [sum(len(line.points) for line in lines[: number + 1]) - 1 for number in range(len(lines))]
     marks = means if len({row["x"] for row in means}) <= MOST_MARKED else [means[last] for last in lasts]
     timed = bool(means) and isinstance(means[0]["x"], str)
-    axis = {"grid": False, "tickCount": 5, **({"labelOverlap": "greedy"} if timed else {"format": "~s"})}
+    labels = {"labelOverlap": "greedy", "format": {"hours": "%H:%M", "minutes": "%H:%M"}} if timed else {"format": "~s"}
+    axis = {"grid": False, "tickCount": 5, **labels}
     place = {"type": "temporal", "scale": {"type": "utc"}} if timed else {"type": "quantitative"}
     x = {"field": "x", "axis": axis, **place}
     data: dict[str, Values] = {"means": means, "marks": marks, "breaks": [{"x": at} for at in breaks]}
