@@ -1,4 +1,4 @@
-"""docs/papers.md has every table and figure of the five papers, each with a command or a reason, and names real tests.
+"""docs/papers.md has every table, figure and equation of the five papers, with a command or a reason and real tests.
 
 tests/test_commands.py checks that its commands are understood, tests/test_pages.py that its links lead somewhere.
 """
@@ -11,13 +11,13 @@ import pytest
 from tests.test_commands import PAPERS, ROOT, TOLD
 
 PRINTED = {
-    "VQAScore and GenAI-Bench": (20, 4),
-    "T2IScoreScore": (3, 13),
-    "Gecko": (12, 15),
-    "What makes a good metric?": (6, 5),
-    "LLMScore": (4, 9),
+    "VQAScore and GenAI-Bench": {"table": 20, "figure": 4, "equation": 3},
+    "T2IScoreScore": {"table": 3, "figure": 13, "equation": 6},
+    "Gecko": {"table": 12, "figure": 15, "equation": 2},
+    "What makes a good metric?": {"table": 6, "figure": 5, "equation": 0},
+    "LLMScore": {"table": 4, "figure": 9, "equation": 0},
 }
-"""Numbers of tables and figures, by paper."""
+"""How many numbered tables, figures and equations each paper has."""
 TEST = re.compile(r"`(tests/[a-z0-9_/]+\.py)::(test_[a-z0-9_]+)`")
 STATUS = {
     "reproduced": re.compile(r"reproduced: ours .+ \(\[reproduction\.md\]\(reproduction\.md#\S+\)\)"),
@@ -50,17 +50,16 @@ def rows_by_paper() -> dict[str, list[Row]]:
 ROWS = [row for rows in rows_by_paper().values() for row in rows]
 
 
-def test_every_table_and_figure_of_the_papers_has_a_row() -> None:
+def test_every_table_figure_and_equation_of_the_papers_has_a_row() -> None:
     found = {
         paper: {
-            kind: {int(number) for row in rows for number in re.findall(rf"\b{kind} (\d+)", row.item)}
-            for kind in ("Table", "Figure")
+            kind: {int(number) for row in rows for number in re.findall(rf"\b{kind} (\d+)", row.item.lower())}
+            for kind in ("table", "figure", "equation")
         }
         for paper, rows in rows_by_paper().items()
     }
     assert found == {
-        paper: {"Table": {*range(1, tables + 1)}, "Figure": {*range(1, figures + 1)}}
-        for paper, (tables, figures) in PRINTED.items()
+        paper: {kind: {*range(1, count + 1)} for kind, count in counts.items()} for paper, counts in PRINTED.items()
     }
 
 
