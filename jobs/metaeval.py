@@ -13,7 +13,7 @@ COMMAND = Command(
     "metaeval",
     "Compare scores with people's ratings, choices or error graphs: how far does each metric agree?\n"
     "protocol=NAME chooses what is computed, protocol.path=PATH is the benchmark's release, and\n"
-    "scores=PATH a run of ours or anybody's table; without it the release's own scores are judged.",
+    "run=latest takes the scores of a run, scores=PATH anybody's; without either the release's own are judged.",
     MetaevalConfig,
     LISTS,
     first="protocol",

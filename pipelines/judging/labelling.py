@@ -1,7 +1,7 @@
 """Which images people should still rate to tell two generators apart, where a metric has scored all of them."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 from numpy.typing import NDArray
 
-from plumbline.operators.bounds import Checked, Probability
+from plumbline.operators.bounds import Probability
 from plumbline.operators.diagnosis.diagnosis import ShownTable, percent
 from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.judging.label_plan import (
@@ -35,6 +35,7 @@ from plumbline.pipelines.judging.metaeval import open_release
 from plumbline.pipelines.judging.protocols import ProtocolConfig
 from plumbline.pipelines.judging.releases.release import Release
 from plumbline.pipelines.judging.releases.scores import of_metrics, read_falling, read_scores
+from plumbline.pipelines.judging.scores_source import ScoresSource
 
 Floats = NDArray[np.float64]
 
@@ -47,14 +48,12 @@ DRAWS = 1000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LabelsConfig(Checked):
+class LabelsConfig(ScoresSource):
     """What people have rated so far, and what a metric says of everything."""
 
     protocol: ProtocolConfig
     output: str = "labels.csv"
     """The CSV file of what to rate next: prompt_id, generator, image_id."""
-    scores: str | None = None
-    """A run's folder or a table of scores (Parquet, CSV); null takes the release's own."""
     metrics: tuple[str, ...] = ()
     """The one whose scores stand beside the ratings, as [vqascore]; may be left out where there is one."""
     generators: tuple[str, ...] = ()
@@ -65,10 +64,9 @@ class LabelsConfig(Checked):
     """With which the labels that are asked for show the difference, if it is what it seems."""
     seed: int = 0
     """Of the order in which prompts are to be rated."""
-    storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
-        Checked.__post_init__(self)
+        ScoresSource.__post_init__(self)
         if len(self.generators) == 1:
             raise ConfigError(f"generators: expected two or more, got {self.generators[0]!r} alone")
 
@@ -146,11 +144,10 @@ def _scores(config: LabelsConfig, release: Release) -> tuple[pa.Table, bool]:
     """The scores of the one metric, and whether lower ones are better."""
     falling = frozenset(config.protocol.falling)
     scores = release.scores
-    if config.scores is not None:
-        table = config.storage.locate(config.scores)
+    if (table := config.locate_scores()) is not None:
         scores, falling = read_scores(table), falling | read_falling(table)
     elif not len(scores):
-        raise ConfigError(f"scores: {config.protocol.name} holds none; set scores=PATH to a run or a table")
+        raise ConfigError(f"scores: {config.protocol.name} holds none; set run=latest, or scores=PATH to a table")
     metrics = scores.column("metric").unique().to_pylist()
     if len(config.metrics or metrics) > 1:
         raise ConfigError(f"metrics: expected one of {', '.join(metrics)}; set metrics=[NAME]")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -44,11 +45,19 @@ from plumbline.pipelines.cells.store import encode_table
 from plumbline.pipelines.judging.protocols import MetaevalConfig, ProtocolConfig, Task
 from plumbline.pipelines.judging.releases.readers import read_release
 from plumbline.pipelines.judging.releases.release import Release
-from plumbline.pipelines.judging.releases.scores import of_metrics, read_elements, read_falling, read_scores
+from plumbline.pipelines.judging.releases.scores import (
+    SCORES_FILE,
+    of_metrics,
+    read_elements,
+    read_falling,
+    read_scores,
+)
 
 GRAPH_CORRELATIONS = "graph_correlations"
 TURNED = "a lower score is better, so that its scores count with their signs turned"
-ALONE = "no scores: people's ratings and choices alone are analysed; set scores=PATH to judge metrics by them"
+ALONE = "no scores: people's ratings and choices alone are analysed; run=latest or scores=PATH judges metrics by them"
+PAGE = "judgements.md"
+INPUTS = "judged: "
 PEOPLE_TASKS: Collection[Task] = ("ratings", "preferences", "orders")
 """Tasks that also have results about people alone, without scores: how far raters agree, means and orders."""
 FRAMES = {
@@ -63,6 +72,10 @@ class Findings:
     """What a meta-evaluation found."""
 
     protocol: str
+    inputs: str = ""
+    """Which ratings and scores were judged, if the folder of the results can have had others before."""
+    folder: str = ""
+    """Where the results were written."""
     judgements: list[Judgement] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
     orders: list[Order] = field(default_factory=list)
@@ -93,9 +106,8 @@ def run_metaeval(config: MetaevalConfig) -> Findings:
     Without any scores the ratings and choices are analysed alone; raise ConfigError if the release has neither.
     """
     release = open_release(config.protocol, config.storage)
-    protocol = config.protocol
-    if config.scores is not None:
-        table = config.storage.locate(config.scores)
+    protocol, table = config.protocol, config.locate_scores()
+    if table is not None:
         scores = read_scores(table, config.metrics)
         protocol = replace(protocol, falling=(*protocol.falling, *read_falling(table)))
     elif len(release.scores):
@@ -103,19 +115,32 @@ def run_metaeval(config: MetaevalConfig) -> Findings:
     else:
         protocol, scores = _people_alone(protocol, release, config.metrics), schemas.SCORES.empty_table()
         release = replace(release, notes=(*release.notes, ALONE))
-    scored_by = config.scores or protocol.path
-    words = "words" in protocol.tasks
-    elements = read_elements(config.storage.locate(scored_by), config.metrics) if words else ()
-    findings = judge(protocol, release, scores, config.sampling, scored_by, elements)
-    write_findings(findings, config.storage.locate(config.output, writable=True))
+    rated = config.storage.locate(protocol.path)
+    scored_by = table or rated
+    elements = read_elements(scored_by, config.metrics) if "words" in protocol.tasks else ()
+    findings = judge(protocol, release, scores, config.sampling, scored_by.url, elements)
+    findings.inputs = f"ratings {rated}" + (f", scores {table}" if table else "")
+    output = config.output or _name_output(config, rated, table)
+    write_findings(findings, config.storage.locate(output, writable=True))
     return findings
+
+
+def _name_output(config: MetaevalConfig, rated: Place, table: Place | None) -> str:
+    """Return the folder of the store for the results of these ratings and scores."""
+    files = [rated, *([] if table is None else [table.parent if table.name == SCORES_FILE else table])]
+    stems = [PurePosixPath(file.path).stem for file in files]
+    folder = f"{config.store.rstrip('/')}/metaeval/{config.protocol.name}"
+    name = "-".join(stem for stem in stems if stem != config.protocol.name)
+    return f"{folder}/{name}" if name else folder
 
 
 def _people_alone(protocol: ProtocolConfig, release: Release, metrics: Sequence[str]) -> ProtocolConfig:
     """Return the protocol with the tasks that need no scores; raise ConfigError if people rated or chose no image."""
     tasks: list[Task] = [name for name in PEOPLE_TASKS if any(len(getattr(release, table)) for table in TASKS[name][1])]
     if metrics or not tasks:
-        raise ConfigError(f"protocol {protocol.name}: the release holds no scores; set scores=PATH to a table")
+        raise ConfigError(
+            f"protocol {protocol.name}: the release holds no scores; set run=latest, or scores=PATH to a table"
+        )
     return replace(protocol, tasks=tuple(tasks))
 
 
@@ -413,8 +438,10 @@ def _match(people: pd.DataFrame, protocol: ProtocolConfig, release: Release, sco
 def write_findings(findings: Findings, folder: Place) -> None:
     """Writes all that was found as Parquet, a file for each kind, and what a paper shows as Markdown and LaTeX.
 
-    Graphs with their correlations, and words, have files where they were judged.
+    Graphs with their correlations, and words, have files where they were judged. A warning says which other inputs the
+    folder had results of, if any were replaced.
     """
+    earlier = _read_inputs(folder)
     judgements = [judged._asdict() | judged.interval._asdict() for judged in findings.judgements]
     _write_table(folder, "judgements", judgements, schemas.JUDGEMENTS)
     _write_table(folder, "comparisons", [compared._asdict() for compared in findings.comparisons], schemas.COMPARISONS)
@@ -426,9 +453,21 @@ def write_findings(findings: Findings, folder: Place) -> None:
         _write_table(folder, name, frame, FRAMES[name])
     further = [*shown_means(findings.corrected), *contradictions_table(findings.corrected)]
     further += [matrix.as_table() for matrix in findings.graph_correlations]
-    page = to_markdown(findings.judgements, (*findings.warnings, *findings.notes), further)
-    (folder / "judgements.md").write(page.encode())
+    inputs = [f"{INPUTS}{findings.inputs}"] if findings.inputs else []
+    page = to_markdown(findings.judgements, (*inputs, *findings.warnings, *findings.notes), further)
+    (folder / PAGE).write(page.encode())
     (folder / "judgements.tex").write(to_latex(findings.judgements).encode())
+    findings.folder = folder.url
+    if findings.inputs and earlier not in ("", findings.inputs):
+        replaced = f"{folder}: replaced the results of {earlier}; output=FOLDER keeps both"
+        findings.warnings = (*findings.warnings, replaced)
+
+
+def _read_inputs(folder: Place) -> str:
+    """Return which ratings and scores the results in a folder are of; nothing if there are no results."""
+    page = folder / PAGE
+    lines = page.read().decode(errors="replace").splitlines() if page.exists() else []
+    return next((line.removeprefix(f"- {INPUTS}") for line in lines if line.startswith(f"- {INPUTS}")), "")
 
 
 def _write_table(

@@ -17,8 +17,8 @@ from plumbline.operators.statistics.options import (
     Unsure,
     ZeroHandling,
 )
-from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.releases.readers import RELEASES, RatingColumns
+from plumbline.pipelines.judging.scores_source import ScoresSource
 
 OWN = ("long", "annotations")
 """Readers of ratings of one's own, whose columns have other names."""
@@ -94,16 +94,15 @@ class ProtocolConfig(Checked):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MetaevalConfig:
+class MetaevalConfig(ScoresSource):
     """One meta-evaluation."""
 
     protocol: ProtocolConfig
-    output: str
-    """Folder or cloud prefix of the results: judgements, comparisons and orders, as Parquet, Markdown and LaTeX."""
-    scores: str | None = None
-    """A table of scores to judge: a run's folder or scores.parquet, or any Parquet or CSV; null takes the release's
-    own."""
+    output: str | None = None
+    """Folder or cloud prefix of the results: judgements, comparisons and orders, as Parquet, Markdown and LaTeX. Null
+    is a folder below STORE/metaeval that is named after the protocol, the ratings and the scores."""
     metrics: tuple[str, ...] = ()
     """Only these metrics; all where empty."""
+    verbose: bool = False
+    """Whether all tables and conventions are printed, and not only written."""
     sampling: Sampling = field(default_factory=Sampling)
-    storage: StorageConfig = field(default_factory=StorageConfig)

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from plumbline.operators.bounds import Checked, Positive
+from plumbline.operators.bounds import Positive
 from plumbline.operators.diagnosis.diagnosis import ShownTable, percent
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.judging.judgement import PEOPLE
@@ -32,22 +32,19 @@ from plumbline.operators.report.rendering import diagnosis_markdown
 from plumbline.operators.sentences import names, number, plural
 from plumbline.operators.statistics.options import Adaptive
 from plumbline.pipelines.base.markdown_sections import write_section
-from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.labelling import coverage_table
 from plumbline.pipelines.judging.metaeval import open_release
 from plumbline.pipelines.judging.protocols import ProtocolConfig
 from plumbline.pipelines.judging.releases.scores import of_metrics, read_scores
+from plumbline.pipelines.judging.scores_source import ScoresSource
 
 EMPTY = "–"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RehearseConfig(Checked):
+class RehearseConfig(ScoresSource):
     """Whose scores or ratings are looked at in random orders of their prompts."""
 
-    scores: str | None = None
-    """A run's folder or a table of scores (Parquet, CSV); null takes people's ratings, by protocol and protocol.path,
-    or the releases alone."""
     metrics: tuple[str, ...] = ()
     """Only these metrics; all where empty."""
     adaptive: Adaptive = field(default_factory=Adaptive)
@@ -63,13 +60,12 @@ class RehearseConfig(Checked):
     """By name, where the published files are in that folder; read where `reference` is set."""
     page: str | None = None
     """A Markdown page that gets the tables too, in its section `rehearsal`, as docs/adaptive.md does."""
-    storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
-        Checked.__post_init__(self)
-        if self.protocol is None and self.scores is None and self.reference is None:
+        ScoresSource.__post_init__(self)
+        if all(source is None for source in (self.protocol, self.run, self.scores, self.reference)):
             raise ConfigError(
-                "scores: expected a run's folder or a table of scores, got none; set scores=PATH, or of people's "
+                "scores: expected a run or a table of scores, got none; set run=latest or scores=PATH, or of people's "
                 "ratings protocol=long protocol.path=PATH"
             )
 
@@ -139,8 +135,7 @@ def _judges(config: RehearseConfig) -> Iterator[Judged]:
             options = replace(config.adaptive, range=scale)
             yield from _judged(protocol.name, judge, ratings, labels, options, by_pair=True)
         yield from _metrics(protocol.name, of_metrics(release.scores, config.metrics), labels, config, by_pair=False)
-    if config.scores is not None:
-        place = config.storage.locate(config.scores)
+    if (place := config.locate_scores()) is not None:
         name = PurePosixPath(place.path).name
         yield from _metrics(name, read_scores(place, config.metrics), {}, config, by_pair=True)
 

@@ -29,7 +29,7 @@ from plumbline.pipelines.judging.releases.sheets import (
 
 NOT_SCORED = ("not_scored", "the table has no score here; score the image, or leave it out")
 NOT_FINITE = ("not_finite", "the table's score is NaN or infinite; score the image again")
-RUN = "scores.parquet"
+SCORES_FILE = "scores.parquet"
 MANIFEST = "manifest.json"
 WORDS = ("text", "prompt", "caption", "skills", "suite", "image", "", "Unnamed: 0", "__index_level_0__")
 """Columns of a wide table that are no metric, and the index that pandas writes: they are not read."""
@@ -49,7 +49,9 @@ def read_scores(place: Place, metrics: Collection[str] = ()) -> pa.Table:
     ConfigError where the table or a metric is not there.
     """
     if not exists(place):
-        raise ConfigError(f"scores {place.url}: not found; check the path")
+        raise ConfigError(
+            f"scores {place.url}: not found; check the path, or name a run of a store by run=latest store=STORE"
+        )
     sheet = _read_parts(place) if is_folder(place) else read_sheet(place)
     names = set(sheet.names)
     if set(schemas.SCORES.names) <= names:
@@ -66,13 +68,13 @@ def read_falling(place: Place) -> frozenset[str]:
 
     Raises ConfigError where the manifest is damaged.
     """
-    run = place.parent / MANIFEST if place.path.endswith(RUN) else place / MANIFEST
+    run = place.parent / MANIFEST if place.path.endswith(SCORES_FILE) else place / MANIFEST
     return falling_metrics(parse_manifest(read_text(run), run.url)) if exists(run) else frozenset()
 
 
 def _read_parts(place: Place) -> Sheet:
     """A run's scores, of its folder or the folder of its scores' parts."""
-    run = place if place.path.endswith(RUN) else place / RUN
+    run = place if place.path.endswith(SCORES_FILE) else place / SCORES_FILE
     if not is_folder(run):
         return read_sheet(run)
     sheets = [read_sheet(file) for file in files_in(run, ".parquet")]

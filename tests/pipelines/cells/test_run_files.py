@@ -127,7 +127,7 @@ COMMANDS = {
     ),
     "export": (["output=OUT", "format=lance"], ("manifest.json", "scores.parquet/00000-*.parquet")),
     "status": ([], ("manifest.json",)),
-    "metaeval": (["scores=RUN", "protocol=shapes"], ("manifest.json", "scores.parquet/00000-*.parquet")),
+    "metaeval": (["run=latest", "protocol=shapes"], ("manifest.json", "scores.parquet/00000-*.parquet")),
 }  # fmt: skip
 
 
@@ -138,10 +138,7 @@ def test_a_damaged_file_is_named_in_one_line_by_whoever_reads_it(
     store = standing.restored()
     (path,) = (store / "runs" / standing.first.run_id).glob(file)
     turn_a_bit(path, 7)
-    given = [text.replace("OUT", str(tmp_path / "out")).replace("RUN", str(path.parent)) for text in COMMANDS[job][0]]
-    given = [text.replace("/scores.parquet", "") for text in given] if job == "metaeval" else given
-    store_key = [] if job == "metaeval" else [f"store={store}"]
-    printed = run(job, *store_key, *given)
+    printed = run(job, f"store={store}", *(text.replace("OUT", str(tmp_path / "out")) for text in COMMANDS[job][0]))
     assert printed.code == (0 if job == "status" else 1)
     (line,) = [line for line in (printed.out + printed.err).splitlines() if str(path) in line]
     assert "damaged" in line and ("run the sweep again" in line or "collect again" in line)

@@ -159,7 +159,7 @@ def test_where_everything_is_rated_people_alone_are_heard(folder: Path) -> None:
         (("generators=[best,other]",), "generators: gecko scored none of 'other'; it scored best, close, last"),
         (("generators=[best]",), "generators: expected two or more, got 'best' alone"),
         (("chance=1",), "chance: expected a probability between 0 and 1, got 1.0"),
-        (("scores=null",), "scores: long holds none; set scores=PATH to a run or a table"),
+        (("scores=null",), "scores: long holds none; set run=latest, or scores=PATH to a table"),
     ],
 )
 def test_what_is_not_there_is_refused(folder: Path, overrides: tuple[str, ...], message: str) -> None:

@@ -520,6 +520,28 @@ def test_where_all_ratings_are_equal_every_statistic_of_agreement_is_absent_with
     assert reasons["sensitivity"].startswith("people pass all rated images")
 
 
+def test_no_results_are_lost_to_those_of_other_ratings_or_scores(tmp_path: Path) -> None:
+    """Results lie by the names of ratings and scores; those of files of the same names elsewhere are said to go."""
+    studies = {}
+    for name, seed in (("first", 3), ("second", 4)):
+        (tmp_path / name).mkdir()
+        studies[name] = random_study(tmp_path / name, seed, prompts=4)
+    (protocol, path, scores), (_, other_path, _) = studies.values()
+    shutil.copy(tmp_path / "second/metrics.csv", tmp_path / "first/others.csv")
+    shutil.copy(tmp_path / "second/raters.csv", tmp_path / "first/more.csv")
+    few = [protocol, f"store={tmp_path}/store", "sampling.resamples=20", "sampling.permutations=99"]
+    others = f"scores={tmp_path}/first/others.csv"
+    told = [printed("metaeval", *few, *words) for words in ((path, scores), (path, others), (path, scores))]
+    told.append(printed("metaeval", *few, path.replace("raters", "more"), scores))
+    assert not any("replaced the results" in said for said in told)
+    folder = tmp_path / "store/metaeval/long"
+    assert {kept.name for kept in folder.iterdir()} == {"raters-metrics", "raters-others", "more-metrics"}
+    words = printed("metaeval", *few, other_path, scores)
+    assert f"{folder}/raters-metrics: replaced the results of ratings {tmp_path}/first/raters.csv, scores " in words
+    assert "replaced" not in (folder / "raters-metrics/judgements.md").read_text()
+    assert f"judged: ratings {tmp_path}/second/raters.csv" in (folder / "raters-metrics/judgements.md").read_text()
+
+
 def scores_of_all(release: Release) -> dict[str, list[object]]:
     """Scores of every image that somebody judged: by `hits`, and by `errors`, which are hits turned round."""
     tables = (release.ratings, release.pairings, release.graph_nodes, release.preferences)
@@ -629,7 +651,7 @@ def test_a_release_without_scores_tells_of_people_alone_or_wants_scores(name: st
     if len(release.scores):
         return
     if not len(release.ratings) and not len(release.preferences):
-        with pytest.raises(ConfigError, match="the release holds no scores; set scores=PATH"):
+        with pytest.raises(ConfigError, match="the release holds no scores; set run=latest, or scores=PATH"):
             run_metaeval(asked)
         return
     found = run_metaeval(asked)
@@ -662,7 +684,7 @@ def test_people_are_told_of_without_scores_as_beside_scores_of_all_their_images(
 
 
 def test_unknown_metrics_are_named(tmp_path: Path, ratings: Path) -> None:
-    with pytest.raises(ConfigError, match="the release holds no scores; set scores=PATH"):
+    with pytest.raises(ConfigError, match="the release holds no scores; set run=latest, or scores=PATH"):
         run_metaeval(config(tmp_path, "protocol=long", f"protocol.path={ratings}", "metrics=[n]"))
     scores = table(tmp_path, m=[0.1, 0.2, 0.3, 0.4, 0.5])
     asked = ["protocol=long", f"protocol.path={ratings}", f"scores={scores}"]

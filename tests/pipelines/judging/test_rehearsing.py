@@ -87,7 +87,9 @@ def test_scores_beyond_the_range_are_looked_at_by_the_asymptotic_sequence_alone(
 
 
 def test_without_anything_to_look_at_it_is_said_what_to_give() -> None:
-    with pytest.raises(ConfigError, match="scores: expected a run's folder or a table of scores, got none; set scores"):
+    with pytest.raises(
+        ConfigError, match="scores: expected a run or a table of scores, got none; set run=latest or scores"
+    ):
         config_of("rehearse")
 
 

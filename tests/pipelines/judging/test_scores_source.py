@@ -1,0 +1,67 @@
+"""A job that looks at scores takes a run by its name in a store, as other jobs do, or a table by its path."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests.commands import printed, refusal
+from tests.operators.report.made import MadeRun, make_run, plain_prompts
+
+GENERATORS = ("atlas", "cobalt")
+
+
+def score(generator: str, metric: str, prompt: int) -> float:
+    return (prompt * 7 + 3 * len(generator) + len(metric)) % 11 / 11
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
+    return make_run(tmp_path_factory.mktemp("made"), prompts=plain_prompts(36), generators=GENERATORS, score=score)
+
+
+@pytest.fixture(scope="module")
+def rated(run: MadeRun, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The words for ratings of the run's images, which follow the scores of one metric, in any order."""
+    scores = pd.read_parquet(run.folder / "scores.parquet").query("metric == 'gecko'")
+    ratings = scores[["prompt_id", "generator"]].assign(rater="a", rating=(1 + scores["score"] * 4).round())
+    path = tmp_path_factory.mktemp("rated") / "ratings.csv"
+    ratings.sample(frac=1, random_state=0).to_csv(path, index=False)
+    return ["protocol=long", f"protocol.path={path}"]
+
+
+def test_a_run_is_judged_by_its_name_as_by_its_folder(tmp_path: Path, run: MadeRun, rated: list[str]) -> None:
+    few = [*rated, "sampling.resamples=20", "sampling.permutations=99"]
+    store = str(run.folder.parent.parent)
+    named = {"folder": [f"scores={run.folder}"]}
+    named |= {name: [f"run={name}", f"store={store}"] for name in ("latest", run.folder.name)}
+    for name, words in named.items():
+        printed("metaeval", *few, *words, f"output={tmp_path}/{name}")
+    folder, *others = (pd.read_parquet(tmp_path / name / "judgements.parquet") for name in named)
+    assert {"gecko", "clipscore"} <= set(folder["metric"])
+    for judged in others:
+        pd.testing.assert_frame_equal(judged, folder)
+
+
+def test_labels_and_rehearsals_take_a_run_by_its_name_too(tmp_path: Path, run: MadeRun, rated: list[str]) -> None:
+    store = f"store={run.folder.parent.parent}"
+    given = [*rated, "metrics=[gecko]", f"output={tmp_path}/labels.csv"]
+    by_name = printed("labels", *given, "run=latest", store, code=2)
+    assert by_name == printed("labels", *given, f"scores={run.folder}", code=2)
+    few = ["orders=20", "metrics=[gecko]"]
+    assert printed("rehearse", *few, "run=latest", store) == printed("rehearse", *few, f"scores={run.folder}")
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["scores=latest"], "latest: not found; check the path, or name a run of a store by run=latest store=STORE"),
+        (["run=latest", "scores=s.csv"], "run=latest: expected a run or scores, got scores=s.csv too; leave one out"),
+        (["run=other"], "run=other: no such run in "),
+        (["run=latest", "store=nowhere"], "there is no store here"),
+    ],
+)
+def test_scores_that_are_not_there_are_named_with_the_remedy(
+    words: list[str], line: str, run: MadeRun, rated: list[str]
+) -> None:
+    assert line in refusal("metaeval", *rated, f"store={run.folder.parent.parent}", *words)
