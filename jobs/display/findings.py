@@ -12,6 +12,7 @@ from plumbline.operators.comparison import SIGNIFICANT
 from plumbline.operators.judging.corrected_tables import contradictions, shown_means
 from plumbline.operators.judging.judgement import OVERALL, PEOPLE, Comparison, Judgement, Order
 from plumbline.operators.judging.paper_tables import EMPTY, conventions, count_columns, value_text
+from plumbline.operators.judging.relations import relations_tables
 from plumbline.pipelines.judging.metaeval import Findings
 
 
@@ -33,7 +34,7 @@ def show_findings(console: Console, findings: Findings) -> None:
     _show_people(console, [judged for judged in findings.judgements if judged.metric == PEOPLE])
     _show_comparisons(console, findings.comparisons)
     _show_orders(console, findings.orders)
-    for table in shown_means(findings.corrected):
+    for table in [*relations_tables(findings.orders), *shown_means(findings.corrected)]:
         show_table(console, table.title, table.names, table.rows)
         say(console, table.caption)
     for matrix in findings.graph_correlations:

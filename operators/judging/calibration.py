@@ -9,6 +9,7 @@ import pandas as pd
 import pyarrow as pa
 
 from plumbline.operators.judging.judgement import Judgement, undefined
+from plumbline.operators.statistics.bootstrap import Scale
 from plumbline.operators.statistics.shares import Share, share
 
 CALIBRATION = {
@@ -68,18 +69,17 @@ class PassMarks(NamedTuple):
 NO_MARKS = PassMarks()
 
 
-def rating_marks(
-    ratings: pa.Table, scale: tuple[float, float] | None, given: Mapping[str, float]
-) -> Mapping[str, float]:
+def rating_marks(ratings: pa.Table, scales: Mapping[str, Scale], given: Mapping[str, float]) -> Mapping[str, float]:
     """By template, the least mean rating with which an image passes: what is given, or what is `HIGH` on its scale.
 
     The scale goes from the template's least rating to its greatest, where it is not said.
     """
     spans = ratings.to_pandas().groupby("template", dropna=False)["rating"].agg(["min", "max"])
-    if scale is not None:
-        spans[["min", "max"]] = scale
-    marks = spans["min"] + HIGH * (spans["max"] - spans["min"])
-    return {str(template): given.get(str(template), float(mark)) for template, mark in marks.items()}
+    marks = {}
+    for template, span in spans.iterrows():
+        least, greatest = scales.get(str(template), Scale(*span))
+        marks[str(template)] = given.get(str(template), float(least + HIGH * (greatest - least)))
+    return marks
 
 
 class Calibration(NamedTuple):

@@ -10,8 +10,9 @@ import pyarrow.compute as pc
 
 from plumbline.operators.judging.judgement import PEOPLE, Judgement, Order, corrected, group_means, numbers, undefined
 from plumbline.operators.judging.matching import chosen_ids, complete_ids, of_images, rated_ids, scored_ids
-from plumbline.operators.judging.preferences import PREFERENCE_SIGNS, majority_votes
+from plumbline.operators.judging.preferences import PREFERENCE_SIGNS, majority_votes, turn_to_names
 from plumbline.operators.judging.ratings import mean_ratings
+from plumbline.operators.judging.relations import majority_orders
 from plumbline.operators.sentences import plural
 from plumbline.operators.statistics.bootstrap import UNDEFINED
 from plumbline.operators.statistics.options import Match, ZeroHandling
@@ -48,7 +49,8 @@ def _order_by_people(
     ratings: pa.Table, preferences: pa.Table, match: Match, *, alpha: float, zeros: ZeroHandling
 ) -> list[Order]:
     by_choices = order_by_preferences(preferences, alpha=alpha, zeros=zeros) if len(preferences) else []
-    return order_by_ratings(ratings, match, alpha=alpha, zeros=zeros) + by_choices
+    orders = order_by_ratings(ratings, match, alpha=alpha, zeros=zeros) + by_choices
+    return orders + majority_orders(orders)
 
 
 def _named_apart(people: Mapping[str, list[Order]]) -> list[Order]:
@@ -99,15 +101,11 @@ def order_by_preferences(preferences: pa.Table, *, alpha: float, zeros: ZeroHand
 
     The better one must also be preferred more often than the other and than neither (Gecko, section 4.3).
     """
-    votes = majority_votes(preferences)
-    signs = votes["preferred"].map(PREFERENCE_SIGNS).astype("float64")
-    pairs = votes[["generator_a", "generator_b"]]
-    swapped = votes["generator_a"] > votes["generator_b"]
-    columns = {"a": pairs.min(axis=1), "b": pairs.max(axis=1), "sign": signs.where(~swapped, -signs)}
-    by_template = votes[["template"]].assign(**columns).groupby("template", sort=False)
+    votes = turn_to_names(majority_votes(preferences))
+    votes["sign"] = votes["preferred"].map(PREFERENCE_SIGNS).astype("float64")
     return [
         order._replace(template=str(template))
-        for template, rows in by_template
+        for template, rows in votes.groupby("template", sort=False)
         for order in _orders_by_votes(rows, alpha, zeros)
     ]
 
@@ -115,7 +113,7 @@ def order_by_preferences(preferences: pa.Table, *, alpha: float, zeros: ZeroHand
 def _orders_by_votes(frame: pd.DataFrame, alpha: float, zeros: ZeroHandling) -> list[Order]:
     words = f"majority votes, Wilcoxon signed-rank, zeros {zeros}, p < {alpha:g}, preferred more often than unsure"
     orders = []
-    for (a, b), rows in frame.groupby(["a", "b"]):
+    for (a, b), rows in frame.groupby(["generator_a", "generator_b"]):
         sign = rows["sign"].to_numpy()
         test = signed_rank(sign, 0 * sign, zeros=zeros)
         counts = {name: int((sign == value).sum()) for name, value in ((str(a), 1), (str(b), -1), (None, 0))}

@@ -1,7 +1,7 @@
 """Judging metrics by choices between two images of a prompt (Pick-a-Pic; Gecko's side-by-side template)."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
@@ -10,11 +10,21 @@ import pandas as pd
 import pyarrow as pa
 
 from plumbline.operators import schemas
-from plumbline.operators.judging.judgement import Comparison, Judgement, corrected, mean_judgement, undefined
+from plumbline.operators.judging.judgement import (
+    OVERALL,
+    PEOPLE,
+    Comparison,
+    Judgement,
+    corrected,
+    mean_judgement,
+    undefined,
+)
 from plumbline.operators.judging.matching import metric_columns
+from plumbline.operators.judging.people import judge_raters
+from plumbline.operators.judging.ratings import mean_ratings
 from plumbline.operators.statistics.agreement import UNSURE, majority_vote
 from plumbline.operators.statistics.bootstrap import SHARES, Prompts
-from plumbline.operators.statistics.options import MATCH_COLUMNS, EqualScores, Match, Sampling, Unsure
+from plumbline.operators.statistics.options import MATCH_COLUMNS, EqualScores, Level, Match, Sampling, Unsure
 from plumbline.operators.statistics.ordering import permutation
 
 ACCURACY = "binary_accuracy"
@@ -85,6 +95,38 @@ def choices_as_ratings(preferences: pa.Table) -> pa.Table:
     return pa.Table.from_pandas(rated, schemas.RATINGS, preserve_index=False)
 
 
+def judge_choosers(preferences: pa.Table, levels: Sequence[Level]) -> list[Judgement]:
+    """Return Krippendorff's alpha of the choices by template, over all pairs and then by two generators (Gecko, table
+    11).
+    """
+    ratings = choices_as_ratings(preferences)
+    judgements, rated = judge_raters(ratings, levels), ratings.to_pandas()
+    for subset, rows in by_pair(turn_to_names(preferences.to_pandas())):
+        turned = rated.loc[rows.index].assign(rating=rows["preferred"].map(PREFERENCE_SIGNS))
+        own = judge_raters(pa.Table.from_pandas(turned, schemas.RATINGS, preserve_index=False), levels)
+        judgements += [one._replace(subset=subset) for one in own]
+    return judgements
+
+
+def by_pair(choices: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield the name of the subset and the rows of every two generators, in the order of their names."""
+    for (a, b), rows in choices.groupby(["generator_a", "generator_b"]):
+        yield f"generators {a} and {b}", rows
+
+
+def turn_to_names(choices: pd.DataFrame) -> pd.DataFrame:
+    """Return the choices that name both generators, the first by name as a.
+
+    To change the sides changes images, generators and who is preferred.
+    """
+    choices = choices.dropna(subset=["generator_a", "generator_b"])
+    turned = choices["generator_a"] > choices["generator_b"]
+    names = {"image_a": "image_b", "generator_a": "generator_b"}
+    others = choices[turned].rename(columns=names | {b: a for a, b in names.items()})
+    others["preferred"] = others["preferred"].replace({"a": "b", "b": "a"})
+    return pd.concat([choices[~turned], others]).sort_index()
+
+
 def mean_choices(preferences: pa.Table) -> pd.DataFrame:
     """Prompts x pairs of generators, each pair in both orders: the mean over raters of 1 for the first's image, 0 for
     neither and -1 for the second's.
@@ -94,6 +136,30 @@ def mean_choices(preferences: pa.Table) -> pd.DataFrame:
     names = {"generator_a": "generator_b", "generator_b": "generator_a"}
     both = pd.concat([frame.assign(sign=signs), frame.assign(sign=-signs).rename(columns=names)])
     return both.groupby(["prompt_id", *names])["sign"].mean().unstack(list(names))
+
+
+def predict_choices(
+    preferences: pa.Table,
+    ratings: pa.Table,
+    *,
+    match: Match,
+    unsure: Unsure,
+    sampling: Sampling,
+    equal_scores: EqualScores = "half",
+) -> list[Judgement]:
+    """Judge each template's mean ratings by the pairs that people chose from, as metrics are judged, over all pairs and
+    by two generators (Gecko, table 12).
+    """
+    keys, ties = list(MATCH_COLUMNS[match]), _Ties(unsure, equal_scores)
+    means = mean_ratings(ratings, match).dropna(subset=keys).drop_duplicates(["template", *keys], keep=False)
+    return [
+        _accuracy(_choose(PEOPLE, rated.set_index(keys)["human"], rows, match, ties), ties, sampling)._replace(
+            template=f"{chosen} by {template}", subset=subset
+        )
+        for chosen, votes in majority_votes(preferences).groupby("template")
+        for template, rated in means.groupby("template")
+        for subset, rows in [(OVERALL, votes), *by_pair(turn_to_names(votes))]
+    ]
 
 
 def _choose(metric: str, column: "pd.Series[float]", votes: pd.DataFrame, match: Match, ties: _Ties) -> Chosen:

@@ -8,28 +8,19 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from plumbline.operators import schemas
 from plumbline.operators.errors import SourceError
 from plumbline.operators.judging.calibration import CALIBRATION, NO_MARKS, PassMarks, judge_calibration
 from plumbline.operators.judging.judgement import (
     OVERALL,
-    PEOPLE,
     Comparison,
     Judgement,
     corrected,
     group_means,
-    mean_judgement,
     undefined,
 )
-from plumbline.operators.judging.matching import IDS, metric_columns
-from plumbline.operators.statistics.agreement import (
-    STATISTICS,
-    krippendorff_alpha,
-    raters_viescore,
-    spearman_viescore,
-)
+from plumbline.operators.judging.matching import metric_columns
+from plumbline.operators.statistics.agreement import STATISTICS, spearman_viescore
 from plumbline.operators.statistics.bootstrap import (
     CORRELATIONS,
     MOST_PROMPTS_IN_PAIRS,
@@ -38,17 +29,14 @@ from plumbline.operators.statistics.bootstrap import (
     Floats,
     Longs,
     Prompts,
-    Scale,
     accuracy_within,
 )
-from plumbline.operators.statistics.options import MATCH_COLUMNS, PAIRWISE, Level, Match, Sampling
+from plumbline.operators.statistics.options import MATCH_COLUMNS, PAIRWISE, Match, Sampling
 from plumbline.operators.statistics.ordering import permutation, permuted_correlations
 from plumbline.operators.statistics.rounding import merge_equal
 from plumbline.operators.statistics.ties import calibrate_ties
 
 VIESCORE = "spearman_viescore"
-WHOLE = schemas.PARTS.empty_table()
-"""No parts: every rating is about an image as a whole."""
 
 
 class Rated(NamedTuple):
@@ -135,7 +123,7 @@ def _judge(
     sampling: Sampling,
     marks: PassMarks,
 ) -> list[Judgement]:
-    human, score, prompts = frame["human"].to_numpy(), frame["score"].to_numpy(), _prompts(frame, sampling)
+    human, score, prompts = frame["human"].to_numpy(), frame["score"].to_numpy(), rated_prompts(frame, sampling)
     judgements = []
     for statistic in statistics:
         if statistic in PAIRWISE:
@@ -214,83 +202,11 @@ def _pairwise(metric: str, human: Floats, score: Floats, prompts: Prompts, *, gr
     ]
 
 
-def _prompts(frame: pd.DataFrame, sampling: Sampling) -> Prompts:
-    """The prompts of mean ratings, for resampling."""
+def rated_prompts(frame: pd.DataFrame, sampling: Sampling) -> Prompts:
+    """Return the prompts of mean ratings, for resampling."""
     alone = frame["alone"]
     name = "images, which name no prompt" if alone.all() else "prompts and images without one"
     return Prompts(frame["prompt_id"].to_list(), sampling, name if alone.any() else "prompts")
-
-
-def rated_parts(ratings: pa.Table, parts: pa.Table) -> pa.Table:
-    """Return the answers of raters one by one, in schema PARTS.
-
-    A template in `parts` asks about words or questions, and its ratings are their means. By any other template a rating
-    is one answer.
-    """
-    asked = parts.column("template").unique()
-    whole = ratings.filter(pc.invert(pc.is_in(ratings.column("template"), asked)))
-    place = schemas.PARTS.get_field_index("part")
-    return pa.concat_tables([whole.add_column(place, "part", pa.array([""] * len(whole), pa.string())), parts])
-
-
-def judge_raters(ratings: pa.Table, levels: Sequence[Level], parts: pa.Table = WHOLE) -> list[Judgement]:
-    """Return Krippendorff's alpha of the raters by template, over images, or over the words or questions in `parts`.
-
-    jobs.rate returns the same alpha for the same study.
-    """
-    judgements = []
-    answers = rated_parts(ratings, parts).to_pandas()
-    for template, rows in answers.groupby("template", sort=False, dropna=False):
-        units = _add_units(rows)
-        count, raters = units["unit"].nunique(), rows["rater"].nunique()
-        rated = "word or question" if rows["part"].ne("").any() else "image"
-        for level in levels:
-            statistic, value = f"alpha_{level}", krippendorff_alpha(units, level)
-            words = f"Krippendorff's alpha by {rated}, {level} distance, {raters} raters, missing ratings allowed for"
-            judged = Judgement(PEOPLE, statistic, value, UNDEFINED, count, words)
-            if math.isnan(value):
-                reason = f"no {rated} has two ratings, or all of them are equal"
-                judged = undefined(PEOPLE, statistic, count, reason)
-            judgements.append(judged._replace(template=str(template)))
-    return judgements
-
-
-def _add_units(ratings: pd.DataFrame) -> pd.DataFrame:
-    """Return the ratings with a column `unit`: the rated image, and the rated part of it."""
-    ids = (ratings[name].fillna("") for name in (*IDS, "part") if name in ratings)
-    return ratings.assign(unit=[" ".join(map(repr, image)) for image in zip(*ids, strict=True)])
-
-
-def judge_people(ratings: pa.Table, rated: Sequence[Rated], skills: Mapping[str, Sequence[str]]) -> list[Judgement]:
-    """Judge people by `spearman_viescore`, over the generators that a metric scored, or all if no metric is judged."""
-    judgements = []
-    for template, rows in _add_units(ratings.to_pandas()).groupby("template", sort=False):
-        of_metrics = [beside.frame["generator"] for beside in rated if beside.template == template]
-        scored = pd.concat(of_metrics or [rows["generator"]])
-        for subset, frame in subsets(rows[rows["generator"].isin(scored.dropna())], skills).items():
-            images, value = frame["unit"].nunique(), raters_viescore(frame)
-            judged = Judgement(PEOPLE, VIESCORE, value, UNDEFINED, images, "each rater beside the mean of the others")
-            if math.isnan(value):
-                judged = undefined(PEOPLE, VIESCORE, images, "the raters of some generator do not vary, or are alone")
-            judgements.append(judged._replace(template=str(template), subset=subset))
-    return judgements
-
-
-def judge_generators(
-    ratings: pa.Table, match: Match, sampling: Sampling, scale: Scale | None = None
-) -> list[Judgement]:
-    """Return every generator's mean rating, best first: the leaderboard by people.
-
-    Ratings without a generator are left out. On a known `scale` nearly equal ratings have an interval too.
-    """
-    words = "mean over images of the mean rating"
-    judgements = [
-        mean_judgement(
-            PEOPLE, "mean_rating", rows["human"].to_numpy(), _prompts(rows, sampling), words, scale
-        )._replace(template=str(template), subset=f"generator {generator}")
-        for (template, generator), rows in mean_ratings(ratings, match).groupby(["template", "generator"])
-    ]
-    return sorted(judgements, key=lambda judged: (judged.template, -judged.value))
 
 
 def compare_metrics(rated: Sequence[Rated], statistics: Sequence[str], sampling: Sampling) -> list[Comparison]:

@@ -4,12 +4,12 @@ from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-UNSURE, CANNOT_TELL = "unsure", "cannot_tell"
+UNSURE, CANNOT_TELL, INVALID = "unsure", "cannot_tell", "invalid"
 WHOLE = (UNSURE, CANNOT_TELL)
 """Answers that every template takes."""
 MARKS = ("wrong", "unsure")
 """What may be said of a word; a word of which nothing is said is shown in the image."""
-REPLIES = ("yes", "no", UNSURE, "subjective", "invalid", CANNOT_TELL)
+REPLIES = ("yes", "no", UNSURE, "subjective", INVALID, CANNOT_TELL)
 """Gecko's DSG(H) (gecko.txt, D.1) has five: `cannot_tell` is its `I do not know the answer`, and `invalid` says that a
 question contradicts another one."""
 SIDES = ("a", "b", "tie")

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from plumbline.operators import schemas
 from plumbline.operators.diagnosis.correlations import Correlation, between_metrics
 from plumbline.operators.errors import ConfigError, SourceError, check_known
-from plumbline.operators.judging import matching, ratings
+from plumbline.operators.judging import matching, people, ratings
 from plumbline.operators.judging.calibration import CALIBRATION, PassMarks, rating_marks
 from plumbline.operators.judging.contradicted_images import (
     ContradictedImage,
@@ -32,13 +32,14 @@ from plumbline.operators.judging.judgement import Comparison, Judgement, Order
 from plumbline.operators.judging.orders import judge_orders
 from plumbline.operators.judging.pairings import judge_pairings
 from plumbline.operators.judging.paper_tables import to_latex, to_markdown
-from plumbline.operators.judging.preferences import choices_as_ratings, judge_preferences
+from plumbline.operators.judging.preferences import judge_choosers, judge_preferences, predict_choices
 from plumbline.operators.judging.ratings import warn_off_scale, warn_several_prompts
+from plumbline.operators.judging.relations import relations_tables
 from plumbline.operators.judging.word_ratings import judge_words
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.run_scores import RunScores
 from plumbline.operators.statistics.agreement import reliable_prompts
-from plumbline.operators.statistics.bootstrap import Scale
+from plumbline.operators.statistics.bootstrap import SHARES, Scale
 from plumbline.operators.statistics.options import MATCH_COLUMNS, Match, Sampling
 from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.cells.store import encode_table
@@ -186,15 +187,24 @@ def _tables_with_template(release: Release) -> dict[str, pa.Table]:
     return {name: getattr(release, name) for name in ("ratings", "parts", "preferences")}
 
 
+def protocol_scales(protocol: ProtocolConfig, templates: Iterable[str]) -> dict[str, Scale]:
+    """Return the scales of these templates that the protocol names."""
+    found = {name: protocol.scales.get(name, protocol.rating_range) for name in templates}
+    return {name: Scale(*scale) for name, scale in found.items() if scale is not None}
+
+
 def _in_range(protocol: ProtocolConfig, release: Release) -> Release:
     """The release with ratings in the protocol's range only; raises SourceError where others are refused."""
-    if protocol.rating_range is None:
-        return replace(release, warnings=(*release.warnings, *warn_off_scale(release.ratings)))
-    low, high = protocol.rating_range
-    others = release.ratings.filter(_is_outside(release.ratings, low, high))
+    scales = protocol_scales(protocol, release.ratings.column("template").unique().to_pylist())
+    unknown = release.ratings.filter(
+        pc.invert(pc.is_in(release.ratings.column("template"), pa.array(scales, pa.string())))
+    )
+    release = replace(release, warnings=(*release.warnings, *warn_off_scale(unknown)))
+    others = release.ratings.filter(_is_outside(release.ratings, scales))
     if not len(others):
         return release
     first = others.slice(0, 1).to_pylist()[0]
+    low, high = scales[first["template"]]
     said = (
         f"{len(others)} ratings are outside {low:g} to {high:g}, first {first['rating']:g} of image "
         f"{first['image_id']} by rater {first['rater']}"
@@ -203,23 +213,28 @@ def _in_range(protocol: ProtocolConfig, release: Release) -> Release:
         raise SourceError(
             f"{protocol.path}: {said}; correct them, or set protocol.rating_range or protocol.out_of_range=left_out"
         )
-    kept = {name: _blank_outside(getattr(release, name), low, high) for name in ("ratings", "parts")}
+    kept = {name: _blank_outside(getattr(release, name), scales) for name in ("ratings", "parts")}
     return replace(release, **kept, notes=(*release.notes, f"{said}: left out"))
 
 
-def _is_outside(table: pa.Table, low: float, high: float) -> pa.ChunkedArray:
-    rating = table.column("rating")
+def _is_outside(table: pa.Table, scales: Mapping[str, Scale]) -> pa.ChunkedArray:
+    names, rating = pa.array(scales, pa.string()), table.column("rating")
+    places = pc.index_in(table.column("template"), names)
+    low, high = (
+        pc.take(pa.array([getattr(scale, end) for scale in scales.values()], pa.float64()), places)
+        for end in Scale._fields
+    )
     return pc.fill_null(pc.or_(pc.less(rating, low), pc.greater(rating, high)), False)
 
 
-def _blank_outside(table: pa.Table, low: float, high: float) -> pa.Table:
-    kept = pc.if_else(_is_outside(table, low, high), pa.scalar(None, pa.float64()), table.column("rating"))
+def _blank_outside(table: pa.Table, scales: Mapping[str, Scale]) -> pa.Table:
+    kept = pc.if_else(_is_outside(table, scales), pa.scalar(None, pa.float64()), table.column("rating"))
     return table.set_column(table.schema.get_field_index("rating"), "rating", kept)
 
 
 def _reliable(protocol: ProtocolConfig, release: Release) -> Release:
     """The release with only the prompts on which its raters agree; raises SourceError where there is none."""
-    parts = ratings.rated_parts(release.ratings, release.parts)
+    parts = people.rated_parts(release.ratings, release.parts)
     kept = pa.array(sorted(reliable_prompts(parts.to_pandas())), pa.string())
     everything = len(pc.unique(release.ratings.column("prompt_id").drop_null()))
     if not len(kept):
@@ -303,19 +318,26 @@ class Case(NamedTuple):
         protocol = self.protocol
         given = (protocol.passing_scores or {}).items()
         scores = {metric: direction(metric, protocol.falling) * score for metric, score in given}
-        return PassMarks(rating_marks(self.people, protocol.rating_range, protocol.passing_ratings or {}), scores)
+        return PassMarks(rating_marks(self.people, self.scales, protocol.passing_ratings or {}), scores)
+
+    @property
+    def scales(self) -> Mapping[str, Scale]:
+        """By template, the least and greatest rating, if known; shares of words or questions are from 0 to 1."""
+        templates = self.people.column("template").unique().to_pylist()
+        shares = self.release.parts.column("template").unique().to_pylist()
+        return dict.fromkeys(shares, SHARES) | protocol_scales(self.protocol, templates)
 
 
 def _judge_ratings(case: Case, findings: Findings) -> None:
     statistics = case.protocol.statistics
     rated = ratings.match_scores(case.people, case.scores, case.match)
     findings.judgements += ratings.judge_ratings(rated, statistics, case.skills, case.sampling, case.marks)
-    findings.judgements += ratings.judge_raters(case.people, case.protocol.agreement, case.release.parts)
+    findings.judgements += people.judge_raters(case.people, case.protocol.agreement, case.release.parts)
     if ratings.VIESCORE in statistics:
-        findings.judgements += ratings.judge_people(case.people, rated, case.skills)
-    given = case.protocol.rating_range
-    scale = None if given is None else Scale(*given)
-    findings.judgements += ratings.judge_generators(case.people, case.match, case.sampling, scale)
+        findings.judgements += people.judge_people(case.people, rated, case.skills)
+    findings.judgements += people.judge_generators(case.people, case.match, case.sampling, case.scales)
+    findings.judgements += people.judge_unsure(case.people, case.release.parts, case.sampling)
+    findings.judgements += people.correlate_templates(case.people, case.match, statistics, case.sampling)
     findings.comparisons += ratings.compare_metrics(rated, statistics, case.sampling)
     scores = _with_ids(case.scores)
     findings.corrected += correct_ratings(case.people, scores, case.run, case.match, case.protocol.falling)
@@ -334,7 +356,15 @@ def _judge_preferences(case: Case, findings: Findings) -> None:
         equal_scores=case.protocol.equal_scores,
         sampling=case.sampling,
     )
-    findings.judgements += judgements + ratings.judge_raters(choices_as_ratings(choices), case.protocol.agreement)
+    findings.judgements += judgements + judge_choosers(choices, case.protocol.agreement)
+    findings.judgements += predict_choices(
+        choices,
+        case.people,
+        match=case.match,
+        unsure=case.protocol.unsure,
+        equal_scores=case.protocol.equal_scores,
+        sampling=case.sampling,
+    )
     findings.comparisons += comparisons
     scores = _with_ids(case.scores)
     findings.corrected += correct_choices(choices, scores, case.run, case.match, case.protocol.falling)
@@ -452,7 +482,7 @@ def write_findings(findings: Findings, folder: Place) -> None:
     for name, frame in findings.frames.items():
         _write_table(folder, name, frame, FRAMES[name])
     further = [*shown_means(findings.corrected), *contradictions_table(findings.corrected)]
-    further += [matrix.as_table() for matrix in findings.graph_correlations]
+    further += [*relations_tables(findings.orders), *(matrix.as_table() for matrix in findings.graph_correlations)]
     inputs = [f"{INPUTS}{findings.inputs}"] if findings.inputs else []
     page = to_markdown(findings.judgements, (*inputs, *findings.warnings, *findings.notes), further)
     (folder / PAGE).write(page.encode())

@@ -1,14 +1,14 @@
 """What people said in a study as judgements of images: ratings, choices between two images, and words."""
 
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator
 from typing import Any
 
 from plumbline.operators.errors import SourceError
 from plumbline.operators.rating.answers import Answer
 from plumbline.operators.rating.numbers import Parts, parts_of
 from plumbline.operators.rating.tasks import Task
-from plumbline.operators.rating.templates import TEMPLATES, WHOLE
+from plumbline.operators.rating.templates import INVALID, TEMPLATES, WHOLE
 from plumbline.operators.sentences import plural
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.judging.releases import study
@@ -51,7 +51,7 @@ def read_study(place: Place) -> Release:
     notes += [f"{plural(whole[said], 'answer')} {said.replace('_', ' ')}: no rating" for said in WHOLE if whole[said]]
     parts = [(one, tasks[one.task_id], parts_of(one, tasks[one.task_id])) for one in kept]
     return released(
-        parts=[part for one, _, said in parts if one.template in RATED for part in _parts(one, said, place)],
+        parts=[part for one, task, said in parts if one.template in RATED for part in _parts(one, task, said, place)],
         preferences=[_choice(one, said) for one, _, said in parts if one.template not in RATED],
         words=[word for one, task, said in parts if one.template == "words" for word in _words(one, task, said, place)],
         skills={task.prompt_id: task.skills for task in asked.tasks},
@@ -68,12 +68,16 @@ def _why_left_out(one: Answer, tasks: Container[str], version: int) -> str | Non
     return None if one.task_id in tasks else f"to tasks that version {version} no longer asks, left out"
 
 
-def _parts(one: Answer, said: Parts, place: Place) -> Iterator[Part]:
-    """Yield a Part for each part that an answer rates; if the rater was sure of none, one Part without a rating."""
+def _parts(one: Answer, task: Task, said: Parts, place: Place) -> Iterator[Part]:
+    """Yield a Part for each word or question that is asked about, or for the image; without a rating if unsure.
+
+    Questions that the rater calls invalid are left out; if all are, there is one Part without a rating.
+    """
     ids = (one.image_ids[0], one.prompt_id, one.generators[0], one.rater, RATED[one.template])
-    parts: Mapping[str, float | None] = said or {"": None}
-    for part, rating in parts.items():
-        yield Part(*ids, part, rating, _where(one, place))
+    replies = one.answer if isinstance(one.answer, dict) else {}
+    words, questions = map(str, range(len(task.words))), (question.question_id for question in task.questions)
+    for part in [part for part in (*words, *questions) if replies.get(part) != INVALID] or [""]:
+        yield Part(*ids, part, said.get(part), _where(one, place))
 
 
 def _words(one: Answer, task: Task, said: Parts, place: Place) -> Iterator[Word]:

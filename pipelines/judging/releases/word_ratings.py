@@ -284,7 +284,8 @@ def _labelled_words(image_id: str, prompt: str, label: str, where: str) -> Itera
         yield Word(image_id, prompt, None, RATERS, word, start, end, float(aligned), where)
 
 
-GECKO_UNSURE = ("unsure", "invalid", "i do not know the answer", "subjective")
+GECKO_UNSURE = ("unsure", "i do not know the answer", "subjective")
+GECKO_INVALID = "invalid"
 GECKO_SHARES = {"wl": ("word", "aligned", "not aligned"), "dsg_h": ("question_id", "yes", "no")}
 """By template: what one answer is about, and the answers that count as 1 and 0."""
 SIDE_BY_SIDE = "sxs"
@@ -314,8 +315,8 @@ def read_gecko(place: Place) -> Release:
     An image is named `<prompt_id>/<generator>`.
 
     A rating of wl is the share of words aligned, of dsg_h the share of questions answered yes, for each person; Unsure
-    and Invalid answers are left out of both sides, and a rating without any other is null, as a Likert rating of Unsure
-    is. With the prompts' texts the words of wl are ratings of words too.
+    answers are left out of both sides, and a rating without any other is null, as a Likert rating of Unsure is. Invalid
+    answers, of dsg_h alone, are left out. With the prompts' texts the words of wl are ratings of words too.
     """
     sheets = {name: _gecko_sheet(place, name) for name in (LIKERT, *GECKO_SHARES, SIDE_BY_SIDE)}
     if not any(sheets.values()):
@@ -369,10 +370,12 @@ def _gecko_likert(sheet: Sheet) -> list[Rating]:
 
 
 def _gecko_parts(template: str, sheet: Sheet) -> Iterator[Part]:
-    """Yield every answer about a word or a question: 1 for the first of the two sure answers, 0 for the second."""
+    """Yield every answer about a word or a valid question: 1 for the first of the two sure answers, else 0."""
     about, yes, no = GECKO_SHARES[template]
     for where, *key, subject, answer in _gecko_answers(sheet, "prompt_id", "generator", "rater", about):
         prompt_id, generator, rater = key
+        if template == "dsg_h" and answer == GECKO_INVALID:
+            continue
         _require_known(answer, (yes, no, *GECKO_UNSURE), f"{yes}, {no} or Unsure", where)
         value = None if answer in GECKO_UNSURE else float(answer == yes)
         yield Part(f"{prompt_id}/{generator}", prompt_id, generator, rater, template, subject, value, where)

@@ -14,8 +14,8 @@ from plumbline.operators.judging.graphs import judge_graphs, measure_graphs
 from plumbline.operators.judging.orders import agree_on_order, order_by_preferences, order_by_ratings, order_by_scores
 from plumbline.operators.judging.pairings import judge_pairings
 from plumbline.operators.judging.paper_tables import to_latex, to_markdown
+from plumbline.operators.judging.people import judge_raters
 from plumbline.operators.judging.preferences import choices_as_ratings, judge_preferences
-from plumbline.operators.judging.ratings import judge_raters
 from plumbline.operators.statistics.options import Sampling
 from tests.operators.judging.test_ratings import ratings, scores
 

@@ -14,10 +14,9 @@ from plumbline.operators import rows, schemas
 from plumbline.operators.errors import SourceError
 from plumbline.operators.judging.judgement import Judgement
 from plumbline.operators.judging.matching import IDS, complete_ids
+from plumbline.operators.judging.people import judge_generators, judge_raters
 from plumbline.operators.judging.ratings import (
     compare_metrics,
-    judge_generators,
-    judge_raters,
     judge_ratings,
     match_scores,
     warn_off_scale,
@@ -124,9 +123,10 @@ def test_templates_are_judged_apart() -> None:
 
 def test_one_rater_has_no_agreement_and_generators_are_ranked_by_people() -> None:
     alone = ratings(("p", "g", "a", "likert", 1), ("p", "h", "a", "likert", 4))
-    [alpha] = judge_raters(alone, ["ordinal"])
-    assert math.isnan(alpha.value) and "no image has two ratings" in alpha.convention
-    assert [(its.subset, its.value) for its in judge_generators(alone, "image", FEW)] == [
+    alphas = judge_raters(alone, ["ordinal"])
+    assert [alpha.subset for alpha in alphas] == ["overall", "generator g", "generator h"]
+    assert all(math.isnan(alpha.value) and "no image has two ratings" in alpha.convention for alpha in alphas)
+    assert [(its.subset, its.value) for its in judge_generators(alone, "image", FEW, {})] == [
         ("generator h", 4.0),
         ("generator g", 1.0),
     ]

@@ -1,0 +1,178 @@
+"""What people's ratings say of generators, of the raters, and of each other's templates, without any metric."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, combinations
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from plumbline.operators import schemas
+from plumbline.operators.judging.judgement import OVERALL, PEOPLE, Judgement, mean_judgement, undefined
+from plumbline.operators.judging.matching import IDS
+from plumbline.operators.judging.ratings import (
+    VIESCORE,
+    Rated,
+    judge_ratings,
+    mean_ratings,
+    rated_prompts,
+    subsets,
+)
+from plumbline.operators.statistics.agreement import STATISTICS, krippendorff_alpha, raters_viescore
+from plumbline.operators.statistics.bootstrap import SHARES, UNDEFINED, Interval, Prompts, Scale
+from plumbline.operators.statistics.options import MATCH_COLUMNS, Level, Match, Sampling
+
+WHOLE = schemas.PARTS.empty_table()
+"""No parts: every rating is about an image as a whole."""
+
+
+def by_generator(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield the name of the subset and the rows of each generator, or pair of generators, by name."""
+    for name, rows in frame.groupby("generator"):
+        yield f"generator {name}", rows
+
+
+def rated_parts(ratings: pa.Table, parts: pa.Table) -> pa.Table:
+    """Return the answers of raters one by one, in schema PARTS.
+
+    A template in `parts` asks about words or questions, and its ratings are their means. By any other template a rating
+    is one answer.
+    """
+    asked = parts.column("template").unique()
+    whole = ratings.filter(pc.invert(pc.is_in(ratings.column("template"), asked)))
+    place = schemas.PARTS.get_field_index("part")
+    return pa.concat_tables([whole.add_column(place, "part", pa.array([""] * len(whole), pa.string())), parts])
+
+
+def judge_raters(ratings: pa.Table, levels: Sequence[Level], parts: pa.Table = WHOLE) -> list[Judgement]:
+    """Return Krippendorff's alpha of the raters by template, over images, or over the words or questions in `parts`.
+
+    It is over all generators, as jobs.rate returns it for the same study, and then by generator (Gecko, table 3).
+    """
+    answers = rated_parts(ratings, parts).to_pandas()
+    return [
+        _alpha(rows, level)._replace(template=str(template), subset=subset)
+        for template, answered in answers.groupby("template", sort=False, dropna=False)
+        for subset, rows in [(OVERALL, answered), *by_generator(answered)]
+        for level in levels
+    ]
+
+
+def _alpha(rows: pd.DataFrame, level: Level) -> Judgement:
+    units = _add_units(rows[rows["rating"].notna()])
+    count, raters = units["unit"].nunique(), units["rater"].nunique()
+    rated = "word or question" if rows["part"].ne("").any() else "image"
+    statistic, value = f"alpha_{level}", krippendorff_alpha(units, level)
+    if math.isnan(value):
+        return undefined(PEOPLE, statistic, count, f"no {rated} has two ratings, or all of them are equal")
+    words = f"Krippendorff's alpha by {rated}, {level} distance, {raters} raters, missing ratings allowed for"
+    return Judgement(PEOPLE, statistic, value, UNDEFINED, count, words)
+
+
+def _add_units(ratings: pd.DataFrame) -> pd.DataFrame:
+    """Return the ratings with a column `unit`: the rated image, and the rated part of it."""
+    ids = (ratings[name].fillna("") for name in (*IDS, "part") if name in ratings)
+    return ratings.assign(unit=[" ".join(map(repr, image)) for image in zip(*ids, strict=True)])
+
+
+def judge_unsure(ratings: pa.Table, parts: pa.Table, sampling: Sampling) -> list[Judgement]:
+    """Return by template and generator the share of answers without a rating (Gecko, table 9).
+
+    An answer is about an image, or about one of the words or questions in `parts`.
+    """
+    answers = rated_parts(ratings, parts).to_pandas()
+    prompts = answers["prompt_id"].fillna("image " + answers["image_id"])
+    words = "share of answers, to each word or question if the template asks about these, that are no rating"
+    return [
+        mean_judgement(
+            PEOPLE,
+            "unsure",
+            rows["rating"].isna().to_numpy(np.float64),
+            Prompts(prompts[rows.index].to_list(), sampling),
+            words,
+            SHARES,
+        )._replace(template=str(template), subset=subset)
+        for template, answered in answers.groupby("template", sort=False, dropna=False)
+        for subset, rows in [(OVERALL, answered), *by_generator(answered)]
+    ]
+
+
+def judge_people(ratings: pa.Table, rated: Sequence[Rated], skills: Mapping[str, Sequence[str]]) -> list[Judgement]:
+    """Judge people by `spearman_viescore`, over the generators that a metric scored, or all if no metric is judged."""
+    judgements = []
+    for template, rows in _add_units(ratings.to_pandas()).groupby("template", sort=False):
+        of_metrics = [beside.frame["generator"] for beside in rated if beside.template == template]
+        scored = pd.concat(of_metrics or [rows["generator"]])
+        for subset, frame in subsets(rows[rows["generator"].isin(scored.dropna())], skills).items():
+            images, value = frame["unit"].nunique(), raters_viescore(frame)
+            judged = Judgement(PEOPLE, VIESCORE, value, UNDEFINED, images, "each rater beside the mean of the others")
+            if math.isnan(value):
+                judged = undefined(PEOPLE, VIESCORE, images, "the raters of some generator do not vary, or are alone")
+            judgements.append(judged._replace(template=str(template), subset=subset))
+    return judgements
+
+
+def judge_generators(
+    ratings: pa.Table, match: Match, sampling: Sampling, scales: Mapping[str, Scale]
+) -> list[Judgement]:
+    """Return every generator's mean rating, best first: the leaderboard by people.
+
+    Ratings without a generator are left out. If the scale of a template is among `scales`, nearly equal ratings have an
+    interval too, and the mean and the standard deviation are also given on a scale from 0 to 1 (Gecko, table 3).
+    """
+    judgements = list[Judgement]()
+    for template, rated in mean_ratings(ratings, match).groupby("template"):
+        scale = scales.get(str(template))
+        found = [
+            [one._replace(template=str(template), subset=subset) for one in _rated_generator(rows, sampling, scale)]
+            for subset, rows in by_generator(rated)
+        ]
+        found.sort(key=lambda judged: -judged[0].value)
+        judgements += chain.from_iterable(found)
+    return judgements
+
+
+def _rated_generator(rows: pd.DataFrame, sampling: Sampling, scale: Scale | None) -> list[Judgement]:
+    values, words = rows["human"].to_numpy(np.float64), "mean over images of the mean rating"
+    mean = mean_judgement(PEOPLE, "mean_rating", values, rated_prompts(rows, sampling), words, scale)
+    return [mean] if scale is None else [mean, *_on_unit_scale(mean, values, scale)]
+
+
+def _on_unit_scale(
+    mean: Judgement, values: "np.ndarray[tuple[int], np.dtype[np.float64]]", scale: Scale
+) -> Iterator[Judgement]:
+    """Yield a mean and the standard deviation of the same values as if the scale went from 0 to 1."""
+    width = scale.greatest - scale.least
+    words = f"{scale.least:g} counts 0 and {scale.greatest:g} counts 1"
+    value, *ends = ((number - scale.least) / width for number in (mean.value, *mean.interval))
+    yield mean._replace(
+        statistic="mean_0_1", value=value, interval=Interval(*ends), convention=f"{mean.convention}; {words}"
+    )
+    if len(values) < 2:
+        yield undefined(PEOPLE, "deviation_0_1", len(values), "one image")
+        return
+    deviation = f"standard deviation (n - 1) over images of the mean rating; {words}"
+    yield Judgement(PEOPLE, "deviation_0_1", float(values.std(ddof=1)) / width, UNDEFINED, len(values), deviation)
+
+
+def correlate_templates(
+    ratings: pa.Table, match: Match, statistics: Sequence[str], sampling: Sampling
+) -> list[Judgement]:
+    """Return the correlations of every two templates' mean ratings of the same images, over all images and by
+    generator (Gecko, table 10).
+
+    They are those of `statistics` that are correlations.
+    """
+    keys = list(MATCH_COLUMNS[match])
+    rated = dict(list(mean_ratings(ratings, match).dropna(subset=keys).groupby("template")))
+    correlations = [name for name in statistics if name in STATISTICS and name != "auroc"]
+    judgements = []
+    for one, other in combinations(rated, 2):
+        scores = rated[other][[*keys, "human"]].rename(columns={"human": "score"}).drop_duplicates(keys, keep=False)
+        both = Rated(PEOPLE, f"{one} and {other}", rated[one].merge(scores, on=keys), 0, 0)
+        for subset, rows in [(OVERALL, both.frame), *by_generator(both.frame)]:
+            judged = judge_ratings([both._replace(frame=rows)], correlations, {}, sampling)
+            judgements += [correlation._replace(subset=subset) for correlation in judged]
+    return judgements

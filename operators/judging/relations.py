@@ -1,0 +1,66 @@
+"""Which of two generators people find better by each template, and by most templates (Gecko, figures 2 and 13)."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+from plumbline.operators.diagnosis.diagnosis import ShownTable
+from plumbline.operators.judging.judgement import PEOPLE, Order
+from plumbline.operators.sentences import NOTHING
+
+MAJORITY = "majority"
+"""The template of the orders that most templates find."""
+CAPTION = (
+    ">: the first generator is better; <: the second is; =: neither is, by significance. Templates have the same "
+    "relation, or no conflict (some tell the generators apart, and those that do agree), or a conflict."
+)
+
+
+def majority_orders(orders: Sequence[Order]) -> list[Order]:
+    """Return the relation of every two generators that most of two or more templates find (Gecko, section 6.4).
+
+    If two relations are found equally often, the pair is left out. A relation may be that neither is better.
+    """
+    found = []
+    for (a, b), alike in _by_pair(orders).items():
+        (better, count), *others = Counter(order.better for order in alike).most_common()
+        if len(alike) > 1 and (not others or others[0][1] < count):
+            words = f"found by {count} of {len(alike)} templates, more than any other relation; n: fewest prompts"
+            n = min(order.n for order in alike)
+            found.append(Order(PEOPLE, a, b, better, math.nan, math.nan, n, words, MAJORITY))
+    return found
+
+
+def relations_tables(orders: Sequence[Order]) -> list[ShownTable]:
+    """Return people's relation of every two generators by each template, with the majority's and the conflicts.
+
+    There is no table if people judged by one template. If metrics scored different images, each has a table of people's
+    relations.
+    """
+    tables = []
+    for judge in dict.fromkeys(order.judge for order in orders if order.judge.startswith(PEOPLE)):
+        own = [order for order in orders if order.judge == judge]
+        templates = sorted({order.template for order in own} - {MAJORITY})
+        if len(templates) > 1:
+            names = ("generators", *templates, MAJORITY, "templates have")
+            lines = [(f"{a}, {b}", *_cells(alike, templates)) for (a, b), alike in _by_pair(own).items()]
+            tables.append(ShownTable(f"relations of generators by {judge}", CAPTION, names, lines))
+    return tables
+
+
+def _by_pair(orders: Sequence[Order]) -> dict[tuple[str, str], list[Order]]:
+    pairs: dict[tuple[str, str], list[Order]] = {}
+    for order in orders:
+        pairs.setdefault((order.generator_a, order.generator_b), []).append(order)
+    return pairs
+
+
+def _cells(alike: Sequence[Order], templates: Sequence[str]) -> list[str]:
+    signs = {order.template: _sign(order) for order in alike}
+    found = {signs[template] for template in templates if template in signs}
+    verdict = "a conflict" if {"<", ">"} <= found else "no conflict" if len(found) > 1 else "the same relation"
+    return [*(signs.get(template, NOTHING) for template in (*templates, MAJORITY)), verdict]
+
+
+def _sign(order: Order) -> str:
+    return "=" if order.better is None else ">" if order.better == order.generator_a else "<"
