@@ -3,8 +3,8 @@
 import sys
 
 from plumbline.jobs.command import Command, run_job
-from plumbline.jobs.display.console import make_console, say
-from plumbline.jobs.display.findings import show_findings
+from plumbline.jobs.display.console import make_console
+from plumbline.jobs.display.findings import show_agreement, show_conclusion, show_findings, show_written
 from plumbline.jobs.overrides import LISTS
 from plumbline.pipelines.judging.metaeval import run_metaeval
 from plumbline.pipelines.judging.protocols import MetaevalConfig
@@ -21,10 +21,12 @@ COMMAND = Command(
 
 
 def main(config: MetaevalConfig) -> int:
-    """Judges, shows and writes; 0."""
-    console = make_console()
-    show_findings(console, run_metaeval(config))
-    say(console, f"written to {config.output}/")
+    """Judge and write, show the main table, or all of them, and what follows from it; 0."""
+    console, findings = make_console(), run_metaeval(config)
+    show = show_findings if config.verbose else show_agreement
+    show(console, findings)
+    show_written(console, findings, "" if config.verbose else " (verbose=true prints it too)")
+    show_conclusion(console, findings)
     return 0
 
 

@@ -3,13 +3,12 @@
 import sys
 
 from rich.console import Console
-from rich.markup import escape
 
 from plumbline.jobs.command import Command, run_job
-from plumbline.jobs.display.console import EMPTY, make_console, say, show_tables, warn
+from plumbline.jobs.display.console import EMPTY, make_console, say, show_sentence, show_tables, warn
 from plumbline.jobs.display.findings import show_agreement
 from plumbline.operators.report.page import Page
-from plumbline.operators.sentences import Sentence, plural
+from plumbline.operators.sentences import plural
 from plumbline.pipelines.cells.runs import find_run
 from plumbline.pipelines.cells.store import open_existing_store
 from plumbline.pipelines.judging.judged_run import judge_run
@@ -54,17 +53,17 @@ def show_report(console: Console, report: WrittenReport) -> None:
         console.print(f"{plural(page.generators.left_out, 'more generator')} in summary.csv")
     _show_usual(console, page)
     for sentence in page.decision.sentences():
-        _show_sentence(console, sentence)
+        show_sentence(console, sentence)
     for warning in page.warnings:
         warn(console, warning)
     if page.changes is not None:
         say(console, f"since run {page.changes.run_id}:")
         for sentence in page.changes.sentences:
-            _show_sentence(console, sentence, indent="  ")
+            show_sentence(console, sentence, indent="  ")
     if page.agreement is not None:
         say(console, "beside people (all of it is in metaeval/ beside the report):")
         for sentence in (*page.agreement.sentences, *page.agreement.contradictions):
-            _show_sentence(console, sentence, indent="  ")
+            show_sentence(console, sentence, indent="  ")
     say(console, f"report: {report.url} ({report.size / 1e6:.1f} MB)")
 
 
@@ -83,10 +82,6 @@ def _show_usual(console: Console, page: Page) -> None:
         cells = {name: {at: row.get(at, EMPTY) for at in columns} for name, row in rows.items()}
         show_tables(console, "percentile ranks (images)", cells)
         say(console, f"percentile ranks of the means among the images scored so far on {page.benchmark}{left}")
-
-
-def _show_sentence(console: Console, sentence: Sentence, indent: str = "") -> None:
-    console.print(f"{indent}[bold]{escape(sentence.lead)}[/] {escape(sentence.rest)}".rstrip(), soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -216,12 +216,13 @@ def show_judged(console: Console, sweep: SweepInputs | PlannedSweep, finished: F
 
 
 def _judge(console: Console, store: Store, protocol: ProtocolConfig, finished: FinishedSweep) -> None:
-    from plumbline.jobs.display.findings import show_agreement  # imports scipy
+    from plumbline.jobs.display.findings import show_agreement, show_conclusion  # imports scipy
     from plumbline.pipelines.judging.judged_run import judge_run
 
     findings = judge_run(store, finished.run_id, protocol)
     if finished.unchanged:
         show_agreement(console, findings)
+        show_conclusion(console, findings)
     else:
         for warning in findings.warnings:
             warn(console, warning)

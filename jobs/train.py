@@ -7,7 +7,7 @@ from pydantic import Discriminator
 
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say
-from plumbline.jobs.display.findings import show_findings
+from plumbline.jobs.display.findings import show_agreement, show_conclusion, show_written
 from plumbline.pipelines.base.exit_codes import COMPLETE, WITHIN_BUDGET
 from plumbline.pipelines.training.planning import plan_training
 from plumbline.pipelines.training.training import run_training
@@ -30,7 +30,9 @@ def main(config: StageConfig | FinetuneConfig) -> int:
     say(console, planned.words)
     trained = run_training(planned, lambda line: say(console, line))
     if trained.findings is not None:
-        show_findings(console, trained.findings)
+        show_agreement(console, trained.findings)
+        show_written(console, trained.findings)
+        show_conclusion(console, trained.findings)
     say(console, f"trained: {trained.checkpoint}")
     return WITHIN_BUDGET if trained.failed else COMPLETE
 

@@ -328,7 +328,7 @@ JUDGEMENTS = pa.schema(
     [
         *texts("template", "subset", "metric", "statistic"),
         *floats("value", "low", "high"),
-        *longs("n", "n_unscored", "n_unrated"),
+        *longs("n", "n_prompts", "n_unscored", "n_unrated"),
         ("convention", pa.string()),
     ]
 )

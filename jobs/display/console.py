@@ -9,6 +9,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from plumbline.operators.errors import printable
+from plumbline.operators.sentences import Sentence
 
 WIDTH_OF_A_LOG = 140
 EMPTY = "-"
@@ -41,6 +42,11 @@ def warn(console: Console, text: str) -> None:
     console.print(f"[yellow]warning[/] {escape(text)}", soft_wrap=True)
 
 
+def show_sentence(console: Console, sentence: Sentence, indent: str = "") -> None:
+    """Print a finding on a line, its first words bold."""
+    console.print(f"{indent}[bold]{escape(sentence.lead)}[/] {escape(sentence.rest)}".rstrip(), soft_wrap=True)
+
+
 def show_table(
     console: Console, title: str, names: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: slice = slice(0)
 ) -> None:
@@ -59,16 +65,23 @@ def text_table(title: str, names: Sequence[str], rows: Iterable[Sequence[str]], 
     return table
 
 
-def show_tables(console: Console, title: str, rows: Mapping[str, Mapping[str, str]]) -> None:
-    """Rows of cells by column, as one table, or as several where the columns do not fit side by side."""
+def show_tables(
+    console: Console, title: str, rows: Mapping[str, Mapping[str, str]], most: int | None = None
+) -> list[str]:
+    """Print rows of cells by column, as one table, or as several if the columns do not fit side by side.
+
+    Return the columns that are left out because there are `most` tables already.
+    """
     left = list(dict.fromkeys(name for row in rows.values() for name in row))
-    while left:
+    while left and most != 0:
+        most = None if most is None else most - 1
         shown = left[: _that_fit(left, rows, console.width)]
         left = left[len(shown) :]
         table = Table("", *(Column(escape(name), justify="right") for name in shown), title=escape(title))
         for name, row in rows.items():
             table.add_row(escape(name), *(escape(row[column]) for column in shown))
         console.print(table)
+    return left
 
 
 def _that_fit(columns: Sequence[str], rows: Mapping[str, Mapping[str, str]], width: int) -> int:

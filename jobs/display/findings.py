@@ -7,31 +7,77 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from plumbline.jobs.display.console import say, show_table, show_tables, warn
+from plumbline.jobs.display.console import say, show_sentence, show_table, show_tables, warn
 from plumbline.operators.comparison import SIGNIFICANT
 from plumbline.operators.judging.corrected_tables import contradictions, shown_means
 from plumbline.operators.judging.judgement import OVERALL, PEOPLE, Comparison, Judgement, Order
 from plumbline.operators.judging.paper_tables import EMPTY, conventions, count_columns, value_text
 from plumbline.operators.judging.relations import relations_tables
-from plumbline.pipelines.judging.metaeval import Findings
+from plumbline.operators.report.agreement import Agreement, conclude
+from plumbline.operators.sentences import names
+from plumbline.pipelines.judging.metaeval import ALONE, PAGE, Findings
+
+MAX_LINES = 40
+"""Lines of a screen, which the main table does not exceed."""
+MAX_ROWS = 24
+WRITTEN = {
+    PAGE: "every statistic, by skill too, with its convention; the raters; corrected means",
+    "judgements.parquet": "the same statistics as a table",
+    "comparisons.parquet": "which metrics differ",
+    "orders.parquet": "which of two generators is better, by people and by each metric",
+    "corrected.parquet": "generators by people and each metric together",
+    "contradicted.parquet": "images on which a metric contradicts people most",
+    "correlations.parquet": "how far metrics agree with each other",
+    "graphs.parquet": "what each metric makes of each error graph",
+    "graph_correlations.parquet": "how far metrics find the same error graphs hard",
+    "words.parquet": "what each metric makes of each rated word",
+}
+"""Contents of each file of a meta-evaluation."""
 
 
 def show_agreement(console: Console, findings: Findings) -> None:
-    """What to look at first, and each metric's statistics overall."""
+    """Show what to look at first, and the metrics' statistics over all images, on a screen at most.
+
+    If all statistics take more than a screen, each template's first one is shown. Without metrics it is the raters.
+    """
     for warning in findings.warnings:
         warn(console, warning)
-    for title, judgements in _by_template(findings).items():
-        _show_statistics(console, title, [judged for judged in judgements if judged.subset == OVERALL])
-    for sentence in contradictions(findings.corrected):
-        console.print(f"[bold]{escape(sentence.lead)}[/] {escape(sentence.rest)}", soft_wrap=True)
+    with console.capture() as whole:
+        _show_overall(console, findings)
+    if not _by_template(findings):
+        _show_people(console, findings, MAX_ROWS)
+    elif whole.get().count("\n") <= MAX_LINES:
+        _show_overall(console, findings)
+    else:
+        _show_first_statistics(console, findings)
+
+
+def show_written(console: Console, findings: Findings, hint: str = "") -> None:
+    """Print the folder of the results, with a `hint` behind it, and its files."""
+    say(console, f"written to {findings.folder}/{hint}:")
+    for file in findings.files:
+        say(console, f"  {file:<27}{WRITTEN[file]}")
+
+
+def show_conclusion(console: Console, findings: Findings) -> None:
+    """Print the sentences with which a run's report says how far metrics agree with people."""
+    agreement = Agreement(
+        findings.judgements, findings.comparisons, findings.notes, corrected=findings.corrected, orders=findings.orders
+    )
+    for sentence in (*conclude(agreement), *contradictions(findings.corrected)):
+        show_sentence(console, sentence)
+    if ALONE in findings.notes:
+        say(console, ALONE)
 
 
 def show_findings(console: Console, findings: Findings) -> None:
-    """Each metric's statistics overall, the first of them by skill, which metrics differ, and every convention."""
-    show_agreement(console, findings)
+    """Show all statistics overall, the first of them by skill, which metrics differ, and every convention."""
+    for warning in findings.warnings:
+        warn(console, warning)
+    _show_overall(console, findings)
     for title, judgements in _by_template(findings).items():
         _show_subsets(console, title, [judged for judged in judgements if judged.subset != OVERALL])
-    _show_people(console, [judged for judged in findings.judgements if judged.metric == PEOPLE])
+    _show_people(console, findings, most=len(findings.judgements))
     _show_comparisons(console, findings.comparisons)
     _show_orders(console, findings.orders)
     for table in [*relations_tables(findings.orders), *shown_means(findings.corrected)]:
@@ -46,6 +92,26 @@ def show_findings(console: Console, findings: Findings) -> None:
             say(console, table.caption)
     for line in (*conventions(findings.judgements), *findings.notes):
         console.print(f"[dim]{escape(line)}[/]", soft_wrap=True)
+
+
+def _show_overall(console: Console, findings: Findings) -> None:
+    for title, judgements in _by_template(findings).items():
+        _show_statistics(console, title, [judged for judged in judgements if judged.subset == OVERALL])
+
+
+def _show_first_statistics(console: Console, findings: Findings) -> None:
+    """Show each template's first statistic, the metrics that agree best first."""
+    cells: dict[tuple[str, str], str] = {}
+    for judgements in _by_template(findings).values():
+        first = [its for its in judgements if (its.subset, its.statistic) == (OVERALL, judgements[0].statistic)]
+        for judged in sorted(first, key=lambda its: -math.inf if math.isnan(its.value) else its.value, reverse=True):
+            template = f"{judged.template or 'what is known'}: {judged.statistic}"
+            cells[judged.metric, template] = f"{value_text(judged)} n {judged.n:,}"
+    rows = _rows(cells)
+    first_rows = dict(list(rows.items())[:MAX_ROWS])
+    left = show_tables(console, f"{findings.protocol}: agreement with people", first_rows, most=1)
+    if left_out := [*list(rows)[MAX_ROWS:], *left]:
+        say(console, f"in {PAGE} only: {names(left_out)}")
 
 
 def _by_template(findings: Findings) -> dict[str, list[Judgement]]:
@@ -93,12 +159,16 @@ def _rows(cells: Mapping[tuple[str, str], str]) -> dict[str, dict[str, str]]:
     return {down: {across: cells.get((across, down), EMPTY) for across in first} for down in second}
 
 
-def _show_people(console: Console, judgements: Sequence[Judgement]) -> None:
+def _show_people(console: Console, findings: Findings, most: int) -> None:
     rows = [
-        (judged.subset, judged.template, judged.statistic, value_text(judged), str(judged.n)) for judged in judgements
+        (judged.subset, judged.template, judged.statistic, value_text(judged), str(judged.n))
+        for judged in findings.judgements
+        if judged.metric == PEOPLE
     ]
     if rows:
-        show_table(console, "the raters", ("", "template", "statistic", "value", "n"), rows)
+        show_table(console, "the raters", ("", "template", "statistic", "value", "n"), rows[:most])
+    if rows[most:]:
+        say(console, f"{len(rows[most:])} more rows in {PAGE}")
 
 
 def _show_comparisons(console: Console, comparisons: Sequence[Comparison]) -> None:

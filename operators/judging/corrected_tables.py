@@ -95,12 +95,12 @@ def order_tables(means: Sequence[CorrectedMean]) -> list[ShownTable]:
     lines: dict[str, dict[str, str]] = {}
     for (template, metric), rows in single_means(means).items():
         said = lines.setdefault(template, {})
-        people = _in_order({mean.generator: mean.people for mean in rows})
+        people = order_text({mean.generator: mean.people for mean in rows})
         said.setdefault(
             "people alone" if said.get("people alone", people) == people else f"people, where {metric} scored", people
         )
-        said[f"{metric} alone"] = _in_order({mean.generator: mean.predicted for mean in rows})
-        said[f"{metric}, corrected"] = _in_order({mean.generator: mean.corrected for mean in rows})
+        said[f"{metric} alone"] = order_text({mean.generator: mean.predicted for mean in rows})
+        said[f"{metric}, corrected"] = order_text({mean.generator: mean.corrected for mean in rows})
     caption = "The best first. Neighbours may be apart by chance: the tables above have the intervals."
     return [
         ShownTable(f"orders of generators by {template}", caption, ("by", "order"), list(said.items()))
@@ -108,7 +108,7 @@ def order_tables(means: Sequence[CorrectedMean]) -> list[ShownTable]:
     ]
 
 
-def _in_order(values: Mapping[str, float]) -> str:
+def order_text(values: Mapping[str, float]) -> str:
     """Return `a 3.67 = b 3.67 > c 3.50`, the best first; means that are shown as the same number are equal."""
     known = {name: value for name, value in values.items() if math.isfinite(value)}
     by_number = groupby(sorted(known, key=lambda name: -known[name]), lambda name: number(known[name], 2))

@@ -34,6 +34,8 @@ class Judgement(NamedTuple):
     """Rows that were rated and have no score."""
     n_unrated: int = 0
     """Rows that have a score and were not rated."""
+    n_prompts: int = 0
+    """Prompts of the images that were both rated and scored; 0 if the images name none."""
 
 
 class Comparison(NamedTuple):

@@ -19,6 +19,7 @@ from plumbline.operators.statistics.options import Match, ZeroHandling
 from plumbline.operators.statistics.ordering import signed_rank
 
 KEYS = ("prompt_id", "generator")
+ORDERING = "model_ordering"
 UNDECIDED = "undecided: the signed ranks favour the generator of the lower mean"
 
 
@@ -136,7 +137,7 @@ def agree_on_order(metric: str, people: Sequence[Order], own: Sequence[Order]) -
         if (pair := (order.generator_a, order.generator_b)) in better:
             compared.setdefault(order.template, []).append((order.better, better[pair]))
     shares = {
-        "model_ordering": lambda human, ours: human == ours,
+        ORDERING: lambda human, ours: human == ours,
         "orders_reversed": lambda human, ours: None not in (human, ours) and human != ours,
         "orders_missed": lambda human, ours: human is not None and ours is None,
     }

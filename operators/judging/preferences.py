@@ -196,7 +196,8 @@ def _accuracy(chosen: Chosen, ties: _Ties, sampling: Sampling) -> Judgement:
         judged = mean_judgement(chosen.metric, ACCURACY, right, prompts, words, SHARES)
     else:
         judged = undefined(chosen.metric, ACCURACY, 0, f"no decided pair with both scores; {words}")
-    return judged._replace(template=chosen.template, n_unscored=chosen.n_unscored)
+    n_prompts = chosen.frame["prompt_id"].nunique()
+    return judged._replace(template=chosen.template, n_unscored=chosen.n_unscored, n_prompts=n_prompts)
 
 
 def _permuted(a: Chosen, b: Chosen, sampling: Sampling) -> Comparison:

@@ -142,6 +142,7 @@ def _judge(
             subset=subset,
             n_unscored=unscored,
             n_unrated=unrated,
+            n_prompts=frame.loc[~frame["alone"], "prompt_id"].nunique(),
         )
         for judged in judgements
     ]

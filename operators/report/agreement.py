@@ -1,7 +1,7 @@
 """How far a run's metrics agree with people, as its judging found it, in words and tables."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import pandas as pd
@@ -10,16 +10,23 @@ from plumbline.operators.comparison import SIGNIFICANT
 from plumbline.operators.diagnosis.diagnosis import ShownTable
 from plumbline.operators.judging.contradicted_images import ContradictedImage
 from plumbline.operators.judging.corrected_means import CorrectedMean
-from plumbline.operators.judging.corrected_tables import contradictions, shown_means
+from plumbline.operators.judging.corrected_tables import contradictions, order_text, shown_means
 from plumbline.operators.judging.graph_correlations import CorrelationMatrix
-from plumbline.operators.judging.judgement import OVERALL, PEOPLE, Comparison, Judgement
+from plumbline.operators.judging.graphs import MEASURES
+from plumbline.operators.judging.judgement import OVERALL, PEOPLE, Comparison, Judgement, Order
+from plumbline.operators.judging.orders import ORDERING
 from plumbline.operators.judging.paper_tables import tables
+from plumbline.operators.judging.preferences import ACCURACY
 from plumbline.operators.judging.trust import has_enough, trust_sentences, trust_tables
+from plumbline.operators.judging.word_ratings import TEMPLATE as WORDS
 from plumbline.operators.report.charts import NamedChart, corrected_charts
 from plumbline.operators.report.graph_charts import graph_charts
-from plumbline.operators.sentences import FirstRows, Sentence, interval_sentence, names, number, shown
+from plumbline.operators.sentences import FirstRows, Sentence, interval_sentence, names, number, plural, shown
+from plumbline.operators.statistics.options import PAIRWISE
 
 MOST_TABLES = 40
+MAX_ORDERED = 8
+"""Generators that are named in people's order."""
 KNOWN = "what is known"
 """What metrics are set beside where nobody was asked."""
 
@@ -38,13 +45,15 @@ class Agreement(NamedTuple):
     """Between metrics, over their scores of error graphs."""
     graphs: pd.DataFrame | None = None
     """Every error graph by metric and convention, in schema GRAPHS."""
+    orders: Sequence[Order] = ()
+    """Which of two generators is better by people and by each metric."""
 
 
 class ShownAgreement(NamedTuple):
     """It as the page shows it."""
 
     sentences: list[Sentence]
-    """What the first statistic says of everything that people were asked."""
+    """The sentences of `conclude`."""
     tables: list[ShownTable]
     """Over all images, and of the raters themselves."""
     by_skill: FirstRows[ShownTable]
@@ -68,15 +77,12 @@ def show_agreement(agreement: Agreement) -> ShownAgreement:
     """All of it, metrics across; of many skills the tables of the first."""
     people = [judged for judged in agreement.judgements if judged.metric == PEOPLE]
     of_metrics = [judged for judged in agreement.judgements if judged.metric != PEOPLE]
-    overall: dict[str, list[Judgement]] = {}
-    for judged in of_metrics:
-        if judged.subset == OVERALL:
-            overall.setdefault(judged.template, []).append(judged)
+    overall = _overall_by_template(agreement.judgements)
     by_skill = [judged for judged in of_metrics if judged.subset != OVERALL]
     matrices = [matrix for matrix in agreement.graph_correlations if matrix.subset == OVERALL]
     whole = [(template or KNOWN, frame) for template in overall for _, frame in tables(overall[template])]
     return ShownAgreement(
-        sentences=[_sentence(judged, agreement.comparisons) for judged in overall.values()],
+        sentences=conclude(agreement),
         tables=[*_shown(whole), *_shown(tables(people), metrics_across=False)],
         by_skill=shown(_shown(tables(by_skill)), MOST_TABLES),
         trust=trust_sentences(agreement.judgements),
@@ -91,6 +97,23 @@ def show_agreement(agreement: Agreement) -> ShownAgreement:
         ),
         graph_charts=[] if agreement.graphs is None else graph_charts(agreement.graphs, matrices),
     )
+
+
+def conclude(agreement: Agreement) -> list[Sentence]:
+    """Return sentences about each template's best metric, undefined statistics, and people's order of generators."""
+    sentences: list[Sentence] = []
+    for judgements in _overall_by_template(agreement.judgements).values():
+        sentences += [_sentence(judgements, agreement.comparisons), *_without_value(judgements)]
+    return [*sentences, *_people_apart(agreement)]
+
+
+def _overall_by_template(judgements: Sequence[Judgement]) -> dict[str, list[Judgement]]:
+    """Return the judgements of metrics over all images, by template."""
+    overall: dict[str, list[Judgement]] = {}
+    for judged in judgements:
+        if judged.metric != PEOPLE and judged.subset == OVERALL:
+            overall.setdefault(judged.template, []).append(judged)
+    return overall
 
 
 def _shown(titled: Sequence[tuple[str, pd.DataFrame]], *, metrics_across: bool = True) -> list[ShownTable]:
@@ -108,24 +131,82 @@ def _sentence(judgements: Sequence[Judgement], comparisons: Sequence[Comparison]
     """Say which metric agrees best by the first statistic of a template, and from which metrics it differs clearly."""
     template, statistic = judgements[0].template, judgements[0].statistic
     about = f"with {template or KNOWN} by {statistic}"
-    values = [judged for judged in judgements if judged.statistic == statistic and math.isfinite(judged.value)]
+    own = [judged for judged in judgements if judged.statistic == statistic]
+    values = [judged for judged in own if math.isfinite(judged.value)]
     if not values:
-        return Sentence("No metric has a value", f"of its agreement {about}.")
+        return Sentence("No metric has a value", f"of its agreement {about}{_because(own[0])}.")
     best = max(values, key=lambda judged: judged.value)
     low, high = best.interval
-    interval = f", {interval_sentence(low, high)}"
+    found = f"{number(best.value)}, {interval_sentence(low, high)}, over {_size(best)}"
     if not has_enough(best):
         return Sentence(
             f"Not enough ratings to say which metric agrees best {about}:",
-            f"{best.metric} has {number(best.value)}{interval}.",
+            f"{best.metric} has {found}.",
         )
     is_clear = {
         pair.metric_b if pair.metric_a == best.metric else pair.metric_a: pair.p_holm < SIGNIFICANT
         for pair in comparisons
         if (pair.template, pair.statistic) == (template, statistic) and best.metric in (pair.metric_a, pair.metric_b)
     }
-    said = [f"{about} ({number(best.value)}{interval})."]
-    for lead, wanted in (("Clearly less", True), ("Cannot be told from it", False)):
-        if metrics := [metric for metric, clear in is_clear.items() if clear == wanted]:
+    said = [f"{about} ({found})."]
+    for lead, wanted in (("Clearly less", True), ("Cannot be told from it", False), ("Not tested against it", None)):
+        others = [judged.metric for judged in values if judged is not best]
+        if metrics := [metric for metric in others if is_clear.get(metric) == wanted]:
             said.append(f"{lead}: {names(metrics)}.")
+    if missing := [f"{judged.metric}{_because(judged)}" for judged in own if judged not in values]:
+        said.append(f"Without a value: {names(missing)}.")
     return Sentence(f"{best.metric} agrees best", " ".join(said))
+
+
+def _size(judged: Judgement) -> str:
+    """Return `1,792 images of 256 prompts`: the rows that a statistic was computed from."""
+    if judged.statistic in (*PAIRWISE, ACCURACY):
+        rows = f"{plural(judged.n, 'pair')} of images"
+    elif judged.statistic == ORDERING:
+        rows = f"{plural(judged.n, 'pair')} of generators"
+    elif judged.template == WORDS:
+        rows = plural(judged.n, "word")
+    elif judged.template:
+        rows = plural(judged.n, "image")
+    else:
+        rows = plural(judged.n, "error graph" if judged.statistic.startswith(MEASURES) else "sample")
+    return f"{rows} of {plural(judged.n_prompts, 'prompt')}" if judged.n_prompts else rows
+
+
+def _because(judged: Judgement) -> str:
+    """Return ` (all scores are equal)` of a statistic without a value, if its convention says why."""
+    reason = judged.convention.partition("undefined: ")[2].partition(";")[0]
+    return f" ({reason})" if reason else ""
+
+
+def _without_value(judgements: Sequence[Judgement]) -> Iterator[Sentence]:
+    """Yield which statistics besides the first have no value for any metric, and why."""
+    reasons: dict[str, list[str]] = {}
+    for statistic in list(dict.fromkeys(judged.statistic for judged in judgements))[1:]:
+        own = [judged for judged in judgements if judged.statistic == statistic]
+        if all(math.isnan(judged.value) for judged in own) and not statistic.startswith("epsilon"):
+            reasons.setdefault(_because(own[0]), []).append(statistic)
+    for reason, statistics in reasons.items():
+        yield Sentence("No value", f"of {names(statistics)} with {judgements[0].template or KNOWN}{reason}.")
+
+
+def _people_apart(agreement: Agreement) -> Iterator[Sentence]:
+    """Yield by template how many pairs of generators people tell apart, and people's means."""
+    by_people: dict[str, dict[str, list[Order]]] = {}
+    for order in agreement.orders:
+        if order.judge.startswith(PEOPLE):
+            by_people.setdefault(order.template, {}).setdefault(order.judge, []).append(order)
+    for template, by_judge in by_people.items():
+        orders = max(by_judge.values(), key=lambda orders: sum(order.n for order in orders))
+        told = sum(1 for order in orders if order.better)
+        means = {
+            judged.subset.removeprefix("generator "): judged.value
+            for judged in agreement.judgements
+            if (judged.metric, judged.template, judged.statistic) == (PEOPLE, template, "mean_rating")
+        }
+        first = dict(sorted(means.items(), key=lambda mean: -mean[1])[:MAX_ORDERED])
+        more = f" and {len(means) - len(first)} more" if len(means) > len(first) else ""
+        said = f"; mean ratings: {order_text(first)}{more}" if first else ""
+        yield Sentence(
+            f"People tell {told} of {plural(len(orders), 'pair')} of generators apart", f"by {template}{said}."
+        )

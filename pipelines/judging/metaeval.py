@@ -61,7 +61,13 @@ PAGE = "judgements.md"
 INPUTS = "judged: "
 PEOPLE_TASKS: Collection[Task] = ("ratings", "preferences", "orders")
 """Tasks that also have results about people alone, without scores: how far raters agree, means and orders."""
-FRAMES = {
+TABLES = {
+    "judgements": schemas.JUDGEMENTS,
+    "comparisons": schemas.COMPARISONS,
+    "orders": schemas.ORDERS,
+    "corrected": schemas.CORRECTED,
+    "contradicted": schemas.CONTRADICTED,
+    "correlations": schemas.CORRELATIONS,
     "graphs": schemas.GRAPHS,
     GRAPH_CORRELATIONS: schemas.GRAPH_CORRELATIONS,
     "words": schemas.WORD_MATCHES,
@@ -77,6 +83,8 @@ class Findings:
     """Which ratings and scores were judged, if the folder of the results can have had others before."""
     folder: str = ""
     """Where the results were written."""
+    files: Sequence[str] = ()
+    """The names of the page and of the tables with rows in it."""
     judgements: list[Judgement] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
     orders: list[Order] = field(default_factory=list)
@@ -88,7 +96,7 @@ class Findings:
     """Of every two metrics, over the images of each generator that both scored."""
     frames: dict[str, pd.DataFrame] = field(default_factory=dict)
     """What each metric makes of each error graph (`graphs`) or rated word (`words`), and how far metrics go together
-    over the graphs (`graph_correlations`), in the schemas of FRAMES."""
+    over the graphs (`graph_correlations`), in the schemas of TABLES."""
     notes: Sequence[str] = ()
     """What happened to rows on the way, in words."""
     warnings: Sequence[str] = ()
@@ -472,15 +480,17 @@ def write_findings(findings: Findings, folder: Place) -> None:
     folder had results of, if any were replaced.
     """
     earlier = _read_inputs(folder)
-    judgements = [judged._asdict() | judged.interval._asdict() for judged in findings.judgements]
-    _write_table(folder, "judgements", judgements, schemas.JUDGEMENTS)
-    _write_table(folder, "comparisons", [compared._asdict() for compared in findings.comparisons], schemas.COMPARISONS)
-    _write_table(folder, "orders", [order._asdict() for order in findings.orders], schemas.ORDERS)
-    _write_table(folder, "corrected", [mean._asdict() for mean in findings.corrected], schemas.CORRECTED)
-    _write_table(folder, "contradicted", [image._asdict() for image in findings.contradicted], schemas.CONTRADICTED)
-    _write_table(folder, "correlations", [one._asdict() for one in findings.correlations], schemas.CORRELATIONS)
-    for name, frame in findings.frames.items():
-        _write_table(folder, name, frame, FRAMES[name])
+    records: dict[str, Sequence[Mapping[str, Any]] | pd.DataFrame] = {
+        "judgements": [judged._asdict() | judged.interval._asdict() for judged in findings.judgements],
+        "comparisons": [compared._asdict() for compared in findings.comparisons],
+        "orders": [order._asdict() for order in findings.orders],
+        "corrected": [mean._asdict() for mean in findings.corrected],
+        "contradicted": [image._asdict() for image in findings.contradicted],
+        "correlations": [one._asdict() for one in findings.correlations],
+        **findings.frames,
+    }
+    for name, rows in records.items():
+        _write_table(folder, name, rows, TABLES[name])
     further = [*shown_means(findings.corrected), *contradictions_table(findings.corrected)]
     further += [*relations_tables(findings.orders), *(matrix.as_table() for matrix in findings.graph_correlations)]
     inputs = [f"{INPUTS}{findings.inputs}"] if findings.inputs else []
@@ -488,6 +498,7 @@ def write_findings(findings: Findings, folder: Place) -> None:
     (folder / PAGE).write(page.encode())
     (folder / "judgements.tex").write(to_latex(findings.judgements).encode())
     findings.folder = folder.url
+    findings.files = (PAGE, *(f"{name}.parquet" for name, rows in records.items() if len(rows)))
     if findings.inputs and earlier not in ("", findings.inputs):
         replaced = f"{folder}: replaced the results of {earlier}; output=FOLDER keeps both"
         findings.warnings = (*findings.warnings, replaced)

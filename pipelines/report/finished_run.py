@@ -14,7 +14,7 @@ from plumbline.operators.image_decoding import ImageLimits
 from plumbline.operators.judging.contradicted_images import ContradictedImage
 from plumbline.operators.judging.corrected_means import CorrectedMean
 from plumbline.operators.judging.graph_correlations import correlation_matrices
-from plumbline.operators.judging.judgement import Comparison, Judgement
+from plumbline.operators.judging.judgement import Comparison, Judgement, Order
 from plumbline.operators.report.agreement import Agreement
 from plumbline.operators.report.rendering import diagnosis_markdown
 from plumbline.operators.statistics.bootstrap import Interval
@@ -135,6 +135,7 @@ def read_agreement(store: Store, run_id: str) -> Agreement | None:
         graph_correlations=correlation_matrices(
             pd.DataFrame(_later_rows(store, f"{folder}/graph_correlations.parquet"))
         ),
+        orders=[Order(**row) for row in _later_rows(store, f"{folder}/orders.parquet")],
         graphs=store.read_table(graphs).to_pandas() if store.exists(graphs) else None,
     )
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from plumbline.operators.judging.graph_correlations import correlate_graphs, correlation_matrices
-from plumbline.operators.judging.judgement import OVERALL, PEOPLE, Comparison, Judgement
+from plumbline.operators.judging.judgement import OVERALL, PEOPLE, Comparison, Judgement, Order
 from plumbline.operators.report.agreement import Agreement, show_agreement
 from plumbline.operators.statistics.bootstrap import UNDEFINED, Interval
 
@@ -28,8 +28,8 @@ def test_the_metric_that_agrees_best_is_told_from_those_that_a_test_tells_it_fro
     pairs = [compared("m", "k", 0.01), compared("k", "l", 0.2), compared("m", "l", 0.001)]
     (sentence,) = show_agreement(Agreement(FOUND, pairs, ())).sentences
     assert str(sentence) == (
-        "k agrees best with likert by pearson (0.800, 95% interval 0.790 to 0.810). Clearly less: m. Cannot be told "
-        "from it: l."
+        "k agrees best with likert by pearson (0.800, 95% interval 0.790 to 0.810, over 90 images). Clearly less: m. "
+        "Cannot be told from it: l."
     )
 
 
@@ -43,9 +43,48 @@ def test_too_few_ratings_name_no_metric_as_the_best(n: int, low: float, high: fl
     assert "not enough ratings" in str(shown.trust[0])
 
 
-def test_without_a_test_nothing_is_said_of_differences() -> None:
+def test_without_a_test_metrics_are_said_not_to_be_tested() -> None:
     (sentence,) = show_agreement(Agreement(FOUND, [compared("m", "k", 0.01, "kendall_b")], ())).sentences
-    assert str(sentence).endswith("0.790 to 0.810).")
+    assert str(sentence).endswith("0.790 to 0.810, over 90 images). Not tested against it: m and l.")
+
+
+@pytest.mark.parametrize(
+    ("found", "size"),
+    [
+        (judged("m", 0.8)._replace(n=1234, n_prompts=100), "1,234 images of 100 prompts"),
+        (judged("m", 0.8, "binary_accuracy", template="vote")._replace(n_prompts=1), "90 pairs of images of 1 prompt"),
+        (judged("m", 0.8, "ordering_paper", template=""), "90 error graphs"),
+        (judged("m", 0.8, "model_ordering", template="vote"), "90 pairs of generators"),
+        (judged("m", 0.8, "text", template=""), "90 samples"),
+        (judged("m", 0.8, "accuracy", template="words"), "90 words"),
+    ],
+)
+def test_the_rows_that_a_conclusion_is_drawn_from_are_counted(found: Judgement, size: str) -> None:
+    (sentence,) = show_agreement(Agreement([found], (), ())).sentences
+    assert f", over {size})." in str(sentence)
+
+
+def test_a_statistic_without_a_value_is_named_with_its_reason() -> None:
+    reason = "how; undefined: all scores are equal; more"
+    flat = judged("flat", math.nan)._replace(convention=reason)
+    nobody = [judged(name, math.nan, "auroc")._replace(convention="undefined: nobody fails") for name in ("k", "flat")]
+    best, absent = show_agreement(Agreement([judged("k", 0.8), flat, *nobody], (), ())).sentences
+    assert str(best).endswith("over 90 images). Without a value: flat (all scores are equal).")
+    assert str(absent) == "No value of auroc with likert (nobody fails)."
+
+
+def test_how_many_pairs_of_generators_people_tell_apart_is_said_with_their_means() -> None:
+    means = [
+        judged(PEOPLE, 5 - n / 4, "mean_rating", subset=f"generator g{n}")._replace(n=9)
+        for n in (3, 0, 2, 1, 7, *range(8, 14))
+    ]
+    better = {("g0", "g1"): "g0", ("g1", "g2"): "", ("g0", "g2"): "g0"}
+    orders = [Order(PEOPLE, *pair, name or None, 0.5, 0.01, 9, "how", "likert") for pair, name in better.items()]
+    (sentence,) = show_agreement(Agreement(means, (), (), orders=orders)).sentences
+    assert str(sentence) == (
+        "People tell 2 of 3 pairs of generators apart by likert; mean ratings: g0 5.00 > g1 4.75 > g2 4.50 > g3 4.25 > "
+        "g7 3.25 > g8 3.00 > g9 2.75 > g10 2.50 and 3 more."
+    )
 
 
 def test_each_question_that_people_were_asked_has_its_own_sentence_and_table() -> None:

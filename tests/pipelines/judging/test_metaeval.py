@@ -257,7 +257,7 @@ def test_metrics_go_together_as_their_scores_of_the_same_error_graphs_do(tmp_pat
     )
     shuffled[["id", *ORDERINGS]].to_csv(tmp_path / "ts2_scores_per_image.csv", index=False)
     asked = ["protocol=t2iscorescore", f"protocol.path={tmp_path}", "protocol.conventions=[paper,published]"]
-    shown = printed("metaeval", *asked, "sampling.resamples=20", f"output={tmp_path / 'out'}")
+    shown = printed("metaeval", *asked, "sampling.resamples=20", f"output={tmp_path / 'out'}", "verbose=true")
     written = pd.read_parquet(tmp_path / "out/graph_correlations.parquet")
     ordering = written[written["measure"] == "ordering"].set_index(["convention", "subset", "metric", "other"])
     of_synth = ordering.loc[("paper", "synth")]
@@ -540,6 +540,62 @@ def test_no_results_are_lost_to_those_of_other_ratings_or_scores(tmp_path: Path)
     assert f"{folder}/raters-metrics: replaced the results of ratings {tmp_path}/first/raters.csv, scores " in words
     assert "replaced" not in (folder / "raters-metrics/judgements.md").read_text()
     assert f"judged: ratings {tmp_path}/second/raters.csv" in (folder / "raters-metrics/judgements.md").read_text()
+
+
+@pytest.mark.parametrize(("metrics", "others"), [(2, "Clearly less"), (30, "Cannot be told from it")])
+def test_the_command_ends_with_its_conclusion_after_a_table_of_a_screen(
+    tmp_path: Path, metrics: int, others: str
+) -> None:
+    """Two questions to people about 60 images; `best` follows people, the other metrics say nothing.
+
+    So few permutations tell no two of 30 metrics apart.
+    """
+    random = np.random.default_rng(metrics)
+    ids = [(f"p{prompt}", generator) for prompt in range(30) for generator in ("atlas", "garnet")]
+    fit = random.normal(0, 1, len(ids))
+    names = ["best", *(f"idle{n}" for n in range(1, metrics))]
+    rated = [
+        (*image, rater, template, np.clip(round(3 + fit[at] + random.normal(0, 0.3)), 1, 5))
+        for at, image in enumerate(ids)
+        for rater in "ab"
+        for template in ("likert", "wl")
+    ]
+    scored = [
+        (*image, name, (fit[at] if name == "best" else random.normal()))
+        for at, image in enumerate(ids)
+        for name in names
+    ]
+    for name, rows, columns in (("r", rated, ["rater", "template", "rating"]), ("s", scored, ["metric", "score"])):
+        frame = pd.DataFrame(rows, columns=["prompt_id", "generator", *columns])
+        frame.sample(frac=1, random_state=1).to_csv(tmp_path / f"{name}.csv", index=False)
+    asked = ["protocol=long", f"protocol.path={tmp_path}/r.csv", f"scores={tmp_path}/s.csv", f"output={tmp_path}/out"]
+    asked += ["sampling.resamples=20", "sampling.permutations=199"]
+    lines = printed("metaeval", *asked).splitlines()
+    folder = lines.index(f"written to {tmp_path}/out/ (verbose=true prints it too):")
+    assert 10 < folder <= 42, "a table of a screen"
+    files = {line.split()[0] for line in lines[folder + 1 :] if line.startswith("  ")}
+    assert {"judgements.md", "comparisons.parquet", "corrected.parquet"} <= files
+    assert files <= {path.name for path in (tmp_path / "out").iterdir()}
+    best = [line for line in lines if line.startswith("best agrees best with ")]
+    assert [line.split(" (")[0] for line in best] == [
+        "best agrees best with likert by pearson",
+        "best agrees best with wl by pearson",
+    ]
+    assert all(f", over 60 images of 30 prompts). {others}: idle" in line for line in best)
+    assert lines.index(best[0]) > folder and len(lines) - lines.index(best[0]) < 6
+    whole = printed("metaeval", *asked, "verbose=true").splitlines()
+    assert whole[-len(best) :] == lines[-len(best) :] and len(whole) > 3 * len(lines)
+    assert any(line.startswith("pearson: mean rating of an image's raters") for line in whole)
+
+
+def test_the_ratings_that_the_documentation_shows_are_read_as_likert(tmp_path: Path) -> None:
+    page = Path("docs/metaeval.md").read_text()
+    shown = page.partition("a row for each image and rater:\n\n")[2].partition("\n\n")[0]
+    (tmp_path / "ratings.csv").write_text("\n".join(line.strip() for line in shown.splitlines()))
+    said = printed("metaeval", "protocol=long", f"protocol.path={tmp_path}/ratings.csv", f"output={tmp_path}/out")
+    assert said.endswith("run=latest or scores=PATH judges metrics by them\n")
+    judged = pd.read_parquet(tmp_path / "out/judgements.parquet")
+    assert set(judged["template"]) == {"likert"} and "mean_rating" in set(judged["statistic"])
 
 
 def scores_of_all(release: Release) -> dict[str, list[object]]:

@@ -43,6 +43,14 @@ def test_a_run_is_judged_by_its_name_as_by_its_folder(tmp_path: Path, run: MadeR
         pd.testing.assert_frame_equal(judged, folder)
 
 
+def test_the_conclusion_is_the_one_of_the_runs_report(tmp_path: Path, run: MadeRun, rated: list[str]) -> None:
+    words = [*rated, "run=latest", f"store={run.folder.parent.parent}"]
+    printed_here = printed("metaeval", *words, f"output={tmp_path}", "sampling.resamples=200")
+    (conclusion,) = [line for line in printed_here.splitlines() if line.startswith("gecko agrees best with likert by ")]
+    assert "72 images of 36 prompts" in conclusion and "Clearly less: clipscore." in conclusion
+    assert f"  {conclusion}\n" in printed("report", *words)
+
+
 def test_labels_and_rehearsals_take_a_run_by_its_name_too(tmp_path: Path, run: MadeRun, rated: list[str]) -> None:
     store = f"store={run.folder.parent.parent}"
     given = [*rated, "metrics=[gecko]", f"output={tmp_path}/labels.csv"]
