@@ -199,7 +199,11 @@ def test_jobs_rate_and_jobs_metaeval_give_a_study_the_same_alpha(tmp_path: Path)
     for at in random.permutation(3 * len(tasks)):
         if random.random() < 0.9:
             keep(place, answer_to(tasks[at // 3], "abc"[at % 3], any_answer(tasks[at // 3], random)))
-    found = run_metaeval(config_of("metaeval", "protocol=study", f"protocol.path={place}", f"output={tmp_path}/out"))
+    found = run_metaeval(
+        config_of(
+            "metaeval", "protocol=study", f"protocol.path={place}", f"output={tmp_path}/out", "sampling.resamples=20"
+        )
+    )
     alphas = [one for one in found.judgements if (one.statistic, one.subset) == ("alpha_ordinal", "overall")]
     ours = {one.template: one.value for one in alphas}
     progress = agreement(rated(read_answers(place), tasks), Sampling(resamples=20))
