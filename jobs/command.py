@@ -247,7 +247,7 @@ def _parser(command: Command, argv: Sequence[str] | None) -> _Parser:
     folder = _Parser(add_help=False, allow_abbrev=False)
     folder.add_argument("--config-dir", metavar="DIR", help="a folder with config groups of your own")
     parser = _Parser(
-        prog=f"python -m jobs.{command.name}",
+        prog=f"plumbline {command.name}",
         description=command.purpose + _missing_extra(command),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         parents=[folder],

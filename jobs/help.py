@@ -29,7 +29,7 @@ REMARKS = 30
 """Characters of a line before its remark."""
 MOST_LISTED = 8
 """Choices that fit into a message."""
-EXAMPLE = re.compile(r"^# .*: (python -m jobs\..*)$", flags=re.MULTILINE)
+EXAMPLE = re.compile(r"^# .*: (plumbline [a-z_]+\b.*)$", flags=re.MULTILINE)
 """In the first line of a job's file of conf/."""
 
 

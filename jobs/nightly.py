@@ -285,7 +285,7 @@ def _write_damaged_report(console: Console, inputs: SweepInputs, outcome: NightO
             cluster=config.cluster,
         )
     except PlumblineError as error:
-        warn(console, f"no report: {error}; make it later by python -m jobs.report run={run_id} {where}")
+        warn(console, f"no report: {error}; make it later by plumbline report run={run_id} {where}")
 
 
 def _compare(
@@ -320,7 +320,7 @@ def _compare(
     show_renewed(console, finished)
     if compared.trends.url is None:
         where = name_store(config.store, config.storage)
-        warn(console, f"no page of trends: {compared.trends.problem}; make it later by python -m jobs.trends {where}")
+        warn(console, f"no page of trends: {compared.trends.problem}; make it later by plumbline trends {where}")
     else:
         say(console, f"trends: {compared.trends.url}")
     return compared

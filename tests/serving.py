@@ -43,7 +43,7 @@ class Running(NamedTuple):
 
 @contextmanager
 def run_service(log: Path, *words: str) -> Iterator[Running]:
-    """Starts `python -m jobs.serve` on a free port, and ends it by its own process."""
+    """Starts `plumbline serve` on a free port, and ends it by its own process."""
     node, (port,) = RayNode(uuid.uuid4().hex), free_ports(1)
     folder = tempfile.mkdtemp(prefix="serve")  # short, for Ray's sockets lie in it
     command = [sys.executable, "-m", "jobs.serve", "models=shapes", f"port={port}", *words]

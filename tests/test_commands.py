@@ -21,7 +21,7 @@ PAGES = (
     *sorted({*(ROOT / "docs").rglob("*.md")} - {PLUGINS, PAPERS}),
     PAPERS,
 )
-TOLD = re.compile(r"python -m jobs\.(?P<job>[a-z_]+)(?P<rest>[^\n`;]*)")
+TOLD = re.compile(rf"(?:plumbline |python -m jobs\.)(?P<job>{'|'.join(JOBS)})\b(?!-)(?P<rest>[^\n`;]*)")
 OPTIONAL = re.compile(r"(?<= )\[(\S+=\S+)\](?= |$)")
 """A part of a command that may be left out, in brackets of its own."""
 REDIRECTED = re.compile(r" \d?> \S+")

@@ -124,7 +124,7 @@ def show_no_runs(console: Console, cells: CellCount) -> None:
     if cells.found:
         say(console, f"no runs yet, and {count} committed cells; run the same command to go on")
     else:
-        console.print("no runs yet; start one with: python -m jobs.sweep sweep=shapes")
+        console.print("no runs yet; start one with: plumbline sweep sweep=shapes")
 
 
 def show_runs(console: Console, runs: Sequence[Run]) -> None:

@@ -316,9 +316,9 @@ def find_run(store: Store, run: str, key: str = "run") -> str:
     if wanted in standing:
         return str(wanted)
     if not standing:
-        raise ConfigError(f"{key}={run}: {store.place.url} has no runs; start one with: python -m jobs.sweep")
+        raise ConfigError(f"{key}={run}: {store.place.url} has no runs; start one with: plumbline sweep")
     recent = ", ".join(standing[-3:][::-1])
-    raise ConfigError(f"{key}={run}: no such run in {store.place.url}; the newest are {recent} (python -m jobs.status)")
+    raise ConfigError(f"{key}={run}: no such run in {store.place.url}; the newest are {recent} (plumbline status)")
 
 
 def read_manifest(store: Store, run_id: str) -> dict[str, Any]:
@@ -327,7 +327,7 @@ def read_manifest(store: Store, run_id: str) -> dict[str, Any]:
     url = str(store.place / path)
     text = store.read_text(path)
     if text is None:
-        raise ConfigError(f"{url}: not found; the run's folder was deleted, choose another run (python -m jobs.status)")
+        raise ConfigError(f"{url}: not found; the run's folder was deleted, choose another run (plumbline status)")
     return parse_manifest(text, url)
 
 

@@ -399,7 +399,7 @@ def open_existing_store(config: StoreAddress) -> Store:
     if not store.exists(MARK) and not store.folders("runs"):  # runs may have been copied alone
         raise ConfigError(
             f"store {store.place}: there is no store here; correct the address (store=...), or make one by a "
-            "sweep: python -m jobs.sweep"
+            "sweep: plumbline sweep"
         )
     return store
 

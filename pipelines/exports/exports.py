@@ -31,7 +31,7 @@ class ExportConfig:
     output: str
     """Folder or cloud prefix that holds the table; several runs may be exported into one."""
     run: str = "latest"
-    """A run's id (python -m jobs.status); `latest` is the newest."""
+    """A run's id (plumbline status); `latest` is the newest."""
     table: str = "scores"
     """The table's name; in Iceberg it stands in the namespace `plumbline`."""
     catalog: str | None = None

@@ -26,7 +26,7 @@ class GateConfig:
     store: str = "store"
     """Folder or cloud prefix of the store."""
     run: str = "latest"
-    """A run's id (python -m jobs.status), or a suite's, whose runs must all pass; `latest` is the newest run."""
+    """A run's id (plumbline status), or a suite's, whose runs must all pass; `latest` is the newest run."""
     rules: str
     """The file of rules (docs/gates.md), a path or an address."""
     against: str | None = None

@@ -124,7 +124,7 @@ def _named_files(place: Place, columns: InputColumnsConfig) -> dict[str, Any] | 
         raise ConfigError(
             f"images {place.url}: no column names image files (found {name_some(list(types))}); name it by "
             "columns.image=NAME, or name the folder of images, and this file as prompts: "
-            f"python -m jobs.score {shlex.join([f'images={place.parent.url}', f'prompts={place.url}'])}"
+            f"plumbline score {shlex.join([f'images={place.parent.url}', f'prompts={place.url}'])}"
         )
     return {"table": place.url, "copy": False, "generator": None if names.generator else _stem(place)}
 

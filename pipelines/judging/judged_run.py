@@ -16,7 +16,7 @@ from plumbline.pipelines.judging.releases.release import Release
 from plumbline.pipelines.judging.releases.scores import read_elements
 
 RESAMPLES = 200
-"""Bootstrap resamples for a run's report; python -m jobs.metaeval draws more."""
+"""Bootstrap resamples for a run's report; plumbline metaeval draws more."""
 
 
 def judge_run(store: Store, run_id: str, protocol: ProtocolConfig) -> Findings:

@@ -16,7 +16,7 @@ class ScoresSource(Checked):
     store: str = "store"
     """Folder or cloud prefix of the store that has the run."""
     run: str | None = None
-    """The run whose scores are read: its id (python -m jobs.status), or `latest` for the newest."""
+    """The run whose scores are read: its id (plumbline status), or `latest` for the newest."""
     scores: str | None = None
     """In place of a run, a table of scores (Parquet or CSV), or a run's folder wherever it is. Without either, the
     scores that people's ratings were released with."""

@@ -85,7 +85,7 @@ def kept_runs(runs: Sequence[Run], rules: KeepRuns) -> frozenset[str]:
     known = {run.run_id for run in runs}
     for name in rules.named:
         if name not in known:
-            raise ConfigError(f"keep_runs.named: no run is called {name!r}; python -m jobs.status lists them")
+            raise ConfigError(f"keep_runs.named: no run is called {name!r}; plumbline status lists them")
     if rules.all:
         return frozenset(known)
     kept = {run.run_id for run in runs if run.latest or _began(run) is None} | set(rules.named)

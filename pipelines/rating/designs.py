@@ -267,7 +267,7 @@ def _questions(design: Design, storage: StorageConfig) -> _Questions:
     if design.run is None:
         raise ConfigError(
             "templates: questions are those of a run's metric, and images= have none; score the images first "
-            "(python -m jobs.score images=PATH metrics=[dsg]) and name run=latest"
+            "(plumbline score images=PATH metrics=[dsg]) and name run=latest"
         )
     store = open_existing_store(_StoreOf(design.store, storage))
     metrics = read_manifest(store, design.run)["metrics"]

@@ -62,7 +62,7 @@ class ReportConfig:
     store: str = "store"
     """Folder or cloud prefix of the store."""
     run: str = "latest"
-    """A run's id (python -m jobs.status); `latest` is the newest."""
+    """A run's id (plumbline status); `latest` is the newest."""
     compare: str | None = None
     """The id of an earlier run to compare it to; `previous` is the newest of its benchmark that can be compared, `none`
     is no run, and null is the run that its report was compared with before."""

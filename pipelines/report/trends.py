@@ -110,7 +110,7 @@ def make_trends(
         raise ConfigError(problems[-1])
     warnings += [f"A run cannot be read: {problem}." for problem in problems[:MOST_PROBLEMS]]
     if len(problems) > MOST_PROBLEMS:
-        warnings.append(f"{plural(len(problems), 'run')} cannot be read (python -m jobs.status).")
+        warnings.append(f"{plural(len(problems), 'run')} cannot be read (plumbline status).")
     means = to_frame(whole, settings)
     page = build_trends(
         whole[-runs:],

@@ -90,9 +90,7 @@ def _require_alike(store: Store, run_id: str, of_run: set[str], recipes: Mapping
     """Raises ConfigError for a metric that the run lacks, or whose numbers are others than those beside it."""
     absent = [name for name in recipes if name not in of_run]
     if absent:
-        raise ConfigError(
-            f"baseline: run {run_id} has no scores of {names(absent)}; score them there: python -m jobs.sweep"
-        )
+        raise ConfigError(f"baseline: run {run_id} has no scores of {names(absent)}; score them there: plumbline sweep")
     paths = store.read_table(f"runs/{run_id}/cells.parquet", ["path"]).column("path").to_pylist()
     folders = {path.rsplit("/", 2)[0] for path in paths}
     altered = [name for name, digest in recipes.items() if f"scores/{digest[:8]}" not in folders]

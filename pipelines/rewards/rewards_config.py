@@ -28,7 +28,7 @@ class RewardsConfig(Checked):
     """Folder or cloud prefix; it holds one export. `@run` in it is the run's id, as data/pairs/@run, so that the same
     command serves every night."""
     run: str = "latest"
-    """A run's id (python -m jobs.status); `latest` is the newest."""
+    """A run's id (plumbline status); `latest` is the newest."""
     reward: AnyReward = None
     """A metric's name, or several in one, as for jobs.serve: {vqascore: 1, hpsv3: 0.5}, or {weights: {NAME: WEIGHT,
     ...}, unit: score, z_score or noise, join: sum, min or product, clip_parts: [LOW, HIGH], clip: [LOW, HIGH]}

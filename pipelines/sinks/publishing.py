@@ -29,7 +29,7 @@ class PublishConfig:
     """mlflow, swanlab, wandb or hub: a name of pipelines/sinks. Where it is and who publishes comes from its own
     environment variables."""
     run: str = "latest"
-    """A run's id (python -m jobs.status); `latest` is the newest."""
+    """A run's id (plumbline status); `latest` is the newest."""
     project: str = "plumbline"
     """The experiment of MLflow, or the project of SwanLab or W&B."""
     hub: HubConfig = field(default_factory=HubConfig)

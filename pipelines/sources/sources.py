@@ -473,8 +473,8 @@ def _no_tables(benchmark: BenchmarkConfig, others: Sequence[str]) -> ConfigError
     inside = "" if benchmark.prompts is None else ", with the prompts in that folder itself (docs/ingest.md)"
     return ConfigError(
         f"benchmark.images {images}: expected one folder per generator, or Parquet files, found "
-        f"{count_suffixes(others) or 'none'}; image files and tars are scored by python -m jobs.score "
-        f"images={images}{inside}, and made into Parquet by python -m jobs.ingest"
+        f"{count_suffixes(others) or 'none'}; image files and tars are scored by plumbline score "
+        f"images={images}{inside}, and made into Parquet by plumbline ingest"
     )
 
 
@@ -624,7 +624,7 @@ def _several(file: ListedFile, footer: pq.FileMetaData, benchmark: BenchmarkConf
             if len(set(ends)) > 1:
                 return (
                     f"{file.url}: the column {name!r} names several generators ({min(ends)!r} to {max(ends)!r}), and a "
-                    f"sweep would take all for one, {file.group!r}. python -m jobs.score with "
+                    f"sweep would take all for one, {file.group!r}. plumbline score with "
                     f"benchmark.columns.generator={name}, or jobs.ingest with columns.generator={name}, tells them "
                     f"apart; benchmark.generators={{{file.group}: PATH}} with benchmark.images=null takes them as one"
                 )

@@ -84,7 +84,7 @@ class KindsConfig:
     of: str
     """One of the run's metrics, by its name."""
     run: str = "latest"
-    """A run's id (python -m jobs.status); `latest` is the newest."""
+    """A run's id (plumbline status); `latest` is the newest."""
     storage: StorageConfig = field(default_factory=StorageConfig)
 
 

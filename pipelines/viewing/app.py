@@ -301,7 +301,7 @@ class Pages:
         self.browser.manifest(run_id)
         html = self.browser.store.read_text(f"runs/{run_id}/report.html")
         if html is None:
-            raise NotThere(f"run {run_id}: has no report; make it by python -m jobs.report run={run_id}")
+            raise NotThere(f"run {run_id}: has no report; make it by plumbline report run={run_id}")
         return _file(html)
 
     def suite(self, request: Request) -> Response:

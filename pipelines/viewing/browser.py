@@ -100,7 +100,7 @@ class Browser:
         """Raises ConfigError where the store has no run."""
         if not run_ids(self.store):
             url = self.store.place.url
-            raise ConfigError(f"store {url}: has no runs yet; start one with: python -m jobs.sweep store={url}")
+            raise ConfigError(f"store {url}: has no runs yet; start one with: plumbline sweep store={url}")
 
     def close(self) -> None:
         self._openers.shutdown(cancel_futures=True)

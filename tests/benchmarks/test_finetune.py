@@ -21,7 +21,7 @@ RAISED = ("pearson", "spearman", "pairwise_accuracy_grouped")
 
 
 def test_finetuning_raises_agreement_on_held_out_prompts(tmp_path: Path) -> None:
-    """One process stands for the two workers of `python -m jobs.train training=finetune`."""
+    """One process stands for the two workers of `plumbline train training=finetune`."""
     config = read_config(
         load_values(command_of("train"), ["training=finetune", f"output={tmp_path}", *FEW]), COMMAND.schema
     )

@@ -35,7 +35,7 @@ OWN = ("benchmark.prompts=p", "benchmark.images=i")
 def example(name: str) -> list[str]:
     """The words of the example in a job's help."""
     (words,) = re.findall(
-        rf"^  python -m jobs\.{name}( .*|)$", describe(name, command_of(name).schema, None), flags=re.MULTILINE
+        rf"^  plumbline {name}( .*|)$", describe(name, command_of(name).schema, None), flags=re.MULTILINE
     )
     return shlex.split(words)
 
@@ -444,7 +444,7 @@ def test_help_has_an_example_and_no_long_line(name: str) -> None:
     told = printed(name, "--help")
     assert max(map(len, printed(name, "--help-all").splitlines())) <= 120
     assert len(told.splitlines()) <= 75 and "--help-all" in told
-    assert f"\nexample:\n  python -m jobs.{name}" in told
+    assert f"\nexample:\n  plumbline {name}" in told
 
 
 def test_every_job_tells_the_version() -> None:

@@ -10,7 +10,7 @@ from tests.commands import printed, refusal
 from tests.operators.report.made import make_run
 
 ROOT = Path(__file__).parent.parent.parent
-LINES = [line for line in (ROOT / "docs/results.md").read_text().splitlines() if "-m jobs.export" in line]
+LINES = [line for line in (ROOT / "docs/results.md").read_text().splitlines() if "plumbline export" in line]
 
 
 def test_every_format_is_an_extra_and_has_its_command_in_the_document() -> None:

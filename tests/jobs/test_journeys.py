@@ -237,9 +237,7 @@ def test_a_sweep_of_image_files_is_refused_with_the_jobs_that_take_them(tmp_path
         code, _, complaint = score_them(tmp_path, "sweep=own_images", *where, job="sweep")
         kinds = "6 .png, 1 .txt" if folder.name == "both" else "3 .png"
         assert f"expected one folder per generator, or Parquet files, found {kinds}; " in complaint
-        assert (
-            code == 1 and f"python -m jobs.score images={folder}" in complaint and "python -m jobs.ingest" in complaint
-        )
+        assert code == 1 and f"plumbline score images={folder}" in complaint and "plumbline ingest" in complaint
     assert not (tmp_path / "store/runs").exists()
 
 

@@ -26,7 +26,7 @@ from tests.environment import ROOT
 from tests.faults.driving import until
 
 DOCS = (Path(__file__).parent.parent.parent / "docs" / "keeping.md").read_text()
-COMMANDS = re.findall(r"^    python -m jobs\.(\w+) (.*)$", DOCS, flags=re.MULTILINE)
+COMMANDS = re.findall(r"^    plumbline (\w+) (.*)$", DOCS, flags=re.MULTILINE)
 
 
 def test_the_commands_of_the_page_run(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def test_prompts_beside_the_folder_are_scored_by_the_command_that_the_error_prin
         words = [f"images={tmp_path}/my outputs", f"prompts={tmp_path}/{name}"]
     else:
         said = refusal("score", f"images={tmp_path}/my outputs", *given)
-        [command] = re.findall(r"python -m jobs\.score (.*?)\. Add", said)
+        [command] = re.findall(r"plumbline score (.*?)\. Add", said)
         words = shlex.split(command)
     said = printed("score", *words, *given)
     pairs = re.findall(r"^pair: .*/(.*)_seed\d\.png of (alpha|beta v2): '(.*)'", said, re.MULTILINE)

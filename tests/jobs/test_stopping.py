@@ -181,7 +181,7 @@ def test_a_sweep_whose_report_cannot_be_written_fails_says_so_and_leaves_the_new
     (left,) = set(run_ids(sweep.store)) - {first}
     printed = " ".join(done.stdout.split())
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
-    later = re.search(r"no report: .* make it later by python -m jobs\.report (.*)$", done.stdout, re.MULTILINE)
+    later = re.search(r"no report: .* make it later by plumbline report (.*)$", done.stdout, re.MULTILINE)
     assert later and f"run={left}" in later[1], printed
     assert printed.endswith(f"run {left}, exit code 1: the report could not be made")
     assert newest_run(sweep.store) == first

@@ -172,7 +172,7 @@ def test_a_second_run_computes_nothing_and_never_imports_ray(store: Path) -> Non
 
 def test_judgements_that_cannot_be_read_cost_neither_the_run_nor_its_report(store: Path) -> None:
     said = printed("sweep", *GIVEN, f"store={store}", "protocol.path=nowhere")
-    assert re.search(r"warning no agreement with people: .*nowhere.*python -m jobs.report run=", said)
+    assert re.search(r"warning no agreement with people: .*nowhere.*plumbline report run=", said)
     assert re.search(r"atlas .*(leads|the lead) by", said) and re.search(r"report: .*/report\.html", said)
 
 

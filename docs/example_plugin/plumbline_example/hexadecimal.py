@@ -22,7 +22,7 @@ class HexadecimalWire(JsonWire):
         return as_json({"reward": numbers(answers, served)[0]})
 
     def ask(self, asked: Sequence[ScoreRequest]) -> bytes:
-        """A client's request, as `python -m jobs.check_rewards URL wire=hexadecimal` sends it."""
+        """A client's request, as `plumbline check_rewards URL wire=hexadecimal` sends it."""
         ((request,), (image,)) = asked, asked[0].images
         return json.dumps({"prompt": request.prompt, "hex": image.hex()}).encode()
 

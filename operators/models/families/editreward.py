@@ -1,6 +1,6 @@
 """EditReward: how people would like an edited image beside its source, by a Qwen2.5-VL with two heads (Wu et al. 2025).
 
-Its release is weights alone, which `python -m jobs.convert` makes a folder of (docs/models.md).
+Its release is weights alone, which `plumbline convert` makes a folder of (docs/models.md).
 """
 
 from plumbline.operators.models.checkpoints.parts import INSTRUCTIONS, architecture

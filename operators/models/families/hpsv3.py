@@ -1,6 +1,6 @@
 """HPSv3: how people would like an image for its prompt, by a Qwen2-VL with a regression head (Ma et al. 2025).
 
-Its release is weights alone, which `python -m jobs.convert` makes a folder of (docs/models.md).
+Its release is weights alone, which `plumbline convert` makes a folder of (docs/models.md).
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
 """ImageReward: how people would rate an image for its prompt, by a BLIP with a regression head (Xu et al. 2023).
 
-It is released as a pickle, which `python -m jobs.convert` makes a folder of (docs/models.md).
+It is released as a pickle, which `plumbline convert` makes a folder of (docs/models.md).
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,6 +1,6 @@
 """PyramidCLIP: a CLIP with convolutions among its patches, whose texts are embedded as a whole (Gao et al. 2022).
 
-It is released as a pickle, which `python -m jobs.convert` makes a folder of (docs/models.md).
+It is released as a pickle, which `plumbline convert` makes a folder of (docs/models.md).
 """
 
 from typing import TYPE_CHECKING, Any

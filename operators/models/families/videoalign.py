@@ -1,6 +1,6 @@
 """VideoAlign's VideoReward: how people would rate a video for its prompt, by a Qwen2-VL (Liu et al. 2025).
 
-Its release is a pickle of weights with an adapter, which `python -m jobs.convert` makes a folder of (docs/models.md).
+Its release is a pickle of weights with an adapter, which `plumbline convert` makes a folder of (docs/models.md).
 """
 
 from plumbline.operators.models.checkpoints.parts import INSTRUCTION, architecture

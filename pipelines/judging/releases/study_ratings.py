@@ -40,7 +40,7 @@ def read_study(place: Place) -> Release:
     tasks = {task.task_id: task for task in asked.tasks}
     answers = study.read_answers(place)
     if not answers:
-        raise SourceError(f"{place}: nobody has answered yet; rate at python -m jobs.rate study={place}")
+        raise SourceError(f"{place}: nobody has answered yet; rate at plumbline rate study={place}")
     reasons = [_why_left_out(one, tasks, asked.version) for one in answers]
     kept = [one for one, reason in zip(answers, reasons, strict=True) if reason is None]
     earlier = sum(one.version != asked.version for one in kept)

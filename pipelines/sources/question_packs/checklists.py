@@ -82,7 +82,7 @@ def read_tiif_bench(place: Place, convention: Convention) -> PackRows:
     Source: A113N-W3I/TIIF-Bench, `data/testmini_eval_prompts` with `data/testmini_prompts`, or `data/test_eval_prompts`
     with `data/test_prompts`, at 3aae750: a line's questions are about the prompt in the same line. A prompt is called
     by its file, its line and its length, `numeracy_0_short`; its skills are its type and its length. The release's
-    summary pools a type's questions: `python -m jobs.kinds of=tiif_bench`. Its recall of words and its GNED need lists
+    summary pools a type's questions: `plumbline kinds of=tiif_bench`. Its recall of words and its GNED need lists
     of words that it does not ship. Both conventions read it alike.
     """
     beside = place.parent / place.name.replace("_eval", "")

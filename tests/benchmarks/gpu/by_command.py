@@ -1,7 +1,7 @@
 """python -m tests.benchmarks.gpu.by_command MODEL FOLDER [--images N] [OVERRIDE ...]: a sweep by the command, on Ray.
 
 A checkpoint of random weights is written, in full size where there is a CUDA device, then so many photographs of 1024 x
-1024 pixels as PNG in Parquet, and then python -m jobs.sweep scores them by VQAScore with `cluster=gpu1`, or without a
+1024 pixels as PNG in Parquet, and then plumbline sweep scores them by VQAScore with `cluster=gpu1`, or without a
 GPU with `cluster=local`. Printed is what the run's manifest says: images a second, and how much of that time the model
 worked and waited. What is there already is not written again.
 """
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("model", choices=list(FAMILIES))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--images", type=int, default=4096)
-    parser.add_argument("overrides", nargs="*", help="further ones of python -m jobs.sweep")
+    parser.add_argument("overrides", nargs="*", help="further ones of plumbline sweep")
     told = parser.parse_args(arguments)
     folder, on_gpu = told.folder.absolute(), torch.cuda.is_available()
     texts = [text_about(prompt, 0) for prompt in range(told.images)]

@@ -224,7 +224,7 @@ def test_an_image_whose_prompt_is_not_told_is_named(
         ({"images.csv": f"file;prompt\n1.png;{CAT}\n", "1.png": PIXELS}, "images.csv.* semicolons"),
         (
             {"prompts.json": "[]", "1.png": PIXELS},
-            r"in their names: python -m jobs.score images=\S+/in prompts=\S+/in/prompts.json\. Add",
+            r"in their names: plumbline score images=\S+/in prompts=\S+/in/prompts.json\. Add",
         ),
         ({"prompts.txt": f"{CAT}\n{DOG}\n{CAT}\n", "1.png": PIXELS}, "whether they count from 0 or from 1"),
         ({"prompts.txt": b"\xff\xfe", "0.png": PIXELS}, "prompts.txt: not UTF-8 at byte 0"),

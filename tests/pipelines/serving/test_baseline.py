@@ -50,7 +50,7 @@ def test_the_baseline_is_what_the_generators_images_scored_in_the_run(scored: Sc
         ),
         (
             ["baseline=latest", "baseline_generator=atlas", "metric=[edge_density,entropy]", "sentinel=[entropy]"],
-            "baseline: run .* has no scores of entropy; score them there: python -m jobs.sweep",
+            "baseline: run .* has no scores of entropy; score them there: plumbline sweep",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else None,

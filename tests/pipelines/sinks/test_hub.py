@@ -23,7 +23,7 @@ BENCHMARK = "<b>a/b|\n"
 CARD = "---\nlicense: mit\n---\n# My model\n\nIts story.\n"
 OTHERS = "# ours, by hand\n- dataset: {id: acme/other, task_id: default}\n  value: 3\n"
 SETTINGS = {"atlas": {"cfg": {"4": 9, "7.5": 3}, "steps": {"30": 12}}}
-COMMAND = "python -m jobs.sweep sweep=shapes 'note=two\nlines'"
+COMMAND = "plumbline sweep sweep=shapes 'note=two\nlines'"
 MODELS = {
     "config": {
         "metrics": {
@@ -83,7 +83,7 @@ def test_a_card_and_its_results_are_written_once_and_leave_all_other_text(run: M
     assert re.search(r" \| 12 \| 100.0% \| clip\\_flant5 flant5 \(0123456789ab\) \| [0-9a-f]{12} \|$", gecko)
     assert "/home/me" not in section
     assert "Generated with cfg 4 (75%) and 7.5 (25%), steps 30." in section
-    assert "    python -m jobs.sweep sweep=shapes 'note=two\n    lines'\n<!-- end " in section
+    assert "    plumbline sweep sweep=shapes 'note=two\n    lines'\n<!-- end " in section
     whole, counting = parse_eval_result_entries(yaml.safe_load(first[".eval_results/plumbline.yaml"]))
     assert (whole.dataset_id, whole.task_id, whole.value) == ("acme/bench", "default", 0.833333)
     assert (counting.task_id, counting.value, whole.date) == ("counting", 0.833333, "2026-11-26T09:00:00+00:00")

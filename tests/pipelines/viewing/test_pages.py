@@ -287,7 +287,7 @@ def test_reports_and_trends_are_shown_and_reach_nothing(ask: Asking) -> None:
         assert policy.startswith("sandbox allow-scripts allow-downloads; default-src 'none'")
         assert "allow-same-origin" not in policy
     refused = ask(f"/runs/{EARLIER}/report")
-    assert refused.status_code == 404 and f"python -m jobs.report run={EARLIER}" in refused.text
+    assert refused.status_code == 404 and f"plumbline report run={EARLIER}" in refused.text
 
 
 def test_no_text_of_a_store_becomes_markup(ask: Asking) -> None:
@@ -427,7 +427,7 @@ def test_a_store_without_runs_is_told_in_one_line(tmp_path: Path) -> None:
     database = Database(tmp_path, 100)
     store = store_at(tmp_path / "nothing")
     store.check()
-    with pytest.raises(ConfigError, match=r"has no runs yet; start one with: python -m jobs\.sweep"):
+    with pytest.raises(ConfigError, match=r"has no runs yet; start one with: plumbline sweep"):
         Browser(store, database).check()
     database.close()
 

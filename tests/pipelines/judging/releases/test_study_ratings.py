@@ -124,7 +124,7 @@ def test_the_last_revision_counts_and_gold_and_repeats_and_tasks_that_are_gone_a
 
 
 def test_a_study_that_nobody_answered_says_how_to(study: Place) -> None:
-    with pytest.raises(SourceError, match=r"nobody has answered yet; rate at python -m jobs\.rate study=.*study"):
+    with pytest.raises(SourceError, match=r"nobody has answered yet; rate at plumbline rate study=.*study"):
         read_study(study)
 
 
