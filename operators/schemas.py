@@ -324,6 +324,10 @@ GRAPH_CORRELATIONS = pa.schema(
 )
 """Correlation of two metrics over their scores of error graphs (operators/judging/graph_correlations.py)."""
 
+MEAN_RATINGS = pa.schema([*texts("template", "image_id", "prompt_id", "generator"), *floats("rating", "rating_0_1")])
+"""The mean over the sure raters of each image by each template; `rating_0_1` as if the template's scale went from 0 to
+1, null if that scale is not known."""
+
 JUDGEMENTS = pa.schema(
     [
         *texts("template", "subset", "metric", "statistic"),

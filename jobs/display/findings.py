@@ -31,6 +31,7 @@ WRITTEN = {
     "graphs.parquet": "what each metric makes of each error graph",
     "graph_correlations.parquet": "how far metrics find the same error graphs hard",
     "words.parquet": "what each metric makes of each rated word",
+    "mean_ratings.parquet": "people's mean rating of each image",
 }
 """Contents of each file of a meta-evaluation."""
 

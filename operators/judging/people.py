@@ -114,6 +114,17 @@ def judge_people(ratings: pa.Table, rated: Sequence[Rated], skills: Mapping[str,
     return judgements
 
 
+def rate_images(ratings: pa.Table, match: Match, scales: Mapping[str, Scale]) -> pd.DataFrame:
+    """Return the mean rating of every image by each template (schema MEAN_RATINGS)."""
+    means = mean_ratings(ratings, match).rename(columns={"human": "rating"})
+    means["prompt_id"] = means["prompt_id"].mask(means["alone"])
+    least, greatest = (
+        means["template"].map({name: scale[end] for name, scale in scales.items()}).astype(np.float64) for end in (0, 1)
+    )
+    on_unit = (means["rating"] - least) / (greatest - least)
+    return means.assign(rating_0_1=on_unit).reindex(columns=schemas.MEAN_RATINGS.names)
+
+
 def judge_generators(
     ratings: pa.Table, match: Match, sampling: Sampling, scales: Mapping[str, Scale]
 ) -> list[Judgement]:

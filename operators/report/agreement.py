@@ -21,6 +21,7 @@ from plumbline.operators.judging.trust import has_enough, trust_sentences, trust
 from plumbline.operators.judging.word_ratings import TEMPLATE as WORDS
 from plumbline.operators.report.charts import NamedChart, corrected_charts
 from plumbline.operators.report.graph_charts import graph_charts
+from plumbline.operators.report.rating_charts import violin_charts
 from plumbline.operators.sentences import FirstRows, Sentence, interval_sentence, names, number, plural, shown
 from plumbline.operators.statistics.options import PAIRWISE
 
@@ -47,6 +48,8 @@ class Agreement(NamedTuple):
     """Every error graph by metric and convention, in schema GRAPHS."""
     orders: Sequence[Order] = ()
     """Which of two generators is better by people and by each metric."""
+    ratings: pd.DataFrame | None = None
+    """Every rated image by template, in schema MEAN_RATINGS."""
 
 
 class ShownAgreement(NamedTuple):
@@ -71,6 +74,7 @@ class ShownAgreement(NamedTuple):
     """Over all error graphs."""
     graph_correlations_by_skill: FirstRows[ShownTable]
     graph_charts: list[NamedChart]
+    rating_charts: list[NamedChart]
 
 
 def show_agreement(agreement: Agreement) -> ShownAgreement:
@@ -96,6 +100,7 @@ def show_agreement(agreement: Agreement) -> ShownAgreement:
             [matrix.as_table() for matrix in agreement.graph_correlations if matrix.subset != OVERALL], MOST_TABLES
         ),
         graph_charts=[] if agreement.graphs is None else graph_charts(agreement.graphs, matrices),
+        rating_charts=[] if agreement.ratings is None else violin_charts(agreement.ratings),
     )
 
 

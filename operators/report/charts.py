@@ -173,12 +173,18 @@ def spoken_medians(order: Sequence[str], spreads: Mapping[str, Spread]) -> str:
 
 def draw_histograms(order: Sequence[str], spreads: Mapping[str, Spread], span: Span) -> Markup:
     """Draw a histogram a line, with its median."""
+    bars = [bar for row, name in enumerate(order) for bar in _histogram(row, spreads[name].counts, _edges(span))]
+    return draw_rows(order, bars, [spreads[name].median for name in order], span)
+
+
+def draw_rows(order: Sequence[str], bars: Values, medians: Sequence[float], span: Span) -> Markup:
+    """Draw a line for each name: its bars, which say in which `row` they begin and end, and its median."""
     labels = short_labels(order)
-    data: dict[str, Values] = {"bars": [], "medians": [], "names": []}
-    for row, name in enumerate(order):
-        data["bars"] += _histogram(row, spreads[name].counts, _edges(span))
-        data["medians"].append({"row": row + 0.94, "top": row + 0.1, "x": spreads[name].median})
-        data["names"].append({"row": row + 0.62, "generator": labels[name]})
+    data: dict[str, Values] = {
+        "bars": bars,
+        "medians": [{"row": row + 0.94, "top": row + 0.1, "x": median} for row, median in enumerate(medians)],
+        "names": [{"row": row + 0.62, "generator": labels[name]} for row, name in enumerate(order)],
+    }
     rows, edges = max(len(order), 1), _edges(span)
     params = [("rows", rows), ("low", float(edges[0])), ("high", float(edges[-1]))]
     named = [{"name": name, "value": value} for name, value in params]

@@ -71,6 +71,7 @@ TABLES = {
     "graphs": schemas.GRAPHS,
     GRAPH_CORRELATIONS: schemas.GRAPH_CORRELATIONS,
     "words": schemas.WORD_MATCHES,
+    "mean_ratings": schemas.MEAN_RATINGS,
 }
 
 
@@ -96,7 +97,8 @@ class Findings:
     """Of every two metrics, over the images of each generator that both scored."""
     frames: dict[str, pd.DataFrame] = field(default_factory=dict)
     """What each metric makes of each error graph (`graphs`) or rated word (`words`), and how far metrics go together
-    over the graphs (`graph_correlations`), in the schemas of TABLES."""
+    over the graphs (`graph_correlations`), and people's ratings of images (`mean_ratings`), in the schemas of
+    TABLES."""
     notes: Sequence[str] = ()
     """What happened to rows on the way, in words."""
     warnings: Sequence[str] = ()
@@ -197,7 +199,7 @@ def _tables_with_template(release: Release) -> dict[str, pa.Table]:
 
 def protocol_scales(protocol: ProtocolConfig, templates: Iterable[str]) -> dict[str, Scale]:
     """Return the scales of these templates that the protocol names."""
-    found = {name: protocol.scales.get(name, protocol.rating_range) for name in templates}
+    found = {name: (protocol.scales or {}).get(name, protocol.rating_range) for name in templates}
     return {name: Scale(*scale) for name, scale in found.items() if scale is not None}
 
 
@@ -344,6 +346,7 @@ def _judge_ratings(case: Case, findings: Findings) -> None:
     if ratings.VIESCORE in statistics:
         findings.judgements += people.judge_people(case.people, rated, case.skills)
     findings.judgements += people.judge_generators(case.people, case.match, case.sampling, case.scales)
+    findings.frames["mean_ratings"] = people.rate_images(case.people, case.match, case.scales)
     findings.judgements += people.judge_unsure(case.people, case.release.parts, case.sampling)
     findings.judgements += people.correlate_templates(case.people, case.match, statistics, case.sampling)
     findings.comparisons += ratings.compare_metrics(rated, statistics, case.sampling)

@@ -48,7 +48,7 @@ class ProtocolConfig(Checked):
     """For ratings."""
     rating_range: tuple[float, float] | None = None
     """The least and greatest rating, as [1, 5]."""
-    scales: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    scales: Mapping[str, tuple[float, float]] | None = None
     """By template, the same, as {likert: [1, 5]}, for templates with other scales than `rating_range`."""
     out_of_range: Literal["refused", "left_out"] = "refused"
     """What becomes of any other: an error, or no rating, with a note."""

@@ -121,7 +121,7 @@ def read_judge_noise(store: Store, run_id: str) -> pa.Table:
 def read_agreement(store: Store, run_id: str) -> Agreement | None:
     """What was found of a run, None where nobody judged it."""
     folder = f"runs/{run_id}/metaeval"
-    graphs = f"{folder}/graphs.parquet"
+    graphs, ratings = (f"{folder}/{name}.parquet" for name in ("graphs", "mean_ratings"))
     page = store.read_text(f"{folder}/judgements.md")
     if page is None:
         return None
@@ -137,6 +137,7 @@ def read_agreement(store: Store, run_id: str) -> Agreement | None:
         ),
         orders=[Order(**row) for row in _later_rows(store, f"{folder}/orders.parquet")],
         graphs=store.read_table(graphs).to_pandas() if store.exists(graphs) else None,
+        ratings=store.read_table(ratings).to_pandas() if store.exists(ratings) else None,
     )
 
 

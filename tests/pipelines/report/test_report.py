@@ -13,6 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from markupsafe import escape
 from rich.console import Console
 
 from plumbline.jobs.report import show_report
@@ -173,6 +174,31 @@ def test_a_run_judged_by_error_graphs_shows_which_metrics_find_the_same_graphs_h
         assert f"{one.measure}: {one.metric} (up) and {one.other} (right), r " in page
     assert page.count("(right), r ") == 2 * 2 * pairs  # as captions and for those who do not see the charts
     assert len(re.findall(r">(?:nat|real|synth)</text>", page)) == 3 * 2 * pairs
+
+
+def test_a_judged_run_shows_how_people_rate_the_images_of_each_generator_by_each_template(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    images = run.store.read_table(f"runs/{run.run_id}/scores.parquet").to_pandas()[["prompt_id", "generator"]]
+    rng = np.random.default_rng(5)
+    rated = [
+        (*image, rater, template, rng.integers(1, 6) if rng.random() < 0.9 else None)
+        for image in images.drop_duplicates().itertuples(index=False)
+        for template in ("likert", "<b>stars")
+        for rater in "abc"
+    ]
+    ratings = pd.DataFrame(rated, columns=["prompt_id", "generator", "rater", "template", "rating"])
+    ratings.sample(frac=1, random_state=1).to_csv(tmp_path / "ratings.csv", index=False)
+    asked = ["protocol=long", f"protocol.path={tmp_path / 'ratings.csv'}", "protocol.scales={likert: [1, 5]}"]
+    printed("report", f"store={tmp_path / 'store'}", *asked)
+    found = pd.read_parquet(run.folder / "metaeval/mean_ratings.parquet").set_index(["template", "generator"])
+    means = ratings.groupby(["template", "generator", "prompt_id"])["rating"].mean().dropna()
+    assert found["rating"].sum() == pytest.approx(means.sum()) and len(found) == len(means)
+    assert found.loc["<b>stars", "rating_0_1"].isna().all()
+    for template, shown in (("likert", "(median - 1) / 4"), ("<b>stars", "median")):
+        medians = means.loc[template].groupby("generator").median().rename("median").reset_index().eval(f"at = {shown}")
+        (label,) = re.findall(f'aria-label="Mean ratings of images by {escape(template)}; medians: ([^"]*)"', run.html)
+        assert {*label.split("; ")} == {f"{row.generator} {row.at:.2f}" for row in medians.itertuples()}
+    assert "How people rate" in run.html and f"<bdi>ratings by {escape('<b>stars')}</bdi>" in run.html
 
 
 def test_a_run_that_nobody_judged_says_nothing_of_people(tmp_path: Path) -> None:
