@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from statistics import fmean
+from typing import NamedTuple
 
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.question_quality import content_words
@@ -49,9 +50,64 @@ def syllables(word: str) -> int:
     return max(1, len(_VOWELS.findall(letters)) - bool(_SILENT.search(letters)))
 
 
+class ParsedWord(NamedTuple):
+    """A word of a dependency parse."""
+
+    head: int
+    """Place of the word that it depends on; a root is its own."""
+    lemma: str
+    part_of_speech: str
+    """In Universal Dependencies, such as NOUN."""
+    relation: str
+    """To its head, such as compound."""
+
+
+class ParseProperties(NamedTuple):
+    """What a text's parse is like; nan of a text without words."""
+
+    depth: float
+    """The longest way from a word to the root of its sentence, in arcs."""
+    central_depth: float
+    """The longest such way that turns at every word, once to the left and once to the right (Gecko, B.4.11)."""
+    entities: float
+    """How many different things it names (Gecko, B.4.11): nouns and names, without those that are part of another."""
+
+
+PARTS_OF_NAMES = ("compound", "flat", "fixed")
+"""Relations of a noun that belongs to another noun, as `soccer` to `soccer ball`."""
+
+
+def measure_parse(words: Sequence[ParsedWord]) -> ParseProperties:
+    """Return the properties of a parse, of one sentence or several."""
+    heads = [word.head for word in words]
+    nouns = {
+        word.lemma.casefold()
+        for word in words
+        if word.part_of_speech in ("NOUN", "PROPN") and word.relation not in PARTS_OF_NAMES
+    }
+    return ParseProperties(depth(heads), central_depth(heads), float(len(nouns)) if words else math.nan)
+
+
 def depth(heads: Sequence[int]) -> float:
-    """The longest way from a word to the root of its sentence, in arcs, given each word's head; a root is its own."""
+    """Return the longest way from a word to the root of its sentence, in arcs, given each word's head."""
     return float(max((_distance(heads, word) for word in range(len(heads))), default=math.nan))
+
+
+def central_depth(heads: Sequence[int]) -> float:
+    """Return the length of the deepest central branch, given each word's head (Gecko, B.4.11, after Ohta et al. 2013).
+
+    The paper's pseudo-code gives two numbers of a word: how deep its branches to the left are and how deep those to
+    the right, where a branch goes on to the other side of the next word. The larger number of a root counts.
+    """
+    left, right = [0] * len(heads), [0] * len(heads)
+    for word in sorted(range(len(heads)), key=lambda word: -_distance(heads, word)):
+        head = heads[word]
+        if word < head:
+            left[head] = max(left[head], right[word] + 1)
+        elif word > head:
+            right[head] = max(right[head], left[word] + 1)
+    roots = [max(left[word], right[word]) for word, head in enumerate(heads) if word == head]
+    return float(max(roots, default=math.nan))
 
 
 def _distance(heads: Sequence[int], word: int) -> int:
@@ -70,15 +126,22 @@ def mean_rating(ratings: Mapping[str, float], text: str) -> float:
     return fmean(ratings.get(word, lowest) for word in words) if words else math.nan
 
 
-def properties(word_ratings: Mapping[str, Mapping[str, float]], parse: Property | None = None) -> dict[str, Property]:
-    """What is measured of every prompt, by name; `parse` gives the depth, and `word_ratings` one property each."""
+Parser = Callable[[str], ParseProperties]
+
+
+def properties(word_ratings: Mapping[str, Mapping[str, float]], parse: Parser | None = None) -> dict[str, Property]:
+    """Return what is measured of every prompt, by name; `parse` adds ParseProperties, `word_ratings` one each."""
     rated = {name: partial(mean_rating, ratings) for name, ratings in word_ratings.items()}
-    parsed = {"depth": parse} if parse is not None else {}
-    return {"length": length, "grade": grade, **parsed, **rated}
+    names = ParseProperties._fields if parse is not None else ()
+    return {"length": length, "grade": grade, **{name: partial(_parsed, parse, name) for name in names}, **rated}
 
 
-def open_parser(name: str) -> Property:
-    """What gives the depth of a text's dependency parse, the deepest of its sentences.
+def _parsed(parse: Parser, name: str, text: str) -> float:
+    return float(getattr(parse(text), name))
+
+
+def open_parser(name: str) -> Parser:
+    """Return the parser of this spaCy pipeline.
 
     Only packages are opened, never folders. Raises ConfigError where spaCy, the package or its parser is missing.
     """
@@ -90,12 +153,14 @@ def open_parser(name: str) -> Property:
         raise ConfigError(
             f"diagnosis.parser={name}: no installed spaCy pipeline is called so; python -m spacy download {name}"
         )
-    pipeline = spacy.load(name, exclude=["ner", "lemmatizer"])
+    pipeline = spacy.load(name, exclude=["ner"])
     if "parser" not in pipeline.pipe_names:
         raise ConfigError(f"diagnosis.parser={name}: the pipeline has no parser; use another, as en_core_web_sm")
 
-    def parse(text: str) -> float:
-        heads = [token.head.i for token in pipeline(text)]
-        return depth(heads) if heads else math.nan
+    @lru_cache(maxsize=20_000)
+    def parse(text: str) -> ParseProperties:
+        return measure_parse(
+            [ParsedWord(token.head.i, token.lemma_ or token.text, token.pos_, token.dep_) for token in pipeline(text)]
+        )
 
     return parse

@@ -11,7 +11,7 @@ from plumbline.operators.diagnosis.ablations import effect
 from plumbline.operators.diagnosis.correlations import PromptNumbers, between_metrics, prompt_numbers, with_properties
 from plumbline.operators.diagnosis.diagnosis import Diagnosis, shown_tables
 from plumbline.operators.diagnosis.questions import AnswerCounts, AnswerStatistics, QuestionCounts
-from plumbline.operators.diagnosis.texts import Property, properties
+from plumbline.operators.diagnosis.texts import Parser, Property, properties
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics.ablation import Ablation
 from plumbline.operators.metrics.metric import Metric
@@ -111,7 +111,7 @@ def plan_diagnosis(config: DiagnoseConfig) -> PlannedDiagnosis:
     return PlannedDiagnosis(sweep, variants, _measured(sweep, wanted), notes)
 
 
-def _parser(name: str | None) -> Property | None:
+def _parser(name: str | None) -> Parser | None:
     if name is None:
         return None
     from plumbline.operators.diagnosis.texts import open_parser

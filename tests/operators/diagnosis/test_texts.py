@@ -2,9 +2,22 @@
 
 import math
 
+import numpy as np
 import pytest
 
-from plumbline.operators.diagnosis.texts import depth, grade, length, mean_rating, open_parser, properties, syllables
+from plumbline.operators.diagnosis.texts import (
+    ParsedWord,
+    ParseProperties,
+    central_depth,
+    depth,
+    grade,
+    length,
+    mean_rating,
+    measure_parse,
+    open_parser,
+    properties,
+    syllables,
+)
 from plumbline.operators.errors import ConfigError
 
 
@@ -33,6 +46,44 @@ def test_the_depth_is_the_longest_way_to_a_root_of_any_sentence() -> None:
     assert math.isnan(depth([]))
 
 
+def central_depth_of_the_paper(children: list[list[int]], node: int) -> tuple[int, int]:
+    """The pseudo-code of Gecko's appendix B.4.11 as it is printed; no child is a depth of 0."""
+    of_children = {child: central_depth_of_the_paper(children, child) for child in children[node]}
+    return (
+        max((depths[1] + 1 for child, depths in of_children.items() if child < node), default=0),
+        max((depths[0] + 1 for child, depths in of_children.items() if child > node), default=0),
+    )
+
+
+def test_the_central_depth_is_that_of_the_papers_pseudo_code() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        order = rng.permutation(rng.integers(1, 30)).tolist()  # a word's head comes before it, or it is a root
+        heads = dict(zip(order, [order[max(0, rng.integers(-2, max(1, at)))] for at in range(len(order))], strict=True))
+        heads[order[0]] = order[0]
+        children = [[child for child, head in heads.items() if head == word != child] for word in range(len(order))]
+        roots = [word for word, head in heads.items() if head == word]
+        expected = max(max(central_depth_of_the_paper(children, root)) for root in roots)
+        assert central_depth([heads[word] for word in range(len(order))]) == expected
+    assert central_depth([1, 1, 1]) == 1 and math.isnan(central_depth([]))
+    chain = [max(0, word - 1) for word in range(5000)]
+    assert (central_depth(chain), depth(chain)) == (1, 4999), "a branch to one side alone is not central"
+
+
+def test_entities_are_the_different_things_that_a_text_names() -> None:
+    """Of "A red soccer ball and two balls near the Eiffel Tower": ball, which is named twice, and Tower."""
+    words = [
+        ("a", "DET", "det", 3), ("red", "ADJ", "amod", 3), ("soccer", "NOUN", "compound", 3),
+        ("ball", "NOUN", "ROOT", 3), ("and", "CCONJ", "cc", 3), ("two", "NUM", "nummod", 6),
+        ("ball", "NOUN", "conj", 3), ("near", "ADP", "prep", 3), ("the", "DET", "det", 10),
+        ("Eiffel", "PROPN", "compound", 10),
+        ("Tower", "PROPN", "pobj", 7),
+    ]  # fmt: skip
+    parsed = measure_parse([ParsedWord(head, lemma, part, relation) for lemma, part, relation, head in words])
+    assert (parsed.entities, parsed.depth, parsed.central_depth) == (2, 3, 2)
+    assert all(map(math.isnan, measure_parse([])))
+
+
 def test_a_word_that_nobody_rated_counts_as_the_lowest() -> None:
     ratings = {"dog": 5.0, "idea": 1.5}
     assert mean_rating(ratings, "the dog had an Idea") == pytest.approx((5 + 1.5) / 2)
@@ -42,9 +93,10 @@ def test_a_word_that_nobody_rated_counts_as_the_lowest() -> None:
 
 def test_what_is_measured_is_what_was_asked_for() -> None:
     assert list(properties({})) == ["length", "grade"]
-    measured = properties({"concreteness": {"dog": 4.0}}, lambda text: 7.0)
+    measured = properties({"concreteness": {"dog": 4.0}}, lambda text: ParseProperties(7, 3, 2))
     assert {name: of("a dog") for name, of in measured.items()} == {
-        "length": 1, "grade": grade("a dog"), "depth": 7, "concreteness": 4,
+        "length": 1, "grade": grade("a dog"), "depth": 7, "central_depth": 3, "entities": 2,
+        "concreteness": 4,
     }  # fmt: skip
 
 
