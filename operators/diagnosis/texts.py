@@ -132,11 +132,11 @@ Parser = Callable[[str], ParseProperties]
 def properties(word_ratings: Mapping[str, Mapping[str, float]], parse: Parser | None = None) -> dict[str, Property]:
     """Return what is measured of every prompt, by name; `parse` adds ParseProperties, `word_ratings` one each."""
     rated = {name: partial(mean_rating, ratings) for name, ratings in word_ratings.items()}
-    names = ParseProperties._fields if parse is not None else ()
-    return {"length": length, "grade": grade, **{name: partial(_parsed, parse, name) for name in names}, **rated}
+    parsed = {} if parse is None else {name: partial(_measure, parse, name) for name in ParseProperties._fields}
+    return {"length": length, "grade": grade, **parsed, **rated}
 
 
-def _parsed(parse: Parser, name: str, text: str) -> float:
+def _measure(parse: Parser, name: str, text: str) -> float:
     return float(getattr(parse(text), name))
 
 

@@ -20,7 +20,7 @@ from plumbline.operators.judging.ratings import (
     rated_prompts,
     subsets,
 )
-from plumbline.operators.statistics.agreement import STATISTICS, krippendorff_alpha, raters_viescore
+from plumbline.operators.statistics.agreement import krippendorff_alpha, raters_viescore
 from plumbline.operators.statistics.bootstrap import SHARES, UNDEFINED, Interval, Prompts, Scale
 from plumbline.operators.statistics.options import MATCH_COLUMNS, Level, Match, Sampling
 
@@ -168,22 +168,17 @@ def _on_unit_scale(
     yield Judgement(PEOPLE, "deviation_0_1", float(values.std(ddof=1)) / width, UNDEFINED, len(values), deviation)
 
 
-def correlate_templates(
-    ratings: pa.Table, match: Match, statistics: Sequence[str], sampling: Sampling
-) -> list[Judgement]:
-    """Return the correlations of every two templates' mean ratings of the same images, over all images and by
-    generator (Gecko, table 10).
-
-    They are those of `statistics` that are correlations.
+def correlate_templates(ratings: pa.Table, match: Match, sampling: Sampling) -> list[Judgement]:
+    """Return Spearman's and Pearson's correlation of every two templates' mean ratings of the same images, over all
+    images and by generator (Gecko, table 10).
     """
     keys = list(MATCH_COLUMNS[match])
     rated = dict(list(mean_ratings(ratings, match).dropna(subset=keys).groupby("template")))
-    correlations = [name for name in statistics if name in STATISTICS and name != "auroc"]
     judgements = []
     for one, other in combinations(rated, 2):
         scores = rated[other][[*keys, "human"]].rename(columns={"human": "score"}).drop_duplicates(keys, keep=False)
         both = Rated(PEOPLE, f"{one} and {other}", rated[one].merge(scores, on=keys), 0, 0)
         for subset, rows in [(OVERALL, both.frame), *by_generator(both.frame)]:
-            judged = judge_ratings([both._replace(frame=rows)], correlations, {}, sampling)
+            judged = judge_ratings([both._replace(frame=rows)], ("spearman", "pearson"), {}, sampling)
             judgements += [correlation._replace(subset=subset) for correlation in judged]
     return judgements

@@ -348,7 +348,7 @@ def _judge_ratings(case: Case, findings: Findings) -> None:
     findings.judgements += people.judge_generators(case.people, case.match, case.sampling, case.scales)
     findings.frames["mean_ratings"] = people.rate_images(case.people, case.match, case.scales)
     findings.judgements += people.judge_unsure(case.people, case.release.parts, case.sampling)
-    findings.judgements += people.correlate_templates(case.people, case.match, statistics, case.sampling)
+    findings.judgements += people.correlate_templates(case.people, case.match, case.sampling)
     findings.comparisons += ratings.compare_metrics(rated, statistics, case.sampling)
     scores = _with_ids(case.scores)
     findings.corrected += correct_ratings(case.people, scores, case.run, case.match, case.protocol.falling)
