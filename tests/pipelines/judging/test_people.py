@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from plumbline.operators.errors import SourceError
 from plumbline.operators.judging.judgement import PEOPLE, Judgement
 from plumbline.pipelines.judging.metaeval import Findings, run_metaeval
 from tests.commands import config_of
@@ -234,3 +235,25 @@ def test_the_relation_that_most_templates_find_is_the_truth_that_metrics_are_jud
     ordering = next(one for one in found.judgements if (one.template, one.statistic) == ("majority", "model_ordering"))
     ours = relations(found, "")
     assert ordering.value == pytest.approx(np.mean([majority[pair] == ours[pair] for pair in majority]))
+
+
+def test_each_template_has_the_scale_that_is_named(tmp_path: Path) -> None:
+    """Nobody gives a 5 of 1 to 5: people pass images from 4 on, and an 8 is of the other template alone."""
+    random = np.random.default_rng(1)
+    rows = [
+        (f"p{at}", name, "a", template, int(random.integers(1, most)))
+        for at in range(20)
+        for name in ("imagen", "muse")
+        for template, most in (("likert", 5), ("errors", 9))
+    ]
+    frame = pd.DataFrame(rows, columns=["prompt_id", "generator", "rater", "template", "rating"])
+    frame.sample(frac=1, random_state=1).to_csv(tmp_path / "ratings.csv", index=False)
+    scores = frame[["prompt_id", "generator"]].drop_duplicates()
+    scores.assign(ours=random.random(len(scores))).to_csv(tmp_path / "scores.csv", index=False)
+    asked = ["protocol=long", f"protocol.path={tmp_path}/ratings.csv", f"scores={tmp_path}/scores.csv"]
+    asked += [f"output={tmp_path}/out", "sampling.resamples=20", "sampling.permutations=20"]
+    found = run_metaeval(config_of("metaeval", *asked, "protocol.scales={likert: [1, 5], errors: [0, 9]}"))
+    passing = {one.template: one.convention for one in found.judgements if one.statistic == "sensitivity"}
+    assert "a mean rating of 4 or more" in passing["likert"] and "of 6.75 or more" in passing["errors"]
+    with pytest.raises(SourceError, match=r"ratings are outside 0 to 5, first [678] of image"):
+        run_metaeval(config_of("metaeval", *asked, "protocol.scales={likert: [1, 5], errors: [0, 5]}"))
