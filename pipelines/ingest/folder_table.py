@@ -7,7 +7,7 @@ from typing import Any
 
 from plumbline.pipelines.base.tables import Rejection, Row
 from plumbline.pipelines.ingest.drafting import SourceFile
-from plumbline.pipelines.ingest.image_folders import DescribedImage, Folder, list_images
+from plumbline.pipelines.ingest.image_folders import DescribedImage, Folder, PromptsOutside, list_images
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.input_rows import InputColumnsConfig, find_names
 from plumbline.pipelines.ingest.layouts import read_layout
@@ -54,7 +54,7 @@ class FolderTable(Table):
     columns: InputColumnsConfig
     prompts_from: PromptsFrom | None = None
     inside: str | None = None
-    prompts: Sequence[Row] = ()
+    prompts: PromptsOutside | None = None
     """As of a Folder."""
     _seen: SeenOrigins = field(default_factory=SeenOrigins)
     _passed_over: list[str] = field(default_factory=list)

@@ -1,7 +1,8 @@
 """The listing of a folder of image files."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -12,7 +13,7 @@ from unicodedata import normalize
 from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import SKIPPED, Refused, Rejection, Row, printable
 from plumbline.pipelines.cells.store import outside_stores
-from plumbline.pipelines.ingest.input_rows import FOREIGN, IMAGES, InputColumnsConfig
+from plumbline.pipelines.ingest.input_rows import EDIT_RESULTS, EDIT_SOURCES, FOREIGN, IMAGES, InputColumnsConfig
 from plumbline.pipelines.sources.benchmark import generator_of_folder, name_generators
 
 READERS = 16
@@ -27,8 +28,27 @@ SOURCES, RESULTS = frozenset({"source", "sources"}), frozenset({"result", "resul
 """Folders of the images that edits start from, and of the edits."""
 NUMBERED = re.compile(r"(?<![ _-])[ _-]*(?:\(\d+\)|[_-]\d+|[_-](?:seed|sample)[_-]?\d+)$", re.IGNORECASE)
 """End of a name that numbers the images of one prompt."""
+NUMBER_AT_END = re.compile(r"(?<![ _-])[ _-]*(?<!\d)(?P<number>\d+)$")
+"""Number at the end of a name, with what separates it from the words before it."""
 CONTACT_SHEET = re.compile(r"(?:grid|montage|collage|contact[ _-]?sheet)(?:[ _-]?\d)*", re.IGNORECASE)
 """The name of a picture of several images: GenEval's script writes grid.png, Stable Diffusion's grid-0000.png."""
+
+
+NO_NAMES_OF_GENERATORS = frozenset(
+    {*NO_GENERATORS, *SOURCES, *RESULTS, *EDIT_SOURCES, *EDIT_RESULTS}
+    | {"image", "img", "sample", "prompt", "seed", "target", "mask", "depth", "control", "cond", "before", "after"}
+)
+"""Words in images' names that say what an image is, but not who made it."""
+
+
+class PromptsOutside(NamedTuple):
+    """A file of prompts outside the folder of images."""
+
+    url: str
+    rows: Sequence[Row]
+    """Rows with `prompt_id` and `prompt`; ids are hashes of the texts if the file has none."""
+    has_ids: bool
+    """True if the file has ids; if not, the numbers of its rows are in the images' names."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -45,8 +65,8 @@ class Folder:
     """Images that were not asked for, each with the reason; none of them is among `names`."""
     badly_named: Sequence[str] = ()
     """Files whose names are not UTF-8, as they are printed; none of them is among `names`."""
-    prompts: Sequence[Row] = ()
-    """Rows of a prompts file outside the folder, whose ids are in the images' names."""
+    prompts: PromptsOutside | None = None
+    """A prompts file outside the folder."""
     warnings: dict[str, None] = field(default_factory=dict)
     """Warnings for people that came up while the folder was read."""
 
@@ -146,6 +166,24 @@ class Folder:
         inner = bool(rest) and not first.isdecimal() and first.lower() not in everybodys
         return self._generators.get(first, first) if inner else self.own_generator
 
+    def generators_in_names(self, prompts: Sequence[str]) -> dict[str, str]:
+        """Return generators by image, if no folder names one and the names do: flux_0.png, flux_1.png, sdxl_0.png, ...
+
+        Each generator must have as many numbers as there are prompts, the same as the others. Names that differ by a
+        number only, or that prompts begin with, name no generators.
+        """
+        in_folders: dict[PurePosixPath, dict[str, tuple[str, int]]] = defaultdict(dict)
+        for image in self.images:
+            path = PurePosixPath(image)
+            own = self.generator(image) == self.own_generator and not any(part.isdecimal() for part in path.parts)
+            if own and not is_contact_sheet(image) and (number := NUMBER_AT_END.search(path.stem)):
+                in_folders[path.parent][image] = (path.stem[: number.start()], int(number["number"]))
+        found: dict[str, str] = {}
+        for numbered in in_folders.values():
+            if _name_generators(numbered.values(), prompts):
+                found |= {image: name for image, (name, _) in numbered.items()}
+        return found
+
     def at(self, name: str) -> str:
         """The address of a file, for a message."""
         return f"{self.place.url}/{name}"
@@ -207,6 +245,26 @@ def list_images(place: Place, key: str = "images", columns: InputColumnsConfig |
         hidden=[printable(name) for name in found if _is_hidden(name) and _is_image(name)],
         badly_named=[printable(name) for name in visible if name != printable(name)],
     )
+
+
+def _name_generators(numbered: Iterable[tuple[str, int]], prompts: Sequence[str]) -> bool:
+    """Return True if the names before numbers are those of several generators with an image of every prompt."""
+    numbers: dict[str, set[int]] = defaultdict(set)
+    for name, number in numbered:
+        numbers[name].add(number)
+    alike = {frozenset(own) for own in numbers.values()}
+    return len(numbers) > 1 and [len(own) for own in alike] == [len(prompts)] and _differ_in_words([*numbers], prompts)
+
+
+def _differ_in_words(names: Sequence[str], prompts: Sequence[str]) -> bool:
+    """Return True if names differ by more than numbers, and none says what an image is or begins a prompt."""
+    words = [tuple(name.replace("_", " ").casefold().split()) for name in names]
+    without_numbers = {re.sub(r"\d+", "", name.casefold()) for name in names}
+    named = all(any(map(str.isalpha, name)) for name in without_numbers)
+    lengths = {len(each) for each in words if len(each) > 1}
+    begun = {tuple(prompt.casefold().split()[:length]) for prompt in prompts for length in lengths}
+    different = named and len(without_numbers) == len(names)
+    return different and without_numbers.isdisjoint(NO_NAMES_OF_GENERATORS) and begun.isdisjoint(words)
 
 
 def is_contact_sheet(image: str) -> bool:

@@ -7,7 +7,7 @@ gets none, because a wrong number would give it another image's prompt.
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import PurePosixPath
 
 from plumbline.operators.errors import ConfigError
@@ -18,8 +18,12 @@ WRITE_TABLE = "or write a table (docs/ingest.md)"
 NO_NUMBER = f"no number in its name tells its line; number it, {WRITE_TABLE}"
 
 
-def image_numbers(images: Sequence[str]) -> dict[str, int | str]:
-    """Return each image's number, or why it has none; paths are relative to the folder of the list."""
+def image_numbers(images: Sequence[str], of_generators: Container[str] = ()) -> dict[str, int | str]:
+    """Return each image's number, or why it has none; paths are relative to the folder of the list.
+
+    Args:
+        of_generators: Images whose names are a generator's name and a number (Folder.generators_in_names).
+    """
     numbers: dict[str, int | str] = {}
     folders: dict[str, list[str]] = defaultdict(list)
     for image in images:
@@ -29,7 +33,7 @@ def image_numbers(images: Sequence[str]) -> dict[str, int | str]:
         else:
             folders[str(PurePosixPath(image).parent)].append(image)
     for together in folders.values():
-        numbers |= _numbers_in_names(together)
+        numbers |= _numbers_in_names(together, of_generators)
     return numbers
 
 
@@ -81,7 +85,7 @@ def _counted_in(image: str) -> str:
     return str(folder.parent if folder is not None else PurePosixPath(image).parent)
 
 
-def _numbers_in_names(images: Sequence[str]) -> dict[str, int | str]:
+def _numbers_in_names(images: Sequence[str], of_generators: Container[str]) -> dict[str, int | str]:
     """Return the numbers of the images of one folder."""
     stems = {image: PurePosixPath(image).stem for image in images}
     begin = {image: int(found[0]) for image, stem in stems.items() if (found := NUMBER.match(stem))}
@@ -89,7 +93,8 @@ def _numbers_in_names(images: Sequence[str]) -> dict[str, int | str]:
     if begin:
         message = f"its name does not begin with the number of its line, as {min(begin)} does; number it, {WRITE_TABLE}"
         return {**begin, **{image: message if NUMBER.search(stem) else NO_NUMBER for image, stem in others.items()}}
-    return _last_numbers(others)
+    certain = {image: int(NUMBER.findall(stem)[-1]) for image, stem in others.items() if image in of_generators}
+    return certain | _last_numbers({image: stem for image, stem in others.items() if image not in certain})
 
 
 def _last_numbers(stems: Mapping[str, str]) -> dict[str, int | str]:

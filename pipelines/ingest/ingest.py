@@ -8,10 +8,11 @@ from plumbline.operators.errors import ConfigError
 from plumbline.operators.image_rows import SOURCES
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET, exit_code
 from plumbline.pipelines.base.storage import Place, readable_errors
-from plumbline.pipelines.base.tables import DAMAGED, SKIPPED, Rejection, Row
+from plumbline.pipelines.base.tables import DAMAGED, SKIPPED, Rejection
 from plumbline.pipelines.ingest.drafting import DraftingQueue, Source, Workers
 from plumbline.pipelines.ingest.files import FileSource
 from plumbline.pipelines.ingest.folder_table import FolderTable
+from plumbline.pipelines.ingest.image_folders import PromptsOutside
 from plumbline.pipelines.ingest.image_tables import describe_table, find_tables, has_labels, read_rows, unnamed_images
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.ingest_output import Record, Records, read_columns
@@ -82,7 +83,7 @@ class Ingested(NamedTuple):
         return dict(Counter(rejection.kind for rejection in self.rejected).most_common())
 
 
-def ingest(config: IngestConfig, report: ShardReport, prompts: Sequence[Row] = ()) -> Ingested:
+def ingest(config: IngestConfig, report: ShardReport, prompts: PromptsOutside | None = None) -> Ingested:
     """Write the shards that are missing, and then the prompts, the rejected rows and the manifest.
 
     Raises ConfigError where a source or the output cannot be reached, or the output holds other shards in their place.
@@ -95,7 +96,7 @@ def ingest(config: IngestConfig, report: ShardReport, prompts: Sequence[Row] = (
     return _finish(source, records, shards)
 
 
-def _open_source(config: IngestConfig, prompts: Sequence[Row]) -> Source:
+def _open_source(config: IngestConfig, prompts: PromptsOutside | None) -> Source:
     """What is taken in; raises ConfigError where it is nowhere, or a table's columns do not do."""
     if config.tars is not None:
         tars = find_tars(config)

@@ -12,7 +12,7 @@
 
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
@@ -20,9 +20,17 @@ from typing import Any, NamedTuple
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.storage import readable_errors
 from plumbline.pipelines.base.tables import JSON_LINES, SEPARATORS, WORKBOOKS, Refused, Rejection, parse_object
-from plumbline.pipelines.ingest.image_folders import NUMBERED, DescribedImage, Folder, is_contact_sheet, is_image_path
+from plumbline.pipelines.ingest.image_folders import (
+    NUMBERED,
+    DescribedImage,
+    Folder,
+    PromptsOutside,
+    is_contact_sheet,
+    is_image_path,
+)
+from plumbline.pipelines.ingest.image_numbers import image_numbers
 from plumbline.pipelines.ingest.input_rows import InputColumnsConfig, refuse_foreign
-from plumbline.pipelines.ingest.list_layout import LINE, LIST, find_lists, read_lists
+from plumbline.pipelines.ingest.list_layout import LIST, Lines, describe_by_numbers, find_lists, read_lists
 from plumbline.pipelines.ingest.row_matching import match_rows
 from plumbline.pipelines.ingest.table_layout import all_tables, find_tables, read_tables
 from plumbline.pipelines.ingest.typed_tables import column_names
@@ -35,7 +43,7 @@ PROMPTS_FILE = re.compile(r"(?!\.).*(prompt|caption|metadata).*\.(csv|tsv|jsonl?
 """The name of a file of prompts."""
 MIN_FOLDER_WORDS = 3
 """Words of a folder's name that is a prompt; `run one` is none."""
-NAMES_OF_IDS = InputColumnsConfig(prompt_id="prompt_id")
+NAMES_OF_IDS = InputColumnsConfig(prompt_id="prompt_id", prompt="prompt")
 
 
 class Layout(NamedTuple):
@@ -125,23 +133,47 @@ def _are_prompts(folder: Folder) -> bool:
 
 
 def _read_ids(folder: Folder) -> Iterator[DescribedImage | Rejection]:
-    """Describe images by the ids of prompts in their names; a name that contains none is taken for an id."""
-    rows, columns = folder.prompts, ("prompt_id", LINE)
-    asked = (match_rows(folder.images, rows, NAMES_OF_IDS, column, folder.generator) for column in columns)
-    match = next(filter(None, asked), None)
-    if match is None:
-        source = "the images' names, which are ids"
-    elif match.column == LINE:
-        source = "the lines of the prompts file, by the numbers of images"
-    else:
-        source = f"the ids in the {match.way}"
+    """Describe images by the ids of prompts in their names; a name that contains none is taken for an id.
+
+    Prompts without ids are numbered. Raises ConfigError if no image belongs to any prompt.
+    """
+    prompts = folder.prompts
+    images = [image for image in folder.images if not is_contact_sheet(image)]
+    match = match_rows(images, prompts.rows, NAMES_OF_IDS, "prompt_id", folder) if prompts else None
+    if match is None and prompts is not None and not prompts.has_ids:
+        texts = [row.values["prompt"] for row in prompts.rows]
+        lines = Lines(PurePosixPath(prompts.url).name, prompts.url, texts)
+        yield from describe_by_numbers(folder, lines, folder.images)
+        return
+    if match is None and prompts is not None:
+        _require_an_id(folder, prompts, images)
+    source = f"the ids in the {match.way}" if match else "the images' names, which are ids"
     generators = match.name_generators(folder.own_generator) if match else {}
     for image in folder.images:
         own = match.rows.get(image) if match else None
+        if own is None and is_contact_sheet(image):
+            yield folder.reject_without_prompt(image, "")
+            continue
         prompt_id = own.values["prompt_id"] if own else PurePosixPath(image).stem
         generator = generators.get(image)
         named_by = "the images' names" if generator else ""
         yield DescribedImage(image, {"prompt_id": prompt_id}, source, generator=generator, named_by=named_by)
+
+
+def _require_an_id(folder: Folder, prompts: PromptsOutside, images: Sequence[str]) -> None:
+    """Raise ConfigError if no image is named by an id."""
+    ids = [str(row.values["prompt_id"]) for row in prompts.rows]
+    if {PurePosixPath(image).stem for image in images} & {*ids}:
+        return
+    problem = f"none of its ids, such as {ids[0]}, is in the images' names, such as {images[0]}" if images else ""
+    if all(map(str.isdecimal, ids)):
+        known = {int(prompt_id) for prompt_id in ids}
+        for image, number in image_numbers(images).items():
+            if number not in known:
+                reason = f"{image}: {number if isinstance(number, str) else f'no prompt has the number {number}'}"
+                problem = f"its ids are numbers, which must be in the names of all images; {reason}"
+                break
+    raise ConfigError(f"images {folder.place.url}: no image belongs to a prompt of {prompts.url}: {problem}")
 
 
 def _read_names(folder: Folder) -> Iterator[DescribedImage | Rejection]:

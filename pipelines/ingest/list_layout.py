@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.sentences import plural
@@ -13,11 +13,8 @@ from plumbline.pipelines.ingest.image_numbers import first_number, image_numbers
 from plumbline.pipelines.ingest.input_rows import find_names
 from plumbline.pipelines.ingest.table_layout import all_tables
 from plumbline.pipelines.ingest.typed_tables import column_names, read_rows
-from plumbline.pipelines.sources.shards import text_id
 
 LIST = "prompts.txt"
-LINE = "line"
-"""The column of the rows of a list that has the numbers of its lines."""
 
 
 def find_lists(folder: Folder) -> list[str]:
@@ -41,39 +38,54 @@ def read_lists(folder: Folder) -> Iterator[DescribedImage | Rejection]:
     left = folder.images
     for name in find_lists(folder):
         base = name[: name.rfind("/") + 1]
-        yield from _numbered_images(folder, name, [image for image in left if image.startswith(base)])
+        within = [image for image in left if image.startswith(base)]
+        yield from describe_by_numbers(folder, Lines(name, folder.at(name), _lines(folder, name)), within, base)
         left = [image for image in left if not image.startswith(base)]
     for image in left:
         yield folder.reject_without_prompt(image, f"no {LIST} in its folder or above it; write one")
 
 
-def _numbered_images(folder: Folder, name: str, images: list[str]) -> Iterator[DescribedImage | Rejection]:
-    lines = _lines(folder, name)
-    base = name[: name.rfind("/") + 1]
+class Lines(NamedTuple):
+    """A list of prompts."""
+
+    name: str
+    """What people call the file: its path below the folder of images."""
+    url: str
+    texts: Sequence[str]
+
+
+def describe_by_numbers(
+    folder: Folder, lines: Lines, images: Sequence[str], base: str = ""
+) -> Iterator[DescribedImage | Rejection]:
+    """Describe images by the lines of their numbers; `base` is the folder of the list, from which their paths count."""
     foreign = [image for image in folder.foreign if image.startswith(base)]
     numbered = [image.removeprefix(base) for image in (*images, *foreign) if not is_contact_sheet(image)]
-    numbers = image_numbers(numbered)
-    first = first_number(numbers, len(lines), folder.at(name))
-    _warn_of_lines(folder, name, len(lines), numbers, first)
+    generators = folder.generators_in_names(lines.texts)
+    numbers = image_numbers(numbered, {image.removeprefix(base) for image in generators if image.startswith(base)})
+    first = first_number(numbers, len(lines.texts), lines.url)
+    _warn_of_lines(folder, lines, numbers, first)
+    source = f"the lines of {lines.name}, by the numbers of images"
     for image in images:
         number = numbers.get(image.removeprefix(base), "")
         if isinstance(number, str):
             yield folder.reject_without_prompt(image, number)
-        elif not 0 <= number - first < len(lines):
-            message = f"{folder.at(name)} has {len(lines)} lines, from number {first}, and none of number {number}"
+        elif not 0 <= number - first < len(lines.texts):
+            message = f"{lines.url} has {len(lines.texts)} lines, from number {first}, and none of number {number}"
             yield folder.reject_without_prompt(image, f"{message}; add it, or number the image otherwise")
         else:
-            yield DescribedImage(
-                image, {"prompt": lines[number - first]}, f"the lines of {name}, by the numbers of images"
-            )
+            generator = generators.get(image)
+            named_by = "the images' names" if generator else ""
+            prompt = {"prompt": lines.texts[number - first]}
+            yield DescribedImage(image, prompt, source, generator=generator, named_by=named_by)
 
 
-def _warn_of_lines(folder: Folder, name: str, lines: int, numbers: Mapping[str, int | str], first: int) -> None:
+def _warn_of_lines(folder: Folder, lines: Lines, numbers: Mapping[str, int | str], first: int) -> None:
     """Warn of lines after the highest number: the list may belong to other images, or contain more than prompts."""
     highest = max((number for number in numbers.values() if isinstance(number, int)), default=first - 1)
-    if (left := lines - (highest - first + 1)) > 0:
-        problem = f"no image belongs to the last {plural(left, 'line')} of {name}"
-        folder.warnings[f"{problem}: it has {plural(lines, 'line')}, and images have numbers up to {highest}"] = None
+    n_lines = len(lines.texts)
+    if (left := n_lines - (highest - first + 1)) > 0:
+        problem = f"no image belongs to the last {plural(left, 'line')} of {lines.name}"
+        folder.warnings[f"{problem}: it has {plural(n_lines, 'line')}, and images have numbers up to {highest}"] = None
 
 
 def _lines(folder: Folder, name: str) -> list[str]:
@@ -97,11 +109,3 @@ def _values_of(row: Row | Rejection) -> Iterable[Any]:
     if isinstance(row, Rejection):
         raise ConfigError(f"{row.file}:{row.line}: {row.message}")
     return row.values.values()
-
-
-def list_rows(folder: Folder, lines: Sequence[str], url: str) -> list[Row]:
-    """Return the prompts of a list as rows with their ids, and with the numbers that images may have."""
-    numbers = image_numbers([image for image in folder.images if not is_contact_sheet(image)])
-    first = first_number(numbers, len(lines), url)
-    values = ({"prompt_id": text_id(line), LINE: str(number)} for number, line in enumerate(lines, first))
-    return [Row(place, each) for place, each in enumerate(values, start=1)]

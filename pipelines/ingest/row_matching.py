@@ -14,13 +14,13 @@ from unicodedata import normalize
 
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.tables import Row
-from plumbline.pipelines.ingest.image_folders import NUMBERED
+from plumbline.pipelines.ingest.image_folders import NUMBERED, Folder
 from plumbline.pipelines.ingest.image_numbers import image_numbers
 from plumbline.pipelines.ingest.input_rows import InputColumnsConfig
 
 ID_COLUMNS = ("prompt_id", "id", "item_id", "index", "idx", "number", "unnamed: 0", "")
 """Names of columns of ids, in any case; the last two are pandas' index."""
-FOLDERS = "folders' names"
+FOLDERS, NUMBERS = "folders' names", "images' numbers"
 
 
 class RowMatch(NamedTuple):
@@ -34,12 +34,17 @@ class RowMatch(NamedTuple):
     """The row of each image; images with no row, or with rows of several prompts, are left out."""
     all_rows: Sequence[Row]
     """All rows of the table, also those without an image."""
+    generators_in_names: Mapping[str, str]
+    """As of the folder."""
 
     def name_generators(self, default: str) -> Mapping[str, str]:
-        """Return generators by image if the first folder of each path is its prompt's; else none.
+        """Return generators by image if the first folder of each path is its prompt's, or its name has both; else none.
 
-        They are the folders within, or the images' names if images of several prompts share any; else the default.
+        In folders of prompts they are the folders within, or the images' names if images of several prompts share any;
+        else the default.
         """
+        if self.way == NUMBERS:
+            return self.generators_in_names
         paths = {image: PurePosixPath(image) for image in self.rows}
         ids = {_cell(row, self.column) for row in self.rows.values()}
         if self.way != FOLDERS or any(path.parts[0] not in ids for path in paths.values()):
@@ -53,8 +58,9 @@ class RowMatch(NamedTuple):
 class _ImageKeys:
     """The names of images by each way of matching, the likeliest way and the likeliest name first."""
 
-    def __init__(self, images: Sequence[str]) -> None:
+    def __init__(self, images: Sequence[str], generators_in_names: Mapping[str, str]) -> None:
         self.images = images
+        self.generators_in_names = generators_in_names
         self._paths = {image: PurePosixPath(normalize("NFC", image)) for image in images}
 
     @cached_property
@@ -67,7 +73,7 @@ class _ImageKeys:
 
     @cached_property
     def numbers(self) -> Mapping[str, Sequence[str]]:
-        numbers = image_numbers(self.images)
+        numbers = image_numbers(self.images, self.generators_in_names)
         return {image: [] if isinstance(number, str) else [str(number)] for image, number in numbers.items()}
 
     @cached_property
@@ -78,7 +84,7 @@ class _ImageKeys:
         """Yield each way in words, the names of images by it, and what makes such a name of a cell."""
         yield "images' names", self.names, str
         yield "images' names", self.folded, str.casefold
-        yield "images' numbers", self.numbers, lambda text: str(int(text)) if _is_number(text) else text
+        yield NUMBERS, self.numbers, lambda text: str(int(text)) if _is_number(text) else text
         yield FOLDERS, self.folders, str
 
 
@@ -87,7 +93,7 @@ def match_rows(
     rows: Sequence[Row],
     names: InputColumnsConfig,
     asked: str | None,
-    generator_of: Callable[[str], str],
+    folder: Folder,
 ) -> RowMatch | None:
     """Return the rows that images belong to; None if no column matches.
 
@@ -98,8 +104,9 @@ def match_rows(
     Raises ConfigError if two columns tell as much and disagree.
     """
     columns = [asked] if asked else _columns(rows, names)
-    keys = _ImageKeys(images)
-    narrowed = _ByGenerator(images, rows, names, generator_of)
+    prompts = [_cell(row, names.prompt or "") for row in rows]
+    keys = _ImageKeys(images, folder.generators_in_names(prompts))
+    narrowed = _ByGenerator(images, rows, names, folder.generator)
     found = [match for column in columns for match in _matches(keys, rows, column, narrowed)]
     best = max(found, key=lambda match: len(match.rows), default=None)
     if best is None or _is_id(best.column) or best.column in (asked, names.image):
@@ -193,4 +200,4 @@ def _matches(keys: _ImageKeys, rows: Sequence[Row], column: str, whose: _ByGener
             if (chosen := whose.choose(image, rows_of_image)) is not None:
                 matched[image] = chosen
         if len(matched) >= max(least, 1):
-            yield RowMatch(column, way, matched, rows)
+            yield RowMatch(column, way, matched, rows, keys.generators_in_names)

@@ -1,23 +1,21 @@
 """Images as they come, folders of files or tars, taken in below a sweep's store so that it can score them."""
 
 import shlex
-from collections.abc import Sequence
 from dataclasses import Field, replace
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
-from plumbline.operators.errors import ConfigError, SourceError
+from plumbline.operators.errors import ConfigError
 from plumbline.operators.image_decoding import ImageLimits
 from plumbline.pipelines.base.cluster import ClusterConfig
-from plumbline.pipelines.base.storage import Place, StorageConfig, readable_errors
-from plumbline.pipelines.base.tables import JSON_LINES, SEPARATORS, Row, read_text, split_lines
-from plumbline.pipelines.ingest.image_folders import Folder, list_images
+from plumbline.pipelines.base.storage import Place, StorageConfig
+from plumbline.pipelines.base.tables import JSON_LINES, SEPARATORS, Row
+from plumbline.pipelines.ingest.image_folders import Folder, PromptsOutside, list_images
 from plumbline.pipelines.ingest.image_tables import ENDINGS as TABLES
 from plumbline.pipelines.ingest.image_tables import TableInspection, look_at
 from plumbline.pipelines.ingest.ingest import Ingested, ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig, IngestLimits, WorkersConfig
 from plumbline.pipelines.ingest.ingest_output import OutputError
 from plumbline.pipelines.ingest.input_rows import InputColumnsConfig, digest, find_names
-from plumbline.pipelines.ingest.list_layout import list_rows
 from plumbline.pipelines.ingest.sample_files import stem
 from plumbline.pipelines.ingest.shards import ShardReport
 from plumbline.pipelines.ingest.tars import ENDINGS as TARS
@@ -25,9 +23,8 @@ from plumbline.pipelines.ingest.tars import find_tars, name_generators
 from plumbline.pipelines.ingest.typed_tables import open_table
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig, ColumnsConfig
 from plumbline.pipelines.sources.origins import count_suffixes, name_some
-from plumbline.pipelines.sources.prompt_files import LIST, MAX_BYTES, check_size
-from plumbline.pipelines.sources.prompts import open_prompts
-from plumbline.pipelines.sources.shards import Cut, is_table
+from plumbline.pipelines.sources.prompts import open_prompts, pairs_of, read_texts_without_ids
+from plumbline.pipelines.sources.shards import Cut, is_table, text_id
 
 TEXT_TABLES = (*SEPARATORS, *JSON_LINES)
 FOLDER = "ingested"
@@ -104,7 +101,7 @@ def _by_ids(config: Taking, place: Place, folder: Folder, report: ShardReport) -
     if not folder.images or any(is_table(name, TABLES) for name in folder.names):
         return Own(config, None)
     asked = _ingest_config(config, place, {"images": place.url, "copy": False, "prompts_from": "ids"})
-    ingested = _ingest(replace(asked, columns=InputColumnsConfig()), report, _prompt_rows(config, folder))
+    ingested = _ingest(replace(asked, columns=InputColumnsConfig()), report, _prompts_outside(config))
     columns = replace(config.benchmark.columns, image_id="image_id", prompt_id="prompt_id", image="image", uri="uri")
     roots = (place.url, *config.benchmark.uri_roots)
     taken = replace(config.benchmark, images=asked.output, columns=columns, uri_roots=roots)
@@ -194,24 +191,17 @@ def _ingest_config(config: TakingConfig, place: Place, given: dict[str, Any]) ->
     return replace(asked, output=f"{config.store}/{FOLDER}/{_stem(place)}-{named[:8]}")
 
 
-def _prompt_rows(config: TakingConfig, folder: Folder) -> list[Row]:
-    """Return the ids of a benchmark's prompts as rows; of a text file with the numbers of its lines."""
-    url = str(config.benchmark.prompts)
-    place = config.storage.locate(url)
-    if url.lower().endswith(LIST):
-        with readable_errors(place, "benchmark.prompts"):
-            content = place.read(MAX_BYTES + 1)
-        try:
-            check_size(len(content), url)
-            lines = [line.strip() for line in split_lines(read_text(content, url).rstrip())]
-        except SourceError as error:
-            raise ConfigError(f"benchmark.prompts: {error}") from error
-        return list_rows(folder, lines, url)
-    prompts = open_prompts(config.benchmark, config.storage, Cut()).table
-    return [Row(place, {"prompt_id": name}) for place, name in enumerate(prompts["prompt_id"].to_pylist(), start=1)]
+def _prompts_outside(config: TakingConfig) -> PromptsOutside:
+    """Return a benchmark's prompts; those of a file without ids in the order of its rows, also if they repeat."""
+    pairs = pairs_of(open_prompts(config.benchmark, config.storage, Cut()).table)
+    texts = read_texts_without_ids(config.benchmark, config.storage)
+    if texts is not None:
+        pairs = [(text_id(text), text) for text in texts]
+    rows = [Row(line, {"prompt_id": prompt_id, "prompt": text}) for line, (prompt_id, text) in enumerate(pairs, 1)]
+    return PromptsOutside(str(config.benchmark.prompts), rows, has_ids=texts is None)
 
 
-def _ingest(asked: IngestConfig, report: ShardReport, prompts: Sequence[Row] = ()) -> Ingested:
+def _ingest(asked: IngestConfig, report: ShardReport, prompts: PromptsOutside | None = None) -> Ingested:
     """Ingest the input as it is now; remove an output first that an earlier command left damaged."""
     try:
         return ingest(asked, report, prompts)

@@ -66,7 +66,7 @@ def _match_rows(folder: Folder, table: str, rows: Sequence[Row]) -> RowMatch | N
     if names.prompt is None or (len(rows) == 1 and _is_metadata(table)):
         return None
     try:
-        return match_rows(inner or images, rows, names, folder.columns.prompt_id, folder.generator)
+        return match_rows(inner or images, rows, names, folder.columns.prompt_id, folder)
     except ConfigError as error:
         raise ConfigError(f"{folder.at(table)}: {error}") from error
 

@@ -183,6 +183,18 @@ def _read_table(content: bytes, url: str, skills: str = "skills", text: str = "t
     return TableRecords(table.names, [_add_skills(row) for row in rows])
 
 
+def read_texts_without_ids(content: bytes, url: str, columns: PromptColumns) -> list[str] | None:
+    """Return the text of every line or row, in order, also if it is empty or repeated; None if the file has ids.
+
+    Raises SourceError naming the file and the row.
+    """
+    if url.lower().endswith(LIST):
+        check_size(len(content), url)
+        return [line.strip() for line in split_lines(read_text(content, url).rstrip())]
+    prompts = read_prompts(content, url, columns)
+    return None if prompts and "prompt_id" in prompts[0] else [str(prompt["text"]) for prompt in prompts]
+
+
 def read_prompt_list(content: bytes, url: str) -> list[dict[str, Any]]:
     """Return the prompts of a text file, one a line, each once; their ids are hashes of the texts, as in ingest.
 

@@ -113,6 +113,23 @@ def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, cut: Cut) -
     return PromptTables(pa.concat_tables(tables), keyed, tables)
 
 
+def read_texts_without_ids(benchmark: BenchmarkConfig, storage: StorageConfig) -> list[str] | None:
+    """Return the text of every line or row of a prompts file without ids, in order, also if it is empty or repeated.
+
+    None if the prompts have ids.
+    """
+    place = storage.locate(str(benchmark.prompts))
+    packed = benchmark.packed(storage)
+    if not place.path.lower().endswith(prompt_files.SUFFIXES) or (packed is not None and packed.place == place):
+        return None
+    columns = prompt_files.PromptColumns(dict(prompt_files.DEFAULT_NAMES) | dict(benchmark.prompt_columns.renamed()))
+    try:
+        with readable_errors(place, "benchmark.prompts"):
+            return prompt_files.read_texts_without_ids(place.read(prompt_files.MAX_BYTES + 1), place.url, columns)
+    except SourceError as error:
+        raise ConfigError(f"benchmark.prompts: {error}") from error
+
+
 def list_prompt_files(place: Place, suite: str) -> Sequence[ListedFile]:
     """The Parquet files at or below a place, or the one file of another kind; raises FileNotFoundError for no place."""
     suffixes = prompt_files.SUFFIXES if place.path.lower().endswith(prompt_files.SUFFIXES) else (".parquet",)

@@ -131,6 +131,59 @@ def test_prompts_beside_the_folder_are_scored_by_the_command_that_the_error_prin
     assert "4 prompts x 2 generators = 8 images" in said and "warning" not in said
 
 
+TEXTS = ["a lighthouse at dusk", "two foxes", "a lighthouse at dusk", "a blue chair"]
+PROMPTS_WITHOUT_IDS = {
+    "p.txt": "\n".join(TEXTS),
+    "p.json": json.dumps(TEXTS),
+    "rows.json": json.dumps([{"prompt": text} for text in TEXTS]),
+    "p.csv": "prompt\n" + "".join(f"{text}\n" for text in TEXTS),
+    "p.tsv": "skill\tcaption\n" + "".join(f"x\t{text}\n" for text in TEXTS),
+    "p.jsonl": "".join(json.dumps({"text": text}) + "\n" for text in TEXTS),
+}
+
+
+@pytest.mark.parametrize("name", PROMPTS_WITHOUT_IDS)
+@pytest.mark.parametrize("pattern", ["{generator}/{number:05d}.png", "{generator}_{number:03d}.png"])
+def test_prompts_without_ids_outside_the_folder_are_numbered_lines(name: str, pattern: str, tmp_path: Path) -> None:
+    pairs = list(product(("flux", "sdxl"), range(len(TEXTS))))
+    random.Random(name).shuffle(pairs)
+    first = random.Random(name + pattern).randrange(2)
+    names = {pattern.format(generator=generator, number=line + first): (generator, line) for generator, line in pairs}
+    put(tmp_path / "mine", {file: images("atlas", 1)[0]["image"] for file in names})
+    (tmp_path / name).write_text(PROMPTS_WITHOUT_IDS[name])
+    given = [f"images={tmp_path}/mine", f"prompts={tmp_path}/{name}", "metric=[edge_density]", "cluster=here"]
+    said = printed("score", *given, f"store={tmp_path}/store")
+    assert "3 prompts x 2 generators = 8 images" in said and "warning" not in said
+    scores = pq.read_table(newest(tmp_path / "store") / "scores.parquet").to_pylist()
+    prompts_table = pq.read_table(next((tmp_path / "store/ingested").glob("*/prompts.parquet"))).to_pylist()
+    texts = {row["prompt_id"]: row["text"] for row in prompts_table}
+    assert {row["image_id"]: (row["generator"], texts[row["prompt_id"]]) for row in scores} == {
+        file: (generator, TEXTS[line]) for file, (generator, line) in names.items()
+    }
+    assert all(row["error"] is None for row in scores)
+
+
+@pytest.mark.parametrize(
+    "names, prompts_file, reason",
+    [
+        (["flux/p1.png", "flux/p2.png"], {"x7": "a cube", "x8": "a cat"}, "none of its ids, such as x7, is in the "),
+        (["flux/01.png", "flux/02.png"], {"0": "a cube", "1": "a cat"}, "flux/02.png: no prompt has the number 2"),
+        (["flux_1.png", "sdxl_1.png"], {"1": "a cube", "2": "a cat"}, "sdxl_1.png beside it has the number 1 too"),
+        (["flux_0.png", "sdxl_0.png"], ["a cube", "a cat"], "sdxl_0.png beside it has the number 0 too"),
+        (["flux/cat.png", "flux/dog.png"], ["a cube", "a cat"], "no number in its name tells its line"),
+    ],
+)
+def test_prompts_outside_the_folder_that_belong_to_no_image_end_the_job_before_any_model(
+    names: list[str], prompts_file: object, reason: str, tmp_path: Path
+) -> None:
+    put(tmp_path / "mine", {name: images("atlas", 1)[0]["image"] for name in names})
+    (tmp_path / "p.json").write_text(json.dumps(prompts_file))
+    given = [f"images={tmp_path}/mine", f"prompts={tmp_path}/p.json", "models=shapes", f"store={tmp_path}/store"]
+    code, out, err = run("score", *given)
+    assert code == 1 and reason in out + err and "plan" not in out
+    assert len(err.splitlines()) == 1 and err.startswith(f"error: images {tmp_path}/mine: ")
+
+
 def test_what_is_wrong_with_a_path_is_said_with_its_key_and_of_disks_without_buckets(tmp_path: Path) -> None:
     given = ["metric=[edge_density]", "cluster=here", f"store={tmp_path}/store"]
     for key in ("images", "prompts"):

@@ -144,6 +144,18 @@ LAYOUTS: dict[str, tuple[dict[str, str | bytes], dict[str, tuple[str, str]]]] = 
          "flux/a.png": PIXELS, "sdxl/a_1.png": PIXELS},
         {"flux/a.png": ("flux", CAT), "sdxl/a_1.png": ("sdxl", DOG)},
     ),
+    "generators in names with the numbers of lines": (
+        {"prompts.txt": f"{CAT}\n{DOG}\n", "sd3_1.png": PIXELS, "sdxl turbo-0.png": PIXELS, "sd3_0.png": PIXELS,
+         "sdxl turbo-1.png": PIXELS, "grid-0000.png": PIXELS},
+        {"sd3_0.png": ("sd3", CAT), "sd3_1.png": ("sd3", DOG), "sdxl turbo-0.png": ("sdxl turbo", CAT),
+         "sdxl turbo-1.png": ("sdxl turbo", DOG)},
+    ),
+    "generators in names with ids that are numbers": (
+        {"prompts.csv": f"id,prompt\n8,{DOG}\n7,{CAT}\n", "sdxl_007.png": PIXELS, "flux_008.png": PIXELS,
+         "flux_007.png": PIXELS, "sdxl_008.png": PIXELS},
+        {"flux_007.png": ("flux", CAT), "flux_008.png": ("flux", DOG), "sdxl_007.png": ("sdxl", CAT),
+         "sdxl_008.png": ("sdxl", DOG)},
+    ),
     "prompts as names": (
         {"three cats_000001.png": PIXELS, "a_red_dog (2).webp": PIXELS, ".hidden dog.png": PIXELS, "notes.md": "none"},
         {"three cats_000001.png": ("in", CAT), "a_red_dog (2).webp": ("in", DOG)},
@@ -478,8 +490,18 @@ DOUBTFUL: dict[str, tuple[list[str], dict[str, str], str]] = {
         ["image-0.png", "image-1.png", "cover-1.png"], {"image-0.png": CAT, "image-1.png": DOG},
         "has the number 1 too, and other words",
     ),
-    "two kinds of names in one folder": (
-        ["flux_0.png", "flux_1.png", "sdxl_0.png", "sdxl_1.png"], {}, "put pictures of other kinds into other folders"
+    **{what: (names, {}, "put pictures of other kinds into other folders") for what, names in {
+        "an image and its mask": ["flux_0.png", "flux_1.png", "mask_0.png", "mask_1.png"],
+        "generators with images of other prompts": [
+            "flux_0.png", "sdxl_0.png", "sdxl_1.png", "dalle_1.png", "dalle_0.png"
+        ],
+        "generators without images of the last prompt": ["flux_0.png", "sdxl_0.png"],
+        "prompts with the numbers of samples": [
+            "a_red_dog_0.png", "a_red_dog_1.png", "three_cats_0.png", "three_cats_1.png"
+        ],
+    }.items()},
+    "prompts with the numbers of samples, by number": (
+        ["p0_s0.png", "p0_s1.png", "p1_s0.png", "p1_s1.png"], {}, "could each be its line"
     ),
     "numbers at both ends": (
         ["0.png", "1_2.png", "best-1.png"], {"0.png": CAT, "1_2.png": DOG}, "does not begin with the number of its line"
