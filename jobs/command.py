@@ -318,7 +318,7 @@ def load_values(command: Command, overrides: Sequence[str], config_dir: str | No
     except ConfigError as error:
         raise ConfigError(hide(str(error), overrides)) from error
     except (*UNREADABLE, AssertionError) as error:
-        problem = _broken_file(config_dir) or _explain(error, command.name, overrides, config_dir)
+        problem = _broken_file(config_dir) or _explain(error, command, overrides, config_dir)
         raise ConfigError(hide(problem, overrides)) from error
     if missing:
         raise ConfigError(f"config key {min(missing)!r} is required; set it, as in {min(missing)}=VALUE")
@@ -391,8 +391,9 @@ def _broken_file(config_dir: str | None) -> str | None:
     return None
 
 
-def _explain(error: Exception, name: str, overrides: Sequence[str], config_dir: str | None) -> str:
+def _explain(error: Exception, command: Command, overrides: Sequence[str], config_dir: str | None) -> str:
     """Hydra's message in one line with the remedy."""
+    name = command.name
     if isinstance(error, AssertionError):  # Hydra's own, of an override such as `+=`
         return f"expected overrides as key=value, got {' '.join(overrides)}"
     text = str(error).split("Config search path", 1)[0]
@@ -414,7 +415,7 @@ def _explain(error: Exception, name: str, overrides: Sequence[str], config_dir: 
                 f"config key {key!r}: an option of {' and '.join(families)}, not of this model; remove it, or where "
                 f"{model}.family is set too, write +{key}=VALUE"
             )
-        return f"unknown config key {key!r}; {suggest(key, known_keys)}"
+        return f"unknown config key {key!r}; {suggest(key, {*known_keys, *command.short})}"
     unknown = UNKNOWN_CHOICE.search(text)
     if unknown is not None:
         known = choices_of(unknown["group"], config_dir)

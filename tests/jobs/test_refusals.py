@@ -26,6 +26,10 @@ REFUSED: dict[str, list[tuple[str, str]]] = {
     ],
     "score models=shapes dry_run=true store={out}": [
         ("", "config key 'benchmark.images' is required; set it"),
+        ("image={mine}", "unknown config key 'image'; did you mean images or "),
+        ("images={mine} prompt=x", "unknown config key 'prompt'; did you mean prompts or "),
+        ("images={mine} metrcis=x", "unknown config key 'metrcis'; did you mean metrics"),
+        ("images={mine} column.prompt=x", "unknown config key 'column.prompt'; did you mean columns.prompt or "),
         ("images=/nowhere", "benchmark.images /nowhere: not found"),
         ("images={mine}", "expected column(s) image or uri, found picture, caption, seed; rename or add them, or "),
         ("images={mine} metrics=[vqa]", "metric=vqa: no such choice; did you mean vq2 or vqascore?"),
