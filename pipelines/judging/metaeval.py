@@ -158,7 +158,7 @@ def _people_alone(protocol: ProtocolConfig, release: Release, metrics: Sequence[
 def open_release(protocol: ProtocolConfig, storage: StorageConfig) -> Release:
     """The release's tables, checked against the protocol; raises SourceError naming the file and the row."""
     read = read_release(protocol.release, storage.locate(protocol.path), protocol.columns)
-    release = _in_range(protocol, _of_templates(protocol, read))
+    release = _in_range(protocol, _of_templates(protocol, _select_choices(protocol, read)))
     release = _reliable(protocol, release) if protocol.reliable else release
     wanted = {name for task in protocol.tasks for name in TASKS[task][1]}
     unwanted = {name for _, tables in TASKS.values() for name in tables} - wanted
@@ -177,6 +177,21 @@ def _require_judgements(protocol: ProtocolConfig, release: Release) -> None:
         raise SourceError(
             f"{protocol.path}: nothing to judge by: {found}; fill in the file, or give another by protocol.path"
         )
+
+
+def _select_choices(protocol: ProtocolConfig, release: Release) -> Release:
+    """Return the release with the protocol's choices alone; raise SourceError if the file lacks one of them."""
+    if not protocol.choices:
+        return release
+    count = len(release.preferences)
+    if lacking := [number for number in protocol.choices if not 0 <= number < count]:
+        raise SourceError(
+            f"{protocol.path}: expected a choice with the id {lacking[0]}, found ids from 0 to {count - 1}; give the "
+            "whole file, or other protocol.choices"
+        )
+    note = f"{len(protocol.choices)} of {count} choices count, by protocol.choices"
+    chosen = release.preferences.take(pa.array(sorted(protocol.choices)))
+    return replace(release, preferences=chosen, notes=(*release.notes, note))
 
 
 def _of_templates(protocol: ProtocolConfig, release: Release) -> Release:

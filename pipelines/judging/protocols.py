@@ -42,6 +42,8 @@ class ProtocolConfig(Checked):
     """What is computed."""
     templates: tuple[str, ...] = ()
     """Only ratings and choices of these templates (likert, wl, vote, ...); all where empty."""
+    choices: tuple[int, ...] = ()
+    """Only these choices of Pick-a-Pic's test_captions.json, by their ids; all where empty."""
     match: Match | None = None
     """What tells that a score and a judgement are of the same image; null takes the ids by which most images meet."""
     statistics: tuple[RatingStatistic, ...] = ("pearson", "spearman", "kendall_b", "pairwise_accuracy")
@@ -86,6 +88,14 @@ class ProtocolConfig(Checked):
             raise ConfigError(
                 f"protocol.columns: only ratings of one's own ({', '.join(OWN)}) have any, got some for {self.release}"
             )
+        if self.choices and not (self.release == "pick_a_pic" and self.path.lower().endswith(".json")):
+            raise ConfigError(
+                "protocol.choices: these are ids of Pick-a-Pic's test_captions.json, and other files have none; got "
+                f"some for {self.path}"
+            )
+        if len(set(self.choices)) < len(self.choices):
+            twice = next(number for number in self.choices if self.choices.count(number) > 1)
+            raise ConfigError(f"protocol.choices: expected each id once, got {twice} again")
         if not self.tasks:
             raise ConfigError(f"protocol.tasks: expected some of {', '.join(get_args(Task))}, got none")
 

@@ -1,4 +1,4 @@
-"""Ratings of whole images: TIFA160, DSG's of its images, GenAI-Bench, T2VScore, Flickr8K-CF and SeeTRUE."""
+"""Ratings of whole images: TIFA160 and DSG's, GenAI-Bench, StanfordT23D, T2VScore, Flickr8K-CF and SeeTRUE."""
 
 import math
 from collections import Counter
@@ -133,6 +133,17 @@ def _prompts_with_skills(place: Place) -> Iterator[tuple[str, str]]:
     for skill, prompts in prompts_by_skill.items():
         for prompt in as_list(prompts, "prompt numbers", f"{place.url}, {skill!r}"):
             yield (f"{prompt:05d}" if isinstance(prompt, int) else str(prompt)), skill
+
+
+def read_stanfordt23d(place: Place) -> Release:
+    """Return the ratings by raters 0 to 2 of 3D assets, which are named `<prompt_id>/<generator>`.
+
+    StanfordT23D: 360 assets of 60 prompts by six generators, each rated by three people from 1 to 5.
+
+    Source: linzhiqiu/t2v_metrics, datasets/stanfordt23d.json: `{prompt_id: {"prompt", "models": {generator: [rating,
+    rating, rating]}}}`. The released code leaves out `shap-e`, whose name it writes with a space.
+    """
+    return released(ratings=ratings_by_generator(place))
 
 
 T2VSCORE_RATINGS = ("t2vscore_human_ratings.json", "t2vscore_alignment_score.json")

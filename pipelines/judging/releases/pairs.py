@@ -130,7 +130,10 @@ def _of_labelled(records: Records) -> list[PairingSample]:
 
 
 PICK_COLUMNS = ("caption", "image_0_uid", "image_1_uid", "label_0", "label_1")
+CAPTIONS = dict(zip(("caption", "image_0", "image_1", "label_0", "label_1"), PICK_COLUMNS, strict=True)) | {"id": "id"}
+"""The fields of test_captions.json, each with the column that it is in the Parquet files."""
 PICK_OTHERS = ("has_label", "model_0", "model_1", "user_id", "ranking_id")
+PICK_A_PIC = "is this a file of yuvalkirstain/pickapic_v1 or _v2, or t2v_metrics' test_captions.json?"
 CHOICES = {(1.0, 0.0): "a", (0.0, 1.0): "b", (0.5, 0.5): "unsure"}
 IDENTITY = ("image_a", "image_b", "rater", "ranking_id")
 """What makes a choice one's own; without a ranking_id, people may meet the same pair again."""
@@ -146,9 +149,13 @@ def read_pick_a_pic(place: Place) -> Release:
     a tie), has_label, model_0, model_1, user_id, ranking_id and others. The columns jpg_0 and jpg_1 are not read. The
     caption has no id, so it is its own.
 
+    linzhiqiu/t2v_metrics' copy of the 500 choices, test_captions.json, is read too: a JSON list of `{"id", "caption",
+    "image_0", "image_1", "label_0", "label_1"}`, where `image_0` is a file, which names the image, and `id` is the
+    place in the list, from 0.
+
     Where `has_label` is false nothing was chosen: `preferred` is null.
     """
-    sheets = [read_sheet(file, [*PICK_COLUMNS, *PICK_OTHERS]) for file in _files(place)]
+    sheets = [_read_choices(file) for file in _files(place)]
     choices = [choice for sheet in sheets for choice in _choices(sheet)]
     counts = {
         f"of {len(choices)} pairs have no label": sum(choice["preferred"] is None for choice in choices),
@@ -168,8 +175,22 @@ def _files(place: Place) -> list[Place]:
     return files
 
 
+def _read_choices(file: Place) -> Sheet:
+    """Read the table of a file, with its images' names as image_0_uid and image_1_uid.
+
+    Raise SourceError naming the first row of test_captions.json whose id is not its place in the list.
+    """
+    if not file.path.lower().endswith(".json"):
+        return read_sheet(file, [*PICK_COLUMNS, *PICK_OTHERS]).require(PICK_COLUMNS, PICK_A_PIC)
+    sheet = read_sheet(file, [*CAPTIONS, *PICK_OTHERS]).require(CAPTIONS, PICK_A_PIC)
+    for row, number in enumerate(sheet.texts("id")):
+        if number != str(row):
+            raise SourceError(f"{sheet.where(row)}: expected the id {row}, found {number!r}; give the whole file")
+    names = [CAPTIONS.get(name, name) for name in sheet.table.column_names]
+    return replace(sheet, table=sheet.table.rename_columns(names))
+
+
 def _choices(sheet: Sheet) -> list[dict[str, Any]]:
-    sheet.require(PICK_COLUMNS, "is this a file of yuvalkirstain/pickapic_v1 or _v2?")
     columns = {
         "prompt_id": sheet.ids("caption"),
         "image_a": sheet.ids("image_0_uid"),

@@ -145,6 +145,10 @@ GENAI = {
     "00008": {"id": "00008", "prompt": "A ball.", "models": {"One": [5, 5, 4]}},
 }  # fmt: skip
 GENAI_SKILLS = {"counting": [7], "basic": [7, 8, 9]}
+STANFORD = {
+    "3": {"prompt": "A torn hat", "models": {"shap-e": [2, 5, 3], "mvdream": [1, 1, 2]}},
+    "0": {"prompt": "A soft sofa", "models": {"mvdream": [5, 4, 5]}},
+}
 T2V = {"0": {"prompt": "a dog", "models": {"gen2": [1.3], "pika": [2.5]}}}
 T2V_SCORES = [
     {"model_name": "gen2", "video_id": "0", "prompt": "a dog", "CLIP Score": 24.5, "BLIP-BLEU": "1.40E-16"},
@@ -176,6 +180,11 @@ PICK_A_PIC = table(
     "are_different caption has_label image_0_uid image_1_uid jpg_0 label_0 label_1 model_0 model_1 ranking_id user_id",
     *((True, "a cat", has_label, f"u{number}-0", f"u{number}-1", "not read", label, 1 - label, "sdxl", None, number, 9)
       for number, (label, has_label) in enumerate([(1.0, True), (0.0, True), (0.5, True), (0.0, False)])),
+)  # fmt: skip
+PICK_CAPTIONS = table(
+    "id caption image_0 image_1 label_0 label_1",
+    *((number, f"a cat {number}", f"images/{number}_0.jpg", f"images/{number}_1.jpg", label, 1 - label)
+      for number, label in enumerate([1, 0, 0.5, 1])),
 )  # fmt: skip
 FLICKR = "1.jpg\t2.jpg#0\t0.3333333333333333\t1\t2\n1.jpg\t3.jpg#4\t1\t3\t0\n"
 PHOTO = "Flicker8k_Dataset/1.jpg"
@@ -372,6 +381,8 @@ LAYOUTS: Mapping[str, Layout] = {
     "eqben, full": Layout("eqben", {"ann_json_finegrained_random.json": EQBEN_FULL}),
     "seetrue": Layout("seetrue", {"SeeTRUE.csv": SEETRUE}),
     "pick_a_pic": Layout("pick_a_pic", {"test_unique.parquet": PICK_A_PIC}),
+    "pick_a_pic, captions": Layout("pick_a_pic", {"test_captions.json": PICK_CAPTIONS}),
+    "stanfordt23d": Layout("stanfordt23d", {"stanfordt23d.json": STANFORD}),
     "flickr8k_cf": Layout("flickr8k_cf", {"CrowdFlowerAnnotations.txt": FLICKR}),
     "flickr8k_cf, JSON": Layout("flickr8k_cf", {"crowdflower_flickr8k.json": FLICKR_JSON}),
     "gecko": Layout("gecko", GECKO, True),

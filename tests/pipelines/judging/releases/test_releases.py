@@ -33,6 +33,7 @@ from tests.pipelines.judging.releases.files import (
     LAYOUTS,
     LONG,
     PICK_A_PIC,
+    PICK_CAPTIONS,
     RICHHF_PROMPT,
     ROOT,
     SEETRUE,
@@ -182,6 +183,19 @@ EXPECTED: dict[str, dict[str, Any]] = {
         ]),
         "notes": ["1 of 4 pairs have no label"],
     },
+    "pick_a_pic, captions": {
+        "preferences": ("prompt_id image_a image_b generator_a rater preferred", 1, [
+            ("a cat 1", "images/1_0.jpg", "images/1_1.jpg", None, None, "b"),
+            ("a cat 2", "images/2_0.jpg", "images/2_1.jpg", None, None, "unsure"),
+        ]),
+        "notes": [],
+    },
+    "stanfordt23d": {
+        "ratings": (RATED, 2, [
+            ("3/shap-e", "3", "shap-e", "2", "likert", 3.0), ("3/mvdream", "3", "mvdream", "0", "likert", 1.0),
+        ]),
+        "notes": [],
+    },
     "flickr8k_cf": {
         "ratings": (RATED, 0, [
             ("1.jpg", "2.jpg#0", None, "0", "share_yes", 1 / 3), ("1.jpg", "3.jpg#4", None, "0", "share_yes", 1.0),
@@ -284,6 +298,8 @@ FULL_AGREEMENT = {
     "eqben": ("text", "image", "group"),
     "eqben, full": ("text", "image", "group"),
     "pick_a_pic": ("binary_accuracy",),
+    "pick_a_pic, captions": ("binary_accuracy",),
+    "stanfordt23d": ("spearman", "pairwise_accuracy"),
     "t2iscorescore": ("ordering_published", "ordering_paper"),
 }
 """Statistics that are 1 if a metric scores a layout's images as people do."""
@@ -425,6 +441,50 @@ def test_pick_a_pic_is_read_from_a_folder_and_says_what_is_repeated(tmp_path: Pa
     release = reading("pick_a_pic", tmp_path)
     assert len(release.preferences) == 8
     assert release.notes[1].startswith("4 choices are of a ranking, images and rater that stand there before")
+
+
+def test_the_clean_choices_of_pick_a_pic_alone_can_be_judged(tmp_path: Path) -> None:
+    """Scores are right on the clean choices, and wrong on all others."""
+    rng = np.random.default_rng(7)
+    protocol = config_of(
+        "metaeval", "protocol=pick_a_pic_clean", f"protocol.path={tmp_path}/test_captions.json"
+    ).protocol
+    clean, first = set(protocol.choices), rng.integers(2, size=500)
+    names = "id caption image_0 image_1 label_0 label_1"
+    sides = [(f"images/{number}_0.jpg", f"images/{number}_1.jpg") for number in range(500)]
+    rows = [(n, f"cat {n % 90}", *sides[n], int(first[n]), int(1 - first[n])) for n in range(500)]
+    path = put(tmp_path / "test_captions.json", table(names, *rows))
+    scores = pd.DataFrame([
+        {"image_id": sides[n][side], "prompt_id": f"cat {n % 90}", "score": float((first[n] != side) == (n in clean))}
+        for n in range(500) for side in (0, 1)
+    ])  # fmt: skip
+    scores.assign(metric="oracle").sample(frac=1, random_state=0).to_csv(tmp_path / "scores.csv", index=False)
+    asked = [f"protocol.path={path}", f"scores={tmp_path}/scores.csv", f"output={tmp_path}/out"]
+    quick = ["sampling.resamples=20", "sampling.permutations=20"]
+    accuracies = {}
+    for name in ("pick_a_pic_clean", "pick_a_pic"):
+        printed("metaeval", f"protocol={name}", *asked, *quick)
+        found = pd.read_parquet(tmp_path / "out/judgements.parquet")
+        row = found[(found["metric"] == "oracle") & (found["statistic"] == "binary_accuracy")].iloc[0]
+        accuracies[name] = (row["n"], row["value"])
+    assert accuracies == {"pick_a_pic_clean": (100, 1.0), "pick_a_pic": (500, pytest.approx(0.2))}
+
+
+def test_clean_choices_that_are_not_there_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    path = put(tmp_path / "test_captions.json", PICK_CAPTIONS)
+
+    def opened(*asked: str) -> Release:
+        return open_release(config_of("metaeval", "protocol=pick_a_pic_clean", *asked).protocol, StorageConfig())
+
+    with pytest.raises(SourceError, match=r"captions.json: expected a choice with the id 5, found ids from 0 to 3"):
+        opened(f"protocol.path={path}")
+    with pytest.raises(PlumblineError, match=r"test_captions.json, and other files have none; got some for .*parquet"):
+        opened("protocol.path=test_unique.parquet")
+    with pytest.raises(PlumblineError, match=r"protocol.choices: expected each id once, got 1 again"):
+        opened(f"protocol.path={path}", "protocol.choices=[1,0,1]")
+    assert opened(f"protocol.path={path}", "protocol.choices=[3,1]").preferences.column("prompt_id").to_pylist() == [
+        "a cat 1", "a cat 3",
+    ]  # fmt: skip
 
 
 def test_gecko_says_which_tables_are_not_there(tmp_path: Path) -> None:
@@ -595,6 +655,17 @@ COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
     "pick_a_pic": [
         ([{**PICK_A_PIC[0], "label_1": 1.0}], "row 0: expected label_0 and label_1 of 1 and"),
         (WINOGROUND, "expected column.s. caption, image_0_uid.*found id, image_0"),
+    ],
+    "pick_a_pic, captions": [
+        ([{**PICK_CAPTIONS[0], "label_0": 3}], "row 0: expected label_0 and label_1 of 1 and 0"),
+        (PICK_CAPTIONS[1:], "row 0: expected the id 0, found '1'; give the whole file"),
+        ([{"id": 0, "caption": "a cat"}], "expected column.s. image_0, image_1, label_0, label_1, found id, caption"),
+        ([{**PICK_CAPTIONS[0], "id": None}], "row 0: expected the id 0, found None"),
+    ],
+    "stanfordt23d": [
+        ({"0": {"prompt": "x"}}, r"row 0 \('0'\): expected models, found prompt"),
+        ({"0": {"models": {"mvdream": [1, "good"]}}}, r"row 0 \('0'\), mvdream: expected a rating as a number"),
+        ({"0": {"models": {"mvdream": []}}}, "mvdream: expected a list of ratings, found an empty list"),
     ],
     "flickr8k_cf": [
         (FLICKR[:-9], "line 2: expected the image, .* found [234] fields; it may be truncated"),
