@@ -251,9 +251,9 @@ def _video_pixels(
 
 def _images(encoded: Sequence[bytes], limits: ImageLimits, clips: Clips) -> Iterator[Image.Image | RowError]:
     """A row's images and the frames of its videos, one after the other; none is kept."""
-    for number, content in enumerate(encoded, 1):
-        for image in decode_each(content, limits, clips):
-            yield of_image(image, number, len(encoded)) if isinstance(image, RowError) else image
+    for place in clips.select_listed(len(encoded)):
+        for image in decode_each(encoded[place], limits, clips):
+            yield of_image(image, place + 1, len(encoded)) if isinstance(image, RowError) else image
 
 
 def _in_grid(images: Iterator[Image.Image | RowError], limits: ImageLimits) -> Iterator[Image.Image | RowError]:

@@ -309,6 +309,8 @@ class Clips(Checked):
     rate: AboveZero | None = None
     """Frames of a video that are looked at for each of its seconds, in place of `frames`: an even number, at least 4
     and at most 768, as Qwen-VL's own code takes them."""
+    listed: Literal["all", "sampled"] = "all"
+    """Which images of a row with a list are looked at: all, or `frames` of them, sampled uniformly."""
     shown: Literal["each", "grid", "video"] = "each"
     """`each` by itself, the row's score being their mean; all as one picture, a `grid` read line by line; or as the one
     `video` that a model reads which takes videos."""
@@ -325,6 +327,16 @@ class Clips(Checked):
         wanted = min(max(seconds * self.rate, fewest), min(most, frames) // 2 * 2)
         count = min(max(2 * round(wanted / 2), 1), frames)
         return [int(place) for place in np.linspace(0, frames - 1, count).round()]
+
+    def select_listed(self, count: int) -> list[int]:
+        """Return which of a row's `count` images are looked at.
+
+        The k-th of c is number floor(k n / c) of n: views around an object are equally far apart, the last and the
+        first too (vqascore_genai_bench.txt, table 20). A list of at most c images is looked at whole.
+        """
+        if self.listed == "all" or count <= self.frames:
+            return list(range(count))
+        return [k * count // self.frames for k in range(self.frames)]
 
     def semantic(self) -> dict[str, Any]:
         """What of it can change a result, for the cells' keys, which are older than it."""

@@ -4,12 +4,15 @@ from pathlib import Path
 
 import av
 import numpy as np
+import pyarrow as pa
 import pytest
 from PIL import Image
 
 from plumbline.operators.errors import ConfigError, RowError
 from plumbline.operators.image_decoding import ImageLimits, decode_each
+from plumbline.operators.images import prepare_images
 from plumbline.operators.videos import Clips, grid
+from tests.operators.tiny import encoded, no_fetch
 
 SIZE = (64, 48)
 SHADES = np.linspace(16, 235, 20).astype(int)
@@ -129,6 +132,32 @@ def test_a_grid_is_read_line_by_line() -> None:
     reds = [[whole.getpixel((6 * column, 4 * line)) for column in range(3)] for line in range(2)]
     assert reds == [[(10, 0, 0), (20, 0, 0), (30, 0, 0)], [(40, 0, 0), (50, 0, 0), (0, 0, 0)]]
     assert grid(frames[:4]).size == (12, 8) and grid(frames[:1]).size == (6, 4)
+
+
+@pytest.mark.parametrize(
+    "count, frames, views",
+    [
+        (120, 4, [0, 30, 60, 90]),
+        (120, 9, [0, 13, 26, 40, 53, 66, 80, 93, 106]),
+        (7, 3, [0, 2, 4]),
+        (3, 4, [0, 1, 2]),
+        (4, 4, [0, 1, 2, 3]),
+    ],
+)
+def test_views_of_a_list_are_sampled_uniformly(count: int, frames: int, views: list[int]) -> None:
+    shades = np.random.default_rng(count).permutation(count).astype(np.uint8) * 2
+    views_given = [encoded(Image.new("RGB", (8, 8), (int(shade),) * 3)) for shade in shades]
+    table = pa.table({"prompt_id": ["p"], "image_id": ["i"], "image": [views_given]})
+
+    def looked_at(clips: Clips) -> list[float]:
+        prepared = prepare_images(
+            table, "g", preprocess=lambda image: float(np.asarray(image).mean()),
+            limits=ImageLimits(max_images=120), fetch=no_fetch, clips=clips,
+        )  # fmt: skip
+        return list(prepared.pixels)
+
+    assert looked_at(Clips(frames=frames, listed="sampled")) == [float(shades[view]) for view in views]
+    assert looked_at(Clips(frames=frames)) == [float(shade) for shade in shades]
 
 
 def test_no_frames_at_all_are_refused() -> None:

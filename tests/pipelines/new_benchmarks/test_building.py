@@ -14,6 +14,7 @@ from plumbline.operators.errors import RowError
 from plumbline.operators.models import calls
 from plumbline.operators.models.calls import Usage
 from plumbline.operators.new_benchmarks.generation import PromptGeneration, PromptRequest, requests
+from plumbline.operators.new_benchmarks.tagging import Tagging
 from plumbline.operators.new_benchmarks.taxonomy import Taxonomy
 from plumbline.operators.new_benchmarks.writer import WriterOptions
 from plumbline.operators.stages import programs
@@ -178,7 +179,38 @@ def test_a_bucket_is_as_good_as_a_folder(bucket: str, tmp_path: Path, server: Se
         assert pq.read_table(stream).column("skills").to_pylist() == [["count"], ["object", "animal"]]
 
 
-@pytest.mark.parametrize("name", sorted(file.stem for file in (CONF / "taxonomy").glob("*.yaml")))
+TAXONOMIES = sorted(file.stem for file in (CONF / "taxonomy").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", TAXONOMIES)
+def test_every_tagged_example_of_a_taxonomy_is_tagged_as_it_says(name: str) -> None:
+    """Each tag is of the taxonomy, and its words stand in the prompt."""
+    values = load_values(command_of("build_benchmark"), [f"taxonomy={name}", "output=o", "models=shapes"])
+    taxonomy = read_config(values["taxonomy"], Taxonomy)
+    for example in taxonomy.examples:
+        tags = example.tags
+        reply = "\n".join(f"{number} | {tag}" for number, tag in enumerate(tags, 1)) or "0 | none"
+
+        def answer(round_of: list[programs.ProgramRequest], reply: str = reply) -> list[calls.Generation]:
+            return [calls.Generation(reply, True, Usage(1)) for _ in round_of]
+
+        program = Tagging(options=WriterOptions(), taxonomy=taxonomy).write(example.prompt)
+        (rows,) = programs.run_programs([program], answer).results  # type: ignore[arg-type]
+        assert not isinstance(rows, RowError), (example, rows)
+        assert [f"{row.kind} ({row.span})" for row in rows if row.kind] == list(tags)
+        assert all(example.prompt[row.start : row.end] == row.span for row in rows if row.kind)
+
+
+def test_the_compositions_of_genai_bench_are_basic_or_advanced() -> None:
+    """The VQAScore paper, tables 6 and 7: every one has a definition."""
+    values = load_values(command_of("build_benchmark"), ["taxonomy=genai_bench", "output=o", "models=shapes"])
+    taxonomy = read_config(values["taxonomy"], Taxonomy)
+    assert {name: len(skill.sub_skills) for name, skill in taxonomy.skills.items()} == {"basic": 6, "advanced": 5}
+    assert all(part.about for skill in taxonomy.skills.values() for part in skill.sub_skills.values())
+    assert taxonomy.find("Advanced - counting").names == ("advanced", "advanced:counting")
+
+
+@pytest.mark.parametrize("name", TAXONOMIES)
 def test_every_example_of_a_taxonomy_is_as_its_template_asks(name: str) -> None:
     """An example that breaks its own template's checks would teach the model to."""
     values = load_values(command_of("build_benchmark"), [f"taxonomy={name}", "output=o", "models=shapes"])
