@@ -54,6 +54,8 @@ def evenness(counts: Sequence[int]) -> float:
     return -sum(count / total * math.log(count / total) for count in counts if count) / math.log(len(counts))
 
 
+PRESENT_PERCENT = 2
+"""A skill that more prompts have is covered (vqascore_genai_bench.txt, appendix A, table 8)."""
 RUN = 3
 """Words that stand together."""
 PERMUTATIONS = 128
@@ -174,11 +176,19 @@ def _fewer_cells(one: SkillStatistics | None, properties: Sequence[str]) -> list
     return [str(one.prompts), number(one.characters, 1), *(number(one.means[name], 1) for name in properties)]
 
 
+def _covered_skills(own: Mapping[str, SkillStatistics]) -> list[str]:
+    """Return the skills of more than PRESENT_PERCENT of the prompts, in the order of their names."""
+    total = own[ALL].prompts
+    return sorted(name for name, one in own.items() if name != ALL and one.prompts * 100 > PRESENT_PERCENT * total)
+
+
 def _caption(benchmarks: Mapping[str, Mapping[str, SkillStatistics]]) -> str:
     parts = [f"{name} {_evenness(one)}" for name, one in benchmarks.items()]
+    covered = [f"{name}: {', '.join(_covered_skills(one)) or 'none'}" for name, one in benchmarks.items()]
     return (
         "Means over prompts: characters, content words (length), Flesch-Kincaid grade. Evenness of skills and of "
-        f"sub-skills, 1 where all are as frequent: {', '.join(parts)}."
+        f"sub-skills, 1 where all are as frequent: {', '.join(parts)}. "
+        f"Skills of more than {PRESENT_PERCENT}% of the prompts, which count as covered: {'; '.join(covered)}."
     )
 
 

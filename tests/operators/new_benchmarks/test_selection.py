@@ -84,6 +84,16 @@ def test_statistics_stand_by_skill_beside_published_ones() -> None:
     assert table.rows[1][1:3] == ["2", "1.000"] and table.rows[3][1:3] == ["", ""]
 
 
+def test_a_skill_is_covered_if_more_than_two_percent_of_the_prompts_have_it() -> None:
+    """The VQAScore paper, table 8; of 150 prompts 3 are 2%."""
+    counts = {"counting": 4, "negation": 3, "scene": 90}
+    order = random.Random(5).sample(range(150), 150)
+    skills = [[name for name, count in counts.items() if place < count] for place in order]
+    own = by_skill([f"text {place}" for place in order], skills, properties({}))
+    said = "more than 2% of the prompts, which count as covered: here: counting, scene; Other: none."
+    assert shown_statistics(own, {"Other": by_skill(["A dog."], [[]], properties({}))}).caption.endswith(said)
+
+
 def test_statistics_of_no_prompts_are_no_numbers() -> None:
     table = shown_statistics(by_skill([], [], properties({})), {})
     assert table.rows == [[ALL, "0", "–", "–", "0", "–", "–"]]
