@@ -75,7 +75,7 @@ def test_anybodys_scores_are_judged_by_anybodys_ratings_and_all_files_are_writte
     written = {path.name for path in (tmp_path / "out").iterdir()}
     tables = {
         f"{name}.parquet"
-        for name in ("judgements", "comparisons", "orders", "correlations", "corrected", "contradicted")
+        for name in ("judgements", "comparisons", "orders", "correlations", "mean_ratings", "corrected", "contradicted")
     }
     assert written == {*tables, "judgements.md", "judgements.tex"}
     (row,) = pd.read_parquet(tmp_path / "out" / "correlations.parquet").to_dict("records")
