@@ -74,6 +74,7 @@ def test_how_clips_are_looked_at_is_in_the_keys_and_the_usual_way_is_not(tmp_pat
     assert paths("clips.frames=4", "clips.shown=each") == usual
     assert not usual & paths("clips.frames=5")
     assert not usual & paths("clips.shown=grid")
+    assert not usual & paths("clips.listed=sampled")
 
 
 def test_a_grid_is_one_picture_and_a_damaged_clip_one_error(tmp_path: Path) -> None:
