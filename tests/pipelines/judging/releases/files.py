@@ -136,7 +136,8 @@ ASKED = "How consistent is the image with the text description?"
 DSG_LIKERT = table(
     "dsg_prompt_split t2i_model item_id source_id worker_id question answer",
     *(("tifa160", generator, "tifa160_14", "coco_36", worker, ASKED, answer)
-      for generator in ("mini-dalle", "sd2dot1") for worker, answer in ((4375840905, 3), (4375843592, 5))),
+      for generator, answers in (("mini-dalle", (3, 5)), ("sd2dot1", (3, 4)))
+      for worker, answer in zip((4375840905, 4375843592), answers, strict=True)),
 )  # fmt: skip
 GENAI = {
     "00007": {
