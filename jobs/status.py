@@ -55,10 +55,10 @@ def main(config: StatusConfig) -> int:
 
 
 def _is_made(sweep: RunningSweep, runs: Sequence[Run]) -> bool:
-    """Return True if a later sweep has made the run of a killed sweep."""
+    """Return True if another sweep that began no earlier, in whole seconds, has made the run of a killed sweep."""
     manifests = [run.manifest for run in runs if run.manifest is not None]
     return any(
-        made.get("benchmark") in sweep.said.benchmark.split(", ") and str(made.get("began")) > sweep.said.began
+        made.get("benchmark") in sweep.said.benchmark.split(", ") and str(made.get("began")) >= sweep.said.began
         for made in manifests
     )
 

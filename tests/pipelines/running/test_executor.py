@@ -1,6 +1,7 @@
 """How a plan is computed is chosen once: in this process where it is small and no Ray is named."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,9 @@ from plumbline.pipelines.running.events import (
     to_all,
 )
 from plumbline.pipelines.running.executor import Here, OnRay, choose_executor
+from plumbline.pipelines.running.here import compute_first
 from plumbline.pipelines.running.small_sweeps import SMALL_CALLS
+from plumbline.pipelines.sweeps.computing import workload_of
 from tests.bench_of import plan_bench, write_benchmark
 
 AUTO = ClusterConfig(executor="auto", pools={})
@@ -82,3 +85,15 @@ def test_a_display_that_fails_is_logged_once_and_the_others_go_on(caplog: pytest
     for event in events:
         watch(event)
     assert seen == events and len(caplog.records) == 1
+
+
+@pytest.mark.parametrize(("cluster", "expected"), [("auto", {"questions", "entailment"}), ("local", set())])
+def test_where_the_cluster_is_not_chosen_models_of_few_prompts_work_while_no_worker_has_started(
+    cluster: str, expected: set[str], tmp_path: Path
+) -> None:
+    bench = write_benchmark(tmp_path / "bench", ["atlas"], count=3)
+    planned = plan_bench(bench, tmp_path / "store", "metric=[gecko]", f"cluster={cluster}")
+    workload = workload_of([planned])
+    outcomes = compute_first(workload, planned.config.cluster, lambda event: None)
+    assert {cell.stage for work in workload.over("prompts") for cell in work.cells if cell.path in outcomes} == expected
+    assert all(outcome.state == "committed" for outcome in outcomes.values())

@@ -10,12 +10,9 @@ import pytest
 
 from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.running.errors import RunnerError
-from plumbline.pipelines.running.here import compute_first
 from plumbline.pipelines.running.session import ray_session
-from plumbline.pipelines.sweeps.computing import workload_of
-from plumbline.pipelines.sweeps.planning import plan_sweep
 from tests.bench_of import images, prompts, write_rows
-from tests.commands import config_of, printed, run
+from tests.commands import printed, run
 from tests.environment import ROOT
 
 
@@ -57,17 +54,6 @@ def test_a_sweep_on_ray_starts_no_worker_for_questions_that_no_model_writes(give
     assert "questions: 2/2 cells" in printed("sweep", *words, "cluster=local", code=2)
     waves = [line.partition("a wave of ")[2] for line in log.read_text().splitlines() if "a wave of " in line]
     assert len(waves) == 1 and waves[0].startswith("answers:vqa, scores over 3 shards")
-
-
-@pytest.mark.parametrize(("cluster", "expected"), [("auto", {"questions", "entailment"}), ("local", set())])
-def test_where_the_cluster_is_not_chosen_models_of_few_prompts_work_while_no_worker_has_started(
-    cluster: str, expected: set[str], given: list[str], tmp_path: Path
-) -> None:
-    planned = plan_sweep(config_of("sweep", *given, "metric=[gecko]", f"store={tmp_path}", f"cluster={cluster}"))
-    workload = workload_of([planned])
-    outcomes = compute_first(workload, planned.config.cluster, lambda event: None)
-    assert {cell.stage for work in workload.over("prompts") for cell in work.cells if cell.path in outcomes} == expected
-    assert all(outcome.state == "committed" for outcome in outcomes.values())
 
 
 def test_a_run_tells_how_long_its_models_waited_for_images_and_which_key_turns_it(
