@@ -16,6 +16,17 @@ from tests.environment import ROOT
 SIGNS = ROOT / "assets/shapes_text"
 
 
+def test_every_score_is_that_of_the_words_that_an_image_misspells(tmp_path: Path) -> None:
+    limited = ["benchmark.limit=6", "benchmark.limit_seed=1"]
+    finished = run_config(config_of("sweep", "sweep=shapes_text", f"store={tmp_path}", "cluster=here", *limited))
+    scores = finished.results.read_scores().to_pandas()
+    truth = pq.read_table(SIGNS / "truth.parquet").to_pandas()
+    both = pd.merge(scores, truth, on=["image_id", "generator"])
+    assert finished.exit_code == 0 and len(both) == len(scores) == 6 * len(MISSPELT)
+    assert both["score"].tolist() == pytest.approx((1 - both["wrong"] / 2).tolist()) and both["wrong"].nunique() > 1
+
+
+@pytest.mark.slow
 def test_each_generator_has_as_many_wrong_words_as_it_misspells(tmp_path: Path) -> None:
     finished = run_config(config_of("sweep", "sweep=shapes_text", f"store={tmp_path}", "cluster=here"))
     scores = finished.results.read_scores().to_pandas()
