@@ -234,7 +234,8 @@ ERRORS = pa.schema(
 )
 """The view of a run's failures that a person opens first; `image_id` is null where no image could be read.
 
-`file` and `row` (counted from the file's first, 0) tell where the image stands; null where there is none."""
+`file` and `row` are the Parquet file of the image and its row, from 0; the image's own file, if an ingest left it where
+it was; or the table and the line, from 1, of a row that an ingest rejected. They are null if the row is in no file."""
 
 FAILURES = pa.schema([*ERRORS, ("rows", pa.int64())])
 """The first of the rows that failed in one way, as ERRORS has it, and how many they are (operators/failures.py)."""

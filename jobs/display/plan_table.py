@@ -89,6 +89,9 @@ def _show_sources(console: Console, planned: PlannedSweep) -> None:
         f"[bold]{escape(planned.config.benchmark.name)}[/]: {len(sources.prompts)}{whole} prompts{pairs}, "
         f"metrics {escape(', '.join(planned.config.metrics))}"
     )
+    if sources.rejected:
+        count = f"{images} + {len(sources.rejected)} = {images + len(sources.rejected)}"
+        say(console, f"with the rejected rows, which have no score, the report counts {count} images")
     for line in (*sources.origin_lines, *map(str, sources.example_pairs)):
         say(console, line)
     for name, metric in planned.config.metrics.items():

@@ -52,6 +52,7 @@ REJECTED = pa.schema(
         ("message", pa.string()),
         ("generator", pa.string()),
         ("prompt_id", pa.string()),
+        ("image_id", pa.string()),
     ]
 )
 """The columns of an ingest's `rejected.parquet`."""
@@ -76,6 +77,8 @@ class Rejection(NamedTuple):
     """None if the input does not tell."""
     prompt_id: str | None = None
     """None if the input does not tell."""
+    image_id: str | None = None
+    """None if the input does not tell."""
 
     @property
     def in_words(self) -> str:
@@ -92,9 +95,15 @@ class Refused(Exception):
         self.kind = kind
 
     def at(
-        self, file: str, line: int | None = None, *, generator: str | None = None, prompt_id: str | None = None
+        self,
+        file: str,
+        line: int | None = None,
+        *,
+        generator: str | None = None,
+        prompt_id: str | None = None,
+        image_id: str | None = None,
     ) -> Rejection:
-        return Rejection(printable(file), line, self.kind, printable(str(self)), generator, prompt_id)
+        return Rejection(printable(file), line, self.kind, printable(str(self)), generator, prompt_id, image_id)
 
 
 class Row(NamedTuple):

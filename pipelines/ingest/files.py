@@ -35,6 +35,7 @@ from plumbline.pipelines.ingest.input_rows import (
     make_candidate,
     read_known_ids,
     relative_path,
+    text_or_none,
 )
 from plumbline.pipelines.ingest.placing import Shards
 from plumbline.pipelines.ingest.shards import Drafted, DraftedShard
@@ -43,6 +44,8 @@ from plumbline.pipelines.sources.origins import Origins
 
 READERS = 16
 """Image files that are read at once."""
+N_HASHED = 6
+"""Fields of an image file or a rejection that are hashed; those that were added later are not."""
 
 
 class ImageFile(NamedTuple):
@@ -171,7 +174,8 @@ class FileSource(Source):
                 extras=self.table.values(row, self.extras),
             )
         except Refused as refused:
-            ids = read_known_ids(row.values, self.names, self.config.generator)
+            image = text_or_none(row.values, self.names.image)
+            ids = read_known_ids(row.values, self.names, self.config.generator, default_id=image)
             return refused.at(file, line, **ids._asdict())
         return TableRow(candidate, path, _paths(row.values.get(self.names.source or "")))
 
@@ -201,7 +205,8 @@ class FileSource(Source):
 
     def _content(self, offers: Sequence[Offer]) -> str:
         sources = [[offer.sources for offer in offers]] if self._sources else []
-        return digest([self.config.recipe, str(self.named), self.folder.url, [offer[:2] for offer in offers], *sources])
+        rows = [(self.table.hashed(offer.candidate), offer.image[:N_HASHED]) for offer in offers]
+        return digest([self.config.recipe, str(self.named), self.folder.url, rows, *sources])
 
     def _find(self, row: TableRow) -> Offer:
         """Looks the image file up; raises ConfigError where the storage does not answer."""

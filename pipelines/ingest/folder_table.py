@@ -9,7 +9,7 @@ from plumbline.pipelines.base.tables import Rejection, Row
 from plumbline.pipelines.ingest.drafting import SourceFile
 from plumbline.pipelines.ingest.image_folders import DescribedImage, Folder, PromptsOutside, list_images
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
-from plumbline.pipelines.ingest.input_rows import InputColumnsConfig, find_names
+from plumbline.pipelines.ingest.input_rows import Candidate, InputColumnsConfig, find_names
 from plumbline.pipelines.ingest.layouts import read_layout
 from plumbline.pipelines.ingest.table_layout import file_name_columns
 from plumbline.pipelines.ingest.typed_tables import Table
@@ -44,6 +44,8 @@ class SeenSources:
         return "; ".join(told)
 
 
+DESCRIBED_IN = "described in"
+"""The value of a row that says which file describes the image, and in which line."""
 NAMES = InputColumnsConfig(image="file", prompt="prompt", prompt_id="prompt_id", generator="generator", skills="skills")
 
 
@@ -83,8 +85,13 @@ class FolderTable(Table):
         )
 
     def source(self, row: Row) -> tuple[str, int | None]:
-        """The image file of a row."""
-        return f"{self.url}/{row.values['file']}", None
+        """Return the file, and its line, that describes an image; the image file if no other does."""
+        described: tuple[str, int | None] = row.values[DESCRIBED_IN]
+        return described
+
+    def hashed(self, candidate: Candidate) -> Candidate:
+        """Return a row without the line of its description: lines may move and an image is the same."""
+        return candidate._replace(file=f"{self.url}/{candidate.image_id}", line=None)
 
     def rows(self, image: str) -> Iterator[Row | Rejection]:
         """Every image, by the usual names of columns; raises ConfigError for a folder of no known layout."""
@@ -102,7 +109,9 @@ class FolderTable(Table):
         named = told.values.get(names.generator) if names.generator is not None else None
         self._note(told, names)
         values["source"] = self._source(told, names, folder)
-        return {"file": told.image, "generator": named or told.generator or folder.generator(told.image), **values}
+        generator = named or told.generator or folder.generator(told.image)
+        described = (told.file or folder.at(told.image), told.line)
+        return {"file": told.image, "generator": generator, DESCRIBED_IN: described, **values}
 
     def _source(self, told: DescribedImage, names: InputColumnsConfig, folder: Folder) -> Any:
         """What an edit started from: as its row says, or the one image of its name in a folder of sources."""

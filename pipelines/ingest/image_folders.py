@@ -196,7 +196,7 @@ class Folder:
 
     def reject(self, image: str, refused: Refused) -> Rejection:
         """Return the rejection of an image for this reason."""
-        return refused.at(self.at(image), generator=self.generator(image))
+        return refused.at(self.at(image), generator=self.generator(image), image_id=image)
 
     def skip(self, image: str, reason: str) -> Rejection:
         """Return why an image is left out on purpose."""
@@ -303,3 +303,7 @@ class DescribedImage(NamedTuple):
     """The generator that neither a column nor a folder names."""
     named_by: str = ""
     """The part of the input that names the generator, in words."""
+    file: str = ""
+    """The address of the file that describes it; empty if only its name does."""
+    line: int | None = None
+    """The line of that file, from 1."""

@@ -254,7 +254,7 @@ def _sample(
     name: str,
     others: Sequence[str],
 ) -> ImageSample | Rejection:
-    line = int(name.partition("-")[0])
+    line, default_id = int(name.partition("-")[0]), f"{file.name}/{name}"
     try:
         candidate = make_candidate(
             row,
@@ -262,13 +262,13 @@ def _sample(
             file=file.place.url,
             line=line,
             generator=config.generator,
-            default_id=f"{file.name}/{name}",
+            default_id=default_id,
             extras={"sample": json.dumps({key: row[key] for key in others}, ensure_ascii=False, default=str)},
         )
         image = _image(row[names.image or ""], file, config)
         return ImageSample(candidate, image, _sources(row, names, file, config), field_settings(row))
     except Refused as refused:
-        return refused.at(file.place.url, line, **read_known_ids(row, names, config.generator)._asdict())
+        return refused.at(file.place.url, line, **read_known_ids(row, names, config.generator, default_id)._asdict())
 
 
 def _sources(row: Mapping[str, Any], names: InputColumnsConfig, file: SampleFile, config: IngestConfig) -> list[bytes]:

@@ -20,7 +20,7 @@ from plumbline.pipelines.ingest.ingest_config import Identity
 from plumbline.pipelines.ingest.input_rows import SKILLS, digest
 from plumbline.pipelines.ingest.taken_ids import OutputPrompt
 from plumbline.pipelines.sources.origins import MANIFEST
-from plumbline.pipelines.sources.sources import INGESTED
+from plumbline.pipelines.sources.shards import INGESTED
 
 READERS = 16
 """Shards of an output that are read at once."""

@@ -96,7 +96,8 @@ class Candidate(NamedTuple):
 
     def reject(self, refused: Refused) -> Rejection:
         """Return the rejection of the row for this reason."""
-        return refused.at(self.file, self.line, generator=self.generator, prompt_id=self.prompt_id)
+        ids = KnownIds(self.generator, self.prompt_id, self.image_id)
+        return refused.at(self.file, self.line, **ids._asdict())
 
     def row(self, image: bytes | str, sources: Sequence[bytes | str] = ()) -> dict[str, Any]:
         """The row of a shard, with the bytes of the image and its sources, or their addresses."""
@@ -162,19 +163,24 @@ class KnownIds(NamedTuple):
 
     generator: str | None = None
     prompt_id: str | None = None
+    image_id: str | None = None
 
 
-def read_known_ids(values: Mapping[str, Any], names: InputColumnsConfig, generator: str | None) -> KnownIds:
-    """Return the ids of a row that may be refused for any of its values."""
-    prompt_id, prompt, named = (
-        _text_or_none(values, name) for name in (names.prompt_id, names.prompt, names.generator)
+def read_known_ids(
+    values: Mapping[str, Any], names: InputColumnsConfig, generator: str | None, default_id: str | None = None
+) -> KnownIds:
+    """Return the ids of a row that may be refused for any of its values; `default_id` is that of the image."""
+    prompt_id, prompt, named, image_id = (
+        text_or_none(values, name) for name in (names.prompt_id, names.prompt, names.generator, names.image_id)
     )
     with suppress(Refused):
         generator = generator or check_generator(named)
-    return KnownIds(generator, prompt_id or (text_id(prompt) if prompt and prompt.strip() else None))
+    prompt_id = prompt_id or (text_id(prompt) if prompt and prompt.strip() else None)
+    return KnownIds(generator, prompt_id, image_id or default_id)
 
 
-def _text_or_none(values: Mapping[str, Any], name: str | None) -> str | None:
+def text_or_none(values: Mapping[str, Any], name: str | None) -> str | None:
+    """Return a value as text; None also if it is no text."""
     with suppress(Refused):
         return _text(values, name)
     return None

@@ -29,7 +29,7 @@ from plumbline.pipelines.ingest.image_folders import (
     is_image_path,
 )
 from plumbline.pipelines.ingest.image_numbers import image_numbers
-from plumbline.pipelines.ingest.input_rows import InputColumnsConfig, refuse_foreign
+from plumbline.pipelines.ingest.input_rows import InputColumnsConfig, find_names, refuse_foreign
 from plumbline.pipelines.ingest.list_layout import LIST, Lines, describe_by_numbers, find_lists, read_lists
 from plumbline.pipelines.ingest.row_matching import match_rows
 from plumbline.pipelines.ingest.table_layout import all_tables, find_tables, read_tables
@@ -80,20 +80,27 @@ def _read_beside(folder: Folder) -> Iterator[DescribedImage | Rejection]:
             if isinstance(content, Refused):
                 raise content
             ending = PurePosixPath(name).suffix
-            yield DescribedImage(
-                image, _values_beside(name, content), f"the {ending} beside each image", named=ending == ".json"
-            )
+            values, source = _values_beside(folder, name, content), f"the {ending} beside each image"
+            yield DescribedImage(image, values, source, named=ending == ".json")
         except Refused as refused:
-            yield refused.at(folder.at(name), generator=folder.generator(image))
+            yield refused.at(folder.at(name), generator=folder.generator(image), image_id=image)
 
 
-def _values_beside(name: str, content: bytes) -> dict[str, Any]:
+def _values_beside(folder: Folder, name: str, content: bytes) -> dict[str, Any]:
+    """Return the values in the file beside an image; raises Refused if it tells no prompt."""
     if name.endswith(".json"):
-        return parse_object(content)
+        values = parse_object(content)
+        columns = find_names(values, folder.columns)
+        if not any(str(values[each] or "").strip() for each in (columns.prompt, columns.prompt_id) if each):
+            raise Refused("empty_prompt", "it has neither a prompt nor a prompt_id; add one")
+        return values
     try:
-        return {"prompt": content.decode("utf-8-sig").strip()}
+        prompt = content.decode("utf-8-sig").strip()
     except UnicodeDecodeError as error:
         raise Refused("not_utf8", f"it is not UTF-8 at byte {error.start}; save it as UTF-8") from error
+    if not prompt:
+        raise Refused("empty_prompt", "the .txt is empty; write the prompt of its image into it")
+    return {"prompt": prompt}
 
 
 def _prompt_of(image: str) -> str:
@@ -142,7 +149,8 @@ def _read_ids(folder: Folder) -> Iterator[DescribedImage | Rejection]:
     match = match_rows(images, prompts.rows, NAMES_OF_IDS, "prompt_id", folder) if prompts else None
     if match is None and prompts is not None and not prompts.has_ids:
         texts = [row.values["prompt"] for row in prompts.rows]
-        lines = Lines(PurePosixPath(prompts.url).name, prompts.url, texts)
+        numbers = range(1, len(texts) + 1) if prompts.url.lower().endswith(".txt") else [None] * len(texts)
+        lines = Lines(PurePosixPath(prompts.url).name, prompts.url, texts, numbers)
         yield from describe_by_numbers(folder, lines, folder.images)
         return
     if match is None and prompts is not None:
@@ -283,7 +291,7 @@ def _hints(folder: Folder) -> str:
     hints = [_hint_of(folder, table) for table in all_tables(folder)[:1]]
     others = [folder.at(name) for name in folder.names if name.lower().endswith(TABLES)]
     if not hints and (prompts := next(iter(others or _prompts_beside(folder)), None)):
-        command = shlex.join(["python", "-m", "jobs.score", f"images={folder.place.url}", f"prompts={prompts}"])
+        command = shlex.join(["plumbline", "score", f"images={folder.place.url}", f"prompts={prompts}"])
         hints.append(f" If the ids or numbers of {prompts} are in their names: {command}.")
     if images := _images_named_by_prompt(folder):
         hints.append(f" prompts_from=names takes the images' names, such as {_prompt_of(images[0])!r}.")

@@ -1,9 +1,9 @@
 """Folders with a list of prompts: the number in an image's name is that of its line."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import PurePosixPath
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.sentences import plural
@@ -39,7 +39,7 @@ def read_lists(folder: Folder) -> Iterator[DescribedImage | Rejection]:
     for name in find_lists(folder):
         base = name[: name.rfind("/") + 1]
         within = [image for image in left if image.startswith(base)]
-        yield from describe_by_numbers(folder, Lines(name, folder.at(name), _lines(folder, name)), within, base)
+        yield from describe_by_numbers(folder, _lines(folder, name), within, base)
         left = [image for image in left if not image.startswith(base)]
     for image in left:
         yield folder.reject_without_prompt(image, f"no {LIST} in its folder or above it; write one")
@@ -52,6 +52,8 @@ class Lines(NamedTuple):
     """What people call the file: its path below the folder of images."""
     url: str
     texts: Sequence[str]
+    numbers: Sequence[int | None]
+    """Number of each line in the file, from 1; None if nobody counted."""
 
 
 def describe_by_numbers(
@@ -72,6 +74,10 @@ def describe_by_numbers(
         elif not 0 <= number - first < len(lines.texts):
             message = f"{lines.url} has {len(lines.texts)} lines, from number {first}, and none of number {number}"
             yield folder.reject_without_prompt(image, f"{message}; add it, or number the image otherwise")
+        elif not lines.texts[number - first].strip():
+            refused = Refused("empty_prompt", f"the line is empty, and {image} has its number; write a prompt there")
+            ids = {"generator": generators.get(image) or folder.generator(image), "image_id": image}
+            yield refused.at(lines.url, lines.numbers[number - first], **ids)
         else:
             generator = generators.get(image)
             named_by = "the images' names" if generator else ""
@@ -88,10 +94,12 @@ def _warn_of_lines(folder: Folder, lines: Lines, numbers: Mapping[str, int | str
         folder.warnings[f"{problem}: it has {plural(n_lines, 'line')}, and images have numbers up to {highest}"] = None
 
 
-def _lines(folder: Folder, name: str) -> list[str]:
+def _lines(folder: Folder, name: str) -> Lines:
     """Return the prompts of a list; of a table with nothing else those of its rows."""
     if name.lower().endswith((*SEPARATORS, *JSON_LINES)):
-        return [str(value).strip() for row in read_rows(folder.place / name) for value in _values_of(row)]
+        rows = [_readable(row) for row in read_rows(folder.place / name)]
+        pairs = [(str(value).strip(), row.line) for row in rows for value in row.values.values()]
+        return Lines(name, folder.at(name), [text for text, _ in pairs], [line for _, line in pairs])
     try:
         text = folder.read(name).decode("utf-8-sig")
     except Refused as error:
@@ -101,11 +109,11 @@ def _lines(folder: Folder, name: str) -> list[str]:
     lines = [line.strip() for line in split_lines(text)]
     while lines and not lines[-1]:
         lines.pop()
-    return lines
+    return Lines(name, folder.at(name), lines, range(1, len(lines) + 1))
 
 
-def _values_of(row: Row | Rejection) -> Iterable[Any]:
-    """Return the values of a row; raises ConfigError for one that cannot be read, whose number others would get."""
+def _readable(row: Row | Rejection) -> Row:
+    """Return a row; raises ConfigError for one that cannot be read, whose number others would get."""
     if isinstance(row, Rejection):
         raise ConfigError(f"{row.file}:{row.line}: {row.message}")
-    return row.values.values()
+    return row

@@ -18,7 +18,7 @@ from plumbline.pipelines.cells.checksums import encode_json
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.ingest_output import Footer, read_footer
 from plumbline.pipelines.ingest.input_rows import KEPT_SETTINGS, SOURCE, Candidate
-from plumbline.pipelines.sources.sources import INGESTED
+from plumbline.pipelines.sources.shards import INGESTED
 
 PAGE_BYTES = 16 << 10
 """Bytes after which a page of a column ends: a larger image has a page of its own."""

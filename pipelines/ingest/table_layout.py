@@ -140,7 +140,8 @@ def _read_matches(
             left.pop(image)
             values = {name: value for name, value in _add_skills(row.values).items() if name not in unread}
             generator = generators.get(image)
-            yield DescribedImage(image, values, source, True, generator, "the images' names" if generator else "")
+            named_by = "the images' names" if generator else ""
+            yield DescribedImage(image, values, source, True, generator, named_by, folder.at(table), row.line)
         bearing = {id(row) for row in match.rows.values()}
         if unused := [row for row in match.all_rows if id(row) not in bearing]:
             example = f"{match.column} {unused[0].values.get(match.column)!r}"
@@ -190,7 +191,8 @@ def _read_nameless(
         elif samples in folders and samples not in _folders_above(image):
             yield folder.skip(image, "beside samples/, which holds the images of its prompt")
         else:
-            yield DescribedImage(image, _add_skills(row.values), PurePosixPath(table).name, named=True)
+            source, at = PurePosixPath(table).name, folder.at(table)
+            yield DescribedImage(image, _add_skills(row.values), source, named=True, file=at, line=row.line)
     for table, row, _ in (nameless[base] for base in nameless if base not in used):
         message = "it names no image, and there is none in its folder; generate the image"
         yield Refused("missing_image", message).at(folder.at(table), row.line)
@@ -259,7 +261,8 @@ def _images_of_row(
             continue
         if not unread:
             named_by = f"the columns' names in {PurePosixPath(table).name}" if generator else ""
-            yield DescribedImage(image, values, PurePosixPath(table).name, True, generator, named_by)
+            source, at = PurePosixPath(table).name, folder.at(table)
+            yield DescribedImage(image, values, source, True, generator, named_by, at, row.line)
         elif image in folder.known_images:
             yield folder.skip(image, f"named by the column {unread!r}; columns.image={unread} takes it")
 

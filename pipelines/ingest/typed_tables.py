@@ -28,7 +28,7 @@ from plumbline.pipelines.base.tables import (
 )
 from plumbline.pipelines.ingest.drafting import SourceFile
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
-from plumbline.pipelines.ingest.input_rows import IMAGES, InputColumnsConfig, column_origins, require_names
+from plumbline.pipelines.ingest.input_rows import IMAGES, Candidate, InputColumnsConfig, column_origins, require_names
 from plumbline.pipelines.sources.origins import Origins
 
 FIRST_ROWS = 8
@@ -76,6 +76,10 @@ class Table:
     def source(self, row: Row) -> tuple[str, int | None]:
         """The file and the line of a row."""
         return self.url, row.line
+
+    def hashed(self, candidate: Candidate) -> Candidate:
+        """Return what of a row is in the key of its shard."""
+        return candidate
 
     def rows(self, image: str) -> Rows:
         """Every row; `image` is the column of the image files."""

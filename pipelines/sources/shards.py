@@ -31,6 +31,8 @@ from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.cells.store import outside_stores
 
 FILE_READERS = 16
+INGESTED = b"plumbline_ingest"
+"""In the metadata of the files that an ingest wrote."""
 ROWS_AT_ONCE = 65_536
 """Of a file's ids and texts that are read in one go, whatever the shards."""
 BINARY = (pa.binary(), pa.large_binary(), pa.binary_view())
@@ -254,6 +256,21 @@ def read_shard(shard: Shard, columns: Sequence[str]) -> pa.Table:
     """
     with opened(shard) as stream:
         return _named(ParquetReader(stream, shard.size), shard, columns)
+
+
+def read_own_files(shard: Shard) -> list[str]:
+    """Return the image file of each row, if an ingest wrote the shard and left the files where they were; else none."""
+    if not shard.objects:
+        return []
+    try:
+        with opened(shard) as stream:
+            file = ParquetReader(stream, shard.size)
+            if INGESTED not in (file.footer.metadata or {}):
+                return []
+            files: list[str | None] = _named(file, shard, ("uri",)).column("uri").to_pylist()
+    except (SourceError, KeyError):  # the place of the row in the shard's file says enough
+        return []
+    return [each for each in files if each] if all(files) else []
 
 
 def _named(file: ParquetReader, shard: Shard, columns: Sequence[str]) -> pa.Table:

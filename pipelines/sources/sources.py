@@ -68,6 +68,7 @@ from plumbline.pipelines.sources.prompts import (
 from plumbline.pipelines.sources.question_packs import PackFile, pack_digest, read_pack
 from plumbline.pipelines.sources.shards import (
     FILE_READERS,
+    INGESTED,
     BrokenFile,
     Cut,
     ListedFile,
@@ -83,8 +84,6 @@ from plumbline.pipelines.sources.shards import (
 from plumbline.pipelines.sources.uris import Uris, benchmark_uris
 
 PARQUET = (".parquet",)
-INGESTED = b"plumbline_ingest"
-"""In the metadata of the files that an ingest wrote."""
 PROMPTS_AT_ONCE = 4096
 REJECTED_FILE = "rejected.parquet"
 """Beside the generators' folders of an ingest's output."""

@@ -3,7 +3,7 @@
 Whoever cuts and counts them (results.py) sees no row: of a part come back sums, kinds of failure and row counts.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -22,11 +22,12 @@ from plumbline.operators.stages.scores import written_bases
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.operators.summary import Skills, Sums, Tally, count_each
 from plumbline.operators.usual_scores import Sketch, sketch
+from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.cells.cells import Outcome, PlannedCell, Shard, is_draft
 from plumbline.pipelines.cells.reused_rows import NOT_TRIED
 from plumbline.pipelines.cells.runs import run_ids
 from plumbline.pipelines.cells.store import BrokenCell, GoneCell, Store, StoreError
-from plumbline.pipelines.sources.shards import BrokenFile, read_extra, read_shard
+from plumbline.pipelines.sources.shards import BrokenFile, read_extra, read_own_files, read_shard
 
 CELL_READERS = 16
 MAX_SEARCHED_RUNS = 16
@@ -130,6 +131,15 @@ class CountedPart(NamedTuple):
     """Paths of cells that are damaged, or stand on questions that have been written anew."""
 
 
+class _Place(NamedTuple):
+    """Where a row stands that has no score."""
+
+    file: str | None = None
+    row: int | None = None
+    """Of a Parquet file from 0; of the table that an ingest read its line, from 1."""
+    image_id: str | None = None
+
+
 class MissingRows(NamedTuple):
     """Rows that one metric and generator should have and that no cell has."""
 
@@ -139,6 +149,8 @@ class MissingRows(NamedTuple):
     """One for each row, or a single one for all (schema ERROR)."""
     prompts: pa.Array
     """Their prompt_ids; null where it cannot be told."""
+    rejected: Sequence[Rejection] = ()
+    """The rejections of an ingest that they are, if they are any."""
 
 
 class MissingPart(NamedTuple):
@@ -318,7 +330,15 @@ def make_missing(gathering: Gathering, part: MissingPart) -> CountedPart:
     table = beside(pa.concat_tables(tables), gathering.extra.empty_table(), gathering.extra)
     gathering.store.write_table(part.path, table)
     (tally,) = count_each([table], gathering.skills)
-    return _counted(gathering, part.path, table, [], tally)
+    places = [place for rows in part.rows for place in _missing_places(rows)]
+    return _counted(gathering, part.path, table, [], tally, places=places)
+
+
+def _missing_places(missing: MissingRows) -> list[_Place]:
+    """Return where the input has each row: nowhere, unless an ingest rejected it."""
+    if missing.rejected:
+        return [_Place(row.file, row.line, row.image_id) for row in missing.rejected]
+    return [_Place()] * len(missing.prompts)
 
 
 def _null_rows(missing: MissingRows) -> pa.Table:
@@ -340,9 +360,13 @@ def _counted(
     shards: Sequence[tuple[Shard, int]],
     tally: Tally,
     metric: str | None = None,
+    places: Sequence[_Place] = (),
 ) -> CountedPart:
-    """What is to be known of rows, of which so many are in each of the shards; writes those without a score."""
-    errors = _errors(table, shards)
+    """What is to be known of rows, of which so many are in each of the shards; writes those without a score.
+
+    Rows of no shard have `places`.
+    """
+    errors = _errors(table, shards, places)
     if len(errors):
         gathering.store.write_table(errors_beside(path), errors)
     counts = gathering.settings and metric == gathering.counting
@@ -385,24 +409,30 @@ def _known_ids(record: Mapping[str, Any], generator: str) -> dict[str, Any]:
     return ids if record.get("image_id") is not None else {**ids, "image_id": None}
 
 
-def _errors(scores: pa.Table, shards: Sequence[tuple[Shard, int]]) -> pa.Table:
+def _errors(scores: pa.Table, shards: Sequence[tuple[Shard, int]], places: Sequence[_Place]) -> pa.Table:
     """The rows without a score, with their errors spread into columns, and where they stand in the shards' files.
 
-    `shards` are those of the rows, in their order, with the number of rows of each; none where they stand nowhere.
+    `shards` are those of the rows, in their order, with the number of rows of each; rows of none have `places`.
     """
     failed = pc.indices_nonzero(pc.is_valid(scores.column("error"))).to_numpy()
     taken = scores.select(ERROR_COLUMNS).take(failed).combine_chunks()
     columns = {name: taken.column(name) for name in ERROR_COLUMNS[:-1]}
     error = taken.column("error")
     columns |= {name: pc.struct_field(error, name) for name in schemas.ERROR.names}
-    places = list(_places(failed, shards)) if shards else [(None, None)] * len(failed)
-    columns |= {name: [place[at] for place in places] for at, name in enumerate(("file", "row"))}
+    found = list(_places(failed, shards)) if shards else [places[row] for row in failed]
+    columns |= {"file": [place.file for place in found], "row": [place.row for place in found]}
+    if not shards:
+        columns["image_id"] = [place.image_id for place in found]
     return pa.table(columns, schema=schemas.ERRORS)
 
 
-def _places(table_rows: NDArray[np.uint64], shards: Sequence[tuple[Shard, int]]) -> Iterable[tuple[str, int]]:
-    """The file of each row, and its row there."""
+def _places(table_rows: NDArray[np.uint64], shards: Sequence[tuple[Shard, int]]) -> Iterator[_Place]:
+    """Yield the file of each row and its row there; the image's own file if an ingest left it where it was."""
     first_rows = np.cumsum([0, *(n_rows for _, n_rows in shards)])
+    read: tuple[Shard | None, Sequence[str]] = (None, ())
     for row, number in zip(table_rows, np.searchsorted(first_rows, table_rows, side="right") - 1, strict=True):
         shard, _ = shards[number]
-        yield shard.url, shard.row_in_file(int(row - first_rows[number]))
+        if read[0] is not shard:
+            read = (shard, read_own_files(shard))
+        place = int(row - first_rows[number])
+        yield _Place(read[1][place]) if place < len(read[1]) else _Place(shard.url, shard.row_in_file(place))

@@ -364,7 +364,7 @@ def _missing_rows(
         errors = pa.array([_rejection_error(row) for row in rejected], schemas.ERROR)
         for first in range(0, len(rejected), MAX_PART_ROWS):
             part = slice(first, first + MAX_PART_ROWS)
-            yield MissingRows(metric, generator, errors[part], ids.take(places[part]))
+            yield MissingRows(metric, generator, errors[part], ids.take(places[part]), rejected[part])
         broken = [file for file in (*sources.broken, *lost.values()) if file.generator == generator]
         absent = np.zeros(0, np.int64)
         if benchmark.prompts is not None and (benchmark.require_every_prompt or broken) and generator != NO_GENERATOR:

@@ -301,6 +301,9 @@ def test_a_rejected_row_is_a_row_without_a_score_and_counts_for_the_exit_code(tm
     said = printed("score", *given, code=1)
     folder = newest(tmp_path / "store")
     assert said.splitlines()[-1].endswith(f", exit code 1: {reason}, above max_failed=1%")
+    assert f"{rows} found = {rows - len(bad)} taken in + {len(bad)} rejected + 0 skipped" in said
+    assert f" the report counts {rows - len(bad)} + {len(bad)} = {rows} images" in said
+    assert f"{rows} images" in (folder / "report.html").read_text()
     errors = pq.read_table(folder / "errors.parquet").to_pylist()
     found = sorted((row["generator"], row["kind"], row["message"].partition("mine/")[2]) for row in errors)
     assert len(found) == len(bad)
@@ -315,6 +318,44 @@ def test_a_rejected_row_is_a_row_without_a_score_and_counts_for_the_exit_code(tm
     assert "nothing changed since run" in again and again.splitlines()[-1].endswith("above max_failed=1%")
     within = printed("score", *given, "max_failed=0.9", code=2)
     assert within.splitlines()[-1].endswith(f", exit code 2: {reason}, within max_failed=90%")
+
+
+@pytest.mark.parametrize("named", ["the folder", "the table"])
+def test_an_error_row_names_the_file_and_line_that_the_user_wrote(named: str, tmp_path: Path) -> None:
+    folder, rng = tmp_path / "mine", random.Random(named)
+    bad = write_faulty_table(folder, rng)
+    (folder / "atlas0.png").write_bytes(b"no image")
+    table = f"{folder}/images.csv"
+    lines = [line.split(",") for line in Path(table).read_text().splitlines()]
+    given = [f"images={folder if named == 'the folder' else table}", "metric=[edge_density]", "cluster=here"]
+    printed("score", *given, f"store={tmp_path}/store", "benchmark.require_every_prompt=false", code=1)
+    errors = pq.read_table(newest(tmp_path / "store") / "errors.parquet").to_pylist()
+    [corrupt] = [row for row in errors if row["kind"] == "corrupt_image"]
+    assert (corrupt["file"], corrupt["row"], corrupt["image_id"]) == (f"{folder}/atlas0.png", None, "atlas0.png")
+    places = [(table, int(place.split()[2].strip(":")), kind) for _, kind, place in bad]
+    rejected = [row for row in errors if row is not corrupt]
+    assert sorted((row["file"], row["row"], row["kind"]) for row in rejected) == sorted(places)
+    assert all(row["image_id"] == lines[row["row"] - 1][1] for row in rejected)
+    [kept] = (tmp_path / "store/ingested").glob("*/rejected.parquet")
+    assert sorted((row["file"], row["line"], row["kind"]) for row in pq.read_table(kept).to_pylist()) == sorted(places)
+
+
+def test_what_tells_no_prompt_beside_an_image_is_named_and_lines_may_move(tmp_path: Path) -> None:
+    """Text files, JSON files and lines of a list; a shard is not written again because a row is in another line."""
+    image = draw_noise(random.Random(3))
+    beside = put(tmp_path / "beside", {"a.png": image, "a.txt": "a cat", "b.png": image, "b.txt": " \n", "c.png": image,
+                                       "c.json": '{"text": "", "seed": 3}'})  # fmt: skip
+    numbered = put(tmp_path / "list", {"0.png": image, "1.png": image, "2.png": image, "prompts.txt": "cat\n\ndog"})
+    given = ["metric=[edge_density]", "cluster=here", "dry_run=true", "max_failed=0.9"]
+    said = printed("score", f"images={beside}", *given, f"store={tmp_path}/store")
+    assert "beside/b.txt: the .txt is empty; write the prompt of its image into it" in said
+    assert "beside/c.json: it has neither a prompt nor a prompt_id; add one" in said
+    said = printed("score", f"images={numbered}", *given, f"store={tmp_path}/store")
+    assert "list/prompts.txt, line 2: the line is empty, and 1.png has its number; write a prompt there" in said
+    made = put(tmp_path / "table", {"a.png": image, "images.csv": "file,prompt\na.png,a cat\n"})
+    printed("ingest", f"images={made}", f"output={tmp_path}/made")
+    (made / "images.csv").write_text('file,prompt,note\n\na.png,a cat,"moved"\n')
+    assert "stands already" in printed("ingest", f"images={made}", f"output={tmp_path}/made")
 
 
 def test_a_rejected_row_is_a_row_without_a_score_of_a_sweep_over_what_was_ingested(tmp_path: Path) -> None:

@@ -201,7 +201,7 @@ REFUSED: dict[str, tuple[dict[str, str | bytes], str, str]] = {
         {"a.png": PIXELS, "a.txt": CAT, "b.png": PIXELS, "b.txt": b"\xff\xfe"}, "not_utf8", "save it as UTF-8",
     ),
     "an empty line": ({"prompts.txt": f"{CAT}\n\n{DOG}", "0.png": PIXELS, "1.png": PIXELS, "2.png": PIXELS},
-                      "empty_prompt", "neither a prompt nor a prompt_id"),
+                      "empty_prompt", "the line is empty"),
     "a number beyond the list": ({"prompts.txt": CAT, "0.png": PIXELS, "7.png": PIXELS}, "empty_prompt", "1 lines"),
     "a name without a number": ({"prompts.txt": CAT, "0.png": PIXELS, "cat.png": PIXELS}, "empty_prompt", "no number"),
     "a name that is no prompt": ({"a_red_dog.png": PIXELS, "three_cats.png": PIXELS, "IMG_0042.png": PIXELS},

@@ -564,13 +564,13 @@ def check_pairs(world: World, lay: Lay, sources: Sources | None, ingested: Inges
             whose = lay.whose(image) or lay.images.name.removesuffix(".csv")
             assert scored[image.number] == (whose, world.prompt(image)), image
     reasons = [] if ingested is None else [*ingested.rejected, *ingested.skipped]
-    places = [one.file if one.line is None else f"{one.file}:{one.line}" for one in reasons]
+    places = [(one.file if one.line is None else f"{one.file}:{one.line}", f"/{one.image_id}") for one in reasons]
     for number, place in world.lost.items():
         if number in scored:  # the sweep fails its row, which has no text
             assert place == "" and scored[number][1] is None
         else:
             ends = place if place.startswith(":") else f"/{place}"
-            assert sum(each.endswith(ends) for each in places) == 1, (place, places)
+            assert sum(file.endswith(ends) or image.endswith(ends) for file, image in places) == 1, (place, places)
     if ingested is not None:
         assert ingested.rows == len(scored) and ingested.n_found == len(world.images) + len(world.others), reasons
 
