@@ -397,6 +397,11 @@ def open_existing_store(config: StoreAddress) -> Store:
     """As `open_store`, for a job that only reads it; raises ConfigError where there is none."""
     store = open_store(config)
     if not store.exists(MARK) and not store.folders("runs"):  # runs may have been copied alone
+        scheme, separator, path = store.place.url.partition("://")
+        bucket = config.storage.locate(f"{scheme}://{path.partition('/')[0]}") if separator else None
+        with readable_errors(store.place, "store"):
+            if bucket is not None and not bucket.exists():
+                raise ConfigError(f"store {store.place}: there is no bucket {bucket.name}; correct store=...")
         raise ConfigError(
             f"store {store.place}: there is no store here; correct the address (store=...), or make one by a "
             "sweep: plumbline sweep"

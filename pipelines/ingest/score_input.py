@@ -9,6 +9,7 @@ from plumbline.operators.image_decoding import ImageLimits
 from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.base.tables import JSON_LINES, SEPARATORS, Row
+from plumbline.pipelines.cells.store import open_store
 from plumbline.pipelines.ingest.image_folders import Folder, PromptsOutside, list_images
 from plumbline.pipelines.ingest.image_tables import ENDINGS as TABLES
 from plumbline.pipelines.ingest.image_tables import TableInspection, look_at
@@ -83,6 +84,7 @@ def take_in(config: Taking, report: ShardReport) -> Own[Taking]:
             None,
         )
     asked = _ingest_config(config, place, given)
+    open_store(config).check()  # by the key that people typed
     ingested = _ingest(asked, report)
     sources: dict[str, Any] = {name: name for name in ingested.source_columns}
     taken = replace(
@@ -101,7 +103,9 @@ def _by_ids(config: Taking, place: Place, folder: Folder, report: ShardReport) -
     if not folder.images or any(is_table(name, TABLES) for name in folder.names):
         return Own(config, None)
     asked = _ingest_config(config, place, {"images": place.url, "copy": False, "prompts_from": "ids"})
-    ingested = _ingest(replace(asked, columns=InputColumnsConfig()), report, _prompts_outside(config))
+    prompts = _prompts_outside(config)
+    open_store(config).check()
+    ingested = _ingest(replace(asked, columns=InputColumnsConfig()), report, prompts)
     columns = replace(config.benchmark.columns, image_id="image_id", prompt_id="prompt_id", image="image", uri="uri")
     roots = (place.url, *config.benchmark.uri_roots)
     taken = replace(config.benchmark, images=asked.output, columns=columns, uri_roots=roots)

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from rich.text import Text
 
-from tests.commands import printed, run
+from tests.commands import printed, refusal, run
+from tests.files import put
 from tests.operators.report.made import make_run
 
 READERS = {
@@ -45,3 +46,11 @@ def test_a_job_that_reads_a_store_says_that_there_is_none(job: str, tmp_path: Pa
     assert ended.code == 1 and not ended.out
     assert f"store {nowhere}: there is no store here; correct the address" in ended.line
     assert not list(tmp_path.iterdir())
+
+
+def test_a_bucket_that_does_not_exist_is_named_with_the_key_that_was_typed(bucket: str, tmp_path: Path) -> None:
+    folder = put(tmp_path / "mine", {"a.png": b"image", "a.txt": "a cat"})
+    for words in (["status"], ["score", f"images={folder}", "metric=[edge_density]", "cluster=here"]):
+        said = refusal(*words, f"store={bucket}-of-nobody/x", code=1)
+        assert said.startswith(f"error: store {bucket}-of-nobody/x: ") and "bucket" in said
+    assert "there is no store here" in refusal("status", f"store={bucket}/x", code=1)
