@@ -163,7 +163,7 @@ def _show_end(console: Console, finished: FinishedSweep, ending: Ending) -> Endi
 
 def _is_reported(console: Console, planned: PlannedSweep, finished: FinishedSweep) -> bool:
     """Return True if the run has a report, which is written now if it was missing, and name the run the newest."""
-    command = f"jobs.report run={finished.run_id} {name_store(planned.config.store, planned.config.storage)}"
+    command = f"plumbline report run={finished.run_id} {name_store(planned.config.store, planned.config.storage)}"
     reported = has_report(planned.store, finished.run_id) or _afterwards(
         console, "report", command, lambda: _report(console, planned, finished)
     )
@@ -198,7 +198,7 @@ def _afterwards(console: Console, what: str, command: str, make: Callable[[], ob
         with show_phase(console, f"writing the {what}"):
             make()
     except PlumblineError as error:
-        warn(console, f"no {what}: {error}; make it later by python -m {command}")
+        warn(console, f"no {what}: {error}; make it later by {command}")
         return False
     return True
 
@@ -211,7 +211,7 @@ def show_judged(console: Console, sweep: SweepInputs | PlannedSweep, finished: F
     protocol, run_id = sweep.config.protocol, finished.run_id
     if protocol is not None and not sweep.store.exists(f"runs/{run_id}/metaeval/judgements.parquet"):
         where = name_store(sweep.config.store, sweep.config.storage)
-        command = f"jobs.report run={run_id} protocol={protocol.name} protocol.path={protocol.path} {where}"
+        command = f"plumbline report run={run_id} protocol={protocol.name} protocol.path={protocol.path} {where}"
         _afterwards(console, "agreement with people", command, lambda: _judge(console, sweep.store, protocol, finished))
 
 

@@ -166,7 +166,8 @@ def test_a_package_brings_formats_and_a_sink(printed: Printed) -> None:
 
 def test_a_package_brings_a_protocol_and_released_answers(printed: Printed) -> None:
     judged = pq.read_table(printed.folder / "judged/judgements.parquet").to_pylist()
-    assert [(row["metric"], row["statistic"], row["value"], row["n"]) for row in judged] == [("clip", "auroc", 0.75, 4)]
+    found = [(row["metric"], row["statistic"], row["value"], row["n"]) for row in judged]
+    assert found == [("clip", "auroc", 0.75, 4), ("people", "unsure", 0.0, 4)]
     guessed = pq.read_table(printed.folder / "guessed.parquet").select(["image_id", "metric", "score"]).to_pylist()
     assert guessed == [{"image_id": "i1", "metric": "thumbs", "score": 1.0}]
 

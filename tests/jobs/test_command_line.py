@@ -121,7 +121,8 @@ def test_a_hosted_model_can_write_the_questions() -> None:
 
 @pytest.mark.parametrize("protocol", choices_of("protocol", None))
 def test_every_ready_made_protocol_is_valid(protocol: str) -> None:
-    config_of("metaeval", f"protocol={protocol}", "protocol.path=p")
+    path = "test_captions.json" if protocol == "pick_a_pic_clean" else "p"
+    config_of("metaeval", f"protocol={protocol}", f"protocol.path={path}")
 
 
 @pytest.mark.parametrize("adaptive", choices_of("adaptive", None))

@@ -25,7 +25,7 @@ def score(bench: Path, store: Path, *overrides: str) -> None:
 
 
 def test_the_pages_command_makes_pairs_and_says_where_they_are(store: Path, tmp_path: Path) -> None:
-    line = next(line for line in PAGE.splitlines() if "jobs.rewards" in line and "format=pairs" in line)
+    line = next(line for line in PAGE.splitlines() if "plumbline rewards " in line and "format=pairs" in line)
     _, _, arguments = line.partition("plumbline rewards ")
     given = [one for one in arguments.split("#")[0].split() if not one.startswith("output=")]
     options = [*given, f"store={store}", f"output={tmp_path}/pairs"]
