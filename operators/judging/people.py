@@ -21,7 +21,7 @@ from plumbline.operators.judging.ratings import (
     subsets,
 )
 from plumbline.operators.statistics.agreement import krippendorff_alpha, raters_viescore
-from plumbline.operators.statistics.bootstrap import SHARES, UNDEFINED, Interval, Prompts, Scale
+from plumbline.operators.statistics.bootstrap import SHARES, UNDEFINED, Floats, Interval, Prompts, Scale
 from plumbline.operators.statistics.options import MATCH_COLUMNS, Level, Match, Sampling
 
 WHOLE = schemas.PARTS.empty_table()
@@ -151,9 +151,7 @@ def _rated_generator(rows: pd.DataFrame, sampling: Sampling, scale: Scale | None
     return [mean] if scale is None else [mean, *_on_unit_scale(mean, values, scale)]
 
 
-def _on_unit_scale(
-    mean: Judgement, values: "np.ndarray[tuple[int], np.dtype[np.float64]]", scale: Scale
-) -> Iterator[Judgement]:
+def _on_unit_scale(mean: Judgement, values: Floats, scale: Scale) -> Iterator[Judgement]:
     """Yield a mean and the standard deviation of the same values as if the scale went from 0 to 1."""
     width = scale.greatest - scale.least
     words = f"{scale.least:g} counts 0 and {scale.greatest:g} counts 1"

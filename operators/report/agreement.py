@@ -141,6 +141,12 @@ def _sentence(judgements: Sequence[Judgement], comparisons: Sequence[Comparison]
     if not values:
         return Sentence("No metric has a value", f"of its agreement {about}{_because(own[0])}.")
     best = max(values, key=lambda judged: judged.value)
+    if statistic == ORDERING:
+        leading = [judged.metric for judged in values if judged.value == best.value]
+        return Sentence(
+            f"{names(leading)} {'orders' if len(leading) == 1 else 'order'} generators most like people",
+            f"{about} ({number(best.value)}, over {_size(best)}). It has no interval: others may do as well.",
+        )
     low, high = best.interval
     found = f"{number(best.value)}, {interval_sentence(low, high)}, over {_size(best)}"
     if not has_enough(best):

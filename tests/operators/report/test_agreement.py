@@ -48,13 +48,27 @@ def test_without_a_test_metrics_are_said_not_to_be_tested() -> None:
     assert str(sentence).endswith("0.790 to 0.810, over 90 images). Not tested against it: m and l.")
 
 
+@pytest.mark.parametrize(("values", "lead"), [((1.0, 0.5), "k orders"), ((1.0, 1.0), "k and m order")])
+def test_metrics_that_are_judged_by_orders_alone_are_named_though_nothing_tells_them_apart(
+    values: tuple[float, float], lead: str
+) -> None:
+    found = [
+        judged(metric, value, "model_ordering", template="majority")._replace(interval=UNDEFINED, n=3)
+        for metric, value in zip("km", values, strict=True)
+    ]
+    (sentence,) = show_agreement(Agreement(found, (), ())).sentences
+    assert str(sentence) == (
+        f"{lead} generators most like people with majority by model_ordering (1.000, over 3 pairs of generators). "
+        "It has no interval: others may do as well."
+    )
+
+
 @pytest.mark.parametrize(
     ("found", "size"),
     [
         (judged("m", 0.8)._replace(n=1234, n_prompts=100), "1,234 images of 100 prompts"),
         (judged("m", 0.8, "binary_accuracy", template="vote")._replace(n_prompts=1), "90 pairs of images of 1 prompt"),
         (judged("m", 0.8, "ordering_paper", template=""), "90 error graphs"),
-        (judged("m", 0.8, "model_ordering", template="vote"), "90 pairs of generators"),
         (judged("m", 0.8, "text", template=""), "90 samples"),
         (judged("m", 0.8, "accuracy", template="words"), "90 words"),
     ],
