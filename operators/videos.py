@@ -310,7 +310,7 @@ class Clips(Checked):
     """Frames of a video that are looked at for each of its seconds, in place of `frames`: an even number, at least 4
     and at most 768, as Qwen-VL's own code takes them."""
     listed: Literal["all", "sampled"] = "all"
-    """Which images of a row with a list are looked at: all, or `frames` of them, sampled uniformly."""
+    """The images of a list that are scored: all, or `frames` of them, sampled uniformly."""
     shown: Literal["each", "grid", "video"] = "each"
     """`each` by itself, the row's score being their mean; all as one picture, a `grid` read line by line; or as the one
     `video` that a model reads which takes videos."""
@@ -329,10 +329,10 @@ class Clips(Checked):
         return [int(place) for place in np.linspace(0, frames - 1, count).round()]
 
     def select_listed(self, count: int) -> list[int]:
-        """Return which of a row's `count` images are looked at.
+        """Return the places of the scored images of a list of `count`.
 
         The k-th of c is number floor(k n / c) of n: views around an object are equally far apart, the last and the
-        first too (vqascore_genai_bench.txt, table 20). A list of at most c images is looked at whole.
+        first too (vqascore_genai_bench.txt, table 20). All images of a list of at most c are scored.
         """
         if self.listed == "all" or count <= self.frames:
             return list(range(count))

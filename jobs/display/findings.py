@@ -61,7 +61,7 @@ def show_written(console: Console, findings: Findings, hint: str = "") -> None:
 
 
 def show_conclusion(console: Console, findings: Findings) -> None:
-    """Print the sentences with which a run's report says how far metrics agree with people."""
+    """Print the conclusion about agreement with people, in the sentences of a run's report."""
     agreement = Agreement(
         findings.judgements, findings.comparisons, findings.notes, corrected=findings.corrected, orders=findings.orders
     )

@@ -57,20 +57,20 @@ class ParsedWord(NamedTuple):
     """Place of the word that it depends on; a root is its own."""
     lemma: str
     part_of_speech: str
-    """In Universal Dependencies, such as NOUN."""
+    """Its tag in Universal Dependencies, such as NOUN."""
     relation: str
-    """To its head, such as compound."""
+    """Its relation to its head, such as compound."""
 
 
 class ParseProperties(NamedTuple):
-    """What a text's parse is like; nan of a text without words."""
+    """Properties of a text's parse; nan for a text without words."""
 
     depth: float
     """The longest way from a word to the root of its sentence, in arcs."""
     central_depth: float
     """The longest such way that turns at every word, once to the left and once to the right (Gecko, B.4.11)."""
     entities: float
-    """How many different things it names (Gecko, B.4.11): nouns and names, without those that are part of another."""
+    """Number of different things in the text (Gecko, B.4.11): nouns and names that are not part of another name."""
 
 
 PARTS_OF_NAMES = ("compound", "flat", "fixed")
@@ -130,7 +130,7 @@ Parser = Callable[[str], ParseProperties]
 
 
 def properties(word_ratings: Mapping[str, Mapping[str, float]], parse: Parser | None = None) -> dict[str, Property]:
-    """Return what is measured of every prompt, by name; `parse` adds ParseProperties, `word_ratings` one each."""
+    """Return the properties of a prompt by name; `parse` adds ParseProperties, each of `word_ratings` a mean."""
     rated = {name: partial(mean_rating, ratings) for name, ratings in word_ratings.items()}
     parsed = {} if parse is None else {name: partial(_measure, parse, name) for name in ParseProperties._fields}
     return {"length": length, "grade": grade, **parsed, **rated}

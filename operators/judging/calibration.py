@@ -30,7 +30,7 @@ class Passed(NamedTuple):
     """The least score with which the metric does, more being better."""
     words: str
     undefined: str = ""
-    """Why the metric has no sensitivity and specificity, if it has none."""
+    """Reason why the metric has no sensitivity and specificity; empty if it has both."""
 
 
 class PassMarks(NamedTuple):
@@ -70,9 +70,9 @@ NO_MARKS = PassMarks()
 
 
 def rating_marks(ratings: pa.Table, scales: Mapping[str, Scale], given: Mapping[str, float]) -> Mapping[str, float]:
-    """By template, the least mean rating with which an image passes: what is given, or what is `HIGH` on its scale.
+    """Return by template the least mean rating of an image that passes: the given one, or `HIGH` on its scale.
 
-    The scale goes from the template's least rating to its greatest, where it is not said.
+    A template without a scale has the one from its least to its greatest rating.
     """
     spans = ratings.to_pandas().groupby("template", dropna=False)["rating"].agg(["min", "max"])
     marks = {}

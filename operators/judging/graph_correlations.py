@@ -29,11 +29,11 @@ class CorrelationMatrix(NamedTuple):
     graphs: int
     metrics: list[str]
     values: list[list[float]]
-    """By metric and metric, 1 on the diagonal; nan if undefined."""
+    """Correlations by row and column of `metrics`, 1 on the diagonal; nan if undefined."""
 
     @property
     def title(self) -> str:
-        """Return what is correlated, and over which graphs."""
+        """Return the measure and the graphs of the matrix."""
         return f"{self.measure} of the same graphs, {self.subset}"
 
     @property
@@ -56,8 +56,8 @@ def _percent(value: float) -> str:
 def correlate_graphs(measured: pd.DataFrame) -> pd.DataFrame:
     """Return Pearson's correlation of every two metrics by convention, measure and subset (schema GRAPH_CORRELATIONS).
 
-    `measured` has every graph by metric and convention (schema GRAPHS). A pair counts the `n` graphs of which both
-    metrics have a value. Values that agree in their first nine digits are equal, and a metric whose values all are
+    `measured` has every graph by metric and convention (schema GRAPHS). A pair counts the `n` graphs that both
+    metrics have a value for. Values that agree in their first nine digits are equal, and a metric whose values all are
     equal has no correlation.
     """
     found = [

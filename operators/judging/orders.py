@@ -125,8 +125,8 @@ def _orders_by_votes(frame: pd.DataFrame, alpha: float, zeros: ZeroHandling) -> 
 
 
 def agree_on_order(metric: str, people: Sequence[Order], own: Sequence[Order]) -> list[Judgement]:
-    """Return by template the shares of generator pairs on which a metric's significant order is people's
-    (model_ordering), is the opposite (orders_reversed), or is lacking where people have one (orders_missed).
+    """Return three shares of generator pairs by template: a metric's significant order is that of people
+    (model_ordering), it is the opposite (orders_reversed), or only people have one (orders_missed).
 
     The shares are undefined if people order no pair: then a metric that orders none would agree on all of them.
     """

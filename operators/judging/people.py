@@ -1,4 +1,4 @@
-"""What people's ratings say of generators, of the raters, and of each other's templates, without any metric."""
+"""Statistics of people's ratings alone: of generators, of raters, and of templates beside each other."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence

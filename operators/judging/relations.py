@@ -1,4 +1,4 @@
-"""Which of two generators people find better by each template, and by most templates (Gecko, figures 2 and 13)."""
+"""The better of two generators by each template of ratings, and by most templates (Gecko, figures 2 and 13)."""
 
 import math
 from collections import Counter

@@ -22,7 +22,7 @@ Parts = Mapping[str, float]
 
 
 def _grade(answer: Any, task: Task) -> Parts:
-    """Return the grade; of a count of errors what is left of the most that can be counted."""
+    """Return the grade; a number of errors is subtracted from the highest one, so that more is better."""
     template = TEMPLATES[task.template]
     return {"": float(template.grades[-1] - answer if template.counts_errors else answer)}
 

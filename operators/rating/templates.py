@@ -8,10 +8,10 @@ UNSURE, CANNOT_TELL, INVALID = "unsure", "cannot_tell", "invalid"
 WHOLE = (UNSURE, CANNOT_TELL)
 """Answers that every template takes."""
 MARKS = ("wrong", "unsure")
-"""What may be said of a word; a word of which nothing is said is shown in the image."""
+"""Marks of a word; the image shows a word without a mark."""
 REPLIES = ("yes", "no", UNSURE, "subjective", INVALID, CANNOT_TELL)
-"""Gecko's DSG(H) (gecko.txt, D.1) has five: `cannot_tell` is its `I do not know the answer`, and `invalid` says that a
-question contradicts another one."""
+"""The answers of Gecko's DSG(H) (gecko.txt, D.1), whose `I do not know the answer` is `cannot_tell` here. A question
+that contradicts another is `invalid`."""
 SIDES = ("a", "b", "tie")
 """`a` is the first of a task's images, whichever was shown on the left."""
 
@@ -46,7 +46,7 @@ class Template(NamedTuple):
     grades: range = range(0)
     """The numbers that answer it; empty for a template of another kind."""
     anchors: Mapping[int, str] = MappingProxyType({})
-    """The words beside grades."""
+    """Words that explain grades."""
     counts_errors: bool = False
     """True if a lower grade is better."""
 

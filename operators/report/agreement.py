@@ -185,13 +185,13 @@ def _size(judged: Judgement) -> str:
 
 
 def _because(judged: Judgement) -> str:
-    """Return ` (all scores are equal)` of a statistic without a value, if its convention says why."""
+    """Return the reason in a convention, such as ` (all scores are equal)`; empty if there is no reason."""
     reason = judged.convention.partition("undefined: ")[2].partition(";")[0]
     return f" ({reason})" if reason else ""
 
 
 def _without_value(judgements: Sequence[Judgement]) -> Iterator[Sentence]:
-    """Yield which statistics besides the first have no value for any metric, and why."""
+    """Yield sentences about statistics, except the first, that have no value for any metric, with the reason."""
     reasons: dict[str, list[str]] = {}
     for statistic in list(dict.fromkeys(judged.statistic for judged in judgements))[1:]:
         own = [judged for judged in judgements if judged.statistic == statistic]
@@ -202,7 +202,7 @@ def _without_value(judgements: Sequence[Judgement]) -> Iterator[Sentence]:
 
 
 def _people_apart(agreement: Agreement) -> Iterator[Sentence]:
-    """Yield by template how many pairs of generators people tell apart, and people's means."""
+    """Yield the number of generator pairs that people's ratings distinguish, and people's means, by template."""
     by_people: dict[str, dict[str, list[Order]]] = {}
     for order in agreement.orders:
         if order.judge.startswith(PEOPLE):

@@ -178,7 +178,7 @@ def draw_histograms(order: Sequence[str], spreads: Mapping[str, Spread], span: S
 
 
 def draw_rows(order: Sequence[str], bars: Values, medians: Sequence[float], span: Span) -> Markup:
-    """Draw a line for each name: its bars, which say in which `row` they begin and end, and its median."""
+    """Draw a line for each name: its bars, from `row` to `top`, and its median."""
     labels = short_labels(order)
     data: dict[str, Values] = {
         "bars": bars,

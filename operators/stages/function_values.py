@@ -36,7 +36,7 @@ class GivenTexts(NamedTuple):
         return self.metric.worded(text) if isinstance(text, str) else text
 
     def basis(self, prompt_id: str | None) -> str | None:
-        """Return the digest of what a row depends on besides its image."""
+        """Return the digest of everything that a row depends on, except its image."""
         text = self.text(prompt_id)
         return rows.basis_of(text) if isinstance(text, str) else None
 

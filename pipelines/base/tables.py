@@ -74,11 +74,11 @@ class Rejection(NamedTuple):
     message: str
     """What was found and what to do about it."""
     generator: str | None = None
-    """None if the input does not tell."""
+    """None if unknown."""
     prompt_id: str | None = None
-    """None if the input does not tell."""
+    """None if unknown."""
     image_id: str | None = None
-    """None if the input does not tell."""
+    """None if unknown."""
 
     @property
     def in_words(self) -> str:

@@ -45,19 +45,19 @@ class SeenSources:
 
 
 DESCRIBED_IN = "described in"
-"""The value of a row that says which file describes the image, and in which line."""
+"""The value of a row that contains the file and line that describe the image."""
 NAMES = InputColumnsConfig(image="file", prompt="prompt", prompt_id="prompt_id", generator="generator", skills="skills")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FolderTable(Table):
-    """What the layout of a folder tells of its images; no further columns, for what stands beside is of no one form."""
+    """A folder of images as a table with the columns of NAMES; it has no others, as descriptions have many forms."""
 
     columns: InputColumnsConfig
     prompts_from: PromptsFrom | None = None
     inside: str | None = None
     prompts: PromptsOutside | None = None
-    """As of a Folder."""
+    """The prompts file of the Folder."""
     _seen: SeenOrigins = field(default_factory=SeenOrigins)
     _passed_over: list[str] = field(default_factory=list)
     _listed: list[Folder] = field(default_factory=list)
@@ -67,11 +67,11 @@ class FolderTable(Table):
 
     @property
     def files(self) -> list[SourceFile]:
-        """None that must stay as it is: a folder grows."""
+        """Return no files: a folder may grow between two commands."""
         return []
 
     def names(self, config: IngestConfig) -> InputColumnsConfig:
-        """Those of the values that `rows` gives."""
+        """Return the names of the values of `rows`."""
         self._listed[:] = [self._list()]
         return replace(NAMES, source="source" if self._listed[0].source_paths or self.columns.source else None)
 
@@ -79,7 +79,7 @@ class FolderTable(Table):
         return replace(list_images(self.place, columns=self.columns).inside(self.inside), prompts=self.prompts)
 
     def origins(self, config: IngestConfig) -> Origins:
-        """What told the prompts and the generators of the rows that were read."""
+        """Return the origins of prompts and generators of the rows that were read."""
         return self._seen.origins(config.generator)._replace(
             passed_over=pass_over(self._passed_over), sources=str(self._sources), warnings=list(self._warnings)
         )
@@ -94,7 +94,7 @@ class FolderTable(Table):
         return candidate._replace(file=f"{self.url}/{candidate.image_id}", line=None)
 
     def rows(self, image: str) -> Iterator[Row | Rejection]:
-        """Every image, by the usual names of columns; raises ConfigError for a folder of no known layout."""
+        """Yield every image, by the usual names of columns; raises ConfigError for a folder of no known layout."""
         folder = self._listed.pop() if self._listed else self._list()
         told_rows, passed_over = read_layout(folder, self.prompts_from)
         self._passed_over[:] = passed_over
@@ -114,7 +114,7 @@ class FolderTable(Table):
         return {"file": told.image, "generator": generator, DESCRIBED_IN: described, **values}
 
     def _source(self, told: DescribedImage, names: InputColumnsConfig, folder: Folder) -> Any:
-        """What an edit started from: as its row says, or the one image of its name in a folder of sources."""
+        """Return the source of an edit: from its row, or the only image of the edit's name in a folder of sources."""
         if names.source is not None:
             self._sources.columns[f"the column {names.source!r} of {told.source}"] = None
             return told.values[names.source]

@@ -38,7 +38,7 @@ NO_NAMES_OF_GENERATORS = frozenset(
     {*NO_GENERATORS, *SOURCES, *RESULTS, *EDIT_SOURCES, *EDIT_RESULTS}
     | {"image", "img", "sample", "prompt", "seed", "target", "mask", "depth", "control", "cond", "before", "after"}
 )
-"""Words in images' names that say what an image is, but not who made it."""
+"""Words in images' names that are not the names of generators."""
 
 
 class PromptsOutside(NamedTuple):

@@ -86,7 +86,7 @@ class Ingested(NamedTuple):
 def ingest(config: IngestConfig, report: ShardReport, prompts: PromptsOutside | None = None) -> Ingested:
     """Write the shards that are missing, and then the prompts, the rejected rows and the manifest.
 
-    Raises ConfigError where a source or the output cannot be reached, or the output holds other shards in their place.
+    Raises ConfigError if a source or the output cannot be reached, or the output contains other shards instead.
     """
     source = _open_source(config, prompts)
     records = Records(config.storage.locate(config.output), config.identity)
@@ -97,7 +97,7 @@ def ingest(config: IngestConfig, report: ShardReport, prompts: PromptsOutside | 
 
 
 def _open_source(config: IngestConfig, prompts: PromptsOutside | None) -> Source:
-    """What is taken in; raises ConfigError where it is nowhere, or a table's columns do not do."""
+    """Return the source of an ingest; raises ConfigError if it does not exist or its columns do not fit."""
     if config.tars is not None:
         tars = find_tars(config)
         edited = have_sources(tars[0], config)

@@ -87,7 +87,7 @@ def _read_beside(folder: Folder) -> Iterator[DescribedImage | Rejection]:
 
 
 def _values_beside(folder: Folder, name: str, content: bytes) -> dict[str, Any]:
-    """Return the values in the file beside an image; raises Refused if it tells no prompt."""
+    """Return the values in an image's own .txt or .json; raises Refused if it has no prompt."""
     if name.endswith(".json"):
         values = parse_object(content)
         columns = find_names(values, folder.columns)

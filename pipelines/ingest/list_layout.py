@@ -49,11 +49,11 @@ class Lines(NamedTuple):
     """A list of prompts."""
 
     name: str
-    """What people call the file: its path below the folder of images."""
+    """The file's path below the folder of images, for messages."""
     url: str
     texts: Sequence[str]
     numbers: Sequence[int | None]
-    """Number of each line in the file, from 1; None if nobody counted."""
+    """Number of each line in the file, from 1; None if unknown."""
 
 
 def describe_by_numbers(

@@ -35,7 +35,7 @@ class RowMatch(NamedTuple):
     all_rows: Sequence[Row]
     """All rows of the table, also those without an image."""
     generators_in_names: Mapping[str, str]
-    """As of the folder."""
+    """The folder's generators by image, if names of images contain them."""
 
     def name_generators(self, default: str) -> Mapping[str, str]:
         """Return generators by image if the first folder of each path is its prompt's, or its name has both; else none.

@@ -49,7 +49,7 @@ DRAWS = 1000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LabelsConfig(ScoresSource):
-    """What people have rated so far, and what a metric says of everything."""
+    """The ratings so far, a metric's scores of all images, and the labels that are still wanted."""
 
     protocol: ProtocolConfig
     output: str = "labels.csv"

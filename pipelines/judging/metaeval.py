@@ -77,13 +77,13 @@ TABLES = {
 
 @dataclass(kw_only=True, slots=True)
 class Findings:
-    """What a meta-evaluation found."""
+    """Results of a meta-evaluation."""
 
     protocol: str
     inputs: str = ""
-    """Which ratings and scores were judged, if the folder of the results can have had others before."""
+    """The ratings and scores that were judged, in words; empty for a run's own judging."""
     folder: str = ""
-    """Where the results were written."""
+    """The address of the results."""
     files: Sequence[str] = ()
     """The names of the page and of the tables with rows in it."""
     judgements: list[Judgement] = field(default_factory=list)
@@ -96,9 +96,8 @@ class Findings:
     correlations: Sequence[Correlation] = ()
     """Of every two metrics, over the images of each generator that both scored."""
     frames: dict[str, pd.DataFrame] = field(default_factory=dict)
-    """What each metric makes of each error graph (`graphs`) or rated word (`words`), and how far metrics go together
-    over the graphs (`graph_correlations`), and people's ratings of images (`mean_ratings`), in the schemas of
-    TABLES."""
+    """Each metric's values of error graphs (`graphs`) and rated words (`words`), correlations between metrics over
+    graphs (`graph_correlations`), and people's ratings of images (`mean_ratings`), in the schemas of TABLES."""
     notes: Sequence[str] = ()
     """What happened to rows on the way, in words."""
     warnings: Sequence[str] = ()
@@ -347,7 +346,7 @@ class Case(NamedTuple):
 
     @property
     def scales(self) -> Mapping[str, Scale]:
-        """By template, the least and greatest rating, if known; shares of words or questions are from 0 to 1."""
+        """Return the scale of each template, if known; shares of words or questions are from 0 to 1."""
         templates = self.people.column("template").unique().to_pylist()
         shares = self.release.parts.column("template").unique().to_pylist()
         return dict.fromkeys(shares, SHARES) | protocol_scales(self.protocol, templates)
@@ -523,7 +522,7 @@ def write_findings(findings: Findings, folder: Place) -> None:
 
 
 def _read_inputs(folder: Place) -> str:
-    """Return which ratings and scores the results in a folder are of; nothing if there are no results."""
+    """Return the ratings and scores that the results in a folder were made from; empty without results."""
     page = folder / PAGE
     lines = page.read().decode(errors="replace").splitlines() if page.exists() else []
     return next((line.removeprefix(f"- {INPUTS}") for line in lines if line.startswith(f"- {INPUTS}")), "")

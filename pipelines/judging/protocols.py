@@ -51,7 +51,7 @@ class ProtocolConfig(Checked):
     rating_range: tuple[float, float] | None = None
     """The least and greatest rating, as [1, 5]."""
     scales: Mapping[str, tuple[float, float]] | None = None
-    """By template, the same, as {likert: [1, 5]}, for templates with other scales than `rating_range`."""
+    """The least and greatest rating of templates with other scales than `rating_range`, as {likert: [1, 5]}."""
     out_of_range: Literal["refused", "left_out"] = "refused"
     """What becomes of any other: an error, or no rating, with a note."""
     passing_ratings: Mapping[str, float] | None = None
@@ -116,5 +116,5 @@ class MetaevalConfig(ScoresSource):
     metrics: tuple[str, ...] = ()
     """Only these metrics; all where empty."""
     verbose: bool = False
-    """Whether all tables and conventions are printed, and not only written."""
+    """Prints all tables and conventions, which are in files otherwise."""
     sampling: Sampling = field(default_factory=Sampling)

@@ -27,7 +27,7 @@ TABLE_3 = FOLDER / "published_table_3.csv"
 FIGURES = FOLDER / "published_figures_12_13.csv"
 """Figures 12 and 13 below their diagonals. Figures 6 and 7 (pages 10 and 11) repeat their parts a and d."""
 CLOSE = 1e-9
-"""How near the released per-graph numbers are met."""
+"""Greatest difference from a released per-graph number that meets it."""
 PER_GRAPH = {"spearman": "spearman_corrs", "kendall": "kendall", "separation": "kstest", "delta": "delta"}
 """The released files of per-graph numbers, by measure."""
 MEASURES = {"rho": "ordering", "ks": "separation"}
@@ -48,7 +48,7 @@ TABLE_1 = {
 """Table 1, with decimals: the last two are called depth and width."""
 SECTION_6 = {"synth": 70, "nat": 55, "real": 56}
 PRINTED_DIGITS = 1e-6
-"""How near the released scores of images are met: they have nine digits."""
+"""Greatest difference from a released score of an image that meets it: scores have nine digits."""
 EXCHANGED = "exchanged with {other}: each of the two cells prints what we find for the other"
 SEG_65 = (
     "graph 65: the released score counts question 3 though its parent is answered wrongly; the parents released "

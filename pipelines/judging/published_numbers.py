@@ -1,4 +1,4 @@
-"""Published numbers beside ours: what is published where, and whether ours meets it."""
+"""Numbers of the papers, each with its place in the paper and with our number."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,15 +11,15 @@ from plumbline.pipelines.judging.protocols import ProtocolConfig
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReproductionConfig:
-    """Where the published files lie, and where the comparison goes."""
+    """The published files, and the page of the comparison."""
 
     reference: str
     """The folder of published files, which the protocols' paths are below."""
     output: str = "docs/reproduction.md"
     """The Markdown file to write."""
     protocols: Mapping[str, ProtocolConfig]
-    """By name. Of GenAI-Bench rating_range is null: the published numbers count two typing errors, ratings of 41 and
-    33."""
+    """Protocols by name. GenAI-Bench's rating_range is null: its published numbers count two typing errors, ratings of
+    41 and 33."""
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
@@ -40,9 +40,9 @@ class PublishedNumber(NamedTuple):
     published: float
     ours: float
     decimals: int
-    """As published."""
+    """Decimals of the published number."""
     reason: str = ""
-    """Why it does not match, if it does not."""
+    """Reason why ours differs; empty if it matches."""
 
     @property
     def table(self) -> str:
@@ -51,7 +51,7 @@ class PublishedNumber(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Return where the paper has it."""
+        """Return the number's place in the paper."""
         return ", ".join(filter(None, (self.table, self.row, self.column)))
 
     @property

@@ -43,7 +43,7 @@ EMPTY = "–"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RehearseConfig(ScoresSource):
-    """Whose scores or ratings are looked at in random orders of their prompts."""
+    """The scores or ratings that are rehearsed in random orders of their prompts."""
 
     metrics: tuple[str, ...] = ()
     """Only these metrics; all where empty."""

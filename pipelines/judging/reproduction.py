@@ -1,4 +1,4 @@
-"""Published numbers computed anew from the releases' own files, and the page that has both."""
+"""Published numbers, computed again from the releases' own files, and the page that compares both."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -54,7 +54,7 @@ def write_reproduction(checks: Sequence[PublishedNumber], config: ReproductionCo
 
 
 class _Total(NamedTuple):
-    """How many numbers of a paper are met."""
+    """Number of a paper's numbers that are met."""
 
     paper: str
     met: int

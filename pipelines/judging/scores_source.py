@@ -1,4 +1,4 @@
-"""Where a job finds the scores that it looks at: a run of a store, or a table of one's own."""
+"""The scores that a job reads: those of a run in a store, or a table of one's own."""
 
 from dataclasses import dataclass, field
 
@@ -11,15 +11,15 @@ from plumbline.pipelines.cells.store import open_existing_store
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScoresSource(Checked):
-    """The run or the table whose scores a job looks at."""
+    """The run or the table whose scores a job reads."""
 
     store: str = "store"
     """Folder or cloud prefix of the store that has the run."""
     run: str | None = None
     """The run whose scores are read: its id (plumbline status), or `latest` for the newest."""
     scores: str | None = None
-    """In place of a run, a table of scores (Parquet or CSV), or a run's folder wherever it is. Without either, the
-    scores that people's ratings were released with."""
+    """A table of scores (Parquet or CSV) or a run's folder, instead of `run`. Without either, the scores that
+    people's ratings were released with."""
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
@@ -28,7 +28,7 @@ class ScoresSource(Checked):
             raise ConfigError(f"run={self.run}: expected a run or scores, got scores={self.scores} too; leave one out")
 
     def locate_scores(self) -> Place | None:
-        """Return where the scores are, if any are named; raise ConfigError naming the runs if the run is not there."""
+        """Return the place of the named scores, if any; raise ConfigError if the store has no such run."""
         if self.run is not None:
             store = open_existing_store(self)
             return store.place / f"runs/{find_run(store, self.run)}"

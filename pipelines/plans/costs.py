@@ -72,9 +72,9 @@ class MetricCost(NamedTuple):
     """
 
     model_seconds: float
-    """Seconds in which models worked."""
+    """Seconds that models worked."""
     gpu_seconds: float
-    """Seconds in which GPUs were reserved, also while models waited for rows."""
+    """Seconds that GPUs were reserved, also while models waited for rows."""
     costs: Mapping[str, float]
     """By currency."""
 

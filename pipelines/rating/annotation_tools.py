@@ -48,7 +48,7 @@ HINTS = {
         if template.anchors
     },
 }
-"""What a rater reads below the question, by template."""
+"""Text below the question, by template."""
 
 
 class Exported(NamedTuple):

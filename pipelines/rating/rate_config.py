@@ -27,8 +27,8 @@ class RateConfig(Checked):
     images: str | None = None
     """Rates these images with their prompts instead of a run's; anything that jobs.score takes."""
     templates: tuple[str, ...] | None = None
-    """What raters are asked: likert, genai_bench, gecko_likert, llmscore_overall, llmscore_errors, words, questions,
-    side_by_side, vote. Null keeps the study's; a new study asks likert."""
+    """The questions that raters answer: likert, genai_bench, gecko_likert, llmscore_overall, llmscore_errors, words,
+    questions, side_by_side, vote. Null keeps the study's; a new study asks likert."""
     generators: tuple[str, ...] | None = None
     """The generators whose images are rated, as [a, b]. Null keeps the study's; a new study takes all."""
     pictures: Positive | None = None

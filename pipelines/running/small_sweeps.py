@@ -1,4 +1,4 @@
-"""Which work is so small that it is done in the process of the command."""
+"""The size up to which work is done in the process of the command, without Ray."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.plans.plan import NodePlan
 
 SMALL_CALLS = 4000
-"""Model calls up to which a plan is small: Ray's start and its workers' imports would take longer than they."""
+"""Most model calls of a small plan: Ray's start and its workers' imports would take longer than the calls."""
 
 
 def names_ray(cluster: ClusterConfig) -> bool:
@@ -18,7 +18,7 @@ def names_ray(cluster: ClusterConfig) -> bool:
 
 
 def is_small(nodes: Iterable[NodePlan], cluster: ClusterConfig) -> bool:
-    """Return True if what is missing takes few calls of models, and none of them a GPU."""
+    """Return True if the missing cells take few model calls, and no GPU."""
     missing = [item for item in nodes if item.missing]
     gpus = any(cluster.pool(item.node.name).num_gpus for item in missing if item.node.model is not None)
     return not gpus and sum(item.model_calls for item in missing if item.node.model is not None) <= SMALL_CALLS

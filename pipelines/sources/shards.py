@@ -32,7 +32,7 @@ from plumbline.pipelines.cells.store import outside_stores
 
 FILE_READERS = 16
 INGESTED = b"plumbline_ingest"
-"""In the metadata of the files that an ingest wrote."""
+"""Key in the metadata of files that an ingest wrote."""
 ROWS_AT_ONCE = 65_536
 """Of a file's ids and texts that are read in one go, whatever the shards."""
 BINARY = (pa.binary(), pa.large_binary(), pa.binary_view())

@@ -279,7 +279,7 @@ def _read_rejected(
 
 
 def _uncompressed_size(file: pq.FileMetaData) -> int:
-    """Return the bytes of all row groups, as the footer says."""
+    """Return the uncompressed bytes of all row groups, from the footer."""
     return sum(file.row_group(number).total_byte_size for number in range(file.num_row_groups))
 
 

@@ -132,11 +132,11 @@ class CountedPart(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Where a row stands that has no score."""
+    """The place of a row without a score."""
 
     file: str | None = None
     row: int | None = None
-    """Of a Parquet file from 0; of the table that an ingest read its line, from 1."""
+    """The row of a Parquet file, from 0, or the line of a table that an ingest read, from 1."""
     image_id: str | None = None
 
 
@@ -148,7 +148,7 @@ class MissingRows(NamedTuple):
     errors: pa.Array
     """One for each row, or a single one for all (schema ERROR)."""
     prompts: pa.Array
-    """Their prompt_ids; null where it cannot be told."""
+    """Their prompt_ids; null if unknown."""
     rejected: Sequence[Rejection] = ()
     """The rejections of an ingest that they are, if they are any."""
 
@@ -335,7 +335,7 @@ def make_missing(gathering: Gathering, part: MissingPart) -> CountedPart:
 
 
 def _missing_places(missing: MissingRows) -> list[_Place]:
-    """Return where the input has each row: nowhere, unless an ingest rejected it."""
+    """Return the place of each row in the input; empty unless an ingest rejected the row."""
     if missing.rejected:
         return [_Place(row.file, row.line, row.image_id) for row in missing.rejected]
     return [_Place()] * len(missing.prompts)
@@ -410,9 +410,9 @@ def _known_ids(record: Mapping[str, Any], generator: str) -> dict[str, Any]:
 
 
 def _errors(scores: pa.Table, shards: Sequence[tuple[Shard, int]], places: Sequence[_Place]) -> pa.Table:
-    """The rows without a score, with their errors spread into columns, and where they stand in the shards' files.
+    """Return the rows without a score, with their errors spread into columns, and their places in the shards' files.
 
-    `shards` are those of the rows, in their order, with the number of rows of each; rows of none have `places`.
+    `shards` are the shards of the rows, in order, with their numbers of rows; rows without a shard have `places`.
     """
     failed = pc.indices_nonzero(pc.is_valid(scores.column("error"))).to_numpy()
     taken = scores.select(ERROR_COLUMNS).take(failed).combine_chunks()

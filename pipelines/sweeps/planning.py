@@ -101,7 +101,7 @@ class PlannedSweep:
 
     @property
     def held_seconds(self) -> dict[str, float]:
-        """Return the seconds in which the workers of each node had shards, working or waiting for decoded rows."""
+        """Return the seconds that the workers of each node had shards, working or waiting for decoded rows."""
         return {node: times.worked + times.waited for node, times in self.times.items()}
 
     @property
