@@ -85,6 +85,7 @@ def run_server() -> Iterator[S3Server]:
                 "-admin.ui=false",
                 "-webdav=false",
                 "-s3.autoCreateBucket=false",
+                "-volume.max=10000",  # a bucket has one of its own, and a small disk would allow a few dozen
                 f"-s3.config={folder}/s3.json",
                 *flags,
             ],

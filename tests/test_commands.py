@@ -22,9 +22,10 @@ PAGES = (
     PAPERS,
 )
 TOLD = re.compile(rf"(?:plumbline |python -m jobs\.)(?P<job>{'|'.join(JOBS)})\b(?!-)(?P<rest>[^\n`;]*)")
-OPTIONAL = re.compile(r"(?<= )\[(\S+=\S+)\](?= |$)")
-"""A part of a command that may be left out, in brackets of its own."""
-REDIRECTED = re.compile(r" \d?> \S+")
+OPTIONAL = re.compile(r"(?<= )\[(\S+=\S+?)(?: \| [^]]*)?\](?= |$)")
+"""A part of a command that may be left out, in brackets of its own, or the first of several such parts."""
+AFTERWARDS = re.compile(r" \d?> \S+| \|\| .*")
+"""What the shell does with the output or with the exit code."""
 UNDERSTOOD = re.compile(r"is required[ ;]|expected one input")
 """What is said of a command that leaves something out, where the page does so with `...` or shows the job alone."""
 
@@ -46,7 +47,7 @@ def told() -> list[str]:
 
 
 def words(command: str) -> list[str]:
-    plain = OPTIONAL.sub(r"\1", REDIRECTED.sub("", re.sub(r"(?<!\?P)<[a-z ]+>", "SOMETHING", command)))
+    plain = OPTIONAL.sub(r"\1", AFTERWARDS.sub("", re.sub(r"(?<!\?P)<[a-z ]+>", "SOMETHING", command)))
     return [word for word in shlex.split(plain) if word != "..."]
 
 

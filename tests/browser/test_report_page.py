@@ -423,7 +423,9 @@ def test_what_people_say_beside_metrics_is_seen_by_everybody(browser: WebDriver,
         "return Array.from(document.querySelectorAll('#people .card img')).map((one) => one.naturalWidth)"
     )  # type: ignore[no-untyped-call]
     assert len(widths) == len(cards) > 0 and min(widths) > 0
-    assert len(charts) == 2 and all(chart.size["width"] > 200 for chart in charts)
+    captions = [caption.text for caption in find(page, "#people figcaption")]
+    assert captions == ["likert, with gecko", "likert, with clipscore", "ratings by likert"]
+    assert len(charts) == 3 and all(chart.size["width"] > 200 for chart in charts)
     assert page.execute_script("return document.documentElement.scrollWidth") <= width  # type: ignore[no-untyped-call]
     assert barriers(page) == []
     in_scheme(browser, "")
