@@ -3,7 +3,7 @@
 The profiles themselves are in the files of their families.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 Reduction = Literal["mean", "product", "first"]
@@ -44,6 +44,10 @@ class VqaProfile:
     """Whether its models are shown several images in one question."""
     version: int = 1
     """Raised when its results change; cells of version 1 were computed before this was in their keys."""
+
+    def with_system(self, system: str | None) -> "VqaProfile":
+        """Return the profile with another system message: null keeps its own, an empty text leaves it out."""
+        return self if system is None else replace(self, system=system or None)
 
     def semantic(self) -> dict[str, Any]:
         """The part that enters the keys of cells."""

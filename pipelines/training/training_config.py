@@ -8,6 +8,7 @@ from plumbline.operators.bounds import AboveZero, Bound, Checked, NotNegative, P
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.image_decoding import ImageLimits
 from plumbline.operators.models.families.any_model import AnyModel
+from plumbline.operators.models.families.clip_flant5 import ClipFlanT5Model
 from plumbline.operators.statistics.options import Sampling
 from plumbline.operators.training.loop import TrainingStage
 from plumbline.operators.videos import Clips
@@ -88,8 +89,10 @@ class TrainingConfig(Checked):
 
     def __post_init__(self) -> None:
         Checked.__post_init__(self)
-        if self.model.family != TRAINED_FAMILY:
+        if not isinstance(self.model, ClipFlanT5Model):
             raise ConfigError(f"model.family: only {TRAINED_FAMILY} is trained, got {self.model.family!r}")
+        if self.model.system is not None:
+            raise ConfigError("model.system: a CLIP-FlanT5 is trained with its own system message; set it to null")
         if not self.trained:
             raise ConfigError("trained: expected some of mm_projector, language_model, got none")
         if self.pace.batch % self.workers:

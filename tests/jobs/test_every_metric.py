@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
 from plumbline.operators.scorer import Scorer
 from plumbline.pipelines.base.storage import StorageConfig
@@ -19,7 +20,16 @@ from tests.operators.tiny.roles import tiny_models
 from tests.question_packs import write_pack
 from tests.serving import pack_pairs
 
-NAMES = sorted(file.stem for file in (ROOT / "conf/metric").glob("*.yaml"))
+
+def read_choice(file: Path) -> list[str]:
+    """Return the metrics that a choice stands for: one of its own name, or all that the file names."""
+    several = file.read_text().startswith("# @package metrics\n")
+    return [str(key) for key in OmegaConf.load(file) if key != "defaults"] if several else [file.stem]
+
+
+CHOICES = {name: file.stem for file in (ROOT / "conf/metric").glob("*.yaml") for name in read_choice(file)}
+"""By metric, the choice that brings it."""
+NAMES = sorted(CHOICES)
 FORM = ("metrics.vpeval.replies=json", "metrics.vpeval.max_tokens=512", "metrics.prism_bench.track=composition")
 """What the embedded world's writer needs for VPEval's form, which it has not learnt; its prompts are of no track."""
 PACKS = {
@@ -64,7 +74,8 @@ def scores(tmp_path_factory: pytest.TempPathFactory, models: Sequence[str]) -> C
     @cache
     def swept(group: str | None) -> Mapping[str, Rows]:
         folder = tmp_path_factory.mktemp(str(group))
-        given = [f"metric=[{','.join(name for name in NAMES if GROUPS.get(name) == group)}]", *models]
+        chosen = dict.fromkeys(CHOICES[name] for name in NAMES if GROUPS.get(name) == group)
+        given = [f"metric=[{','.join(chosen)}]", *models]
         if group is None:
             given += FORM
         elif group in VIDEOS.values():
@@ -90,6 +101,13 @@ def test_a_metric_scores_images_with_a_checkpoint_of_its_family(name: str, score
     rows = scores(name)
     assert len(rows) == 4 and all((row["score"] is None) == (row["error"] is not None) for row in rows)
     assert any(row["score"] is not None for row in rows) != (name in SCORELESS), rows[0]["error"]
+
+
+def test_one_choice_asks_all_questions_of_vqascores_table_13(scores: Callable[[str], Rows]) -> None:
+    templates = [name for name, choice in CHOICES.items() if choice == "vqascore_templates"]
+    given = {name: {row["image_id"]: row["score"] for row in scores(name)} for name in [*templates, "vqascore"]}
+    assert len(templates) == 16 and given["template_figure_shows"] == given["vqascore"]
+    assert len({tuple(sorted(each.items())) for each in given.values()}) == 16, "each question has its own answers"
 
 
 @pytest.mark.parametrize("pack", sorted(set(PACKS.values())))

@@ -44,7 +44,8 @@ CHOICES = ("Yes", "No", "maybe not a circle")
 class PlainClipFlanT5:
     """The released method with nothing shared, batched or left out; it shares no code with the one under test."""
 
-    def __init__(self, checkpoint: Path, tower: Path) -> None:
+    def __init__(self, checkpoint: Path, tower: Path, before: str = f"{SYSTEM_MESSAGE} USER: ") -> None:
+        self.before = before
         weights = load_file(checkpoint / "model.safetensors")
         fields = json.loads((checkpoint / "config.json").read_text())
         self.tokenizer = AutoTokenizer.from_pretrained(checkpoint)
@@ -83,7 +84,7 @@ class PlainClipFlanT5:
 
     def inputs(self, image: Image.Image, question: str) -> torch.Tensor:
         """The encoder's input embeddings (1, tokens, width), each chunk of text with its own end of sequence."""
-        before, after = f"{SYSTEM_MESSAGE} USER: <image>\n{question} ASSISTANT: ".split("<image>")
+        before, after = f"{self.before}<image>\n{question} ASSISTANT: ".split("<image>")
         hidden = self.tower(pixel_values=self.pixels(image), output_hidden_states=True).hidden_states
         assert len(hidden) == tiny.VISION_FIELDS["num_hidden_layers"] + 1, "all layers are run"
         chunks = [self.language.shared(torch.tensor([self.tokenizer(chunk).input_ids])) for chunk in (before, after)]
@@ -138,6 +139,15 @@ def test_the_mean_reduction_is_the_plain_score_whatever_the_batch(
 ) -> None:
     model = load(checkpoints / "flant5", pair_batch=pair_batch)
     assert mean_scores(model) == pytest.approx(plain_scores, abs=0, rel=1e-5)
+
+
+@pytest.mark.parametrize(("system", "before"), [("", "USER: "), ("a red circle", "a red circle USER: ")])
+def test_the_system_message_can_be_left_out_as_in_the_releases_ablation_or_be_another(
+    checkpoints: Path, plain_scores: list[float], system: str, before: str
+) -> None:
+    scores = mean_scores(load(checkpoints / "flant5", system=system))
+    expected = PlainClipFlanT5(checkpoints / "flant5", checkpoints / "clip", before).yes_scores()
+    assert scores == pytest.approx(expected, abs=0, rel=1e-5) and scores != pytest.approx(plain_scores, rel=1e-5)
 
 
 @pytest.mark.slow

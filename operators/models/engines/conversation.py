@@ -141,6 +141,15 @@ def check_template(tokenizer: Any, *, system: str | None) -> None:
         raise ModelError(f"{tokenizer.name_or_path}: {PROBLEM}")
 
 
+def check_system(tokenizer: Any, system: str) -> None:
+    """Raise ModelError if the chat template leaves a system message out."""
+    if system.strip() not in image_conversation_text(tokenizer, [Message("user", "")], system=system):
+        raise ModelError(
+            f"{tokenizer.name_or_path}: the chat template has no place for a system message; set the model's "
+            "system=null"
+        )
+
+
 def choice_ids(tokenizer: Any, prompt: str, choice: str, *, end: int) -> list[int]:
     """The tokens by which `choice` continues `prompt`, and `end`, the token that ends the turn.
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from plumbline.operators.errors import ModelError
 from plumbline.operators.models.checkpoints.parts import (
@@ -36,6 +36,9 @@ class ClipFlanT5Model(LocalModel):
     padding: Literal["released", "processor"] = "released"
     """`released` shows an image on a square of the mean colour, as the released VQAScore does; `processor` cuts the
     middle out, as CLIP's processor does."""
+    system: str | None = None
+    """The message before every question about an image, in place of Vicuna's; an empty text sends none (VQAScore,
+    footnote 3)."""
     compiled: bool = False
     """Compiles FlanT5's encoder (torch.compile), which takes up to some minutes before the first answers; does not
     change results but for rounding."""
@@ -73,6 +76,10 @@ def _beside(part: Part, tower: str) -> str:
     return tower
 
 
+def _options_in_key(config: ClipFlanT5Model, profile: VqaProfile | None) -> Mapping[str, Any]:
+    return {"padding": config.padding} | ({} if config.system is None else {"system": config.system})
+
+
 FAMILY = Family(
     config=ClipFlanT5Model,
     loads={"likelihood": lazily("networks.clip_flant5:ClipFlanT5Likelihood.load")},
@@ -80,6 +87,6 @@ FAMILY = Family(
     suits=lambda fields: fields["model_type"] == "clip_t5",
     files=(TOKENIZER, IMAGES._replace(part="vision_tower")),
     parts=_find_tower,
-    options_in_key=lambda config, profile: {"padding": config.padding},
-    profile=lambda config, fields: CLIP_FLANT5,
+    options_in_key=_options_in_key,
+    profile=lambda config, fields: CLIP_FLANT5.with_system(config.system),
 )

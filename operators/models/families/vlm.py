@@ -12,6 +12,7 @@ from plumbline.operators.models.checkpoints.parts import Fields, Part, architect
 from plumbline.operators.models.engines.conversation import (
     PROBLEM,
     TEMPLATE_FILES,
+    check_system,
     check_template,
     file_thinks,
     named_thinking,
@@ -103,6 +104,10 @@ class ChatModel(EngineModel):
     """Of likelihoods: `released` punishes tokens of the prompt, by the repetition_penalty that the checkpoint's
     generation_config.json names, as the released VQAScore of Qwen2.5-VL does, which asks by `generate`."""
 
+    system: str | None = None
+    """The message before every question about an image, in place of the family's: LLaVA-1.5 has Vicuna's, others what
+    their chat template brings. An empty text sends none."""
+
     reading: str = READING
     """What it is told where it reads the text in images (`ocr`)."""
     reading_tokens: Positive = READING_TOKENS
@@ -117,7 +122,7 @@ class ChatModel(EngineModel):
 def profile_of(config: ChatModel, fields: Fields) -> VqaProfile:
     """How a checkpoint with this config.json is asked; videos are shown on transformers alone."""
     profile = _profile_on_any_engine(fields)
-    return replace(profile, films=profile.films and config.engine == "transformers")
+    return replace(profile, films=profile.films and config.engine == "transformers").with_system(config.system)
 
 
 def _profile_on_any_engine(fields: Fields) -> VqaProfile:
@@ -143,6 +148,8 @@ def _check(config: ChatModel, parts: Mapping[str, Part], fields: Fields) -> None
     checkpoint = parts["checkpoint"]
     problem = _image_problem(fields) if config.engine == "transformers" else _vllm_problem(fields)
     problem = problem or _penalty_problem(config, checkpoint) or _size_problem(config, fields)
+    if config.system is not None and fields["model_type"] == "paligemma":
+        problem = problem or "it reads a question and no conversation; set system=null"
     thinks = config.thinking == "refused" and _thinks(parts["tokenizer"], checkpoint)
     problem = problem or (PROBLEM if thinks else None)
     if problem is not None:
@@ -331,6 +338,8 @@ def _load_tokenizer(model: "ResolvedModel[ChatModel]") -> Any:
         tokenizer.chat_template = PALIGEMMA_TEMPLATE
     if model.config.thinking == "refused":
         check_template(tokenizer, system=model.profile.system)
+    if model.config.system:
+        check_system(tokenizer, model.config.system)
     return tokenizer
 
 
@@ -338,7 +347,8 @@ def _options_in_key(config: ChatModel, profile: VqaProfile | None) -> dict[str, 
     padding = {"padding": config.padding} if profile is not None and profile.pads else {}
     penalty = {"repetition_penalty": config.repetition_penalty} if config.repetition_penalty != "ignored" else {}
     size = {} if config.max_pixels is None else {"max_pixels": config.max_pixels}
-    return padding | penalty | size | reading_in_key(config) | engine_in_key(config)
+    system = {} if config.system is None else {"system": config.system}
+    return padding | penalty | size | system | reading_in_key(config) | engine_in_key(config)
 
 
 FAMILY = Family(

@@ -22,7 +22,8 @@ from plumbline.operators.models.networks.t5 import T5Answers, decode, encode_bes
 from plumbline.operators.models.processing import PixelTransform, device_of, load_pixel_transform
 from plumbline.operators.models.vqa_profiles import VICUNA_SYSTEM
 
-BEFORE_IMAGE = f"{VICUNA_SYSTEM} USER: "
+USER = "USER: "
+BEFORE_IMAGE = f"{VICUNA_SYSTEM} {USER}"
 AFTER_IMAGE = "\n{question} ASSISTANT: "
 TOWER_PREFIX = "vision_tower.vision_tower.vision_model."
 PROJECTOR_PREFIX = "mm_projector."
@@ -91,11 +92,18 @@ class ClipFlanT5Likelihood(T5Answers):
 
     def __init__(self, *parts: Any, **batches: int) -> None:
         super().__init__(*parts, **batches)
-        self.before = torch.tensor(self.tokenizer(BEFORE_IMAGE).input_ids, device=self.device)
+        self.begin_with(VICUNA_SYSTEM)
+
+    def begin_with(self, system: str | None) -> None:
+        """Begin every conversation with another system message, or with none."""
+        opening = f"{system} {USER}" if system else USER
+        self.before = torch.tensor(self.tokenizer(opening).input_ids, device=self.device)
 
     @classmethod
     def load(cls, model: ResolvedModel[Any], network: Any = None) -> Self:
         loaded = super().load(model, network)
+        if model.profile is not None:
+            loaded.begin_with(model.profile.system)
         if model.config.compiled:
             loaded.compile()
         return loaded

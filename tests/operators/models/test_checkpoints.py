@@ -504,7 +504,9 @@ def test_the_first_families_are_what_they_were(checkpoints: Path) -> None:
     """Their keys name cells that are already computed."""
     first = {"family", "dtype", "label", "parts"}
     assert set(resolve_clip(checkpoints).semantic()) == first
-    assert set(resolve_flant5(checkpoints).semantic()) == first | {"kind", "kind_version", "padding"}
+    told = resolve_flant5(checkpoints).semantic()
+    assert set(told) == first | {"kind", "kind_version", "padding"}
+    assert resolve_flant5(checkpoints, system="").semantic() == told | {"system": ""}
 
 
 @pytest.mark.parametrize(
@@ -542,6 +544,7 @@ def test_an_engine_option_that_could_run_code_or_change_the_model_is_refused(
         ("vlm", {"vision_tower": "clip"}, "clip_flant5"),
         ("clip", {"vision_tower_revision": "main"}, "clip_flant5"),
         ("clip", {"padding": "processor"}, "clip_flant5 and vlm"),
+        ("clip", {"system": ""}, "clip_flant5 and vlm"),
         ("openai", {"tokenizer": "x"}, " and ".join(name for name, other in FAMILIES.items() if other.local)),
     ],
 )

@@ -792,6 +792,42 @@ def test_llava_1_5_is_scored_as_released(tmp_path: Path) -> None:
     assert score(model, metric, WIDE, "two stars") == pytest.approx(expected, rel=1e-4)
 
 
+# The system message
+
+
+SPOKEN = "<|im_start|>system\nAnswer in one word.<|im_end|>\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "system", "prompt"),
+    [
+        ("llava", "", "USER: <image>\n{} ASSISTANT:"),
+        ("llava", "Answer in one word.", "Answer in one word. USER: <image>\n{} ASSISTANT:"),
+        ("qwen2_vl", "", QWEN),
+        ("qwen2_vl", "Answer in one word.", SPOKEN + QWEN),
+    ],
+)
+def test_a_system_message_of_ones_own_or_none_stands_before_every_question(
+    tmp_path: Path, kind: str, system: str, prompt: str
+) -> None:
+    """As VQAScore's footnote 3 leaves Vicuna's out, and T2IScoreScore's section 5.4 asks LLaVA for brevity."""
+    folder = CHECKPOINTS[kind].save(tmp_path)
+    library, model = WholeModel(CHECKPOINTS[kind]._replace(prompt=prompt), folder), load(folder, system=system)
+    found = model.likelihood(model.encode([model.preprocess(picture) for picture in PICTURES]), QUESTIONS)
+    assert flat(found) == pytest.approx(flat(library.expected()), abs=1e-4)
+    assert resolved_key(folder, system=system) == resolved_key(folder) | {"system": system}
+
+
+def test_a_system_message_that_a_model_would_not_read_is_refused(tmp_path: Path) -> None:
+    folder = tiny.save_qwen2_vl(tmp_path / "qwen")
+    deaf = tiny.QWEN_TEMPLATE.replace("messages %}<", "messages if message['role'] != 'system' %}<")
+    tiny.save_byte_tokenizer(folder, template=deaf)
+    with pytest.raises(ModelError, match="no place for a system message; set the model's system=null"):
+        load(folder, system="Answer in one word.")
+    with pytest.raises(ModelError, match="reads a question and no conversation; set system=null"):
+        load(CHECKPOINTS["paligemma"].save(tmp_path / "paligemma"), system="Answer in one word.")
+
+
 # What does not load
 
 
