@@ -178,7 +178,8 @@ def _with_properties(correlations: Sequence[Correlation]) -> ShownTable:
         "How far metrics go with what prompts are like",
         "Spearman's rank correlation of a generator's scores with a property of their prompts: the mean over the "
         "generators, and the lowest and highest. In length, content words count; grade is Flesch and Kincaid's; depth "
-        "is the parse's, central_depth that of branches that turn at every word; entities are different nouns; "
+        "is the parse's, central_depth that of branches that turn at every word, yngve the mean of Yngve's; entities "
+        "are different nouns; "
         "questions are the metric's own.",
         ("metric", *names),
         lines,

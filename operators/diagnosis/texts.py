@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from statistics import fmean
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.question_quality import content_words
@@ -117,19 +117,31 @@ def _distance(heads: Sequence[int], word: int) -> int:
     return steps
 
 
-def mean_rating(ratings: Mapping[str, float], text: str) -> float:
-    """The mean of people's ratings of its content words, by word in lower case; a word that nobody rated counts as the
-    lowest rated one (the paper, footnote 3). nan of a text without content words.
-    """
+Unrated = Literal["lowest", "zero", "left_out"]
+"""The rating of an unrated word: the lowest rating (the paper), 0, or none (its footnote 3): the word is skipped."""
+
+
+class RatedWords(NamedTuple):
+    """Words with people's ratings."""
+
+    ratings: Mapping[str, float]
+    """Ratings by word in lower case; at least one."""
+    unrated: Unrated = "lowest"
+
+
+def mean_rating(rated: RatedWords, text: str) -> float:
+    """Return the mean of people's ratings of a text's content words; nan if no word counts."""
     words = [text[start:end].casefold() for start, end in content_words(text)]
-    lowest = min(ratings.values())
-    return fmean(ratings.get(word, lowest) for word in words) if words else math.nan
+    if rated.unrated == "left_out":
+        words = [word for word in words if word in rated.ratings]
+    other = min(rated.ratings.values()) if rated.unrated == "lowest" else 0.0
+    return fmean(rated.ratings.get(word, other) for word in words) if words else math.nan
 
 
 Parser = Callable[[str], ParseProperties]
 
 
-def properties(word_ratings: Mapping[str, Mapping[str, float]], parse: Parser | None = None) -> dict[str, Property]:
+def properties(word_ratings: Mapping[str, RatedWords], parse: Parser | None = None) -> dict[str, Property]:
     """Return the properties of a prompt by name; `parse` adds ParseProperties, each of `word_ratings` a mean."""
     rated = {name: partial(mean_rating, ratings) for name, ratings in word_ratings.items()}
     parsed = {} if parse is None else {name: partial(_measure, parse, name) for name in ParseProperties._fields}

@@ -1,5 +1,6 @@
 """A diagnosis of a sweep's metrics, by variants that are denied an input."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -10,8 +11,9 @@ import pyarrow as pa
 from plumbline.operators.diagnosis.ablations import effect
 from plumbline.operators.diagnosis.correlations import PromptNumbers, between_metrics, prompt_numbers, with_properties
 from plumbline.operators.diagnosis.diagnosis import Diagnosis, shown_tables
+from plumbline.operators.diagnosis.parses import BadParse, mean_yngve_depth
 from plumbline.operators.diagnosis.questions import AnswerCounts, AnswerStatistics, QuestionCounts
-from plumbline.operators.diagnosis.texts import Parser, Property, properties
+from plumbline.operators.diagnosis.texts import Parser, Property, RatedWords, Unrated, properties
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics.ablation import Ablation
 from plumbline.operators.metrics.metric import Metric
@@ -31,15 +33,46 @@ from plumbline.pipelines.sweeps.adaptive import CellTables
 from plumbline.pipelines.sweeps.computing import Inspection, compute_whole, registered_sweep
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 
+MAX_NOTES = 5
+"""Broken parses that are described one by one; the others are counted."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WordRatings:
-    """A list of words with people's ratings."""
+    """A list of words, with people's ratings or without."""
 
     path: str
     word: str = "word"
-    """Its columns: what the word is, and its rating."""
-    rating: str = "rating"
+    """Its column of words; a cell may have several, between commas."""
+    rating: str | None = "rating"
+    """Its column of ratings; null for a list without ratings, such as ImageNet-21k's classes: the property is then the
+    share of a prompt's words that are in the list."""
+    unrated: Unrated | None = None
+    """The rating of a word that the list lacks: `lowest` (the lowest rating), `zero` or `left_out`. Null is lowest, or
+    zero for a list without ratings."""
+
+    def __post_init__(self) -> None:
+        if self.rating is None and self.unrated not in (None, "zero"):
+            raise ConfigError(
+                f"word_ratings.unrated: in a list without ratings every other word is 0, got {self.unrated!r}; "
+                "leave it out, or name the column of ratings"
+            )
+
+    @property
+    def other_words(self) -> Unrated:
+        """Return the rule for words that the list lacks."""
+        return self.unrated or ("lowest" if self.rating is not None else "zero")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ParseTable:
+    """Constituency parses of prompts, in the bracketed form of the Penn Treebank."""
+
+    path: str
+    prompt_id: str = "prompt_id"
+    """Its column of prompt ids."""
+    parse: str = "parse"
+    """Its column of parses, with one tree for each sentence."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,8 +85,10 @@ class DiagnosisConfig:
     """Roles of models that answer in place of each metric's own, such as a dual encoder and a language model: [clip,
     llm]."""
     word_ratings: Mapping[str, WordRatings] = field(default_factory=dict)
-    """By property (concreteness, imageability), a list of rated words: {concreteness: {path: FILE, word: Word, rating:
+    """By property (concreteness, imageability), a list of words: {concreteness: {path: FILE, word: Word, rating:
     Conc.M}}."""
+    parses: ParseTable | None = None
+    """Constituency parses of the prompts, for Yngve's depth: {path: FILE}."""
     parser: str | None = None
     """An installed spaCy pipeline, such as en_core_web_sm, for the depth of prompts; null does without."""
     page: str | None = None
@@ -108,7 +143,11 @@ def plan_diagnosis(config: DiagnoseConfig) -> PlannedDiagnosis:
     variants = [Variant(name, "", metric) for name, metric in config.metrics.items()]
     variants += _sound(config, notes)
     sweep = plan_sweep(replace(config.sweep(), metrics={variant.name: variant.options for variant in variants}))
-    return PlannedDiagnosis(sweep, variants, _measured(sweep, wanted), notes)
+    measured = _measured(sweep, wanted)
+    if config.diagnosis.parses is not None:
+        place = config.storage.locate(config.diagnosis.parses.path)
+        measured["yngve"] = _measure_parses(config.diagnosis.parses, place, sweep, notes)
+    return PlannedDiagnosis(sweep, variants, measured, notes)
 
 
 def _parser(name: str | None) -> Parser | None:
@@ -144,18 +183,46 @@ def _variants(config: DiagnoseConfig) -> Iterator[Variant]:
                 yield Variant(name, f"answered by {role}", replace(metric, model=role))  # type: ignore[call-arg]
 
 
-def read_ratings(key: str, words: WordRatings, table: Place) -> dict[str, float]:
-    """People's ratings by word in lower case; a word that stands there twice has the first."""
-    sheet = read_sheet(table)
-    sheet.require([words.word, words.rating], f"set {key}.word and {key}.rating to the columns of words and ratings")
-    pairs = zip(sheet.texts(words.word), sheet.numbers(words.rating).to_pylist(), strict=True)
+def read_ratings(key: str, words: WordRatings, table: Place) -> RatedWords:
+    """Return people's ratings by word, or 1 for each word of a list without ratings; of a repeated word the first."""
+    columns = [words.word] if words.rating is None else [words.word, words.rating]
+    sheet = read_sheet(table, columns)
+    sheet.require(columns, f"set {key}.word and {key}.rating to the columns of words and ratings")
+    numbers = [1.0] * len(sheet) if words.rating is None else sheet.numbers(words.rating).to_pylist()
     ratings: dict[str, float] = {}
-    for word, rating in pairs:
-        if word is not None and rating is not None:
-            ratings.setdefault(word.casefold(), rating)
+    for cell, rating in zip(sheet.texts(words.word), numbers, strict=True):
+        for word in (cell or "").split(",") if rating is not None else ():
+            if name := word.strip().replace("_", " ").casefold():
+                ratings.setdefault(name, rating)
     if not ratings:
         raise ConfigError(f"{key}.path: {words.path} has no word with a rating; correct the columns")
-    return ratings
+    return RatedWords(ratings, words.other_words)
+
+
+def _measure_parses(parses: ParseTable, table: Place, sweep: PlannedSweep, notes: list[str]) -> PromptNumbers:
+    """Return the mean Yngve depth of each prompt that has a parse, and append to `notes` why others have none.
+
+    Raises ConfigError if no prompt has one.
+    """
+    sheet = read_sheet(table, [parses.prompt_id, parses.parse])
+    remedy = "set diagnosis.parses.prompt_id and diagnosis.parses.parse to its columns"
+    sheet.require([parses.prompt_id, parses.parse], remedy)
+    ids, texts = (sweep.sources.prompts.column(name).to_pylist() for name in ("prompt_id", "text"))
+    known, depths, problems = dict(zip(ids, texts, strict=True)), dict[str, float](), list[str]()
+    pairs = zip(sheet.texts(parses.prompt_id), sheet.texts(parses.parse), strict=True)
+    for row, (prompt_id, parse) in enumerate(pairs):
+        if prompt_id is not None and parse is not None and prompt_id in known and prompt_id not in depths:
+            try:
+                depths[prompt_id] = mean_yngve_depth(parse, known[prompt_id] or "")
+            except BadParse as error:
+                problems.append(f"{sheet.where(row)}: {error}; correct the parse (it is left out)")
+    if not depths:
+        first = problems[0] if problems else f"{sheet.url}: none of its prompts is the benchmark's; {remedy}"
+        raise ConfigError(f"diagnosis.parses: {first}")
+    notes += problems[:MAX_NOTES]
+    if len(depths) < len(known):
+        notes.append(f"diagnosis.parses: {len(known) - len(depths)} of {len(known)} prompts have no parse that counts")
+    return prompt_numbers(hash_ids(ids), [depths.get(prompt_id, math.nan) for prompt_id in ids])
 
 
 def _measured(sweep: PlannedSweep, wanted: Mapping[str, Property]) -> dict[str, PromptNumbers]:

@@ -1,7 +1,10 @@
 """A sweep's metrics are diagnosed by cells like any others, and the run's report says what came of it."""
 
+import math
+import random
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -9,12 +12,16 @@ from plumbline.jobs.command import command_of, load_values
 from plumbline.jobs.diagnose import main
 from plumbline.operators.diagnosis.diagnosis import Diagnosis
 from plumbline.operators.errors import ConfigError, SourceError
+from plumbline.operators.metrics.modules import Module
+from plumbline.operators.question_quality import content_words
+from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.report.finished_run import read_diagnosis
 from plumbline.pipelines.sweeps.diagnosis import DiagnoseConfig, WordRatings, plan_diagnosis
-from tests.bench_of import SMALL, write_benchmark
+from tests.bench_of import SMALL, prompts, write_benchmark
 from tests.commands import store_at
+from tests.operators.tiny.roles import ROLES
 
 PROMPTS = 6
 DENIED = {"shuffled_images", "blank_images", "shuffled_words"}
@@ -68,6 +75,25 @@ def test_a_metric_that_sees_loses_by_the_images_of_other_prompts(diagnosis: Diag
     assert all(left[metric].left < left[metric].whole for metric in ("vqascore", "dsg"))
 
 
+def test_vpeval_is_denied_the_order_of_words_and_its_vqa_model_and_its_statements_are_counted_by_module(
+    tmp_path: Path,
+) -> None:
+    """Ablations 2 and 3 of "What makes a good metric?", and its table 6."""
+    saved = {role: ROLES[role].save(tmp_path / role) for role in ("detector", "reader")}
+    models = [f"+models.{role}={{family: {ROLES[role].family}, checkpoint: '{path}'}}" for role, path in saved.items()]
+    metric = ["metric=[vpeval]", "metrics.vpeval.replies=json", "metrics.vpeval.max_tokens=512"]
+    folder = write_benchmark(tmp_path / "small", ["atlas"], count=4)
+    config = diagnose_config(folder, *metric, *models, "diagnosis.ablations=[shuffled_words]")
+    assert main(config) == 0
+    store = store_at(config.store)
+    found = read_diagnosis(store, (store.read_text("runs/latest") or "").strip())
+    assert found is not None
+    assert {(one.denied, one.n_null) for one in found.effects} == {("shuffled_words", 0), ("answered by clip", 0)}
+    (asked,) = found.questions
+    assert {one.kind for one in found.kinds} <= set(get_args(Module))
+    assert sum(one.questions for one in found.kinds) == asked.questions > 0
+
+
 def test_metrics_are_set_beside_each_other_and_beside_the_prompts(diagnosis: Diagnosis) -> None:
     of_metrics = {(one.metric, one.other) for one in diagnosis.correlations if one.kind == "metric"}
     assert of_metrics == {("vqascore", "clipscore"), ("vqascore", "dsg"), ("clipscore", "dsg")}
@@ -105,6 +131,64 @@ def test_what_cannot_be_is_said_before_anything_is_computed(folder: Path) -> Non
     assert len(planned.notes) == 1 and "without vqascore:answered by clip: vqascore model" in planned.notes[0]
     with pytest.raises(ConfigError, match="no model has the role 'clap'; roles are"):
         plan_diagnosis(diagnose_config(folder, "diagnosis.vqa_models=[clap]"))
+
+
+def test_words_of_a_list_parses_and_unrated_words_are_measured(folder: Path, tmp_path: Path) -> None:
+    """The share of words that are ImageNet-21k's classes, Yngve's depth, and footnote 3's variants (Ross et al.)."""
+    texts = {str(row["prompt_id"]): str(row["text"]) for row in prompts(PROMPTS)}
+    (tmp_path / "classes.csv").write_text('classes\n"square, Circle,traffic_light"\nstar\n')
+    parses = {name: f"(NP {' '.join(f'(X {word})' for word in text.split())})" for name, text in texts.items()}
+    broken, foreign, lacking, *_ = random.Random(1).sample(sorted(texts), 4)
+    rows = list((parses | {broken: "(NP (X a)", foreign: "(NP (X elephant))"}).items())
+    rows = [(name, parse) for name, parse in rows if name != lacking] + [("p-unknown", "(")]
+    random.Random(2).shuffle(rows)
+    lines = ["prompt_id,parse", *(f'{name},"{parse}"' for name, parse in rows)]
+    (tmp_path / "parses.csv").write_text("\n".join(lines) + "\n")
+    (tmp_path / "rated.csv").write_text("word,rating\nsquare,4.2\ncircle,4.5\n")
+    planned = plan_diagnosis(
+        diagnose_config(
+            folder,
+            f"+diagnosis.word_ratings.imagenet={{path: {tmp_path}/classes.csv, word: classes, rating: null}}",
+            *(
+                f"+diagnosis.word_ratings.{unrated}={{path: {tmp_path}/rated.csv, unrated: {unrated}}}"
+                for unrated in ("lowest", "zero", "left_out")
+            ),
+            f"diagnosis.parses={{path: {tmp_path}/parses.csv}}",
+        )
+    )
+    for name, text in texts.items():
+        found = {key: float(one.of(hash_ids([name]))[0]) for key, one in planned.measured.items()}
+        listed = [word in ("square", "circle", "star") for word in content(text)]
+        assert found["imagenet"] == pytest.approx(sum(listed) / len(listed))
+        rated = [{"square": 4.2, "circle": 4.5}.get(word) for word in content(text)]
+        assert found["zero"] == pytest.approx(sum(one or 0 for one in rated) / len(rated))
+        assert found["lowest"] == pytest.approx(sum(one or 4.2 for one in rated) / len(rated))
+        known = [one for one in rated if one is not None]
+        assert found["left_out"] == pytest.approx(sum(known) / len(known) if known else math.nan, nan_ok=True)
+        spoilt = name in (broken, foreign, lacking)
+        assert found["yngve"] == pytest.approx(math.nan if spoilt else (len(text.split()) - 1) / 2, nan_ok=True)
+    where = {name: place for place, (name, _) in enumerate(rows)}
+    notes = "\n".join(planned.notes)
+    assert f"parses.csv, row {where[broken]}: 1 brackets are not closed" in notes
+    assert f"parses.csv, row {where[foreign]}: expected a parse of" in notes and "found one of 'elephant'" in notes
+    assert f"diagnosis.parses: 3 of {PROMPTS} prompts have no parse that counts" in notes
+
+
+def content(text: str) -> list[str]:
+    return [text[start:end].casefold() for start, end in content_words(text)]
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("+diagnosis.word_ratings.a={path: x.csv, rating: null, unrated: left_out}", "every other word is 0"),
+        ("diagnosis.parses={path: FOLDER/words.csv}", "set diagnosis.parses.prompt_id and diagnosis.parses.parse"),
+        ("diagnosis.parses={path: FOLDER/words.csv, prompt_id: Word, parse: Word}", "none of its prompts is the bench"),
+    ],
+)
+def test_a_list_or_parses_that_cannot_be_used_are_refused(folder: Path, option: str, message: str) -> None:
+    with pytest.raises((ConfigError, SourceError), match=message):
+        plan_diagnosis(diagnose_config(folder, option.replace("FOLDER", str(folder.parent))))
 
 
 def test_a_list_of_words_without_its_columns_is_refused_with_the_remedy(folder: Path) -> None:

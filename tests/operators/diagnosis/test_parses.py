@@ -1,0 +1,77 @@
+"""Yngve's depths are those of a parse by hand; what is no parse of its text is refused."""
+
+import math
+import random
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import pytest
+
+from plumbline.operators.diagnosis.parses import MAX_DEPTH, MAX_PARSE, BadParse, mean_yngve_depth
+
+Tree: TypeAlias = "str | Sequence[Tree]"
+"""A word, or what its branches are."""
+
+
+def bracketed(tree: Tree, rng: random.Random) -> str:
+    """A tree of lists in brackets, with punctuation and traces that do not count strewn in."""
+    if isinstance(tree, str):
+        return f"(NN {tree})"
+    parts = [bracketed(child, rng) for child in tree]
+    for extra in ("(, ,)", "(-NONE- *T*-1)", "(-LRB- -LRB-)", "(NP (-NONE- *))"):
+        if rng.random() < 0.3:
+            parts.insert(rng.randrange(len(parts) + 1), extra)
+    return f"(X {' '.join(parts)})"
+
+
+def words(tree: Tree) -> list[str]:
+    return [tree] if isinstance(tree, str) else [word for child in tree for word in words(child)]
+
+
+def depths(tree: Tree, above: int = 0) -> list[int]:
+    """By the definition: the branches to the right of each node on the way to a word."""
+    if isinstance(tree, str):
+        return [above]
+    return [depth for place, child in enumerate(tree) for depth in depths(child, above + len(tree) - 1 - place)]
+
+
+def grown(rng: random.Random, height: int) -> Tree:
+    if height == 0 or rng.random() < 0.2:
+        return rng.choice(["dog", "Runs", "n't", "7"])
+    return [grown(rng, height - 1) for _ in range(rng.randint(1, 4))]
+
+
+def test_a_words_depth_is_the_sum_of_its_branches_numbered_from_the_right() -> None:
+    """Yngve's own way: a 2, dog 1, runs 0 and fast 0 in a tree of two branches at each node."""
+    parse = "(ROOT (S (NP (DT A) (NN dog)) (VP (VBZ runs) (ADVP (RB fast))) (. .)))"
+    assert mean_yngve_depth(parse, "A dog runs fast.") == pytest.approx((2 + 1 + 1 + 0) / 4)
+    assert mean_yngve_depth("(NN dog)", "dog") == 0 and math.isnan(mean_yngve_depth("(X (. .))", "."))
+    assert mean_yngve_depth("( (S (NP a) (VP b)) )", "a b") == mean_yngve_depth("(S a b)", "a b") == 0.5
+
+
+def test_punctuation_and_traces_move_no_word_whatever_the_tree() -> None:
+    rng = random.Random(0)
+    for _ in range(100):
+        trees = [grown(rng, 4) for _ in range(rng.randint(1, 3))]
+        parse = " ".join(bracketed(tree, rng) for tree in trees)
+        found = mean_yngve_depth(parse, " , ".join(word for tree in trees for word in words(tree)).upper())
+        every = [depth for tree in trees for depth in depths(tree)]
+        assert found == pytest.approx(sum(every) / len(every))
+
+
+@pytest.mark.parametrize(
+    ("parse", "message"),
+    [
+        ("", "expected a parse of 'a dog', found one of ''"),
+        ("a dog", r"expected a parse such as \(S"),
+        ("(NP (DT a) (NN dog)", "1 brackets are not closed"),
+        ("(NP (DT a) (NN dog)))", r"expected a parse such as \(S"),
+        ("(NP (DT a) (NN cat))", "expected a parse of 'a dog', found one of 'a cat'"),
+        ("(NP (NN dog) (DT a))", "found one of 'dog a'"),
+        ("(X " * MAX_DEPTH + "a dog" + ")" * MAX_DEPTH, "at most 200 brackets within brackets"),
+        ("(NP a dog)" + " " * MAX_PARSE, "expected at most 100000 characters"),
+    ],
+)
+def test_what_is_no_parse_of_its_text_is_refused(parse: str, message: str) -> None:
+    with pytest.raises(BadParse, match=message):
+        mean_yngve_depth(parse, "a dog")
