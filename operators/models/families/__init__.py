@@ -27,6 +27,7 @@ NAMES = (
     "captioner",
     "florence2",
     "causal_lm",
+    "t5",
     "vlm",
     "instructblip",
     "blip2",

@@ -1,10 +1,12 @@
 """Language models as VQA models that never see the image: an ablation of "What makes a good metric?"."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
 
 import torch
 from PIL import Image
+from torch.nn.utils.rnn import pad_sequence
+from transformers import GenerationConfig
 
 from plumbline.operators.batches import in_batches
 from plumbline.operators.errors import ModelError, RowError
@@ -18,6 +20,8 @@ from plumbline.operators.models.engines.conversation import (
 )
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.networks.causal_lm import CausalLM
+from plumbline.operators.models.networks.encoder_decoder import check_entries
+from plumbline.operators.models.networks.loaded import LoadedModel
 
 TOO_LONG = (
     "the question takes {} tokens, beyond the model's context of {}; shorten the prompt, or use a model with a longer "
@@ -25,10 +29,21 @@ TOO_LONG = (
 )
 
 
-class TextOnlyVqa:
-    """The `likelihood` call served from the question alone; whatever the image, the answer is the same."""
+class TextOnly:
+    """Base of models that answer from the question alone; they see nothing of any image."""
 
     side_by_side = False
+
+    def preprocess(self, image: Image.Image) -> None:
+        """Nothing of the image."""
+
+    def encode(self, pixels: Sequence[None]) -> Sequence[None]:
+        """Nothing of the images."""
+        return pixels
+
+
+class TextOnlyVqa(TextOnly):
+    """The `likelihood` call served from the question alone; whatever the image, the answer is the same."""
 
     def __init__(self, language: CausalLM) -> None:
         """Raises ModelError where no token ends an answer, or the chat template opens a thought."""
@@ -47,19 +62,12 @@ class TextOnlyVqa:
         """The language model with its checkpoint's weights, asked so."""
         return cls(CausalLM.load(model))
 
-    def preprocess(self, image: Image.Image) -> None:
-        """Nothing of the image."""
-
-    def encode(self, pixels: Sequence[None]) -> Sequence[None]:
-        """Nothing of the images."""
-        return pixels
-
     def likelihood(self, features: Sequence[None], questions: Sequence[Question]) -> list[list[list[float]] | RowError]:
         """Full-vocabulary log-probabilities of every choice's tokens and of the end of the turn; each question is asked
         once, however many images it is about.
         """
-        pairs = {(question.text, choice): None for question in questions for choice in question.choices}
-        read = dict(zip(pairs, self._read([*pairs]), strict=True))
+        pairs = distinct_pairs(questions)
+        read = dict(zip(pairs, self._read(pairs), strict=True))
         return [_whole([read[question.text, choice] for choice in question.choices]) for question in questions]
 
     def reply(self, features: Sequence[None], questions: Sequence[Question]) -> list[str | RowError]:
@@ -112,6 +120,67 @@ class TextOnlyVqa:
             use_cache=False,
         ).logits
         return logits.float().log_softmax(-1)
+
+
+class TextOnlyT5(TextOnly, LoadedModel):
+    """The `likelihood` call of a T5 from the question alone: its encoder reads the question, its decoder answers."""
+
+    architecture = "T5ForConditionalGeneration"
+
+    @classmethod
+    def load(cls, model: ResolvedModel[Any], network: Any = None) -> Self:
+        loaded = super().load(model, network)
+        check_entries(model.folder("tokenizer"), loaded.tokenizer, int(loaded.model.shared.num_embeddings))
+        return loaded
+
+    @torch.inference_mode()
+    def likelihood(self, features: Sequence[None], questions: Sequence[Question]) -> list[list[list[float]]]:
+        """Return full-vocabulary log-probabilities of every choice's tokens and its end; each question is asked once,
+        however many images it is about.
+        """
+        pairs = distinct_pairs(questions)
+        sizes = self.lengths([text for text, _ in pairs])
+        read = dict(zip(pairs, in_batches(self._score, pairs, sizes, size=self.pair_batch), strict=True))
+        return [[read[question.text, choice] for choice in question.choices] for question in questions]
+
+    @torch.inference_mode()
+    def reply(self, features: Sequence[None], questions: Sequence[Question]) -> list[str]:
+        """Return the model's own answer to every question, by greedy decoding."""
+        texts = list(dict.fromkeys(question.text for question in questions))
+        said = dict(zip(texts, in_batches(self._write, texts, self.lengths(texts), size=self.pair_batch), strict=True))
+        return [said[question.text] for question in questions]
+
+    def _score(self, pairs: Sequence[tuple[str, str]]) -> list[list[float]]:
+        inputs = self._tokens([text for text, _ in pairs])
+        choices = [list(self.tokenizer(choice).input_ids) for _, choice in pairs]
+        start = int(self.model.config.decoder_start_token_id)
+        before = pad_sequence([torch.tensor([start, *choice[:-1]]) for choice in choices], batch_first=True)
+        logprobs = self.model(**inputs, decoder_input_ids=before.to(self.model.device)).logits.float().log_softmax(-1)
+        return [_gathered(own[: len(choice)], choice) for own, choice in zip(logprobs, choices, strict=True)]
+
+    def _write(self, texts: Sequence[str]) -> list[str]:
+        tokens = self.model.generate(**self._tokens(texts), generation_config=self._greedy())
+        return [text.strip() for text in self.tokenizer.batch_decode(tokens, skip_special_tokens=True)]
+
+    def _greedy(self) -> GenerationConfig:
+        config = self.model.config
+        return GenerationConfig(
+            max_new_tokens=LONGEST_REPLY,
+            do_sample=False,
+            decoder_start_token_id=config.decoder_start_token_id,
+            eos_token_id=self.tokenizer.eos_token_id,
+            pad_token_id=config.pad_token_id,
+        )
+
+    def _tokens(self, texts: Sequence[str]) -> Mapping[str, torch.Tensor]:
+        read = self.tokens(texts, context=None)
+        self.usage = self.usage.plus(Usage(calls=len(texts), prompt_tokens=int(read.attention_mask.sum())))
+        return {"input_ids": read.input_ids, "attention_mask": read.attention_mask}
+
+
+def distinct_pairs(questions: Sequence[Question]) -> list[tuple[str, str]]:
+    """Return the texts of questions with each of their choices, each pair once."""
+    return list(dict.fromkeys((question.text, choice) for question in questions for choice in question.choices))
 
 
 def _gathered(logprobs: torch.Tensor, choice: Sequence[int]) -> list[float]:

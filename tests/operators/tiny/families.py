@@ -62,5 +62,6 @@ KINDS: Mapping[str, Kind] = {
     "got_ocr2": Kind("got_ocr2", detectors.save_got_ocr2),
     "cross_encoder": Kind("nli", tiny.save_nli),
     "t5": Kind("nli", tiny.save_true_nli),
+    "text_only_t5": Kind("t5", tiny.save_true_nli),
     "sentences": Kind("sentences", tiny.save_sentences),
 }

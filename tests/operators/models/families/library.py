@@ -466,6 +466,16 @@ def blind(folder: Path, question: Question, measure: Measure) -> Answer:
     return Answer((), tuple(numbers))
 
 
+def blind_t5(folder: Path, question: Question, measure: Measure) -> Answer:
+    """A T5's own answer to the question alone, its choices one by one."""
+    words, model, numbers = tokenizer(folder), network("T5ForConditionalGeneration", folder), []
+    assert not torch.equal(model.lm_head.weight, model.shared.weight), "a matrix of its own, as FlanT5 has"
+    for choice in question.choices:
+        asked, labels = (words(text, return_tensors="pt").input_ids for text in (question.text, choice))
+        numbers += chosen(model(input_ids=asked, labels=labels).logits[0], labels[0].tolist())
+    return Answer((), tuple(numbers))
+
+
 # Models of texts
 
 
@@ -527,6 +537,7 @@ REFERENCES: Mapping[tuple[str, Call], Reference] = {
     },
     **{(name, "likelihood"): partial(answers, name) for name in WHOLE},
     ("causal_lm", "likelihood"): blind,
+    ("text_only_t5", "likelihood"): blind_t5,
     ("blip", "generate_from_images"): partial(caption, blip, "BlipForConditionalGeneration"),
     ("git", "generate_from_images"): partial(caption, network, "GitForCausalLM"),
     ("blip2_opt", "generate_from_images"): partial(caption, network, "Blip2ForConditionalGeneration"),
