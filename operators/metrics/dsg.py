@@ -1,5 +1,6 @@
 """DSG: yes/no questions from the prompt's semantic tuples, counted only where their parents hold (Cho et al. 2024)."""
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from plumbline.operators.metrics.reply_forms import (
 )
 from plumbline.operators.metrics.wordings.dsg import DsgRelease
 from plumbline.operators.metrics.wordings.release import Release
-from plumbline.operators.metrics.writer import WriterConfig, both_forms, likeliest
+from plumbline.operators.metrics.writer import WriterConfig, both_forms, likeliest, log_likelihoods
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask, read_each
 from plumbline.operators.models.vqa_profiles import Reduction
 
@@ -53,8 +54,12 @@ class DsgConfig(WriterConfig):
         "lets a language model write yes/no questions that build on each other; where one fails, those that "
         "build on it fail too"
     )
+    takes_letters: ClassVar[bool] = False
     reduction: Reduction = "product"
     """How the likelihoods of a choice's tokens become one (operators/metrics/vqascore.py); decides a close answer."""
+    aggregate: Literal["share", "soft_mean"] = "share"
+    """`share`: of questions answered right; `soft_mean`: the mean of the likelihoods of their right answers, as the
+    VQAScore paper's table 15 scores DSG's questions. A question whose parents do not hold counts 0 in both."""
     zeroing: Zeroing = "direct"
     """A yes counts where its parents' answers are yes (`direct`, the released code), or where those of all its
     ancestors are (`recursive`, T2IScoreScore)."""
@@ -67,6 +72,13 @@ class DsgConfig(WriterConfig):
 
     def __post_init__(self) -> None:
         WriterConfig.__post_init__(self)
+        if self.aggregate == "soft_mean" and (self.answers == "reply" or self.prior is not None):
+            raise ConfigError(
+                "dsg aggregate: soft_mean takes likelihoods as they are; expected answers=likelihood and prior=null, "
+                f"got answers={self.answers} and prior={self.prior}; leave them out, or use aggregate=share"
+            )
+        if self.prior is not None and self.answers == "reply":
+            raise ConfigError(f"dsg prior: {self.prior} divides likelihoods, and a reply has none; set one to null")
         if self.questions == "released" and self.replies != "text":
             raise ConfigError(
                 f"dsg questions: released reads replies=text, got replies={self.replies}; set one of them"
@@ -94,7 +106,10 @@ class DsgConfig(WriterConfig):
 
     def scoring(self) -> dict[str, Any]:
         """All that decides the score once the answers are there."""
-        return {"reduction": self.reduction, "zeroing": self.zeroing}
+        if self.form == "reply":
+            return {"zeroing": self.zeroing}
+        soft = {} if self.aggregate == "share" else {"aggregate": self.aggregate}
+        return {"reduction": self.reduction, "zeroing": self.zeroing, **soft}
 
     def expected(self, words: float) -> Expected:
         """Three calls for a prompt; a question for each of its content words."""
@@ -128,17 +143,33 @@ class DsgConfig(WriterConfig):
         return _written(prompt, tuples, questions, {} if isinstance(parents, UnreadableReply) else parents)
 
     def weigh(self, answered: Sequence[Answered]) -> Scored:
-        """The share of questions answered yes whose parents hold.
+        """Return the share of questions answered yes whose parents hold, or the mean likelihood of yes to these.
 
         A parent that is not among the questions counts as holding. In a cycle every question depends on all others.
         """
         by_id = {answer.question.question_id: answer for answer in answered}
-        given = {name: likeliest(answer, self.reduction) for name, answer in by_id.items()}
+        given = {name: self._read_answer(answer) for name, answer in by_id.items()}
         right = {name: given[name] == answer.question.answer for name, answer in by_id.items()}
-        holds = holding(right, {name: answer.question.parents for name, answer in by_id.items()}, self.zeroing)
+        parents = {name: answer.question.parents for name, answer in by_id.items()}
+        scores: dict[str, float] = dict(holding(right, parents, self.zeroing))
+        if self.aggregate == "soft_mean":
+            needed = {name: needed_questions(name, parents, self.zeroing) - {name} for name in by_id}
+            asked = {name for name, others in needed.items() if all(right.get(other, True) for other in others)}
+            scores = {name: self._likelihood(answer) if name in asked else 0.0 for name, answer in by_id.items()}
         return mean_scored(
-            [element(answer, given=given[name], score=float(holds[name])) for name, answer in by_id.items()]
+            [element(answer, given=given[name], score=float(scores[name])) for name, answer in by_id.items()]
         )
+
+    def _read_answer(self, answered: Answered) -> str:
+        """Return the choice that was answered, or the reply itself."""
+        if self.form == "reply":
+            return answered.chosen or answered.reply or ""
+        return likeliest(answered, self.reduction)
+
+    def _likelihood(self, answered: Answered) -> float:
+        """Return the likelihood of the right answer."""
+        place = answered.question.choices.index(answered.question.answer)
+        return math.exp(log_likelihoods(answered, self.reduction)[place])
 
 
 def holding(right: Mapping[str, bool], parents: Mapping[str, Sequence[str]], zeroing: Zeroing) -> dict[str, bool]:

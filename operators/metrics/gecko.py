@@ -29,6 +29,7 @@ from plumbline.operators.metrics.reply_forms import (
 from plumbline.operators.metrics.tifa import QUESTIONS as ONE_STEP
 from plumbline.operators.metrics.tifa import one_step_templates, write_once
 from plumbline.operators.metrics.writer import (
+    AnswerForm,
     WriterConfig,
     both_forms,
     digest,
@@ -60,6 +61,7 @@ class GeckoConfig(WriterConfig):
         "lets a language model write a question about every visible word of the prompt, drops those that the "
         "prompt does not support, and takes the mean probability of the right answers"
     )
+    answer_forms: ClassVar[tuple[AnswerForm, ...]] = ("likelihood",)
     nli: str | None = "nli"
     """The role of the entailment model that finds hallucinated questions (gecko.txt, sec. 5); null does without."""
     coverage: bool = True

@@ -204,6 +204,8 @@ class Look(NamedTuple):
     """What is to be found, or the question; empty for all text that there is to read."""
     box_threshold: float = 0.0
     text_threshold: float = 0.0
+    choices: tuple[str, ...] = ()
+    """The answers that a question may have."""
 
 
 class LookResult(NamedTuple):
@@ -211,7 +213,7 @@ class LookResult(NamedTuple):
 
     boxes: tuple[Box, ...] = ()
     text: str | None = None
-    """What was read, or the VQA model's own words."""
+    """The text that was read, or the VQA model's answer."""
 
 
 _SIDES = ("left", "right", "above", "below")
@@ -234,12 +236,13 @@ def looks(statement: Statement, relations: Relations = "stated") -> tuple[Look, 
         case "text":
             return (Look("reader", ""),)
         case "vqa":
-            return (Look("model", f"{first} Choices: {', '.join(statement.arguments[2:])}"),)
+            return (Look("model", first, choices=statement.arguments[2:]),)
         case "spatial" | "scale":
             pair = tuple(dict.fromkeys(statement.arguments[:2]))
             if _relation(statement):
                 return tuple(Look("detector", name) for name in pair)
-            return tuple(Look("model", f"{text} Choices: yes, no") for text in _related(statement, pair, relations))
+            questions = _related(statement, pair, relations)
+            return tuple(Look("model", text, choices=parsing.YES_NO) for text in questions)
 
 
 def _related(statement: Statement, pair: Sequence[str], relations: Relations) -> list[str]:

@@ -35,8 +35,6 @@ class QuestionPackConfig(AskingConfig):
     scored_from: ClassVar[tuple[str, ...]] = ("answers", "questions")
     matcher: str = "matcher"
     """The role of the text embedder that finds the choice nearest to a reply; only with `answers=reply`."""
-    answers: Literal["likelihood", "reply"] | None = None
-    """The likeliest choice counts, or the model's own words and the choice that they mean; null takes likelihood."""
     reduction: Reduction = "product"
     """How the likelihoods of a choice's tokens become one (operators/metrics/vqascore.py)."""
     aggregate: Aggregate = "share"
@@ -70,9 +68,9 @@ class QuestionPackConfig(AskingConfig):
         return None if self.soft and self.spelling == "released" else SHARES
 
     @property
-    def form(self) -> Literal["likelihood", "reply"]:
-        """The form of the VQA model's answers."""
-        return self.answers or "likelihood"
+    def weighs_letters(self) -> bool:
+        """Return True if choices are weighed by their letters; a soft mean weighs the right one's spellings."""
+        return bool(self.letters) and self.form == "likelihood" and not self.soft
 
     @property
     def roles(self) -> dict[str, str]:
@@ -81,10 +79,10 @@ class QuestionPackConfig(AskingConfig):
     def settled(self, profile_of: Callable[[str], VqaProfile]) -> "QuestionPackConfig":
         """The metric with what it leaves open as models of the kind have it."""
         kind = profile_of(self.model)
-        if kind.compares and (self.soft or self.form == "reply"):
+        if kind.compares and self.soft:
             raise ConfigError(
-                f"question_pack model: the role {self.model!r} is a {kind.name} model, which compares choices and has "
-                "no words of its own; use another VQA model, or aggregate=share with answers=likelihood"
+                f"question_pack model: the role {self.model!r} is a {kind.name} model, which compares choices and "
+                "cannot weigh one alone; use another VQA model, or aggregate=share"
             )
         return AskingConfig.settled(self, profile_of)
 

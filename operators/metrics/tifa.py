@@ -1,7 +1,7 @@
 """TIFA: multiple-choice questions, each answered in the VQA model's own words (Hu et al. 2023)."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -14,10 +14,10 @@ from plumbline.operators.metrics.question_blocks import Block, blocks_schema, re
 from plumbline.operators.metrics.reply_forms import Form, Replies, one_of, record, string, texts_under
 from plumbline.operators.metrics.wordings.release import Release
 from plumbline.operators.metrics.wordings.tifa import TifaRelease
-from plumbline.operators.metrics.writer import WriterConfig, both_forms, digest, likeliest
+from plumbline.operators.metrics.writer import AnswerForm, WriterConfig, both_forms, digest, likeliest
 from plumbline.operators.metrics.writing import ReplySampling, Writing, WrittenQuestion, ask, is_asked, read_each
 from plumbline.operators.models.calls import Request
-from plumbline.operators.models.vqa_profiles import Reduction, VqaProfile
+from plumbline.operators.models.vqa_profiles import Reduction
 
 REDUCTION: Reduction = "product"
 QUESTIONS_HEADING = "Questions and answers are below:\n"
@@ -32,6 +32,7 @@ class TifaConfig(WriterConfig):
     story: ClassVar[str] = (
         "lets a language model write multiple-choice questions about the prompt, and takes the share answered right"
     )
+    answer_forms: ClassVar[tuple[AnswerForm, ...]] = ("reply", "likelihood")
     matcher: str = "matcher"
     """The role of the text embedder that finds the choice nearest to an answer that is none of them (the release)."""
     filter: bool = True
@@ -39,26 +40,10 @@ class TifaConfig(WriterConfig):
     min_f1: Share = 0.6
     """The filter keeps a multiple-choice question only where its free answer has a token F1 above this, as released."""
 
-    answers: Literal["reply", "likelihood"] | None = None
-    """`reply`: the VQA model's own words, of which the nearest choice counts (the release); `likelihood`: its likeliest
-    choice; null is what models of its kind can give."""
-
     @property
     def roles(self) -> dict[str, str]:
         roles = {"writer": self.writer, "model": self.model}
         return roles if self.form == "likelihood" else {**roles, "matcher": self.matcher}
-
-    def settled(self, profile_of: Callable[[str], VqaProfile]) -> "TifaConfig":
-        """The metric asking for what models of the kind can give."""
-        own = WriterConfig.settled(self, profile_of)
-        if own.answers is not None or not profile_of(own.model).compares:
-            return own
-        return replace(own, answers="likelihood")
-
-    @property
-    def form(self) -> Literal["likelihood", "reply"]:
-        """In which the VQA model answers."""
-        return self.answers or "reply"
 
     @property
     def releases(self) -> tuple[type[Release], ...]:

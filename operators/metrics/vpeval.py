@@ -1,7 +1,7 @@
 """VPEval: an evaluation program for each prompt, of modules over a detector, OCR and a VQA model (Cho et al. 2023)."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, cast, get_args
 
 from plumbline.operators.bounds import Share
@@ -35,10 +35,12 @@ from plumbline.operators.metrics.reply_forms import (
 )
 from plumbline.operators.metrics.wordings.release import Release
 from plumbline.operators.metrics.wordings.vpeval import VpevalRelease
-from plumbline.operators.metrics.writer import WriterConfig, both_forms
+from plumbline.operators.metrics.writer import AnswerForm, WriterConfig, both_forms
 from plumbline.operators.metrics.writing import Put, Writing, WrittenQuestion, ask
+from plumbline.operators.models.vqa_profiles import VqaProfile
 
 HEADING = "Programs are below:\n"
+TEMPLATE = "Question: {} Answer:"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,8 +58,11 @@ class VpevalConfig(WriterConfig):
     """The role of the open-vocabulary detector."""
     reader: str = "reader"
     """The role of the model that reads text in images."""
-    template: str = "Question: {} Answer:"
-    """How a question is put to the VQA model, its choices behind it; as released, for BLIP-2."""
+    answer_forms: ClassVar[tuple[AnswerForm, ...]] = ("reply", "likelihood")
+    takes_letters: ClassVar[bool] = False
+    template: str = TEMPLATE
+    """The form in which the VQA model reads a question, as released for BLIP-2: `{}` is the question, followed by its
+    choices if they are answered in words. A model that compares choices reads the question alone."""
     box_threshold: Share = 0.40
     """Boxes of a lower score are not found (the release)."""
     text_threshold: Share = 0.25
@@ -85,6 +90,12 @@ class VpevalConfig(WriterConfig):
             return {"wording": release.digest, "sampling": self.sampling._asdict()}
         return self.recipe(PROGRAMS, texts=[HEADING]) | {"statements": "as released"}
 
+    def settled(self, profile_of: Callable[[str], VqaProfile]) -> "VpevalConfig":
+        """Return the metric with the defaults of its VQA model."""
+        own = WriterConfig.settled(self, profile_of)
+        plain = profile_of(own.model).compares and own.template == TEMPLATE
+        return replace(own, template="{}") if plain else own
+
     def looking(self) -> dict[str, Any]:
         """All that decides what is seen in an image, besides the programs and the models."""
         seen = {
@@ -92,6 +103,8 @@ class VpevalConfig(WriterConfig):
             "box_threshold": self.box_threshold,
             "text_threshold": self.text_threshold,
         }
+        if self.form == "likelihood":
+            seen["form"] = self.form
         return seen if self.relations == "stated" else {**seen, "relations": self.relations}
 
     def scoring(self) -> dict[str, Any]:
@@ -119,28 +132,40 @@ class VpevalConfig(WriterConfig):
 
     def looks(self, text: str) -> tuple[Look, ...]:
         """What has to be looked at for one statement, in the form in which models are asked."""
-        return tuple(map(self._look, looks(_statement(text), self.relations)))
+        return tuple(map(self._look, looks(self._statement(text), self.relations)))
 
     def _look(self, look: Look) -> Look:
         if look.model == "detector":
             return look._replace(box_threshold=self.box_threshold, text_threshold=self.text_threshold)
+        if look.model == "reader":
+            return look
         before, after = self.template.split("{}")
-        return look._replace(text=before + look.text + after) if look.model == "model" else look
+        asked = self.worded(look.text)
+        if self.form == "likelihood":
+            return look._replace(text=before + asked + after)
+        return look._replace(text=f"{before}{asked} Choices: {', '.join(look.choices)}{after}", choices=())
+
+    def _statement(self, text: str) -> Statement:
+        """Return the statement that a question is, with shuffled words in its names and texts if the metric wants that.
+
+        A question for the VQA model is shuffled as it is asked, and its choices never.
+        """
+        statement = read_statement(text)
+        assert isinstance(statement, Statement), "questions are written from statements"
+        if looks(statement)[0].model == "model":
+            return statement
+        named = 2 if statement.module in ("spatial", "scale") else 1
+        return statement._replace(
+            arguments=(*map(self.worded, statement.arguments[:named]), *statement.arguments[named:])
+        )
 
     def weigh(self, answered: Sequence[Answered]) -> Scored:
         """The share of statements that hold."""
         return mean_scored([self._element(answer) for answer in answered])
 
     def _element(self, answered: Answered) -> Element:
-        verdict = judge(_statement(answered.question.text), answered.seen, self.relations)
+        verdict = judge(self._statement(answered.question.text), answered.seen, self.relations)
         return element(answered, given=verdict.given, score=float(verdict.holds))
-
-
-def _statement(text: str) -> Statement:
-    """The statement that a question is."""
-    statement = read_statement(text)
-    assert isinstance(statement, Statement), "questions are written from statements"
-    return statement
 
 
 def _questions(prompt: str, statements: Sequence[Statement]) -> list[WrittenQuestion]:

@@ -16,6 +16,7 @@ from plumbline.operators.metrics.metric import Expected
 from plumbline.operators.metrics.parsing import TextSpan
 from plumbline.operators.metrics.reply_forms import Form, Replies, listing, record, string, texts_under
 from plumbline.operators.metrics.writer import (
+    AnswerForm,
     WriterConfig,
     both_forms,
     likeliest,
@@ -72,6 +73,8 @@ class Vq2Config(WriterConfig):
     story: ClassVar[str] = (
         "lets a language model write questions and answers from the prompt, and takes how likely the answers are"
     )
+    answer_forms: ClassVar[tuple[AnswerForm, ...]] = ("likelihood",)
+    takes_letters: ClassVar[bool] = False
     convention: Convention = "paper"
     """`paper`: one question for each phrase, in single quotes, kept where its answer from the prompt is the phrase;
     `released`: five questions drawn for each name and noun phrase, in double quotes inside `Question: ... Answer:`,

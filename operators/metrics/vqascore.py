@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics.answered import Scored, incomplete
 from plumbline.operators.metrics.metric import SHARES, Evidence, Metric, Prior, ScoreRange, with_prior
+from plumbline.operators.metrics.parsing import YES_NO, key
 from plumbline.operators.metrics.writing import Put, Writing, WrittenQuestion
 from plumbline.operators.models.vqa_profiles import Reduction, VqaProfile, YesQuestion
 
@@ -53,6 +54,8 @@ class VqaScoreConfig(Metric):
     """The answer whose likelihood is the score."""
     lower_is_better: bool | None = None
     """True if a likely answer means that the image does not fit; null: True if the answer is a no, such as `No`."""
+    answers: Literal["likelihood", "reply"] = "likelihood"
+    """`reply`: 1 if the model's own words are the answer, else 0, as the paper's table 15 generates answers."""
     reduction: Reduction | None = None
     """`mean`: exp of the mean log-probability over the answer's tokens with EOS, as the released code does;
     `product`: the paper's eq. 3; `first`: the first token alone."""
@@ -68,6 +71,11 @@ class VqaScoreConfig(Metric):
                     f"vqascore {name}: expected null with normalise={self.normalise}, which weighs every spelling of "
                     f"Yes against those of No, got {getattr(self, name)!r}; leave one of the two out"
                 )
+        if self.answers == "reply" and self.normalise is not None:
+            raise ConfigError(
+                f"vqascore answers: reply compares words, and normalise={self.normalise} weighs likelihoods; leave one "
+                "of the two out"
+            )
         if self.prior is not None and self.normalise is None:
             raise ConfigError(
                 f"vqascore prior: {self.prior} is taken out of the odds of yes; expected normalise=yes_no, got null; "
@@ -127,10 +135,12 @@ class VqaScoreConfig(Metric):
 
     def answering(self) -> dict[str, Any]:
         """All that decides how its question is put to the VQA model."""
-        return {"kind": self.kind, **self.asking()}
+        return {"kind": self.kind, **self.asking(), **({} if self.answers == "likelihood" else {"form": self.answers})}
 
     def scoring(self) -> dict[str, Any]:
         """How answers become a number."""
+        if self.answers == "reply":
+            return {"answers": self.answers}
         return {"reduction": self.asks.reduction} if self.normalise is None else {"normalise": self.normalise}
 
     def question(self, prompt: str) -> str:
@@ -146,7 +156,12 @@ class VqaScoreConfig(Metric):
 
     def put(self, text: str, choices: Sequence[str]) -> Put:
         """The question as it stands, or with the prompt's words out of order."""
-        return Put(text if self.ablation is None else self._ablated(text), tuple(choices), free=False)
+        asked = text if self.ablation is None else self._ablated(text)
+        if self.answers == "likelihood":
+            return Put(asked, tuple(choices), free=False)
+        answer = choices[0]
+        others = [word for word in YES_NO if word != key(answer)] if key(answer) in YES_NO else []
+        return Put(asked, (answer, *others), free=True, exact=True)
 
     def _ablated(self, text: str) -> str:
         assert self.template is not None, "it is settled"
@@ -158,6 +173,8 @@ class VqaScoreConfig(Metric):
         answers = evidence.row["answers"]
         if not answers:
             return Scored(None, error=incomplete("answers", "lacks the answer to its prompt's question"))
+        if self.answers == "reply":
+            return Scored(fmean(answer["chosen"] == self.asks.answer for answer in answers), n_questions=len(answers))
         priors = {one.question.question_id: one.prior for one in evidence.answered}
         likelihoods = [
             self._likelihood(answer["token_logprobs"], priors.get(answer["question_id"], ())) for answer in answers

@@ -4,6 +4,7 @@ import hashlib
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from string import ascii_uppercase
 from typing import Any, ClassVar, Literal, Self
 
 from plumbline.operators.bounds import NotNegative, Positive
@@ -17,15 +18,32 @@ from plumbline.operators.metrics.worded import Worded, prompt_template
 from plumbline.operators.metrics.writing import RETRY, STOP, Put, ReplySampling, Writing, WrittenQuestion
 from plumbline.operators.models.vqa_profiles import Reduction, VqaProfile
 
+AnswerForm = Literal["likelihood", "reply"]
+"""`likelihood`: the VQA model weighs the choices; `reply`: it answers in its own words."""
+CHOICES = "{choices}"
+"""The place of a question's choices in a template."""
+LETTERED = f"\n{CHOICES}\nAnswer with the letter of the right choice alone."
+"""End of a template that does not place the choices, if they are weighed by their letters."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AskingConfig(Metric):
     """Which VQA model answers questions about images, and how they are put to it."""
 
+    answer_forms: ClassVar[tuple[AnswerForm, ...]] = ("likelihood", "reply")
+    """Forms of answers that the metric can score; the first is its default."""
+    takes_letters: ClassVar[bool] = True
+    """False if its choices cannot be weighed by letters, as yes and no."""
     model: str = "vqa"
     """The role, among the sweep's models, of the VQA model."""
     template: str = "{}"
-    """How a question is put to the VQA model; `{}` stands for the question."""
+    """How a question is put to the VQA model; `{}` stands for the question, `{choices}` for its choices."""
+    answers: AnswerForm | None = None
+    """`likelihood`: the VQA model weighs the choices; `reply`: it answers in its own words. Null is the metric's own
+    form, or `likelihood` if the model has no words."""
+    letters: bool | None = None
+    """Show the choices of multiple choice as A, B, C and weigh the letters. Null does so for services, which report the
+    likelihoods of single tokens alone. Yes and no stay words."""
     yes_no: Literal["capitalised", "as_written"] | None = None
     """Whether yes and no are put as `Yes` and `No` (vqascore_genai_bench.txt) or as they are written; null is as
     VQAScore has its answer from models of the kind, once the metric is settled, and `capitalised` before."""
@@ -36,30 +54,64 @@ class AskingConfig(Metric):
             raise ConfigError(
                 f"{self.kind} template: expected exactly one {{}} for the question, got {self.template!r}"
             )
+        if self.answers is not None and self.answers not in self.answer_forms:
+            raise ConfigError(
+                f"{self.kind} answers: it scores {' and '.join(self.answer_forms)} alone, got {self.answers!r}; set it "
+                "to null"
+            )
+        if self.letters and not self.takes_letters:
+            raise ConfigError(f"{self.kind} letters: its choices are not weighed by letters; set it to null")
 
     @property
-    def form(self) -> Literal["likelihood", "reply"]:
-        """Whether the VQA model weighs the choices or answers in its own words."""
-        return "likelihood"
+    def form(self) -> AnswerForm:
+        """The form of the VQA model's answers."""
+        return self.answers or self.answer_forms[0]
+
+    @property
+    def weighs_letters(self) -> bool:
+        """Return True if the choices of multiple choice are weighed by their letters."""
+        return bool(self.letters) and self.form == "likelihood"
 
     @property
     def score_range(self) -> ScoreRange | None:
         return SHARES
 
     def settled(self, profile_of: Callable[[str], VqaProfile]) -> Self:
-        """The metric with yes and no in the case that models of the kind answer in."""
-        if self.yes_no is not None:
-            return self
-        return replace(self, yes_no="capitalised" if profile_of(self.model).asks.answer.istitle() else "as_written")
+        """Return the metric with the defaults of its VQA model: letters, the case of yes and no, the form of answers.
+
+        Raises ConfigError if a model that has no words is to reply.
+        """
+        profile = profile_of(self.model)
+        if profile.compares and self.answers == "reply":
+            raise ConfigError(
+                f"{self.kind} answers: the role {self.model!r} is a {profile.name} model, which compares choices and "
+                "has no words of its own; set answers=likelihood, or use another VQA model"
+            )
+        cased: Literal["capitalised", "as_written"]
+        cased = "capitalised" if profile.asks.answer.istitle() else "as_written"
+        return replace(
+            self,
+            answers="likelihood" if profile.compares else self.answers,
+            letters=profile.lettered and self.takes_letters if self.letters is None else self.letters,
+            yes_no=cased if self.yes_no is None else self.yes_no,
+        )
 
     def answering(self) -> dict[str, Any]:
         """All that decides how questions are put to the VQA model."""
-        return {"form": self.form, "template": self.template, "yes_no": self.yes_no or "capitalised"}
+        asked = {"form": self.form, "template": self.template, "yes_no": self.yes_no or "capitalised"}
+        return {**asked, "letters": LETTERED} if self.weighs_letters else asked
 
     def put(self, text: str, choices: Sequence[str]) -> Put:
         """A question as it is put to the VQA model, with its choices in the same order."""
-        before, after = self.template.split("{}")
-        return Put(before + self.worded(text) + after, self.choices_put(choices), self.form == "reply")
+        lettered = self.weighs_letters and 1 < len(choices) <= len(ascii_uppercase) and not parsing.is_yes_no(choices)
+        letters = tuple(ascii_uppercase[: len(choices)])
+        pairs = zip(letters, choices, strict=False)
+        shown = "\n".join(f"{letter}. {choice}" for letter, choice in pairs) if lettered else ", ".join(choices)
+        template = self.template + LETTERED if lettered and CHOICES not in self.template else self.template
+        before, after = (part.replace(CHOICES, shown) for part in template.split("{}"))
+        asked = letters if lettered else self.choices_put(choices)
+        free = self.form == "reply"
+        return Put(before + self.worded(text) + after, asked, free, exact=free and "matcher" not in self.roles)
 
     def choices_put(self, choices: Sequence[str]) -> tuple[str, ...]:
         """The answers whose likelihood is wanted; of a reply, those one of which it is taken to mean."""

@@ -50,6 +50,8 @@ class Put(NamedTuple):
     """The answers whose likelihood is wanted; of a free answer, those one of which it is taken to mean."""
     free: bool
     """Whether the model is to answer in its own words."""
+    exact: bool = False
+    """True if a free answer counts only if it is a choice; else the nearest choice counts."""
 
 
 def identified(questions: Sequence[WrittenQuestion]) -> list[WrittenQuestion]:

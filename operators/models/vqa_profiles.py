@@ -36,6 +36,8 @@ class VqaProfile:
     """The conversation's system message, where it is not the chat template that brings one."""
     compares: bool = False
     """Whether its models can only compare choices: they have no words of their own, and nothing to say of one alone."""
+    lettered: bool = False
+    """True if its models report likelihoods of single tokens alone, so that choices are weighed by their letters."""
     pads: bool = False
     """Whether the released code pads an image to a square before anything else."""
     films: bool = False

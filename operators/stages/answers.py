@@ -272,8 +272,12 @@ class ShardAnswers:
         if isinstance(reply, RowError):
             self.fail(asked.row, reply)
             return
-        assert match is not None, "a metric of free answers has a matcher"
-        chosen = match(reply, asked.put.choices)
+        chosen: str | None
+        if asked.put.exact:
+            chosen = same_choice(reply, asked.put.choices)
+        else:
+            assert match is not None, "a metric of free answers has a matcher"
+            chosen = match(reply, asked.put.choices)
         self.answers[asked.row].append({"question_id": asked.question_id, "reply": reply, "chosen": chosen})
 
     def table(self) -> pa.Table:

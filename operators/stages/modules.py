@@ -1,5 +1,6 @@
 """The modules stage: what a detector, a reader of text and a VQA model see of an image for programs of checks."""
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial, reduce
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
@@ -11,9 +12,11 @@ from plumbline.operators import rows, schemas
 from plumbline.operators.batches import isolate
 from plumbline.operators.errors import RowError
 from plumbline.operators.images import Edit, PreparedImages
+from plumbline.operators.metrics.ablation import Ablation
+from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.modules import Look, LookResult
 from plumbline.operators.models.calls import DetectionModel, LikelihoodModel, Question, ReadingModel, Usage, Wanted
-from plumbline.operators.stages.answers import AskingMetric, QuestionedImagesStage, QuestionIndex, ShardAnswers
+from plumbline.operators.stages.answers import AskingMetric, QuestionedImagesStage, QuestionIndex, ShardAnswers, finite
 from plumbline.operators.stages.stage import StageOptions
 
 
@@ -53,6 +56,11 @@ class ModulesStage(QuestionedImagesStage):
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
         return {"asking": metric.looking()}
+
+    @classmethod
+    def ablation(cls, metric: Metric) -> Ablation | None:
+        """Return the metric's ablation; a metric that only reads text asks no words that could be shuffled."""
+        return metric.ablation if metric.shown or "model" in metric.roles else None
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         super().__init__(metrics, models, options)
@@ -122,7 +130,8 @@ Looking = Sequence[tuple[int, Look]]
 
 
 def _detect(model: DetectionModel, features: Sequence[Any], looking: Looking) -> list[LookResult | RowError]:
-    found = model.detect(features, [Wanted(image, *look[1:]) for image, look in looking])
+    wanted = [Wanted(image, look.text, look.box_threshold, look.text_threshold) for image, look in looking]
+    found = model.detect(features, wanted)
     return [boxes if isinstance(boxes, RowError) else LookResult(boxes=tuple(boxes)) for boxes in found]
 
 
@@ -132,8 +141,23 @@ def _read(model: ReadingModel, features: Sequence[Any], looking: Looking) -> lis
 
 
 def _answer(model: LikelihoodModel, features: Sequence[Any], looking: Looking) -> list[LookResult | RowError]:
-    replies = model.reply(features, [Question(image, look.text, ()) for image, look in looking])
-    return [reply if isinstance(reply, RowError) else LookResult(text=reply) for reply in replies]
+    """Return the likeliest choice for looks that have choices, and the model's own words for others."""
+    asked = {one: Question(one[0], one[1].text, one[1].choices) for one in looking}
+    weighed = {one: question for one, question in asked.items() if question.choices}
+    said = {one: question for one, question in asked.items() if not question.choices}
+    logprobs = model.likelihood(features, [*weighed.values()]) if weighed else []
+    replies = model.reply(features, [*said.values()]) if said else []
+    chosen = map(_likeliest, weighed.values(), logprobs)
+    seen = dict(zip([*weighed, *said], [*chosen, *replies], strict=True))
+    return [one if isinstance(one, RowError) else LookResult(text=one) for one in map(seen.__getitem__, looking)]
+
+
+def _likeliest(question: Question, logprobs: list[list[float]] | RowError) -> str | RowError:
+    numbers = finite(logprobs)
+    if isinstance(numbers, RowError):
+        return numbers
+    sums = [math.fsum(choice) for choice in numbers]
+    return question.choices[sums.index(max(sums))]
 
 
 _TAKES: Mapping[str, Any] = {"detector": _detect, "reader": _read, "model": _answer}

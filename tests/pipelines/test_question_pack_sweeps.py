@@ -1,5 +1,6 @@
 """Sweeps over a benchmark's own questions: prompts, questions, answers and scores of one released file."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +14,8 @@ from plumbline.pipelines.sweeps.planning import PlannedSweep
 from plumbline.pipelines.sweeps.question_kinds import pool_kinds
 from plumbline.pipelines.sweeps.questions import plan_questions, write_questions
 from plumbline.pipelines.sweeps.sweep import FinishedSweep
-from tests.bench_of import plan_bench, run_plan, write_benchmark
+from tests.bench_of import plan_bench, prompts, run_plan, write_benchmark
+from tests.operators.models.endpoint import KEY, VARIABLE, Server, told
 from tests.operators.tiny.judges import save_seeing_judge
 from tests.question_packs import (
     ANNOTATIONS,
@@ -25,6 +27,14 @@ from tests.question_packs import (
     write_propositions,
     write_tifa_v1,
 )
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setenv(VARIABLE, KEY)
+    started = Server()
+    yield started
+    started.close()
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +83,32 @@ def test_a_released_file_is_all_that_a_sweep_asks_by(swept: Swept) -> None:
     for row, of_questions in zip(scores, elements(plan), strict=True):
         assert len(of_questions) == row["n_questions"] == 3
         assert row["score"] == pytest.approx(sum(of_questions) / 3)
+
+
+def test_a_service_weighs_multiple_choice_by_letters(folder: Path, tmp_path: Path, server: Server) -> None:
+    """Choices of several words too, whose likelihood no service tells; questions of yes and no stay as they are."""
+    colours = ["light red", "deep blue", "green"]
+    rows = [
+        row
+        for place, one in enumerate(prompts(4))
+        for row in (
+            choice(one["prompt_id"], one["text"], "what color is it?", colours, colours[place % 3]),
+            choice(one["prompt_id"], one["text"], "is it there?", ["yes", "no"], "yes"),
+        )
+    ]
+    log = {"A": -0.9, "b": -0.6, "C": -3.0, "Yes": -0.2, "No": -2.0}
+    server.script = lambda number, body: told(*log.items())
+    questions = write_json(tmp_path / "tifa.json", rows)
+    service = ("model@models.vqa=api", "models.vqa.checkpoint=m", f"models.vqa.key_variable={VARIABLE}")
+    where = (f"models.vqa.endpoint={server.url}", "models.vqa.max_retries=0", "metrics.tifa_v1.answers=likelihood")
+    plan = planned(folder, tmp_path / "store", "tifa_v1", questions, *service, *where)
+    assert run_plan(plan).exit_code == 0
+    told_to = [body["messages"][0]["content"][1]["text"] for body in server.bodies]
+    lettered = "what color is it?\nA. light red\nB. deep blue\nC. green\nAnswer with the letter"
+    assert sum(text.startswith(lettered) for text in told_to) == told_to.count("is it there?") == 4
+    given = [one["given"] for row in rows_of(plan, "scores") for one in row["elements"]]
+    assert sorted(given) == ["deep blue"] * 4 + ["yes"] * 4, "B is the likeliest letter"
+    assert sorted(row["score"] for row in rows_of(plan, "scores")) == [0.5, 0.5, 0.5, 1.0]
 
 
 def test_replies_are_matched_with_the_released_choices(folder: Path, tmp_path: Path) -> None:

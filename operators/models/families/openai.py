@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from plumbline.operators.models.model import ResolvedModel
 
-OPENAI = VqaProfile(name="openai", asks=FIRST_TOKEN, several=True)
+OPENAI = VqaProfile(name="openai", asks=FIRST_TOKEN, lettered=True, several=True)
 MAX_TEXT_REPLY = 16_000_000
 """Bytes of a reply with text: the longest thought, and the likeliest tokens of every token, take less."""
 TRANSIENT = (408, 409, 429)
@@ -394,7 +394,8 @@ class OpenAiModel(OpenAiService):
         if longest is None:
             return None
         message = f"{longest!r} is not one token, and {self.place} tells no likelihood of several"
-        return RowError("no_likelihood", f"{message}; use a model whose weights run here, or one-word choices")
+        remedy = "set the metric's letters=true, or use a model whose weights run here, or one-word choices"
+        return RowError("no_likelihood", f"{message}; {remedy}")
 
 
 def _shown(message: Message, images: Sequence[str], *, at: int = 0) -> dict[str, Any]:

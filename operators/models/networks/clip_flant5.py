@@ -95,7 +95,7 @@ class ClipFlanT5Likelihood(T5Answers):
         self.begin_with(VICUNA_SYSTEM)
 
     def begin_with(self, system: str | None) -> None:
-        """Begin every conversation with another system message, or with none."""
+        """Begin every conversation with this system message, or with none."""
         opening = f"{system} {USER}" if system else USER
         self.before = torch.tensor(self.tokenizer(opening).input_ids, device=self.device)
 

@@ -6,6 +6,7 @@ import os
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -235,6 +236,25 @@ def test_the_reduction_decides_which_answer_is_likeliest() -> None:
     one = Answered(WrittenQuestion("1", "is it?", YES_NO, "yes"), ((-0.1, -2.0), (-0.2, -0.2)))
     assert DsgConfig().weigh([one]).score == 0.0
     assert DsgConfig(reduction="first").weigh([one]).score == 1.0
+
+
+def test_questions_can_be_scored_by_the_likelihood_of_yes_as_in_vqascores_table_15() -> None:
+    """Yes to 1 is likely, to 2 and 4 unlikely; 3 and 4 hang on them, and yes to 3 is likely too."""
+    soft, parents = DsgConfig(aggregate="soft_mean", reduction="mean"), {"3": ("2",), "4": ("1",)}
+    scored = score(soft, {"1": True, "2": False, "3": True, "4": False}, parents)
+    likely, unlikely = math.exp(-0.2 / 2), math.exp(-3.1 / 2)
+    assert [one.score for one in scored.elements or ()] == pytest.approx([likely, unlikely, 0.0, unlikely])
+    assert scored.score == pytest.approx((likely + 2 * unlikely) / 4)
+    itself = score(DsgConfig(aggregate="soft_mean", zeroing="recursive"), {"1": False}, {"1": ("1",)})
+    assert itself.score == pytest.approx(math.exp(-3.1)), "a question in a cycle does not zero itself"
+
+
+@pytest.mark.parametrize("options", [{"answers": "reply"}, {"prior": "blank_image"}])
+def test_likelihoods_that_are_not_there_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="expected answers=likelihood and prior=null"):
+        DsgConfig(aggregate="soft_mean", **options)
+    with pytest.raises(ConfigError, match="a reply has none; set one to null"):
+        DsgConfig(answers="reply", prior="blank_image")
 
 
 def test_an_image_without_questions_has_an_error() -> None:

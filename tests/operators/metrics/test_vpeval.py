@@ -21,6 +21,8 @@ from plumbline.operators.metrics.modules import (
 from plumbline.operators.metrics.vpeval import PROGRAMS, VpevalConfig, json_program
 from plumbline.operators.metrics.writing import UnreadableReply
 from plumbline.operators.models.calls import Box, Request
+from plumbline.operators.models.families.vlm import CHAT
+from plumbline.operators.models.networks.cosine_vqa import COSINE
 from tests.operators.metrics import scripted
 from tests.operators.metrics.scripted import examples, run
 
@@ -250,10 +252,11 @@ def test_what_boxes_cannot_show_is_asked_of_the_vqa_model() -> None:
     statement = read_statement(text)
     assert isinstance(statement, Statement)
     assert [look.text for look in looks(statement)] == [
-        "Is there a cow in the image? Choices: yes, no",
-        "Is there an umbrella in the image? Choices: yes, no",
-        "Is the cow in front of the umbrella? Choices: yes, no",
+        "Is there a cow in the image?",
+        "Is there an umbrella in the image?",
+        "Is the cow in front of the umbrella?",
     ]
+    assert {look.choices for look in looks(statement)} == {("yes", "no")}
     assert holds(text, "yes", "Yes.", "yes")
     assert not holds(text, "yes", "no", "yes")
 
@@ -287,6 +290,46 @@ def test_a_question_is_put_as_released_and_its_answer_compared() -> None:
     )
     assert holds(text, "Cows")
     assert not holds(text, "two cows")
+
+
+def test_a_model_that_compares_choices_is_asked_the_question_alone() -> None:
+    """As ablation 3 of "What makes a good metric?" has CLIP compare every question with each of its choices."""
+    metric = VpevalConfig().settled(lambda role: COSINE)
+    text = "vqa(image, 'what animals are there?', 'pigs,cows,hens', 'cows')"
+    assert metric.looks(text) == (Look("model", "what animals are there?", choices=("pigs", "cows", "hens")),)
+    assert metric.looking() != VpevalConfig().settled(lambda role: CHAT).looking() == VpevalConfig().looking()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "vqa(image, 'what animals are there?', 'pigs,brown cows', 'brown cows')",
+        "spatialEval(image, 'brown cow,large sign,in front of')",
+        "spatialEval(image, 'brown cow,large sign,left')",
+        "countEval(objDet(image, 'brown cow'), '==2')",
+        "textEval(ocr(image), 'pro milk')",
+    ],
+)
+def test_shuffled_words_reach_all_that_is_asked_and_compared_but_no_choice(text: str) -> None:
+    plain, shuffled = VpevalConfig(), VpevalConfig(ablation="shuffled_words")
+    for own, other in zip(plain.looks(text), shuffled.looks(text), strict=True):
+        ours, theirs = (look.text.partition(" Choices: ") for look in (own, other))
+        assert sorted(ours[0].split()) == sorted(theirs[0].split()) and ours[2] == theirs[2]
+        assert ours[0] != theirs[0] or not ours[0]
+    (question,) = run(plain.write(PROMPT), [text]).result
+    if question.kind == "text":
+        seen = [LookResult(text="pro milk")]
+    else:
+        seen = [
+            LookResult((LEFT._replace(label=look.text), LEFT._replace(label=look.text)), "yes")
+            for look in shuffled.looks(text)
+        ]
+    given = shuffled.weigh([Answered(question, seen=tuple(seen))]).elements
+    assert given is not None
+    if question.kind == "count":
+        assert (given[0].given, given[0].score) == ("2 x cow brown", 1.0)
+    if question.kind == "text":
+        assert given[0].score == 0.0, "the words that are wanted stand in another order"
 
 
 def test_the_score_is_the_share_of_statements_that_hold() -> None:

@@ -1,19 +1,26 @@
 """Replies are read; those that cannot be are asked for once more with the reason; noise around them is no harm."""
 
+from functools import partial
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.dsg import DsgConfig
 from plumbline.operators.metrics.gecko import GeckoConfig
 from plumbline.operators.metrics.question_blocks import Block, read_blocks
+from plumbline.operators.metrics.question_pack import QuestionPackConfig
 from plumbline.operators.metrics.tifa import TifaConfig
+from plumbline.operators.metrics.vpeval import VpevalConfig
 from plumbline.operators.metrics.vq2 import Vq2Config
 from plumbline.operators.metrics.writer import WriterConfig
 from plumbline.operators.metrics.writing import Put, ReplySampling, UnreadableReply, ask, read_each
 from plumbline.operators.models.families.clip_flant5 import CLIP_FLANT5
 from plumbline.operators.models.families.instructblip import INSTRUCTBLIP
+from plumbline.operators.models.families.openai import OPENAI
 from tests.operators.metrics.scripted import reply, run
 
 CONFIGS = (GeckoConfig, TifaConfig, DsgConfig, Vq2Config)
@@ -97,6 +104,38 @@ def test_yes_and_no_are_put_as_models_of_the_kind_answer(config: type[GeckoConfi
     assert config().settled(lambda role: INSTRUCTBLIP).put("?", ["yes", "no"]).choices == ("yes", "no")
     assert config(yes_no="capitalised").settled(lambda role: INSTRUCTBLIP).put("?", ["yes"]).choices == ("Yes",)
     assert config().settled(lambda role: CLIP_FLANT5).answering() == config().answering()
+
+
+def test_a_template_shows_the_choices_where_it_says_so() -> None:
+    """As ablation 4 of "What makes a good metric?" asks Flan-T5."""
+    metric = TifaConfig(template="Question: {} Choices: {choices} Answer:")
+    put = metric.put("what {choices} are there?", ["red", "light blue"])
+    assert put.text == "Question: what {choices} are there? Choices: red, light blue Answer:"
+
+
+@pytest.mark.parametrize("config", [GeckoConfig, QuestionPackConfig, partial(TifaConfig, answers="likelihood")])
+def test_a_service_weighs_multiple_choice_by_letters_and_yes_and_no_as_they_are(config: Any) -> None:
+    metric = config().settled(lambda role: OPENAI)
+    put = metric.put("what color?", ["red", "light blue"])
+    assert put.text == "what color?\nA. red\nB. light blue\nAnswer with the letter of the right choice alone."
+    assert put.choices == ("A", "B")
+    assert metric.put("is it?", ["yes", "no"]) == Put("is it?", ("Yes", "No"), free=False)
+    own = config(template="{}\nChoices:\n{choices}\nAnswer:").settled(lambda role: OPENAI)
+    assert own.put("what?", ["a", "b"]).text == "what?\nChoices:\nA. a\nB. b\nAnswer:"
+    in_words = config(letters=False).settled(lambda role: OPENAI)
+    assert in_words.put("what color?", ["red", "light blue"]).choices == ("red", "light blue")
+    assert in_words.answering() != metric.answering() and in_words.answering() == config().answering()
+    assert config(letters=True).settled(lambda role: CLIP_FLANT5).put("what?", ["a", "b"]).choices == ("A", "B")
+
+
+def test_metrics_whose_choices_have_no_letters_refuse_them() -> None:
+    for config in (DsgConfig, Vq2Config, VpevalConfig):
+        with pytest.raises(ConfigError, match="letters: its choices are not weighed by letters"):
+            config(letters=True)
+        assert not config().settled(lambda role: OPENAI).letters
+    for scores_likelihoods in (GeckoConfig, Vq2Config):
+        with pytest.raises(ConfigError, match="answers: it scores likelihood alone, got 'reply'"):
+            scores_likelihoods(answers="reply")
 
 
 # What stands around and inside a question.

@@ -13,11 +13,15 @@ from PIL import Image
 
 from plumbline.operators import rows, schemas
 from plumbline.operators.errors import RowError
+from plumbline.operators.metrics.answered import Answered
 from plumbline.operators.metrics.dsg import DsgConfig
 from plumbline.operators.metrics.gecko import GeckoConfig
+from plumbline.operators.metrics.metric import Evidence
 from plumbline.operators.metrics.tifa import TifaConfig
 from plumbline.operators.metrics.vq2 import Vq2Config
+from plumbline.operators.metrics.writing import WrittenQuestion
 from plumbline.operators.models.calls import LikelihoodModel, Question, TextFeatures, Usage
+from plumbline.operators.models.families.vlm import CHAT
 from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5Likelihood
 from plumbline.operators.stages.answers import AnswersStage, QuestionIndex
 from tests.operators import tiny
@@ -397,6 +401,26 @@ def test_a_free_answer_means_the_choice_that_it_is_or_else_the_nearest(words: st
     (row,) = stage.measure(prepared, {"tifa": index})["tifa"].to_pylist()
     assert row["answers"] == [{"question_id": "1", "token_logprobs": None, "reply": words, "chosen": chosen}]
     assert [question.choices for question in model.asked] == [()], "the model does not see the choices"
+
+
+@pytest.mark.parametrize(("words", "score"), [("Yes.", 1.0), ("yes, it does", 1.0), ("No", 0.0), ("It does", 0.0)])
+def test_vqascore_in_words_is_1_only_if_they_are_the_answer(words: str, score: float) -> None:
+    metric = tiny.vqascore(answers="reply")
+    (row,) = answer_one(TalkingModel(words), image_table(PICTURES[:1], ["p0"]), vqascore_questions(answers="reply"))
+    assert row["answers"][0]["reply"] == words
+    assert metric.score(Evidence(row)).score == score
+    assert metric.answering() != tiny.vqascore().answering() and metric.asking() == tiny.vqascore().asking()
+
+
+@pytest.mark.parametrize(("words", "score"), [("Yes.", 1.0), ("no", 0.0), ("Yes it is", 0.0)])
+def test_dsg_in_words_counts_what_is_a_yes(words: str, score: float) -> None:
+    metric = DsgConfig(answers="reply").settled(lambda role: CHAT)
+    question = WrittenQuestion("1", "a dog?", ("yes", "no"), "yes")
+    table = rows.table([{"prompt_id": "p0", **question._asdict()}], schemas.QUESTIONS)
+    (row,) = answer_one(TalkingModel(words), image_table(PICTURES[:1], ["p0"]), QuestionIndex(table, metric))
+    (said,) = row["answers"]
+    scored = metric.weigh([Answered(question, reply=said["reply"], chosen=said["chosen"])])
+    assert (scored.score, (scored.elements or ())[0].given) == (score, said["chosen"] or words)
 
 
 def test_metrics_that_ask_the_same_about_an_image_share_the_answer() -> None:

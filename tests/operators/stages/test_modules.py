@@ -17,12 +17,13 @@ from plumbline.operators.metrics.writing import WrittenQuestion, identified
 from plumbline.operators.models import loading
 from plumbline.operators.models.calls import Box, Question, Usage, Wanted
 from plumbline.operators.models.families import model_config
+from plumbline.operators.models.networks.cosine_vqa import COSINE
 from plumbline.operators.models.resolution import resolve_model
 from plumbline.operators.stages.answers import QuestionIndex
 from plumbline.operators.stages.modules import ModulesStage
 from plumbline.operators.stages.scores import WrittenIndex
 from tests.operators.stages.given import decoded, options, score
-from tests.operators.tiny import detectors, encoded, image_table, picture
+from tests.operators.tiny import detectors, encoded, image_table, picture, save_clip
 
 PROGRAMS = {
     "p0": "objectEval(image, 'cow')\ncountEval(objDet(image, 'cow'), '==2')\nspatialEval(image, 'cow,sign,left')",
@@ -165,6 +166,17 @@ def test_tiny_checkpoints_of_the_released_families_see_images(tmp_path: Path) ->
     rows_scored = scored(look(images("p0", "p1"), loaded)["vpeval"])
     assert [row["error"] for row in rows_scored] == [None, None]
     assert all(0 <= row["score"] <= 1 for row in rows_scored)
+
+
+def test_a_dual_encoder_in_place_of_the_vqa_model_takes_the_choice_that_fits_best(tmp_path: Path) -> None:
+    config = model_config(family="clip", checkpoint=str(save_clip(tmp_path)))
+    model = loading.load(resolve_model(config, on_gpu=False), "likelihood")
+    metric = VpevalConfig().settled(lambda role: COSINE)
+    (row,) = scored(look(images("p1"), models(model=model), vpeval=metric)["vpeval"], metric)
+    encoded_image = model.encode([model.preprocess(picture(0, width=16))])
+    (logprobs,) = model.likelihood(encoded_image, [Question(0, "is it red?", ("yes", "no"))])
+    likeliest = "yes" if logprobs[0] > logprobs[1] else "no"
+    assert [one["given"] for one in row["elements"]] == ["Pro Milk", likeliest, "0 x hen"]
 
 
 def test_a_statement_is_the_same_after_it_was_stored() -> None:

@@ -10,8 +10,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from plumbline.operators.errors import ConfigError, HopelessRow, ModelError, RowError
+from plumbline.operators.metrics.dsg import DsgConfig
 from plumbline.operators.metrics.similarity import SimilarityConfig
 from plumbline.operators.metrics.tifa import TifaConfig
+from plumbline.operators.metrics.vpeval import VpevalConfig
 from plumbline.operators.metrics.vqascore import VqaScoreConfig, reduce_answer
 from plumbline.operators.models.calls import Call, Measure, Message, Pair, Question, Region, Request, Wanted
 from plumbline.operators.models.families import model_config
@@ -309,7 +311,9 @@ def test_metrics_ask_a_model_that_compares_only_what_it_can_tell(kinds: Callable
     assert (metric.form, metric.roles) == ("likelihood", {"writer": "llm", "model": "vqa"})
     assert not metric.put("is it red?", ("yes", "no")).free
     assert TifaConfig().settled(lambda role: CLIP_FLANT5).form == "reply", "others answer in their own words"
-    assert TifaConfig(answers="reply").settled(lambda role: COSINE).form == "reply"
+    for metric_in_words in (TifaConfig(answers="reply"), DsgConfig(answers="reply"), VpevalConfig(answers="reply")):
+        with pytest.raises(ConfigError, match="has no words of its own; set answers=likelihood"):
+            metric_in_words.settled(lambda role: COSINE)
     folder = write_benchmark(tmp_path / "bench", ["atlas"], count=2)
     config = sweep_config(folder, tmp_path / "store", "metric=[vqascore]", "model@models.vqa=clip_shapes")
     with pytest.raises(ConfigError, match="vqascore model: the role 'vqa' is a cosine model, which compares choices"):
@@ -360,6 +364,21 @@ def test_a_blind_model_that_thinks_first_is_refused_and_one_on_vllm(tmp_path: Pa
 def test_vqascore_asks_a_blind_model_for_one_token(kinds: Callable[[str], Path]) -> None:
     assert profile("causal_lm", kinds("causal_lm")) == TEXT_ONLY
     assert VqaScoreConfig().settled(lambda role: TEXT_ONLY).asks.reduction == "first"
+
+
+def test_a_blind_t5_says_the_same_of_every_image_and_in_its_own_words(kinds: Callable[[str], Path]) -> None:
+    model = loaded("text_only_t5", kinds("text_only_t5"), "likelihood")
+    asked = [
+        Question(image, text, ("yes", "no")) for image in range(len(PICTURES)) for text in ("Is it red?", "Is it?")
+    ]
+    answers = likelihoods(model, PICTURES, asked)
+    assert answers[::2] == [answers[0]] * len(PICTURES) and answers[0] != answers[1]
+    assert model.usage.calls == 4, "each choice is read once, however many images"
+    with torch.no_grad():
+        ids = model.tokenizer(["Is it red?"], return_tensors="pt").input_ids
+        said = model.model.generate(input_ids=ids, max_new_tokens=32, do_sample=False)
+    expected = model.tokenizer.decode(said[0], skip_special_tokens=True).strip()
+    assert model.reply([None] * 4, asked[::2]) == [expected] * len(PICTURES)
 
 
 # Entailment
