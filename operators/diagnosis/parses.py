@@ -21,11 +21,11 @@ _TOKEN = re.compile(r"[()]|[^\s()]+")
 _BRACKET = re.compile(r"-[LR][RSC]B-")
 """A bracket of the text, which the treebank writes as -LRB- and the like."""
 _EMPTY = "-NONE-"
-"""The label of what is not in the text, such as a trace."""
+"""Label of an element without words, such as a trace."""
 
 
 class BadParse(PlumblineError):
-    """A parse that cannot be read, or is another text's; the message says what is wrong with it."""
+    """A parse that cannot be read, or belongs to another text; the message names the fault."""
 
 
 class _Node(NamedTuple):
@@ -99,5 +99,5 @@ def _depths(node: _Node, depth: int) -> Iterator[int]:
 
 
 def _letters(text: str) -> str:
-    """What is compared of two texts: letters and digits, without case."""
+    """Return the letters and digits of a text in lower case, by which texts are compared."""
     return "".join(filter(str.isalnum, text)).casefold()

@@ -9,7 +9,7 @@ from plumbline.operators.models.model import LocalModel
 from plumbline.operators.models.vqa_profiles import VqaProfile
 
 TEXT_ONLY_T5 = VqaProfile(name="text_only_t5", asks=BLIP2.asks)
-"""As BLIP-2, whose language model is a FlanT5."""
+"""Asks the question of BLIP-2, whose language model is a FlanT5."""
 
 FAMILY = Family(
     config=LocalModel,
