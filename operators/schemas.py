@@ -331,13 +331,14 @@ MEAN_RATINGS = pa.schema([*texts("template", "image_id", "prompt_id", "generator
 
 JUDGEMENTS = pa.schema(
     [
-        *texts("template", "subset", "metric", "statistic"),
+        *texts("template", "subset", "generator", "other", "metric", "statistic"),
         *floats("value", "low", "high"),
         *longs("n", "n_prompts", "n_unscored", "n_unrated"),
         ("convention", pa.string()),
     ]
 )
-"""How well a metric agrees with people: `value` with its 95% interval, null where undefined (`convention` says why)."""
+"""A statistic of a metric's agreement with people: `value` with its 95% interval, null if undefined, for the reason in
+`convention`. `subset` is a skill or `overall`; `generator`, and `other` of two, are empty over all generators."""
 
 COMPARISONS = pa.schema(
     [

@@ -77,7 +77,7 @@ def show_findings(console: Console, findings: Findings) -> None:
         warn(console, warning)
     _show_overall(console, findings)
     for title, judgements in _by_template(findings).items():
-        _show_subsets(console, title, [judged for judged in judgements if judged.subset != OVERALL])
+        _show_subsets(console, title, [judged for judged in judgements if judged.group != OVERALL])
     _show_people(console, findings, most=len(findings.judgements))
     _show_comparisons(console, findings.comparisons)
     _show_orders(console, findings.orders)
@@ -97,14 +97,14 @@ def show_findings(console: Console, findings: Findings) -> None:
 
 def _show_overall(console: Console, findings: Findings) -> None:
     for title, judgements in _by_template(findings).items():
-        _show_statistics(console, title, [judged for judged in judgements if judged.subset == OVERALL])
+        _show_statistics(console, title, [judged for judged in judgements if judged.group == OVERALL])
 
 
 def _show_first_statistics(console: Console, findings: Findings) -> None:
     """Show each template's first statistic, the metrics that agree best first."""
     cells: dict[tuple[str, str], str] = {}
     for judgements in _by_template(findings).values():
-        first = [its for its in judgements if (its.subset, its.statistic) == (OVERALL, judgements[0].statistic)]
+        first = [its for its in judgements if (its.group, its.statistic) == (OVERALL, judgements[0].statistic)]
         for judged in sorted(first, key=lambda its: -math.inf if math.isnan(its.value) else its.value, reverse=True):
             template = f"{judged.template or 'what is known'}: {judged.statistic}"
             cells[judged.metric, template] = f"{value_text(judged)} n {judged.n:,}"
@@ -144,10 +144,9 @@ def _show_subsets(console: Console, title: str, judgements: Sequence[Judgement])
     shown = [judged for judged in judgements if judged.statistic == statistic]
     n: dict[str, int] = {}
     for judged in shown:
-        n[judged.subset] = max(judged.n, n.get(judged.subset, 0))
+        n[judged.group] = max(judged.n, n.get(judged.group, 0))
     cells = {
-        (f"{judged.subset} ({n[judged.subset]})", judged.metric): value_text(judged).partition(" ")[0]
-        for judged in shown
+        (f"{judged.group} ({n[judged.group]})", judged.metric): value_text(judged).partition(" ")[0] for judged in shown
     }
     show_tables(console, f"{title}: {statistic} by skill (n)", _rows(cells))
 
@@ -162,7 +161,7 @@ def _rows(cells: Mapping[tuple[str, str], str]) -> dict[str, dict[str, str]]:
 
 def _show_people(console: Console, findings: Findings, most: int) -> None:
     rows = [
-        (judged.subset, judged.template, judged.statistic, value_text(judged), str(judged.n))
+        (judged.group, judged.template, judged.statistic, value_text(judged), str(judged.n))
         for judged in findings.judgements
         if judged.metric == PEOPLE
     ]

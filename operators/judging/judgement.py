@@ -30,12 +30,30 @@ class Judgement(NamedTuple):
     template: str = ""
     """What raters were asked."""
     subset: str = OVERALL
+    """The skill or tag of the rows; all rows if it is OVERALL."""
+    generator: str = ""
+    """The generator of the rows; of all generators if it is empty."""
+    other: str = ""
+    """The second of two generators, for choices between their images."""
     n_unscored: int = 0
     """Rows that were rated and have no score."""
     n_unrated: int = 0
     """Rows that have a score and were not rated."""
     n_prompts: int = 0
     """Prompts of the images that were both rated and scored; 0 if the images name none."""
+
+    @property
+    def group(self) -> str:
+        """Return the rows in words: `overall`, a skill, a generator, or both."""
+        if not self.generator:
+            return self.subset
+        generators = f"generators {self.generator} and {self.other}" if self.other else f"generator {self.generator}"
+        return generators if self.subset == OVERALL else f"{generators}, {self.subset}"
+
+    @property
+    def is_by_generator_and_skill(self) -> bool:
+        """Return True if the rows are one generator's of one skill."""
+        return bool(self.generator) and self.subset != OVERALL
 
 
 class Comparison(NamedTuple):

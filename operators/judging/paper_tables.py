@@ -37,27 +37,33 @@ def to_latex(judgements: Sequence[Judgement]) -> str:
 
 
 def tables(judgements: Sequence[Judgement]) -> list[tuple[str, pd.DataFrame]]:
-    """Titles with tables of text, metrics down and statistics across; what is said of raters by itself, last."""
+    """Return titles with tables of text, metrics down and statistics across; the tables about people alone are last.
+
+    People's means by generator and skill are a table of their own.
+    """
     groups: dict[tuple[bool, str, str], list[Judgement]] = {}
     for judged in judgements:
         people = judged.metric == PEOPLE
-        groups.setdefault((people, judged.template, "" if people else judged.subset), []).append(judged)
+        by_skill = f"{judged.statistic} by generator and skill" if judged.is_by_generator_and_skill else ""
+        groups.setdefault((people, judged.template, by_skill if people else judged.group), []).append(judged)
     keys = sorted(groups, key=lambda key: (*key[:2], key[2] != OVERALL, key[2]))
     return [
-        (", ".join(filter(None, (PEOPLE if people else "", template, subset))), _wide(groups[people, template, subset]))
-        for people, template, subset in keys
+        (", ".join(filter(None, (PEOPLE if people else "", template, group))), _wide(groups[people, template, group]))
+        for people, template, group in keys
     ]
 
 
 def _wide(judgements: Sequence[Judgement]) -> pd.DataFrame:
-    """Text of value and interval; for raters, a row per subset."""
+    """Text of value and interval by metric and statistic; of people, by group and statistic, or skill and generator."""
     lines: dict[str, dict[str, str]] = {}
     counts: dict[str, dict[str, str]] = {}
     for judged in judgements:
-        name = judged.subset if judged.metric == PEOPLE else judged.metric
-        lines.setdefault(name, {})[judged.statistic] = value_text(judged)
-        counts.setdefault(name, {})[judged.statistic] = str(judged.n)
-    columns = list(dict.fromkeys(judged.statistic for judged in judgements))
+        name, column = judged.group if judged.metric == PEOPLE else judged.metric, judged.statistic
+        if judged.metric == PEOPLE and judged.is_by_generator_and_skill:
+            name, column = judged.subset, judged.generator
+        lines.setdefault(name, {})[column] = value_text(judged)
+        counts.setdefault(name, {})[column] = str(judged.n)
+    columns = list(dict.fromkeys(column for line in lines.values() for column in line))
     values = pd.DataFrame.from_dict(lines, orient="index", columns=columns)
     return values.assign(**count_columns(counts)).fillna(EMPTY).rename_axis("metric")
 
@@ -86,7 +92,11 @@ def value_text(judged: Judgement) -> str:
 
 def conventions(judgements: Sequence[Judgement]) -> list[str]:
     """What was done for each statistic, once; what differs by metric (an epsilon) with the metric's name."""
-    overall = [judged for judged in judgements if judged.subset == OVERALL or judged.metric == PEOPLE]
+    overall = [
+        judged
+        for judged in judgements
+        if judged.group == OVERALL or (judged.metric == PEOPLE and not judged.is_by_generator_and_skill)
+    ]
     said: dict[str, set[str]] = {}
     for judged in overall:
         said.setdefault(judged.statistic, set()).add(judged.convention)

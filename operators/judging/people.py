@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plumbline.operators import schemas
-from plumbline.operators.judging.judgement import OVERALL, PEOPLE, Judgement, mean_judgement, undefined
+from plumbline.operators.judging.judgement import PEOPLE, Judgement, mean_judgement, undefined
 from plumbline.operators.judging.matching import IDS
 from plumbline.operators.judging.ratings import (
     VIESCORE,
@@ -18,6 +18,7 @@ from plumbline.operators.judging.ratings import (
     judge_ratings,
     mean_ratings,
     rated_prompts,
+    split_generators,
     subsets,
 )
 from plumbline.operators.statistics.agreement import krippendorff_alpha, raters_viescore
@@ -26,12 +27,6 @@ from plumbline.operators.statistics.options import MATCH_COLUMNS, Level, Match, 
 
 WHOLE = schemas.PARTS.empty_table()
 """No parts: every rating is about an image as a whole."""
-
-
-def by_generator(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield the name of the subset and the rows of each generator, or pair of generators, by name."""
-    for name, rows in frame.groupby("generator"):
-        yield f"generator {name}", rows
 
 
 def rated_parts(ratings: pa.Table, parts: pa.Table) -> pa.Table:
@@ -53,9 +48,9 @@ def judge_raters(ratings: pa.Table, levels: Sequence[Level], parts: pa.Table = W
     """
     answers = rated_parts(ratings, parts).to_pandas()
     return [
-        _alpha(rows, level)._replace(template=str(template), subset=subset)
+        _alpha(rows, level)._replace(template=str(template), generator=generator)
         for template, answered in answers.groupby("template", sort=False, dropna=False)
-        for subset, rows in [(OVERALL, answered), *by_generator(answered)]
+        for generator, rows in [("", answered), *split_generators(answered)]
         for level in levels
     ]
 
@@ -93,9 +88,9 @@ def judge_unsure(ratings: pa.Table, parts: pa.Table, sampling: Sampling) -> list
             Prompts(prompts[rows.index].to_list(), sampling),
             words,
             SHARES,
-        )._replace(template=str(template), subset=subset)
+        )._replace(template=str(template), generator=generator)
         for template, answered in answers.groupby("template", sort=False, dropna=False)
-        for subset, rows in [(OVERALL, answered), *by_generator(answered)]
+        for generator, rows in [("", answered), *split_generators(answered)]
     ]
 
 
@@ -126,29 +121,51 @@ def rate_images(ratings: pa.Table, match: Match, scales: Mapping[str, Scale]) ->
 
 
 def judge_generators(
-    ratings: pa.Table, match: Match, sampling: Sampling, scales: Mapping[str, Scale]
+    ratings: pa.Table,
+    match: Match,
+    sampling: Sampling,
+    scales: Mapping[str, Scale],
+    skills: Mapping[str, Sequence[str]],
 ) -> list[Judgement]:
-    """Return every generator's mean rating, best first: the leaderboard by people.
+    """Return every generator's mean rating, best first: the leaderboard by people; then the means by skill.
 
     Ratings without a generator are left out. If the scale of a template is among `scales`, nearly equal ratings have an
-    interval too, and the mean and the standard deviation are also given on a scale from 0 to 1 (Gecko, table 3).
+    interval too, and the mean and the standard deviation are also given on a scale from 0 to 1 (Gecko, table 3). The
+    means by skill are VQAScore's tables 10a and 10c, and Gecko's appendix E.1.
     """
     judgements = list[Judgement]()
     for template, rated in mean_ratings(ratings, match).groupby("template"):
         scale = scales.get(str(template))
         found = [
-            [one._replace(template=str(template), subset=subset) for one in _rated_generator(rows, sampling, scale)]
-            for subset, rows in by_generator(rated)
+            [one._replace(template=str(template), generator=generator) for one in judged]
+            for generator, rows in split_generators(rated)
+            for judged in [list(_rate_generator(rows, skills, sampling, scale))]
         ]
         found.sort(key=lambda judged: -judged[0].value)
-        judgements += chain.from_iterable(found)
+        judgements += sorted(chain.from_iterable(found), key=lambda one: one.is_by_generator_and_skill)
     return judgements
 
 
-def _rated_generator(rows: pd.DataFrame, sampling: Sampling, scale: Scale | None) -> list[Judgement]:
-    values, words = rows["human"].to_numpy(np.float64), "mean over images of the mean rating"
-    mean = mean_judgement(PEOPLE, "mean_rating", values, rated_prompts(rows, sampling), words, scale)
-    return [mean] if scale is None else [mean, *_on_unit_scale(mean, values, scale)]
+def _rate_generator(
+    rows: pd.DataFrame, skills: Mapping[str, Sequence[str]], sampling: Sampling, scale: Scale | None
+) -> Iterator[Judgement]:
+    """Yield the mean of a generator's ratings, what follows on the unit scale, and the mean of each skill's."""
+    mean, *by_skill = (
+        mean_judgement(
+            PEOPLE,
+            "mean_rating",
+            own["human"].to_numpy(np.float64),
+            rated_prompts(own, sampling),
+            "mean over images of the mean rating",
+            scale,
+        )._replace(subset=subset)
+        for subset, own in subsets(rows, skills).items()
+        if len(own)
+    )
+    yield mean
+    if scale is not None:
+        yield from _on_unit_scale(mean, rows["human"].to_numpy(np.float64), scale)
+    yield from by_skill
 
 
 def _on_unit_scale(mean: Judgement, values: Floats, scale: Scale) -> Iterator[Judgement]:
@@ -176,7 +193,5 @@ def correlate_templates(ratings: pa.Table, match: Match, sampling: Sampling) -> 
     for one, other in combinations(rated, 2):
         scores = rated[other][[*keys, "human"]].rename(columns={"human": "score"}).drop_duplicates(keys, keep=False)
         both = Rated(PEOPLE, f"{one} and {other}", rated[one].merge(scores, on=keys), 0, 0)
-        for subset, rows in [(OVERALL, both.frame), *by_generator(both.frame)]:
-            judged = judge_ratings([both._replace(frame=rows)], ("spearman", "pearson"), {}, sampling)
-            judgements += [correlation._replace(subset=subset) for correlation in judged]
+        judgements += judge_ratings([both], ("spearman", "pearson"), {}, sampling, by_generator=True)
     return judgements

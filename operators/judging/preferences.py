@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from plumbline.operators import schemas
 from plumbline.operators.judging.judgement import (
-    OVERALL,
     PEOPLE,
     Comparison,
     Judgement,
@@ -101,17 +100,17 @@ def judge_choosers(preferences: pa.Table, levels: Sequence[Level]) -> list[Judge
     """
     ratings = choices_as_ratings(preferences)
     judgements, rated = judge_raters(ratings, levels), ratings.to_pandas()
-    for subset, rows in by_pair(turn_to_names(preferences.to_pandas())):
+    for (first, second), rows in by_pair(turn_to_names(preferences.to_pandas())):
         turned = rated.loc[rows.index].assign(rating=rows["preferred"].map(PREFERENCE_SIGNS))
         own = judge_raters(pa.Table.from_pandas(turned, schemas.RATINGS, preserve_index=False), levels)
-        judgements += [one._replace(subset=subset) for one in own]
+        judgements += [one._replace(generator=first, other=second) for one in own]
     return judgements
 
 
-def by_pair(choices: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield the name of the subset and the rows of every two generators, in the order of their names."""
+def by_pair(choices: pd.DataFrame) -> Iterator[tuple[tuple[str, str], pd.DataFrame]]:
+    """Yield every two generators with their rows, in the order of their names."""
     for (a, b), rows in choices.groupby(["generator_a", "generator_b"]):
-        yield f"generators {a} and {b}", rows
+        yield (str(a), str(b)), rows
 
 
 def turn_to_names(choices: pd.DataFrame) -> pd.DataFrame:
@@ -154,11 +153,11 @@ def predict_choices(
     means = mean_ratings(ratings, match).dropna(subset=keys).drop_duplicates(["template", *keys], keep=False)
     return [
         _accuracy(_choose(PEOPLE, rated.set_index(keys)["human"], rows, match, ties), ties, sampling)._replace(
-            template=f"{chosen} by {template}", subset=subset
+            template=f"{chosen} by {template}", generator=first, other=second
         )
         for chosen, votes in majority_votes(preferences).groupby("template")
         for template, rated in means.groupby("template")
-        for subset, rows in [(OVERALL, votes), *by_pair(turn_to_names(votes))]
+        for (first, second), rows in [(("", ""), votes), *by_pair(turn_to_names(votes))]
     ]
 
 

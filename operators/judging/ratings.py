@@ -1,13 +1,14 @@
 """Judging metrics by ratings of single images: correlations, AUROC and pairwise accuracy, by template and by skill."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from plumbline.operators.errors import SourceError
 from plumbline.operators.judging.calibration import CALIBRATION, NO_MARKS, PassMarks, judge_calibration
@@ -92,17 +93,72 @@ def judge_ratings(
     skills: Mapping[str, Sequence[str]],
     sampling: Sampling,
     marks: PassMarks = NO_MARKS,
+    *,
+    by_generator: bool = False,
 ) -> list[Judgement]:
-    """Every statistic of every metric, over all images and over those of each skill.
+    """Return every statistic of every metric, over all images and over those of each skill.
 
-    An image passes at the same `marks` in all of them.
+    With `by_generator` they are also over each generator's images, and over those of each skill (LLMScore, table 1). An
+    image passes at the same `marks` in all of them.
     """
     return [
-        judgement
+        judgement._replace(subset=subset, generator=generator)
         for beside in rated
-        for subset, frame in subsets(beside.frame, skills).items()
-        for judgement in _judge(beside, subset, frame, statistics, sampling, marks)
+        for subset, of_skill in subsets(beside.frame, skills).items()
+        for generator, frame in [("", of_skill), *(split_generators(of_skill) if by_generator else [])]
+        for judgement in _judge(beside, frame, statistics, sampling, marks)
     ]
+
+
+MEAN = "mean of groups"
+"""The subset of means over skills and generators."""
+
+
+def judge_means(
+    rated: Sequence[Rated], statistics: Sequence[str], skills: Mapping[str, Sequence[str]], sampling: Sampling
+) -> list[Judgement]:
+    """Return the mean of each correlation, and of AUROC, over the generators of each skill (LLMScore, figure 5).
+
+    Without skills it is over generators. A skill without generators is one group. Groups whose statistic is undefined
+    are left out.
+    """
+    judgements = list[Judgement]()
+    for beside in rated:
+        whole, *by_skill = subsets(beside.frame, skills).values()
+        groups = [
+            beside.frame.index.isin(rows.index)
+            for of_skill in by_skill or [whole]
+            for rows in [own for _, own in split_generators(of_skill)] or [of_skill]
+        ]
+        for statistic in (name for name in statistics if name in STATISTICS):
+            human, score = beside.frame["human"].to_numpy(), beside.frame["score"].to_numpy()
+            compute = _mean_of_groups(STATISTICS[statistic], human, score, groups)
+            prompts = rated_prompts(beside.frame, sampling)
+            judged = _correlation(beside.metric, statistic, compute, human, score, prompts)
+            words = f"mean over {len(groups)} groups, each of a skill's images by one generator; {judged.convention}"
+            judgements.append(judged._replace(convention=words, template=beside.template, subset=MEAN))
+    return judgements
+
+
+def _mean_of_groups(
+    compute: Callable[[Floats, Floats], float], human: Floats, score: Floats, groups: Sequence[NDArray[np.bool_]]
+) -> Callable[[Longs], float]:
+    """Return the mean of a statistic over the groups of some rows, given as their indices; nan if none has a value."""
+
+    def mean(rows: Longs) -> float:
+        chosen = (rows[group[rows]] for group in groups)
+        values = [compute(human[own], score[own]) for own in chosen]
+        return (
+            float(np.mean(defined)) if (defined := [value for value in values if not math.isnan(value)]) else math.nan
+        )
+
+    return mean
+
+
+def split_generators(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield each generator with its rows, by name."""
+    for name, rows in frame.groupby("generator"):
+        yield str(name), rows
 
 
 def subsets(frame: pd.DataFrame, skills: Mapping[str, Sequence[str]]) -> dict[str, pd.DataFrame]:
@@ -116,12 +172,7 @@ def subsets(frame: pd.DataFrame, skills: Mapping[str, Sequence[str]]) -> dict[st
 
 
 def _judge(
-    rated: Rated,
-    subset: str,
-    frame: pd.DataFrame,
-    statistics: Sequence[str],
-    sampling: Sampling,
-    marks: PassMarks,
+    rated: Rated, frame: pd.DataFrame, statistics: Sequence[str], sampling: Sampling, marks: PassMarks
 ) -> list[Judgement]:
     human, score, prompts = frame["human"].to_numpy(), frame["score"].to_numpy(), rated_prompts(frame, sampling)
     judgements = []
@@ -134,12 +185,11 @@ def _judge(
         else:
             compute = _of_rows(statistic, frame)
             judgements.append(_correlation(rated.metric, statistic, compute, human, score, prompts))
-    unscored, unrated = (rated.n_unscored, rated.n_unrated) if subset == OVERALL else (0, 0)
+    unscored, unrated = (rated.n_unscored, rated.n_unrated) if frame is rated.frame else (0, 0)
     return [
         judged._replace(
             convention=f"mean rating of an image's raters; {judged.convention}",
             template=rated.template,
-            subset=subset,
             n_unscored=unscored,
             n_unrated=unrated,
             n_prompts=frame.loc[~frame["alone"], "prompt_id"].nunique(),

@@ -64,7 +64,7 @@ def trust_sentences(judgements: Sequence[Judgement]) -> list[Sentence]:
             said: dict[str, list[str]] = {words: [] for words in WORDS}
             for judged in own:
                 if judged.metric == metric:
-                    said[trust(judged)].append(judged.subset)
+                    said[trust(judged)].append(judged.group)
             parts = [f"{words}: {names(subsets)}" for words, subsets in said.items() if subsets]
             sentences.append(Sentence(f"{metric} beside people's {template or 'knowledge'}", f"{'; '.join(parts)}."))
     return sentences
@@ -75,8 +75,8 @@ def trust_tables(judgements: Sequence[Judgement]) -> list[ShownTable]:
     tables = []
     for template, own in _read(judgements).items():
         metrics = list(dict.fromkeys(judged.metric for judged in own))
-        cells = {(judged.subset, judged.metric): _cell(judged) for judged in own}
-        subsets = list(dict.fromkeys(judged.subset for judged in own))
+        cells = {(judged.group, judged.metric): _cell(judged) for judged in own}
+        subsets = list(dict.fromkeys(judged.group for judged in own))
         lines = [(subset, *(cells.get((subset, metric), "–") for metric in metrics)) for subset in subsets]
         title = f"how far to trust each metric, by {template or 'what is known'} ({own[0].statistic.replace('_', ' ')})"
         tables.append(ShownTable(title, CAPTION, ("", *metrics), lines))

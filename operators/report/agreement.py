@@ -82,7 +82,7 @@ def show_agreement(agreement: Agreement) -> ShownAgreement:
     people = [judged for judged in agreement.judgements if judged.metric == PEOPLE]
     of_metrics = [judged for judged in agreement.judgements if judged.metric != PEOPLE]
     overall = _overall_by_template(agreement.judgements)
-    by_skill = [judged for judged in of_metrics if judged.subset != OVERALL]
+    by_skill = [judged for judged in of_metrics if judged.group != OVERALL]
     matrices = [matrix for matrix in agreement.graph_correlations if matrix.subset == OVERALL]
     whole = [(template or KNOWN, frame) for template in overall for _, frame in tables(overall[template])]
     return ShownAgreement(
@@ -116,7 +116,7 @@ def _overall_by_template(judgements: Sequence[Judgement]) -> dict[str, list[Judg
     """Return the judgements of metrics over all images, by template."""
     overall: dict[str, list[Judgement]] = {}
     for judged in judgements:
-        if judged.metric != PEOPLE and judged.subset == OVERALL:
+        if judged.metric != PEOPLE and judged.group == OVERALL:
             overall.setdefault(judged.template, []).append(judged)
     return overall
 
@@ -211,9 +211,10 @@ def _people_apart(agreement: Agreement) -> Iterator[Sentence]:
         orders = max(by_judge.values(), key=lambda orders: sum(order.n for order in orders))
         told = sum(1 for order in orders if order.better)
         means = {
-            judged.subset.removeprefix("generator "): judged.value
+            judged.generator: judged.value
             for judged in agreement.judgements
-            if (judged.metric, judged.template, judged.statistic) == (PEOPLE, template, "mean_rating")
+            if (judged.metric, judged.template, judged.statistic, judged.subset)
+            == (PEOPLE, template, "mean_rating", OVERALL)
         }
         first = dict(sorted(means.items(), key=lambda mean: -mean[1])[:MAX_ORDERED])
         more = f" and {len(means) - len(first)} more" if len(means) > len(first) else ""

@@ -157,7 +157,9 @@ def _people_alone(protocol: ProtocolConfig, release: Release, metrics: Sequence[
 def open_release(protocol: ProtocolConfig, storage: StorageConfig) -> Release:
     """The release's tables, checked against the protocol; raises SourceError naming the file and the row."""
     read = read_release(protocol.release, storage.locate(protocol.path), protocol.columns)
-    release = _in_range(protocol, _of_templates(protocol, _select_choices(protocol, read)))
+    release = _leave_out_skills(protocol, _of_templates(protocol, _select_choices(protocol, read)))
+    release = _in_range(protocol, release)
+    release = _turn_ratings(protocol, release)
     release = _reliable(protocol, release) if protocol.reliable else release
     wanted = {name for task in protocol.tasks for name in TASKS[task][1]}
     unwanted = {name for _, tables in TASKS.values() for name in tables} - wanted
@@ -204,6 +206,27 @@ def _of_templates(protocol: ProtocolConfig, release: Release) -> Release:
     wanted = pa.array(protocol.templates)
     chosen = {name: table.filter(pc.is_in(table.column("template"), wanted)) for name, table in tables.items()}
     return replace(release, **chosen)
+
+
+def _leave_out_skills(protocol: ProtocolConfig, release: Release) -> Release:
+    """Return the release without the prompts of protocol.without_skills; raise ConfigError for an unknown skill."""
+    known = sorted({skill for skills in release.skills.values() for skill in skills})
+    for name in protocol.without_skills:
+        check_known("protocol.without_skills", name, known)
+    unwanted = {*protocol.without_skills}
+    left_out = [prompt_id for prompt_id, skills in release.skills.items() if unwanted & {*skills}]
+    if not left_out:
+        return release
+    prompts = pa.array(left_out, pa.string())
+    tables = {name: getattr(release, name) for name in ("ratings", "parts", "preferences", "pairings", "words")}
+    kept = {
+        name: table.filter(pc.invert(pc.is_in(table.column("prompt_id"), prompts))) for name, table in tables.items()
+    }
+    note = (
+        f"{len(left_out)} prompts with {' or '.join(protocol.without_skills)} are left out, by protocol.without_skills"
+    )
+    skills = {prompt_id: skills for prompt_id, skills in release.skills.items() if not unwanted & {*skills}}
+    return replace(release, **kept, skills=skills, notes=(*release.notes, note))
 
 
 def _tables_with_template(release: Release) -> dict[str, pa.Table]:
@@ -253,6 +276,39 @@ def _is_outside(table: pa.Table, scales: Mapping[str, Scale]) -> pa.ChunkedArray
 
 def _blank_outside(table: pa.Table, scales: Mapping[str, Scale]) -> pa.Table:
     kept = pc.if_else(_is_outside(table, scales), pa.scalar(None, pa.float64()), table.column("rating"))
+    return table.set_column(table.schema.get_field_index("rating"), "rating", kept)
+
+
+def _turn_ratings(protocol: ProtocolConfig, release: Release) -> Release:
+    """Return the release with ratings that count errors turned round, so that more is better by all of them.
+
+    Raise ConfigError if one of their templates is unknown or has no scale.
+    """
+    known = sorted(release.ratings.column("template").unique().to_pylist())
+    scales = protocol_scales(protocol, known)
+    for name in protocol.fewer_is_better:
+        check_known("protocol.fewer_is_better", name, known)
+        if name not in scales:
+            raise ConfigError(
+                f"protocol.fewer_is_better: ratings by {name!r} are turned round on their scale, which is not known; "
+                f"name it, as in 'protocol.scales={{{name}: [0, 9]}}'"
+            )
+    if not protocol.fewer_is_better:
+        return release
+    ends = {name: scales[name].least + scales[name].greatest for name in protocol.fewer_is_better}
+    turned = {name: _turn(getattr(release, name), ends) for name in ("ratings", "parts")}
+    notes = [
+        f"{name}: fewer is better, so that a rating counts as {end:g} less the rating" for name, end in ends.items()
+    ]
+    return replace(release, **turned, notes=(*release.notes, *notes))
+
+
+def _turn(table: pa.Table, ends: Mapping[str, float]) -> pa.Table:
+    """Return a table with each rating of these templates as the sum of its scale's ends less the rating."""
+    place = pc.index_in(table.column("template"), pa.array(ends, pa.string()))
+    rating = table.column("rating")
+    turned = pc.subtract(pc.take(pa.array(ends.values(), pa.float64()), place), rating)
+    kept = pc.if_else(pc.is_valid(place), turned, rating)
     return table.set_column(table.schema.get_field_index("rating"), "rating", kept)
 
 
@@ -355,11 +411,15 @@ class Case(NamedTuple):
 def _judge_ratings(case: Case, findings: Findings) -> None:
     statistics = case.protocol.statistics
     rated = ratings.match_scores(case.people, case.scores, case.match)
-    findings.judgements += ratings.judge_ratings(rated, statistics, case.skills, case.sampling, case.marks)
+    findings.judgements += ratings.judge_ratings(
+        rated, statistics, case.skills, case.sampling, case.marks, by_generator=case.protocol.by_generator
+    )
+    if case.protocol.by_generator:
+        findings.judgements += ratings.judge_means(rated, statistics, case.skills, case.sampling)
     findings.judgements += people.judge_raters(case.people, case.protocol.agreement, case.release.parts)
     if ratings.VIESCORE in statistics:
         findings.judgements += people.judge_people(case.people, rated, case.skills)
-    findings.judgements += people.judge_generators(case.people, case.match, case.sampling, case.scales)
+    findings.judgements += people.judge_generators(case.people, case.match, case.sampling, case.scales, case.skills)
     findings.frames["mean_ratings"] = people.rate_images(case.people, case.match, case.scales)
     findings.judgements += people.judge_unsure(case.people, case.release.parts, case.sampling)
     findings.judgements += people.correlate_templates(case.people, case.match, case.sampling)

@@ -42,6 +42,9 @@ class ProtocolConfig(Checked):
     """What is computed."""
     templates: tuple[str, ...] = ()
     """Only ratings and choices of these templates (likert, wl, vote, ...); all where empty."""
+    without_skills: tuple[str, ...] = ()
+    """Prompts and samples with one of these skills or tags do not count: VQAScore's table 3a has basic skills without
+    samples that also need advanced ones."""
     choices: tuple[int, ...] = ()
     """Only these choices of Pick-a-Pic's test_captions.json, by their ids; all where empty."""
     match: Match | None = None
@@ -54,6 +57,9 @@ class ProtocolConfig(Checked):
     """The least and greatest rating of templates with other scales than `rating_range`, as {likert: [1, 5]}."""
     out_of_range: Literal["refused", "left_out"] = "refused"
     """What becomes of any other: an error, or no rating, with a note."""
+    fewer_is_better: tuple[str, ...] = ()
+    """Templates whose ratings count errors. Their ratings are turned round on the template's scale: of 0 to 9, 2 errors
+    count as a rating of 7."""
     passing_ratings: Mapping[str, float] | None = None
     """By template, the mean rating from which on people pass an image, as {likert: 4}, for `sensitivity` and
     `specificity`; three quarters up the template's scale where it is not said."""
@@ -64,6 +70,9 @@ class ProtocolConfig(Checked):
     """Distances of Krippendorff's alpha; of choices, 1 is for the first of two images and -1 for the second."""
     by_skill: bool = True
     """Whether results are also given by skill."""
+    by_generator: bool = False
+    """Whether metrics are also judged by ratings of each generator's images, by those of each skill, and by the mean
+    over these groups (LLMScore, table 1 and figure 5)."""
     reliable: bool = False
     """Whether only the prompts count on which the raters agree (Gecko, section 4.1)."""
     unsure: Unsure = "left_out"

@@ -39,7 +39,7 @@ def _computed(config: ReproductionConfig, name: str, numbers: pd.DataFrame) -> I
     protocol = config.protocols[name]
     release = open_release(protocol, config.storage)
     judgements = judge(protocol, release, release.scores, POINT).judgements
-    ours = {(judged.metric, judged.statistic, judged.subset): judged.value for judged in judgements}
+    ours = {(judged.metric, judged.statistic, judged.group): judged.value for judged in judgements}
     for row in numbers.itertuples():
         decimals = len(row.published.partition(".")[2])
         value = int(row.scale) * ours[row.metric, row.statistic, row.subset]

@@ -32,7 +32,7 @@ def test_finetuning_raises_agreement_on_held_out_prompts(tmp_path: Path) -> None
     scores = read_scores(StorageConfig().locate(f"{tmp_path}/{HELD_OUT}"))
     findings = judge_held_out(config, planned.release, scores, HELD_OUT)
     agreement = {
-        (judged.metric, judged.statistic): judged.value for judged in findings.judgements if judged.subset == "overall"
+        (judged.metric, judged.statistic): judged.value for judged in findings.judgements if judged.group == "overall"
     }
     for statistic in RAISED:
         before, after = agreement["before", statistic], agreement["after", statistic]

@@ -124,11 +124,11 @@ def test_templates_are_judged_apart() -> None:
 def test_one_rater_has_no_agreement_and_generators_are_ranked_by_people() -> None:
     alone = ratings(("p", "g", "a", "likert", 1), ("p", "h", "a", "likert", 4))
     alphas = judge_raters(alone, ["ordinal"])
-    assert [alpha.subset for alpha in alphas] == ["overall", "generator g", "generator h"]
+    assert [alpha.group for alpha in alphas] == ["overall", "generator g", "generator h"]
     assert all(math.isnan(alpha.value) and "no image has two ratings" in alpha.convention for alpha in alphas)
-    assert [(its.subset, its.value) for its in judge_generators(alone, "image", FEW, {})] == [
-        ("generator h", 4.0),
-        ("generator g", 1.0),
+    assert [(its.generator, its.value) for its in judge_generators(alone, "image", FEW, {}, {})] == [
+        ("h", 4.0),
+        ("g", 1.0),
     ]
 
 

@@ -89,7 +89,7 @@ def test_a_statistic_without_a_value_is_named_with_its_reason() -> None:
 
 def test_how_many_pairs_of_generators_people_tell_apart_is_said_with_their_means() -> None:
     means = [
-        judged(PEOPLE, 5 - n / 4, "mean_rating", subset=f"generator g{n}")._replace(n=9)
+        judged(PEOPLE, 5 - n / 4, "mean_rating", generator=f"g{n}")._replace(n=9)
         for n in (3, 0, 2, 1, 7, *range(8, 14))
     ]
     better = {("g0", "g1"): "g0", ("g1", "g2"): "", ("g0", "g2"): "g0"}

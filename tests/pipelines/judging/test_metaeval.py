@@ -41,7 +41,7 @@ def config(folder: Path, *overrides: str) -> MetaevalConfig:
 
 def value(found: Findings, metric: str, statistic: str) -> Judgement:
     return next(
-        its for its in found.judgements if (its.metric, its.statistic, its.subset) == (metric, statistic, "overall")
+        its for its in found.judgements if (its.metric, its.statistic, its.group) == (metric, statistic, "overall")
     )
 
 
@@ -360,8 +360,8 @@ def test_ratings_that_name_no_prompt_take_that_of_the_scores_and_else_each_image
         pearson = value(found, "m", "pearson")
         assert unit in pearson.convention
         assert "no interval" in unit or pearson.interval.low < pearson.value < pearson.interval.high
-        generators = {its.subset for its in found.judgements if its.statistic == "mean_rating"}
-        assert generators == ({"generator g", "generator h"} if "generator" in names else set())
+        generators = {its.generator for its in found.judgements if its.statistic == "mean_rating"}
+        assert generators == ({"g", "h"} if "generator" in names else set())
 
 
 @pytest.mark.parametrize(
@@ -625,7 +625,7 @@ def test_a_metric_that_the_protocol_calls_falling_is_judged_as_its_scores_turned
     asked = [f"protocol={layout.reader}", f"protocol.path={path}", f"scores={scores}", "protocol.falling=[errors]"]
     found = run_metaeval(config(tmp_path, *asked))
     hits, errors = (
-        {(one.template, one.statistic, one.subset): one.value for one in found.judgements if one.metric == metric}
+        {(one.template, one.statistic, one.group): one.value for one in found.judgements if one.metric == metric}
         for metric in ("hits", "errors")
     )
     assert hits and errors == pytest.approx(hits, nan_ok=True)
@@ -881,3 +881,38 @@ def test_shuffled_ratings_and_scores_give_the_same_findings_to_the_last_bit(tmp_
         found.append({repr(one) for one in (*judged.judgements, *judged.orders, *judged.comparisons)})
     assert len(found[0]) > 12
     assert found[0] == found[1] == found[2]
+
+
+def test_skills_can_be_judged_without_samples_that_need_others(tmp_path: Path) -> None:
+    """VQAScore's table 3a: basic skills of Winoground without samples that also need advanced ones."""
+    random = np.random.default_rng(6)
+    basic, advanced = ("attribute", "scene"), ("counting", "negation")
+    samples = random.permutation(60).tolist()
+    tags = {n: [tag for tag in (*basic, *advanced) if random.random() < 0.4] for n in samples}
+    rows = [
+        {"id": n, **{f"{kind}_{i}": f"{kind} {n} {i}" for kind in ("image", "caption") for i in (0, 1)}}
+        for n in samples
+    ]
+    (tmp_path / "examples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "new_tag_assignments.json").write_text(json.dumps({str(n): tags[n] for n in samples}))
+    fits = {n: bool(random.random() < 0.5) for n in samples}
+    scores = pd.DataFrame([
+        {"image_id": f"{n}_i{i}", "prompt_id": f"{n}_c{c}", "metric": "m", "score": float((c == i) == fits[n])}
+        for n in samples for c in (0, 1) for i in (0, 1)
+    ])  # fmt: skip
+    scores.sample(frac=1, random_state=1).to_csv(tmp_path / "scores.csv", index=False)
+    asked = ["protocol=winoground", f"protocol.path={tmp_path}/examples.jsonl", f"scores={tmp_path}/scores.csv"]
+    found = run_metaeval(config(tmp_path, *asked, "protocol.without_skills=[counting,negation]"))
+    group = {one.subset: one for one in found.judgements if one.statistic == "group"}
+    left = [n for n in samples if not {*advanced} & {*tags[n]}]
+    expected = {tag: [fits[n] for n in left if tag in tags[n]] for tag in basic}
+    expected |= {"overall": [fits[n] for n in left], "No Tag": [fits[n] for n in left if not tags[n]]}
+    assert {tag: one.n for tag, one in group.items()} == {tag: len(right) for tag, right in expected.items()}
+    assert {tag: one.value for tag, one in group.items()} == pytest.approx({
+        tag: np.mean(right) for tag, right in expected.items()
+    })  # fmt: skip
+    note = (
+        f"{2 * (len(samples) - len(left))} prompts with counting or negation are left out, by protocol.without_skills"
+    )
+    assert note in found.notes
+    assert "attribute" in refusal("metaeval", *asked, "protocol.without_skills=[attributes]")

@@ -1,5 +1,6 @@
 """What people say without any metric, as the Gecko paper's tables have it: one release of ratings, drawn at random."""
 
+import json
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from scipy import stats
 from plumbline.operators.errors import SourceError
 from plumbline.operators.judging.judgement import PEOPLE, Judgement
 from plumbline.pipelines.judging.metaeval import Findings, run_metaeval
-from tests.commands import config_of
+from tests.commands import config_of, printed, refusal
 
 GENERATORS = ("sdxl", "imagen", "muse")
 SURE = {"likert": list("12345"), "wl": ["Aligned", "Not aligned"], "dsg_h": ["Yes", "No"]}
@@ -80,11 +81,11 @@ def found(release: Path) -> Findings:
     return judged(release)
 
 
-def value(found: Findings, template: str, statistic: str, subset: str) -> Judgement:
+def value(found: Findings, template: str, statistic: str, group: str) -> Judgement:
     (only,) = (
         one
         for one in found.judgements
-        if (one.metric, one.template, one.statistic, one.subset) == (PEOPLE, template, statistic, subset)
+        if (one.metric, one.template, one.statistic, one.group) == (PEOPLE, template, statistic, group)
     )
     return only
 
@@ -257,3 +258,115 @@ def test_each_template_has_the_scale_that_is_named(tmp_path: Path) -> None:
     assert "a mean rating of 4 or more" in passing["likert"] and "of 6.75 or more" in passing["errors"]
     with pytest.raises(SourceError, match=r"ratings are outside 0 to 5, first [678] of image"):
         run_metaeval(config_of("metaeval", *asked, "protocol.scales={likert: [1, 5], errors: [0, 5]}"))
+
+
+SKILLS = ("attribute", "counting", "basic", "advanced")
+
+
+@pytest.fixture
+def genai_bench(tmp_path: Path) -> pd.DataFrame:
+    """Ratings of random images in GenAI-Bench's layout, some of which are missing, with skills beside them.
+
+    A prompt is basic or advanced and has other skills, or has none.
+    """
+    random = np.random.default_rng(11)
+    rows = [
+        (prompt, generator, rater, int(random.integers(1, 6)))
+        for prompt in range(1, 41)
+        for generator in random.permutation(GENERATORS)[: random.integers(2, 4)]
+        for rater in range(random.integers(1, 4))
+    ]
+    rated = pd.DataFrame(rows, columns=["prompt", "generator", "rater", "rating"])
+    content: dict[str, dict[str, Any]] = {}
+    for (prompt, generator), own in rated.groupby(["prompt", "generator"]):
+        record = content.setdefault(f"{prompt:05d}", {"prompt": f"prompt {prompt}", "models": {}})
+        record["models"][generator] = own["rating"].tolist()
+    (tmp_path / "genai_image.json").write_text(json.dumps(content))
+    numbers = random.permutation(40)[:36] + 1
+    parts = {"basic": numbers[:20], "advanced": numbers[20:], "attribute": numbers[::2], "counting": numbers[15:]}
+    (tmp_path / "genai_skills.json").write_text(json.dumps({name: parts[name].tolist() for name in SKILLS}))
+    return rated.assign(skills=[[name for name in SKILLS if one in parts[name]] for one in rated["prompt"]])
+
+
+def test_people_rate_generators_by_skill_without_any_scores(tmp_path: Path, genai_bench: pd.DataFrame) -> None:
+    """VQAScore, tables 10a and 10c, with the totals over basic and advanced prompts, which are skills too."""
+    path = tmp_path / "genai_image.json"
+    printed("metaeval", "protocol=genai_bench", f"protocol.path={path}", f"output={tmp_path}/out")
+    found = pd.read_parquet(tmp_path / "out/judgements.parquet").query("statistic == 'mean_rating'")
+    images = genai_bench.groupby(["prompt", "generator"]).agg({"rating": "mean", "skills": "first"}).reset_index()
+    expected = images.explode("skills").groupby(["skills", "generator"])["rating"].agg(["mean", "count"])
+    by_skill = found[found["subset"] != "overall"].set_index(["subset", "generator"])
+    assert len(by_skill) == len(SKILLS) * len(GENERATORS)
+    assert by_skill["value"].to_dict() == pytest.approx(expected["mean"].to_dict())
+    assert by_skill["n"].to_dict() == expected["count"].to_dict()
+    assert (by_skill["low"] < by_skill["value"]).all() and (by_skill["value"] < by_skill["high"]).all()
+    overall = found[found["subset"] == "overall"].set_index("generator")["value"]
+    assert overall.to_dict() == pytest.approx(images.groupby("generator")["rating"].mean().to_dict())
+    page = (tmp_path / "out/judgements.md").read_text()
+    shown = page.partition("### people, likert, mean_rating by generator and skill\n\n")[2].partition("\n\n")[0]
+    assert all(f"| {name} " in shown for name in (*SKILLS, *GENERATORS))
+    assert f"{expected['mean']['basic', 'muse']:.3f} [" in shown
+
+
+DATASETS = ("conjunction", "contrast", "coco")
+
+
+@pytest.fixture
+def compositions(tmp_path: Path) -> pd.DataFrame:
+    """Ratings of images of prompts from three datasets, from 1 to 10 and as errors from 0 to 9, beside two metrics.
+
+    One dataset has images by a single generator.
+    """
+    random = np.random.default_rng(5)
+    rows = []
+    for number in random.permutation(90):
+        dataset = DATASETS[number % 3]
+        for generator in GENERATORS[: 1 if dataset == "coco" else 2]:
+            quality = random.random()
+            scores = {"good": quality + random.normal(0, 0.2), "poor": random.random()}
+            overall, errors = int(np.clip(1 + 10 * quality, 1, 10)), int(np.clip(random.normal(9 - 9 * quality), 0, 9))
+            rows.append((f"p{number}", generator, dataset, *scores.values(), overall, errors))
+    columns = ["prompt_id", "generator", "skills", "good", "poor", "overall", "errors"]
+    table = pd.DataFrame(rows, columns=columns)
+    ids = ["prompt_id", "generator"]
+    table.sample(frac=1, random_state=1)[[*ids, "good", "poor"]].to_csv(tmp_path / "scores.csv", index=False)
+    rated = table.melt([*ids, "skills"], ["overall", "errors"], "template", "rating")
+    rated.sample(frac=1, random_state=2).to_csv(tmp_path / "ratings.csv", index=False)
+    return table
+
+
+def test_metrics_are_judged_by_dataset_and_generator_and_by_the_mean_over_these(
+    tmp_path: Path, compositions: pd.DataFrame
+) -> None:
+    """LLMScore, tables 1 and 2 and figure 5, with errors turned round: of 0 to 9, 2 errors are a rating of 7."""
+    asked = [
+        "protocol=long", f"protocol.path={tmp_path}/ratings.csv", f"scores={tmp_path}/scores.csv",
+        "protocol.by_generator=true", "protocol.statistics=[kendall_b,spearman]", "protocol.fewer_is_better=[errors]",
+        "protocol.scales={overall: [1, 10], errors: [0, 9]}", "sampling.resamples=20", "sampling.permutations=20",
+    ]  # fmt: skip
+    printed("metaeval", *asked, f"output={tmp_path}/out")
+    found = pd.read_parquet(tmp_path / "out/judgements.parquet")
+    value = found.set_index(["template", "metric", "statistic", "subset", "generator"])["value"].sort_index()
+    for template, sign in (("overall", 1), ("errors", -1)):
+        for metric in ("good", "poor"):
+            for statistic, correlate in (("kendall_b", stats.kendalltau), ("spearman", stats.spearmanr)):
+                groups = {
+                    group: sign * correlate(rows[template], rows[metric]).statistic
+                    for group, rows in compositions.groupby(["skills", "generator"])
+                }
+                judged = value[template, metric, statistic]
+                assert len(groups) == 5 and {group: judged[group] for group in groups} == pytest.approx(groups)
+                assert judged["mean of groups", ""] == pytest.approx(np.mean([*groups.values()]))
+    assert value["errors", "good", "kendall_b", "mean of groups", ""] > 0.5
+    means = compositions.groupby("generator")["errors"].mean()
+    people = value["errors", "people", "mean_rating", "overall"]
+    assert people.to_dict() == pytest.approx((9 - means).to_dict())
+    page = (tmp_path / "out/judgements.md").read_text()
+    assert "### errors, generator sdxl, conjunction" in page and "errors: fewer is better" in page
+
+
+def test_errors_are_turned_round_on_a_scale_that_is_known(tmp_path: Path, compositions: pd.DataFrame) -> None:
+    asked = ["metaeval", "protocol=long", f"protocol.path={tmp_path}/ratings.csv", f"scores={tmp_path}/scores.csv"]
+    said = refusal(*asked, "protocol.fewer_is_better=[errors]")
+    assert "their scale, which is not known" in said and "protocol.scales={errors: [0, 9]}" in said
+    assert "expected one of errors, overall, got 'error'" in refusal(*asked, "protocol.fewer_is_better=[error]")

@@ -160,7 +160,7 @@ def test_metrics_are_judged_by_all_templates_of_a_study(judged: Path) -> None:
     given = [f"protocol.path={judged}/study", f"scores={judged}/scores.csv", f"output={judged}/out"]
     found = run_metaeval(config_of("metaeval", "protocol=study", *given, "protocol.alpha=0.2", "sampling.resamples=20"))
     values = {
-        (one.metric, one.template, one.statistic): one.value for one in found.judgements if one.subset == "overall"
+        (one.metric, one.template, one.statistic): one.value for one in found.judgements if one.group == "overall"
     }
     assert values["hits", "side_by_side", "binary_accuracy"] == 1
     assert values["hits", "vote", "binary_accuracy"] == 0.7
@@ -168,7 +168,7 @@ def test_metrics_are_judged_by_all_templates_of_a_study(judged: Path) -> None:
     for template in ("likert", "wl", "side_by_side", "vote"):
         assert values["hits", template, "model_ordering"] == 1
     assert values["people", "likert", "alpha_ordinal"] == values["people", "vote", "alpha_ordinal"] == 1
-    means = {(one.template, one.subset): one.value for one in found.judgements if one.statistic == "mean_rating"}
+    means = {(one.template, one.group): one.value for one in found.judgements if one.statistic == "mean_rating"}
     assert means["wl", "generator flint"] == pytest.approx(2 / 3) and means["likert", "generator flint"] == 1.5
     people = {order.template: (order.generator_a, order.better) for order in found.orders if order.judge == "people"}
     assert people == dict.fromkeys(("likert", "wl", "side_by_side", "vote", "majority"), ("atlas", "atlas"))
@@ -204,7 +204,7 @@ def test_jobs_rate_and_jobs_metaeval_give_a_study_the_same_alpha(tmp_path: Path)
             "metaeval", "protocol=study", f"protocol.path={place}", f"output={tmp_path}/out", "sampling.resamples=20"
         )
     )
-    alphas = [one for one in found.judgements if (one.statistic, one.subset) == ("alpha_ordinal", "overall")]
+    alphas = [one for one in found.judgements if (one.statistic, one.group) == ("alpha_ordinal", "overall")]
     ours = {one.template: one.value for one in alphas}
     progress = agreement(rated(read_answers(place), tasks), Sampling(resamples=20))
     assert len(ours) == len(TEMPLATES) and len({*ours.values()}) == len(TEMPLATES)
@@ -261,7 +261,7 @@ def test_words_of_a_study_are_judged_with_the_questions_of_a_run(tmp_path: Path)
     asked = "protocol.tasks=[ratings,preferences,words,orders]"
     found = run_metaeval(config_of("metaeval", "protocol=study", *given, asked))
     values = {
-        one.statistic: one.value for one in found.judgements if one.template == "words" and one.subset == "overall"
+        one.statistic: one.value for one in found.judgements if one.template == "words" and one.group == "overall"
     }
     assert values["recall"] == values["precision"] == 1
     assert "task preferences: nobody was asked for what it judges by" in found.notes
