@@ -61,6 +61,8 @@ class Shard:
     there."""
     pack: str = ""
     """Of prompts that are read of a benchmark's own questions, in which layout these are."""
+    skills: "Shard | None" = None
+    """File with the skills of its prompts, if they are in a file of their own."""
     picked: tuple[int, ...] = ()
     """Where some prompts alone are scored, or in rounds, which of those rows it has, ascending; all where empty."""
 

@@ -161,6 +161,9 @@ class BenchmarkConfig(PackConfig):
     short."""
     limit_seed: int | None = None
     """A seed draws the prompts of `limit` in place of the first ones: of a higher limit the same and others."""
+    skills: str | None = None
+    """Name of a JSON file beside benchmark.prompts with the prompts of each skill, as GenAI-Bench's genai_skills.json:
+    {skill: [prompt_id, ...]}. If it is not there, prompts have the skills of their own file."""
     questions: str | None = None
     """The released file or folder with the benchmark's own questions; where it is benchmark.prompts too, prompts are
     read of it."""
@@ -185,6 +188,10 @@ class BenchmarkConfig(PackConfig):
             raise ConfigError(
                 f"benchmark.prompts_from: expected null beside benchmark.prompts={self.prompts}, "
                 f"got {self.prompts_from!r}; set one of them"
+            )
+        if self.skills is not None and (not self.skills.lower().endswith(".json") or "/" in self.skills):
+            raise ConfigError(
+                f"benchmark.skills: expected the name of a .json file beside benchmark.prompts, got {self.skills!r}"
             )
         self._check_words()
         for name in self.generators or ():

@@ -154,6 +154,29 @@ def check_size(size: int, url: str) -> None:
         raise SourceError(f"{url}: over {limit}, the limit of prompts that are not Parquet; write the file as Parquet")
 
 
+def read_skills(content: bytes, url: str) -> dict[str, list[str]]:
+    """Read the skills of each prompt in a file of the prompts of each skill, as GenAI-Bench's genai_skills.json.
+
+    It is `{skill: [prompt, ...]}`, where a number stands for the prompt whose id is written with five digits. Raises
+    SourceError naming the file and the skill.
+    """
+    prompts_by_skill = read_json(content, url)
+    if not isinstance(prompts_by_skill, dict):
+        raise SourceError(f"{url}: expected an object of prompts by skill, found {type(prompts_by_skill).__name__}")
+    skills: dict[str, list[str]] = {}
+    for skill, prompts in prompts_by_skill.items():
+        if not isinstance(prompts, list):
+            raise SourceError(
+                f"{url}, {skill!r}: expected a list of prompts, found {type(prompts).__name__}; correct it"
+            )
+        for prompt in prompts:
+            if isinstance(prompt, bool) or not isinstance(prompt, int | str):
+                raise SourceError(f"{url}, {skill!r}: expected a prompt's number or id, found {prompt!r}; correct it")
+            known = skills.setdefault(f"{prompt:05d}" if isinstance(prompt, int) else prompt, [])
+            known += [] if skill in known else [skill]
+    return skills
+
+
 def read_prompt_file(content: bytes, url: str, required: Sequence[str] = ()) -> list[dict[str, Any]]:
     """Read a file's prompts in its order, with its own column names; raise SourceError naming the file and the row.
 

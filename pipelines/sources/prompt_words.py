@@ -10,7 +10,13 @@ from plumbline.operators.metrics.question_list import wanted_text
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.sources.benchmark import PROMPT_COLUMNS, BenchmarkConfig
-from plumbline.pipelines.sources.prompts import list_prompt_files, prompt_records, prompt_shards, prompts_table
+from plumbline.pipelines.sources.prompts import (
+    list_prompt_files,
+    locate_skills,
+    prompt_records,
+    prompt_shards,
+    prompts_table,
+)
 from plumbline.pipelines.sources.question_packs import PackFile
 from plumbline.pipelines.sources.question_packs.pack import PackRow, PackRows, questions_or_error, the_texts
 from plumbline.pipelines.sources.shards import Cut, where
@@ -30,7 +36,8 @@ class WordsColumn(PackFile):
         """A row for each text; raises SourceError where no prompt has one."""
         column = str(self.benchmark.columns.words)
         files = list_prompt_files(self.place, self.benchmark.name)
-        shards = [shard for file in files for shard in prompt_shards(file, self.benchmark, AT_ONCE)]
+        skills = locate_skills(self.place, self.benchmark)
+        shards = [shard for file in files for shard in prompt_shards(file, self.benchmark, AT_ONCE, skills)]
         row = None
         for row in chain.from_iterable(_wanted(shard, column) for shard in shards):
             yield row

@@ -4,6 +4,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -95,7 +96,8 @@ def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, cut: Cut) -
     with readable_errors(place, "benchmark.prompts"):
         files = list_prompt_files(place, benchmark.name)
     try:
-        shards = [shard for file in files for shard in prompt_shards(file, benchmark, cut.of_prompts)]
+        skills = locate_skills(place, benchmark)
+        shards = [shard for file in files for shard in prompt_shards(file, benchmark, cut.of_prompts, skills)]
         tables = list(_read_prompt_files(shards))
     except SourceError as error:
         raise ConfigError(f"benchmark.prompts: {error}") from error
@@ -107,6 +109,7 @@ def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, cut: Cut) -
         remedy = "save the sheet as .csv" if place.path.lower().endswith(WORKBOOKS) else "check the path"
         raise ConfigError(f"benchmark.prompts {place.url}: expected {kinds}, found none; {remedy}")
     _check_prompts(shards, tables)
+    _check_skills(shards[0], tables)
     keyed = [
         replace(shard, prompts=digest(sorted(pairs_of(table)))) for shard, table in zip(shards, tables, strict=True)
     ]
@@ -134,6 +137,35 @@ def list_prompt_files(place: Place, suite: str) -> Sequence[ListedFile]:
     """The Parquet files at or below a place, or the one file of another kind; raises FileNotFoundError for no place."""
     suffixes = prompt_files.SUFFIXES if place.path.lower().endswith(prompt_files.SUFFIXES) else (".parquet",)
     return list_files(place, suite, suffixes).tables
+
+
+def locate_skills(place: Place, benchmark: BenchmarkConfig) -> Shard | None:
+    """Return the file with the skills of the prompts at this place, as benchmark.skills names it; None if absent."""
+    if benchmark.skills is None:
+        return None
+    is_file = place.path.lower().endswith((*prompt_files.SUFFIXES, ".parquet"))
+    file = (place.parent if is_file else place) / benchmark.skills
+    with readable_errors(file, "benchmark.skills"):
+        try:
+            entry = file.entry()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+    return Shard(
+        group=benchmark.name, name=file.name, place=file, size=entry.size, etag=entry.etag, row_groups=(), rows=0
+    )
+
+
+@lru_cache(maxsize=1)
+def _read_skills(file: Shard) -> Mapping[str, Sequence[str]]:
+    prompt_files.check_size(file.size, file.url)
+    with opened(file) as stream:
+        content = stream.read()
+    return prompt_files.read_skills(content, file.url)
+
+
+def _skills_beside(prompt_id: str | None, shard: Shard) -> Sequence[str]:
+    """Return a prompt's skills in the file of skills; none without such a file."""
+    return () if shard.skills is None else _read_skills(shard.skills).get(prompt_id or "", ())
 
 
 def _packed_prompts(packed: PackFile, suite: str) -> PromptTables:
@@ -209,8 +241,11 @@ def read_files(
                 yield from zip(of_file, read, strict=True)
 
 
-def prompt_shards(file: ListedFile, benchmark: BenchmarkConfig, cut: Cut) -> list[Shard]:
-    """The shards of a prompts file, with those columns of sources and masks that it has; a CSV or JSON file is one."""
+def prompt_shards(file: ListedFile, benchmark: BenchmarkConfig, cut: Cut, skills: Shard | None) -> list[Shard]:
+    """Return the shards of a prompts file, whose skills may be in another; a CSV or JSON file is one shard.
+
+    They have those columns of sources and masks that the file has.
+    """
     names, beside = benchmark.prompt_columns.renamed(), benchmark.columns.beside
     if not file.url.lower().endswith(prompt_files.SUFFIXES):
         footer = read_footer(file)
@@ -219,10 +254,11 @@ def prompt_shards(file: ListedFile, benchmark: BenchmarkConfig, cut: Cut) -> lis
         read = [own_names.get(name, name) for name in PROMPT_COLUMNS]
         check_columns(schema, [*read, *beside.values()], read[:1], file.url)
         held = [(name, its) for name, its in beside.items() if its in schema.names]
-        return _where(cut_shards(file, footer, (*names, *held), cut), benchmark.prompt_columns.where)
+        cut_file = (replace(shard, skills=skills) for shard in cut_shards(file, footer, (*names, *held), cut))
+        return _where(cut_file, benchmark.prompt_columns.where)
     whole = Shard(
         group=file.group, name=file.name, place=file.place, size=file.size, etag=file.etag, row_groups=(), rows=0,
-        columns=names,
+        columns=names, skills=skills,
     )  # fmt: skip
     count = len(read_prompts(whole))
     records = prompt_records(replace(whole, columns=(*names, *beside.items())), list(beside)) if beside else []
@@ -245,7 +281,11 @@ def _where(shards: Iterable[Shard], conditions: Sequence[str]) -> list[Shard]:
     columns = [name for name, _ in wanted]
     pieces: list[Shard] = []
     for shard in shards:
-        texts = (set(_texts_of(record, columns)) for record in prompt_records(shard, columns))
+        texts = (
+            {*_texts_of(record, columns), *(("skills", skill) for skill in _skills_beside(prompt_id, shard))}
+            for record in prompt_records(shard, ("prompt_id", *columns))
+            for prompt_id in [id_text(record["prompt_id"])]
+        )
         picked = tuple(row for row, values in enumerate(texts) if wanted <= values)
         pieces += [replace(shard, picked=picked, rows=len(picked))] if picked else []
     return pieces
@@ -256,6 +296,18 @@ def _texts_of(record: Mapping[str, Any], columns: Iterable[str]) -> Iterator[tup
     for name in columns:
         value = record.get(name)
         yield from ((name, str(each)) for each in (value if isinstance(value, list) else [value]))
+
+
+def _check_skills(shard: Shard, tables: Sequence[pa.Table]) -> None:
+    """Raise ConfigError if a file of skills names none of the prompts, one of whose shards is given."""
+    if shard.skills is None:
+        return
+    named = _read_skills(shard.skills)
+    if not any(prompt_id in named for table in tables for prompt_id in table.column("prompt_id").to_pylist()):
+        raise ConfigError(
+            f"benchmark.skills {shard.skills.url}: none of its prompts, such as {next(iter(named), None)!r}, is in "
+            f"{shard.url}; put the file of these prompts there, or set benchmark.skills=null"
+        )
 
 
 def _check_prompts(shards: Sequence[Shard], tables: Sequence[pa.Table]) -> None:
@@ -356,12 +408,15 @@ def prompts_table(found_rows: Iterable[Mapping[str, Any]], shard: Shard) -> pa.T
     """A prompts file's rows in the schema PROMPTS; raises SourceError naming the row that is none."""
     records = [
         {
-            "prompt_id": _prompt_id(found["prompt_id"], shard, row),
+            "prompt_id": prompt_id,
             "text": prompt_text(found["text"], shard, row),
-            "skills": _skills(found.get("skills"), shard, row),
+            "skills": list(
+                dict.fromkeys([*_skills(found.get("skills"), shard, row), *_skills_beside(prompt_id, shard)])
+            ),
             "suite": shard.group,
         }
         for row, found in enumerate(found_rows)
+        for prompt_id in [_prompt_id(found["prompt_id"], shard, row)]
     ]
     return rows.table(records, schemas.PROMPTS)
 

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -28,13 +28,14 @@ from plumbline.pipelines.judging.releases.sheets import (
     as_text,
     exists,
     one_that_exists,
-    read_json,
+    read_content,
     read_objects,
     read_sheet,
     read_text,
     row_name,
     sheet_of,
 )
+from plumbline.pipelines.sources.prompt_files import read_skills
 
 TIFA_DESCRIPTIONS = ("text_id", "image_path", "text", "human_scores", "human_avg")
 
@@ -117,22 +118,12 @@ def read_genai_bench(place: Place) -> Release:
     """
     ratings = ratings_by_generator(place)
     file = place.parent / GENAI_SKILLS
-    skills = skills_of(_prompts_with_skills(file)) if exists(file) else {}
+    skills = read_skills(read_content(file), file.url) if exists(file) else {}
     rated = {prompt_id: skills[prompt_id] for prompt_id in skills.keys() & {rating.prompt_id for rating in ratings}}
     notes = [] if skills else [f"no {GENAI_SKILLS} beside the ratings: no skills"]
     if unrated := len(skills) - len(rated):
         notes.append(f"{unrated} prompts of {GENAI_SKILLS} are not rated")
     return released(ratings=ratings, skills=rated, notes=notes)
-
-
-def _prompts_with_skills(place: Place) -> Iterator[tuple[str, str]]:
-    prompts_by_skill = read_json(place)
-    if not isinstance(prompts_by_skill, dict):
-        found = type(prompts_by_skill).__name__
-        raise SourceError(f"{place.url}: expected an object of prompts by skill, found {found}")
-    for skill, prompts in prompts_by_skill.items():
-        for prompt in as_list(prompts, "prompt numbers", f"{place.url}, {skill!r}"):
-            yield (f"{prompt:05d}" if isinstance(prompt, int) else str(prompt)), skill
 
 
 def read_stanfordt23d(place: Place) -> Release:

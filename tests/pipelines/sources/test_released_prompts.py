@@ -9,13 +9,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.sources import prompt_files
 from plumbline.pipelines.sources.prompt_files import read_prompts
 from tests.bench_of import images, sources_of, write_rows
-from tests.commands import config_of, printed, refusal
+from tests.commands import config_of, newest, printed, refusal
 
 ODD = (
     'A sign says "OPEN, all day"; it\'s new.',
@@ -267,3 +269,72 @@ def test_files_have_a_limit_of_bytes_and_of_prompts(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(prompt_files, "MAX_BYTES", 2**20)
     with pytest.raises(prompt_files.SourceError, match=r"p\.json: over 1 MiB, the limit .*; write the file as Parquet"):
         read("p.json", " " * 2**20 + '["a"]')
+
+
+def genai_bench(folder: Path) -> list[str]:
+    """The words of a sweep over some of GenAI-Bench's prompts and random images of these by two generators."""
+    random = np.random.default_rng(3)
+    numbers = random.permutation(np.arange(1, 60))[:16]
+    prompts = {f"{number:05d}": {"id": str(number), "prompt": f"prompt {number}"} for number in numbers}
+    (folder / "genai_image.json").write_text(json.dumps(prompts))
+    for generator, count in (("atlas", 16), ("flint", 11)):
+        rows = zip(images(generator, 16), random.permutation(list(prompts))[:count], strict=False)
+        named = [{**row, "prompt_id": prompt_id, "image_id": f"{generator}-{prompt_id}"} for row, prompt_id in rows]
+        write_rows(folder / f"images/{generator}/0.parquet", named)
+    return ["sweep=own_images", "benchmark=genai_bench", f"benchmark.prompts={folder}/genai_image.json",
+            f"benchmark.images={folder}/images", "benchmark.require_every_prompt=false", f"store={folder}/store",
+            "metric=[edge_density]", "cluster=here"]  # fmt: skip
+
+
+def draw_skills(folder: Path, seed: int) -> dict[str, list[int]]:
+    """Write genai_skills.json: each prompt is basic, advanced or neither, and some also have another skill."""
+    random = np.random.default_rng(seed)
+    numbers = random.permutation([int(name) for name in json.loads((folder / "genai_image.json").read_text())]).tolist()
+    skills = {"basic": numbers[:7], "advanced": numbers[7:14], "counting": numbers[5:12]}
+    (folder / "genai_skills.json").write_text(json.dumps(skills))
+    return skills
+
+
+def means_by_skill(run: Path, skills: Mapping[str, Sequence[int]]) -> tuple[dict[Any, float], dict[Any, float]]:
+    """A run's means by skill and generator, and the same from its scores."""
+    scores = pd.concat(pd.read_parquet(path) for path in sorted((run / "scores").rglob("*.parquet")))
+    expected = {
+        (skill, generator): float(rows.loc[rows["prompt_id"].astype(int).isin(numbers), "score"].mean())
+        for skill, numbers in skills.items()
+        for generator, rows in scores.groupby("generator")
+    }
+    summary = pd.read_parquet(run / "summary.parquet").query("skill != 'overall'")
+    return summary.set_index(["skill", "generator"])["mean"].to_dict(), expected
+
+
+def test_means_of_genai_bench_have_the_skills_that_the_file_beside_names(tmp_path: Path) -> None:
+    """VQAScore, figure 4b and tables 10b and 10d. Other skills make a new run of the same scores."""
+    words = genai_bench(tmp_path)
+    printed("sweep", *words)
+    first = newest(tmp_path / "store")
+    assert set(pd.read_parquet(first / "summary.parquet")["skill"]) == {"overall"}
+    for seed in (1, 2):
+        skills = draw_skills(tmp_path, seed)
+        assert "nothing to compute" in printed("sweep", *words, "dry_run=true")
+        printed("sweep", *words)
+        run = newest(tmp_path / "store")
+        found, expected = means_by_skill(run, skills)
+        assert len(found) == 6 and found == pytest.approx(expected)
+    counting = [f"{number:05d}" for number in skills["counting"]]
+    chosen = sources_of(config_of("sweep", *words, "benchmark.prompt_columns.where=[skills:counting]").benchmark)
+    assert sorted(chosen.prompts.column("prompt_id").to_pylist()) == sorted(counting)
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ([7], "genai_skills.json: expected an object of prompts by skill, found list"),
+        ({"counting": 7}, "genai_skills.json, 'counting': expected a list of prompts, found int"),
+        ({"counting": [True]}, "genai_skills.json, 'counting': expected a prompt's number or id, found True"),
+        ({"counting": [99]}, "none of its prompts, such as '00099', is in "),
+    ],
+)
+def test_a_file_of_skills_that_does_not_fit_is_refused(tmp_path: Path, content: Any, complaint: str) -> None:
+    words = genai_bench(tmp_path)
+    (tmp_path / "genai_skills.json").write_text(json.dumps(content))
+    assert complaint in refusal("sweep", *words)
