@@ -16,6 +16,7 @@ from plumbline.pipelines.ingest.image_folders import PromptsOutside
 from plumbline.pipelines.ingest.image_tables import describe_table, find_tables, has_labels, read_rows, unnamed_images
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.ingest_output import Record, Records, read_columns
+from plumbline.pipelines.ingest.pair_tables import open_pairs
 from plumbline.pipelines.ingest.placing import Shards
 from plumbline.pipelines.ingest.sample_files import SampleSource
 from plumbline.pipelines.ingest.shards import ShardRecord, ShardReport
@@ -122,7 +123,7 @@ def _open_source(config: IngestConfig, prompts: PromptsOutside | None) -> Source
             prompts=prompts,
         )
         if config.table is None
-        else open_table(config.storage.locate(config.table))
+        else open_pairs(open_table(config.storage.locate(config.table)))
     )
     with readable_errors(folder, "images"):
         if not folder.is_folder():

@@ -8,7 +8,7 @@ from plumbline.operators.errors import ConfigError
 from plumbline.operators.image_decoding import ImageLimits
 from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.base.storage import Place, StorageConfig
-from plumbline.pipelines.base.tables import JSON_LINES, SEPARATORS, Row
+from plumbline.pipelines.base.tables import Row
 from plumbline.pipelines.cells.store import open_store
 from plumbline.pipelines.ingest.image_folders import Folder, PromptsOutside, list_images
 from plumbline.pipelines.ingest.image_tables import ENDINGS as TABLES
@@ -17,17 +17,17 @@ from plumbline.pipelines.ingest.ingest import Ingested, ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig, IngestLimits, WorkersConfig
 from plumbline.pipelines.ingest.ingest_output import OutputError
 from plumbline.pipelines.ingest.input_rows import InputColumnsConfig, digest, find_names
+from plumbline.pipelines.ingest.pair_tables import open_pairs
 from plumbline.pipelines.ingest.sample_files import stem
 from plumbline.pipelines.ingest.shards import ShardReport
 from plumbline.pipelines.ingest.tars import ENDINGS as TARS
 from plumbline.pipelines.ingest.tars import find_tars, name_generators
-from plumbline.pipelines.ingest.typed_tables import open_table
+from plumbline.pipelines.ingest.typed_tables import TEXT_TABLES, open_table
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig, ColumnsConfig
 from plumbline.pipelines.sources.origins import count_suffixes, name_some
 from plumbline.pipelines.sources.prompts import open_prompts, pairs_of, read_texts_without_ids
 from plumbline.pipelines.sources.shards import Cut, is_table, text_id
 
-TEXT_TABLES = (*SEPARATORS, *JSON_LINES)
 FOLDER = "ingested"
 """Of a store."""
 
@@ -119,7 +119,7 @@ def _named_files(place: Place, columns: InputColumnsConfig) -> dict[str, Any] | 
     """
     if not place.path.lower().endswith(TEXT_TABLES):
         return None
-    types = open_table(place).types
+    types = open_pairs(open_table(place)).types
     names = find_names(types, columns)
     if names.image is None and names.prompt is not None and columns.image is None:
         raise ConfigError(

@@ -24,6 +24,7 @@ from plumbline.pipelines.base.tables import (
     Values,
     is_json_lines,
     open_csv,
+    read_json,
     read_json_lines,
 )
 from plumbline.pipelines.ingest.drafting import SourceFile
@@ -32,6 +33,7 @@ from plumbline.pipelines.ingest.input_rows import IMAGES, Candidate, InputColumn
 from plumbline.pipelines.sources.origins import Origins
 
 FIRST_ROWS = 8
+MAX_LIST_BYTES = 256 * 2**20
 EXACT = 2**53
 """Up to here a float holds every whole number."""
 TYPES = {
@@ -98,12 +100,15 @@ def _names_image(cell: str) -> bool:
     return PurePosixPath(cell.removesuffix('"')).suffix[1:].lower() in IMAGES
 
 
+TEXT_TABLES = (*SEPARATORS, *JSON_LINES, ".json")
+
+
 def open_table(place: Place) -> Table:
-    """Reads a CSV's header, or what the values of a JSON Lines file are; raises ConfigError where it is neither."""
-    if not place.path.lower().endswith((*SEPARATORS, *JSON_LINES)):
-        known = ", ".join((*SEPARATORS, *JSON_LINES))
+    """Read a CSV's header, or the types of a JSON file's values; raise ConfigError for another file."""
+    if not place.path.lower().endswith(TEXT_TABLES):
+        known = ", ".join(TEXT_TABLES)
         raise ConfigError(f"table {place.url}: expected a file that ends in {known}; rename or convert it")
-    if is_json_lines(place.path):
+    if is_json_lines(place.path) or _is_list(place):
         return Table(place=place, types=_types_of(read_rows(place)))
     names = column_names(place)
     with opened_table(place):
@@ -111,19 +116,40 @@ def open_table(place: Place) -> Table:
     return Table(place=place, types=dict.fromkeys(names, "text"))
 
 
+def _is_list(place: Place) -> bool:
+    return place.path.lower().endswith(".json")
+
+
 def read_rows(place: Place, is_row: Callable[[Values], bool] = lambda values: False) -> Rows:
-    """The rows of a CSV or JSON Lines file; of `is_row` see open_csv."""
+    """Yield the rows of a CSV, of JSON Lines or of a JSON list of objects; of `is_row` see open_csv."""
     with opened_table(place) as stream:
         if is_json_lines(place.path):
             yield from read_json_lines(stream, place.url)
+        elif _is_list(place):
+            yield from _read_list(stream.read(MAX_LIST_BYTES + 1), place.url)
         else:
             yield from open_csv(stream, place.url, is_row).rows
+
+
+def _read_list(content: bytes, url: str) -> Rows:
+    """Yield the objects of a JSON list, counted from 1; raise SourceError for another file."""
+    if len(content) > MAX_LIST_BYTES:
+        raise SourceError(f"{url}: over {MAX_LIST_BYTES >> 20} MiB, the limit of a JSON list; write JSON Lines")
+    values = read_json(content, url)
+    if not isinstance(values, list):
+        raise SourceError(f"{url}: expected a list of objects, found {type(values).__name__}; is it a table of images?")
+    for number, value in enumerate(values, 1):
+        if isinstance(value, dict):
+            yield Row(number, value)
+        else:
+            problem = f"expected an object, found {type(value).__name__}; correct or remove it"
+            yield Refused("unreadable_json", problem).at(url, number)
 
 
 def column_names(place: Place) -> list[str]:
     """A CSV's columns, or the fields of a JSON Lines file's first rows; raises ConfigError for what is no table."""
     with opened_table(place) as stream:
-        if not is_json_lines(place.path):
+        if not is_json_lines(place.path) and not _is_list(place):
             return open_csv(stream, place.url).names
     first = islice(read_rows(place), FIRST_ROWS)
     return list(dict.fromkeys(name for row in first if isinstance(row, Row) for name in row.values))
