@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from plumbline.operators.bounds import Positive
+from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Scored
 from plumbline.operators.metrics.described import DESCRIBE, DescribedConfig
@@ -15,10 +17,11 @@ from plumbline.operators.metrics.writing import UnreadableReply, Writing
 Variant = Literal["overall", "error_counting", "errors", "rule_enhanced"]
 
 JUDGE = "llmscore_judge"
+DEFAULT_SCALE = 100
 MOST_COUNTED = 99
 MOST_ERRORS = 9
 SCALES: Mapping[Variant, tuple[Scale, ...]] = {
-    "overall": (Scale("rating", 1, 100),),
+    "overall": (Scale("rating", 1, DEFAULT_SCALE),),
     "error_counting": (Scale("errors", 0, MOST_ERRORS),),
     "errors": (Scale("errors", 0, MAX_ERRORS),),
     "rule_enhanced": (
@@ -42,9 +45,19 @@ class LlmScoreConfig(DescribedConfig, JudgedConfig):
     judge: str = "judge"
     """The role of the language model that compares descriptions with prompts."""
     variant: Variant = "overall"
-    """`overall`: a rating of 1 to 100, divided by 100; `error_counting`: 1 - n / 9 of n errors, 0 from 9 on, as in the
-    paper's figure 4; `errors`: n itself, so that a lower score is better; `rule_enhanced`: (X2 / X1) / 2 +
+    """`overall`: a rating of 1 to `scale`, divided by it; `error_counting`: 1 - n / 9 of n errors, 0 from 9 on, as in
+    the paper's figure 4; `errors`: n itself, so that a lower score is better; `rule_enhanced`: (X2 / X1) / 2 +
     (Y2 / Y1) / 2 of four counts (3.2)."""
+    scale: Positive = DEFAULT_SCALE
+    """Highest overall rating, the paper's N (3.2)."""
+
+    def __post_init__(self) -> None:
+        JudgedConfig.__post_init__(self)
+        if self.scale != DEFAULT_SCALE and (self.variant != "overall" or self.scale < 2):
+            raise ConfigError(
+                f"{self.key_of('scale')}: expected 2 or more, for the variant overall alone, got {self.scale} for "
+                f"{self.variant}; leave it at {DEFAULT_SCALE}"
+            )
 
     @property
     def falling(self) -> bool:
@@ -68,7 +81,7 @@ class LlmScoreConfig(DescribedConfig, JudgedConfig):
 
     @property
     def _task(self) -> str:
-        return f"llmscore_{self.variant}"
+        return f"llmscore_{self.variant}" + ("" if self.scale == DEFAULT_SCALE else "_n")
 
     def expected(self, words: float) -> Expected:
         """A verdict for an image, beside its caption, its regions and its description."""
@@ -80,7 +93,7 @@ class LlmScoreConfig(DescribedConfig, JudgedConfig):
         if release is not None:
             told = {"variant": self.variant, "wording": release.digest, **self.sampling._asdict()}
             return told if self.variant == "rule_enhanced" else {**told, "max_errors": MAX_ERRORS}
-        return {"variant": self.variant, **self.asking(JUDGE, self._task)}
+        return {**self.scoring(), **self.asking(JUDGE, self._task)}
 
     def judge_description(self, prompt: str, description: str) -> Writing[Verdict]:
         """One verdict on a description."""
@@ -90,16 +103,19 @@ class LlmScoreConfig(DescribedConfig, JudgedConfig):
             return Verdict(*(yield from release.judge(prompt, description, by_rule=by_rule, sampling=self.sampling)))
         judged = fill(self.template_text(JUDGE), prompt=parsing.one_line(prompt), description=description)
         check = require_counts if self.variant == "rule_enhanced" else accept
-        return (yield from self.verdict(judged + self.template_text(self._task), SCALES[self.variant], check))
+        scales = (Scale("rating", 1, self.scale),) if self.variant == "overall" else SCALES[self.variant]
+        task = fill(self.template_text(self._task), scale=str(self.scale))
+        return (yield from self.verdict(judged + task, scales, check))
 
     def scoring(self) -> dict[str, Any]:
-        """Return the options that decide how ratings become a number."""
-        return {"variant": self.variant}
+        """Return the options that decide how ratings become a number; keys with the usual scale are older than it."""
+        return {"variant": self.variant} | ({} if self.scale == DEFAULT_SCALE else {"scale": self.scale})
 
     def score(self, evidence: Evidence) -> Scored:
         """Return the verdict's number with the judge's rationale; lower is better if the variant is `errors`."""
         ratings = ratings_of(evidence.row)
-        return Scored(score_of(self.variant, values(ratings)), ratings=ratings, rationale=evidence.row["rationale"])
+        score = score_of(self.variant, values(ratings), self.scale)
+        return Scored(score, ratings=ratings, rationale=evidence.row["rationale"])
 
 
 def require_counts(rated: Mapping[str, float]) -> None:
@@ -109,11 +125,11 @@ def require_counts(rated: Mapping[str, float]) -> None:
             raise UnreadableReply(f"{name}_matched, {rated[f'{name}_matched']:g}, is more than {name}, {rated[name]:g}")
 
 
-def score_of(variant: Variant, rated: Mapping[str, float]) -> float:
+def score_of(variant: Variant, rated: Mapping[str, float], scale: int = DEFAULT_SCALE) -> float:
     """Return a variant's score of its ratings; for a prompt without attributes, which the paper does not mention, the
     rule counts objects alone."""
     if variant == "overall":
-        return rated["rating"] / 100
+        return rated["rating"] / scale
     if variant == "error_counting":
         return 1 - min(rated["errors"], MOST_ERRORS) / MOST_ERRORS
     if variant == "errors":

@@ -30,7 +30,7 @@ class LlmScoreRelease(Release):
 
     repository: ClassVar[str] = "YujieLu10/LLMScore"
     mark: ClassVar[str] = "llm_evaluator/evaluation_instruction.py"
-    decides: ClassVar[tuple[str, ...]] = ("temperature", "description_temperature", "replies")
+    decides: ClassVar[tuple[str, ...]] = ("temperature", "description_temperature", "replies", "scale")
     temperature: ClassVar[float] = TEMPERATURE
     describing: Text
     judging: Text

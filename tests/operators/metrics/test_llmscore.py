@@ -2,6 +2,7 @@
 
 import pytest
 
+from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics.answered import Rating
 from plumbline.operators.metrics.described import Sight
 from plumbline.operators.metrics.llmscore import LlmScoreConfig, Variant
@@ -23,6 +24,33 @@ def scored(variant: Variant, **rated: float) -> float | None:
 
 def test_the_overall_rating_is_divided_by_100() -> None:
     assert scored("overall", rating=70) == pytest.approx(0.7)
+
+
+@pytest.mark.parametrize("scale", [2, 5, 10, 1000])
+def test_the_overall_rating_can_have_another_scale(scale: int) -> None:
+    """Section 3.2: 1 to N, divided by N."""
+    metric = LlmScoreConfig(scale=scale)
+    low, high = "0", str(scale)
+    ran = run(
+        metric.judge_description("a", "b"),
+        [f'{{"rating": {low}, "rationale": "So."}}'],
+        [f'{{"rating": {high}, "rationale": "So."}}'],
+    )
+    request = ran.rounds[0][0]
+    assert f"to {scale} (everything matches)" in request.messages[0].text
+    assert request.schema is not None and f'"maximum": {scale}' in request.schema
+    row = {"ratings": [{"name": "rating", "value": scale - 1}], "rationale": ""}
+    assert ran.result.ratings == (Rating("rating", scale),)
+    assert metric.score(Evidence(row)).score == pytest.approx((scale - 1) / scale)
+    assert metric.judging() != LlmScoreConfig().judging() and metric.scoring() != LlmScoreConfig().scoring()
+
+
+@pytest.mark.parametrize("variant", ["error_counting", "errors", "rule_enhanced"])
+def test_only_the_overall_rating_has_a_scale_to_choose(variant: Variant) -> None:
+    with pytest.raises(ConfigError, match="expected 2 or more, for the variant overall alone, got 10"):
+        LlmScoreConfig(variant=variant, scale=10)
+    with pytest.raises(ConfigError, match="expected 2 or more"):
+        LlmScoreConfig(scale=1)
 
 
 @pytest.mark.parametrize(("errors", "expected"), [(0, 1), (2, 0.77), (4, 0.55), (9, 0)])
