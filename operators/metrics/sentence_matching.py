@@ -1,13 +1,20 @@
 """CapCLIP, CapMETEOR, DescCLIP and DescMETEOR: the prompt beside a caption or description (llmscore.txt, 4.3)."""
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
+from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics.answered import Scored
 from plumbline.operators.metrics.described import DESCRIBE, DescribedConfig
+from plumbline.operators.metrics.meteor import WordNet, find_wordnet
 from plumbline.operators.metrics.metric import SHARES, Evidence, ScoreRange
+from plumbline.operators.metrics.worded import Worded
 from plumbline.operators.metrics.wordings.llmscore import LlmScoreRelease
 from plumbline.operators.metrics.wordings.release import Release
+
+if TYPE_CHECKING:
+    from plumbline.operators.models.vqa_profiles import VqaProfile
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,6 +29,29 @@ class SentenceMatchingConfig(DescribedConfig):
     """What is said of the image as a whole, or what a language model makes of that and of its regions."""
     measure: Literal["clip", "meteor"] = "clip"
     """`clip`: the cosine of the text embeddings; `meteor`: METEOR of exact words and stems."""
+    wordnet: str | None = None
+    """Folder with WordNet's files, such as nltk_data/corpora/wordnet, for METEOR that also matches synonyms. Nothing is
+    downloaded."""
+    wordnet_digest: str | None = None
+    """Digest of these files; a plan fills it in, and workers refuse other files."""
+
+    def __post_init__(self) -> None:
+        Worded.__post_init__(self)
+        if self.wordnet is not None and self.measure != "meteor":
+            raise ConfigError(f"{self.key_of('wordnet')}: only measure=meteor matches synonyms; leave it out")
+
+    def settled(self, profile_of: "Callable[[str], VqaProfile]") -> Self:
+        """Return the metric with the digest of its WordNet; raise ConfigError if its files are missing or changed."""
+        settled = DescribedConfig.settled(self, profile_of)
+        if settled.wordnet is None:
+            return settled
+        try:
+            found = find_wordnet(settled.wordnet)
+        except ConfigError as error:
+            raise ConfigError(f"{self.key_of('wordnet')}: {error}") from error
+        if settled.wordnet_digest not in (None, found.digest):
+            raise ConfigError(f"{self.key_of('wordnet')}: {found.folder} is not the WordNet of wordnet_digest")
+        return replace(settled, wordnet=found.folder, wordnet_digest=found.digest)
 
     @property
     def read_from(self) -> str:
@@ -51,8 +81,16 @@ class SentenceMatchingConfig(DescribedConfig):
         return SHARES if self.measure == "meteor" else None
 
     def matching(self) -> dict[str, Any]:
-        """How the texts are compared."""
-        return {"measure": self.measure}
+        """Return how the texts are compared; keys without synonyms are older than these."""
+        return {"measure": self.measure} | ({} if self.synonyms is None else {"wordnet": self.synonyms.digest})
+
+    @property
+    def synonyms(self) -> WordNet | None:
+        """Return the WordNet that METEOR reads, if any."""
+        if self.wordnet is None:
+            return None
+        digest = self.wordnet_digest
+        return find_wordnet(self.wordnet) if digest is None else WordNet(self.wordnet, digest)
 
     def scoring(self) -> dict[str, Any]:
         """Nothing: the similarity is the score."""

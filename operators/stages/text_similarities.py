@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 from plumbline.operators import schemas
 from plumbline.operators.batches import isolate
 from plumbline.operators.errors import RowError
-from plumbline.operators.metrics.meteor import meteor
+from plumbline.operators.metrics.meteor import WordNet, meteor
 from plumbline.operators.models.calls import Compared, TextEmbedder, Usage
 from plumbline.operators.stages.derived import DerivedStage, ImageMaterial
 from plumbline.operators.stages.programs import Ran
@@ -21,6 +21,10 @@ class MatchingMetric(Protocol):
     @property
     def read_from(self) -> str:
         """The stage that says it: `captions` or `descriptions`."""
+
+    @property
+    def synonyms(self) -> WordNet | None:
+        """The WordNet that METEOR reads, if any."""
 
     def matching(self) -> dict[str, Any]:
         """How the texts are compared: without an embedder, by METEOR."""
@@ -56,7 +60,9 @@ class TextSimilaritiesStage(DerivedStage):
     def make(self, wanted: Sequence[ImageMaterial]) -> Ran[Compared]:
         pairs = [one.material for one in wanted]
         if "embedder" not in self.models:
-            return Ran([Compared(meteor(said, text), False) for text, said in pairs], Usage())
+            synonyms = [self.metrics[one.metric].synonyms for one in wanted]
+            pairs_and_synonyms = zip(pairs, synonyms, strict=True)
+            return Ran([Compared(meteor(said, text, own), False) for (text, said), own in pairs_and_synonyms], Usage())
         embedded = _embed(self.models["embedder"], list(dict.fromkeys(text for pair in pairs for text in pair)))
         return Ran([_compared(embedded[text], embedded[said]) for text, said in pairs], Usage(calls=len(embedded)))
 

@@ -1,10 +1,15 @@
-"""METEOR of exact words and stems is NLTK's with Porter's stemmer and without WordNet."""
+"""METEOR is NLTK's with Porter's stemmer, and with synonyms if WordNet's files are given."""
+
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline.operators.metrics.meteor import meteor
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.metrics.meteor import find_wordnet, meteor
+from plumbline.operators.metrics.sentence_matching import SentenceMatchingConfig
 
 WORDS = ["a", "red", "car", "cars", "two", "sheep", "standing", "stood", "on", "the", "road"]
 
@@ -33,3 +38,53 @@ def test_it_is_a_share_and_the_text_itself_has_the_most(candidate: list[str], re
     said, wanted = " ".join(candidate), " ".join(reference)
     assert 0 <= meteor(said, wanted) <= 1
     assert meteor(said, wanted) <= meteor(wanted, wanted) + 1e-12
+
+
+def write_wordnet(folder: Path, synsets: Sequence[Sequence[str]]) -> Path:
+    """Write WordNet's files with these sets of nouns that mean the same, and with none of other kinds."""
+    folder.mkdir(exist_ok=True)
+    (folder / "lexnames").write_text("00\tadj.all\t3\n01\tadj.pert\t3\n02\tadv.all\t4\n03\tnoun.Tops\t1\n")
+    for part in ("adj", "adv", "noun", "verb"):
+        for name in (f"index.{part}", f"data.{part}", f"{part}.exc"):
+            (folder / name).write_text("")
+    data, index = "  1 a licence\n", ""
+    offsets: dict[str, list[int]] = {}
+    for words in synsets:
+        for word in words:
+            offsets.setdefault(word, []).append(len(data))
+        names = " ".join(f"{word} 0" for word in words)
+        data += f"{len(data):08d} 03 n {len(words):02x} {names} 000 | a thing\n"
+    for word, places in sorted(offsets.items()):
+        index += f"{word} n {len(places)} 0 {len(places)} 0 {' '.join(f'{place:08d}' for place in places)}\n"
+    (folder / "data.noun").write_text(data)
+    (folder / "index.noun").write_text(index)
+    (folder / "noun.exc").write_text("oxen ox\n")
+    return folder
+
+
+def test_synonyms_match_where_wordnet_is_given(tmp_path: Path) -> None:
+    """A match by synonym weighs as much as an exact one, also of a candidate's word in another form, as in NLTK."""
+    wordnet = find_wordnet(
+        str(write_wordnet(tmp_path / "wordnet", [("car", "auto"), ("ox", "bull"), ("car", "wagon")]))
+    )
+    for candidate, reference in [("red auto", "red car"), ("red wagon", "red car"), ("red oxen", "red bull")]:
+        assert meteor(candidate, reference, wordnet) == pytest.approx(meteor("red car", "red car"))
+        assert meteor(candidate, reference) < 0.6
+    assert meteor("a red auto", "a red wagon", wordnet) == meteor("a red auto", "a red wagon")
+
+
+def test_another_wordnet_is_another_metric(tmp_path: Path) -> None:
+    first, second = (
+        SentenceMatchingConfig(measure="meteor", wordnet=str(write_wordnet(tmp_path / name, [("car", name)])))
+        for name in ("auto", "wagon")
+    )
+    assert SentenceMatchingConfig(measure="meteor").matching() == {"measure": "meteor"}
+    assert first.matching() != second.matching() == second.settled(lambda role: pytest.fail(role)).matching()
+    planned = first.settled(lambda role: pytest.fail(role)).synonyms
+    write_wordnet(tmp_path / "auto", [("car", "lorry")])
+    with pytest.raises(ConfigError, match="WordNet's files were changed since the run was planned; run again"):
+        meteor("a car", "a lorry", planned)
+    with pytest.raises(ConfigError, match="only measure=meteor matches synonyms"):
+        SentenceMatchingConfig(wordnet=str(tmp_path))
+    with pytest.raises(ConfigError, match=r"wordnet: .*expected WordNet's files .*, found no lexnames"):
+        SentenceMatchingConfig(measure="meteor", wordnet=str(tmp_path)).settled(lambda role: pytest.fail(role))
