@@ -82,10 +82,10 @@ class SentenceMatchingConfig(DescribedConfig):
 
     def matching(self) -> dict[str, Any]:
         """Return how the texts are compared; keys without synonyms are older than these."""
-        return {"measure": self.measure} | ({} if self.synonyms is None else {"wordnet": self.synonyms.digest})
+        synonyms = self.find_synonyms()
+        return {"measure": self.measure} | ({} if synonyms is None else {"wordnet": synonyms.digest})
 
-    @property
-    def synonyms(self) -> WordNet | None:
+    def find_synonyms(self) -> WordNet | None:
         """Return the WordNet that METEOR reads, if any."""
         if self.wordnet is None:
             return None

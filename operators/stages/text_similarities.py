@@ -22,9 +22,8 @@ class MatchingMetric(Protocol):
     def read_from(self) -> str:
         """The stage that says it: `captions` or `descriptions`."""
 
-    @property
-    def synonyms(self) -> WordNet | None:
-        """The WordNet that METEOR reads, if any."""
+    def find_synonyms(self) -> WordNet | None:
+        """Return the WordNet that METEOR reads, if any."""
 
     def matching(self) -> dict[str, Any]:
         """How the texts are compared: without an embedder, by METEOR."""
@@ -60,7 +59,7 @@ class TextSimilaritiesStage(DerivedStage):
     def make(self, wanted: Sequence[ImageMaterial]) -> Ran[Compared]:
         pairs = [one.material for one in wanted]
         if "embedder" not in self.models:
-            synonyms = [self.metrics[one.metric].synonyms for one in wanted]
+            synonyms = [self.metrics[one.metric].find_synonyms() for one in wanted]
             pairs_and_synonyms = zip(pairs, synonyms, strict=True)
             return Ran([Compared(meteor(said, text, own), False) for (text, said), own in pairs_and_synonyms], Usage())
         embedded = _embed(self.models["embedder"], list(dict.fromkeys(text for pair in pairs for text in pair)))

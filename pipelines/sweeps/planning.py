@@ -22,6 +22,7 @@ from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.cuts import kept_cut
 from plumbline.pipelines.sources.file_memory import FileMemory
 from plumbline.pipelines.sources.prompt_words import words_of
+from plumbline.pipelines.sources.prompts import locate_skills
 from plumbline.pipelines.sources.question_packs import check_choices
 from plumbline.pipelines.sources.shards import Cut
 from plumbline.pipelines.sources.sources import (
@@ -135,6 +136,9 @@ def list_inputs(config: SweepConfig) -> SweepInputs:
     if not config.dry_run:
         store.check()
     others = [_state_of_text(config, key) for key in ("prompts", "questions")]
+    if config.benchmark.prompts is not None:
+        skills = locate_skills(config.storage.locate(config.benchmark.prompts), config.benchmark)
+        others += [] if skills is None else [[(skills.url, skills.size, skills.etag)]]
     images = list_images(config.benchmark, config.storage)
     cut = _cut(config, images, store)
     config = with_model_defaults(replace(config, shard_rows=cut.rows, shard_bytes=cut.bytes))

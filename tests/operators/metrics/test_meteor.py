@@ -80,7 +80,7 @@ def test_another_wordnet_is_another_metric(tmp_path: Path) -> None:
     )
     assert SentenceMatchingConfig(measure="meteor").matching() == {"measure": "meteor"}
     assert first.matching() != second.matching() == second.settled(lambda role: pytest.fail(role)).matching()
-    planned = first.settled(lambda role: pytest.fail(role)).synonyms
+    planned = first.settled(lambda role: pytest.fail(role)).find_synonyms()
     write_wordnet(tmp_path / "auto", [("car", "lorry")])
     with pytest.raises(ConfigError, match="WordNet's files were changed since the run was planned; run again"):
         meteor("a car", "a lorry", planned)
