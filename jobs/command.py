@@ -48,6 +48,7 @@ from plumbline.operators.errors import DISTRIBUTION, ConfigError, PlumblineError
 from plumbline.operators.extras import require_extra
 from plumbline.operators.models.families import families_with
 from plumbline.pipelines.plans.sweep_config import alternatives, read_config
+from plumbline.pipelines.running.process import tune_process
 
 UNREADABLE = (HydraException, OmegaConfBaseException, YAMLError, ValueError, RecursionError)
 """What Hydra and its readers raise for files that they cannot take."""
@@ -125,6 +126,8 @@ class _HelpAll(argparse.Action):
 def run_job(command: Command, job: Callable[[Any], int], argv: Sequence[str] | None = None) -> int:
     """Parse the command line, run the job and return its exit code; an error is one line on stderr.
 
+    The job has the process to itself, which is tuned for models.
+
     The exit code is 64 for an invalid command line and 1 for any other error. A stopped job returns 130 (Ctrl-C) or 143
     (SIGTERM), and keeps the results that it committed. It says at once that it stops.
     """
@@ -137,6 +140,7 @@ def run_job(command: Command, job: Callable[[Any], int], argv: Sequence[str] | N
     signal.signal(signal.SIGTERM, stop)
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as a shell has jobs in the background ignore it
         signal.signal(signal.SIGINT, stop)
+    tune_process(None)
     if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal without the letters of a name shows their numbers
         sys.stdout.reconfigure(errors="backslashreplace")
     try:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -233,5 +234,6 @@ def pairs_needed(effect: float, tests: int, level: float, chance: float = CHANCE
     Noether 1987, Sample size determination for some common nonparametric tests: (z_alpha + z_beta)^2 / (3 (p - 1/2)^2),
     where p, the chance that the sum of two differences is above 0, is (1 + effect) / 2.
     """
-    reach = float(scipy.stats.norm.ppf(1 - level / (2 * tests)) + scipy.stats.norm.ppf(chance))
+    normal = NormalDist()  # scipy.stats takes a second to import, and a report needs nothing else of it
+    reach = normal.inv_cdf(1 - level / (2 * tests)) + normal.inv_cdf(chance)
     return max(fewest_pairs(tests, level), math.ceil(4 * reach**2 / (3 * effect**2)))

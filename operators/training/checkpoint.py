@@ -18,6 +18,7 @@ from plumbline.operators.models.networks.clip_flant5 import (
     save_clip_flant5,
 )
 from plumbline.operators.models.processing import load_tokenizer
+from plumbline.operators.training.sharding import copy_whole, shard_network
 
 TOWER_FOLDER = "vision_tower"
 TOWER_FILES = ("config.json", "preprocessor_config.json", "processor_config.json")
@@ -39,13 +40,22 @@ class Trainee(NamedTuple):
                 parameter.copy_(parameter.to(self.precisions[name]))
 
 
-def load_trainee(model: ResolvedModel, device: torch.device) -> Trainee:
-    """The checkpoint's network on a device; raises ModelError where it does not load."""
+def load_trainee(model: ResolvedModel, device: torch.device, *, sharded: bool = False) -> Trainee:
+    """Return the checkpoint's network on a device, or this worker's part of it.
+
+    Raises:
+        ModelError: It does not load.
+    """
     assert isinstance(model.config, ClipFlanT5Model), "no other family is trained"
-    network = load_network(model.folder("checkpoint"), tower=model.folder("vision_tower"))
+    network = _stored_network(model)
     precisions = {name: parameter.dtype for name, parameter in network.named_parameters()}
-    network = network.to(device=device, dtype=torch.float32)
+    network = shard_network(network, device) if sharded else network.to(device=device, dtype=torch.float32)
     return Trainee(network, ClipFlanT5Likelihood.load(model, network), precisions)
+
+
+def _stored_network(model: ResolvedModel) -> ClipFlanT5:
+    """The checkpoint's network in the checkpoint's precision, in main memory."""
+    return load_network(model.folder("checkpoint"), tower=model.folder("vision_tower"))
 
 
 def begin(language: Part, tower: Part, folder: Path, *, seed: int) -> None:
@@ -55,12 +65,18 @@ def begin(language: Part, tower: Part, folder: Path, *, seed: int) -> None:
     _save(network, load_tokenizer(language.folder()), tower, folder)
 
 
-def save_trainee(trainee: Trainee, model: ResolvedModel, folder: Path) -> None:
-    """Writes the checkpoint in the precision of the one that it was made of."""
-    for name, parameter in trainee.network.named_parameters():
-        parameter.data = parameter.data.to(trainee.precisions[name])
-    _save(trainee.network, trainee.likelihood.tokenizer, model.parts["vision_tower"], folder)
-    trainee.network.float()
+def save_trainee(trainee: Trainee, model: ResolvedModel, folder: Path | None) -> None:
+    """Write the checkpoint in the precision of the one that it was made of.
+
+    All workers of a sharded training call this, for their parts of the weights; only the first has a folder.
+    """
+    if folder is None:
+        copy_whole(trainee.network, {})
+        return
+    network = _stored_network(model)
+    with torch.no_grad():
+        copy_whole(trainee.network, dict(network.named_parameters()))
+    _save(network, trainee.likelihood.tokenizer, model.parts["vision_tower"], folder)
 
 
 def _save(network: ClipFlanT5, tokenizer: Any, tower: Part, folder: Path) -> None:

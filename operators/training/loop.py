@@ -10,6 +10,8 @@ from typing import Generic, TypeVar
 import torch
 from torch import nn
 
+from plumbline.operators.training.sharding import local_part, not_averaged
+
 Report = Callable[[str], None]
 Network = TypeVar("Network", bound=nn.Module)
 Batch = TypeVar("Batch")
@@ -95,31 +97,37 @@ class Course(Generic[Network]):
         self.optimiser.zero_grad(set_to_none=True)
         torch.autograd.backward(value)
         value = value.detach()
-        average([value, *(parameter.grad for parameter in parameters if parameter.grad is not None)])
+        average([value, *not_averaged([parameter.grad for parameter in parameters])])
         nn.utils.clip_grad_norm_(parameters, MOST_NORM)
         self.optimiser.step()
         self.step += 1
         return value.item()
 
     def state(self) -> dict[str, torch.Tensor]:
-        """All that the next steps follow from, but their number and batches: weights and AdamW's moments, by name."""
-        tensors = {STATE["weights"] + name: parameter.detach() for name, parameter in self.trained.items()}
+        """Return the weights and AdamW's moments by name: all that the next steps need but their number and batches.
+
+        Of sharded weights, this worker's part.
+        """
+        tensors = {STATE["weights"] + name: local_part(parameter.detach()) for name, parameter in self.trained.items()}
         for name, parameter in self.trained.items():
             for moment, tensor in self.optimiser.state[parameter].items():
-                tensors[f"{STATE['optimiser']}{moment}.{name}"] = tensor
+                tensors[f"{STATE['optimiser']}{moment}.{name}"] = local_part(tensor)
         return tensors
 
     def restore(self, tensors: Mapping[str, torch.Tensor], step: int) -> None:
         """Goes on from a state after so many steps; raises KeyError where it is of another network."""
         with torch.no_grad():
             for name, parameter in self.trained.items():
-                parameter.copy_(tensors[STATE["weights"] + name])
+                local_part(parameter).copy_(tensors[STATE["weights"] + name])
         for stored, tensor in tensors.items():
             if stored.startswith(STATE["optimiser"]):
                 moment, _, name = stored.removeprefix(STATE["optimiser"]).partition(".")
                 parameter = self.trained[name]
-                where = tensor.device if moment == "step" else parameter.device
-                self.optimiser.state[parameter][moment] = tensor.to(where, copy=True)
+                if moment == "step":  # which a fused AdamW counts on the parameter's device
+                    self.optimiser.state[parameter][moment] = tensor.to(parameter.device, copy=True)
+                else:
+                    self.optimiser.state[parameter][moment] = restored = torch.zeros_like(parameter.detach())
+                    local_part(restored).copy_(tensor)
         self.step = step
 
 

@@ -112,6 +112,7 @@ def _planned(
         most_failed=int(config.max_failed * stage.steps * stage.size),
         output=config.storage.locate(config.output, writable=True),
         threads=config.pool.threads,
+        sharded=isinstance(config, StageConfig) and config.sharded,
     )
     recipe = {
         "kind": config.kind,
@@ -121,6 +122,7 @@ def _planned(
         "blend": task.blend,
         "seed": config.seed,
         "workers": config.workers,
+        "sharded": task.sharded,
         "mixed": config.mixed,
         "rows": digest([[shard.shard.source(), _rated_content(shard)] for shard in examples.shards]),
         "limits": config.limits.semantic(),

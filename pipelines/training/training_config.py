@@ -148,6 +148,8 @@ class StageConfig(TrainingConfig):
     """Folders and cloud prefixes that rows may name images below, besides the data's own."""
     begin: BeginConfig | None = None
     """What to begin with in place of the model's checkpoint: stage 1 does, with a fresh projector."""
+    sharded: bool = False
+    """Each worker holds a part of the weights and of AdamW's moments, so that an XXL fits several GPUs."""
 
     @property
     def texts(self) -> tuple[str, ...]:

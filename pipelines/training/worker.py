@@ -1,8 +1,10 @@
 """One worker of a training: it reads its share of every batch and takes the steps with the others; the first saves."""
 
 import json
+import re
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -55,6 +57,8 @@ class Task:
     """Rows that may be left out."""
     output: Place
     threads: int | None
+    sharded: bool = False
+    """Each worker holds a part of the weights; held-out images are not scored then."""
 
     @property
     def order(self) -> RowOrder:
@@ -85,10 +89,10 @@ class Seat(NamedTuple):
 
 
 def work(task: Task, seat: Seat, report: Report) -> None:
-    """Trains from the newest state on, or from the checkpoint; the first worker writes."""
+    """Train from the newest state on, or from the checkpoint; the first worker writes the results."""
     set_torch_threads(task.threads)
     output = task.output
-    trainee = load_trainee(task.model, seat.device)
+    trainee = load_trainee(task.model, seat.device, sharded=task.sharded)
     before = _held_out_scores(task, trainee, seat)
     first = {name: parameter.clone() for name, parameter in _parameters(task, trainee)} if task.blend < 1 else {}
     failed = _train(task, trainee, seat, output, report)
@@ -104,6 +108,8 @@ def work(task: Task, seat: Seat, report: Report) -> None:
             _write_scores(task, output, {BEFORE: before, AFTER: after})
         _write_checkpoint(task, trainee, output)
         remove_states(output / STATES)
+    elif task.sharded:
+        save_trainee(trainee, task.model, None)
 
 
 def _parameters(task: Task, trainee: Trainee) -> Iterator[tuple[str, torch.nn.Parameter]]:
@@ -116,7 +122,8 @@ def _train(task: Task, trainee: Trainee, seat: Seat, output: Place, report: Repo
     train_only(trainee.network, task.trained)
     course = Course(trainee.network, task.stage, seed=f"{task.seed}/{seat.number}")
     failed = torch.zeros(1, device=seat.device)
-    state = newest_state(output / STATES)
+    keeper = Keeper(seat.number, seat.workers) if task.sharded else Keeper(0, 1)
+    state = newest_state(output / STATES, keeper)
     if state is not None:
         course.restore(state.tensors, state.step)
         failed += state.failed
@@ -142,8 +149,13 @@ def _train(task: Task, trainee: Trainee, seat: Seat, output: Place, report: Repo
                 "mend the rows named above, or raise max_failed"
             )
         last = course.step == task.stage.steps
-        if seat.number == 0 and (last or course.step % task.save_every == 0):
-            save_state(output / STATES, TrainingState(course.state(), course.step, int(failed)))
+        if not last and course.step % task.save_every:
+            return
+        if keeper.number == seat.number:
+            save_state(output / STATES, TrainingState(course.state(), course.step, int(failed)), keeper)
+        seat.total(torch.zeros(1, device=seat.device))  # only when all parts are written are the older ones removed
+        if seat.number == 0:
+            remove_states(output / STATES, before=course.step)
 
     train(
         task.examples.kind,
@@ -230,6 +242,17 @@ def _write_checkpoint(task: Task, trainee: Trainee, output: Place) -> None:
 
 
 SUFFIX = ".safetensors"
+STATE_NAME = re.compile(r"step-(?P<step>\d+)-(?P<part>\d+)-of-(?P<parts>\d+)\.safetensors")
+
+
+class Keeper(NamedTuple):
+    """Which part of a state a worker writes and reads: the whole, or that of its own weights if they are sharded."""
+
+    number: int
+    count: int
+
+    def name(self, step: int) -> str:
+        return f"step-{step:09d}-{self.number + 1}-of-{self.count}{SUFFIX}"
 
 
 class TrainingState(NamedTuple):
@@ -241,22 +264,24 @@ class TrainingState(NamedTuple):
     """Rows that were left out so far, by all workers."""
 
 
-def save_state(folder: Place, state: TrainingState) -> None:
-    """Writes a state, whole or not at all, and then removes the older ones."""
-    older = _names(folder)
-    name = f"step-{state.step:09d}{SUFFIX}"
+def save_state(folder: Place, state: TrainingState, keeper: Keeper) -> None:
+    """Write a worker's part of a state, complete or not at all."""
     facts = {"step": str(state.step), "failed": str(state.failed)}
-    with (folder / name).writing() as draft:
+    with (folder / keeper.name(state.step)).writing() as draft:
         save_file({name: tensor.contiguous() for name, tensor in state.tensors.items()}, draft, metadata=facts)
-    folder.remove_below([other for other in older if other != name])
 
 
-def newest_state(folder: Place) -> TrainingState | None:
-    """The state after the most steps; None where there is none, SourceError where it cannot be read."""
-    names = _names(folder)
-    if not names:
+def newest_state(folder: Place, keeper: Keeper) -> TrainingState | None:
+    """Return a worker's part of the state after the most steps, or None if no state has all its parts.
+
+    Raises:
+        SourceError: The file is not a state of a training.
+    """
+    parts = Counter(step for step, count in _states(folder).values() if count == keeper.count)
+    complete = [step for step, written in parts.items() if written == keeper.count]
+    if not complete:
         return None
-    newest = folder / names[-1]
+    newest = folder / keeper.name(max(complete))
     with tempfile.TemporaryDirectory() as copies:
         local = newest.path if newest.is_local else f"{copies}/state{SUFFIX}"
         try:
@@ -270,14 +295,15 @@ def newest_state(folder: Place) -> TrainingState | None:
             raise SourceError(f"{newest}: not a state of a training ({error}); remove it and run again") from error
 
 
-def _names(folder: Place) -> list[str]:
-    """The states that there are, the newest last."""
+def _states(folder: Place) -> dict[str, tuple[int, int]]:
+    """Return each part of a state by its file name: after how many steps, and of how many parts."""
     try:
-        return sorted(name for name in folder.list() if name.endswith(SUFFIX))
+        found = map(STATE_NAME.fullmatch, folder.list())
     except FileNotFoundError:
-        return []
+        return {}
+    return {match[0]: (int(match["step"]), int(match["parts"])) for match in found if match is not None}
 
 
-def remove_states(folder: Place) -> None:
-    """Removes what a finished training need not resume from."""
-    folder.remove_below(_names(folder))
+def remove_states(folder: Place, *, before: int | None = None) -> None:
+    """Remove the states, all or those after fewer steps."""
+    folder.remove_below([name for name, (step, _) in _states(folder).items() if before is None or step < before])

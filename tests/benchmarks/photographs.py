@@ -6,10 +6,6 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from plumbline.pipelines.ingest.ingest import ingest
-from plumbline.pipelines.ingest.ingest_config import IngestConfig
-from tests.bench_of import write_rows
-
 
 def photograph(seed: int, side: int) -> Image.Image:
     """Noise of every scale, the coarser the stronger: about as hard to compress and to decode as a photograph."""
@@ -22,6 +18,10 @@ def photograph(seed: int, side: int) -> Image.Image:
 
 def write_photographs(folder: Path, generators: int, prompts: int, side: int) -> None:
     """Write prompts.parquet and images/ as `jobs.ingest` does; each image is a shifted copy of one of 8 photographs."""
+    from plumbline.pipelines.ingest.ingest import ingest  # photograph() is also for machines with torch alone
+    from plumbline.pipelines.ingest.ingest_config import IngestConfig
+    from tests.bench_of import write_rows
+
     draws = np.random.default_rng(0)
     photographs = [np.asarray(photograph(seed, side)) for seed in range(8)]
     texts = [{"prompt_id": f"p{number}", "text": f"scene {number}", "skills": []} for number in range(prompts)]

@@ -82,6 +82,7 @@ def test_a_shard_that_goes_on_killing_workers_fails_alone_and_is_tried_again_by_
     assert {cell.recipe.stage for cell in left} == {"image_statistics", "scores"} and len(left) == 2
 
 
+@pytest.mark.slow
 def test_a_shard_that_was_given_up_is_tried_by_a_sweep_that_retries_what_failed(tmp_path: Path) -> None:
     """Its image keeps the first process that decodes it, which the deadline ends, and not the second."""
     overrides = ("metric=[edge_density]", "cluster.max_attempts=1", "cluster.default.deadline=5")

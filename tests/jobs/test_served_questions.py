@@ -75,7 +75,9 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
     writer.close()
 
 
-@pytest.mark.parametrize("wire", ["score", "unirl", "flow_factory"])
+@pytest.mark.parametrize(
+    "wire", ["score", *(pytest.param(wire, marks=pytest.mark.slow) for wire in ("unirl", "flow_factory"))]
+)
 def test_a_reward_by_questions_passes_the_checks_with_a_question_and_does_not_ignore_it(
     asked: Asked, wire: str
 ) -> None:

@@ -601,7 +601,7 @@ def nothing_waits_for_the_disk() -> Iterator[None]:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_each_image_has_its_own_prompt_or_its_own_reason(layout: str) -> None:
     @settings(
-        max_examples=12,
+        max_examples=8,
         derandomize=True,
         deadline=None,
         phases=[Phase.generate],

@@ -19,7 +19,7 @@ from plumbline.pipelines.running.events import (
 )
 from plumbline.pipelines.running.executor import Here, OnRay, choose_executor
 from plumbline.pipelines.running.here import compute_first
-from plumbline.pipelines.running.small_sweeps import SMALL_CALLS
+from plumbline.pipelines.running.small_sweeps import count_small_calls
 from plumbline.pipelines.sweeps.computing import workload_of
 from tests.bench_of import plan_bench, write_benchmark
 
@@ -54,7 +54,7 @@ def test_a_ray_of_the_environment_is_named_too_and_a_large_plan_is_not_small(
     plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ray.is_initialized", lambda: False)
-    large = [item._replace(model_calls=SMALL_CALLS) for item in plan.nodes]
+    large = [item._replace(model_calls=count_small_calls()) for item in plan.nodes]
     assert isinstance(choose_executor(AUTO, large), OnRay)
     monkeypatch.setenv("RAY_ADDRESS", "head:6379")
     assert isinstance(choose_executor(AUTO, plan.nodes), OnRay)

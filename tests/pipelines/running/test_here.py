@@ -47,6 +47,7 @@ def test_it_computes_what_a_sweep_on_ray_finds_whole(metrics: str, given: list[s
     assert ours["score"].isna().sum() == len(metrics.split(","))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_sweep_on_ray_starts_no_worker_for_questions_that_no_model_writes(given: list[str], tmp_path: Path) -> None:
     log = tmp_path / "log"

@@ -199,7 +199,7 @@ def test_a_field_of_another_type_costs_its_row_alone_and_is_told_by_file_and_row
     cells = is_row + 1  # a row of a CSV has no other type
     paths = [p for p in paths_in(dict(files)) if len(p) >= (cells if str(p[0]).endswith(".csv") else is_row)]
 
-    @settings(max_examples=150, derandomize=True, deadline=None)
+    @settings(max_examples=60, derandomize=True, deadline=None)
     @given(st.sampled_from(paths), values)
     def check(path: Where, value: Any) -> None:
         if value is MISSING and len(path) == 2 and name in NUMBERED:

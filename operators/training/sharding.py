@@ -1,0 +1,55 @@
+"""Weights that several workers hold in parts (FSDP), so that networks too large for one GPU can be trained."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor
+
+from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5
+
+CALLED = ("encode_images", "encode_questions", "decode")
+"""The network's methods that training calls, before which its weights are gathered."""
+
+
+def shard_network(network: ClipFlanT5, device: torch.device) -> ClipFlanT5:
+    """Leave each worker its part of the weights, in single precision on its device.
+
+    A block's weights are gathered while it computes and dropped afterwards. The vision tower, which is never trained,
+    stays whole on each worker. One block at a time is converted, so that a worker's memory never holds the network in
+    single precision.
+    """
+    network.vision_tower.to(device=device, dtype=torch.float32)
+    language = network.language_model
+    for block in (*language.encoder.block, *language.decoder.block):
+        fully_shard(block.to(device=device, dtype=torch.float32))
+    for module in (network.mm_projector, language):
+        for parameter in module.parameters():
+            if not isinstance(parameter, DTensor):
+                parameter.data = parameter.data.to(device=device, dtype=torch.float32)
+    fully_shard(network, ignored_params=set(network.vision_tower.parameters()))
+    for name in CALLED:
+        register_fsdp_forward_method(network, name)
+    return network
+
+
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
+    """Return this worker's part of a sharded tensor, and any other tensor itself."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def copy_whole(network: nn.Module, targets: Mapping[str, torch.Tensor]) -> None:
+    """Copy a network's weights, gathered one by one, into the tensors of the same names.
+
+    All workers must call this; a worker that keeps nothing passes no tensors.
+    """
+    for name, parameter in network.named_parameters():
+        whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
+        if name in targets:
+            targets[name].copy_(whole)
+
+
+def not_averaged(gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
+    """Return the gradients that each worker still has for itself: FSDP has averaged those of sharded weights."""
+    return [gradient for gradient in gradients if gradient is not None and not isinstance(gradient, DTensor)]
