@@ -151,7 +151,7 @@ def _train(task: Task, trainee: Trainee, seat: Seat, output: Place, report: Repo
         last = course.step == task.stage.steps
         if not last and course.step % task.save_every:
             return
-        if keeper.number == seat.number:
+        if keeper.part == seat.number:
             save_state(output / STATES, TrainingState(course.state(), course.step, int(failed)), keeper)
         seat.total(torch.zeros(1, device=seat.device))  # only when all parts are written are the older ones removed
         if seat.number == 0:
@@ -248,11 +248,11 @@ STATE_NAME = re.compile(r"step-(?P<step>\d+)-(?P<part>\d+)-of-(?P<parts>\d+)\.sa
 class Keeper(NamedTuple):
     """Which part of a state a worker writes and reads: the whole, or that of its own weights if they are sharded."""
 
-    number: int
-    count: int
+    part: int
+    parts: int
 
     def name(self, step: int) -> str:
-        return f"step-{step:09d}-{self.number + 1}-of-{self.count}{SUFFIX}"
+        return f"step-{step:09d}-{self.part + 1}-of-{self.parts}{SUFFIX}"
 
 
 class TrainingState(NamedTuple):
@@ -277,8 +277,8 @@ def newest_state(folder: Place, keeper: Keeper) -> TrainingState | None:
     Raises:
         SourceError: The file is not a state of a training.
     """
-    parts = Counter(step for step, count in _states(folder).values() if count == keeper.count)
-    complete = [step for step, written in parts.items() if written == keeper.count]
+    parts = Counter(step for step, count in _states(folder).values() if count == keeper.parts)
+    complete = [step for step, written in parts.items() if written == keeper.parts]
     if not complete:
         return None
     newest = folder / keeper.name(max(complete))
