@@ -290,9 +290,24 @@ PAIRINGS = pa.schema(
 
 `tags` are the sample's; a sample counts for each."""
 
-GRAPH_NODES = pa.schema([*texts("graph_id", "subset", "image_id", "node"), ("level", pa.int32())])
+GRAPH_NODES = pa.schema(
+    [
+        *texts("graph_id", "subset", "image_id", "node"),
+        ("level", pa.int32()),
+        *texts("generator", "prompt_source"),
+        ("parents", pa.list_(pa.string())),
+        ("errors", pa.list_(pa.string())),
+    ]
+)
 """The images of semantic error graphs (T2IScoreScore): `node` is the set of errors that the image has, `level` their
-number; several images may stand on one node. Edges are not kept: the released walks do not use them."""
+number; several images may stand on one node.
+
+`generator` is what made the image, `prompt_source` where the graph's prompt comes from. `parents` are the nodes from
+which edges lead to the node, `errors` all errors of the node, as `type: error`. Each of these is null if unknown. Walks
+do not use the edges, as in the release."""
+
+GRAPH_CONTENTS = pa.schema([*texts("about", "subset", "name"), ("n", pa.int64()), *floats("share")])
+"""Sources of images and prompts of error graphs, and types of their errors (operators/judging/graph_contents.py)."""
 
 WORDS = pa.schema([*_IMAGE_COLUMNS, *texts("rater", "word"), *ints("start", "end"), ("aligned", pa.float64())])
 """Whether one person finds a word of the prompt in the image: 1 or 0, null where the person was unsure.
@@ -319,6 +334,21 @@ GRAPHS = pa.schema(
     ]
 )
 """What a metric makes of each semantic error graph (operators/judging/graphs.py)."""
+
+GRAPH_IMAGES = pa.schema(
+    [*texts("metric", "graph_id", "subset", "node"), ("level", pa.int32()), *texts("image_id"), *floats("score")]
+)
+"""The score of every image of the error graphs by each metric, as the metric returns it; null without a score."""
+
+GRAPH_MEANS = pa.schema(
+    [
+        *texts("metric", "graph_id", "subset", "node"),
+        ("level", pa.int32()),
+        ("n", pa.int64()),
+        *floats("mean", "deviation"),
+    ]
+)
+"""The mean and the standard deviation of the `n` scored images of every node by each metric."""
 
 GRAPH_CORRELATIONS = pa.schema(
     [*texts("convention", "measure", "subset", "metric", "other"), *floats("pearson"), ("n", pa.int64())]

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from plumbline.jobs.display.console import say, show_sentence, show_table, show_tables, warn
 from plumbline.operators.comparison import SIGNIFICANT
+from plumbline.operators.diagnosis.diagnosis import ShownTable
 from plumbline.operators.judging.corrected_tables import contradictions, shown_means
 from plumbline.operators.judging.judgement import OVERALL, PEOPLE, Comparison, Judgement, Order
 from plumbline.operators.judging.paper_tables import EMPTY, conventions, count_columns, value_text
@@ -28,7 +29,10 @@ WRITTEN = {
     "corrected.parquet": "generators by people and each metric together",
     "contradicted.parquet": "images on which a metric contradicts people most",
     "correlations.parquet": "how far metrics agree with each other",
+    "graph_contents.parquet": "where images and prompts of error graphs come from, and types of errors",
     "graphs.parquet": "what each metric makes of each error graph",
+    "graph_images.parquet": "the scores of the images of each error graph",
+    "graph_means.parquet": "mean scores by node of each error graph",
     "graph_correlations.parquet": "how far metrics find the same error graphs hard",
     "words.parquet": "what each metric makes of each rated word",
     "mean_ratings.parquet": "people's mean rating of each image",
@@ -47,6 +51,7 @@ def show_agreement(console: Console, findings: Findings) -> None:
         _show_overall(console, findings)
     if not _by_template(findings):
         _show_people(console, findings, MAX_ROWS)
+        _show(console, findings.graph_contents)
     elif whole.get().count("\n") <= MAX_LINES:
         _show_overall(console, findings)
     else:
@@ -81,9 +86,7 @@ def show_findings(console: Console, findings: Findings) -> None:
     _show_people(console, findings, most=len(findings.judgements))
     _show_comparisons(console, findings.comparisons)
     _show_orders(console, findings.orders)
-    for table in [*relations_tables(findings.orders), *shown_means(findings.corrected)]:
-        show_table(console, table.title, table.names, table.rows)
-        say(console, table.caption)
+    _show(console, [*relations_tables(findings.orders), *shown_means(findings.corrected), *findings.graph_contents])
     for matrix in findings.graph_correlations:
         if matrix.subset == OVERALL:
             table = matrix.as_table()
@@ -93,6 +96,12 @@ def show_findings(console: Console, findings: Findings) -> None:
             say(console, table.caption)
     for line in (*conventions(findings.judgements), *findings.notes):
         console.print(f"[dim]{escape(line)}[/]", soft_wrap=True)
+
+
+def _show(console: Console, tables: Sequence[ShownTable]) -> None:
+    for table in tables:
+        show_table(console, table.title, table.names, table.rows)
+        say(console, table.caption)
 
 
 def _show_overall(console: Console, findings: Findings) -> None:

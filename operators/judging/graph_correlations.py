@@ -13,7 +13,7 @@ from plumbline.operators import schemas
 from plumbline.operators.diagnosis.diagnosis import ShownTable
 from plumbline.operators.judging.graphs import split_subsets
 from plumbline.operators.judging.judgement import OVERALL
-from plumbline.operators.sentences import number
+from plumbline.operators.sentences import number, plural, shown
 from plumbline.operators.statistics.rounding import merge_equal
 
 CORRELATED = ("ordering", "separation")
@@ -30,6 +30,8 @@ class CorrelationMatrix(NamedTuple):
     metrics: list[str]
     values: list[list[float]]
     """Correlations by row and column of `metrics`, 1 on the diagonal; nan if undefined."""
+    left_out: int = 0
+    """Metrics that are not shown."""
 
     @property
     def title(self) -> str:
@@ -38,8 +40,16 @@ class CorrelationMatrix(NamedTuple):
 
     @property
     def caption(self) -> str:
-        """Return how it is computed."""
-        return f"Pearson's correlation in % between metrics over {self.graphs} graphs, {self.convention} convention."
+        """Return how it is computed, and how many metrics are missing."""
+        over = f"over {self.graphs} graphs, {self.convention} convention."
+        more = f" {plural(self.left_out, 'more metric')} in graph_correlations.parquet." if self.left_out else ""
+        return f"Pearson's correlation in % between metrics {over}{more}"
+
+    def first(self, most: int) -> "CorrelationMatrix":
+        """Return the matrix of the first metrics, at most so many."""
+        metrics, left_out = shown(self.metrics, most)
+        values = [row[:most] for row in self.values[:most]]
+        return self._replace(metrics=metrics, values=values, left_out=self.left_out + left_out)
 
     def as_table(self) -> ShownTable:
         """Return the matrix as text; columns are numbered as their rows are."""

@@ -22,10 +22,13 @@ from plumbline.operators.judging.word_ratings import TEMPLATE as WORDS
 from plumbline.operators.report.charts import NamedChart, corrected_charts
 from plumbline.operators.report.graph_charts import graph_charts
 from plumbline.operators.report.rating_charts import violin_charts
+from plumbline.operators.report.shown_graphs import ShownGraph, show_graphs
 from plumbline.operators.sentences import FirstRows, Sentence, interval_sentence, names, number, plural, shown
 from plumbline.operators.statistics.options import PAIRWISE
 
 MOST_TABLES = 40
+MAX_CORRELATED = 24
+"""Metrics in a table of correlations."""
 MAX_ORDERED = 8
 """Generators that are named in people's order."""
 KNOWN = "what is known"
@@ -46,6 +49,8 @@ class Agreement(NamedTuple):
     """Between metrics, over their scores of error graphs."""
     graphs: pd.DataFrame | None = None
     """Every error graph by metric and convention, in schema GRAPHS."""
+    graph_images: pd.DataFrame | None = None
+    """Every image of the error graphs by metric, in schema GRAPH_IMAGES."""
     orders: Sequence[Order] = ()
     """Which of two generators is better by people and by each metric."""
     ratings: pd.DataFrame | None = None
@@ -74,6 +79,7 @@ class ShownAgreement(NamedTuple):
     """Over all error graphs."""
     graph_correlations_by_skill: FirstRows[ShownTable]
     graph_charts: list[NamedChart]
+    shown_graphs: list[ShownGraph]
     rating_charts: list[NamedChart]
 
 
@@ -95,11 +101,19 @@ def show_agreement(agreement: Agreement) -> ShownAgreement:
         corrected=shown_means(agreement.corrected),
         charts=corrected_charts(agreement.corrected),
         notes=agreement.notes,
-        graph_correlations=matrices,
+        graph_correlations=[matrix.first(MAX_CORRELATED) for matrix in matrices],
         graph_correlations_by_skill=shown(
-            [matrix.as_table() for matrix in agreement.graph_correlations if matrix.subset != OVERALL], MOST_TABLES
+            [
+                matrix.first(MAX_CORRELATED).as_table()
+                for matrix in agreement.graph_correlations
+                if matrix.subset != OVERALL
+            ],
+            MOST_TABLES,
         ),
         graph_charts=[] if agreement.graphs is None else graph_charts(agreement.graphs, matrices),
+        shown_graphs=[]
+        if agreement.graphs is None or agreement.graph_images is None
+        else show_graphs(agreement.graphs, agreement.graph_images),
         rating_charts=[] if agreement.ratings is None else violin_charts(agreement.ratings),
     )
 

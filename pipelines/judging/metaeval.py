@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from plumbline.operators import schemas
 from plumbline.operators.diagnosis.correlations import Correlation, between_metrics
+from plumbline.operators.diagnosis.diagnosis import ShownTable
 from plumbline.operators.errors import ConfigError, SourceError, check_known
 from plumbline.operators.judging import matching, people, ratings
 from plumbline.operators.judging.calibration import CALIBRATION, PassMarks, rating_marks
@@ -22,11 +23,13 @@ from plumbline.operators.judging.contradicted_images import (
 from plumbline.operators.judging.corrected_means import CorrectedMean, correct_choices, correct_ratings
 from plumbline.operators.judging.corrected_shares import correct_shares
 from plumbline.operators.judging.corrected_tables import contradictions_table, shown_means
+from plumbline.operators.judging.graph_contents import contents_tables, count_contents
 from plumbline.operators.judging.graph_correlations import (
     CorrelationMatrix,
     correlate_graphs,
     correlation_matrices,
 )
+from plumbline.operators.judging.graph_scores import average_nodes, score_nodes
 from plumbline.operators.judging.graphs import judge_graphs
 from plumbline.operators.judging.judgement import Comparison, Judgement, Order
 from plumbline.operators.judging.orders import judge_orders
@@ -55,12 +58,13 @@ from plumbline.pipelines.judging.releases.scores import (
 )
 
 GRAPH_CORRELATIONS = "graph_correlations"
+GRAPH_CONTENTS = "graph_contents"
 TURNED = "a lower score is better, so that its scores count with their signs turned"
-ALONE = "no scores: people's ratings and choices alone are analysed; run=latest or scores=PATH judges metrics by them"
+ALONE = "no scores: the judgements alone are analysed; run=latest or scores=PATH judges metrics by them"
 PAGE = "judgements.md"
 INPUTS = "judged: "
-PEOPLE_TASKS: Collection[Task] = ("ratings", "preferences", "orders")
-"""Tasks that also have results about people alone, without scores: how far raters agree, means and orders."""
+UNSCORED_TASKS: Collection[Task] = ("ratings", "preferences", "orders", "graphs")
+"""Tasks that also have results without scores: how far raters agree, means and orders, and contents of graphs."""
 TABLES = {
     "judgements": schemas.JUDGEMENTS,
     "comparisons": schemas.COMPARISONS,
@@ -68,7 +72,10 @@ TABLES = {
     "corrected": schemas.CORRECTED,
     "contradicted": schemas.CONTRADICTED,
     "correlations": schemas.CORRELATIONS,
+    GRAPH_CONTENTS: schemas.GRAPH_CONTENTS,
     "graphs": schemas.GRAPHS,
+    "graph_images": schemas.GRAPH_IMAGES,
+    "graph_means": schemas.GRAPH_MEANS,
     GRAPH_CORRELATIONS: schemas.GRAPH_CORRELATIONS,
     "words": schemas.WORD_MATCHES,
     "mean_ratings": schemas.MEAN_RATINGS,
@@ -96,8 +103,9 @@ class Findings:
     correlations: Sequence[Correlation] = ()
     """Of every two metrics, over the images of each generator that both scored."""
     frames: dict[str, pd.DataFrame] = field(default_factory=dict)
-    """Each metric's values of error graphs (`graphs`) and rated words (`words`), correlations between metrics over
-    graphs (`graph_correlations`), and people's ratings of images (`mean_ratings`), in the schemas of TABLES."""
+    """Each metric's values of error graphs (`graphs`, and of their nodes and images) and rated words (`words`),
+    correlations between metrics over graphs (`graph_correlations`), contents of the graphs (`graph_contents`), and
+    people's ratings of images (`mean_ratings`), in the schemas of TABLES."""
     notes: Sequence[str] = ()
     """What happened to rows on the way, in words."""
     warnings: Sequence[str] = ()
@@ -109,11 +117,18 @@ class Findings:
         found = self.frames.get(GRAPH_CORRELATIONS)
         return [] if found is None else correlation_matrices(found)
 
+    @property
+    def graph_contents(self) -> list[ShownTable]:
+        """Return where images and prompts of error graphs come from, and types of errors, if graphs were judged."""
+        found = self.frames.get(GRAPH_CONTENTS)
+        return [] if found is None else contents_tables(found)
+
 
 def run_metaeval(config: MetaevalConfig) -> Findings:
     """Read, judge and write; raise SourceError if nothing that was rated has a score.
 
-    Without any scores the ratings and choices are analysed alone; raise ConfigError if the release has neither.
+    Without any scores the ratings, choices and error graphs are analysed alone; raise ConfigError if the release has
+    none of them.
     """
     release = open_release(config.protocol, config.storage)
     protocol, table = config.protocol, config.locate_scores()
@@ -123,7 +138,7 @@ def run_metaeval(config: MetaevalConfig) -> Findings:
     elif len(release.scores):
         scores = of_metrics(release.scores, config.metrics)
     else:
-        protocol, scores = _people_alone(protocol, release, config.metrics), schemas.SCORES.empty_table()
+        protocol, scores = _without_scores(protocol, release, config.metrics), schemas.SCORES.empty_table()
         release = replace(release, notes=(*release.notes, ALONE))
     rated = config.storage.locate(protocol.path)
     scored_by = table or rated
@@ -144,9 +159,12 @@ def _name_output(config: MetaevalConfig, rated: Place, table: Place | None) -> s
     return f"{folder}/{name}" if name else folder
 
 
-def _people_alone(protocol: ProtocolConfig, release: Release, metrics: Sequence[str]) -> ProtocolConfig:
-    """Return the protocol with the tasks that need no scores; raise ConfigError if people rated or chose no image."""
-    tasks: list[Task] = [name for name in PEOPLE_TASKS if any(len(getattr(release, table)) for table in TASKS[name][1])]
+def _without_scores(protocol: ProtocolConfig, release: Release, metrics: Sequence[str]) -> ProtocolConfig:
+    """Return the protocol with the tasks that need no scores; raise ConfigError if none has something to analyse."""
+    tables: dict[Task, list[pa.Table]] = {
+        name: [getattr(release, table) for table in TASKS[name][1]] for name in UNSCORED_TASKS
+    }
+    tasks = [name for name, its in tables.items() if any(map(len, its))]
     if metrics or not tasks:
         raise ConfigError(
             f"protocol {protocol.name}: the release holds no scores; set run=latest, or scores=PATH to a table"
@@ -462,9 +480,13 @@ def _judge_pairings(case: Case, findings: Findings) -> None:
 
 def _judge_graphs(case: Case, findings: Findings) -> None:
     protocol = case.protocol
+    findings.frames[GRAPH_CONTENTS] = count_contents(case.release.graph_nodes)
+    if not len(case.scores):
+        return
+    scores = _turned(case.scores, protocol.falling)  # back to the metrics' own, which the graphs' ranks are of
     judgements, graphs = judge_graphs(
         case.release.graph_nodes,
-        _turned(case.scores, protocol.falling),  # back to the metrics' own, which the graphs' ranks are of
+        scores,
         conventions=protocol.conventions,
         unpublished=protocol.unpublished,
         sampling=case.sampling,
@@ -472,6 +494,8 @@ def _judge_graphs(case: Case, findings: Findings) -> None:
     )
     findings.judgements += judgements
     findings.frames["graphs"] = graphs
+    images = score_nodes(case.release.graph_nodes, scores)
+    findings.frames |= {"graph_images": images, "graph_means": average_nodes(images)}
     findings.frames[GRAPH_CORRELATIONS] = correlate_graphs(graphs)
 
 
@@ -569,7 +593,8 @@ def write_findings(findings: Findings, folder: Place) -> None:
     for name, rows in records.items():
         _write_table(folder, name, rows, TABLES[name])
     further = [*shown_means(findings.corrected), *contradictions_table(findings.corrected)]
-    further += [*relations_tables(findings.orders), *(matrix.as_table() for matrix in findings.graph_correlations)]
+    further += [*relations_tables(findings.orders), *findings.graph_contents]
+    further += [matrix.as_table() for matrix in findings.graph_correlations]
     inputs = [f"{INPUTS}{findings.inputs}"] if findings.inputs else []
     page = to_markdown(findings.judgements, (*inputs, *findings.warnings, *findings.notes), further)
     (folder / PAGE).write(page.encode())

@@ -1,5 +1,8 @@
-"""T2IScoreScore's published numbers beside ours: tables 1 to 3, figures 12 and 13, section 6 and the released files."""
+"""T2IScoreScore's published numbers beside ours: tables 1 to 3, figures 2, 4, 9, 12 and 13, section 6, and the released
+files.
+"""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -8,7 +11,9 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from plumbline.operators.judging.graph_contents import count_contents
 from plumbline.operators.judging.graph_correlations import correlate_graphs
+from plumbline.operators.judging.graph_scores import average_nodes, score_nodes
 from plumbline.operators.judging.graphs import measure_graphs, split_subsets
 from plumbline.operators.judging.judgement import OVERALL
 from plumbline.operators.metrics.metric import direction
@@ -46,6 +51,25 @@ TABLE_1 = {
     "most nodes of one number of errors": (5, 0),
 }
 """Table 1, with decimals: the last two are called depth and width."""
+FIGURE_2 = {"SD2.0": 46, "SD2.1": 18, "DALL-E2": 15, "SDXL": 14, "Natural": 5, "SD1.5": 2}
+"""Figure 2a. The release says neither where prompts come from (2b) nor the types of errors (2c)."""
+FIGURE_4 = {
+    "clipscore": "0.65 0.54 0.5 0.49 0.57 0.52",
+    "llava_tifa": "0.4 0.4 0.2 0.4 0.4 0.4",
+    "llmscore_ec": "6 4 4 4 4 5",
+}
+"""Scores of the first images of graph 28 in figure 4b. Of no graph are the scores that figure 4a prints."""
+FIGURE_9 = {
+    "clipscore": "0.82 0.69 0.37",
+    "llava_tifa": "0.78 0.44 0.15",
+    "mplug_tifa": "0.85 0.78 0.24",
+    "llava_dsg": "0.78 0.22 0.20",
+    "mplug_dsg": "1.0 0.89 0.30",
+    "llmscore_ec": "0.33 1.6 5.2",
+}
+"""Mean scores of graph 71 by node in figure 9: of both nodes without errors together, of 1a and of 1b. DSG's are of
+single questions."""
+NOT_ROUNDED = "the last printed digit is cut and not rounded"
 SECTION_6 = {"synth": 70, "nat": 55, "real": 56}
 PRINTED_DIGITS = 1e-6
 """Greatest difference from a released score of an image that meets it: scores have nine digits."""
@@ -64,6 +88,8 @@ def graph_numbers(config: ReproductionConfig) -> Iterator[PublishedNumber]:
     measured = measure_graphs(release.graph_nodes, scores, "published", protocol.falling)
     averaged = measured[~measured["graph_id"].isin(protocol.unpublished)]
     yield from _table_1(release.graph_nodes.to_pandas())
+    yield from _figure_2(release.graph_nodes)
+    yield from _figures_4_and_9(score_nodes(release.graph_nodes, scores))
     table_2, table_3 = _table_2(config, averaged), _table_3(averaged)
     yield from _name_exchanged(table_2, table_3)
     yield from _section_6(table_2)
@@ -99,6 +125,36 @@ def _table_1(nodes: pd.DataFrame) -> Iterator[PublishedNumber]:
     reason = f"graph {graph} has {width.max()} nodes with as many errors ({level})"
     for (row, (published, decimals)), value in zip(TABLE_1.items(), ours, strict=True):
         yield PublishedNumber(PAPER, "table 1", row, "", published, float(value), decimals).explained(reason)
+
+
+def _figure_2(nodes: pa.Table) -> Iterator[PublishedNumber]:
+    contents = count_contents(nodes).query("about == 'images' and subset == @OVERALL").set_index("name")
+    for source, published in FIGURE_2.items():
+        ours = 100 * float(contents["share"][source])
+        yield PublishedNumber(PAPER, "figure 2a, images by source (%)", source, "", published, ours, 0)
+
+
+def _figures_4_and_9(images: pd.DataFrame) -> Iterator[PublishedNumber]:
+    """Yield scores of the images of one graph, and mean scores of another by node."""
+    by_graph = images.groupby("graph_id").get_group
+    for metric, printed in FIGURE_4.items():
+        scores = by_graph("28").query("metric == @metric")["score"]
+        for place, (published, ours) in enumerate(zip(printed.split(), scores, strict=False), 1):
+            yield _figure_cell("figure 4b, scores of images of graph 28", metric, f"image {place}", published, ours)
+    joined = by_graph("71").assign(node=lambda rows: rows["node"].where(rows["level"] > 0, "0"))
+    means = average_nodes(joined).set_index(["metric", "node"])["mean"]
+    for metric, printed in FIGURE_9.items():
+        for node, published in zip(("0", "1a", "1b"), printed.split(), strict=True):
+            name = _name(metric, "none" if metric.endswith("_dsg") else "")
+            cell = _figure_cell(
+                "figure 9, mean scores of graph 71", metric, f"node {node}", published, means[name, node]
+            )
+            is_cut = math.floor(cell.ours * 10**cell.decimals) == round(cell.published * 10**cell.decimals)
+            yield cell.explained(NOT_ROUNDED if is_cut else "")
+
+
+def _figure_cell(group: str, row: str, column: str, printed: str, ours: float) -> PublishedNumber:
+    return PublishedNumber(PAPER, group, row, column, float(printed), float(ours), len(printed.partition(".")[2]))
 
 
 def _percent_means(averaged: pd.DataFrame, measure: str) -> Mapping[tuple[str, str], float]:

@@ -31,6 +31,9 @@ from plumbline.pipelines.sources.shards import cut_of
 from plumbline.pipelines.sources.sources import Sources, open_images, open_sources
 from plumbline.pipelines.sources.uris import Uris, benchmark_uris
 
+FRAMES = {"graphs": "graphs", "graph_images": "graph_images", "ratings": "mean_ratings"}
+"""Tables of a judging that some runs lack, by the field of Agreement that has them."""
+
 
 class Originals(NamedTuple):
     """What a run's scores are of."""
@@ -121,7 +124,6 @@ def read_judge_noise(store: Store, run_id: str) -> pa.Table:
 def read_agreement(store: Store, run_id: str) -> Agreement | None:
     """What was found of a run, None where nobody judged it."""
     folder = f"runs/{run_id}/metaeval"
-    graphs, ratings = (f"{folder}/{name}.parquet" for name in ("graphs", "mean_ratings"))
     page = store.read_text(f"{folder}/judgements.md")
     if page is None:
         return None
@@ -136,8 +138,11 @@ def read_agreement(store: Store, run_id: str) -> Agreement | None:
             pd.DataFrame(_later_rows(store, f"{folder}/graph_correlations.parquet"))
         ),
         orders=[Order(**row) for row in _later_rows(store, f"{folder}/orders.parquet")],
-        graphs=store.read_table(graphs).to_pandas() if store.exists(graphs) else None,
-        ratings=store.read_table(ratings).to_pandas() if store.exists(ratings) else None,
+        **{
+            name: store.read_table(f"{folder}/{file}.parquet").to_pandas()
+            for name, file in FRAMES.items()
+            if store.exists(f"{folder}/{file}.parquet")
+        },
     )
 
 

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from plumbline.operators.errors import SourceError
 from plumbline.pipelines.base.storage import Place
+from plumbline.pipelines.judging.releases.own_graphs import require_few_walks
 from plumbline.pipelines.judging.releases.release import Release, Word, column_ratings, released, remember, words_in
 from plumbline.pipelines.judging.releases.scores import wide_scores
 from plumbline.pipelines.judging.releases.sheets import (
@@ -64,6 +65,7 @@ def read_t2iscorescore(place: Place) -> Release:
     """
     metadata = read_sheet(one_that_exists(place, METADATA)).require(COLUMNS, UPSTREAM)
     nodes, notes = list(_nodes(metadata)), list[str]()
+    require_few_walks(metadata.url, nodes)
     metrics = _metrics(place, metadata, notes)
     unknown = _unknown_scores(place, metrics)
     ids = {
@@ -86,13 +88,13 @@ def read_t2iscorescore(place: Place) -> Release:
 def _nodes(metadata: Sheet) -> Iterator[dict[str, Any]]:
     places: dict[str, str] = {}
     numbers = metadata.whole("id", UPSTREAM)
-    columns = zip(numbers, metadata.ids("id"), metadata.ids("file_name"), metadata.ids("rank"), strict=True)
-    for row, (number, graph, image, rank) in enumerate(columns):
+    ids = map(metadata.ids, ("id", "file_name", "rank", "image_source"))
+    for row, (number, graph, image, rank, source) in enumerate(zip(numbers, *ids, strict=True)):
         where = metadata.where(row)
         remember(places, image, where, f"image {image!r} stands twice")
         subset = next((name for name, graphs in SUBSETS.items() if number in graphs), "other")
-        level = _level(rank, where)
-        yield {"graph_id": graph, "subset": subset, "image_id": image, "node": rank, "level": level}
+        node = {"image_id": image, "node": rank, "level": _level(rank, where), "generator": source}
+        yield {"graph_id": graph, "subset": subset, **node}
 
 
 def _level(rank: str, where: str) -> int:
@@ -200,7 +202,8 @@ def read_shapes(place: Place) -> Release:
         origins[image_id] = (prompt_id, generator)
         errors = sorted(requirements)
         graph = {"graph_id": prompt_id, "subset": (skills.get(prompt_id) or [NONE])[-1]}
-        nodes.append({**graph, "image_id": image_id, "node": "+".join(errors) or NONE, "level": len(errors)})
+        node = {"node": "+".join(errors) or NONE, "level": len(errors)}
+        nodes.append({**graph, **node, "image_id": image_id, "generator": generator})
     image_ids, values = rated.ids("image_id"), rated.numbers("rating").to_pylist()
     for row, image_id in enumerate(image_ids):
         if image_id not in origins:
@@ -208,6 +211,7 @@ def read_shapes(place: Place) -> Release:
     of_prompts, generators = zip(*(origins[image_id] for image_id in image_ids), strict=True)
     ratings = column_ratings(rated, image_ids, of_prompts, values, generators=generators, raters=rated.ids("rater"))
     words = _words(place, truth) if exists(place / f"{REQUIREMENTS}.parquet") else ()
+    require_few_walks(place.url, nodes)
     return released(ratings=ratings, graph_nodes=nodes, words=words, skills=skills)
 
 

@@ -3,12 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import pyarrow as pa
-
 from plumbline.operators.errors import SourceError
 from plumbline.operators.extensions import Extensions
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.base.tables import as_list
 from plumbline.pipelines.judging.releases.release import LIKERT, Release, column_ratings, released, skills_of
 from plumbline.pipelines.judging.releases.sheets import Sheet, read_sheet
 
@@ -120,11 +117,10 @@ def _or_all(sheet: Sheet, name: str, default: str) -> Sequence[str]:
 def _skills(sheet: Sheet, columns: RatingColumns) -> Iterator[tuple[str | None, str | None]]:
     if columns.skills not in sheet.names:
         return
-    column = sheet.table.column(columns.skills)
-    is_list = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
-    cells = column.to_pylist() if is_list else [as_list(text) for text in sheet.texts(columns.skills)]
-    for prompt_id, names in zip(sheet.texts(columns.prompt_id), cells, strict=True):
-        yield from ((prompt_id, None if name is None else str(name)) for name in names or [None])
+    for prompt_id, names in zip(sheet.texts(columns.prompt_id), sheet.lists(columns.skills), strict=True):
+        yield from ((prompt_id, name) for name in names)
+        if not names:
+            yield prompt_id, None
 
 
 RELEASES = Extensions[Callable[..., Release]](
@@ -144,6 +140,7 @@ RELEASES = Extensions[Callable[..., Release]](
                 "t2vscore",
                 "tifa160",
             ),
+            "own_graphs": ("error_graphs",),
             "readers": ("long",),
             "pairs": ("eqben", "pick_a_pic", "winoground"),
             "study_ratings": ("study",),

@@ -67,11 +67,14 @@ class Sheet:
         return [text for text in texts if text is not None]
 
     def lists(self, name: str) -> list[list[str]]:
-        """A column of lists of text, empty where a cell is; raises SourceError where it holds anything else."""
+        """Return a column of lists, or of texts whose parts are between semicolons, as lists of text.
+
+        A list is empty if its cell is.
+        """
         column = self.table.column(name)
-        if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type) or pa.types.is_null(column.type)):
-            raise SourceError(f"{self.url}: expected lists of text as {name}, found {column.type}; write lists")
-        return [[str(part) for part in cell or ()] for cell in column.to_pylist()]
+        is_list = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
+        cells = column.to_pylist() if is_list else map(tables.as_list, self.texts(name))
+        return [[str(part) for part in cell or () if part is not None] for cell in cells]
 
     def whole(self, name: str, remedy: str = NO_NUMBER) -> list[int | None]:
         """A column as whole numbers from 0, None where a cell is empty; raises SourceError naming the first other."""

@@ -1,14 +1,16 @@
 """What a run's judging found is told in words and shown in tables, and no more is said than its tests say."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 import pytest
+from numpy.typing import NDArray
 
 from plumbline.operators.judging.graph_correlations import correlate_graphs, correlation_matrices
 from plumbline.operators.judging.judgement import OVERALL, PEOPLE, Comparison, Judgement, Order
-from plumbline.operators.report.agreement import Agreement, show_agreement
+from plumbline.operators.report.agreement import MAX_CORRELATED, Agreement, show_agreement
 from plumbline.operators.statistics.bootstrap import UNDEFINED, Interval
 
 
@@ -122,6 +124,78 @@ def test_metrics_stand_across_with_intervals_below_and_raters_by_themselves() ->
     assert likert.rows[1][:3] == ("kendall b", "0.900\n[0.890, 0.910]", "-")
     assert people.names[:2] == ("", "alpha ordinal") and people.rows[0][0] == OVERALL
     assert [table.title for table in shown.by_skill.rows] == ["likert, counting"] and shown.notes == ("a note",)
+
+
+@pytest.mark.parametrize("count", [3, MAX_CORRELATED, 90])
+def test_of_many_metrics_the_first_are_in_the_tables_of_correlations(count: int) -> None:
+    """The others are counted; pairs of all metrics are looked at for the scatter plots."""
+    rng, metrics = np.random.default_rng(count), [f"metric {place}" for place in range(count)]
+    values = rng.uniform(-1, 1, (20, count))
+    values[:, -1] = values[:, 0]
+    graphs = pd.DataFrame(
+        [
+            {"metric": metric, "convention": "paper", "graph_id": str(graph), "subset": "a",
+             "ordering": values[graph, place], "separation": rng.uniform()}
+            for graph in rng.permutation(20)
+            for place, metric in enumerate(metrics)
+        ]
+    )  # fmt: skip
+    correlations = correlation_matrices(correlate_graphs(graphs))
+    shown = show_agreement(Agreement([*FOUND], (), (), graphs=graphs, graph_correlations=correlations))
+    tables = [*(matrix.as_table() for matrix in shown.graph_correlations), *shown.graph_correlations_by_skill.rows]
+    assert len(tables) == 4
+    for table in tables:
+        assert len(table.rows) == len(table.names) - 1 == min(count, MAX_CORRELATED)
+        assert table.caption.endswith("66 more metrics in graph_correlations.parquet.") == (count == 90)
+    assert shown.graph_charts[0].name.startswith(f"ordering: metric 0 (up) and metric {count - 1} (right), r 1.00")
+    assert len(correlations[0].metrics) == count
+
+
+def graph_rows(scores: NDArray[np.float64], levels: Sequence[int], metrics: Sequence[str]) -> list[dict[str, object]]:
+    """Return the images of one graph in schema GRAPH_IMAGES."""
+    return [
+        {"metric": metric, "subset": "a", "node": f"{level}a", "level": level, "image_id": f"i{place:03}",
+         "score": scores[place, number]}
+        for number, metric in enumerate(metrics)
+        for place, level in enumerate(levels)
+    ]  # fmt: skip
+
+
+def test_the_graphs_that_are_ordered_best_and_worst_and_differently_are_drawn() -> None:
+    rng, metrics = np.random.default_rng(3), [f"m{place}" for place in range(12)]
+    orderings = {"easy": [0.9] * 12, "hard": [-0.5] * 12, "split": [-0.9, *[0.1] * 10, 1.0], "dull": [0.2] * 12}
+    levels = [*range(12), *rng.integers(0, 12, 290)]
+    images = pd.DataFrame(
+        [
+            {"graph_id": name, **row}
+            for name in rng.permutation([*orderings, "flat"])
+            for row in graph_rows(rng.random((302, 12)), [0] * 302 if name == "flat" else levels, metrics)
+        ]
+    )
+    graphs = pd.DataFrame(
+        [
+            {"metric": metric, "convention": convention, "graph_id": name, "subset": "a",
+             "ordering": value if convention == "paper" else -value, "separation": rng.uniform()}
+            for convention in ("paper", "current")
+            for name, values in {**orderings, "flat": [1.0] * 12}.items()
+            for metric, value in zip(metrics, values, strict=True)
+        ]
+    )  # fmt: skip
+    shown = show_agreement(Agreement([*FOUND], (), (), graphs=graphs, graph_images=images)).shown_graphs
+    assert [graph.title for graph in shown] == [
+        "Graph easy, whose images metrics order best: mean ordering 0.90",
+        "Graph hard, whose images metrics order worst: mean ordering −0.50",
+        "Graph split, on which metrics differ most: ordering −0.90 by m0, 1.00 by m11",
+    ]
+    for graph in shown:
+        lines, *shares = graph.charts
+        assert lines.chart.left_out == 8 and len(shares) == 2 and all(chart.chart.left_out == 6 for chart in shares)
+        assert graph.means.names[3:] == tuple(metrics[:10]) and len(graph.means.rows) == 12
+        assert graph.means.caption.endswith("2 more metrics in graph_means.parquet.")
+    hard = images[(images["graph_id"] == "hard") & (images["metric"] == "m3")].groupby("level")["score"]
+    assert [(row[1], row[6]) for row in shown[1].means.rows] == [
+        (str(level), f"{mean:.3f}") for level, mean in hard.mean().items()
+    ]
 
 
 def test_of_many_error_graphs_some_are_drawn_and_of_many_subsets_none_is_coloured() -> None:

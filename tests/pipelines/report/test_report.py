@@ -174,6 +174,15 @@ def test_a_run_judged_by_error_graphs_shows_which_metrics_find_the_same_graphs_h
         assert f"{one.measure}: {one.metric} (up) and {one.other} (right), r " in page
     assert page.count("(right), r ") == 2 * 2 * pairs  # as captions and for those who do not see the charts
     assert len(re.findall(r">(?:nat|real|synth)</text>", page)) == 3 * 2 * pairs
+    scored = pd.read_parquet(folder / "graph_images.parquet")
+    expected = {(row["metric"], row["image_id"]): row["score"] for row in images if row["image_id"] in nodes}
+    assert {(row.metric, row.image_id): row.score for row in scored.itertuples()} == pytest.approx(expected)
+    means = pd.read_parquet(folder / "graph_means.parquet")
+    keys = ["metric", "graph_id", "node"]
+    assert means.set_index(keys)["mean"].to_dict() == pytest.approx(scored.groupby(keys)["score"].mean().to_dict())
+    orderings = pd.read_parquet(folder / "graphs.parquet").query("convention == 'current'").groupby("graph_id")
+    best = orderings["ordering"].mean()
+    assert "Error graphs up close" in page and f"order best: mean ordering {best.max():.2f}".replace("-", "−") in page
 
 
 def test_a_judged_run_shows_how_people_rate_the_images_of_each_generator_by_each_template(tmp_path: Path) -> None:

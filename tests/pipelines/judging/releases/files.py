@@ -209,6 +209,14 @@ TS2_SCORES = table(
     "id image_id clipscore viescore",
     *((row["id"], 7, 0.5 + place / 100, None if place == 3 else place) for place, row in enumerate(TS2_METADATA)),
 )
+GRAPH = table(
+    "graph_id prompt node parents errors image_id generator prompt_source subset",
+    ("g", "a red dog and a cat", "0", "", "", "a.png", "sdxl", "COCO", "synth"),
+    ("g", "a red dog and a cat", "1a", "0", "missing object: cat", "b.png", "flux", "COCO", "synth"),
+    ("g", "a red dog and a cat", "1b", "0", "wrong attribute: blue dog", "c.png", "sdxl", "COCO", "synth"),
+    ("g", "a red dog and a cat", "2", "1a; 1b", "wrong attribute: blue dog; missing object: cat", "d.png", "sdxl",
+     "COCO", "synth"),
+)  # fmt: skip
 LONG = table(
     "image_id prompt_id generator rater template rating skills",
     ("001", "07", "atlas", "ann", "wl", 0.5, "color"),
@@ -391,6 +399,7 @@ LAYOUTS: Mapping[str, Layout] = {
         "t2iscorescore", {"ts2_metadata.csv": TS2_METADATA, "ts2_scores_per_image.csv": TS2_SCORES}, True
     ),
     "shapes": Layout("shapes", SHAPES, True),
+    "error_graphs": Layout("error_graphs", {"graphs.csv": GRAPH}),
     "imagenhub": Layout("imagenhub", IMAGENHUB, True),
     "genai_arena": Layout("genai_arena", GENAI_ARENA, True),
     "annotations, Label Studio": Layout("annotations", {"export.json": LABEL_STUDIO}),

@@ -29,6 +29,7 @@ from tests.pipelines.judging.releases.files import (
     FLICKR_JSON,
     GECKO,
     GENAI,
+    GRAPH,
     IMAGENHUB,
     LAYOUTS,
     LONG,
@@ -237,6 +238,13 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "words": ("rater word start end aligned", 0, [("truth", "red", 2, 5, 0.0)]),
         "skills": {"p": ["color"]},
     },
+    "error_graphs": {
+        "graph_nodes": ("graph_id subset image_id node level generator prompt_source parents errors", 2, [
+            ("g", "synth", "c.png", "1b", 1, "sdxl", "COCO", ["0"], ["wrong attribute: blue dog"]),
+            ("g", "synth", "d.png", "2", 2, "sdxl", "COCO", ["1a", "1b"],
+             ["missing object: cat", "wrong attribute: blue dog"]),
+        ]),
+    },
     "imagenhub": {  # of the least whole number by ten, 1 at most; O is the root of both, of a person as of a judge
         "ratings": (RATED, 3, [
             ("Text-Guided_IE/One/a.jpg", "Text-Guided_IE/a.jpg", "One", "1", "SC", 1.0),
@@ -301,6 +309,7 @@ FULL_AGREEMENT = {
     "pick_a_pic, captions": ("binary_accuracy",),
     "stanfordt23d": ("spearman", "pairwise_accuracy"),
     "t2iscorescore": ("ordering_published", "ordering_paper"),
+    "error_graphs": ("ordering_paper",),
 }
 """Statistics that are 1 if a metric scores a layout's images as people do."""
 
@@ -591,6 +600,22 @@ def genai(models: Any) -> dict[str, Any]:
     return {"00007": {"id": "7", "prompt": "x", "models": models}}
 
 
+def at_row(place: int, **cells: str) -> list[dict[str, Any]]:
+    """The error graph with other cells in one row."""
+    return [{**row, **cells} if number == place else row for number, row in enumerate(GRAPH)]
+
+
+def wide_graph(levels: int, nodes: int) -> list[dict[str, Any]]:
+    """A graph with so many nodes on each of so many levels below the root."""
+    root = {**GRAPH[0], "image_id": "root.png"}
+    names = [(level, node) for level in range(1, levels + 1) for node in range(nodes)]
+    return [root, *(
+        {**root, "node": f"{level}-{node}", "image_id": f"{level}-{node}.png",
+         "parents": f"{level - 1}-0" if level > 1 else "0", "errors": ";".join(f"{node}.{n}" for n in range(level))}
+        for level, node in names
+    )]  # fmt: skip
+
+
 RATER_1, _, _, SC_OF_ONE, _, LPIPS_OF_ONE = IMAGENHUB
 WORDS_OF = "expected a 1 or a 0 for each of the 3 words of 'a cat asleep'"
 POINTER = "version https://git-lfs.github.com/spec/v1\n"
@@ -697,6 +722,21 @@ COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
     ],
     "shapes": [
         ("ratings.parquet", [{**SHAPES["ratings.parquet"][0], "image_id": "j"}], "row 0: image 'j' is not in truth"),
+    ],
+    "error_graphs": [
+        (at_row(0, parents="2"), r"row 0: graph 'g' has a cycle, (\w+ -> ){3}\w+; take one of these nodes"),
+        (at_row(1, parents="1a"), "row 1: graph 'g' has a cycle, 1a -> 1a; take one of these"),
+        (at_row(1, parents=""), r"row 1: graph 'g' has two roots, '1a' and '0' \(.*row 0\); name the parents of all"),
+        (at_row(3, parents="1a;1c"), "row 3: graph 'g': node '1c', a parent of '2', has no image; add a row with"),
+        (at_row(3, image_id=""), "row 3: expected a image_id, found none; fill it in"),
+        (at_row(3, image_id="a.png"), r"row 3: image 'a.png' stands twice \(the first stands in .*row 0\)"),
+        (at_row(0, errors="blur"), "row 0: graph 'g': expected no errors of the root '0', found blur; name its par"),
+        (at_row(3, errors="x: y"), "row 3: graph 'g': expected more errors of node '2' than of its parent '1a', fo"),
+        (at_row(2, node="1a"), "row 2: graph 'g', node '1a', errors: expected .'missing.*row 1, found .'wrong"),
+        (at_row(2, prompt="a dog"), "row 2: graph 'g', prompt: expected 'a red .*row 0, found 'a dog'; write the same"),
+        (at_row(2, prompt=""), "row 2: expected a prompt, found none"),
+        ("graph_id,node\ng,0\n", r"expected column\(s\) prompt, parents, errors, image_id, found graph_id, node; docs"),
+        (wide_graph(4, 11), r"graph 'g': expected at most 10,000 walks, .*, found 14,641; split the graph"),
     ],
     "imagenhub": [
         (RATER_1, "uid\tOne\na.jpg\t[1, 2]\n", r"row 0: expected two ratings from 0 to 1 of One, .* found '\[1, 2\]'"),
