@@ -14,7 +14,7 @@ from plumbline.operators.errors import DISTRIBUTION, suggest
 JOBS = (
     "sweep", "score", "generate", "ingest", "questions", "status", "view", "report", "trends", "kinds", "diagnose",
     "bridge", "build_benchmark", "leaks", "metaeval", "reproduce", "rehearse", "labels", "rate", "accumulate",
-    "nightly", "gate", "gc", "export", "publish", "rewards", "serve", "check_rewards", "train", "convert",
+    "captions", "nightly", "gate", "gc", "export", "publish", "rewards", "serve", "check_rewards", "train", "convert",
 )  # fmt: skip
 """In the order in which a user meets them."""
 

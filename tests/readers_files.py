@@ -21,6 +21,7 @@ OF_THE_PACK = {"flux": "atlas", "sdxl": "flint"}
 COUNT = 32
 PROMPTS = prompts(COUNT)
 IMAGES = {name: images(theirs, COUNT) for name, theirs in OF_THE_PACK.items()}
+TAUGHT = taught.rows(8)
 TEXTS = {one["prompt_id"]: one["text"] for one in PROMPTS}
 
 
@@ -46,12 +47,15 @@ def lay_out(folder: Path) -> None:
             "ratings.csv": as_csv(ratings),
             "scores.csv": as_csv(scores),
             "export.json": json.dumps(_annotated()),
+            "graphs.csv": as_csv(_error_graph()),
+            "crowdflower_flickr8k.json": json.dumps(_captioned()),
         },
     )
     asked = [row for one in PROMPTS for row in propositions(one["prompt_id"], one["text"])]
     passed_over = proposition(PROMPTS[0]["prompt_id"], PROMPTS[0]["text"], 4, "0", "Is it drawn?", "global - style")
     write_csv(folder / "dsg-1k-anns.csv", ANNOTATIONS, asked)
     write_csv(folder / "dpg_bench.csv", ANNOTATIONS, [passed_over, *asked])  # DPG-Bench's code does not read row 0
+    put(folder / "llava", {**_conversations(), **{f"{number}.png": row["image"] for number, row in enumerate(TAUGHT)}})
     for name in ("prompts.parquet", "data/prompts.parquet"):
         write_rows(folder / name, PROMPTS, row_group=COUNT)
     (folder / "images").symlink_to(folder / "data/images")
@@ -111,6 +115,41 @@ def _judged() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         ratings += [{**image, "rater": rater, "rating": 1 + 2 * better + (place + rater) % 3} for rater in (0, 1)]
         scores.append({**image, "vqascore": better / 2 + place % 5 / 10, "clipscore": place / COUNT})
     return ratings, scores
+
+
+def _error_graph() -> list[dict[str, Any]]:
+    """An error graph of a root and two nodes, of the pictures of one generator."""
+    errors = {"0": "", "1": "missing object: star", "2": "missing object: star; wrong attribute: red"}
+    return [
+        {"graph_id": "g", "prompt": PROMPTS[0]["text"], "node": node, "parents": str(int(node) - 1) if its else "",
+         "errors": its, "image": f"flux/{int(node):05d}.png", "generator": "flux"}
+        for node, its in errors.items()
+    ]  # fmt: skip
+
+
+def _captioned() -> dict[str, Any]:
+    """Captions with references and ratings, as jmhessel/clipscore has Flickr8K's."""
+    texts = [one["text"] for one in PROMPTS]
+    return {
+        f"{place}.jpg": {
+            "image_path": f"{place}.jpg",
+            "ground_truth": [text, f"a picture of {text}"],
+            "human_judgement": [{"caption": texts[place - shift], "rating": 1.0 - shift} for shift in (0, 1)],
+        }
+        for place, text in enumerate(texts)
+    }
+
+
+def _conversations() -> dict[str, str]:
+    """Conversations of two turns about each image, as LLaVA's release has them."""
+    asked = zip(TAUGHT, [*TAUGHT[1:], TAUGHT[0]], strict=True)
+    said = [[f"<image>\n{one['question']}", one["answer"], other["question"], other["answer"]] for one, other in asked]
+    records = [
+        {"image": f"{number}.png",
+         "conversations": [{"from": ("human", "gpt")[place % 2], "value": text} for place, text in enumerate(texts)]}
+        for number, texts in enumerate(said)
+    ]  # fmt: skip
+    return {"llava_v1_5_mix665k.json": json.dumps(records)}
 
 
 def _annotated() -> list[dict[str, Any]]:

@@ -41,7 +41,7 @@ def meteor(candidate: str, reference: str, wordnet: WordNet | None = None) -> fl
     """
     from nltk.translate.meteor_score import single_meteor_score  # takes a second
 
-    words, wanted = _words(candidate), _words(reference)
+    words, wanted = split_words(candidate), split_words(reference)
     synonyms = _NoSynonyms() if wordnet is None else _open_wordnet(wordnet)
     return float(single_meteor_score(wanted, words, stemmer=_stemmer(), wordnet=synonyms))
 
@@ -92,5 +92,6 @@ def _stemmer() -> Any:
     return PorterStemmer(mode=PorterStemmer.ORIGINAL_ALGORITHM)
 
 
-def _words(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
+    """Return the words of a text in lower case, without punctuation."""
     return re.findall(r"\w+(?:['’]\w+)*", text.lower())
