@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.models.checkpoints.parts import digest_file, find_part
 from plumbline.operators.models.families.clip_flant5 import ClipFlanT5Model
 from plumbline.operators.models.model import ModelConfig, ResolvedModel
@@ -18,9 +18,16 @@ from plumbline.pipelines.cells.cells import digest
 from plumbline.pipelines.judging.releases.release import Release
 from plumbline.pipelines.sources.shards import Cut, check_columns, cut_shards, list_files, read_footer, require_columns
 from plumbline.pipelines.sources.uris import Uris, benchmark_uris
+from plumbline.pipelines.training.conversations import SUFFIX as CONVERSATIONS
+from plumbline.pipelines.training.conversations import split_conversations
 from plumbline.pipelines.training.examples import Examples, ExampleShard
 from plumbline.pipelines.training.rated import read_rated
-from plumbline.pipelines.training.training_config import BeginConfig, FinetuneConfig, StageConfig
+from plumbline.pipelines.training.training_config import (
+    BeginConfig,
+    FinetuneConfig,
+    StageConfig,
+    TextColumnsConfig,
+)
 from plumbline.pipelines.training.worker import CONFIG, Task
 
 BEGUN = "begun"
@@ -44,11 +51,30 @@ def plan_training(config: StageConfig | FinetuneConfig) -> PlannedTraining:
     """Pins the checkpoint and the rows; raises ConfigError, ModelError or SourceError for what cannot be trained."""
     if isinstance(config, FinetuneConfig):
         return _plan_finetune(config, resolve_model(config.model, on_gpu=config.pool.num_gpus > 0))
+    config, said = _with_single_turns(config)
     examples = _table_examples(config)
     chosen = config.model if config.begin is None else _begun(config, config.begin)
     model = resolve_model(chosen, on_gpu=config.pool.num_gpus > 0)
-    words = f"{sum(shard.shard.rows for shard in examples.shards)} rows of {config.data}"
+    words = f"{sum(shard.shard.rows for shard in examples.shards)} rows of {config.data}{said}"
     return _planned(config, model, examples, words)
+
+
+def _with_single_turns(config: StageConfig) -> tuple[StageConfig, str]:
+    """Return the training on a row for each turn if its data are conversations, and what became of them.
+
+    Raise SourceError if more conversations are left out than `max_failed` allows.
+    """
+    source = config.storage.locate(config.data)
+    if not source.path.lower().endswith(CONVERSATIONS):
+        return config, ""
+    split = split_conversations(source, config.storage.locate(config.output, writable=True), config.kind)
+    if split.left_out > config.max_failed * split.records:
+        raise SourceError(
+            f"{split.reasons[0]}; {split.left_out} of {split.records} conversations cannot be read: correct them, or "
+            f"raise max_failed={config.max_failed:g}"
+        )
+    roots = (*config.uri_roots, source.parent.url)
+    return replace(config, data=split.folder, columns=TextColumnsConfig(), uri_roots=roots), f" ({split.words})"
 
 
 def _begun(config: StageConfig, parts: BeginConfig) -> ModelConfig:

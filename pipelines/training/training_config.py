@@ -142,7 +142,8 @@ class StageConfig(TrainingConfig):
 
     kind: Literal["captions", "questions"]
     data: str
-    """A Parquet file, or a folder of them: a row per image with its caption, or per image and question."""
+    """A Parquet file, or a folder of them: a row per image with its caption, or per image and question. Or LLaVA's list
+    of conversations (.json), which is split into a row for each turn below `output`."""
     columns: TextColumnsConfig = field(default_factory=TextColumnsConfig)
     uri_roots: Roots = ()
     """Folders and cloud prefixes that rows may name images below, besides the data's own."""

@@ -1,0 +1,187 @@
+"""LLaVA's released conversations about images, split into a row for each turn (VQAScore, appendix D)."""
+
+import io
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+import pyarrow as pa
+
+from plumbline.operators.errors import SourceError
+from plumbline.operators.sentences import plural
+from plumbline.pipelines.base.storage import Place, readable_errors
+from plumbline.pipelines.base.tables import AGAIN, Refused, require_utf8
+from plumbline.pipelines.cells.cells import digest
+
+SUFFIX = ".json"
+FOLDER = "turns"
+SUMMARY = "summary.json"
+IMAGE_TOKEN = "<image>"
+SPEAKERS = ("human", "gpt")
+WHITE = " \t\r\n"
+MAX_RECORD = 2**22
+"""Characters of one conversation."""
+MAX_TURNS = 1_000
+"""Questions of one conversation."""
+MAX_REASONS = 20
+"""Reasons that are kept of records that are left out."""
+ROWS_OF_A_FILE = 50_000
+ROWS_OF_A_GROUP = 256
+VERSION = 1
+"""Of the rows that a record becomes."""
+
+
+class SplitConversations(NamedTuple):
+    """The rows of a file of conversations, as Parquet."""
+
+    folder: str
+    """The address of the Parquet files."""
+    records: int
+    rows: int
+    without_image: int
+    """Conversations that are not about an image, which nothing is trained on."""
+    left_out: int
+    """Conversations that cannot be read."""
+    reasons: list[str]
+    """The first reasons, each with file and row."""
+
+    @property
+    def words(self) -> str:
+        """Return what became of the conversations."""
+        said = [f"{plural(self.records, 'conversation')} split into {plural(self.rows, 'row')} of one turn"]
+        said += [f"{self.without_image} without an image"] if self.without_image else []
+        said += [f"{self.left_out} left out, first {self.reasons[0]}"] if self.left_out else []
+        return ", ".join(said)
+
+
+def split_conversations(source: Place, output: Place, kind: Literal["captions", "questions"]) -> SplitConversations:
+    """Write a row for each turn below the output, once for the file as it is; raise SourceError if it is no JSON list.
+
+    The file is a list of `{"image": path, "conversations": [{"from": "human", "value": question}, {"from": "gpt",
+    "value": answer}, ...]}`, such as llava_v1_5_mix665k.json. Paths are below the file's folder. Every question is
+    asked with the image; for `captions` answers are captions.
+    """
+    with readable_errors(source, "data"):
+        entry = source.entry()
+    folder = output / FOLDER / digest([VERSION, kind, source.url, entry.size, entry.etag])
+    if not (folder / SUMMARY).exists():
+        found = _write(source, folder, kind)
+        (folder / SUMMARY).write(json.dumps(found._asdict(), indent=2).encode())
+    return SplitConversations(**json.loads((folder / SUMMARY).read()))
+
+
+def _write(source: Place, folder: Place, kind: str) -> SplitConversations:
+    """Write the rows, many at a time."""
+    rows: list[dict[str, str]] = []
+    records = written = without_image = left_out = 0
+    reasons: list[str] = []
+    for record in read_list(source):
+        where = f"{source.url}, row {records}"
+        records += 1
+        try:
+            turns = list(_turns(record))
+        except Refused as error:
+            left_out += 1
+            reasons += [f"{where}: {error}"] if len(reasons) < MAX_REASONS else []
+            continue
+        without_image += not turns
+        rows += [_row(source, *turn, kind) for turn in turns]
+        if len(rows) >= ROWS_OF_A_FILE:
+            written += _flush(rows, folder, written)
+    written += _flush(rows, folder, written)
+    if not written:
+        reason = reasons[0] if reasons else f"{source.url}: no conversation is about an image"
+        raise SourceError(f"{reason}; expected LLaVA's list of conversations with an image")
+    return SplitConversations(folder.url, records, written, without_image, left_out, reasons)
+
+
+def _flush(rows: list[dict[str, str]], folder: Place, written: int) -> int:
+    """Write the rows as the next file, named by its first row, and return their number."""
+    count = len(rows)
+    if rows:
+        table = pa.Table.from_pylist(rows)
+        (folder / f"{written:09}.parquet").write_table(table, row_group_size=ROWS_OF_A_GROUP)
+    rows.clear()
+    return count
+
+
+def _row(source: Place, image: str, question: str, answer: str, kind: str) -> dict[str, str]:
+    texts = {"caption": answer} if kind == "captions" else {"question": question, "answer": answer}
+    return {"uri": (source.parent / image).url, **texts}
+
+
+class Turn(NamedTuple):
+    """A question about an image, and its answer."""
+
+    image: str
+    question: str
+    answer: str
+
+
+def _turns(record: Any) -> Iterator[Turn]:
+    """Yield the turns, none if the conversation is not about an image; raise Refused if it cannot be read."""
+    if not isinstance(record, Mapping):
+        raise Refused("unreadable", f"expected an object, found {type(record).__name__}")
+    image, said = record.get("image"), record.get("conversations")
+    if image is None:
+        return
+    if not isinstance(image, str) or not image:
+        raise Refused("unreadable", f"expected the image's path as image, found {image!r:.80}")
+    if not isinstance(said, list) or not said or len(said) % 2:
+        raise Refused("unreadable", "expected conversations as a list of questions, each with its answer")
+    if len(said) > 2 * MAX_TURNS:
+        raise Refused("unreadable", f"expected at most {MAX_TURNS:,} questions, found {len(said) // 2:,}")
+    texts = [_text(turn, SPEAKERS[place % 2], place) for place, turn in enumerate(said)]
+    require_utf8(image)
+    for question, answer in zip(texts[::2], texts[1::2], strict=True):
+        yield Turn(image, question, answer)
+
+
+def _text(turn: Any, speaker: str, place: int) -> str:
+    """Return what is said, without the mark of the image."""
+    if not isinstance(turn, Mapping) or turn.get("from") != speaker or not isinstance(turn.get("value"), str):
+        raise Refused(
+            "unreadable", f"expected a text by {speaker} as part {place} of conversations, found {turn!r:.80}"
+        )
+    text = str(turn["value"]).replace(IMAGE_TOKEN, "").strip()
+    if not text:
+        raise Refused("unreadable", f"expected a text by {speaker} as part {place} of conversations, found none")
+    require_utf8(text)
+    return text
+
+
+def read_list(source: Place) -> Iterator[Any]:
+    """Yield the values of a JSON list one by one, however long it is; raise SourceError naming the row that is none."""
+    with readable_errors(source, "data"), source.open() as stream:
+        try:
+            yield from _values(io.TextIOWrapper(stream, "utf-8"), source.url)
+        except UnicodeDecodeError as error:
+            raise SourceError(f"{source.url}: not UTF-8 ({error.reason}); save the file as UTF-8") from error
+
+
+def _values(text: io.TextIOWrapper, url: str) -> Iterator[Any]:
+    decoder, unread, row = json.JSONDecoder(), text.read(MAX_RECORD).lstrip(WHITE), 0
+    if not unread.startswith("["):
+        raise SourceError(f"{url}: expected a JSON list of conversations, found {unread[:40]!r}; {AGAIN}")
+    place = 1
+    while True:
+        try:
+            place = _skip(unread, place, WHITE if row == 0 else WHITE + ",")
+            if unread[place] == "]":
+                return
+            value, place = decoder.raw_decode(unread, place)
+        except (ValueError, IndexError, RecursionError) as error:
+            more = text.read(MAX_RECORD) if len(unread) - place < MAX_RECORD else ""
+            if not more or isinstance(error, RecursionError):
+                problem = f"not JSON, cut off, or longer than {MAX_RECORD:,} characters"
+                raise SourceError(f"{url}, row {row}: {problem}; {AGAIN}") from error
+            unread, place = unread[place:] + more, 0
+            continue
+        yield value
+        row += 1
+
+
+def _skip(text: str, place: int, characters: str) -> int:
+    while text[place] in characters:
+        place += 1
+    return place
