@@ -46,7 +46,7 @@ PACKS = {
     "wise_verified": "wise_verified",
 }
 """Of metrics that score by a benchmark's own questions, whose these are."""
-VIDEOS = {name: "videos" for name in NAMES if name.startswith("videoalign")}
+VIDEOS = {name: "videos" for name in NAMES if name.startswith(("videoalign", "xclip"))}
 """Of metrics that look at videos alone; an image is one that stands still."""
 JUDGES_OF_EDITS = {"viescore_edit", "editscore", "imgedit"}
 SCORELESS = {"vq2_released", "text", *JUDGES_OF_EDITS}

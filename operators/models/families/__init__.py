@@ -23,6 +23,7 @@ NAMES = (
     "imagereward",
     "hpsv3",
     "videoalign",
+    "x_clip",
     "editreward",
     "captioner",
     "florence2",

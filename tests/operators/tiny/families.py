@@ -45,6 +45,7 @@ KINDS: Mapping[str, Kind] = {
     "hpsv3": Kind("hpsv3", rewards.save_hpsv3, "reward"),
     "videoalign": Kind("videoalign", rewards.save_videoalign, "reward"),
     "videoalign_three_heads": Kind("videoalign", partial(rewards.save_videoalign, heads=3), "reward"),
+    "x_clip": Kind("x_clip", rewards.save_x_clip),
     "editreward": Kind("editreward", rewards.save_editreward, "reward"),
     "blip": Kind("captioner", captioners.save_blip),
     "git": Kind("captioner", captioners.save_git),

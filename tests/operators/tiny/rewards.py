@@ -38,6 +38,8 @@ from transformers import (
     SiglipTokenizer,
     ViTConfig,
     ViTModel,
+    XCLIPConfig,
+    XCLIPModel,
 )
 from transformers.models.blip.image_processing_pil_blip import BlipImageProcessorPil
 from transformers.models.siglip2.image_processing_pil_siglip2 import Siglip2ImageProcessorPil
@@ -371,6 +373,32 @@ def save_align(folder: Path, *, seed: int = 0) -> Path:
     EfficientNetImageProcessor(
         size={"height": 40, "width": 40}, crop_size=size, do_center_crop=True, rescale_offset=True, include_top=False
     ).save_pretrained(folder)
+    return folder
+
+
+def save_x_clip(folder: Path, *, seed: int = 0) -> Path:
+    """An X-CLIP of three frames, with a preprocessor of the form of its release."""
+    frames = {
+        "num_frames": 3,
+        "mit_hidden_size": 16,
+        "mit_intermediate_size": 24,
+        "mit_num_hidden_layers": 1,
+        "mit_num_attention_heads": 2,
+    }
+    network = XCLIPModel(
+        XCLIPConfig(
+            vision_config=tiny.VISION_FIELDS | frames,
+            text_config=tiny.TEXT_FIELDS,
+            projection_dim=16,
+            prompt_layers=2,
+            prompt_alpha=0.5,
+            prompt_num_attention_heads=2,
+        )
+    )
+    coarse(network, seed=seed)
+    network.save_pretrained(folder)
+    tiny.save_tokenizer(folder, template="<s> $A </s>")
+    tiny.save_preprocessor(folder)
     return folder
 
 

@@ -27,6 +27,7 @@ ROLES: Mapping[str, Role] = {
     "imagereward": Role("imagereward", rewards.save_imagereward),
     "hpsv3": Role("hpsv3", rewards.save_hpsv3),
     "videoalign": Role("videoalign", rewards.save_videoalign),
+    "xclip": Role("x_clip", rewards.save_x_clip),
     "dino": Role("dino", rewards.save_dino),
     "editreward": Role("editreward", rewards.save_editreward),
     "captioner": Role("captioner", captioners.save_blip),

@@ -203,6 +203,22 @@ def editreward(folder: Path, pair: Pair, measure: Measure) -> Answer:
     return Answer((), (sum(means) / 2,))
 
 
+def x_clip(folder: Path, pair: Pair, measure: Measure) -> Answer:
+    """Of a picture, which stands still."""
+    return Answer((), (x_clip_score(folder, [PICTURES[pair.image]], pair.text, measure),))
+
+
+def x_clip_score(folder: Path, frames: Sequence[Image.Image], text: str, measure: Measure = "cosine") -> float:
+    """Of one frame, which all are, or of as many as the network takes."""
+    model = network("XCLIPModel", folder)
+    length = model.config.text_config.max_position_embeddings
+    words = tokenizer(folder)([text], truncation=True, max_length=length, return_tensors="pt")
+    seen = images(folder)(images=list(frames), return_tensors="pt")["pixel_values"]
+    video = seen.expand(model.config.vision_config.num_frames, -1, -1, -1)[None]
+    said = model(input_ids=words.input_ids, attention_mask=words.attention_mask, pixel_values=video)
+    return measured(said.video_embeds, said.text_embeds[0], said.logits_per_video, measure).numbers[0]
+
+
 def videoalign(folder: Path, pair: Pair, measure: Measure) -> Answer:
     """Of a picture, which stands still."""
     return Answer((), (sum(videoalign_scores(folder, [PICTURES[pair.image]] * 2, pair.text)),))
@@ -527,6 +543,7 @@ SIMILARITY: Mapping[str, Reference] = {
     "dinov2": dino,
     "videoalign": videoalign,
     "videoalign_three_heads": videoalign,
+    "x_clip": x_clip,
 }
 REFERENCES: Mapping[tuple[str, Call], Reference] = {
     **{(name, "similarity"): reference for name, reference in SIMILARITY.items()},

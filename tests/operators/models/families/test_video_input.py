@@ -26,7 +26,7 @@ from plumbline.operators.stages.captions import CaptionsStage
 from plumbline.operators.stages.stage import StageOptions
 from plumbline.operators.videos import FRAME_SECONDS, LISTED_SECONDS, Clips
 from tests.operators import tiny
-from tests.operators.models.families.library import videoalign_scores
+from tests.operators.models.families.library import videoalign_scores, x_clip_score
 from tests.operators.stages.given import inputs, operate
 from tests.operators.test_videos import SIZE, film
 from tests.operators.tiny import rewards
@@ -204,6 +204,22 @@ def test_videoalign_gives_its_releases_ratings_of_a_list_of_frames_and_of_a_file
         assert [rating["value"] for rating in row["ratings"]] == pytest.approx(expected, abs=1e-4)
         assert row["score"] == pytest.approx(sum(expected), abs=1e-4)
     assert broken["score"] is None and broken["ratings"] is None and broken["error"]["kind"] == "corrupt_image"
+
+
+@pytest.mark.parametrize(("count", "shown"), [(1, [0, 0, 0]), (2, [0, 0, 1]), (3, [0, 1, 2]), (6, [0, 2, 5])])
+def test_x_clip_sees_as_many_frames_as_it_was_trained_on(count: int, shown: list[int], tmp_path: Path) -> None:
+    folder, films = rewards.save_x_clip(tmp_path / "xclip"), [frames(count), frames(count, first=4)]
+    models = {"xclip": model_config(family="x_clip", checkpoint=str(folder))}
+    metrics = {"xclipscore": SimilarityConfig(model="xclip")}
+    scorer = Scorer(ScorerConfig(models=models, metrics=metrics, clips=Clips(shown="video", frames=count)))
+    texts = ["a red circle", "two blue stars"]
+    with torch.inference_mode():
+        expected = [
+            x_clip_score(folder, [film[place] for place in shown], text)
+            for film, text in zip(films, texts, strict=True)
+        ]
+    scores = [row["score"] for row in scorer.score_table(films, texts).to_pylist()]
+    assert scores == pytest.approx(expected, abs=1e-4) and scores[0] != pytest.approx(scores[1], abs=1e-3)
 
 
 def test_each_of_videoaligns_ratings_is_a_metric_and_the_model_is_asked_once_for_all(

@@ -1,0 +1,104 @@
+"""X-CLIP: a CLIP that looks at the frames of a video together, and reads the text in their sight (Ni et al. 2022)."""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from plumbline.operators.batches import in_batches
+from plumbline.operators.models.calls import Compared, Measure, Pair, PixelRule
+from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
+from plumbline.operators.models.model import LocalModel
+from plumbline.operators.models.networks.loaded import LoadedImageModel
+
+if TYPE_CHECKING:
+    import torch
+    from PIL import Image
+
+    from plumbline.operators.models.model import ResolvedModel
+    from plumbline.operators.models.processing import PixelTransform
+
+
+class _Video(NamedTuple):
+    """What the network makes of a video."""
+
+    point: "torch.Tensor"
+    """Its embedding, (width,)."""
+    places: "torch.Tensor"
+    """Features of the places of its frames, their mean over the frames, (places, width): texts are read beside them."""
+
+
+class XClipSimilarity(LoadedImageModel):
+    """The `similarity` call served by an X-CLIP checkpoint."""
+
+    architecture = "XCLIPModel"
+
+    def __init__(self, *parts: Any, **batches: int) -> None:
+        super().__init__(*parts, **batches)
+        config = self.model.config
+        self.context = int(config.text_config.max_position_embeddings)
+        self.frames = int(config.vision_config.num_frames)
+        self.scale = math.exp(self.model.logit_scale.item())
+
+    @classmethod
+    def load_processor(cls, model: "ResolvedModel[Any]", tokenizer: Any) -> "PixelTransform":
+        from plumbline.operators.models.processing import load_pixel_transform
+
+        return load_pixel_transform(model.folder("checkpoint"), pad_to_square=False)
+
+    def preprocess(self, image: "Image.Image", rule: PixelRule = "processor") -> "torch.Tensor":
+        """An image as a video that stands still."""
+        return self.preprocess_video([image], 0.0)
+
+    def preprocess_video(self, frames: "Sequence[Image.Image]", seconds: float) -> "torch.Tensor":
+        """As many frames as the checkpoint was trained on, evenly from the first to the last, (n, 3, height, width).
+
+        Of fewer frames some are repeated. The model is not told how many `seconds` each stands for.
+        """
+        import torch
+
+        steps = max(self.frames - 1, 1)
+        places = [round(place * (len(frames) - 1) / steps) for place in range(self.frames)]
+        shown = {place: self.processor(frames[place]) for place in dict.fromkeys(places)}
+        return self.pixels.held(torch.stack([shown[place] for place in places]))
+
+    def encode(self, pixels: "Sequence[torch.Tensor]") -> list[_Video]:
+        """Videos as their embeddings, and as what texts are read beside."""
+        import torch
+
+        with torch.inference_mode():
+            seen = self.model.get_video_features(pixel_values=self.batch(pixels))
+            places = self.model.prompts_visual_layernorm(seen.last_hidden_state[:, 1:])
+            places = (
+                (places @ self.model.prompts_visual_projection).unflatten(0, (len(pixels), self.frames)).mean(dim=1)
+            )
+            return list(map(_Video, seen.pooler_output, places))
+
+    def compare(self, features: Sequence[_Video], pairs: Sequence[Pair], measure: Measure = "cosine") -> list[Compared]:
+        """The cosine of each video and text, or the model's logit; the text's embedding depends on the video."""
+        lengths = self.lengths([pair.text for pair in pairs])
+
+        def read(batch: Sequence[Pair]) -> list[float]:
+            import torch
+            from torch.nn.functional import cosine_similarity
+
+            words = self.tokens([pair.text for pair in batch], context=self.context)
+            points, places = (torch.stack(each) for each in zip(*(features[pair.image] for pair in batch), strict=True))
+            texts = self.model.get_text_features(words.input_ids, words.attention_mask).pooler_output[:, None]
+            texts = (texts + self.model.prompts_generator(texts, places))[:, 0]
+            cosines: list[float] = cosine_similarity(points.float(), texts.float()).tolist()
+            return cosines
+
+        cosines = in_batches(read, pairs, lengths, size=self.pair_batch)
+        scale = self.scale if measure == "logit" else 1.0
+        return [Compared(scale * one, length > self.context) for one, length in zip(cosines, lengths, strict=True)]
+
+
+FAMILY = Family(
+    config=LocalModel,
+    loads={"similarity": XClipSimilarity.load},
+    form="'xclip'",
+    suits=lambda fields: fields["model_type"] == "xclip",
+    files=(TOKENIZER, IMAGES),
+    measures=("cosine", "logit"),
+    films=True,
+)
