@@ -1,6 +1,4 @@
-"""Where the images and prompts of error graphs come from, and which types of errors they have (T2IScoreScore, figure
-2).
-"""
+"""Sources of the images and prompts of error graphs, and types of their errors (T2IScoreScore, figure 2)."""
 
 from collections.abc import Iterator
 
@@ -13,7 +11,7 @@ from plumbline.operators.judging.graphs import split_subsets
 from plumbline.operators.sentences import NOTHING, number
 
 COUNTED = {"images": "source", "prompts": "source", "errors": "type"}
-"""What is counted, and by what."""
+"""The heading of the names, by the things that are counted."""
 CAPTION = {
     "images": "Images by what made them.",
     "prompts": "Graphs by where their prompts come from.",
@@ -26,8 +24,8 @@ NO_TYPE = "no type"
 def count_contents(graph_nodes: pa.Table) -> pd.DataFrame:
     """Return the number and share of images by source, prompts by source and errors by type (schema GRAPH_CONTENTS).
 
-    They are of all graphs, then by subset. An error is counted once for every edge that adds it. What the graphs do not
-    say is left out.
+    They are of all graphs, then by subset. An error is counted once for every edge that adds it. Unknown sources and
+    types are left out.
     """
     nodes = graph_nodes.to_pandas()
     columns = {

@@ -46,7 +46,7 @@ class CorrelationMatrix(NamedTuple):
         return f"Pearson's correlation in % between metrics {over}{more}"
 
     def first(self, most: int) -> "CorrelationMatrix":
-        """Return the matrix of the first metrics, at most so many."""
+        """Return the matrix of at most `most` metrics, the first ones."""
         metrics, left_out = shown(self.metrics, most)
         values = [row[:most] for row in self.values[:most]]
         return self._replace(metrics=metrics, values=values, left_out=self.left_out + left_out)
