@@ -28,7 +28,6 @@ from plumbline.pipelines.ingest.input_rows import (
     SOURCE,
     SOURCE_ADDRESS,
     Candidate,
-    InputColumnsConfig,
     digest,
     leads_out,
     link_roots,
@@ -40,6 +39,7 @@ from plumbline.pipelines.ingest.input_rows import (
 from plumbline.pipelines.ingest.placing import Shards
 from plumbline.pipelines.ingest.shards import Drafted, DraftedShard
 from plumbline.pipelines.ingest.typed_tables import Table, source_file
+from plumbline.pipelines.sources.input_columns import InputColumnsConfig
 from plumbline.pipelines.sources.origins import Origins
 
 READERS = 16

@@ -9,11 +9,12 @@ from plumbline.pipelines.base.tables import Rejection, Row
 from plumbline.pipelines.ingest.drafting import SourceFile
 from plumbline.pipelines.ingest.image_folders import DescribedImage, Folder, PromptsOutside, list_images
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
-from plumbline.pipelines.ingest.input_rows import Candidate, InputColumnsConfig, find_names
+from plumbline.pipelines.ingest.input_rows import Candidate
 from plumbline.pipelines.ingest.layouts import read_layout
 from plumbline.pipelines.ingest.table_layout import file_name_columns
 from plumbline.pipelines.ingest.typed_tables import Table
 from plumbline.pipelines.sources.benchmark import PromptsFrom
+from plumbline.pipelines.sources.input_columns import InputColumnsConfig, find_names
 from plumbline.pipelines.sources.origins import Origins, SeenOrigins, name_some, pass_over
 
 

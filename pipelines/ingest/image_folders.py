@@ -13,8 +13,9 @@ from unicodedata import normalize
 from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import SKIPPED, Refused, Rejection, Row, printable
 from plumbline.pipelines.cells.store import outside_stores
-from plumbline.pipelines.ingest.input_rows import EDIT_RESULTS, EDIT_SOURCES, FOREIGN, IMAGES, InputColumnsConfig
+from plumbline.pipelines.ingest.input_rows import EDIT_RESULTS, EDIT_SOURCES, FOREIGN, IMAGES
 from plumbline.pipelines.sources.benchmark import generator_of_folder, name_generators
+from plumbline.pipelines.sources.input_columns import InputColumnsConfig
 
 READERS = 16
 """Small files that are read at once."""

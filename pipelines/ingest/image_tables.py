@@ -24,9 +24,7 @@ from plumbline.pipelines.ingest.files import read_image
 from plumbline.pipelines.ingest.image_folders import list_images
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.input_rows import (
-    InputColumnsConfig,
     column_origins,
-    find_names,
     leads_out,
     link_roots,
     make_candidate,
@@ -35,6 +33,7 @@ from plumbline.pipelines.ingest.input_rows import (
     require_names,
 )
 from plumbline.pipelines.ingest.sample_files import ImageSample, SampleFile, stem
+from plumbline.pipelines.sources.input_columns import InputColumnsConfig, find_names
 from plumbline.pipelines.sources.origins import Origins
 from plumbline.pipelines.sources.shards import BINARY, is_table
 

@@ -8,8 +8,9 @@ from plumbline.operators.bounds import Checked, Positive, Share
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.base.tables import Refused
-from plumbline.pipelines.ingest.input_rows import InputColumnsConfig, check_generator
+from plumbline.pipelines.ingest.input_rows import check_generator
 from plumbline.pipelines.sources.benchmark import PromptsFrom
+from plumbline.pipelines.sources.input_columns import InputColumnsConfig
 
 VERSION = 3
 """To be raised when the same input makes other shards."""

@@ -3,9 +3,9 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -15,19 +15,10 @@ from plumbline.operators.errors import ConfigError
 from plumbline.operators.settings import COLUMN, SETTINGS, settings_type
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import Refused, Rejection, as_list, require_utf8
-from plumbline.pipelines.sources.benchmark import GENERATORS
+from plumbline.pipelines.sources.input_columns import DEFAULT_NAMES, InputColumnsConfig, find_names
 from plumbline.pipelines.sources.origins import Origins
 from plumbline.pipelines.sources.shards import text_id
 
-DEFAULT_NAMES = {
-    "image": ("file", "file_name", "image", "filename", "image_path", "path"),
-    "prompt": ("prompt", "text", "caption"),
-    "prompt_id": ("prompt_id",),
-    "image_id": ("image_id",),
-    "generator": GENERATORS,
-    "skills": ("skills",),
-    "source": (),
-}
 COLUMNS = pa.schema(
     [("image_id", pa.string()), ("prompt_id", pa.string()), ("image", pa.binary()), ("prompt", pa.string())]
 )
@@ -61,26 +52,6 @@ EDIT_RESULTS = ("result", "output", "output_image", "edited", "edited_image")
 LONGEST_NAME = 200
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class InputColumnsConfig:
-    """Which column of the table, or field of a sample's JSON, holds what; null takes the usual names."""
-
-    image: str | None = None
-    """The image's path below the folder of images: file, file_name, image, filename, image_path or path."""
-    prompt: str | None = None
-    """The prompt's text: prompt, text or caption."""
-    prompt_id: str | None = None
-    """The prompt's id; without one it is a hash of the text."""
-    image_id: str | None = None
-    """The image's id; without one it is the path, or the tar's name and the sample's."""
-    generator: str | None = None
-    """The generator's name, where `generator` does not fix one for all rows: generator, model or model_name."""
-    skills: str | None = None
-    """The prompt's skills, a list or a text with semicolons between them: skills. May be absent."""
-    source: str | None = None
-    """The source of an edit, as `image` is given, or a list of several; none is looked for."""
-
-
 class Candidate(NamedTuple):
     """An image's row before its image is read."""
 
@@ -105,17 +76,6 @@ class Candidate(NamedTuple):
         shown |= {SOURCE.name if isinstance(image, bytes) else SOURCE_ADDRESS.name: list(sources)}
         ids = {"image_id": self.image_id, "prompt_id": self.prompt_id}
         return {**ids, **shown, "prompt": self.prompt, "skills": list(self.skills), **self.extras}
-
-
-def find_names(available: Iterable[str], columns: InputColumnsConfig) -> InputColumnsConfig:
-    """Return the first of each role's names that is among `available`, usual names in any case; None if none is."""
-    have = {name: name for name in available}
-    lower = {name.lower(): name for name in reversed(have)} | have
-    chosen: dict[str, str | None] = {}
-    for role, defaults in DEFAULT_NAMES.items():
-        asked = getattr(columns, role)
-        chosen[role] = have.get(asked) if asked else next((lower[name] for name in defaults if name in lower), None)
-    return InputColumnsConfig(**chosen)
 
 
 def require_names(

@@ -29,12 +29,13 @@ from plumbline.pipelines.ingest.image_folders import (
     is_image_path,
 )
 from plumbline.pipelines.ingest.image_numbers import image_numbers
-from plumbline.pipelines.ingest.input_rows import InputColumnsConfig, find_names, refuse_foreign
+from plumbline.pipelines.ingest.input_rows import refuse_foreign
 from plumbline.pipelines.ingest.list_layout import LIST, Lines, describe_by_numbers, find_lists, read_lists
 from plumbline.pipelines.ingest.row_matching import match_rows
 from plumbline.pipelines.ingest.table_layout import all_tables, find_tables, read_tables
 from plumbline.pipelines.ingest.typed_tables import column_names
 from plumbline.pipelines.sources.benchmark import PromptsFrom
+from plumbline.pipelines.sources.input_columns import InputColumnsConfig, find_names
 from plumbline.pipelines.sources.origins import count_suffixes
 
 TABLES = (*SEPARATORS, *JSON_LINES, ".json", ".parquet", ".arrow", *WORKBOOKS)

@@ -10,9 +10,9 @@ from plumbline.operators.sentences import plural
 from plumbline.pipelines.base.tables import JSON_LINES, SEPARATORS, Refused, Rejection, Row, split_lines
 from plumbline.pipelines.ingest.image_folders import DescribedImage, Folder, is_contact_sheet
 from plumbline.pipelines.ingest.image_numbers import first_number, image_numbers
-from plumbline.pipelines.ingest.input_rows import find_names
 from plumbline.pipelines.ingest.table_layout import all_tables
 from plumbline.pipelines.ingest.typed_tables import column_names, read_rows
+from plumbline.pipelines.sources.input_columns import find_names
 
 LIST = "prompts.txt"
 

@@ -16,7 +16,7 @@ from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.tables import Row
 from plumbline.pipelines.ingest.image_folders import NUMBERED, Folder
 from plumbline.pipelines.ingest.image_numbers import image_numbers
-from plumbline.pipelines.ingest.input_rows import InputColumnsConfig
+from plumbline.pipelines.sources.input_columns import InputColumnsConfig
 
 ID_COLUMNS = ("prompt_id", "id", "item_id", "index", "idx", "number", "unnamed: 0", "")
 """Names of columns of ids, in any case; the last two are pandas' index."""

@@ -16,7 +16,7 @@ from plumbline.pipelines.ingest.image_tables import TableInspection, look_at
 from plumbline.pipelines.ingest.ingest import Ingested, ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig, IngestLimits, WorkersConfig
 from plumbline.pipelines.ingest.ingest_output import OutputError
-from plumbline.pipelines.ingest.input_rows import InputColumnsConfig, digest, find_names
+from plumbline.pipelines.ingest.input_rows import digest
 from plumbline.pipelines.ingest.pair_tables import open_pairs
 from plumbline.pipelines.ingest.sample_files import stem
 from plumbline.pipelines.ingest.shards import ShardReport
@@ -24,6 +24,7 @@ from plumbline.pipelines.ingest.tars import ENDINGS as TARS
 from plumbline.pipelines.ingest.tars import find_tars, name_generators
 from plumbline.pipelines.ingest.typed_tables import TEXT_TABLES, open_table
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig, ColumnsConfig
+from plumbline.pipelines.sources.input_columns import InputColumnsConfig, find_names
 from plumbline.pipelines.sources.origins import count_suffixes, name_some
 from plumbline.pipelines.sources.prompts import open_prompts, pairs_of, read_texts_without_ids
 from plumbline.pipelines.sources.shards import Cut, is_table, text_id

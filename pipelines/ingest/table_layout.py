@@ -10,9 +10,10 @@ from plumbline.operators.errors import ConfigError
 from plumbline.operators.sentences import plural
 from plumbline.pipelines.base.tables import JSON_LINES, SEPARATORS, Refused, Rejection, Row
 from plumbline.pipelines.ingest.image_folders import RESULTS, DescribedImage, Folder, is_contact_sheet, is_image_path
-from plumbline.pipelines.ingest.input_rows import EDIT_RESULTS, EDIT_SOURCES, InputColumnsConfig, find_names
+from plumbline.pipelines.ingest.input_rows import EDIT_RESULTS, EDIT_SOURCES
 from plumbline.pipelines.ingest.row_matching import RowMatch, match_rows
 from plumbline.pipelines.ingest.typed_tables import column_names, read_rows
+from plumbline.pipelines.sources.input_columns import InputColumnsConfig, find_names
 
 METADATA = ("metadata.jsonl", "metadata.csv")
 FILE_NAMES = re.compile(r"(?:.+_)?file_names|.+_file_name")

@@ -32,9 +32,7 @@ from plumbline.pipelines.ingest.input_rows import (
     FOREIGN,
     IMAGES,
     Candidate,
-    InputColumnsConfig,
     KnownIds,
-    find_names,
     leads_out,
     link_roots,
     make_candidate,
@@ -42,6 +40,7 @@ from plumbline.pipelines.ingest.input_rows import (
     refuse_foreign,
 )
 from plumbline.pipelines.ingest.sample_files import MOST_LOOKED_AT, ImageSample, SampleFile, stem
+from plumbline.pipelines.sources.input_columns import InputColumnsConfig, find_names
 from plumbline.pipelines.sources.origins import Origins, SeenOrigins
 
 ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")

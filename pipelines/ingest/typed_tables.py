@@ -29,7 +29,8 @@ from plumbline.pipelines.base.tables import (
 )
 from plumbline.pipelines.ingest.drafting import SourceFile
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
-from plumbline.pipelines.ingest.input_rows import IMAGES, Candidate, InputColumnsConfig, column_origins, require_names
+from plumbline.pipelines.ingest.input_rows import IMAGES, Candidate, column_origins, require_names
+from plumbline.pipelines.sources.input_columns import InputColumnsConfig
 from plumbline.pipelines.sources.origins import Origins
 
 FIRST_ROWS = 8

@@ -25,11 +25,11 @@ from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.operators.models.resolution import resolve_model
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import as_object
-from plumbline.pipelines.ingest.input_rows import DEFAULT_NAMES
 from plumbline.pipelines.judging.releases.own_graphs import REMEDY, read_image_rows
 from plumbline.pipelines.judging.releases.scores import read_scores
 from plumbline.pipelines.judging.releases.sheets import as_list, as_text, read_objects, row_name
 from plumbline.pipelines.judging.scores_source import ScoresSource
+from plumbline.pipelines.sources.input_columns import DEFAULT_NAMES
 from plumbline.pipelines.sources.shards import text_id
 
 REF_CLIPSCORE = "refclipscore"

@@ -10,7 +10,7 @@ import pytest
 
 from plumbline.jobs.__main__ import JOBS, main
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.ingest.input_rows import InputColumnsConfig
+from plumbline.pipelines.sources.input_columns import InputColumnsConfig
 
 ROOT = Path(__file__).parent.parent.parent
 ENTRY = 'if __name__ == "__main__":\n    sys.exit(run_job('

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from plumbline.operators.errors import SourceError
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.ingest.input_rows import DEFAULT_NAMES, InputColumnsConfig, find_names
 from plumbline.pipelines.judging.releases.release import Release, released, remember
 from plumbline.pipelines.judging.releases.sheets import Sheet, read_sheet
+from plumbline.pipelines.sources.input_columns import DEFAULT_NAMES, InputColumnsConfig, find_names
 
 NEEDED = ("graph_id", "prompt", "node", "parents", "errors")
 OF_GRAPH = ("prompt", "subset", "prompt_source")

@@ -27,9 +27,9 @@ from plumbline.pipelines.ingest import shards as ingest_shards
 from plumbline.pipelines.ingest.ingest import Ingested, ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig, IngestLimits
 from plumbline.pipelines.ingest.ingest_output import Records
-from plumbline.pipelines.ingest.input_rows import InputColumnsConfig
 from plumbline.pipelines.ingest.shards import ShardRecord
 from plumbline.pipelines.ingest.tars import FREE_BYTES
+from plumbline.pipelines.sources.input_columns import InputColumnsConfig
 from tests.bench_of import images, plan_bench, prompts
 from tests.files import as_tar
 

@@ -12,7 +12,7 @@ from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.ingest.image_folders import NUMBERED
 from plumbline.pipelines.ingest.ingest import Ingested, ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
-from plumbline.pipelines.ingest.input_rows import InputColumnsConfig
+from plumbline.pipelines.sources.input_columns import InputColumnsConfig
 from tests.commands import store_at
 from tests.files import put
 

@@ -1,0 +1,47 @@
+"""What tables with a row for each image usually call their columns."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from plumbline.pipelines.sources.benchmark import GENERATORS
+
+DEFAULT_NAMES = {
+    "image": ("file", "file_name", "image", "filename", "image_path", "path"),
+    "prompt": ("prompt", "text", "caption"),
+    "prompt_id": ("prompt_id",),
+    "image_id": ("image_id",),
+    "generator": GENERATORS,
+    "skills": ("skills",),
+    "source": (),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InputColumnsConfig:
+    """Which column of the table, or field of a sample's JSON, holds what; null takes the usual names."""
+
+    image: str | None = None
+    """The image's path below the folder of images: file, file_name, image, filename, image_path or path."""
+    prompt: str | None = None
+    """The prompt's text: prompt, text or caption."""
+    prompt_id: str | None = None
+    """The prompt's id; without one it is a hash of the text."""
+    image_id: str | None = None
+    """The image's id; without one it is the path, or the tar's name and the sample's."""
+    generator: str | None = None
+    """The generator's name, where `generator` does not fix one for all rows: generator, model or model_name."""
+    skills: str | None = None
+    """The prompt's skills, a list or a text with semicolons between them: skills. May be absent."""
+    source: str | None = None
+    """The source of an edit, as `image` is given, or a list of several; none is looked for."""
+
+
+def find_names(available: Iterable[str], columns: InputColumnsConfig) -> InputColumnsConfig:
+    """Return the first of each role's names that is among `available`, usual names in any case; None if none is."""
+    have = {name: name for name in available}
+    lower = {name.lower(): name for name in reversed(have)} | have
+    chosen: dict[str, str | None] = {}
+    for role, defaults in DEFAULT_NAMES.items():
+        asked = getattr(columns, role)
+        chosen[role] = have.get(asked) if asked else next((lower[name] for name in defaults if name in lower), None)
+    return InputColumnsConfig(**chosen)
