@@ -14,8 +14,8 @@ from typing import Any
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.tables import Refused, Rejection, Row, Values
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
-from plumbline.pipelines.ingest.input_rows import InputColumnsConfig
 from plumbline.pipelines.ingest.typed_tables import Table, read_rows
+from plumbline.pipelines.sources.input_columns import InputColumnsConfig
 from plumbline.pipelines.sources.origins import Origins
 
 COLUMNS = ("image_{}", "caption_{}"), ("image{}", "caption{}")
