@@ -5,9 +5,11 @@ python -m tests.benchmarks.bare_scores clipscore|vqascore PROMPTS IMAGES
 
 import io
 import json
+import math
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import fsspec
@@ -49,7 +51,7 @@ def vqa_scorer() -> Scorer:
     def score(pictures: Sequence[Image.Image], prompts: Sequence[str]) -> list[float]:
         features = model.encode([model.preprocess(picture) for picture in pictures])
         asked = [Question(n, metric.question(prompt), (metric.answer,)) for n, prompt in enumerate(prompts)]
-        return [answer[0] for answer in model.likelihood(features, asked)]
+        return [math.exp(fmean(choices[0])) for choices in model.likelihood(features, asked)]
 
     return score
 
