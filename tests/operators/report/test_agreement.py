@@ -171,13 +171,14 @@ def test_the_graphs_that_are_ordered_best_and_worst_and_differently_are_drawn() 
             for name in rng.permutation([*orderings, "flat"])
             for row in graph_rows(rng.random((302, 12)), [0] * 302 if name == "flat" else levels, metrics)
         ]
+        + [{"graph_id": "gone", **row} for row in graph_rows(np.full((302, 12), np.nan), levels, metrics)]
     )
     graphs = pd.DataFrame(
         [
             {"metric": metric, "convention": convention, "graph_id": name, "subset": "a",
              "ordering": value if convention == "paper" else -value, "separation": rng.uniform()}
             for convention in ("paper", "current")
-            for name, values in {**orderings, "flat": [1.0] * 12}.items()
+            for name, values in {**orderings, "flat": [1.0] * 12, "gone": [-1.0] * 12}.items()
             for metric, value in zip(metrics, values, strict=True)
         ]
     )  # fmt: skip
