@@ -205,7 +205,7 @@ def test_every_ready_made_sweep_and_cluster_is_valid_with_every_metric(sweep: st
         (["+store=x"], "'store' is there already; write store=VALUE, without the +"),
         (["report", "--run", "latest"], "--run: no such option; keys have no dashes, as in run=VALUE"),
         (["metaeval"], "'protocol' is required; choose one: protocol=annotations, "),
-        (["serve"], "metric=descclip or 58 others (see --help-all)"),
+        (["serve"], "metric=descclip or 59 others (see --help-all)"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
