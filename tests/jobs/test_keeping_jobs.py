@@ -8,7 +8,9 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from rich.console import Console
 from plumbline.jobs import status
 from plumbline.jobs.command import Terminated
 from plumbline.jobs.display.store_contents import watch
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.maintenance.working_sweeps import RunningSweep, StageState, SweepSign, running_sweeps
 from plumbline.pipelines.running.events import CellsExpected, ShardFinished, ShardStarted
 from plumbline.pipelines.sweeps.computing import registered_sweep
@@ -179,3 +182,23 @@ def test_whoever_may_write_a_stores_folder_may_write_all_that_a_sweep_puts_into_
         path for path in store.rglob("*") if bool(path.stat().st_mode & stat.S_IWGRP) != bool(rights & stat.S_IWGRP)
     ]
     assert found == [] and len(list(store.rglob("*"))) > 40
+
+
+def test_writers_who_make_the_same_folders_at_once_leave_them_to_the_group(tmp_path: Path) -> None:
+    """A thread may write into a folder in the moment in which another one makes it."""
+    tmp_path.chmod(0o2775)
+    before = os.umask(0o022)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            for folder in range(150):
+                start = threading.Barrier(8)
+
+                def write(number: int, folder: int = folder, start: threading.Barrier = start) -> None:
+                    start.wait()
+                    StorageConfig().locate(f"{tmp_path}/{folder}/a/b/{number}", writable=True).write(b"content")
+
+                list(pool.map(write, range(8)))
+    finally:
+        os.umask(before)
+    found = list(tmp_path.rglob("*"))
+    assert [path for path in found if not path.stat().st_mode & stat.S_IWGRP] == [] and len(found) == 150 * (3 + 8)

@@ -109,13 +109,27 @@ def _make_folder(folder: Path) -> None:
     if folder.is_dir():
         return
     _make_folder(folder.parent)
+    if folder.parent.stat().st_mode & stat.S_IWGRP:
+        _make_shared_folder(folder)
     try:
         folder.mkdir()
     except FileExistsError:
-        if stat.S_ISDIR(folder.stat().st_mode):  # another process made it; links in a circle are named by stat
-            return
-        raise
-    _share(folder, folder.parent)
+        if not stat.S_ISDIR(folder.stat().st_mode):  # links in a circle are named by stat
+            raise
+
+
+def _make_shared_folder(folder: Path) -> None:
+    """Make a folder that has the group's rights from its first moment, because another writer may use it at once.
+
+    If its name is taken, or it cannot be made, nothing is left.
+    """
+    draft = _hidden_beside(folder)
+    with suppress(OSError):
+        draft.mkdir()
+        _share(draft, folder.parent)
+        draft.rename(folder)  # replaces an empty folder alone
+    with suppress(OSError):
+        draft.rmdir()
 
 
 def _share(path: Path, folder: Path) -> None:
