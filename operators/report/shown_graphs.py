@@ -68,7 +68,11 @@ def choose_graphs(orderings: pd.DataFrame, images: pd.DataFrame) -> list[ChosenG
     Graphs whose scored images all have as many errors, and graphs that a metric with values has none for, are not
     chosen.
     """
-    sizes = images.dropna(subset=["score"]).groupby("graph_id").agg(levels=("level", "nunique"), images=("image_id", "nunique"))
+    sizes = (
+        images.dropna(subset=["score"])
+        .groupby("graph_id")
+        .agg(levels=("level", "nunique"), images=("image_id", "nunique"))
+    )
     known = orderings.dropna(axis=1, how="all").dropna().join(sizes[sizes["levels"] > 1]["images"], how="inner")
     known = known.loc[known.reset_index().sort_values(["images", "graph_id"], ascending=[False, True])["graph_id"]]
     values = known.drop(columns="images")

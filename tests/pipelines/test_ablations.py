@@ -9,6 +9,7 @@ import pytest
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.image_rows import digest_of
 from plumbline.operators.metrics.ablation import Ablation
+from plumbline.operators.metrics.rendered_text import RenderedTextConfig
 from plumbline.operators.metrics.vpeval import VpevalConfig
 from plumbline.operators.scorer import Scorer, ScorerConfig
 from plumbline.operators.stages.graph import check_chain
@@ -49,8 +50,8 @@ def test_questions_are_shared_and_the_metric_itself_keeps_its_cells(folder: Path
 
 def test_a_metric_of_whose_words_no_stage_knows_cannot_have_them_shuffled() -> None:
     with pytest.raises(ConfigError, match="no stage that ablation=shuffled_words changes; leave it out"):
-        check_chain("vpeval", VpevalConfig(ablation="shuffled_words"))
-    check_chain("vpeval", VpevalConfig(ablation="shuffled_images"))
+        check_chain("text", RenderedTextConfig(ablation="shuffled_words"))
+    check_chain("vpeval", VpevalConfig(ablation="shuffled_words"))
 
 
 def test_in_a_process_of_ones_own_the_same_is_denied(folder: Path, tmp_path: Path) -> None:
