@@ -25,7 +25,7 @@ from plumbline.operators.statistics.margins import (
 
 Floats = NDArray[np.float64]
 PAGE = Path(__file__).parent.parent.parent.parent / "docs/gates.md"
-STUDIES = 2_000
+STUDIES = 4_000
 WRONG = 0.05 + 0.0105
 
 
