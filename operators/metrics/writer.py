@@ -92,7 +92,7 @@ class AskingConfig(Metric):
         return replace(
             self,
             answers="likelihood" if profile.compares else self.answers,
-            letters=profile.lettered and self.takes_letters if self.letters is None else self.letters,
+            letters=True if self.letters is None and profile.lettered and self.takes_letters else self.letters,
             yes_no=cased if self.yes_no is None else self.yes_no,
         )
 

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import nn
 
-from plumbline.operators.training.sharding import local_part, not_averaged
+from plumbline.operators.training.sharding import get_local_part, select_unaveraged
 
 Report = Callable[[str], None]
 Network = TypeVar("Network", bound=nn.Module)
@@ -97,7 +97,7 @@ class Course(Generic[Network]):
         self.optimiser.zero_grad(set_to_none=True)
         torch.autograd.backward(value)
         value = value.detach()
-        average([value, *not_averaged([parameter.grad for parameter in parameters])])
+        average([value, *select_unaveraged([parameter.grad for parameter in parameters])])
         nn.utils.clip_grad_norm_(parameters, MOST_NORM)
         self.optimiser.step()
         self.step += 1
@@ -108,17 +108,19 @@ class Course(Generic[Network]):
 
         Of sharded weights, this worker's part.
         """
-        tensors = {STATE["weights"] + name: local_part(parameter.detach()) for name, parameter in self.trained.items()}
+        tensors = {
+            STATE["weights"] + name: get_local_part(parameter.detach()) for name, parameter in self.trained.items()
+        }
         for name, parameter in self.trained.items():
             for moment, tensor in self.optimiser.state[parameter].items():
-                tensors[f"{STATE['optimiser']}{moment}.{name}"] = local_part(tensor)
+                tensors[f"{STATE['optimiser']}{moment}.{name}"] = get_local_part(tensor)
         return tensors
 
     def restore(self, tensors: Mapping[str, torch.Tensor], step: int) -> None:
         """Goes on from a state after so many steps; raises KeyError where it is of another network."""
         with torch.no_grad():
             for name, parameter in self.trained.items():
-                local_part(parameter).copy_(tensors[STATE["weights"] + name])
+                get_local_part(parameter).copy_(tensors[STATE["weights"] + name])
         for stored, tensor in tensors.items():
             if stored.startswith(STATE["optimiser"]):
                 moment, _, name = stored.removeprefix(STATE["optimiser"]).partition(".")
@@ -127,7 +129,7 @@ class Course(Generic[Network]):
                     self.optimiser.state[parameter][moment] = tensor.to(parameter.device, copy=True)
                 else:
                     self.optimiser.state[parameter][moment] = restored = torch.zeros_like(parameter.detach())
-                    local_part(restored).copy_(tensor)
+                    get_local_part(restored).copy_(tensor)
         self.step = step
 
 

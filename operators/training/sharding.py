@@ -9,7 +9,7 @@ from torch.distributed.tensor import DTensor
 
 from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5
 
-CALLED = ("encode_images", "encode_questions", "decode")
+FORWARD_METHODS = ("encode_images", "encode_questions", "decode")
 """The network's methods that training calls, before which its weights are gathered."""
 
 
@@ -29,13 +29,13 @@ def shard_network(network: ClipFlanT5, device: torch.device) -> ClipFlanT5:
             if not isinstance(parameter, DTensor):
                 parameter.data = parameter.data.to(device=device, dtype=torch.float32)
     fully_shard(network, ignored_params=set(network.vision_tower.parameters()))
-    for name in CALLED:
+    for name in FORWARD_METHODS:
         register_fsdp_forward_method(network, name)
     return network
 
 
-def local_part(tensor: torch.Tensor) -> torch.Tensor:
-    """Return this worker's part of a sharded tensor, and any other tensor itself."""
+def get_local_part(tensor: torch.Tensor) -> torch.Tensor:
+    """Return this worker's part of a sharded tensor, or the whole of another tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
@@ -50,6 +50,6 @@ def copy_whole(network: nn.Module, targets: Mapping[str, torch.Tensor]) -> None:
             targets[name].copy_(whole)
 
 
-def not_averaged(gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
-    """Return the gradients that each worker still has for itself: FSDP has averaged those of sharded weights."""
+def select_unaveraged(gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
+    """Return the gradients of whole weights, which each worker has for itself; FSDP averages those of sharded ones."""
     return [gradient for gradient in gradients if gradient is not None and not isinstance(gradient, DTensor)]

@@ -25,7 +25,7 @@ from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.operators.models.resolution import resolve_model
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import as_object
-from plumbline.pipelines.judging.releases.own_graphs import REMEDY, read_image_rows
+from plumbline.pipelines.judging.releases.image_rows import REMEDY, read_image_rows
 from plumbline.pipelines.judging.releases.scores import read_scores
 from plumbline.pipelines.judging.releases.sheets import as_list, as_text, read_objects, row_name
 from plumbline.pipelines.judging.scores_source import ScoresSource

@@ -7,16 +7,16 @@ from typing import Any, NamedTuple
 
 from plumbline.operators.errors import SourceError
 from plumbline.pipelines.base.storage import Place
+from plumbline.pipelines.judging.releases.image_rows import REMEDY, read_image_rows
 from plumbline.pipelines.judging.releases.release import Release, released, remember
-from plumbline.pipelines.judging.releases.sheets import Sheet, read_sheet
-from plumbline.pipelines.sources.input_columns import DEFAULT_NAMES, InputColumnsConfig, find_names
+from plumbline.pipelines.judging.releases.sheets import Sheet
+from plumbline.pipelines.sources.input_columns import DEFAULT_NAMES
 
 NEEDED = ("graph_id", "prompt", "node", "parents", "errors")
 OF_GRAPH = ("prompt", "subset", "prompt_source")
 """Columns that are the same in all rows of a graph."""
 OWN = "own"
 """The subset of graphs whose table names none."""
-REMEDY = "docs/metaeval.md has an example"
 MAX_WALKS = 10_000
 """Walks of one graph. The measures take each of them; the 165 released graphs have 2,121 in all."""
 
@@ -62,25 +62,6 @@ def read_error_graphs(place: Place) -> Release:
     ]
     require_few_walks(sheet.url, rows)
     return released(graph_nodes=rows)
-
-
-class ImageRows(NamedTuple):
-    """A table with a row for each image, which plumbline score reads too."""
-
-    sheet: Sheet
-    names: InputColumnsConfig
-    """The columns under the names that plumbline score knows."""
-    image_id: str
-    """The column of the images' ids, or else of their paths."""
-
-
-def read_image_rows(place: Place, columns: Sequence[str]) -> ImageRows:
-    """Return these columns and the images' ids; images themselves are not read."""
-    sheet = read_sheet(place, (*columns, *DEFAULT_NAMES["image_id"]))
-    names = find_names(sheet.names, InputColumnsConfig())
-    if names.image_id is None and names.image is not None:
-        sheet = read_sheet(place, (*columns, names.image))
-    return ImageRows(sheet, names, names.image_id or names.image or "image_id")
 
 
 def _unique(sheet: Sheet, name: str) -> list[str]:
