@@ -300,10 +300,10 @@ GRAPH_NODES = pa.schema(
     ]
 )
 """The images of semantic error graphs (T2IScoreScore): `node` is the set of errors that the image has, `level` their
-number; several images may stand on one node.
+number; a node may have several images.
 
-`generator` is what made the image, `prompt_source` where the graph's prompt comes from. `parents` are the nodes from
-which edges lead to the node, `errors` all errors of the node, as `type: error`. Each of these is null if unknown. Walks
+`generator` made the image, `prompt_source` is the origin of the graph's prompt. An edge leads from each of `parents` to
+the node; `errors` are all errors of the node, as `type: error`. Each of these is null if unknown. Walks
 do not use the edges, as in the release."""
 
 GRAPH_CONTENTS = pa.schema([*texts("about", "subset", "name"), ("n", pa.int64()), *floats("share")])

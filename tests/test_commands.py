@@ -25,7 +25,7 @@ TOLD = re.compile(rf"(?:plumbline |python -m jobs\.)(?P<job>{'|'.join(JOBS)})\b(
 OPTIONAL = re.compile(r"(?<= )\[(\S+=\S+?)(?: \| [^]]*)?\](?= |$)")
 """A part of a command that may be left out, in brackets of its own, or the first of several such parts."""
 AFTERWARDS = re.compile(r" \d?> \S+| \|\| .*")
-"""What the shell does with the output or with the exit code."""
+"""Redirections, and commands that run if the first fails."""
 UNDERSTOOD = re.compile(r"is required[ ;]|expected one input")
 """What is said of a command that leaves something out, where the page does so with `...` or shows the job alone."""
 

@@ -52,7 +52,7 @@ def mean_yngve_depth(parse: str, text: str) -> float:
 
 
 def _read(parse: str) -> list[_Node]:
-    """The trees of a parse without punctuation and empty elements."""
+    """Return the trees of a parse without punctuation and empty elements; raise BadParse if it cannot be read."""
     if len(parse) > MAX_PARSE:
         raise BadParse(f"expected at most {MAX_PARSE} characters, found {len(parse)}")
     top = _Node("", [])
@@ -99,5 +99,5 @@ def _depths(node: _Node, depth: int) -> Iterator[int]:
 
 
 def _letters(text: str) -> str:
-    """Return the letters and digits of a text in lower case, by which texts are compared."""
+    """Return the letters and digits of a text in lower case: parses and texts are compared without spaces and marks."""
     return "".join(filter(str.isalnum, text)).casefold()

@@ -70,7 +70,7 @@ NO_MARKS = PassMarks()
 
 
 def rating_marks(ratings: pa.Table, scales: Mapping[str, Scale], given: Mapping[str, float]) -> Mapping[str, float]:
-    """Return by template the least mean rating of an image that passes: the given one, or `HIGH` on its scale.
+    """Return by template the least mean rating of an image that passes: the given rating, or `HIGH` on its scale.
 
     A template without a scale has the one from its least to its greatest rating.
     """

@@ -1,4 +1,4 @@
-"""Statistics of people's ratings alone: of generators, of raters, and of templates beside each other."""
+"""Statistics of people's ratings alone: of generators, of raters, and across templates."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -164,11 +164,11 @@ def _rate_generator(
     )
     yield mean
     if scale is not None:
-        yield from _on_unit_scale(mean, rows["human"].to_numpy(np.float64), scale)
+        yield from _rescale_mean(mean, rows["human"].to_numpy(np.float64), scale)
     yield from by_skill
 
 
-def _on_unit_scale(mean: Judgement, values: Floats, scale: Scale) -> Iterator[Judgement]:
+def _rescale_mean(mean: Judgement, values: Floats, scale: Scale) -> Iterator[Judgement]:
     """Yield a mean and the standard deviation of the same values as if the scale went from 0 to 1."""
     width = scale.greatest - scale.least
     words = f"{scale.least:g} counts 0 and {scale.greatest:g} counts 1"

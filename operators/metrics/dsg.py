@@ -56,7 +56,7 @@ class DsgConfig(WriterConfig):
     )
     takes_letters: ClassVar[bool] = False
     reduction: Reduction = "product"
-    """How the likelihoods of a choice's tokens become one (operators/metrics/vqascore.py); decides a close answer."""
+    """Rule that makes one likelihood of a choice's tokens (operators/metrics/vqascore.py); decides close answers."""
     aggregate: Literal["share", "soft_mean"] = "share"
     """`share`: of questions answered right; `soft_mean`: the mean of the likelihoods of their right answers, as the
     VQAScore paper's table 15 scores DSG's questions. A question whose parents do not hold counts 0 in both."""

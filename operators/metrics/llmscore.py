@@ -108,7 +108,7 @@ class LlmScoreConfig(DescribedConfig, JudgedConfig):
         return (yield from self.verdict(judged + task, scales, check))
 
     def scoring(self) -> dict[str, Any]:
-        """Return the options that decide how ratings become a number; keys with the usual scale are older than it."""
+        """Return the options that decide how ratings become a number; the usual scale is left out."""
         return {"variant": self.variant} | ({} if self.scale == DEFAULT_SCALE else {"scale": self.scale})
 
     def score(self, evidence: Evidence) -> Scored:

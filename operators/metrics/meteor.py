@@ -34,7 +34,7 @@ class _NoSynonyms:
 
 
 def meteor(candidate: str, reference: str, wordnet: WordNet | None = None) -> float:
-    """Return METEOR, from 0 to 1, of a candidate beside one reference, by NLTK; 0 if no word matches.
+    """Return METEOR, from 0 to 1, of a candidate compared with one reference, by NLTK; 0 if no word matches.
 
     Words match if they are the same but for case, else if their stems are, by Porter's stemmer as in his paper, else if
     they are synonyms in `wordnet`. Punctuation is left out.

@@ -1,4 +1,4 @@
-"""How well a caption matches captions that people wrote of the same image: BLEU-4, METEOR, ROUGE-L, CIDEr and
+"""Measures of a caption against captions that people wrote of the same image: BLEU-4, METEOR, ROUGE-L, CIDEr and
 RefCLIPScore.
 
 BLEU-4, ROUGE-L and CIDEr follow the COCO caption evaluation (tylin/coco-caption, PyPI's pycocoevalcap 1.2), which needs
@@ -61,7 +61,7 @@ def common_length(first: Words, second: Words) -> int:
 
 
 def best_meteor(caption: str, references: Sequence[str]) -> float:
-    """Return METEOR in [0, 1] beside the reference that it is highest beside."""
+    """Return the highest METEOR, in [0, 1], of the caption with any reference."""
     return max(meteor(caption, reference) for reference in references)
 
 

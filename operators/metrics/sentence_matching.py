@@ -81,7 +81,7 @@ class SentenceMatchingConfig(DescribedConfig):
         return SHARES if self.measure == "meteor" else None
 
     def matching(self) -> dict[str, Any]:
-        """Return how the texts are compared; keys without synonyms are older than these."""
+        """Return the options of the comparison, with WordNet's digest if synonyms match."""
         synonyms = self.find_synonyms()
         return {"measure": self.measure} | ({} if synonyms is None else {"wordnet": synonyms.digest})
 

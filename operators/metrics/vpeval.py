@@ -61,8 +61,8 @@ class VpevalConfig(WriterConfig):
     answer_forms: ClassVar[tuple[AnswerForm, ...]] = ("reply", "likelihood")
     takes_letters: ClassVar[bool] = False
     template: str = TEMPLATE
-    """The form in which the VQA model reads a question, as released for BLIP-2: `{}` is the question, followed by its
-    choices if they are answered in words. A model that compares choices reads the question alone."""
+    """Text that the VQA model reads, as released for BLIP-2: `{}` is the question, followed by its choices if it is
+    answered in words. A model that compares choices reads the question alone."""
     box_threshold: Share = 0.40
     """Boxes of a lower score are not found (the release)."""
     text_threshold: Share = 0.25

@@ -37,7 +37,7 @@ class AskingConfig(Metric):
     model: str = "vqa"
     """The role, among the sweep's models, of the VQA model."""
     template: str = "{}"
-    """The form in which the VQA model reads a question: `{}` is the question, `{choices}` its choices."""
+    """Text that the VQA model reads: `{}` is the question, `{choices}` its choices."""
     answers: AnswerForm | None = None
     """`likelihood`: the VQA model weighs the choices; `reply`: it answers in its own words. Null is the metric's own
     form, or `likelihood` if the model has no words."""

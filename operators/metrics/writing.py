@@ -49,7 +49,7 @@ class Put(NamedTuple):
     choices: tuple[str, ...]
     """The answers whose likelihood is wanted; of a free answer, those one of which it is taken to mean."""
     free: bool
-    """Whether the model is to answer in its own words."""
+    """True if the model answers in its own words."""
     exact: bool = False
     """True if a free answer counts only if it is a choice; else the nearest choice counts."""
 

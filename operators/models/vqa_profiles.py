@@ -35,7 +35,7 @@ class VqaProfile:
     system: str | None = None
     """The conversation's system message, where it is not the chat template that brings one."""
     compares: bool = False
-    """Whether its models can only compare choices: they have no words of their own, and nothing to say of one alone."""
+    """True if its models only compare choices: they have no words of their own, and cannot weigh a single choice."""
     lettered: bool = False
     """True if its models report likelihoods of single tokens alone, so that choices are weighed by their letters."""
     pads: bool = False

@@ -122,7 +122,7 @@ def conclude(agreement: Agreement) -> list[Sentence]:
     """Return sentences about each template's best metric, undefined statistics, and people's order of generators."""
     sentences: list[Sentence] = []
     for judgements in _overall_by_template(agreement.judgements).values():
-        sentences += [_sentence(judgements, agreement.comparisons), *_without_value(judgements)]
+        sentences += [_sentence(judgements, agreement.comparisons), *_explain_missing_values(judgements)]
     return [*sentences, *_people_apart(agreement)]
 
 
@@ -199,12 +199,12 @@ def _size(judged: Judgement) -> str:
 
 
 def _because(judged: Judgement) -> str:
-    """Return the reason in a convention, such as ` (all scores are equal)`; empty if there is no reason."""
+    """Return the reason in a convention, such as ` (all scores are equal)`; empty without a reason."""
     reason = judged.convention.partition("undefined: ")[2].partition(";")[0]
     return f" ({reason})" if reason else ""
 
 
-def _without_value(judgements: Sequence[Judgement]) -> Iterator[Sentence]:
+def _explain_missing_values(judgements: Sequence[Judgement]) -> Iterator[Sentence]:
     """Yield sentences about statistics, except the first, that have no value for any metric, with the reason."""
     reasons: dict[str, list[str]] = {}
     for statistic in list(dict.fromkeys(judged.statistic for judged in judgements))[1:]:

@@ -48,7 +48,7 @@ class ChosenGraph(NamedTuple):
 
 
 def show_graphs(graphs: pd.DataFrame, images: pd.DataFrame) -> list[ShownGraph]:
-    """Return the graphs whose images metrics order best and worst, and the graph about which metrics differ most.
+    """Return three graphs: those that metrics order best, worst and most differently.
 
     `graphs` has every graph by metric and convention (schema GRAPHS), of which the first convention counts; `images`
     has the scores (schema GRAPH_IMAGES).
@@ -112,7 +112,7 @@ def _lines(images: pd.DataFrame, orderings: "pd.Series[float]") -> NamedChart:
     points: Values = [
         {"x": int(x), "y": float(y), "name": labels[name]}
         for name, values in lines.items()
-        for x, y in zip(drawn, _to_unit(values)[drawn], strict=True)
+        for x, y in zip(drawn, _scale_to_unit(values)[drawn], strict=True)
         if np.isfinite(y)
     ]
     said = "; ".join(f"{metric} {number(float(orderings[metric]), 2)}" for metric in metrics)
@@ -121,7 +121,7 @@ def _lines(images: pd.DataFrame, orderings: "pd.Series[float]") -> NamedChart:
     return NamedChart(name, Chart(svg, f"{name} by number of errors; ordering: {said}", len(ranked) - len(metrics)))
 
 
-def _to_unit(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _scale_to_unit(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the values from 0 to 1, or halves if all are equal."""
     known = values[np.isfinite(values)]
     low, high = (known.min(), known.max()) if len(known) else (0.0, 0.0)

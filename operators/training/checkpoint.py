@@ -66,7 +66,7 @@ def begin(language: Part, tower: Part, folder: Path, *, seed: int) -> None:
 
 
 def save_trainee(trainee: Trainee, model: ResolvedModel, folder: Path | None) -> None:
-    """Write the checkpoint in the precision of the one that it was made of.
+    """Write the checkpoint in the precision of the checkpoint that the training began with.
 
     All workers of a sharded training call this, for their parts of the weights; only the first has a folder.
     """

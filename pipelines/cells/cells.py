@@ -60,7 +60,7 @@ class Shard:
     """Of edits whose sources or masks are named by address, or are in the prompts file: the digest of what stands
     there."""
     pack: str = ""
-    """Of prompts that are read of a benchmark's own questions, in which layout these are."""
+    """Layout of the benchmark's own questions, if prompts are read from them."""
     skills: "Shard | None" = None
     """File with the skills of its prompts, if they are in a file of their own."""
     picked: tuple[int, ...] = ()

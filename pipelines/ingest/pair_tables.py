@@ -1,8 +1,9 @@
-"""Tables of two images and two captions in a row, as Winoground's and EqBen's: each image is taken in under both.
+"""Tables with two images and two captions in a row, as Winoground's and EqBen's, read as a row for each image and
+caption.
 
 Sample 7 has the images `7_i0` and `7_i1` and the prompts `7_c0` and `7_c1`, by which the protocols `winoground` and
-`eqben` judge scores. The generator `matched` has each image under its own caption, and `swapped` under the other one:
-an image's id stands once in each.
+`eqben` judge scores. The generator `matched` has each image with its own caption, and `swapped` with the other: each of
+them has an image's id once.
 """
 
 from collections.abc import Collection, Iterator
@@ -92,7 +93,7 @@ class PairTable(Table):
         return Table.names(self, config)
 
     def origins(self, config: IngestConfig) -> Origins:
-        """Return where the captions are, and what tells the generators."""
+        """Return the origins of the captions and of the generators' names."""
         return Origins(f"the captions of {self.url}", "whether an image's caption is its own")
 
     def rows(self, image: str) -> Iterator[Row | Rejection]:

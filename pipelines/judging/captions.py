@@ -1,4 +1,4 @@
-"""Captions beside reference captions of the same images, as scores: BLEU-4, METEOR, ROUGE-L, CIDEr and RefCLIPScore
+"""Scores of captions against reference captions of the same images: BLEU-4, METEOR, ROUGE-L, CIDEr and RefCLIPScore
 (VQAScore, table 18).
 """
 
@@ -52,10 +52,9 @@ class CaptionsConfig(ScoresSource):
     output: str
     """The Parquet file of scores to write."""
     metric: str = "clipscore"
-    """The CLIPScore among the scores of `run` or `scores`, in its original variant, for RefCLIPScore; without `run` and
-    `scores` there is none."""
+    """Name of the original CLIPScore among the scores of `run` or `scores`; without both there is no RefCLIPScore."""
     models: Mapping[str, AnyModel]
-    """By role; `clip` embeds the texts for RefCLIPScore."""
+    """Models by role; `clip` embeds the texts for RefCLIPScore."""
 
 
 class Caption(NamedTuple):
@@ -81,7 +80,7 @@ class Caption(NamedTuple):
 
 def read_captions(place: Place) -> list[Caption]:
     """Return the captions, each once for an image; raise SourceError naming the file and the row."""
-    listed = _of_release(place) if place.path.lower().endswith(".json") else _of_table(place)
+    listed = _read_release(place) if place.path.lower().endswith(".json") else _read_table(place)
     found: dict[tuple[str, str], Caption] = {}
     for where, caption in listed:
         known = found.setdefault((caption.image_id, caption.prompt_id), caption)
@@ -93,7 +92,7 @@ def read_captions(place: Place) -> list[Caption]:
     return list(found.values())
 
 
-def _of_table(place: Place) -> Iterator[tuple[str, Caption]]:
+def _read_table(place: Place) -> Iterator[tuple[str, Caption]]:
     """Yield the rows; ids that the table lacks are those that plumbline score gives to the rows of the same table."""
     sheet, names, image = read_image_rows(place, ("references", "prompt_id", *DEFAULT_NAMES["prompt"]))
     caption = names.prompt or "caption"
@@ -103,7 +102,7 @@ def _of_table(place: Place) -> Iterator[tuple[str, Caption]]:
         yield sheet.where(row), Caption(image_id, prompt_id or text_id(text or ""), text or "", references)
 
 
-def _of_release(place: Place) -> Iterator[tuple[str, Caption]]:
+def _read_release(place: Place) -> Iterator[tuple[str, Caption]]:
     """Yield the judged captions of every image; a caption's id is its text, as in protocol=flickr8k_cf."""
     for row, (image_id, record) in enumerate(read_objects(place).items()):
         where = row_name(place.url, row, image_id)

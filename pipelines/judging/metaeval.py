@@ -138,7 +138,7 @@ def run_metaeval(config: MetaevalConfig) -> Findings:
     elif len(release.scores):
         scores = of_metrics(release.scores, config.metrics)
     else:
-        protocol, scores = _without_scores(protocol, release, config.metrics), schemas.SCORES.empty_table()
+        protocol, scores = _select_unscored_tasks(protocol, release, config.metrics), schemas.SCORES.empty_table()
         release = replace(release, notes=(*release.notes, ALONE))
     rated = config.storage.locate(protocol.path)
     scored_by = table or rated
@@ -159,7 +159,7 @@ def _name_output(config: MetaevalConfig, rated: Place, table: Place | None) -> s
     return f"{folder}/{name}" if name else folder
 
 
-def _without_scores(protocol: ProtocolConfig, release: Release, metrics: Sequence[str]) -> ProtocolConfig:
+def _select_unscored_tasks(protocol: ProtocolConfig, release: Release, metrics: Sequence[str]) -> ProtocolConfig:
     """Return the protocol with the tasks that need no scores; raise ConfigError if none has something to analyse."""
     tables: dict[Task, list[pa.Table]] = {
         name: [getattr(release, table) for table in TASKS[name][1]] for name in UNSCORED_TASKS

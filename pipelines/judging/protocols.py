@@ -56,7 +56,7 @@ class ProtocolConfig(Checked):
     scales: Mapping[str, tuple[float, float]] | None = None
     """The least and greatest rating of templates with other scales than `rating_range`, as {likert: [1, 5]}."""
     out_of_range: Literal["refused", "left_out"] = "refused"
-    """What becomes of any other: an error, or no rating, with a note."""
+    """Treatment of any other rating: an error, or no rating, with a note."""
     fewer_is_better: tuple[str, ...] = ()
     """Templates whose ratings count errors. Their ratings are turned round on the template's scale: of 0 to 9, 2 errors
     count as a rating of 7."""
@@ -69,10 +69,10 @@ class ProtocolConfig(Checked):
     agreement: tuple[Level, ...] = ()
     """Distances of Krippendorff's alpha; of choices, 1 is for the first of two images and -1 for the second."""
     by_skill: bool = True
-    """Whether results are also given by skill."""
+    """Adds results by skill."""
     by_generator: bool = False
-    """Whether metrics are also judged by ratings of each generator's images, by those of each skill, and by the mean
-    over these groups (LLMScore, table 1 and figure 5)."""
+    """Also judges metrics by the ratings of each generator's images, within each skill too, and by the mean over these
+    groups (LLMScore, table 1 and figure 5)."""
     reliable: bool = False
     """Whether only the prompts count on which the raters agree (Gecko, section 4.1)."""
     unsure: Unsure = "left_out"

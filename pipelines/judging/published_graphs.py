@@ -1,5 +1,5 @@
-"""T2IScoreScore's published numbers beside ours: tables 1 to 3, figures 2, 4, 9, 12 and 13, section 6, and the released
-files.
+"""T2IScoreScore's published numbers, each with ours: tables 1 to 3, figures 2, 4, 9, 12 and 13, section 6, and the
+released files.
 """
 
 import math
@@ -52,7 +52,7 @@ TABLE_1 = {
 }
 """Table 1, with decimals: the last two are called depth and width."""
 FIGURE_2 = {"SD2.0": 46, "SD2.1": 18, "DALL-E2": 15, "SDXL": 14, "Natural": 5, "SD1.5": 2}
-"""Figure 2a. The release says neither where prompts come from (2b) nor the types of errors (2c)."""
+"""Figure 2a. The release has neither the prompts' origins (2b) nor the types of errors (2c)."""
 FIGURE_4 = {
     "clipscore": "0.65 0.54 0.5 0.49 0.57 0.52",
     "llava_tifa": "0.4 0.4 0.2 0.4 0.4 0.4",

@@ -66,7 +66,7 @@ class Deadline:
 
 
 def tune_process(threads: int | None) -> None:
-    """Make a process ready to load models and call them in so many threads, torch's own number if that is None.
+    """Make a process ready to load models and call them in `threads` threads, torch's own number if that is None.
 
     OpenMP's threads sleep between the parts of a model call. By default they spin, and take the cores from threads
     that decode images: on two cores, CLIPScore of 3,000 images in one process then takes 1.5 times the CPU time.

@@ -1,4 +1,4 @@
-"""The size up to which work is done in the process of the command, without Ray."""
+"""Sweeps that are small enough for the process of the command, without Ray."""
 
 import os
 import sys

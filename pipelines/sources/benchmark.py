@@ -162,8 +162,8 @@ class BenchmarkConfig(PackConfig):
     limit_seed: int | None = None
     """A seed draws the prompts of `limit` in place of the first ones: of a higher limit the same and others."""
     skills: str | None = None
-    """Name of a JSON file beside benchmark.prompts with the prompts of each skill, as GenAI-Bench's genai_skills.json:
-    {skill: [prompt_id, ...]}. If it is not there, prompts have the skills of their own file."""
+    """Name of a JSON file in the folder of benchmark.prompts with the prompts of each skill, as GenAI-Bench's
+    genai_skills.json: {skill: [prompt_id, ...]}. If it is missing, prompts have the skills of their own file."""
     questions: str | None = None
     """The released file or folder with the benchmark's own questions; where it is benchmark.prompts too, prompts are
     read of it."""
@@ -191,7 +191,7 @@ class BenchmarkConfig(PackConfig):
             )
         if self.skills is not None and (not self.skills.lower().endswith(".json") or "/" in self.skills):
             raise ConfigError(
-                f"benchmark.skills: expected the name of a .json file beside benchmark.prompts, got {self.skills!r}"
+                f"benchmark.skills: expected the name of a .json file in the folder of benchmark.prompts, got {self.skills!r}"
             )
         self._check_words()
         for name in self.generators or ():

@@ -1,4 +1,4 @@
-"""What tables with a row for each image usually call their columns."""
+"""Usual names of the columns of tables with a row for each image."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ DEFAULT_NAMES = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputColumnsConfig:
-    """Which column of the table, or field of a sample's JSON, holds what; null takes the usual names."""
+    """Names of a table's columns, or of the fields of a sample's JSON; null takes the usual names."""
 
     image: str | None = None
     """The image's path below the folder of images: file, file_name, image, filename, image_path or path."""

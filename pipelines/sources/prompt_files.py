@@ -157,7 +157,7 @@ def check_size(size: int, url: str) -> None:
 def read_skills(content: bytes, url: str) -> dict[str, list[str]]:
     """Read the skills of each prompt in a file of the prompts of each skill, as GenAI-Bench's genai_skills.json.
 
-    It is `{skill: [prompt, ...]}`, where a number stands for the prompt whose id is written with five digits. Raises
+    It is `{skill: [prompt, ...]}`; a prompt is an id, or a number, which is an id of five digits. Raises
     SourceError naming the file and the skill.
     """
     prompts_by_skill = read_json(content, url)

@@ -85,8 +85,7 @@ class DiagnosisConfig:
     """Roles of models that answer in place of each metric's own, such as a dual encoder and a language model: [clip,
     llm]."""
     word_ratings: Mapping[str, WordRatings] = field(default_factory=dict)
-    """By property (concreteness, imageability), a list of words: {concreteness: {path: FILE, word: Word, rating:
-    Conc.M}}."""
+    """Lists of words by property, as {concreteness: {path: FILE, word: Word, rating: Conc.M}}."""
     parses: ParseTable | None = None
     """Constituency parses of the prompts, for Yngve's depth: {path: FILE}."""
     parser: str | None = None

@@ -28,7 +28,7 @@ MAX_REASONS = 20
 ROWS_OF_A_FILE = 50_000
 ROWS_OF_A_GROUP = 256
 VERSION = 1
-"""Of the rows that a record becomes."""
+"""Version of the rows that are made of a record; in the name of their folder."""
 
 
 class SplitConversations(NamedTuple):
@@ -55,7 +55,9 @@ class SplitConversations(NamedTuple):
 
 
 def split_conversations(source: Place, output: Place, kind: Literal["captions", "questions"]) -> SplitConversations:
-    """Write a row for each turn below the output, once for the file as it is; raise SourceError if it is no JSON list.
+    """Write a row for each turn below the output, once for each content of the file.
+
+    Raises SourceError unless the file is a JSON list.
 
     The file is a list of `{"image": path, "conversations": [{"from": "human", "value": question}, {"from": "gpt",
     "value": answer}, ...]}`, such as llava_v1_5_mix665k.json. Paths are below the file's folder. Every question is
@@ -138,7 +140,7 @@ def _turns(record: Any) -> Iterator[Turn]:
 
 
 def _text(turn: Any, speaker: str, place: int) -> str:
-    """Return what is said, without the mark of the image."""
+    """Return the text of a turn without the image's mark; raise Refused if another speaker has it."""
     if not isinstance(turn, Mapping) or turn.get("from") != speaker or not isinstance(turn.get("value"), str):
         raise Refused(
             "unreadable", f"expected a text by {speaker} as part {place} of conversations, found {turn!r:.80}"
@@ -151,7 +153,7 @@ def _text(turn: Any, speaker: str, place: int) -> str:
 
 
 def read_list(source: Place) -> Iterator[Any]:
-    """Yield the values of a JSON list one by one, however long it is; raise SourceError naming the row that is none."""
+    """Yield the values of a JSON list of any length; raise SourceError naming the row that cannot be read."""
     with readable_errors(source, "data"), source.open() as stream:
         try:
             yield from _values(io.TextIOWrapper(stream, "utf-8"), source.url)

@@ -51,7 +51,7 @@ def plan_training(config: StageConfig | FinetuneConfig) -> PlannedTraining:
     """Pins the checkpoint and the rows; raises ConfigError, ModelError or SourceError for what cannot be trained."""
     if isinstance(config, FinetuneConfig):
         return _plan_finetune(config, resolve_model(config.model, on_gpu=config.pool.num_gpus > 0))
-    config, said = _with_single_turns(config)
+    config, said = _split_turns(config)
     examples = _table_examples(config)
     chosen = config.model if config.begin is None else _begun(config, config.begin)
     model = resolve_model(chosen, on_gpu=config.pool.num_gpus > 0)
@@ -59,7 +59,7 @@ def plan_training(config: StageConfig | FinetuneConfig) -> PlannedTraining:
     return _planned(config, model, examples, words)
 
 
-def _with_single_turns(config: StageConfig) -> tuple[StageConfig, str]:
+def _split_turns(config: StageConfig) -> tuple[StageConfig, str]:
     """Return the training on a row for each turn if its data are conversations, and what became of them.
 
     Raise SourceError if more conversations are left out than `max_failed` allows.

@@ -148,7 +148,7 @@ class StageConfig(TrainingConfig):
     uri_roots: Roots = ()
     """Folders and cloud prefixes that rows may name images below, besides the data's own."""
     begin: BeginConfig | None = None
-    """What to begin with in place of the model's checkpoint: stage 1 does, with a fresh projector."""
+    """Language model and tower to begin with in place of the model's checkpoint, with a fresh projector (stage 1)."""
     sharded: bool = False
     """Each worker holds a part of the weights and of AdamW's moments, so that an XXL fits several GPUs."""
 

@@ -246,7 +246,7 @@ STATE_NAME = re.compile(r"step-(?P<step>\d+)-(?P<part>\d+)-of-(?P<parts>\d+)\.sa
 
 
 class Keeper(NamedTuple):
-    """Which part of a state a worker writes and reads: the whole, or that of its own weights if they are sharded."""
+    """The part of a state that a worker writes and reads: the whole, or that of its own weights if they are sharded."""
 
     part: int
     parts: int

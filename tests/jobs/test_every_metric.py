@@ -22,13 +22,13 @@ from tests.serving import pack_pairs
 
 
 def read_choice(file: Path) -> list[str]:
-    """Return the metrics that a choice stands for: one of its own name, or all that the file names."""
+    """Return the metrics of a choice: the metric of its own name, or all that the file names."""
     several = file.read_text().startswith("# @package metrics\n")
     return [str(key) for key in OmegaConf.load(file) if key != "defaults"] if several else [file.stem]
 
 
 CHOICES = {name: file.stem for file in (ROOT / "conf/metric").glob("*.yaml") for name in read_choice(file)}
-"""By metric, the choice that brings it."""
+"""Choices by the metrics that they bring."""
 NAMES = sorted(CHOICES)
 FORM = ("metrics.vpeval.replies=json", "metrics.vpeval.max_tokens=512", "metrics.prism_bench.track=composition")
 """What the embedded world's writer needs for VPEval's form, which it has not learnt; its prompts are of no track."""
@@ -45,9 +45,9 @@ PACKS = {
     "unigenbench": "unigenbench",
     "wise_verified": "wise_verified",
 }
-"""Of metrics that score by a benchmark's own questions, whose these are."""
+"""Question packs by the metrics that score by a benchmark's own questions."""
 VIDEOS = {name: "videos" for name in NAMES if name.startswith(("videoalign", "xclip"))}
-"""Of metrics that look at videos alone; an image is one that stands still."""
+"""Inputs of metrics that only look at videos; an image is a video of equal frames."""
 JUDGES_OF_EDITS = {"viescore_edit", "editscore", "imgedit"}
 SCORELESS = {"vq2_released", "text", *JUDGES_OF_EDITS}
 """Whose phrases are drawn at a temperature of 1, where the embedded world's writer says nothing readable; whose words

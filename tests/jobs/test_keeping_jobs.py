@@ -185,7 +185,7 @@ def test_whoever_may_write_a_stores_folder_may_write_all_that_a_sweep_puts_into_
 
 
 def test_writers_who_make_the_same_folders_at_once_leave_them_to_the_group(tmp_path: Path) -> None:
-    """A thread may write into a folder in the moment in which another one makes it."""
+    """A thread may write into a folder at the moment when another thread makes it."""
     tmp_path.chmod(0o2775)
     before = os.umask(0o022)
     try:

@@ -86,7 +86,7 @@ def test_a_released_file_is_all_that_a_sweep_asks_by(swept: Swept) -> None:
 
 
 def test_a_service_weighs_multiple_choice_by_letters(folder: Path, tmp_path: Path, server: Server) -> None:
-    """Choices of several words too, whose likelihood no service tells; questions of yes and no stay as they are."""
+    """So are choices of several words, whose likelihoods services do not report; yes and no stay words."""
     colours = ["light red", "deep blue", "green"]
     rows = [
         row

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 class _Video(NamedTuple):
-    """What the network makes of a video."""
+    """A video as the network sees it."""
 
     point: "torch.Tensor"
     """Its embedding, (width,)."""
     places: "torch.Tensor"
-    """Features of the places of its frames, their mean over the frames, (places, width): texts are read beside them."""
+    """Features of a frame's places, as means over the frames, (places, width); texts' embeddings depend on them."""
 
 
 class XClipSimilarity(LoadedImageModel):
@@ -46,13 +46,13 @@ class XClipSimilarity(LoadedImageModel):
         return load_pixel_transform(model.folder("checkpoint"), pad_to_square=False)
 
     def preprocess(self, image: "Image.Image", rule: PixelRule = "processor") -> "torch.Tensor":
-        """An image as a video that stands still."""
+        """Return an image as a video of equal frames, as `preprocess_video`."""
         return self.preprocess_video([image], 0.0)
 
     def preprocess_video(self, frames: "Sequence[Image.Image]", seconds: float) -> "torch.Tensor":
-        """As many frames as the checkpoint was trained on, evenly from the first to the last, (n, 3, height, width).
+        """Return as many frames as the checkpoint was trained on, evenly from first to last, (n, 3, height, width).
 
-        Of fewer frames some are repeated. The model is not told how many `seconds` each stands for.
+        If there are fewer, some are repeated. The model does not use `seconds`.
         """
         import torch
 
@@ -62,7 +62,7 @@ class XClipSimilarity(LoadedImageModel):
         return self.pixels.held(torch.stack([shown[place] for place in places]))
 
     def encode(self, pixels: "Sequence[torch.Tensor]") -> list[_Video]:
-        """Videos as their embeddings, and as what texts are read beside."""
+        """Return the embedding of each video, and the features that texts depend on."""
         import torch
 
         with torch.inference_mode():
@@ -74,7 +74,7 @@ class XClipSimilarity(LoadedImageModel):
             return list(map(_Video, seen.pooler_output, places))
 
     def compare(self, features: Sequence[_Video], pairs: Sequence[Pair], measure: Measure = "cosine") -> list[Compared]:
-        """The cosine of each video and text, or the model's logit; the text's embedding depends on the video."""
+        """Return the cosine of each video and text, or the model's logit; the text's embedding depends on the video."""
         lengths = self.lengths([pair.text for pair in pairs])
 
         def read(batch: Sequence[Pair]) -> list[float]:

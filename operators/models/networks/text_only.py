@@ -43,7 +43,7 @@ class TextOnly:
 
 
 class TextOnlyVqa(TextOnly):
-    """The `likelihood` call served from the question alone; whatever the image, the answer is the same."""
+    """The `likelihood` call served from the question alone, so that the answer is the same for every image."""
 
     def __init__(self, language: CausalLM) -> None:
         """Raises ModelError where no token ends an answer, or the chat template opens a thought."""

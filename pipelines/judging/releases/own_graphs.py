@@ -104,7 +104,7 @@ def _require_same(said: dict[tuple[str, ...], tuple[Any, str]], key: tuple[str, 
 
 
 def _check_graph(graph: str, nodes: Mapping[str, _Node]) -> None:
-    """Raise SourceError unless the nodes are an acyclic graph below one root, on which every edge adds errors."""
+    """Raise SourceError unless the nodes are an acyclic graph below one root, and every edge adds errors."""
     for name, node in nodes.items():
         for parent in node.parents:
             if parent not in nodes:

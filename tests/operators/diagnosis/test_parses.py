@@ -1,4 +1,4 @@
-"""Yngve's depths are those of a parse by hand; what is no parse of its text is refused."""
+"""Yngve's depths are those of a parse by hand; a parse of another text is refused."""
 
 import math
 import random
@@ -29,7 +29,7 @@ def words(tree: Tree) -> list[str]:
 
 
 def depths(tree: Tree, above: int = 0) -> list[int]:
-    """By the definition: the branches to the right of each node on the way to a word."""
+    """Count the branches to the right of each node on the way to a word, by the definition."""
     if isinstance(tree, str):
         return [above]
     return [depth for place, child in enumerate(tree) for depth in depths(child, above + len(tree) - 1 - place)]

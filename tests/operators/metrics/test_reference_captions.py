@@ -1,4 +1,4 @@
-"""Measures of captions beside references are those of PyPI's pycocoevalcap 1.2, without its tokenizer."""
+"""Measures of captions against references are those of PyPI's pycocoevalcap 1.2, without its tokenizer."""
 
 import random
 
@@ -19,7 +19,7 @@ EXPECTED = {
     "cider": (2.376463552942513, 2.7667683073657985, 0.09483340654951469, 0.5250607688424634),
     "rouge_l": (0.8591549295774649, 0.7904967602591793, 0.4, 0.5041322314049587),
 }
-"""By measure, what Bleu(4), Cider() and Rouge() of pycocoevalcap 1.2 return of CAPTIONS."""
+"""Values of Bleu(4), Cider() and Rouge() of pycocoevalcap 1.2 for CAPTIONS."""
 
 
 @pytest.mark.parametrize("measure", EXPECTED)

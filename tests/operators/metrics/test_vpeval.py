@@ -293,7 +293,7 @@ def test_a_question_is_put_as_released_and_its_answer_compared() -> None:
 
 
 def test_a_model_that_compares_choices_is_asked_the_question_alone() -> None:
-    """As ablation 3 of "What makes a good metric?" has CLIP compare every question with each of its choices."""
+    """Ablation 3 of "What makes a good metric?": CLIP compares every question with each of its choices."""
     metric = VpevalConfig().settled(lambda role: COSINE)
     text = "vqa(image, 'what animals are there?', 'pigs,cows,hens', 'cows')"
     assert metric.looks(text) == (Look("model", "what animals are there?", choices=("pigs", "cows", "hens")),)

@@ -107,7 +107,7 @@ def test_yes_and_no_are_put_as_models_of_the_kind_answer(config: type[GeckoConfi
 
 
 def test_a_template_shows_the_choices_where_it_says_so() -> None:
-    """As ablation 4 of "What makes a good metric?" asks Flan-T5."""
+    """Ablation 4 of "What makes a good metric?" asks Flan-T5 in this form."""
     metric = TifaConfig(template="Question: {} Choices: {choices} Answer:")
     put = metric.put("what {choices} are there?", ["red", "light blue"])
     assert put.text == "Question: what {choices} are there? Choices: red, light blue Answer:"

@@ -15,7 +15,7 @@ from tests.commands import printed, refusal
 
 SAMPLES = 9
 Scores = Mapping[tuple[int, int, int], float]
-"""By sample, caption and image."""
+"""Scores by sample, caption and image."""
 
 
 def winoground_lines(folder: Path) -> str:
@@ -69,7 +69,7 @@ def eqben_labelled(folder: Path) -> str:
 def scores(tmp_path: Path) -> Scores:
     """Random images of 9 samples, and a metric in a file that gives each of their pairings a random score, with ties.
 
-    An image's size tells which it is, and its prompt names the sample and caption.
+    Images have different sizes, and a prompt names its sample and caption.
     """
     random = np.random.default_rng(8)
     drawn = {(n, c, i): int(random.integers(0, 3)) + (c == i) for n in range(SAMPLES) for c in (0, 1) for i in (0, 1)}

@@ -1,4 +1,4 @@
-"""Captions beside what people wrote of the same images, as scores that people's ratings judge."""
+"""Captions are scored against what people wrote of the same images, and people's ratings judge the scores."""
 
 import io
 import json

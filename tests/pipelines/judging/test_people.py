@@ -265,7 +265,7 @@ SKILLS = ("attribute", "counting", "basic", "advanced")
 
 @pytest.fixture
 def genai_bench(tmp_path: Path) -> pd.DataFrame:
-    """Ratings of random images in GenAI-Bench's layout, some of which are missing, with skills beside them.
+    """Write ratings of random images in GenAI-Bench's layout, some missing, and a file of skills; return the ratings.
 
     A prompt is basic or advanced and has other skills, or has none.
     """
@@ -313,7 +313,7 @@ DATASETS = ("conjunction", "contrast", "coco")
 
 @pytest.fixture
 def compositions(tmp_path: Path) -> pd.DataFrame:
-    """Ratings of images of prompts from three datasets, from 1 to 10 and as errors from 0 to 9, beside two metrics.
+    """Ratings of images of prompts from three datasets, from 1 to 10 and as errors from 0 to 9, and two metrics.
 
     One dataset has images by a single generator.
     """

@@ -16,7 +16,7 @@ from tests.pipelines.training import taught
 
 
 def converse(rng: Random, image: str | None, turns: list[tuple[str, str]]) -> dict[str, Any]:
-    """Return a record as LLaVA has it: the mark of the image stands before or behind the first question."""
+    """Return a record in LLaVA's form: the image's mark is before or after the first question."""
     (first, answer), *others = turns
     marked = f"<image>\n{first}" if rng.random() < 0.5 else f"{first}\n<image>"
     texts = [text for turn in [(marked, answer), *others] for text in turn]

@@ -204,12 +204,12 @@ def editreward(folder: Path, pair: Pair, measure: Measure) -> Answer:
 
 
 def x_clip(folder: Path, pair: Pair, measure: Measure) -> Answer:
-    """Of a picture, which stands still."""
+    """Answer for a picture, as a video of equal frames."""
     return Answer((), (x_clip_score(folder, [PICTURES[pair.image]], pair.text, measure),))
 
 
 def x_clip_score(folder: Path, frames: Sequence[Image.Image], text: str, measure: Measure = "cosine") -> float:
-    """Of one frame, which all are, or of as many as the network takes."""
+    """Return the score of one frame, repeated, or of as many frames as the network takes."""
     model = network("XCLIPModel", folder)
     length = model.config.text_config.max_position_embeddings
     words = tokenizer(folder)([text], truncation=True, max_length=length, return_tensors="pt")

@@ -810,7 +810,7 @@ SPOKEN = "<|im_start|>system\nAnswer in one word.<|im_end|>\n"
 def test_a_system_message_of_ones_own_or_none_stands_before_every_question(
     tmp_path: Path, kind: str, system: str, prompt: str
 ) -> None:
-    """As VQAScore's footnote 3 leaves Vicuna's out, and T2IScoreScore's section 5.4 asks LLaVA for brevity."""
+    """VQAScore's footnote 3 leaves Vicuna's message out, and T2IScoreScore's section 5.4 asks LLaVA for brevity."""
     folder = CHECKPOINTS[kind].save(tmp_path)
     library, model = WholeModel(CHECKPOINTS[kind]._replace(prompt=prompt), folder), load(folder, system=system)
     found = model.likelihood(model.encode([model.preprocess(picture) for picture in PICTURES]), QUESTIONS)

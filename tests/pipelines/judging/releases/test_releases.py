@@ -601,12 +601,12 @@ def genai(models: Any) -> dict[str, Any]:
 
 
 def at_row(place: int, **cells: str) -> list[dict[str, Any]]:
-    """The error graph with other cells in one row."""
+    """Return the error graph with other cells in one row."""
     return [{**row, **cells} if number == place else row for number, row in enumerate(GRAPH)]
 
 
 def wide_graph(levels: int, nodes: int) -> list[dict[str, Any]]:
-    """A graph with so many nodes on each of so many levels below the root."""
+    """Return a graph with `levels` levels of `nodes` nodes below the root."""
     root = {**GRAPH[0], "image_id": "root.png"}
     names = [(level, node) for level in range(1, levels + 1) for node in range(nodes)]
     return [root, *(
