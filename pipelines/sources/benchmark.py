@@ -191,7 +191,7 @@ class BenchmarkConfig(PackConfig):
             )
         if self.skills is not None and (not self.skills.lower().endswith(".json") or "/" in self.skills):
             raise ConfigError(
-                f"benchmark.skills: expected a .json file in the folder of benchmark.prompts, by its name, got {self.skills!r}"
+                f"benchmark.skills: expected a .json file by its name in benchmark.prompts' folder, got {self.skills!r}"
             )
         self._check_words()
         for name in self.generators or ():

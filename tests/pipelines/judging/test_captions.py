@@ -101,7 +101,9 @@ def test_a_caption_that_cannot_be_compared_keeps_its_row_with_the_reason(tmp_pat
         {"image_id": "e", "caption": "a cross", "references": ["a green cross above a star"]},
     ]
     table = put(tmp_path / "c.jsonl", rows)
-    printed("captions", f"captions={table}", f"output={tmp_path / 's.parquet'}", code=2)
+    told = printed("captions", f"captions={table}", f"output={tmp_path / 's.parquet'}", code=2)
+    assert "4 scores null by no_reference, first of image 'c': there is no reference" in told
+    assert told.count("null by") == 3
     scores = pd.read_parquet(tmp_path / "s.parquet")
     for _, found in scores.groupby("metric"):
         kinds = [None if error is None else error["kind"] for error in found["error"]]
