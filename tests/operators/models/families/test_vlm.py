@@ -337,7 +337,9 @@ def flat(answers: list[list[list[float]]]) -> list[float]:
     return [number for question in answers for choice in question for number in choice]
 
 
-@pytest.mark.parametrize(("pair_batch", "packed_tokens"), [(1, 1), (3, 100), (64, 512)])
+@pytest.mark.parametrize(
+    ("pair_batch", "packed_tokens"), [pytest.param(1, 1, marks=pytest.mark.slow), (3, 100), (64, 512)]
+)
 def test_likelihoods_are_the_whole_models(
     whole: tuple[Path, WholeModel], pair_batch: int, packed_tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
