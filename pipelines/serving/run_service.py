@@ -178,6 +178,7 @@ def run_replicas(
         max_constructor_retry_count=2,
         health_check_period_s=HEALTH_SECONDS,
         graceful_shutdown_timeout_s=5,
+        graceful_shutdown_wait_loop_s=0.1,
         logging_config={"enable_access_log": False, "log_level": "ERROR"},
     )
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
