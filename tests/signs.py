@@ -16,8 +16,8 @@ SQUARE = 40
 
 
 def sign(*lines: str) -> bytes:
-    """An image with a line of text below another."""
-    image = Image.new("RGB", (360, 60 + 60 * len(lines)), "white")
+    """An image with a line of text below another; nearly square, for OCR enlarges the shorter side of a strip."""
+    image = Image.new("RGB", (360, max(300, 60 + 60 * len(lines))), "white")
     for place, line in enumerate(lines):
         ImageDraw.Draw(image).text((30, 30 + 60 * place), line, fill="navy", font=ImageFont.load_default(34))
     return tiny.encoded(image)

@@ -115,11 +115,12 @@ def printed(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Printed:
     return Printed(folder, done.stdout)
 
 
-def test_help_offers_the_choices_of_an_installed_package(site: Path) -> None:
-    said = python(site, "-m", "jobs.sweep", "--help-all").stdout.split()
-    assert {"doubt", "riddles"} <= set(said)
-    said = python(site, "-m", "jobs.metaeval", "--help-all").stdout.split()
-    assert "thumbs" in said
+@pytest.mark.parametrize(
+    ("job", "choices"),
+    [("metaeval", {"thumbs"}), pytest.param("sweep", {"doubt", "riddles"}, marks=pytest.mark.slow)],
+)
+def test_help_offers_the_choices_of_an_installed_package(job: str, choices: set[str], site: Path) -> None:
+    assert choices <= set(python(site, "-m", f"jobs.{job}", "--help-all").stdout.split())
 
 
 def test_a_metric_is_scored_and_ranked_and_is_in_the_report(printed: Printed) -> None:
@@ -181,6 +182,7 @@ def service(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ru
             yield running
 
 
+@pytest.mark.slow
 def test_the_reward_service_serves_a_packages_metric_and_answers_on_its_wire(service: Running) -> None:
     encoded = images("atlas", 1)[0]["image"]
     asked: dict[str, Any] = {"images": [base64.b64encode(encoded).decode()], "prompts": ["three red circles"]}

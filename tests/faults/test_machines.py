@@ -141,8 +141,9 @@ sys.exit(run_job(COMMAND, main))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="hiding a folder from a process needs root")
-@pytest.mark.parametrize("hidden", ["images", pytest.param("output", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("hidden", ["images", "output"])
 def test_no_image_is_taken_in_by_a_machine_that_does_not_see_it_or_the_output(
     hidden: str, cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -212,7 +212,9 @@ def test_a_known_pair_was_scored_before_the_service_was_ready(service: Running) 
     assert log.index("known pair: vqascore 0.9998 where it fits, 0.00") < log.index("serving vqascore")
 
 
-@pytest.mark.parametrize("wire", [wire.name for wire in WIRES])
+@pytest.mark.parametrize(
+    "wire", ["openai_chat", *(pytest.param(w.name, marks=pytest.mark.slow) for w in WIRES if w.name != "openai_chat")]
+)
 def test_a_server_that_works_passes_every_check_on_every_wire(service: Running, wire: str) -> None:
     """With the token from the address, as trainers bring it."""
     words = printed("check_rewards", service.url, f"wire={wire}", "repeats=1")

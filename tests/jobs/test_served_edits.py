@@ -188,7 +188,7 @@ def test_a_reward_of_edits_passes_the_checks_which_know_that_it_needs_sources(ed
     assert known_pair["source_ssim"]["error"] is None
 
 
-@pytest.mark.parametrize("wire", ["flow_factory", "edit_r1"])
+@pytest.mark.parametrize("wire", [pytest.param("flow_factory", marks=pytest.mark.slow), "edit_r1"])
 def test_a_reward_of_edits_passes_the_checks_of_wires_that_list_no_rewards(edited: Edited, wire: str) -> None:
     words = [f"wire={wire}", "needs=[sources]", "must_use=[sources]", "+orders.reward=0", "repeats=1", "batch=4"]
     assert "no check failed" in printed("check_rewards", edited.service.url, *words)

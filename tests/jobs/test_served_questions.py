@@ -184,20 +184,26 @@ def test_equal_images_with_other_questions_are_scored_apart(asked: Asked) -> Non
     assert count != there
 
 
+def step(asked: Asked, generator: str) -> int:
+    """A step with each prompt twice; returns how many questions were asked of the writer by then."""
+    pairs = pack_pairs(COUNT, (generator,)) * 2
+    form = {"images": [base64.b64encode(pair.image).decode() for pair in pairs]}
+    form |= {"prompts": [pair.prompt for pair in pairs], "metrics": ["gecko_baseline"]}
+    answers = asked.post("/score", form)
+    assert all(row["gecko_baseline"] is not None for row in answers["scores"]), answers["errors"]
+    return len(asked.writer.bodies)
+
+
 def test_a_step_with_prompts_of_an_earlier_one_pays_for_answers_alone(asked: Asked) -> None:
-    """Questions are written once for each prompt. A replica finds those of a sweep, and when it starts anew its own."""
-
-    def step(generator: str) -> int:
-        pairs = pack_pairs(COUNT, (generator,)) * 2
-        form = {"images": [base64.b64encode(pair.image).decode() for pair in pairs]}
-        form |= {"prompts": [pair.prompt for pair in pairs], "metrics": ["gecko_baseline"]}
-        answers = asked.post("/score", form)
-        assert all(row["gecko_baseline"] is not None for row in answers["scores"]), answers["errors"]
-        return len(asked.writer.bodies)
-
+    """Questions are written once for each prompt. A replica finds those of a sweep."""
     before = len(asked.writer.bodies)
-    assert step("atlas") == step("flint") == before + COUNT - WRITTEN
+    assert step(asked, "atlas") == step(asked, "flint") == before + COUNT - WRITTEN
+
+
+@pytest.mark.slow
+def test_a_replica_that_starts_anew_finds_the_questions_of_the_one_that_died(asked: Asked) -> None:
+    written = step(asked, "atlas")
     (replica,) = asked.service.replicas()
     os.kill(replica, signal.SIGKILL)
-    assert step("garnet") == before + COUNT - WRITTEN
+    assert step(asked, "garnet") == written
     assert asked.service.replicas() != [replica]

@@ -46,7 +46,8 @@ def heed_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stop_ends_a_sweep_on_ray_cleanly_and_the_next_run_goes_on(number: signal.Signals, tmp_path: Path) -> None:
     """SIGTERM comes to the job, and Ctrl-C to all processes of its terminal."""
     store, waiting = tmp_path / "store", threading.Event()

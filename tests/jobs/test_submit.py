@@ -52,6 +52,7 @@ PLACED = [f"+cluster.pools.{stage}.labels={{whose:theirs}}" for stage in ("image
 """A Ray of the sweep's own has no machine with that label."""
 
 
+@pytest.mark.slow
 def test_a_submitted_sweep_runs_on_the_given_cluster_which_goes_on_living_and_its_log_and_exit_code_are_the_jobs(
     head: RayHead, tmp_path: Path
 ) -> None:

@@ -58,7 +58,7 @@ def newest_scores(bench: Bench) -> pd.DataFrame:
     return scores(str(bench.runs / str(newest_run(bench.store))))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_every_damaged_cell_is_named_and_computed_again_whatever_its_stage_and_the_scores_stay(
     seed: int, bench: Bench
 ) -> None:

@@ -48,7 +48,9 @@ def repeated_input(folder: Path) -> dict[str, Any]:
     return {"tars": str(folder), "shard_rows": 3, "row_group_rows": 2, "max_failed": 1.0}
 
 
-@pytest.mark.parametrize("kind, place", [("table", "folder"), ("tars", "s3")], indirect=["place"])
+@pytest.mark.parametrize(
+    "kind, place", [("tars", "s3"), pytest.param("table", "folder", marks=pytest.mark.slow)], indirect=["place"]
+)
 def test_two_workers_make_what_one_makes(kind: str, place: str, tmp_path: Path, at_once: None) -> None:
     options = messy_input(tmp_path / "in", kind)
     one = run(f"{place}/one", **options, cluster=ONE)
@@ -82,6 +84,7 @@ def is_drafter(process: Path, session: str) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_costs_its_units_another_try(tmp_path: Path, at_once: None) -> None:
     options = messy_input(tmp_path / "in", "table") | {"shard_rows": 2}
     run(tmp_path / "one", **options, cluster=ONE)
@@ -132,6 +135,7 @@ ingest(IngestConfig(output=sys.argv[1], tars=sys.argv[2], shard_rows=2, cluster=
 """
 
 
+@pytest.mark.slow
 def test_a_driver_that_is_killed_while_others_draft_is_gone_on_with(tmp_path: Path) -> None:
     options = messy_input(tmp_path / "in", "tars")
     run(tmp_path / "one", **options)

@@ -598,10 +598,11 @@ def nothing_waits_for_the_disk() -> Iterator[None]:
         yield
 
 
+@pytest.mark.parametrize("worlds", [4, pytest.param(16, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_each_image_has_its_own_prompt_or_its_own_reason(layout: str) -> None:
+def test_each_image_has_its_own_prompt_or_its_own_reason(layout: str, worlds: int) -> None:
     @settings(
-        max_examples=8,
+        max_examples=worlds,
         derandomize=True,
         deadline=None,
         phases=[Phase.generate],

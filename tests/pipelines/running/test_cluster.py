@@ -96,9 +96,18 @@ def test_an_address_where_nothing_is_fails_in_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("variable", "value", "remedy"),
     [
-        ("RAY_ADDRESS", "http://127.0.0.1:8265", "RAY_ADDRESS=http://127.0.0.1:8265 is the address of a job server"),
         ("TMPDIR", "{folder}/" + "long/" * 20, "too long for a socket: set TMPDIR to a short one"),
-        ("HOME", "{folder}/file/home", "set each to a folder that can be written"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                (
+                    "RAY_ADDRESS",
+                    "http://127.0.0.1:8265",
+                    "RAY_ADDRESS=http://127.0.0.1:8265 is the address of a job server",
+                ),
+                ("HOME", "{folder}/file/home", "set each to a folder that can be written"),
+            )
+        ),
     ],
 )
 def test_a_ray_that_cannot_start_for_a_variable_names_the_variable(

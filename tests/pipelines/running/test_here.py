@@ -30,11 +30,12 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("metrics", ["clipscore", pytest.param("clipscore,gecko", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("metrics", ["edge_density", pytest.param("clipscore,gecko", marks=pytest.mark.slow)])
 @pytest.mark.usefixtures("ray_cluster")
 def test_it_computes_what_a_sweep_on_ray_finds_whole(metrics: str, given: list[str], tmp_path: Path) -> None:
     words = [*given, f"metric=[{metrics}]", f"store={tmp_path}/store"]
-    assert "similarities:clip: 3/3 cells" in printed("sweep", *words, "cluster=here", code=2)
+    stage = "similarities:clip" if "clipscore" in metrics else "image_statistics"
+    assert f"{stage}: 3/3 cells" in printed("sweep", *words, "cluster=here", code=2)
     assert "computed 0 cells" in printed("sweep", *words, "cluster=local", code=2)
     assert run("sweep", *words, f"store={tmp_path}/other", "cluster=local").code == 2
     ours, rays = (

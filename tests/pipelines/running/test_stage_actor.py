@@ -66,19 +66,35 @@ class OverlappingStage:
         return dict.fromkeys(("vqascore", "other"), table([], QUESTIONS))
 
 
+class NewProgressLog(ProgressLog):
+    """One whose process, which takes seconds to start, serves a test after the other."""
+
+    def forget(self) -> None:
+        vars(self).clear()
+        self.__init__("a sweep")  # type: ignore[misc]
+
+
+@pytest.fixture(scope="module")
+def progress(ray_cluster: None) -> Iterator[Any]:
+    import ray
+
+    progress = ray.remote(NewProgressLog).options(num_cpus=0).remote()
+    yield progress
+    ray.kill(progress)
+
+
 @pytest.fixture
-def actor(ray_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StageActor]:
+def actor(progress: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StageActor:
     import ray
 
     monkeypatch.setattr(actor_module, "node_stages", lambda *given, **options: {"bench": OverlappingStage()})
-    progress = ray.remote(ProgressLog).options(num_cpus=0).remote()
+    ray.get(progress.forget.remote())
     store = store_at(tmp_path)
     given = Surroundings(variables={}, landmarks=())
     context = StageContext(store=store, metrics=(), limits=ImageLimits(), clips=Clips(), uris=NOWHERE, prompt_shards=())
     node = Node(name="questions", stage="questions", models={}, metrics={})
     terms = RunTerms(store=store, contexts={"bench": context}, surroundings=given, progress=progress, max_attempts=4)
-    yield StageActor(node, PoolConfig(), terms)
-    ray.kill(progress)
+    return StageActor(node, PoolConfig(), terms)
 
 
 def batch(name: str) -> dict[str, Any]:
