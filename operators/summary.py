@@ -208,7 +208,8 @@ def _by_generator_and_metric(scores: pa.Table) -> Iterator[tuple[tuple[str, str]
     for generator, metric in zip(*(column.to_pylist() for column in keys.columns), strict=True):
         of_both = scores
         if len(keys) > 1:
-            of_both = scores.filter((pc.field("generator") == generator) & (pc.field("metric") == metric))
+            of_generator, of_metric = pc.equal(scores["generator"], generator), pc.equal(scores["metric"], metric)
+            of_both = scores.filter(pc.and_(of_generator, of_metric))
         yield (generator, metric), of_both
 
 

@@ -3,6 +3,7 @@
 import ast
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from importlib.metadata import version
 from itertools import accumulate
@@ -90,11 +91,14 @@ def circle(edges: Mapping[str, Collection[str]]) -> str:
     return ""
 
 
-IMPORTS = {module: modules_of(file) - {module} for module, file in MODULES.items()}
+@cache
+def imports_of_modules() -> dict[str, set[str]]:
+    """Return the modules of the house that each of them imports."""
+    return {module: modules_of(file) - {module} for module, file in MODULES.items()}
 
 
 def test_no_two_files_import_each_other_in_a_circle() -> None:
-    closed = circle(IMPORTS)
+    closed = circle(imports_of_modules())
     assert not closed, f"a circle of imports: {closed}"
 
 
@@ -103,9 +107,10 @@ def neighbours(folder: str) -> dict[str, set[str]]:
     inside = {name for name in MODULES if name.startswith(f"{folder}.")}
     depth = folder.count(".") + 1
     edges: dict[str, set[str]] = {}
+    imports = imports_of_modules()
     for module in inside:
         own = module.split(".")[depth]
-        others = {name.split(".")[depth] for name in IMPORTS[module] & inside}
+        others = {name.split(".")[depth] for name in imports[module] & inside}
         edges.setdefault(own, set()).update(others - {own})
     return edges
 

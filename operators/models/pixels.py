@@ -76,6 +76,8 @@ def pixel_input(processor: Any, *, device: Any, dtype: torch.dtype) -> PixelInpu
     if hasattr(processor, "colours"):
         return PixelInput(processor.colours, device=device, dtype=dtype)
     processor = getattr(processor, "image_processor", processor)
+    if "pixel_values" not in processor.model_input_names:  # patches, as Fuyu's
+        return PixelInput(None, device=device, dtype=dtype)
     images = [_noise(size) for size in TRIED]
     wanted = [_pixel_values(processor, image) for image in images]
     colours, patches = byte_colours(processor), _patches(processor)

@@ -115,18 +115,18 @@ def _exact_p_value(ranks: _Ranks) -> float | None:
     """Two-sided, over all equally likely signs of these ranks, ties as they are; None of many pairs.
 
     scipy has it of ranks without ties alone, and draws signs where there are some. Doubled ranks without their common
-    factor are whole numbers, so that the chances of their sums grow rank by rank.
+    factor are whole numbers, so that the numbers of ways to each of their sums grow rank by rank.
     """
     n, step = int(ranks.counts.sum()), int(np.gcd.reduce(ranks.doubled))
     total = (ranks.above + ranks.below) // step
     if n > MOST_EXACT and n * total > MOST_STEPS:
         return None
-    chances = np.zeros(total + 1)
-    chances[0] = 1
-    for rank in np.repeat(ranks.doubled // step, ranks.counts):
-        chances[rank:] += chances[:-rank]
-        chances /= 2
-    return min(1.0, 2 * float(chances[max(ranks.above, ranks.below) // step :].sum()))
+    ways, reached = np.zeros(total + 1), 1
+    ways[0] = 1
+    for rank in np.repeat(ranks.doubled // step, ranks.counts).tolist():
+        ways[rank : rank + reached] += ways[:reached]
+        reached += rank
+    return min(1.0, math.ldexp(float(ways[max(ranks.above, ranks.below) // step :].sum()), 1 - n))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

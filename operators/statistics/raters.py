@@ -86,8 +86,8 @@ class _ExchangedAnswers:
 
         `own` has the places of the rater's answers (draws, tasks). Subtracting the means ignores how severe a rater is.
         """
-        tasks = np.arange(len(self.counts))
-        mine, theirs, product, pairs = (part[tasks, own].mean(axis=1) for part in self.parts)
+        places = own + np.arange(len(self.counts)) * self.parts.shape[-1]
+        mine, theirs, product, pairs = (part.ravel().take(places).mean(axis=1) for part in self.parts)
         return np.asarray((pairs - theirs**2) - (product - mine * theirs))
 
     def count_at_least(self, observed: float, draws: int, random: np.random.Generator) -> int:

@@ -20,6 +20,19 @@ ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-backg
 PHONE, DESKTOP = 390, 1280
 ON_DESKTOP, ON_PHONE = (pytest.mark.parametrize("width", [side], indirect=True) for side in (DESKTOP, PHONE))
 """Of claims that the width has no part in, or that are harder to keep on a phone."""
+DESKTOP_SLOW = pytest.mark.parametrize("width", [pytest.param(DESKTOP, marks=pytest.mark.slow), PHONE], indirect=True)
+"""Of claims that are harder to keep on a phone, and that `make slow` checks on a desktop too."""
+WIDTHS_AND_SCHEMES = pytest.mark.parametrize(
+    ("width", "scheme"),
+    [
+        (DESKTOP, "light"),
+        (PHONE, "dark"),
+        pytest.param(DESKTOP, "dark", marks=pytest.mark.slow),
+        pytest.param(PHONE, "light", marks=pytest.mark.slow),
+    ],
+    indirect=["width"],
+)
+"""Both widths and both schemes; `make slow` has the other two pairs."""
 
 
 def open_page(browser: WebDriver, page: Path | str, width: int) -> WebDriver:
@@ -33,6 +46,22 @@ def open_page(browser: WebDriver, page: Path | str, width: int) -> WebDriver:
 
 def find(page: WebDriver | WebElement, selector: str) -> list[WebElement]:
     return list(page.find_elements(By.CSS_SELECTOR, selector))
+
+
+def find_shown(page: WebDriver, selector: str) -> list[WebElement]:
+    """The elements that are drawn, by one question to the browser."""
+    script = "return Array.from(document.querySelectorAll(arguments[0])).filter((one) => one.checkVisibility())"
+    return list(page.execute_script(script, selector))  # type: ignore[no-untyped-call]
+
+
+def read_texts(page: WebDriver, selector: str, within: WebElement | None = None) -> list[str]:
+    """The texts of the elements that are drawn, by one question to the browser."""
+    script = """
+        const [selector, within] = arguments, all = Array.from((within ?? document).querySelectorAll(selector));
+        const shown = all.filter((one) => one.checkVisibility());
+        return shown.map((one) => (one.innerText ?? one.textContent).trim());
+    """
+    return list(page.execute_script(script, selector, within))  # type: ignore[no-untyped-call]
 
 
 def press(page: WebDriver, element: WebElement) -> None:

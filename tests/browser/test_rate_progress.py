@@ -13,7 +13,7 @@ from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.support.ui import WebDriverWait
 
 from plumbline.pipelines.serving.listening import listening
-from tests.browser.opened import NEEDS_BROWSER, ON_DESKTOP, barriers, find, in_scheme, open_page
+from tests.browser.opened import NEEDS_BROWSER, ON_DESKTOP, WIDTHS_AND_SCHEMES, barriers, find, in_scheme, open_page
 from tests.operators.report.made import make_run, plain_prompts
 from tests.pipelines.rating.raters import MEANS, Rated, random_grade
 
@@ -72,7 +72,7 @@ def test_it_renews_itself_where_answers_have_come_and_it_is_to(page: WebDriver, 
     assert page.get_log("browser") == []  # type: ignore[no-untyped-call]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@WIDTHS_AND_SCHEMES
 def test_axe_core_finds_no_barrier(page: WebDriver, scheme: str) -> None:
     in_scheme(page, scheme)
     assert barriers(page) == []

@@ -14,7 +14,20 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from plumbline.pipelines.report.report import write_report
-from tests.browser.opened import DESKTOP, NEEDS_BROWSER, ON_DESKTOP, barriers, find, in_scheme, open_page, press
+from tests.browser.opened import (
+    DESKTOP,
+    DESKTOP_SLOW,
+    NEEDS_BROWSER,
+    ON_DESKTOP,
+    WIDTHS_AND_SCHEMES,
+    barriers,
+    find,
+    find_shown,
+    in_scheme,
+    open_page,
+    press,
+    read_texts,
+)
 from tests.commands import printed
 from tests.operators.report.made import HOSTILE, QUALITY, Score, make_run, noisy, plain_prompts
 
@@ -45,7 +58,7 @@ def page(browser: WebDriver, report: Path, width: int) -> WebDriver:
 
 
 def shown_cards(page: WebDriver) -> list[WebElement]:
-    return [card for card in find(page, ".card") if card.is_displayed()]
+    return find_shown(page, ".card")
 
 
 def test_it_opens_with_the_decision_first_and_never_scrolls_sideways(page: WebDriver, width: int) -> None:
@@ -100,7 +113,7 @@ def test_the_gallery_shows_images_with_marked_words_and_questions(page: WebDrive
         "return Array.from(document.querySelectorAll('.card img')).map(one => one.naturalWidth)"
     )  # type: ignore[no-untyped-call]
     assert len(widths) == len(find(page, ".card")) and min(widths) > 0
-    wrong = next(one for one in find(page, ".prompt mark.wrong") if one.is_displayed())
+    wrong = find_shown(page, ".prompt mark.wrong")[0]
     assert "wavy" in wrong.value_of_css_property("text-decoration")
     assert wrong.get_attribute("title")
     details = next(one for one in find(cards[0], "details"))
@@ -145,6 +158,7 @@ def test_each_metrics_words_are_the_redder_the_lower_and_can_be_read(page: WebDr
     assert low[0] < 0.5 < high[0] and low[1] > high[1], "red less green"
 
 
+@DESKTOP_SLOW
 def test_the_gallery_filters_by_kind_metric_generator_skill_and_words(page: WebDriver) -> None:
     form = page.find_element(By.CSS_SELECTOR, "[data-list=cards]")
     select = {name: Select(form.find_element(By.NAME, name)) for name in ("kind", "metric", "generator", "skill")}
@@ -164,8 +178,9 @@ def test_the_gallery_filters_by_kind_metric_generator_skill_and_words(page: WebD
     assert shown_cards(page) and all("blue cups" in card.text for card in shown_cards(page))
 
 
+@DESKTOP_SLOW
 def test_a_prompt_stands_there_with_every_generators_image_scores_and_answers(page: WebDriver) -> None:
-    entries = [entry for entry in find(page, "#sides > article") if entry.is_displayed()]
+    entries = find_shown(page, "#sides > article")
     assert len(entries) == 3
     heads = [one.text for one in find(entries[0], "thead th bdi")]
     assert heads == ["atlas", "<b>bold", "מחולל", "cobalt"]
@@ -175,13 +190,14 @@ def test_a_prompt_stands_there_with_every_generators_image_scores_and_answers(pa
     asked = find(entries[0], "details tbody tr")
     assert asked[0].text.startswith("what <colour> is it? red") and "✗" in asked[0].text
     find(page, "[data-more=sides]")[0].click()
-    assert len([entry for entry in find(page, "#sides > article") if entry.is_displayed()]) == 14
+    assert len(find_shown(page, "#sides > article")) == 14
 
 
+@DESKTOP_SLOW
 def test_prompts_side_by_side_are_searched(page: WebDriver) -> None:
     words = find(page, "[data-list=sides] input")[0]
     words.send_keys("p0008 BLUE")
-    (entry,) = (one for one in find(page, "#sides > article") if one.is_displayed())
+    (entry,) = find_shown(page, "#sides > article")
     assert find(entry, "h3")[0].text == "a red star beside 3 blue cups"
     assert find(page, "[data-list=sides] output")[0].text == "1 of 14 prompts"
     assert len(shown_cards(page)) == 12, "the gallery has its own filters"
@@ -213,6 +229,7 @@ def test_an_image_enlarges_and_the_arrow_keys_go_on(page: WebDriver, width: int)
     assert page.switch_to.active_element == buttons[2], "the last image that was shown has the focus"
 
 
+@DESKTOP_SLOW
 def test_an_image_of_the_gallery_enlarges_with_its_marked_prompt_and_a_click_beside_it_closes(page: WebDriver) -> None:
     (button,) = find(shown_cards(page)[0], "[data-zoom]")
     button.click()
@@ -238,10 +255,10 @@ def test_the_leaderboard_can_be_taken_out_of_the_file_alone(page: WebDriver, rep
 @ON_DESKTOP
 def test_a_metric_is_chosen_for_skills_and_pairs_alike(page: WebDriver) -> None:
     def panels() -> set[str | None]:
-        return {one.get_attribute("data-panel") for one in find(page, "[data-panel]") if one.is_displayed()}
+        return {one.get_attribute("data-panel") for one in find_shown(page, "[data-panel]")}
 
     assert panels() == {"gecko"}
-    press(page, next(one for one in find(page, "[data-choose='clipscore']") if one.is_displayed()))
+    press(page, find_shown(page, "[data-choose='clipscore']")[0])
     assert panels() == {"clipscore"}
     assert {one.get_attribute("data-choose") for one in find(page, "[aria-pressed='true']")} == {"clipscore"}
 
@@ -268,9 +285,8 @@ def test_what_changed_and_what_failed_are_told(page: WebDriver) -> None:
 
 @ON_DESKTOP
 def test_everything_with_a_name_can_be_reached_and_every_control_has_one(page: WebDriver) -> None:
-    for control in find(page, "button, select, input"):
-        if control.is_displayed():
-            assert control.accessible_name, control.get_attribute("outerHTML")
+    for control in find_shown(page, "button, select, input"):
+        assert control.accessible_name, control.get_attribute("outerHTML")
     assert all(image.get_attribute("alt") for image in find(page, "img"))
     anchors = [one.get_attribute("href") or "" for one in find(page, "nav a")]
     assert all(find(page, f"#{anchor.rpartition('#')[2]}") for anchor in anchors)
@@ -278,12 +294,12 @@ def test_everything_with_a_name_can_be_reached_and_every_control_has_one(page: W
 
 def test_on_paper_every_metric_is_there_and_no_control(page: WebDriver) -> None:
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
-    assert all(panel.is_displayed() for panel in find(page, "[data-panel]"))
-    assert not any(form.is_displayed() for form in find(page, ".filters"))
+    assert find_shown(page, "[data-panel]") == find(page, "[data-panel]")
+    assert find_shown(page, ".filters") == []
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@WIDTHS_AND_SCHEMES
 def test_axe_core_finds_no_barrier(page: WebDriver, scheme: str) -> None:
     in_scheme(page, scheme)
     assert barriers(page) == []
@@ -321,18 +337,27 @@ def test_a_name_that_is_written_from_the_right_turns_no_word_round_on_the_screen
     assert all(written == seen for written, seen in both)
 
 
+def read_sizes(page: WebDriver, selector: str, side: str) -> list[float]:
+    """One side of each element's rectangle, by one question to the browser."""
+    script = """
+        const [selector, side] = arguments;
+        return Array.from(document.querySelectorAll(selector), (one) => one.getBoundingClientRect()[side]);
+    """
+    return list(page.execute_script(script, selector, side))  # type: ignore[no-untyped-call]
+
+
 def test_thirty_long_names_take_two_lines_at_most_and_their_heads_stay(browser: WebDriver, tmp_path: Path) -> None:
     names = [f"diffusion-{number:02d}-xl-turbo-1024px-base" for number in range(30)]
     metrics = ("gecko", "clipscore", "vqascore", "tifa", "dsg", "pickscore")
     run = make_run(tmp_path, prompts=plain_prompts(6), generators=names, metrics=metrics)
     write_report(run.store)
     page = open_page(browser, run.folder / "report.html", 1280)
-    assert max(row.size["height"] for row in find(page, "[data-panel=gecko] table.matrix tbody tr")) < 40
+    assert max(read_sizes(page, "[data-panel=gecko] table.matrix tbody tr", "height")) < 40
     for table in ("table.board", "[data-panel=gecko] table.heat"):
-        rows = find(page, f"{table} tbody tr")
-        assert max(row.size["height"] for row in rows) < 75, table
-        page.execute_script("arguments[0].closest('.scroll').scrollTop = 900", rows[0])  # type: ignore[no-untyped-call]
-        head, box = find(page, f"{table} thead")[0], rows[0].find_element(By.XPATH, "ancestor::div[1]")
+        assert max(read_sizes(page, f"{table} tbody tr", "height")) < 75, table
+        row = page.find_element(By.CSS_SELECTOR, f"{table} tbody tr")
+        page.execute_script("arguments[0].closest('.scroll').scrollTop = 900", row)  # type: ignore[no-untyped-call]
+        head, box = find(page, f"{table} thead")[0], row.find_element(By.XPATH, "ancestor::div[1]")
         top = "return arguments[0].querySelector('th').getBoundingClientRect().top"
         below = f"{top} - arguments[1].getBoundingClientRect().top"
         assert abs(page.execute_script(below, head, box)) < 40, table  # type: ignore[no-untyped-call]
@@ -347,7 +372,7 @@ return seen.filter((one) => one.scrollWidth > one.clientWidth + 1 && getComputed
 """What is wider than its place."""
 
 
-@pytest.mark.parametrize("count", [8, 17, 40])
+@pytest.mark.parametrize("count", [8, pytest.param(17, marks=pytest.mark.slow), 40])
 def test_any_number_of_generators_is_shown_at_1280_pixels_with_nothing_cut_off(
     browser: WebDriver, tmp_path: Path, count: int
 ) -> None:
@@ -374,18 +399,18 @@ def test_any_number_of_generators_is_shown_at_1280_pixels_with_nothing_cut_off(
     write_report(run.store, compare="previous")
     page = open_page(browser, run.folder / "report.html", 1280)
     assert page.execute_script(CUT_OFF) == []  # type: ignore[no-untyped-call]
-    matrix = find(page, "[data-panel=gecko] table.matrix")[0]
-    heads = [head.text for head in find(matrix, "thead th")]
-    rows = [head.text for head in find(matrix, "tbody th")]
+    heads, rows = (read_texts(page, f"[data-panel=gecko] table.matrix {part} th") for part in ("thead", "tbody"))
     assert len({*heads}) == len({*rows}) == count
     assert heads == rows if count == 8 else rows == [f"{at} {row.partition(' ')[2]}" for at, row in enumerate(rows, 1)]
-    sides = find(page, "#sides article:first-child thead th")
-    assert {side.text for side in sides} == {*names}
-    assert all(find(side, "img")[0].rect["x"] + find(side, "img")[0].size["width"] < 1280 for side in sides)
-    for chart in find(page, "#spread .chart"):
-        words = [text.text for text in find(chart, "text")]
+    sides = "#sides article:first-child thead th"
+    assert {*read_texts(page, sides)} == {*names} and len(find(page, f"{sides} img")) == count
+    assert max(read_sizes(page, f"{sides} img:first-of-type", "right")) < 1280
+    charts = find(page, "#spread .chart")
+    assert charts
+    for chart in charts:
+        words = read_texts(page, "text", chart)
         assert len([word for word in {*words} if not word.replace(".", "").isdigit()]) == count
-    assert [row.text.split()[:2] for row in find(page, "#changes tbody tr") if row.is_displayed()] == [
+    assert [row.split()[:2] for row in read_texts(page, "#changes tbody tr")] == [
         [names[3], "gecko"],
         [names[3], "clipscore"],
     ]

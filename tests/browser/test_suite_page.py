@@ -10,7 +10,16 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
 
 from plumbline.pipelines.report.suites import write_suite
-from tests.browser.opened import NEEDS_BROWSER, ON_DESKTOP, barriers, find, in_scheme, open_page, press
+from tests.browser.opened import (
+    NEEDS_BROWSER,
+    ON_DESKTOP,
+    WIDTHS_AND_SCHEMES,
+    barriers,
+    find,
+    in_scheme,
+    open_page,
+    press,
+)
 from tests.operators.report.made import HOSTILE, make_run
 
 pytestmark = NEEDS_BROWSER
@@ -58,7 +67,7 @@ def test_the_means_sort_by_the_keyboard(page: WebDriver) -> None:
     assert len(values) == 3 and values == sorted(values, reverse=True)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@WIDTHS_AND_SCHEMES
 def test_axe_core_finds_no_barrier(page: WebDriver, scheme: str) -> None:
     in_scheme(page, scheme)
     assert barriers(page) == []

@@ -10,7 +10,16 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
 
 from plumbline.pipelines.report.trends import write_trends
-from tests.browser.opened import NEEDS_BROWSER, ON_DESKTOP, barriers, find, in_scheme, open_page, press
+from tests.browser.opened import (
+    NEEDS_BROWSER,
+    ON_DESKTOP,
+    WIDTHS_AND_SCHEMES,
+    barriers,
+    find,
+    in_scheme,
+    open_page,
+    press,
+)
 from tests.operators.report.made import HOSTILE, make_run
 
 pytestmark = NEEDS_BROWSER
@@ -81,7 +90,7 @@ def test_the_table_of_newest_means_sorts(page: WebDriver) -> None:
     assert "+0.000" not in table.text and table.text.count("0.000") == 5, "gecko is another, clipscore is as it was"
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@WIDTHS_AND_SCHEMES
 def test_axe_core_finds_no_barrier(page: WebDriver, scheme: str) -> None:
     in_scheme(page, scheme)
     assert barriers(page) == []

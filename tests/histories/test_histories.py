@@ -232,7 +232,7 @@ def run_histories(count: int, most: int, *, shrink: bool) -> None:
 
 
 def test_whatever_happened_before_a_runs_tables_are_those_of_a_fresh_store() -> None:
-    run_histories(4, 2, shrink=False)
+    run_histories(2, 2, shrink=False)
 
 
 @pytest.mark.slow

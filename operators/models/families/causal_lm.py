@@ -16,6 +16,8 @@ FAMILY = Family(
     options_in_key=lambda config, profile: engine_in_key(config),
     vllm={"generate": lazily("engines.vllm_calls:VllmGenerate.load")},
     form="a ...ForCausalLM",
-    suits=lambda fields: architecture(fields).endswith(("ForCausalLM", "LMHeadModel")),
+    suits=lambda fields: (
+        architecture(fields).endswith(("ForCausalLM", "LMHeadModel")) and fields["model_type"] != "fuyu"
+    ),
     profile=lambda config, fields: TEXT_ONLY,
 )

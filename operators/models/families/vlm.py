@@ -36,12 +36,21 @@ FILM = replace(CHAT, films=True)
 """The same for a model that is asked about videos too."""
 PALIGEMMA = VqaProfile(name="paligemma", asks=RELEASED._replace(reduction="first"), version=2)
 """As the authors' later releases ask it."""
-PALIGEMMA_TEMPLATE = (
+FUYU = VqaProfile(name="fuyu", asks=RELEASED._replace(reduction="first"))
+QUESTION_PROFILES = {profile.name: profile for profile in (PALIGEMMA, FUYU)}
+"""Of the types that read a question and no conversation."""
+_TEMPLATE = (
     "{% for message in messages %}{% for part in message['content'] %}"
-    "{{ '<image>' + bos_token if part['type'] == 'image' else part['text'] }}"
-    "{% endfor %}{% endfor %}{{ '\n' }}"
+    "{{ MARK if part['type'] == 'image' else part['text'] }}{% endfor %}{% endfor %}{{ END }}"
 )
-"""What its processor makes of a text; its tokenizer has no chat template."""
+TEMPLATES: Mapping[str, str] = {
+    "paligemma": _TEMPLATE.replace("MARK", "'<image>' + bos_token").replace("END", r"'\n'"),
+    "fuyu": _TEMPLATE.replace("MARK", "'|SPEAKER|'").replace("END", r"'\n<0x04>'"),
+}
+"""The text that the processor of each type makes of a question. These types read no conversation, and their tokenizers
+have no chat template."""
+FUYU_END = "|ENDOFTEXT|"
+"""Ends a reply of Fuyu, whatever else the files of its tokenizer name."""
 VICUNA_ENTRIES = 40_000
 """More than Vicuna's vocabulary, which is Llama 2's, and less than Llama 3's."""
 
@@ -77,6 +86,7 @@ TYPES: Mapping[str, ChatType] = {
     "gemma3": ChatType(),
     "gemma4": ChatType(reader="CappedReader"),
     "paligemma": ChatType(reader="PrefixLmReader"),
+    "fuyu": ChatType(),
 }
 """Those that the transformers engine is tested with; vLLM knows more."""
 SIZED = tuple(name for name, chat_type in TYPES.items() if chat_type.pixel_counts)
@@ -128,7 +138,7 @@ def profile_of(config: ChatModel, fields: Fields) -> VqaProfile:
 def _profile_on_any_engine(fields: Fields) -> VqaProfile:
     if fields["model_type"] != "llava":
         films = TYPES.get(fields["model_type"], ChatType()).films
-        return PALIGEMMA if fields["model_type"] == "paligemma" else FILM if films else CHAT
+        return QUESTION_PROFILES.get(fields["model_type"], FILM if films else CHAT)
     text = subfields(fields, "text_config")
     vicuna = text.get("model_type", "llama") == "llama" and text.get("vocab_size", 0) < VICUNA_ENTRIES
     return LLAVA_1_5 if vicuna and _tower(fields) == "clip_vision_model" else LLAVA
@@ -140,6 +150,8 @@ def _tower(fields: Fields) -> Any:
 
 def _suits(fields: Fields) -> bool:
     text = subfields(fields, "text_config")
+    if architecture(fields) == "FuyuForCausalLM":  # whose patches are tokens: it has no vision_config
+        return True
     encoder = fields.get("is_encoder_decoder") or text.get("is_encoder_decoder") or "t5" in str(text.get("model_type"))
     return architecture(fields).endswith("ForConditionalGeneration") and "vision_config" in fields and not encoder
 
@@ -148,7 +160,7 @@ def _check(config: ChatModel, parts: Mapping[str, Part], fields: Fields) -> None
     checkpoint = parts["checkpoint"]
     problem = _image_problem(fields) if config.engine == "transformers" else _vllm_problem(fields)
     problem = problem or _penalty_problem(config, checkpoint) or _size_problem(config, fields)
-    if config.system is not None and fields["model_type"] == "paligemma":
+    if config.system is not None and fields["model_type"] in TEMPLATES:
         problem = problem or "it reads a question and no conversation; set system=null"
     thinks = config.thinking == "refused" and _thinks(parts["tokenizer"], checkpoint)
     problem = problem or (PROBLEM if thinks else None)
@@ -167,7 +179,7 @@ def _image_problem(fields: Fields) -> str | None:
 
 
 def _vllm_problem(fields: Fields) -> str | None:
-    if fields["model_type"] == "paligemma":
+    if fields["model_type"] in TEMPLATES:
         return "vLLM places its image where no conversation does; set engine=transformers"
     return None
 
@@ -213,8 +225,8 @@ def _load_writer(model: "ResolvedModel[ChatModel]") -> "CausalLM":
     """Its language half, for conversations without an image; raises ModelError for one that has none of these."""
     from plumbline.operators.models.networks.causal_lm import CausalLM
 
-    if model.profile == PALIGEMMA:
-        raise ModelError(f"{model.config.checkpoint}: a PaliGemma answers about images alone; use another model")
+    if model.profile is not None and model.profile.name in TEMPLATES:
+        raise ModelError(f"{model.config.checkpoint}: it answers about images alone; use another model")
     return CausalLM.load(model, _load_network(model))
 
 
@@ -334,8 +346,10 @@ def _load_tokenizer(model: "ResolvedModel[ChatModel]") -> Any:
 
     assert model.profile is not None
     tokenizer = load_chat_tokenizer(model)
-    if model.profile == PALIGEMMA:
-        tokenizer.chat_template = PALIGEMMA_TEMPLATE
+    if model.profile.name in TEMPLATES:
+        tokenizer.chat_template = TEMPLATES[model.profile.name]
+    if model.profile == FUYU:
+        tokenizer.eos_token = FUYU_END
     if model.config.thinking == "refused":
         check_template(tokenizer, system=model.profile.system)
     if model.config.system:
@@ -360,7 +374,7 @@ FAMILY = Family(
         "generate": lazily("engines.vllm_calls:VllmGenerate.load"),
         "ocr": reader(_load_on_vllm),
     },
-    form="a decoder-only ...ForConditionalGeneration with a vision_config",
+    form="a decoder-only ...ForConditionalGeneration with a vision_config, or a FuyuForCausalLM",
     suits=_suits,
     files=(TOKENIZER, IMAGES),
     check=_check,

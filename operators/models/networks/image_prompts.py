@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from PIL import Image
 from transformers import CONFIG_MAPPING, PROCESSOR_MAPPING, ProcessorMixin
+from transformers.models.fuyu import processing_fuyu
 
 from plumbline.operators.errors import HopelessRow, ModelError, RowError
 from plumbline.operators.models.calls import Message
@@ -185,7 +186,20 @@ class Gemma4Processor(ProcessorMixin):  # type: ignore[misc]
         return f"{self.tokenizer.boi_token}{tokens}{self.tokenizer.eoi_token}"
 
 
-OWN_PROCESSORS = {"gemma4": Gemma4Processor}
+class FuyuProcessor(processing_fuyu.FuyuProcessor):  # type: ignore[misc]
+    """Fuyu's, which writes an image's mark before every text, for texts that begin with the mark."""
+
+    def prepare_inputs_layout(self, images: Any = None, text: Any = None, **options: Any) -> Any:
+        return super().prepare_inputs_layout(images, text.removeprefix(self.image_token), **options)
+
+    def _process_images(self, images: Any, **options: Any) -> Any:
+        """Return the patches (patches, numbers) and the marks; transformers drops the axis of a single patch."""
+        read, marks = super()._process_images(images, **options)
+        read["image_patches"] = read["image_patches"].view(-1, read["image_patches"].shape[-1])
+        return read, marks
+
+
+OWN_PROCESSORS = {"gemma4": Gemma4Processor, "fuyu": FuyuProcessor}
 
 
 def load_processor(folder: Path, config: Any, tokenizer: Any, class_tokens: Mapping[str, int]) -> Any:

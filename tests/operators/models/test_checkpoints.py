@@ -16,9 +16,10 @@ from plumbline.operators.models.checkpoints.parts import digest_file, read_tenso
 from plumbline.operators.models.engines.conversation import TEMPLATE_FILES
 from plumbline.operators.models.families import FAMILIES, model_config
 from plumbline.operators.models.families.any_model import AnyModel
-from plumbline.operators.models.families.vlm import CHAT, LLAVA_1_5, PALIGEMMA
+from plumbline.operators.models.families.vlm import CHAT, FUYU, LLAVA_1_5, PALIGEMMA
 from plumbline.operators.models.model import Engine, ResolvedModel
 from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
+from plumbline.operators.models.vqa_profiles import VqaProfile
 from tests.operators import tiny
 from tests.operators.tiny.families import KINDS
 
@@ -438,10 +439,13 @@ def test_an_architecture_that_only_vllm_knows_may_go_to_vllm(others: Path, tmp_p
     assert resolve("vlm", tmp_path / "own", engine="vllm").profile == CHAT
 
 
-def test_a_paligemma_is_refused_on_vllm(others: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("profile", [PALIGEMMA, FUYU])
+def test_a_model_that_reads_questions_alone_is_refused_on_vllm(
+    others: Path, tmp_path: Path, profile: VqaProfile
+) -> None:
     shutil.copytree(others / "llava", tmp_path / "own")
-    tiny.edit_json(tmp_path / "own" / "config.json", model_type="paligemma")
-    assert resolve("vlm", tmp_path / "own").profile == PALIGEMMA
+    tiny.edit_json(tmp_path / "own" / "config.json", model_type=profile.name)
+    assert resolve("vlm", tmp_path / "own").profile == profile
     with pytest.raises(ModelError, match="no conversation does; set engine=transformers"):
         resolve("vlm", tmp_path / "own", engine="vllm")
 

@@ -9,7 +9,7 @@ from plumbline.operators.models.families.blip2 import BLIP2
 from plumbline.operators.models.families.blip_vqa import BLIP_VQA
 from plumbline.operators.models.families.clip_flant5 import CLIP_FLANT5
 from plumbline.operators.models.families.instructblip import INSTRUCTBLIP
-from plumbline.operators.models.families.vlm import CHAT, FILM, LLAVA, LLAVA_1_5, PALIGEMMA
+from plumbline.operators.models.families.vlm import CHAT, FILM, FUYU, LLAVA, LLAVA_1_5, PALIGEMMA
 from plumbline.operators.models.vqa_profiles import VICUNA_SYSTEM, VqaProfile
 
 CLIP_TOWER = {"model_type": "clip_vision_model", "image_size": 336}
@@ -29,6 +29,7 @@ VICUNA = {"model_type": "llama", "vocab_size": 32064}
         ("vlm", {"model_type": "qwen3_vl"}, CHAT),
         ("vlm", {"model_type": "gemma3"}, CHAT),
         ("vlm", {"model_type": "paligemma"}, PALIGEMMA),
+        ("vlm", {"model_type": "fuyu"}, FUYU),
         ("instructblip", {"model_type": "instructblip", "text_config": {"model_type": "t5"}}, INSTRUCTBLIP),
         ("blip2", {"model_type": "blip-2", "text_config": {"model_type": "t5"}}, BLIP2),
         ("blip_vqa", {"model_type": "blip", "architectures": ["BlipForQuestionAnswering"]}, BLIP_VQA),
@@ -59,6 +60,7 @@ def test_other_chat_models_are_asked_for_one_token(profile: VqaProfile) -> None:
     assert (profile.system, profile.pads) == (None, False)
 
 
-def test_a_paligemma_is_asked_as_the_later_release_asks_it() -> None:
-    assert PALIGEMMA.asks == ('Does this figure show "{}"? Please answer yes or no.', "Yes", "first")
-    assert (PALIGEMMA.system, PALIGEMMA.pads) == (None, False)
+@pytest.mark.parametrize("profile", [PALIGEMMA, FUYU])
+def test_a_model_that_reads_questions_alone_is_asked_as_the_later_release_asks_a_paligemma(profile: VqaProfile) -> None:
+    assert profile.asks == ('Does this figure show "{}"? Please answer yes or no.', "Yes", "first")
+    assert (profile.system, profile.pads, profile.several) == (None, False, False)

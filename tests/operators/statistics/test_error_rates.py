@@ -42,6 +42,11 @@ def prompts_that_differ_in_spread(random: np.random.Generator, generators: int, 
 HARD = [rare_losses, shares, clustered_seeds, prompts_that_differ_in_spread]
 
 
+def some_slow(*slow: Draw) -> list[object]:
+    """The hard cases, of which these are left to `make slow`."""
+    return [pytest.param(draw, marks=pytest.mark.slow) if draw in slow else draw for draw in HARD]
+
+
 @pytest.mark.parametrize("draw", HARD)
 @pytest.mark.parametrize(("prompts", "zeros"), [(10, "wilcox"), (60, "pratt")])
 def test_two_equal_generators_are_told_apart_in_5_of_100_studies_at_most(
@@ -52,7 +57,7 @@ def test_two_equal_generators_are_told_apart_in_5_of_100_studies_at_most(
     assert np.mean(np.array(found) < LEVEL) <= TOLERATED
 
 
-@pytest.mark.parametrize("draw", HARD)
+@pytest.mark.parametrize("draw", some_slow(rare_losses, clustered_seeds))
 def test_a_board_of_equal_generators_and_one_that_is_flattered_has_a_false_letter_in_5_of_100_studies_at_most(
     draw: Draw,
 ) -> None:
@@ -67,7 +72,7 @@ def test_a_board_of_equal_generators_and_one_that_is_flattered_has_a_false_lette
     assert false / STUDIES <= TOLERATED
 
 
-@pytest.mark.parametrize("draw", HARD)
+@pytest.mark.parametrize("draw", some_slow(shares, prompts_that_differ_in_spread))
 def test_nights_in_which_only_chance_changed_report_a_regression_in_5_of_100_at_most(draw: Draw) -> None:
     """Three generators are compared with the night before, overall and at three skills of eight prompts each.
 
@@ -90,7 +95,7 @@ def test_equal_scores_on_all_prompts_tell_nothing() -> None:
         assert (found.p_value, found.effect, found.differing) == (1.0, 0.0, 0)
 
 
-@pytest.mark.parametrize("prompts", [8, 30])
+@pytest.mark.parametrize("prompts", [8, pytest.param(30, marks=pytest.mark.slow)])
 def test_equal_metrics_are_told_apart_by_flipped_signs_in_5_of_100_studies_at_most(prompts: int) -> None:
     """Differences of pairwise accuracies are 0 for most prompts, and thirds for the others."""
     random = np.random.default_rng(2)
@@ -101,7 +106,7 @@ def test_equal_metrics_are_told_apart_by_flipped_signs_in_5_of_100_studies_at_mo
     assert np.mean(np.array(found) < LEVEL) <= TOLERATED
 
 
-@pytest.mark.parametrize("prompts", [25, 60])
+@pytest.mark.parametrize("prompts", [25, pytest.param(60, marks=pytest.mark.slow)])
 def test_an_interval_of_agreement_on_nearly_equal_ratings_misses_in_5_of_100_studies_at_most(
     prompts: int,
 ) -> None:

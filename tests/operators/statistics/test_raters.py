@@ -37,7 +37,9 @@ def name_raters(answers: np.ndarray, seed: int) -> list[int]:
     return [rater for rater, p_value in enumerate(p_values) if raters * p_value <= LEVEL]
 
 
-@pytest.mark.parametrize("study", [rare_twos, few_bad_images, few_tasks_with_gaps])
+@pytest.mark.parametrize(
+    "study", [pytest.param(rare_twos, marks=pytest.mark.slow), few_bad_images, few_tasks_with_gaps]
+)
 def test_in_5_of_100_studies_at_most_any_rater_who_is_like_the_others_is_named(study: Study) -> None:
     random = np.random.default_rng(0)
     wrong = sum(bool(name_raters(study(random), seed)) for seed in range(STUDIES))

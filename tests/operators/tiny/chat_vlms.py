@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForImageTextToText
+from tokenizers import Tokenizer, decoders, models, normalizers
+from transformers import AutoConfig, AutoModelForImageTextToText, PreTrainedTokenizerFast
 
 from tests.operators.tiny import BYTES, EXPERTS, IMAGE_MEAN, IMAGE_STD, byte_tokenizer, write_json
 
@@ -353,3 +354,35 @@ def save_paligemma(folder: Path, *, seed: int = 0, text: str = "gemma") -> Path:
     )
     images = {"image_seq_length": 16, "resample": 3, "size": {"height": SIDE, "width": SIDE}}
     return save_processor(folder, "PaliGemma", images, None, kind="SiglipImageProcessor")
+
+
+FUYU_WORDS = ("|SPEAKER|", "|NEWLINE|", "|ENDOFTEXT|", "<0x04>", "\n", "▁", "▁Yes", "▁No")
+"""Words of Fuyu's vocabulary: an image's tokens are among them, and are no special tokens."""
+
+
+def save_fuyu(folder: Path, *, seed: int = 0) -> Path:
+    """A Fuyu, whose images are rows of patches of 4 x 4 pixels within 32 x 24, with no tower; its tokenizer writes a
+    mark of a word before each text.
+    """
+    words = ["<unk>", "<s>", "</s>", *FUYU_WORDS, *(chr(code) for code in range(33, 127))]
+    tokenizer = Tokenizer(models.Unigram([(word, -float(len(word) == 1)) for word in words], unk_id=0))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse()])
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
+    ).save_pretrained(folder)
+    text = {name: size for name, size in LANGUAGE.items() if name not in ("num_key_value_heads", "tie_word_embeddings")}
+    save_network(
+        folder,
+        "fuyu",
+        seed=seed,
+        text_config=text | {"vocab_size": len(words), "model_type": "persimmon"},
+        hidden_size=32,
+        vocab_size=len(words),
+        patch_size=4,
+        image_token_id=words.index("|SPEAKER|"),
+        pad_token_id=0,
+        tie_word_embeddings=False,
+    )
+    sizes = {"size": {"height": 24, "width": 32}, "patch_size": {"height": 4, "width": 4}}
+    return save_processor(folder, "Fuyu", sizes, None)

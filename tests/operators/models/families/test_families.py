@@ -216,6 +216,7 @@ PLANTED: list[tuple[str, Call, Callable[[Any, pytest.MonkeyPatch], None]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "call", "plant"), PLANTED)
 def test_a_bug_that_is_planted_is_found(
     folders: dict[str, Path],
@@ -285,7 +286,7 @@ def test_truncated_weights_are_refused_before_they_are_read(
         resolved(KINDS[name].family, folder)
 
 
-@pytest.mark.parametrize("content", ["{not json", "[]"])
+@pytest.mark.parametrize("content", ["{not json", pytest.param("[]", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", KINDS)
 def test_a_garbled_file_is_a_readable_error(folders: dict[str, Path], tmp_path: Path, name: str, content: str) -> None:
     files = [file for file in ("tokenizer.json", "preprocessor_config.json") if (folders[name] / file).is_file()]
