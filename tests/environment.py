@@ -18,3 +18,7 @@ def set_environment() -> None:
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # Ray Data leaves a detached actor, which a head would wait for
         "PYTHONPATH": str(ROOT),  # Ray's workers import the tests' hook by it
     }
+    if (
+        "PYTEST_XDIST_WORKER" in os.environ
+    ):  # on cores that other workers use, threads of one sum wait for each other busily
+        os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
