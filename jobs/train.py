@@ -1,4 +1,4 @@
-"""Trains CLIP-FlanT5's two stages, or a checkpoint on people's ratings."""
+"""Trains a CLIP-FlanT5 or a LLaVA in two stages, or a checkpoint on people's ratings."""
 
 import sys
 from typing import Annotated, Any
@@ -16,8 +16,8 @@ from plumbline.pipelines.training.training_config import FinetuneConfig, StageCo
 AnyTraining: Any = Annotated[StageConfig | FinetuneConfig, Discriminator("kind")]
 COMMAND = Command(
     "train",
-    "Train CLIP-FlanT5's stage 1 (captions) or 2 (questions), or a checkpoint on people's ratings of images\n"
-    "(finetune), by workers on Ray.",
+    "Train stage 1 (captions) or 2 (questions) of a CLIP-FlanT5 or a LLaVA, or a checkpoint on people's ratings of\n"
+    "images (finetune), by workers on Ray.",
     AnyTraining,
     stopped="stopped; the same command goes on from the last state",
 )

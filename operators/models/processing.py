@@ -186,8 +186,8 @@ def load_pretrained(architecture: Any, model: ResolvedModel[Any], *, unused: str
     """A network with a checkpoint's weights (safetensors only, no code of its own), on the model's device.
 
     `architecture` is its class, by name of transformers' or as `module:class`. With `config` and `state_dict` among the
-    options it is made of those. Raises ModelError where a weight is missing whose name does not begin with `unused`, or
-    the files are damaged.
+    options it is made of those; without a `dtype` it has the model's. Raises ModelError where a weight is missing whose
+    name does not begin with `unused`, or the files are damaged.
     """
     from transformers.utils.logging import disable_progress_bar
 
@@ -198,11 +198,10 @@ def load_pretrained(architecture: Any, model: ResolvedModel[Any], *, unused: str
     with readable_load(checkpoint, "weights"):
         network, report = architecture.from_pretrained(
             None if "state_dict" in options else checkpoint,
-            dtype=getattr(torch, model.dtype),
             use_safetensors=True,
             trust_remote_code=False,
             output_loading_info=True,
-            **options,
+            **{"dtype": getattr(torch, model.dtype), **options},
         )
     missing = [name for name in report["missing_keys"] if unused is None or not name.startswith(unused)]
     if missing:

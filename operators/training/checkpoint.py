@@ -1,14 +1,15 @@
-"""A trained CLIP-FlanT5 in the layout that was released, in the precision of the checkpoint that it was made of."""
+"""Loads a checkpoint for training; a CLIP-FlanT5 is written in the layout that was released."""
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from random import Random
+from typing import Any, ClassVar
 
 import torch
 
 from plumbline.operators.models.checkpoints.parts import Part
-from plumbline.operators.models.families.clip_flant5 import ClipFlanT5Model
+from plumbline.operators.models.families.vlm import ChatModel
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.networks.clip_flant5 import (
     ClipFlanT5,
@@ -18,26 +19,47 @@ from plumbline.operators.models.networks.clip_flant5 import (
     save_clip_flant5,
 )
 from plumbline.operators.models.processing import load_tokenizer
+from plumbline.operators.training.exercises import (
+    PARTS,
+    Exercise,
+    ExerciseBatch,
+    ask,
+    exercise_loss,
+    make_batch,
+    split_caption,
+)
 from plumbline.operators.training.sharding import copy_whole, shard_network
+from plumbline.operators.training.trainee import Trainee
 
 TOWER_FOLDER = "vision_tower"
 TOWER_FILES = ("config.json", "preprocessor_config.json", "processor_config.json")
 
 
-class Trainee(NamedTuple):
-    """A network in single precision, with what stands in front of it."""
+class ClipFlanT5Trainee(Trainee):
+    """A CLIP-FlanT5 (VQAScore paper, appendix D)."""
 
-    network: ClipFlanT5
-    likelihood: ClipFlanT5Likelihood
-    """The same network as production calls it, with its tokenizer and preprocessing."""
-    precisions: Mapping[str, torch.dtype]
-    """Of the checkpoint's parameters, by name."""
+    prefixes: ClassVar = {part: (f"{part}.",) for part in PARTS}
 
-    def round(self) -> None:
-        """Gives every weight the value that its checkpoint can hold."""
+    def caption(self, image: int, pixels: Any, caption: str, rng: Random) -> Exercise:
+        return split_caption(image, caption, rng)
+
+    def ask(self, image: int, pixels: Any, question: str, answer: str) -> Exercise:
+        return ask(image, question, answer)
+
+    def batch(self, pixels: Sequence[torch.Tensor], exercises: Sequence[Exercise]) -> ExerciseBatch:
+        return make_batch(self.likelihood.tokenizer, self.likelihood.batch(pixels), exercises)
+
+    def loss(self, network: ClipFlanT5, batch: ExerciseBatch) -> torch.Tensor:
+        return exercise_loss(network, batch)
+
+    def save(self, model: ResolvedModel, folder: Path | None) -> None:
+        if folder is None:
+            copy_whole(self.network, {})
+            return
+        network = _stored_network(model)
         with torch.no_grad():
-            for name, parameter in self.network.named_parameters():
-                parameter.copy_(parameter.to(self.precisions[name]))
+            copy_whole(self.network, dict(network.named_parameters()))
+        _save(network, self.likelihood.tokenizer, model.parts["vision_tower"], folder)
 
 
 def load_trainee(model: ResolvedModel, device: torch.device, *, sharded: bool = False) -> Trainee:
@@ -46,11 +68,14 @@ def load_trainee(model: ResolvedModel, device: torch.device, *, sharded: bool = 
     Raises:
         ModelError: It does not load.
     """
-    assert isinstance(model.config, ClipFlanT5Model), "no other family is trained"
+    if isinstance(model.config, ChatModel):
+        from plumbline.operators.training.llava import load_llava
+
+        return load_llava(model, device)
     network = _stored_network(model)
     precisions = {name: parameter.dtype for name, parameter in network.named_parameters()}
     network = shard_network(network, device) if sharded else network.to(device=device, dtype=torch.float32)
-    return Trainee(network, ClipFlanT5Likelihood.load(model, network), precisions)
+    return ClipFlanT5Trainee(network, ClipFlanT5Likelihood.load(model, network), precisions)
 
 
 def _stored_network(model: ResolvedModel) -> ClipFlanT5:
@@ -58,25 +83,16 @@ def _stored_network(model: ResolvedModel) -> ClipFlanT5:
     return load_network(model.folder("checkpoint"), tower=model.folder("vision_tower"))
 
 
-def begin(language: Part, tower: Part, folder: Path, *, seed: int) -> None:
-    """Writes the checkpoint that stage 1 begins with: a FlanT5, a CLIP's tower, and between them a fresh projector."""
+def begin(language: Part, tower: Part, folder: Path, *, family: str, seed: int) -> None:
+    """Write the checkpoint that stage 1 begins with: a language model, a CLIP's tower, and a fresh projector."""
+    if family == "vlm":
+        from plumbline.operators.training.llava import begin_llava
+
+        begin_llava(language, tower, folder, seed=seed)
+        return
     torch.manual_seed(seed)
     network = begin_network(language.folder(), tower.folder())
     _save(network, load_tokenizer(language.folder()), tower, folder)
-
-
-def save_trainee(trainee: Trainee, model: ResolvedModel, folder: Path | None) -> None:
-    """Write the checkpoint in the precision of the checkpoint that the training began with.
-
-    All workers of a sharded training call this, for their parts of the weights; only the first has a folder.
-    """
-    if folder is None:
-        copy_whole(trainee.network, {})
-        return
-    network = _stored_network(model)
-    with torch.no_grad():
-        copy_whole(trainee.network, dict(network.named_parameters()))
-    _save(network, trainee.likelihood.tokenizer, model.parts["vision_tower"], folder)
 
 
 def _save(network: ClipFlanT5, tokenizer: Any, tower: Part, folder: Path) -> None:

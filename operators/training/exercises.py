@@ -96,13 +96,6 @@ def _pad(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> torch.Tens
     return pad_sequence(rows, batch_first=True, padding_value=tokenizer.pad_token_id)
 
 
-def train_only(model: ClipFlanT5, parts: Sequence[str]) -> None:
-    """Freezes all of the network but the parts of these names, some of PARTS."""
-    model.requires_grad_(False)
-    for part in parts:
-        getattr(model, part).requires_grad_(True)
-
-
 def exercise_loss(model: ClipFlanT5, batch: ExerciseBatch) -> torch.Tensor:
     """Mean cross-entropy over the answers' tokens, EOS included, by the exercises' weights; every image is encoded
     once.

@@ -10,14 +10,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import torch
 from numpy.typing import NDArray
 
-from plumbline.operators.errors import SourceError
+from plumbline.operators.errors import HopelessRow, SourceError
 from plumbline.operators.image_decoding import ImageLimits
 from plumbline.operators.images import Preprocess, prepare_images
-from plumbline.operators.models.networks.loaded import LoadedImageModel
-from plumbline.operators.training.exercises import Exercise, ExerciseBatch, ask, make_batch, rate, split_caption
+from plumbline.operators.training.exercises import rate
+from plumbline.operators.training.trainee import Trainee
 from plumbline.operators.videos import Clips
 from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
@@ -125,7 +124,7 @@ class ReadRow(NamedTuple):
     """What became of a row."""
 
     example: TrainingExample
-    pixels: Sequence[torch.Tensor]
+    pixels: Sequence[Any]
     """Of its images; empty where it cannot be read."""
     texts: Mapping[str, Any]
     problem: str | None
@@ -193,11 +192,11 @@ class Batches:
     """The batches of one worker, each read while the step before it is taken."""
 
     def __init__(
-        self, reader: RowReader, model: LoadedImageModel, order: RowOrder, *, size: int, number: int, count: int
+        self, reader: RowReader, trainee: Trainee, order: RowOrder, *, size: int, number: int, count: int
     ) -> None:
         """`size` rows are a batch of all `count` workers, of which this is the one with this number, from 0."""
         self.reader = reader
-        self.model = model
+        self.trainee = trainee
         self.order = order
         self.share = size // count
         self.size = size
@@ -207,15 +206,16 @@ class Batches:
         self.pool = ThreadPoolExecutor(1)
         self.ahead: tuple[int, Future[list[ReadRow]]] | None = None
 
-    def batch(self, step: int) -> ExerciseBatch:
+    def batch(self, step: int) -> Any:
         """The worker's share of the batch of a step; raises SourceError where none of its rows can be read."""
         step_ahead, ahead = self.ahead or (None, None)
         read = ahead.result() if ahead is not None and step_ahead == step else self._read(step)
         self.ahead = (step + 1, self.pool.submit(self._read, step + 1))
         self.problems = [row.problem for row in read if row.problem is not None]
-        if len(self.problems) == len(read):
+        pixels, exercises = self._exercises(step, read)
+        if not exercises:
             raise SourceError(f"no row of a worker's {len(read)} in step {step} can be read; first {self.problems[0]}")
-        return self._batch(step, read)
+        return self.trainee.batch(pixels, exercises)
 
     def _positions(self, step: int) -> range:
         first = step * self.size + self.number * self.share
@@ -224,22 +224,33 @@ class Batches:
     def _read(self, step: int) -> list[ReadRow]:
         return self.reader.read([self.order.at(position) for position in self._positions(step)])
 
-    def _batch(self, step: int, read: Sequence[ReadRow]) -> ExerciseBatch:
-        pixels: list[torch.Tensor] = []
-        exercises: list[Exercise] = []
+    def _exercises(self, step: int, read: Sequence[ReadRow]) -> tuple[list[Any], list[Any]]:
+        """Return the images of the rows, and the exercises on them; rows that the network cannot take are problems."""
+        pixels: list[Any] = []
+        exercises: list[Any] = []
         for position, row in zip(self._positions(step), read, strict=True):
-            for image in row.pixels:
-                exercises += self._exercises(len(pixels), row, position)
-                pixels.append(image)
-        return make_batch(self.model.tokenizer, self.model.batch(pixels), exercises)
+            try:
+                made = [
+                    exercise
+                    for image, own in enumerate(row.pixels, len(pixels))
+                    for exercise in self._image_exercises(image, own, row, position)
+                ]
+            except HopelessRow as refused:
+                shard = self.reader.examples.shards[row.example.shard].shard
+                self.problems.append(f"{where(shard, row.example.place)}: {refused.error.message}")
+                continue
+            pixels += row.pixels
+            exercises += made
+        return pixels, exercises
 
-    def _exercises(self, image: int, row: ReadRow, position: int) -> list[Exercise]:
+    def _image_exercises(self, image: int, pixels: Any, row: ReadRow, position: int) -> list[Any]:
         match self.reader.examples.kind:
             case "captions":
-                return [split_caption(image, row.texts["caption"], Random(f"{self.order.seed}/{position}"))]
+                rng = Random(f"{self.order.seed}/{position}")
+                return [self.trainee.caption(image, pixels, row.texts["caption"], rng)]
             case "questions":
-                return [ask(image, row.texts["question"], row.texts["answer"])]
+                return [self.trainee.ask(image, pixels, row.texts["question"], row.texts["answer"])]
         rated = self.reader.examples.shards[row.example.shard].rated
         assert rated is not None, "finetuning reads rated images"
         image_rated = rated[row.example.place]
-        return rate(self.model.tokenizer, image, image_rated.question, image_rated.share)
+        return rate(self.trainee.likelihood.tokenizer, image, image_rated.question, image_rated.share)

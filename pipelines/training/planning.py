@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from plumbline.operators.errors import ConfigError, SourceError
-from plumbline.operators.models.checkpoints.parts import digest_file, find_part
+from plumbline.operators.models.checkpoints.parts import digest_file, find_part, read_fields
 from plumbline.operators.models.families.clip_flant5 import ClipFlanT5Model
 from plumbline.operators.models.model import ModelConfig, ResolvedModel
 from plumbline.operators.models.resolution import resolve_model
@@ -31,6 +31,7 @@ from plumbline.pipelines.training.training_config import (
 from plumbline.pipelines.training.worker import CONFIG, Task
 
 BEGUN = "begun"
+TRAINED_TYPES = ("clip_t5", "llava")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,6 +56,8 @@ def plan_training(config: StageConfig | FinetuneConfig) -> PlannedTraining:
     examples = _table_examples(config)
     chosen = config.model if config.begin is None else _begun(config, config.begin)
     model = resolve_model(chosen, on_gpu=config.pool.num_gpus > 0)
+    if (kind := read_fields(model.parts["checkpoint"])["model_type"]) not in TRAINED_TYPES:
+        raise ConfigError(f"model.checkpoint {chosen.checkpoint}: a {kind}; trained are {' and '.join(TRAINED_TYPES)}")
     words = f"{sum(shard.shard.rows for shard in examples.shards)} rows of {config.data}{said}"
     return _planned(config, model, examples, words)
 
@@ -87,17 +90,12 @@ def _begun(config: StageConfig, parts: BeginConfig) -> ModelConfig:
             find_part(source, None, digest_file) for source in (parts.language_model, parts.vision_tower)
         )
         with tempfile.TemporaryDirectory(dir=_made(folder.parent)) as draft:
-            begin(language, tower, Path(draft) / BEGUN, seed=config.seed)
+            begin(language, tower, Path(draft) / BEGUN, family=config.model.family, seed=config.seed)
             (Path(draft) / BEGUN).replace(folder)
-    assert isinstance(config.model, ClipFlanT5Model), "no other family is trained"
-    return replace(
-        config.model,
-        checkpoint=str(folder),
-        revision=None,
-        tokenizer=None,
-        vision_tower=None,
-        vision_tower_revision=None,
-    )
+    named: dict[str, Any] = {"revision": None, "tokenizer": None}
+    if isinstance(config.model, ClipFlanT5Model):
+        named |= {"vision_tower": None, "vision_tower_revision": None}
+    return replace(config.model, checkpoint=str(folder), **named)
 
 
 def _made(folder: Path) -> Path:

@@ -9,6 +9,7 @@ from plumbline.operators.errors import ConfigError
 from plumbline.operators.image_decoding import ImageLimits
 from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.operators.models.families.clip_flant5 import ClipFlanT5Model
+from plumbline.operators.models.families.vlm import ChatModel
 from plumbline.operators.statistics.options import Sampling
 from plumbline.operators.training.loop import TrainingStage
 from plumbline.operators.videos import Clips
@@ -18,7 +19,7 @@ from plumbline.pipelines.judging.protocols import ProtocolConfig
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 
 POOL = "training"
-TRAINED_FAMILY = "clip_flant5"
+TRAINED_FAMILIES = ("clip_flant5", "vlm")
 Part = Literal["mm_projector", "language_model"]
 
 
@@ -65,7 +66,7 @@ class TrainingConfig(Checked):
     """What the trainings of a checkpoint have in common."""
 
     model: AnyModel
-    """The CLIP-FlanT5 that is trained on."""
+    """The CLIP-FlanT5 that is trained on, or in the two stages the LLaVA."""
     output: str
     """Folder or cloud prefix of the trained checkpoint, checkpoint/, and of the states that a run resumes from."""
     trained: tuple[Part, ...] = ("mm_projector", "language_model")
@@ -89,10 +90,11 @@ class TrainingConfig(Checked):
 
     def __post_init__(self) -> None:
         Checked.__post_init__(self)
-        if not isinstance(self.model, ClipFlanT5Model):
-            raise ConfigError(f"model.family: only {TRAINED_FAMILY} is trained, got {self.model.family!r}")
+        if not isinstance(self.model, ClipFlanT5Model | ChatModel):
+            known = " and ".join(TRAINED_FAMILIES)
+            raise ConfigError(f"model.family: only {known} are trained, got {self.model.family!r}")
         if self.model.system is not None:
-            raise ConfigError("model.system: a CLIP-FlanT5 is trained with its own system message; set it to null")
+            raise ConfigError("model.system: a model is trained with its own system message; set it to null")
         if not self.trained:
             raise ConfigError("trained: expected some of mm_projector, language_model, got none")
         if self.pace.batch % self.workers:
@@ -112,10 +114,10 @@ class TrainingConfig(Checked):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BeginConfig:
-    """What a CLIP-FlanT5 is put together of."""
+    """The parts that a CLIP-FlanT5 or a LLaVA is put together of."""
 
     language_model: str
-    """Hub id or folder of a FlanT5, in its own layout."""
+    """Hub id or folder of a FlanT5 in its own layout, or of a Llama."""
     vision_tower: str
     """Hub id or folder of a CLIP."""
 
@@ -138,7 +140,7 @@ class TextColumnsConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageConfig(TrainingConfig):
-    """Stage 1 or 2 of CLIP-FlanT5: over rows of an image with a caption, or with a question and its answer."""
+    """Stage 1 or 2: over rows of an image with a caption, or with a question and its answer."""
 
     kind: Literal["captions", "questions"]
     data: str
@@ -151,6 +153,11 @@ class StageConfig(TrainingConfig):
     """Language model and tower to begin with in place of the model's checkpoint, with a fresh projector (stage 1)."""
     sharded: bool = False
     """Each worker holds a part of the weights and of AdamW's moments, so that an XXL fits several GPUs."""
+
+    def __post_init__(self) -> None:
+        super(StageConfig, self).__post_init__()
+        if self.sharded and isinstance(self.model, ChatModel):
+            raise ConfigError("sharded: a LLaVA's weights are not sharded; set sharded=false")
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -176,6 +183,8 @@ class FinetuneConfig(TrainingConfig):
 
     def __post_init__(self) -> None:
         super(FinetuneConfig, self).__post_init__()
+        if not isinstance(self.model, ClipFlanT5Model):
+            raise ConfigError(f"model.family: only clip_flant5 is finetuned on ratings, got {self.model.family!r}")
         if "ratings" not in self.protocol.tasks:
             raise ConfigError(
                 f"protocol {self.protocol.name}: it has no ratings of single images to train on; choose one whose "

@@ -23,9 +23,9 @@ from plumbline.operators.errors import RowError, SourceError
 from plumbline.operators.metrics.vqascore import reduce_answer
 from plumbline.operators.models.calls import Question
 from plumbline.operators.models.model import ResolvedModel
-from plumbline.operators.training.checkpoint import Trainee, load_trainee, save_trainee
-from plumbline.operators.training.exercises import exercise_loss, train_only
+from plumbline.operators.training.checkpoint import load_trainee
 from plumbline.operators.training.loop import Course, Report, TrainingStage, train
+from plumbline.operators.training.trainee import Trainee, train_only
 from plumbline.pipelines.base.storage import (
     Place,
 )
@@ -109,17 +109,18 @@ def work(task: Task, seat: Seat, report: Report) -> None:
         _write_checkpoint(task, trainee, output)
         remove_states(output / STATES)
     elif task.sharded:
-        save_trainee(trainee, task.model, None)
+        trainee.save(task.model, None)
 
 
 def _parameters(task: Task, trainee: Trainee) -> Iterator[tuple[str, torch.nn.Parameter]]:
     """Those that are trained, by name."""
-    return ((name, each) for name, each in trainee.network.named_parameters() if name.startswith(task.trained))
+    prefixes = trainee.name_prefixes(task.trained)
+    return ((name, each) for name, each in trainee.network.named_parameters() if name.startswith(prefixes))
 
 
 def _train(task: Task, trainee: Trainee, seat: Seat, output: Place, report: Report) -> int:
     """Takes the steps that are left; gives the number of rows that all workers left out."""
-    train_only(trainee.network, task.trained)
+    train_only(trainee.network, trainee.name_prefixes(task.trained))
     course = Course(trainee.network, task.stage, seed=f"{task.seed}/{seat.number}")
     failed = torch.zeros(1, device=seat.device)
     keeper = Keeper(seat.number, seat.workers) if task.sharded else Keeper(0, 1)
@@ -130,7 +131,7 @@ def _train(task: Task, trainee: Trainee, seat: Seat, output: Place, report: Repo
         _say(seat, report, f"resumed after step {state.step}")
     batches = Batches(
         _reader(task, trainee, task.examples, keep=task.mixed),
-        trainee.likelihood,
+        trainee,
         task.order,
         size=task.stage.size,
         number=seat.number,
@@ -160,7 +161,7 @@ def _train(task: Task, trainee: Trainee, seat: Seat, output: Place, report: Repo
     train(
         task.examples.kind,
         course,
-        exercise_loss,
+        trainee.loss,
         lambda step: batches.batch(step).to(seat.device),
         lambda line: _say(seat, report, line),
         average=seat.average,
@@ -234,7 +235,7 @@ def _write_checkpoint(task: Task, trainee: Trainee, output: Place) -> None:
     """Writes the checkpoint's files, the one that makes it one last."""
     folder = output / CHECKPOINT
     with tempfile.TemporaryDirectory() as drafts:
-        save_trainee(trainee, task.model, Path(drafts))
+        trainee.save(task.model, Path(drafts))
         files = [path for path in sorted(Path(drafts).rglob("*")) if path.is_file()]
         for file in sorted(files, key=lambda file: file == Path(drafts) / CONFIG):
             with (folder / str(file.relative_to(drafts))).writing() as draft:

@@ -38,7 +38,7 @@ PALIGEMMA = VqaProfile(name="paligemma", asks=RELEASED._replace(reduction="first
 """As the authors' later releases ask it."""
 FUYU = VqaProfile(name="fuyu", asks=RELEASED._replace(reduction="first"))
 QUESTION_PROFILES = {profile.name: profile for profile in (PALIGEMMA, FUYU)}
-"""Of the types that read a question and no conversation."""
+"""Profiles of the types that read a question and no conversation, by type."""
 _TEMPLATE = (
     "{% for message in messages %}{% for part in message['content'] %}"
     "{{ MARK if part['type'] == 'image' else part['text'] }}{% endfor %}{% endfor %}{{ END }}"
@@ -50,7 +50,7 @@ TEMPLATES: Mapping[str, str] = {
 """The text that the processor of each type makes of a question. These types read no conversation, and their tokenizers
 have no chat template."""
 FUYU_END = "|ENDOFTEXT|"
-"""Ends a reply of Fuyu, whatever else the files of its tokenizer name."""
+"""The token that ends a reply of Fuyu; the files of its tokenizer may name another."""
 VICUNA_ENTRIES = 40_000
 """More than Vicuna's vocabulary, which is Llama 2's, and less than Llama 3's."""
 

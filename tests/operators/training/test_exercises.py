@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 from plumbline.operators.models.families import model_config
 from plumbline.operators.models.networks.clip_flant5 import AFTER_IMAGE, BEFORE_IMAGE
 from plumbline.operators.models.resolution import resolve_model
-from plumbline.operators.training.checkpoint import Trainee, load_trainee
+from plumbline.operators.training.checkpoint import load_trainee
 from plumbline.operators.training.exercises import (
     Exercise,
     ask,
@@ -18,9 +18,9 @@ from plumbline.operators.training.exercises import (
     make_batch,
     rate,
     split_caption,
-    train_only,
 )
 from plumbline.operators.training.loop import Course, TrainingStage, train
+from plumbline.operators.training.trainee import Trainee, train_only
 
 VQA = Path(__file__).parents[3] / "assets/clip-flant5-shapes"
 

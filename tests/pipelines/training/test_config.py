@@ -33,7 +33,15 @@ def test_the_kind_of_training_is_chosen_by_name() -> None:
         (("training=finetune", "output=out", "protocol.tasks=[graphs]"), "it has no ratings of single images"),
         (("training=finetune", "output=out", "trained=[]"), "trained: expected some of mm_projector, language_model"),
         (("training=finetune", "output=out", "trained=[vision_tower]"), "config key 'trained.0'"),
-        (("training=finetune", "output=out", "model=clip_shapes"), "only clip_flant5 is trained, got 'clip'"),
+        (("training=finetune", "output=out", "model=clip_shapes"), "only clip_flant5 and vlm are trained, got 'clip'"),
+        (
+            ("training=finetune", "output=out", "model=llava_1_5_7b"),
+            "only clip_flant5 is finetuned on ratings, got 'vlm'",
+        ),
+        (
+            ("training=questions", "output=out", "data=data", "model.family=vlm", "model.checkpoint=x", "sharded=true"),
+            "sharded: a LLaVA's weights are not sharded; set sharded=false",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_by_its_key(overrides: tuple[str, ...], said: str) -> None:

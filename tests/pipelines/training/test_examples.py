@@ -47,7 +47,7 @@ def batches(tmp_path: Path, kind: str, data: str, *, number: int = 0, count: int
     task = plan_training(taught.stage_config(kind, data, tmp_path / "out")).task
     trainee = load_trainee(task.model, torch.device("cpu"))
     reader = RowReader(examples=task.examples, preprocess=trainee.likelihood.preprocess, keep=2)
-    return Batches(reader, trainee.likelihood, task.order, size=size, number=number, count=count)
+    return Batches(reader, trainee, task.order, size=size, number=number, count=count)
 
 
 def test_workers_share_a_batch_between_them(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_workers_share_a_batch_between_them(tmp_path: Path) -> None:
 def test_a_batch_holds_its_rows_texts(tmp_path: Path) -> None:
     taught_rows = taught.rows(4)
     made = batches(tmp_path, "questions", taught.write(tmp_path / "data", taught_rows))
-    tokenizer = made.model.tokenizer
+    tokenizer = made.trainee.likelihood.tokenizer
     read = {tokenizer.decode(ids, skip_special_tokens=True) for ids in made.batch(0).after}
     questions = [tokenizer(AFTER_IMAGE.format(question=row["question"])).input_ids for row in taught_rows]
     assert read == {tokenizer.decode(ids, skip_special_tokens=True) for ids in questions}
