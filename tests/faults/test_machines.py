@@ -114,8 +114,9 @@ def holding(folder: Path, secret: str) -> list[str]:
     return found.stdout.splitlines()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="hiding a folder from a process needs root")
-@pytest.mark.parametrize("hidden", ["store", pytest.param("source", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("hidden", ["store", "source"])
 def test_a_machine_that_does_not_see_the_drivers_folder_is_refused_in_one_line(
     hidden: str, cluster: Cluster, bench: Path, tmp_path: Path
 ) -> None:

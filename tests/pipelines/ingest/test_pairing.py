@@ -598,7 +598,7 @@ def nothing_waits_for_the_disk() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("worlds", [4, pytest.param(16, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("worlds", [4, pytest.param(8, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_each_image_has_its_own_prompt_or_its_own_reason(layout: str, worlds: int) -> None:
     @settings(

@@ -68,7 +68,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(params=["folder", "s3"])
+@pytest.fixture(params=[pytest.param("folder", marks=pytest.mark.slow), "s3"])
 def study(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(tmp_path / "study") if request.param == "folder" else f"{request.getfixturevalue('bucket')}/study"
 
