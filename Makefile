@@ -23,11 +23,11 @@ help:  ## this list
 sweep: install $(if $(filter vllm,$(ENGINE)),.venv/.vllm-installed)  ## one whole sweep over the embedded benchmark, into ./store; ENGINE=vllm serves its question writer by vLLM
 	$(BIN)/python -m jobs.sweep sweep=shapes $(if $(filter vllm,$(ENGINE)),models.llm.engine=vllm) $(ARGS)
 
-# bytecode first: where Python may not write it, each of the hundreds of processes that tests start would compile our modules
-# anew, a quarter of its start
+# bytecode is written even where the environment forbids it: else each of the hundreds of processes that tests start would
+# compile our modules anew, a quarter of its start, and each test worker all tests
 test: check  ## the checks, then every test
 	$(BIN)/python -m compileall -q plumbline/*
-	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 slow: install  ## fault tests with more seeds, and every command of README and docs
 	$(BIN)/python -m pytest -m slow $(ARGS)

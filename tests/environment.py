@@ -18,7 +18,6 @@ def set_environment() -> None:
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # Ray Data leaves a detached actor, which a head would wait for
         "PYTHONPATH": str(ROOT),  # Ray's workers import the tests' hook by it
     }
-    if (
-        "PYTEST_XDIST_WORKER" in os.environ
-    ):  # on cores that other workers use, threads of one sum wait for each other busily
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        # threads wait busily for one that another worker keeps off its core
         os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
