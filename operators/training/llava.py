@@ -92,6 +92,11 @@ class LlavaTrainee(Trainee):
         return self._fitting(WrittenText(image, [*pixels.ids, *asked], prompts.choice(question, answer)))
 
     def _fitting(self, text: WrittenText) -> WrittenText:
+        """Return the text; raise HopelessRow if it contains an image's mark, or is too long."""
+        prompts = self.likelihood.prompts
+        if prompts.image_id in text.written:
+            message = f"the text has {prompts.mark!r} in it, which to this model is a second image; remove it"
+            raise HopelessRow(RowError("request_refused", message))
         tokens, context = len(text.read) + len(text.written), self.likelihood.context
         if context is not None and tokens > context:
             message = f"image and text take {tokens} tokens, beyond the model's context of {context}; shorten the text"

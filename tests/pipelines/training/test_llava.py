@@ -25,6 +25,7 @@ from tests.pipelines.training import taught
 
 CPU = torch.device("cpu")
 TOWER, PROJECTOR = "vision_tower", "multi_modal_projector"
+MARK = "'<image>' in it, which to this model is a second image"
 
 
 def stage(kind: str, data: str, output: Path, checkpoint: Path, *overrides: str) -> Any:
@@ -105,19 +106,23 @@ def test_stage_1_begins_with_a_llama_and_a_tower_and_gives_a_llava_that_answers(
     assert math.isfinite(mean_logprob(tmp_path / "1/checkpoint", rows))
 
 
-def test_a_question_that_the_network_cannot_read_is_left_out_by_file_and_row(tmp_path: Path) -> None:
+def test_a_text_that_the_network_cannot_take_is_left_out_by_file_and_row(tmp_path: Path) -> None:
     rows, first = taught.rows(8), tiny.save_llava(tmp_path / "llava")
     rows[3] |= {"question": "long " * 200}
     rows[5] |= {"question": "What is after <image>?"}
+    rows[6] |= {"answer": "<image>", "caption": "after <image>"}
     data = taught.write(tmp_path / "data", rows, files=1)
-    lines: list[str] = []
-    planned = plan_training(stage("questions", data, tmp_path / "out", first, "max_failed=0.5"))
-    work(planned.task, Seat(0, 1, CPU), lines.append)
-    said = sorted(line for line in lines if line.startswith("left out: "))
-    assert len(said) == 2
-    assert "0.parquet, row 3: " in said[0] and "beyond the model's context of 512" in said[0]
-    assert "0.parquet, row 5: " in said[1] and "a second image" in said[1]
-    with pytest.raises(SourceError, match="2 rows could not be read, where max_failed allows 0"):
+    for kind, wanted in (
+        ("questions", {3: "beyond the model's context of 512", 5: MARK, 6: MARK}),
+        ("captions", {6: MARK}),
+    ):
+        lines: list[str] = []
+        planned = plan_training(stage(kind, data, tmp_path / kind, first, "max_failed=0.5"))
+        work(planned.task, Seat(0, 1, CPU), lines.append)
+        said = sorted(line for line in lines if line.startswith("left out: "))
+        for line, (row, problem) in zip(said, wanted.items(), strict=True):
+            assert f"0.parquet, row {row}: " in line and problem in line
+    with pytest.raises(SourceError, match="3 rows could not be read, where max_failed allows 0"):
         train(stage("questions", data, tmp_path / "strict", first, "max_failed=0", "pace.batch=8"))
 
 
