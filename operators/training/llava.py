@@ -47,7 +47,7 @@ TEMPLATE = (
 
 
 class WrittenText(NamedTuple):
-    """What the network reads of one image and beside it, and what it must write."""
+    """The tokens that the network reads, an image among them, and the tokens that it must write."""
 
     image: int
     """Index into the batch's images."""
@@ -64,7 +64,7 @@ class WritingBatch(NamedTuple):
     ids: torch.Tensor
     """(n, tokens), right-padded."""
     labels: torch.Tensor
-    """(n, tokens), UNTAUGHT but for the tokens that are written."""
+    """(n, tokens), UNTAUGHT for tokens that are only read."""
 
     def to(self, device: torch.device) -> "WritingBatch":
         """The same on a device."""
@@ -150,7 +150,7 @@ def load_llava(model: ResolvedModel[Any], device: torch.device) -> LlavaTrainee:
 
 
 def _plain_generation(network: Any) -> GenerationConfig:
-    """Return the tokens that begin and end a reply alone: some checkpoints name sampling that cannot be saved again."""
+    """Return the settings with the tokens that begin and end a reply, and no sampling, which some cannot save again."""
     names = ("bos_token_id", "eos_token_id", "pad_token_id")
     return GenerationConfig(**{name: getattr(network.generation_config, name) for name in names})
 
@@ -162,7 +162,7 @@ def begin_llava(language: Part, tower: Part, folder: Path, *, seed: int) -> None
     """
     kind = read_fields(language)["model_type"]
     if kind != "llama":
-        raise ModelError(f"{language.source}: a {kind}; set begin.language_model to a Llama, of which a LLaVA is made")
+        raise ModelError(f"{language.source}: a {kind}; a LLaVA is made of a Llama, so set begin.language_model to one")
     tokenizer = load_tokenizer(language.folder())
     tokenizer.add_special_tokens({"additional_special_tokens": [IMAGE]})
     if tokenizer.pad_token is None:

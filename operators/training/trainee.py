@@ -13,7 +13,7 @@ from plumbline.operators.models.model import ResolvedModel
 
 
 class Trainee(ABC):
-    """A network in single precision, with what stands in front of it."""
+    """A network in single precision, with its tokenizer and its preprocessing."""
 
     prefixes: ClassVar[Mapping[str, tuple[str, ...]]]
     """How the names of the parameters begin of each part that may be trained; the vision tower never is."""

@@ -130,7 +130,7 @@ def test_another_model_is_refused_before_it_is_loaded(tmp_path: Path) -> None:
     data = taught.write(tmp_path / "data", taught.rows(4))
     t5, clip = tiny.save_true_nli(tmp_path / "t5"), tiny.save_clip(tmp_path / "clip")
     begin = (f"begin={{language_model: {t5}, vision_tower: {clip}}}", "model.checkpoint=begun")
-    with pytest.raises(ModelError, match=r"a t5; set begin\.language_model to a Llama"):
+    with pytest.raises(ModelError, match=r"a t5; a LLaVA is made of a Llama, so set begin\.language_model to one"):
         train(stage("captions", data, tmp_path / "begun", Path("begun"), *begin))
     gemma = chat_vlms.save_gemma3(tmp_path / "gemma")
     with pytest.raises(ConfigError, match="a gemma3; trained are clip_t5 and llava"):
