@@ -53,7 +53,7 @@ gpu: install  ## every model family on this machine's GPU, against its CPU
 	$(BIN)/python -m pytest -n 0 -m gpu tests/operators/models $(ARGS)
 
 docs: .venv/.docs-installed  ## the documentation's site, into build/site; fails on a dead link or a command that does not parse
-	$(BIN)/python -m pytest -q -n 0 tests/test_commands.py tests/test_pages.py
+	$(BIN)/python -m pytest -q -n 0 -m "" tests/test_commands.py tests/test_pages.py
 	$(BIN)/zensical build --clean --strict
 
 reproduce: install  ## published numbers beside ours, into docs/reproduction.md; reads REFERENCE_DATA

@@ -30,8 +30,8 @@ def pytest_xdist_auto_num_workers() -> int:
     return len(os.sched_getaffinity(0)) + 1
 
 
-LONG = ("tests/jobs/test_sweep_job", "tests/test_plugins", "tests/faults", "tests/jobs", "tests/histories",
-        "tests/pipelines", "tests/test_package")  # fmt: skip
+LONG = ("tests/test_commands", "tests/jobs/test_sweep_job", "tests/test_plugins", "tests/faults", "tests/jobs",
+        "tests/histories", "tests/pipelines", "tests/test_package")  # fmt: skip
 """Where long modules are."""
 
 

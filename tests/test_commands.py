@@ -3,7 +3,9 @@
 import importlib
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,12 +48,19 @@ def told() -> list[str]:
     return [command for commands in told_by_page().values() for command in commands]
 
 
+def told_as_parameters() -> Iterator[Any]:
+    """Yield the commands; those that docs/papers.md alone has are run by make docs and make slow."""
+    for page, commands in told_by_page().items():
+        for command in commands:
+            yield pytest.param(command, marks=[pytest.mark.slow] if page == PAPERS.name else [])
+
+
 def words(command: str) -> list[str]:
     plain = OPTIONAL.sub(r"\1", AFTERWARDS.sub("", re.sub(r"(?<!\?P)<[a-z ]+>", "SOMETHING", command)))
     return [word for word in shlex.split(plain) if word != "..."]
 
 
-@pytest.mark.parametrize("command", told())
+@pytest.mark.parametrize("command", told_as_parameters())
 def test_a_command_of_the_pages_is_understood(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

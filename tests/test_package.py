@@ -50,6 +50,7 @@ def test_a_wheel_brings_one_package_and_one_command(site: Path) -> None:
     assert said.startswith("plumbline 0.")
 
 
+@pytest.mark.slow
 def test_it_stands_beside_a_project_with_rooms_of_the_same_names(site: Path, tmp_path: Path) -> None:
     """Pictures are scored in four lines, and no module of the wheel has a second name."""
     for room in ("jobs", "pipelines", "operators", "conf"):

@@ -191,6 +191,7 @@ def test_all_templates_are_rated_by_keys_alone(browser: WebDriver, server: Serve
         )
 
 
+@pytest.mark.slow
 def test_all_templates_are_rated_by_touch_on_a_phone(browser: WebDriver, server: Server) -> None:
     in_scheme(browser, "dark")
     rate_all(rate(browser, server, "touch", PHONE), answer_by_touch)

@@ -15,6 +15,7 @@ from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.serving.listening import listening
 from tests.browser.opened import (
     DESKTOP,
+    DESKTOP_SLOW,
     NEEDS_BROWSER,
     ON_DESKTOP,
     ON_PHONE,
@@ -76,6 +77,7 @@ OF_OTHERS = ("/trends", f"{RUN}/report")
 """How pages begin that have tests of their own."""
 
 
+@DESKTOP_SLOW
 @pytest.mark.parametrize("path", PAGES)
 def test_a_page_opens_without_a_word_on_the_console_never_scrolls_sideways_and_has_no_barrier(
     path: str, browser: WebDriver, address: str, width: int

@@ -231,6 +231,7 @@ def instructions() -> list[tuple[str, str]]:
     return [(word, said) for word, _, said in (line.partition(" ") for line in joined.splitlines() if line.strip())]
 
 
+@pytest.mark.slow
 def test_the_image_holds_what_a_sweep_needs_where_it_looks_for_it(tmp_path: Path) -> None:
     """The image's own steps, in a clean folder; what pip would fetch is here already."""
     app, venv = tmp_path / "app", tmp_path / "venv"

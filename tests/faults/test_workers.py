@@ -97,6 +97,7 @@ def test_a_shard_that_was_given_up_is_tried_by_a_sweep_that_retries_what_failed(
     assert {error["generator"] for error in again.results.read_errors().to_pylist()} == {"flint"}
 
 
+@pytest.mark.slow
 def test_a_model_that_does_not_load_stops_the_run_with_its_reason(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", ["atlas"])
     weights = shutil.copytree(PACK.parent / "clip-shapes", tmp_path / "clip")

@@ -251,6 +251,7 @@ def test_what_is_no_function_is_refused_in_one_line_before_any_work(word: str, s
     assert not (tmp_path / "store").exists()
 
 
+@pytest.mark.slow
 def test_workers_on_ray_are_sent_the_text(ray_cluster: None, tmp_path: Path) -> None:
     """The file is gone when they start."""
     file = tmp_path / "gone.py"

@@ -343,6 +343,7 @@ def learn(logits: tuple[np.ndarray, np.ndarray], group: list[tuple[int, int, flo
             logits[which][:] += 0.15 * advantage * (np.eye(len(shares))[int(choice[which])] - shares)
 
 
+@pytest.mark.slow
 def test_a_replica_killed_under_load_costs_no_request(service: Running, offline: dict[Pair, dict[str, float]]) -> None:
     """A batch that it had is repeated on the next replica: every client gets one answer, its own, and none is 0.
 

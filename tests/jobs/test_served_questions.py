@@ -75,6 +75,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
     writer.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "wire", ["score", *(pytest.param(wire, marks=pytest.mark.slow) for wire in ("unirl", "flow_factory"))]
 )

@@ -75,6 +75,7 @@ def test_a_metric_that_sees_loses_by_the_images_of_other_prompts(diagnosis: Diag
     assert all(left[metric].left < left[metric].whole for metric in ("vqascore", "dsg"))
 
 
+@pytest.mark.slow
 def test_vpeval_is_denied_the_order_of_words_and_its_vqa_model_and_its_statements_are_counted_by_module(
     tmp_path: Path,
 ) -> None:

@@ -150,6 +150,7 @@ def test_what_is_not_there_is_told_as_that(anywhere: Place) -> None:
             (elsewhere / "note").write(b"")
 
 
+@pytest.mark.slow
 def test_a_sweep_is_interrupted_and_goes_on_in_a_cloud(cloud: str, tmp_path: Path) -> None:
     place = StorageConfig().locate(cloud)
     for file, _ in StorageConfig().locate(str(write_benchmark(tmp_path / "bench", ("atlas",), count=8))).files():

@@ -78,7 +78,7 @@ CASES = st.builds(
     outliers=st.sampled_from([0.1, 0.0]),
 )
 DRAWN = settings(
-    max_examples=40, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+    max_examples=20, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck)
 )
 
 

@@ -104,6 +104,7 @@ def test_where_there_is_no_score_there_is_none(scorer: Scorer) -> None:
     assert math.isnan(nan[0])
 
 
+@pytest.mark.slow
 def test_trls_own_trainer_trains_on_the_reward_and_counts_no_failure(scorer: Scorer, tmp_path: Path) -> None:
     """A tiny policy writes about images, of which one is none: its completions enter no mean."""
     from datasets import Dataset

@@ -75,7 +75,11 @@ def test_a_folder_of_images_that_was_moved_or_copied_asks_no_model(
 
 
 @pytest.mark.parametrize(
-    "renamed, hidden", [("images/atlas/00000.parquet", ""), ("images/atlas", "image_id")], ids=["file", "generator"]
+    ("renamed", "hidden"),
+    [
+        pytest.param("images/atlas/00000.parquet", "", id="file", marks=pytest.mark.slow),
+        pytest.param("images/atlas", "image_id", id="generator"),
+    ],
 )
 def test_a_renamed_file_or_generator_is_read_again_and_asks_no_model(
     renamed: str, hidden: str, folder: Path, encoded: dict[str, int]

@@ -100,6 +100,7 @@ def test_a_worker_that_dies_costs_its_units_another_try(tmp_path: Path, at_once:
     assert contents(tmp_path / "two") == contents(tmp_path / "one")
 
 
+@pytest.mark.slow
 def test_workers_that_die_with_rows_that_were_all_rejected_cost_another_try(tmp_path: Path, at_once: None) -> None:
     for number, row in enumerate(source_rows(7)):
         members = members_of([row])

@@ -2,12 +2,15 @@
 
 from pathlib import Path
 
+import pytest
+
 from plumbline.operators.rewards.combination import Combination
 from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.report.report import write_report
 from tests.operators.report.made import make_run
 
 
+@pytest.mark.slow
 def test_metrics_that_are_compared_side_by_side_make_the_same_report(tmp_path: Path, ray_cluster: None) -> None:
     """With what changed since an earlier run, by two metrics in one."""
     before, run = make_run(tmp_path, run_id="20260101-030405-000006"), make_run(tmp_path, counts={"rows": 72})

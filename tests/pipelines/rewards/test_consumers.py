@@ -39,6 +39,7 @@ def normalised(image: Image.Image) -> torch.Tensor:
     return pixels.permute(2, 0, 1) / 127.5 - 1
 
 
+@pytest.mark.slow
 def test_a_diffusion_dpo_step_learns_from_pairs(export: Export, scored: Scored, tmp_path: Path) -> None:
     """DiffusionDPO's loader and loss (Wallace et al. 2023, eq. 14), with a tiny random UNet and no text encoder."""
     from diffusers import DDPMScheduler, UNet2DConditionModel

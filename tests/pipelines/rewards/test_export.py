@@ -55,7 +55,7 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setattr(Place, "create", create)
 
 
-@pytest.mark.parametrize("form", ["pairs", "imagereward"])
+@pytest.mark.parametrize("form", ["pairs", pytest.param("imagereward", marks=pytest.mark.slow)])
 def test_an_export_that_is_killed_at_any_write_goes_on_to_the_same_output(
     form: str, export: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,6 +49,7 @@ def test_what_is_free_and_who_else_is_at_work_is_told_without_their_commands() -
     assert alone == "0 of 4 CPUs and 0 of 2 GPUs are free, no other driver is at work"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
 def test_who_waits_for_room_holds_none_so_that_two_who_want_the_same_both_get_it() -> None:
     """Of four CPUs two are held. Each could take its second pool alone, and then neither would get its first."""

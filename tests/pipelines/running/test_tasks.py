@@ -67,6 +67,7 @@ def test_an_error_for_a_person_comes_as_it_was_raised(tasks: Tasks) -> None:
         list(tasks.map(refuse, range(10), shared="images.parquet"))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_task_whose_process_dies_is_called_again_until_it_has_died_too_often(tmp_path: Path) -> None:
     with open_tasks(CLUSTER, Store(StorageConfig().locate(str(tmp_path))), rows=11) as tasks:

@@ -320,6 +320,9 @@ def videos_left_out() -> Any:
 REPLY = 5
 SOME = ["llava_next that looks back a little", "qwen2_5_vl", "paligemma"]
 """For what no architecture has a part in."""
+USUAL = {*SOME, "llava", "qwen3_vl", "glm4v with glm4v_text", "internvl with qwen3", "gemma3", "idefics3"}
+EACH = [name if name in USUAL else pytest.param(name, marks=pytest.mark.slow) for name in CHECKPOINTS]
+"""For what takes long: the usual ones, and by make slow all."""
 
 
 @pytest.fixture(autouse=True)
@@ -413,6 +416,7 @@ def test_a_turn_ends_as_the_chat_template_ends_it_or_with_what_begins_the_next(
     assert turn_end(tokenizer, [], system=None) == ids["<eos>"], "the tokenizer's own, where nothing is said to end"
 
 
+@pytest.mark.parametrize("whole", EACH, indirect=True)
 def test_yes_is_weighed_against_no_as_the_whole_model_has_every_spelling_begin(whole: tuple[Path, WholeModel]) -> None:
     folder, library = whole
     metric, model = VqaScoreConfig(normalise="yes_no").settled(lambda role: CHAT), load(folder)
@@ -547,6 +551,7 @@ def replies(model: ChatVlm, requests: list[ImageRequest]) -> list[Generation]:
     return [reply for reply in found if isinstance(reply, Generation)]
 
 
+@pytest.mark.parametrize("whole", EACH, indirect=True)
 def test_greedy_replies_are_the_librarys_own(whole: tuple[Path, WholeModel]) -> None:
     folder, library = whole
     prompt = library.checkpoint.prompt
@@ -587,6 +592,7 @@ def test_a_conversation_without_an_image_has_the_librarys_own_replies(whole: tup
         assert reply.text == library.reply_to(inputs, request.max_tokens)
 
 
+@pytest.mark.parametrize("whole", EACH, indirect=True)
 def test_a_conversation_goes_on_after_what_was_said(whole: tuple[Path, WholeModel]) -> None:
     folder, library = whole
     said = (Message("user", "Is it red?"), Message("assistant", "No"), Message("user", "What then?"))

@@ -25,7 +25,7 @@ from tests.pipelines.judging.releases.files import LAYOUTS, Layout, as_csv, enco
 from tests.pipelines.judging.test_metaeval import config
 
 Json = Any
-few = settings(max_examples=8, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+few = settings(max_examples=4, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 odd = st.sampled_from(ODD).map(deepcopy)
 
 
