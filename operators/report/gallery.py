@@ -207,7 +207,7 @@ def make_picture(
     image = decode_picture(row, limits, fetch)
     if isinstance(image, RowError):
         return image
-    image.thumbnail((side, side), Image.Resampling.LANCZOS)
+    image.thumbnail((side, side))
     return _small(image, most)
 
 
@@ -238,7 +238,7 @@ def _small(image: Image.Image, most: int) -> bytes:
     """The image as the largest and best WebP that is small enough, at a half of the smallest size where none is."""
     for size, quality in SMALLER:
         buffer = io.BytesIO()
-        _scaled(image, size).save(buffer, "WEBP", quality=quality, method=2)
+        _scaled(image, size).save(buffer, "WEBP", quality=quality, method=0)
         if buffer.tell() <= most:
             return buffer.getvalue()
     return _small(_scaled(image, SMALLER[-1][0] / 2), most)

@@ -38,6 +38,8 @@ PER_GRAPH = {"spearman": "spearman_corrs", "kendall": "kendall", "separation": "
 MEASURES = {"rho": "ordering", "ks": "separation"}
 """The measures of table 2."""
 TITLES = {"ordering": "Ordering", "separation": "Separation"}
+MEANS = {"spearman": "ordering", "ks": "separation"}
+"""The measures of the released means by part; its means of delta are of scores in a unit that the release does not say."""
 ACCUMULATIONS = {"recursive": "DSG by ancestors", "none": "DSG by single questions"}
 UNACCUMULATED = "{} of single questions"
 """The name of a DSG metric whose questions count by themselves."""
@@ -69,6 +71,7 @@ FIGURE_9 = {
 }
 """Mean scores of graph 71 by node in figure 9: of both nodes without errors together, of 1a and of 1b. DSG's are of
 single questions."""
+LAST_DIGIT = "the last digit alone differs"
 NOT_ROUNDED = "the last printed digit is cut and not rounded"
 SECTION_6 = {"synth": 70, "nat": 55, "real": 56}
 PRINTED_DIGITS = 1e-6
@@ -97,6 +100,7 @@ def graph_numbers(config: ReproductionConfig) -> Iterator[PublishedNumber]:
     yield from _figures(averaged)
     for measure, file in PER_GRAPH.items():
         yield _per_graph(measured, measure, _released(_sheet(config, f"ts2_perseg_{file}")), protocol)
+    yield from _released_means(config, averaged)
     yield from _accumulation(config)
 
 
@@ -261,6 +265,18 @@ def _per_graph(
     met = int(((ours - released).abs() <= CLOSE).to_numpy().sum())
     group = f"released files of every graph by {len(released.columns)} metrics, numbers met to {CLOSE:g}"
     return PublishedNumber(PAPER, group, measure, "", released.size, met, 0)
+
+
+def _released_means(config: ReproductionConfig, averaged: pd.DataFrame) -> Iterator[PublishedNumber]:
+    """Yield each metric's means over graphs as the release has them, with up to ten digits, by part of the graphs."""
+    sheet = _sheet(config, "ts2_partition_means")
+    for prefix, measure in MEANS.items():
+        percent = _percent_means(averaged, measure)
+        for part, subset in {"all": OVERALL, "synth": "synth", "nat": "nat", "real": "real"}.items():
+            columns = (map(str, sheet.texts(name)) for name in ("metric", f"{prefix}-{part}"))
+            for metric, published in zip(*columns, strict=True):
+                group, ours = f"released means of {TITLES[measure]}", percent[subset, metric] / 100
+                yield _figure_cell(group, metric, part, published, ours).explained(LAST_DIGIT)
 
 
 def _accumulation(config: ReproductionConfig) -> Iterator[PublishedNumber]:
