@@ -39,7 +39,7 @@ MEASURES = {"rho": "ordering", "ks": "separation"}
 """The measures of table 2."""
 TITLES = {"ordering": "Ordering", "separation": "Separation"}
 MEANS = {"spearman": "ordering", "ks": "separation"}
-"""The measures of the released means by part; its means of delta are of scores in a unit that the release does not say."""
+"""The measures of the released means by part. Means of delta are released too, in a unit that is not said."""
 ACCUMULATIONS = {"recursive": "DSG by ancestors", "none": "DSG by single questions"}
 UNACCUMULATED = "{} of single questions"
 """The name of a DSG metric whose questions count by themselves."""
