@@ -7,7 +7,7 @@ TORCH := $(shell grep -o '"torch[^"]*"' pyproject.toml)
 
 ENGINE ?= transformers
 
-# a worker more than there are cores (tests/conftest.py), each with its own Ray and S3 server; a module's tests stay
+# a worker more than there are cores (conftest.py), each with its own Ray and S3 server; a module's tests stay
 # together, for they share fixtures
 PARALLEL := -n auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder
 
@@ -53,8 +53,12 @@ bench-gpu: install  ## speed of full-size models with random weights on this mac
 gpu: install  ## every model family on this machine's GPU, against its CPU
 	$(BIN)/python -m pytest -n 0 -m gpu tests/operators/models $(ARGS)
 
+# the pages of the plugins are beside those of docs/ in the site
 docs: .venv/.docs-installed  ## the documentation's site, into build/site; fails on a dead link or a command that does not parse
 	$(BIN)/python -m pytest -q -n 0 -m "" tests/test_commands.py tests/test_pages.py
+	rm -rf build/pages && mkdir -p build && cp -r docs build/pages
+	cp --parents $(wildcard plugins/*/*.md plugins/*/*.png) build/pages
+	find build/pages -name '*.md' | xargs sed -i -E 's#\]\(((\.\./)*)\.\./plugins/#](\1plugins/#g; s#\]\(\.\./\.\./docs/#](../../#g'
 	$(BIN)/zensical build --clean --strict
 
 reproduce: install  ## published numbers beside ours, into docs/reproduction.md; reads REFERENCE_DATA
@@ -71,8 +75,8 @@ train: install  ## trains the embedded models again, with fixed seeds; over an h
 	$(BIN)/python -m assets.making $(ARGS)
 
 trainers: build/trainers/.installed build/unirl/.installed  ## training data, rewards and ratings, with other projects' own packages
-	PYTHONPATH=tests/vllm/site build/trainers/bin/python -m pytest -p no:xdist -m elsewhere tests/pipelines/rewards tests/pipelines/rating $(ARGS)
-	PYTHONPATH=build/unirl $(BIN)/python -m pytest -p no:xdist -m elsewhere tests/jobs/test_serve_job.py $(ARGS)
+	PYTHONPATH=tests/vllm/site build/trainers/bin/python -m pytest -p no:xdist -m elsewhere tests/pipelines/rewards plugins/rating $(ARGS)
+	PYTHONPATH=build/unirl $(BIN)/python -m pytest -p no:xdist -m elsewhere plugins/reward_server/tests/test_serve_job.py $(ARGS)
 
 clouds: build/azurite/.installed  ## what is promised of stores on Azure, with Microsoft's emulator; npm brings it
 	$(BIN)/python -m pytest -p no:xdist -m elsewhere tests/pipelines/test_places.py $(ARGS)

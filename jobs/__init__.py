@@ -6,8 +6,10 @@ import resource
 import sys
 from gc import set_threshold  # `gc` is a job here
 from itertools import pairwise
+from pathlib import Path
 from types import TracebackType
 
+__path__ += [str(folder) for folder in sorted(Path(__file__).parents[1].glob("plugins/*/jobs"))]  # python -m jobs.NAME
 KEPT = "what was computed is kept, run the same command to go on"
 REMEDIES = {
     errno.ENOSPC: "the disk is full: free some space",

@@ -6,17 +6,12 @@ import runpy
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 from plumbline.jobs import prepare_process
-from plumbline.operators.errors import DISTRIBUTION, suggest
-
-JOBS = (
-    "sweep", "score", "generate", "ingest", "questions", "status", "view", "report", "trends", "kinds", "diagnose",
-    "bridge", "build_benchmark", "leaks", "metaeval", "reproduce", "rehearse", "labels", "rate", "accumulate",
-    "captions", "nightly", "gate", "gc", "export", "publish", "rewards", "serve", "check_rewards", "train", "convert",
-)  # fmt: skip
-"""In the order in which a user meets them."""
+from plumbline.jobs.table import JOBS, describe_missing, list_jobs
+from plumbline.operators.errors import DISTRIBUTION
 
 EXAMPLES = """
   plumbline sweep                    scores the embedded benchmark
@@ -30,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "_ARGCOMPLETE" in os.environ:
         from plumbline.jobs.completion import complete  # only a shell that completes needs it
 
-        complete(JOBS)
+        complete(list_jobs())
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] in ("-h", "--help"):
         print(_usage())
@@ -41,24 +36,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     name, *rest = words
     prepare_process()
     if name not in JOBS:
-        print(
-            f"error: {name}: no job of that name; {suggest(name, JOBS)} (plumbline --help lists them)", file=sys.stderr
-        )
+        print(f"error: {describe_missing(name)}", file=sys.stderr)
         return os.EX_USAGE
     sys.argv = [name, *rest]
-    runpy.run_module(f"plumbline.jobs.{name}", run_name="__main__", alter_sys=True)
+    runpy.run_module(JOBS.declared[name].module, run_name="__main__", alter_sys=True)
     return 0
 
 
 def _usage() -> str:
-    width = max(map(len, JOBS))
-    lines = [f"  {name:<{width}}  {_purpose(name)}" for name in JOBS]
+    names = list_jobs()
+    width = max(map(len, names))
+    lines = [f"  {name:<{width}}  {_purpose(name)}" for name in names]
     return "\n".join(["usage: plumbline JOB [key=value ...]; plumbline JOB --help tells a job's own", EXAMPLES, *lines])
 
 
 def _purpose(name: str) -> str:
-    """The first line of the job's docstring; nothing is imported."""
-    text = (Path(__file__).parent / f"{name}.py").read_text(encoding="utf-8")
+    """Return the first line of the job's docstring; the job is not imported."""
+    spec = find_spec(JOBS.declared[name].module)
+    if spec is None or spec.origin is None:
+        return ""
+    text = Path(spec.origin).read_text(encoding="utf-8")
     return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
 
 

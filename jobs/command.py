@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from functools import lru_cache
-from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeVar
@@ -31,11 +30,11 @@ from plumbline.jobs.config_files import check_files, limit_interpolations
 from plumbline.jobs.defaults import register_benchmark, register_defaults, register_metrics_and_models
 from plumbline.jobs.functions import choose_functions, with_functions
 from plumbline.jobs.help import (
-    CONF,
     HELD_BY,
     ROOT,
     as_written,
     choices_of,
+    config_file,
     config_folders,
     describe,
     dotted_keys,
@@ -44,6 +43,7 @@ from plumbline.jobs.help import (
 )
 from plumbline.jobs.overrides import as_override, chooses, in_full
 from plumbline.jobs.secrets import hide, masked, resolve
+from plumbline.jobs.table import JOBS
 from plumbline.operators.errors import DISTRIBUTION, ConfigError, PlumblineError, printable, suggest, without_secrets
 from plumbline.operators.extras import require_extra
 from plumbline.operators.models.families import families_with
@@ -293,7 +293,7 @@ def _flags(command: Command) -> list[str]:
 
 def command_of(job: str) -> Command:
     """The command line of the job of this name."""
-    command: Command = import_module(f"plumbline.jobs.{job}").COMMAND
+    command: Command = JOBS[job].COMMAND
     return command
 
 
@@ -363,7 +363,7 @@ def _compose(name: str, overrides: Sequence[str], config_dir: str | None) -> Dic
     folders = config_folders(config_dir)
     parsed = OverridesParser.create().parse_overrides([as_override(word) for word in overrides])
     choices = [str(word.input_line) for word in parsed if _is_choice(word, folders)]
-    composed = copy.deepcopy(_compose_choices(name, tuple(choices), tuple(folders[1:])))
+    composed = copy.deepcopy(_compose_choices(name, tuple(choices), tuple(folders)))
     ConfigLoaderImpl._apply_overrides_to_config([word for word in parsed if word.input_line not in choices], composed)
     return composed
 
@@ -377,10 +377,12 @@ def _is_choice(word: Override, folders: Sequence[Path]) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _compose_choices(name: str, choices: tuple[str, ...], others: tuple[Path, ...]) -> DictConfig:
+def _compose_choices(name: str, choices: tuple[str, ...], folders: tuple[Path, ...]) -> DictConfig:
     """The files of a job and of what is chosen; composing them takes ten times as long as copying the result."""
-    search = [f"hydra.searchpath=[{','.join(f'file://{folder}' for folder in others)}]"] if others else []
-    with initialize_config_dir(str(CONF), version_base="1.3", job_name=name):
+    first = config_file(name).parent  # Hydra looks for a job's own file there alone
+    others = [f"file://{folder}" for folder in folders if folder != first]
+    search = [f"hydra.searchpath=[{','.join(others)}]"] if others else []
+    with initialize_config_dir(str(first), version_base="1.3", job_name=name):
         return compose(name, overrides=[*choices, *search])
 
 
@@ -441,7 +443,8 @@ def _explain(error: Exception, command: Command, overrides: Sequence[str], confi
 
 def _known_keys(name: str, overrides: Sequence[str], config_dir: str | None) -> list[str]:
     """Every key of the configuration with the groups that are chosen."""
-    chosen = [text for text in overrides if (CONF / text.partition("=")[0]).is_dir()]
+    folders = config_folders(config_dir)
+    chosen = [text for text in overrides if any((folder / text.partition("=")[0]).is_dir() for folder in folders)]
     try:
         values = OmegaConf.to_container(_compose(name, chosen, config_dir))
     except (HydraException, OmegaConfBaseException):

@@ -16,7 +16,7 @@ from plumbline.operators.extensions import Extensions
 ROOT = Path(__file__).parent.parent
 CONF = ROOT / "conf"
 OTHERS = Extensions[Path]("conf", {}, Path)
-"""The folders of choices that other packages bring."""
+"""The folders of choices that plugins and other packages bring."""
 WIDTH = 110
 """Characters of a line."""
 HELD_BY = {"benchmarks": "benchmark"}
@@ -64,7 +64,7 @@ def _describe_all(name: str, schema: Any, config_dir: str | None) -> str:
 
 
 def _example(name: str) -> list[str]:
-    return [f"  {line}" for line in EXAMPLE.findall((CONF / f"{name}.yaml").read_text(encoding="utf-8"))[:1]]
+    return [f"  {line}" for line in EXAMPLE.findall(config_file(name).read_text(encoding="utf-8"))[:1]]
 
 
 def _titled(titled: Mapping[str, Sequence[str]]) -> str:
@@ -97,25 +97,22 @@ def _within(line: str) -> str:
 
 def _sweeps(name: str) -> bool:
     """Whether a job takes what sweeps take."""
-    return name == "sweep" or "sweep" in OmegaConf.select(_loaded(CONF / f"{name}.yaml"), "defaults", default=[])
+    return name == "sweep" or "sweep" in OmegaConf.select(_loaded(config_file(name)), "defaults", default=[])
 
 
 def groups_of(name: str) -> list[str]:
     """The groups that a job chooses from."""
-    groups = _named(CONF / f"{name}.yaml")
+    groups = _named(config_file(name))
     if _sweeps(name):
-        groups |= {"sweep", *_named(CONF / "sweep.yaml")}
-        while (
-            new := {named for group in groups for file in (CONF / group).glob("*.yaml") for named in _named(file)}
-            - groups
-        ):
+        groups |= {"sweep", *_named(config_file("sweep"))}
+        while new := {named for group in groups for file in _files_of_group(group) for named in _named(file)} - groups:
             groups |= new  # what the choices of a group choose from in their turn
     return sorted(groups)
 
 
 def as_written(group: str, name: str) -> str:
     """How a job's group is chosen from: by its name, or for a role, where its files do not choose otherwise."""
-    files = [file for one in groups_of(name) for file in (CONF / one).glob("*.yaml")]
+    files = [file for one in groups_of(name) for file in _files_of_group(one)]
     used = [key for file in files for key in _chosen(file) if key.partition("@")[0] == group]
     places = {key.partition("@")[2].rpartition(".")[0] for key in used}
     return f"{group}@{places.pop()}.ROLE" if len(places) == 1 and all(places) else group
@@ -150,7 +147,7 @@ def keys_of_job(name: str, schema: Any) -> Iterator[Key]:
 
 def _choices_made(name: str) -> set[str]:
     """The groups of which a job's file, or one that it stands on, chooses by default."""
-    entries = OmegaConf.to_container(OmegaConf.select(_loaded(CONF / f"{name}.yaml"), "defaults"))
+    entries = OmegaConf.to_container(OmegaConf.select(_loaded(config_file(name)), "defaults"))
     assert isinstance(entries, list)
     pairs = [pair for entry in entries if isinstance(entry, dict) for pair in entry.items()]
     below = [_choices_made(entry) for entry in entries if isinstance(entry, str) and _is_file(entry)]
@@ -159,7 +156,7 @@ def _choices_made(name: str) -> set[str]:
 
 def _values(name: str) -> dict[str, Any]:
     """What a job's file sets, and those that it stands on."""
-    own = OmegaConf.to_container(_loaded(CONF / f"{name}.yaml"))
+    own = OmegaConf.to_container(_loaded(config_file(name)))
     assert isinstance(own, dict)
     below = [_values(entry) for entry in own.pop("defaults", ()) if isinstance(entry, str) and _is_file(entry)]
     values = OmegaConf.to_container(OmegaConf.merge(*below, own))
@@ -168,7 +165,7 @@ def _values(name: str) -> dict[str, Any]:
 
 
 def _is_file(entry: str) -> bool:
-    return (CONF / f"{entry}.yaml").is_file()
+    return any((folder / f"{entry}.yaml").is_file() for folder in config_folders(None))
 
 
 def _line(key: Key) -> str:
@@ -193,6 +190,15 @@ def choices_of(group: str, config_dir: str | None) -> list[str]:
     held = HELD_BY.get(group, group)
     files = {file.stem for folder in config_folders(config_dir) for file in (folder / held).glob("*.yaml")}
     return sorted(files | set(kinds_of_others() if group == "metric" else ()))
+
+
+def config_file(job: str) -> Path:
+    """Return the file with a job's defaults: of the core, a plugin or another package."""
+    return next(file for folder in config_folders(None) if (file := folder / f"{job}.yaml").is_file())
+
+
+def _files_of_group(group: str) -> list[Path]:
+    return [file for folder in config_folders(None) for file in (folder / group).glob("*.yaml")]
 
 
 def config_folders(config_dir: str | None) -> list[Path]:

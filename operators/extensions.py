@@ -1,11 +1,13 @@
-"""What a name stands for: an object of ours, or of another package that declares an entry point for it."""
+"""What a name stands for: an object of the core, of a plugin, or of another package that declares an entry point."""
 
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from configparser import ConfigParser
 from contextlib import redirect_stdout
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 from plumbline.operators.errors import ConfigError, install
@@ -13,6 +15,8 @@ from plumbline.operators.errors import ConfigError, install
 T = TypeVar("T")
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 """The name of an extension, which may become a part of a path."""
+PLUGINS = Path(__file__).parents[1] / "plugins"
+"""Folder of our plugins. Each has a file `entry_points.txt` in the format of an installed package's."""
 MAX_REASON = 300
 """Characters of an error that a package raises."""
 
@@ -20,14 +24,16 @@ MAX_REASON = 300
 class Extensions(Mapping[str, T], Generic[T]):
     """The objects of one group by name. Each is loaded when it is first looked up.
 
-    Ours are written as entry points are, `module:attribute`. Other packages declare theirs under the entry point group
-    `plumbline.GROUP` (docs/plugins.md); those come after ours, by package and as the package declares them.
+    All are declared as entry points, `module:attribute`, of the group `plumbline.GROUP` (docs/plugins.md). The core's
+    come first, then those of our plugins, then those of other packages, each in the order in which it is declared.
     """
 
     def __init__(self, group: str, ours: Mapping[str, str], expected: type | None = None) -> None:
-        """`expected` is the class that every object is an instance or a subclass of; functions have none."""
+        """`ours` is what the core declares. `expected` is the class that every object is an instance or a subclass of;
+        functions have none.
+        """
         self.group = f"plumbline.{group}"
-        self.ours = ours
+        self.ours = {**ours, **_declared_by_plugins().get(self.group, {})}
         self.expected = expected
         self.loaded: dict[str, T] = {}
 
@@ -83,6 +89,19 @@ class Extensions(Mapping[str, T], Generic[T]):
 
     def _where(self, point: EntryPoint) -> str:
         return f"{self.group.removeprefix('plumbline.')} {point.name!r} of {_owner(point)} ({point.value})"
+
+
+@cache
+def _declared_by_plugins() -> Mapping[str, Mapping[str, str]]:
+    """Return what our plugins declare: by group and name, `module:attribute`."""
+    declared: dict[str, dict[str, str]] = {}
+    for file in sorted(PLUGINS.glob("*/entry_points.txt")):
+        parser = ConfigParser(delimiters="=", interpolation=None)
+        parser.optionxform = str  # type: ignore[assignment,method-assign]  # names keep their capitals
+        parser.read_string(file.read_text(encoding="utf-8"), source=str(file))
+        for group in parser.sections():
+            declared.setdefault(group, {}).update(parser[group])
+    return declared
 
 
 def in_folder(package: str, names: Iterable[str], attribute: str) -> dict[str, str]:

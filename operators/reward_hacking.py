@@ -1,7 +1,7 @@
 """Reward hacking: the number that a generator is trained on holds or rises, while others say that its images have
 become different, or worse.
 
-Judged of two runs (operators/report/changes.py), and of what a service scores (pipelines/serving/sentinel.py).
+Judged of two runs (operators/report/changes.py), and of what a service scores (plugins/reward_server/sentinel.py).
 """
 
 from collections.abc import Mapping, Sequence

@@ -272,7 +272,7 @@ TASKS = pa.schema(
         ("places", pa.list_(pa.struct([("shard", pa.string()), ("row", pa.int64())]))),
     ]
 )
-"""What the raters of a study are asked (operators/rating/tasks.py): a row per page.
+"""What the raters of a study are asked (jobs.rate): a row per page.
 
 `image_ids`, `generators` and `places` have one entry, or two where images are compared; `words` are those of the
 prompt where these are rated. `gold` is the right answer as JSON, null where none is known."""

@@ -8,7 +8,7 @@ from .operators.errors import ModelError as ModelError
 from .operators.errors import PlumblineError as PlumblineError
 from .operators.errors import SourceError as SourceError
 from .operators.metrics.function import metric as metric
+from .operators.rewards.trl import trl_reward as trl_reward
 from .operators.scorer import Scorer as Scorer
-from .operators.wires.trl import trl_reward as trl_reward
 
 __version__: str

@@ -3,12 +3,12 @@
 import io
 import os
 from contextlib import redirect_stderr, redirect_stdout
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from plumbline.jobs.command import command_of, load_values, run_job, schema_of
 from plumbline.jobs.functions import with_functions
+from plumbline.jobs.table import JOBS
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.sweep_config import read_config
@@ -35,7 +35,7 @@ class Ended(NamedTuple):
 
 def run(job: str, *words: str) -> Ended:
     """Runs a job by its name and the words after it."""
-    module = import_module(f"plumbline.jobs.{job}")
+    module = JOBS[job]
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         try:

@@ -10,6 +10,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = [
     *(ROOT / f"{name}.md" for name in ("README", "ARCHITECTURE", "CONTRIBUTING", "SECURITY")),
     *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "plugins").glob("*/*.md")),
 ]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
@@ -35,13 +36,19 @@ def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
         target = (page.parent / address).resolve() if address else page
         assert target.exists(), link
         assert not anchor or anchor in anchors(target), link
-        assert ROOT / "docs" not in page.parents or ROOT / "docs" in target.parents, f"{link} is not in the site"
+        assert not is_in_site(page) or is_in_site(target), f"{link} is not in the site"
+
+
+def is_in_site(path: Path) -> bool:
+    """Return True for the pages and pictures of docs/ and of the plugins' folders."""
+    place = path.relative_to(ROOT)
+    return place.parts[0] == "docs" or (place.parts[0] == "plugins" and place.suffix in (".md", ".png"))
 
 
 def test_every_page_is_in_the_sites_navigation() -> None:
     text = (ROOT / "zensical.toml").read_text()
     tomllib.loads(text)
-    pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+    pages = {str(page.relative_to(ROOT)).removeprefix("docs/") for page in PAGES if is_in_site(page)}
     assert pages <= set(re.findall(r'"([\w/-]+\.md)"', text))
 
 
@@ -61,7 +68,7 @@ def test_every_promise_of_a_page_names_tests_that_exist(page: str, least: int) -
     tables = re.findall(r"^\|.*\| test \|\n\|[-|]+\n((?:\|.*\n)+)", text, flags=re.MULTILINE)
     promises = [line for table in tables for line in table.splitlines()]
     for promise in promises:
-        named = re.findall(r"`(tests/[a-z_/]+\.py)::(test_[a-z0-9_]+)`", promise)
+        named = re.findall(r"`((?:tests|plugins)/[a-z_/]+\.py)::(test_[a-z0-9_]+)`", promise)
         assert named, promise
         for file, name in named:
             assert f"def {name}(" in (ROOT / file).read_text(), f"{file}::{name}"

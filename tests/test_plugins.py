@@ -26,10 +26,10 @@ ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "docs/example_plugin"
 COMMANDS = """
 import json, sys
-from importlib import import_module
 from plumbline.jobs.command import run_job
+from plumbline.jobs.table import JOBS
 for name, *words in json.loads(sys.argv[1]):
-    job = import_module(f"plumbline.jobs.{name}")
+    job = JOBS[name]
     if code := run_job(job.COMMAND, job.main, words):
         sys.exit(code)
 """
@@ -108,6 +108,7 @@ def printed(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Printed:
         ["publish", "sink=notes", store],
         ["metaeval", "protocol=thumbs", f"protocol.path={folder}/likes.csv", f"scores={folder}/scores.csv",
          f"output={folder}/judged"],
+        ["worst", "metric=doubt", store],
         ["accumulate", f"answers={folder}/guesses.txt", "format=thumbs", f"output={folder}/guessed.parquet"],
     ]  # fmt: skip
     done = python(site, "-c", COMMANDS, json.dumps(commands))
@@ -145,6 +146,13 @@ def _cells(stage: Path) -> list[dict[str, Any]]:
 def test_a_package_brings_questions_and_a_benchmark(printed: Printed) -> None:
     answered = printed.scores("riddles")
     assert len(answered) == 8 and set(answered.values()) <= {0.0, 1.0}
+
+
+def test_a_package_brings_a_job(printed: Printed, site: Path) -> None:
+    doubts = printed.scores("doubt")
+    (generator, image_id), lowest = min(doubts.items(), key=lambda item: item[1])
+    assert f"{generator} {image_id}: {lowest:.3f}" in printed.text
+    assert "  worst            A job: the image with the lowest score" in python(site, "-m", "plumbline.jobs").stdout
 
 
 def test_a_package_brings_a_model_family(printed: Printed) -> None:

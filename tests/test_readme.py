@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from plumbline.jobs.__main__ import JOBS
+from plumbline.jobs.table import JOBS
 from plumbline.operators.image_decoding import ImageLimits
 from plumbline.operators.images import decode_picture
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS, BenchmarkConfig

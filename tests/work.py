@@ -1,10 +1,15 @@
-"""Counts of the work of an action: lines of Python, hashed bytes, and the regular expressions that it uses."""
+"""Counts of the work of an action, and of what each field of a request can cause."""
 
+import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
+from itertools import pairwise
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args, get_type_hints
+
+from tests.environment import ROOT
 
 
 class Work(NamedTuple):
@@ -40,3 +45,67 @@ def count_work(act: Callable[[], Any]) -> Work:
         sys.settrace(None)
         sys.setprofile(None)
     return Work(lines, frozenset(patterns))
+
+
+Parts = tuple[str | int, ...]
+"""Path of a field in a body: names, and positions in lists."""
+
+
+def parts_of(form: Any, outer: Parts = ()) -> Iterator[Parts]:
+    """Yield the path of each field of a form, and of the forms inside it."""
+    for name, meaning in get_type_hints(form).items():
+        yield (*outer, name)
+        inner = (meaning, *get_args(meaning))
+        yield from (
+            parts
+            for part in inner
+            if is_dataclass(part)
+            for parts in parts_of(part, (*outer, name, *((0,) if part is not meaning else ())))
+        )
+
+
+def with_field(body: bytes, parts: Parts, value: Any) -> bytes:
+    """Return a JSON body after setting one field to another value."""
+    document = json.loads(body)
+    holder = document
+    for part in parts[:-1]:
+        holder = holder[part]
+    holder[parts[-1]] = value
+    return json.dumps(document).encode()
+
+
+def _nest(n: int) -> Any:
+    value: Any = []
+    for _ in range(n):
+        value = [value]
+    return value
+
+
+LONG: Mapping[str, Callable[[int], Any]] = {
+    "text": lambda n: "x" * n,
+    "list": lambda n: ["x"] * n,
+    "mapping": lambda n: {f"x{place}": "x" for place in range(n)},
+    "nesting": _nest,
+    "number": lambda n: 10**n,
+}
+"""Values of any length, by their shape."""
+
+
+def assert_linear(
+    make: Callable[[int], bytes], read: Callable[[bytes], object], linear: frozenset[str] = frozenset()
+) -> None:
+    """Assert that reading a body twice as long is at most twice the work, and uses only regular expressions that are
+    known to be `linear`.
+    """
+    works = [count_work(lambda body=body: read(body)) for body in [make(n) for n in (60, 120, 240)]]  # type: ignore[misc]
+    for work, doubled in pairwise(works):
+        assert doubled.lines <= 2 * work.lines, works
+    assert all(not work.patterns - linear for work in works), works
+
+
+def fields_without_limit(forms: Sequence[Any]) -> list[str]:
+    """Return the fields of these forms whose limits docs/security.md does not state."""
+    page = (ROOT / "docs/security.md").read_text()
+    table = page[page.index("## What a client can send") : page.index("## What is not promised")]
+    named = {part for form in forms for parts in parts_of(form) for part in parts if isinstance(part, str)}
+    return [name for name in sorted(named) if f"`{name}`" not in table]

@@ -40,8 +40,8 @@ from plumbline.assets.making.scenes import (
     Scene,
     random_scene,
 )
-from plumbline.operators.training.exercises import Exercise, ExerciseBatch, ask, make_batch, split_caption
-from plumbline.operators.training.loop import TrainingStage
+from plumbline.plugins.training.exercises import Exercise, ExerciseBatch, ask, make_batch, split_caption
+from plumbline.plugins.training.loop import TrainingStage
 
 CAPTIONS_EVERY = 10
 CAPTIONS_EACH = 2

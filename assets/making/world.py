@@ -73,9 +73,9 @@ from plumbline.assets.making.vqa_training import (
 )
 from plumbline.operators.errors import ConfigError, suggest
 from plumbline.operators.models.loading import load
-from plumbline.operators.training.exercises import PARTS, exercise_loss
-from plumbline.operators.training.loop import Course, Report, TrainingStage, train
-from plumbline.operators.training.trainee import train_only
+from plumbline.plugins.training.exercises import PARTS, exercise_loss
+from plumbline.plugins.training.loop import Course, Report, TrainingStage, train
+from plumbline.plugins.training.trainee import train_only
 
 
 def world_card(measured: Mapping[str, Any], recipe: Mapping[str, Any]) -> str:

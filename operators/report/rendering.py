@@ -17,7 +17,6 @@ from markupsafe import Markup, escape
 from plumbline.operators.comparison import Standing
 from plumbline.operators.diagnosis.diagnosis import ShownTable
 from plumbline.operators.gates.checks import GateResult
-from plumbline.operators.report.model_card import ModelCard
 from plumbline.operators.report.page import Page
 from plumbline.operators.report.page_tables import MAX_EFFECT_COLUMNS, MAX_NAMED_COLUMNS
 from plumbline.operators.report.picked_images import KIND_WORDS
@@ -48,8 +47,6 @@ MOST_IN_CSV = 400_000
 MOST_CHECKS = 100
 """Rows of a gate's Markdown, which GitHub shows up to a megabyte; JUnit XML has all."""
 TEMPLATES = Path(__file__).parent / "templates"
-VIEW_SCRIPTS = ("report.js", "view.js")
-RATING_SCRIPTS = ("report.js", "rate.js", "rate_progress.js")
 _SELF = "'self'"
 MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*_{}[]<>|#~"} | {"\n": " ", "\r": " "})
 """What Markdown shows as it is where a backslash is before it."""
@@ -102,12 +99,12 @@ def render_suite(page: SuitePage) -> str:
 
 def suite_markdown(page: SuitePage) -> str:
     """What a suite says in words, and every generator's means by metric and benchmark."""
-    return _environment().get_template("suite.md.j2").render(page=page)
+    return template_environment().get_template("suite.md.j2").render(page=page)
 
 
 def gate_markdown(results: Sequence[GateResult]) -> str:
     """What a gate says of runs, its rules and what they found, as a comment on a pull request shows it."""
-    return _environment().get_template("gate.md.j2").render(results=results, most=MOST_CHECKS)
+    return template_environment().get_template("gate.md.j2").render(results=results, most=MOST_CHECKS)
 
 
 def suite_csv(page: SuitePage) -> str:
@@ -116,30 +113,27 @@ def suite_csv(page: SuitePage) -> str:
     return _csv(("benchmark", *Standing._fields), rows)
 
 
-def render_view(name: str, content: Mapping[str, Any]) -> str:
-    """A page of the browser of a store as HTML, which may ask for images and pages where it is from."""
-    style = _assets("report.css", "view.css")
-    return _fill(f"view_{name}.html.j2", style, _assets(*VIEW_SCRIPTS), view_policy(), content)
+class ServedPages(NamedTuple):
+    """HTML pages that a server shows. They may ask that server for images and pages and send it forms, and no other."""
 
+    templates: Path
+    """The folder with the templates, styles and scripts of these pages; they may also use those of a report."""
+    styles: Sequence[str] = ()
+    """Names of files, which follow the styles that all pages share."""
+    scripts: Sequence[str] = ()
+    """Names of files, which follow the script that all pages share."""
 
-def view_policy() -> str:
-    """What a page of the browser of a store may do: show its images, ask for its pages, and send it notes."""
-    return _served_policy(VIEW_SCRIPTS)
+    def render(self, template: str, content: Mapping[str, Any]) -> str:
+        """Return a page as HTML: every text escaped, style and script inline."""
+        style = _assets("report.css", "served.css", *self.styles, folder=self.templates)
+        return _fill(template, style, self._script(), self.policy(), content, self.templates)
 
+    def policy(self) -> str:
+        """Return the Content-Security-Policy of the pages."""
+        return f"{_policy(self._script(), images=_SELF, forms=_SELF)}; connect-src {_SELF}"
 
-def render_rating(name: str, content: Mapping[str, Any]) -> str:
-    """A page of a study as HTML: `start` asks for a name, `task` shows what is rated, `progress` how far it is."""
-    style = _assets("report.css", "view.css", "rate.css")
-    return _fill(f"rate_{name}.html.j2", style, _assets(*RATING_SCRIPTS), rating_policy(), content)
-
-
-def rating_policy() -> str:
-    """What a page of a study may do: show its images, ask its server for tasks and send answers to it."""
-    return _served_policy(RATING_SCRIPTS)
-
-
-def _served_policy(scripts: Sequence[str]) -> str:
-    return f"{_policy(_assets(*scripts), images=_SELF, forms=_SELF)}; connect-src {_SELF}"
+    def _script(self) -> str:
+        return _assets("report.js", *self.scripts, folder=self.templates)
 
 
 def _render(template: str, page: Page | SuitePage | Trends, **content: Any) -> str:
@@ -147,29 +141,26 @@ def _render(template: str, page: Page | SuitePage | Trends, **content: Any) -> s
     return _fill(template, _assets("report.css"), script, _policy(script), {"page": page, **content})
 
 
-def _fill(template: str, style: str, script: str, policy: str, content: Mapping[str, Any]) -> str:
-    page = _environment().get_template(template)
+def _fill(
+    template: str, style: str, script: str, policy: str, content: Mapping[str, Any], folder: Path = TEMPLATES
+) -> str:
+    page = template_environment(folder).get_template(template)
     return page.render(style=Markup(style), script=Markup(script), policy=policy, **content)
 
 
 def to_markdown(page: Page) -> str:
     """The decision, what to know before trusting it, and the overall standings of each metric."""
-    return _environment().get_template("summary.md.j2").render(page=page)
+    return template_environment().get_template("summary.md.j2").render(page=page)
 
 
 def to_latex(page: Page) -> str:
     """The leaderboard over all metrics as a table with booktabs rules: means with letters, intervals and coverage."""
-    return _environment().get_template("leaderboard.tex.j2").render(page=page)
-
-
-def card_markdown(card: ModelCard) -> str:
-    """A section of a model's card: its scores, what they are of, and the command that repeats them."""
-    return _environment().get_template("model_card.md.j2").render(card=card)
+    return template_environment().get_template("leaderboard.tex.j2").render(page=page)
 
 
 def diagnosis_markdown(tables: Sequence[ShownTable], level: int = 2) -> str:
     """The tables of a diagnosis, with what they mean, under headings of this level."""
-    return _environment().get_template("diagnosis.md.j2").render(tables=tables, mark="#" * level)
+    return template_environment().get_template("diagnosis.md.j2").render(tables=tables, mark="#" * level)
 
 
 def to_csv(standings: Sequence[Standing]) -> str:
@@ -197,9 +188,10 @@ def isolated(text: str) -> Markup:
 
 
 @lru_cache
-def _environment() -> Environment:
+def template_environment(folder: Path = TEMPLATES) -> Environment:
+    """Return what fills the templates of a folder, which may also use those of reports."""
     environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
+        loader=FileSystemLoader([folder, TEMPLATES]),
         autoescape=select_autoescape(["html.j2"]),
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -227,9 +219,10 @@ def _environment() -> Environment:
     return environment
 
 
-def _assets(*names: str) -> str:
-    """Styles or scripts of ours, which stand in the page as they are."""
-    return "".join((TEMPLATES / name).read_text("utf-8") for name in names)
+def _assets(*names: str, folder: Path = TEMPLATES) -> str:
+    """Return styles or scripts, which stand in the page as they are: from the folder, or those that all pages share."""
+    files = (next(place / name for place in (folder, TEMPLATES) if (place / name).is_file()) for name in names)
+    return "".join(file.read_text("utf-8") for file in files)
 
 
 def _policy(script: str, images: str = "data:", forms: str = "'none'") -> str:

@@ -34,9 +34,9 @@ from plumbline.operators.models.loading import load
 from plumbline.operators.models.networks.clip_flant5 import BEFORE_IMAGE
 from plumbline.operators.models.pixels import pixel_input
 from plumbline.operators.models.processing import PixelTransform
-from plumbline.operators.training.exercises import PARTS, exercise_loss
-from plumbline.operators.training.loop import Course, TrainingStage, train
-from plumbline.operators.training.trainee import train_only
+from plumbline.plugins.training.exercises import PARTS, exercise_loss
+from plumbline.plugins.training.loop import Course, TrainingStage, train
+from plumbline.plugins.training.trainee import train_only
 
 PLACED = (("heart", (0, 0)), ("star", (2, 1)))
 ASSETS = Path(__file__).parents[2] / "assets"

@@ -25,7 +25,7 @@ from plumbline.assets.making.text_training import (
 )
 from plumbline.assets.making.tokens import split_pieces, writer_tokenizer
 from plumbline.operators.models.loading import load
-from plumbline.operators.training.loop import Course, TrainingStage, train
+from plumbline.plugins.training.loop import Course, TrainingStage, train
 
 ASSETS = Path(__file__).parents[2] / "assets"
 FOLDER = ASSETS / "question-writer-shapes"

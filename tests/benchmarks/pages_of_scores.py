@@ -15,8 +15,8 @@ import pandas as pd
 
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.viewing.browser import Browser
-from plumbline.pipelines.viewing.run_database import Database, RunRows, WantedRows
+from plumbline.plugins.viewer.browser import Browser
+from plumbline.plugins.viewer.run_database import Database, RunRows, WantedRows
 from tests.benchmarks.scripted_sweep import peak_megabytes
 
 

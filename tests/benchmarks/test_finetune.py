@@ -5,14 +5,14 @@ from pathlib import Path
 import torch
 
 from plumbline.jobs.command import command_of, load_values
-from plumbline.jobs.train import COMMAND
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.releases.scores import read_scores
 from plumbline.pipelines.plans.sweep_config import read_config
-from plumbline.pipelines.training.planning import plan_training
-from plumbline.pipelines.training.rated import judge_held_out
-from plumbline.pipelines.training.training_config import FinetuneConfig
-from plumbline.pipelines.training.worker import HELD_OUT, Seat, work
+from plumbline.plugins.training.jobs.train import COMMAND
+from plumbline.plugins.training.planning import plan_training
+from plumbline.plugins.training.rated import judge_held_out
+from plumbline.plugins.training.training_config import FinetuneConfig
+from plumbline.plugins.training.worker import HELD_OUT, Seat, work
 from tests.benchmarks.size import sized, wanted
 
 TINY = ("pace.steps=1", "pace.batch=4", "held_out=0.02", "sampling.resamples=2", "sampling.permutations=2")

@@ -1,7 +1,7 @@
 """The README's screenshots: python -m tests.browser.screenshots store/runs/RUN/report.html docs
 
 Or of a page of jobs.view or jobs.rate, as on a phone with `390 844` behind:
-python -m tests.browser.screenshots http://127.0.0.1:8008/... docs/view-desktop.png
+python -m tests.browser.screenshots http://127.0.0.1:8008/... plugins/viewer/view-desktop.png
 """
 
 import shutil

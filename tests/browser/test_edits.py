@@ -1,8 +1,6 @@
 """Edits in a real browser: the source beside the result, and a slider that works by keyboard, mouse and touch."""
 
 import re
-from collections.abc import Iterator
-from threading import Thread
 
 import pytest
 
@@ -16,13 +14,10 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.remote.webelement import WebElement
-from selenium.webdriver.support.ui import WebDriverWait
 
 from plumbline.pipelines.report.report import write_report
-from plumbline.pipelines.serving.listening import listening
 from tests.browser.opened import NEEDS_BROWSER, ON_DESKTOP, barriers, find, open_page, press
 from tests.operators.report.made import MadeRun, make_run, plain_prompts, png
-from tests.pipelines.viewing.asked import asking
 
 pytestmark = NEEDS_BROWSER
 NAMES = ("tweezers", "<b>roller")
@@ -41,20 +36,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
     made = make_run(folder, prompts=plain_prompts(6), generators=NAMES, sources=sources_of)
     write_report(made.store)
     return made
-
-
-@pytest.fixture(scope="module")
-def address(run: MadeRun, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Where the run's pages are served."""
-    import uvicorn
-
-    with asking(run.store, tmp_path_factory.mktemp("rows")) as pages, listening("127.0.0.1", 0) as listener:
-        server = uvicorn.Server(uvicorn.Config(pages.app, log_level="error", lifespan="off"))
-        thread = Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}/runs/{run.run_id}"
-        server.should_exit = True
-        thread.join()
 
 
 def sliders(page: WebDriver) -> list[WebElement]:
@@ -118,19 +99,3 @@ def test_an_enlarged_edit_has_a_slider_whose_arrow_keys_stay_with_it(
     assert uncovered(page, "#zoom") == 90
     page.find_element(By.ID, "zoom-close").send_keys(Keys.ARROW_RIGHT)
     assert page.find_element(By.ID, "zoom-name").text != name
-
-
-@ON_DESKTOP
-@pytest.mark.parametrize("path", ["/scores/0", "/scores/1", "/scores/2", "/prompt?id=p0001"])
-def test_the_pages_of_a_store_show_edits_without_a_barrier(
-    path: str, browser: WebDriver, address: str, width: int
-) -> None:
-    page = open_page(browser, address + path, width)
-    assert len(sliders(page)) == {"/scores/2": 0, "/prompt?id=p0001": 2}.get(path, 1)
-    for slider in sliders(page):
-        slider.send_keys(Keys.END)
-    assert len(find(page, "img.before")) == len(sliders(page))
-    page.execute_script("document.querySelectorAll('img').forEach(one => { one.loading = 'eager'; })")  # type: ignore[no-untyped-call]
-    loaded = "return Array.from(document.images).every(one => one.complete && one.naturalWidth > 0)"
-    WebDriverWait(page, SECONDS).until(lambda seen: seen.execute_script(loaded))
-    assert barriers(page) == [] and page.get_log("browser") == []  # type: ignore[no-untyped-call]

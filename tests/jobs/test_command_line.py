@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 import yaml
 
-from plumbline.jobs.__main__ import JOBS
 from plumbline.jobs.command import command_of, load_values, run_job
 from plumbline.jobs.help import choices_of, describe, dotted_keys, keys_of_job
 from plumbline.jobs.status import COMMAND as status_command
 from plumbline.jobs.sweep import COMMAND, main
+from plumbline.jobs.table import JOBS
 from plumbline.pipelines.plans.sweep_config import StatusConfig, SweepConfig, read_config
 from plumbline.pipelines.sources.question_packs import PACKS
 from tests.commands import config_of, printed, refusal, run, store_at
@@ -205,7 +205,6 @@ def test_every_ready_made_sweep_and_cluster_is_valid_with_every_metric(sweep: st
         (["+store=x"], "'store' is there already; write store=VALUE, without the +"),
         (["report", "--run", "latest"], "--run: no such option; keys have no dashes, as in run=VALUE"),
         (["metaeval"], "'protocol' is required; choose one: protocol=annotations, "),
-        (["serve"], "metric=descclip or 59 others (see --help-all)"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

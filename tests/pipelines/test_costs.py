@@ -14,10 +14,8 @@ from plumbline.jobs.display.plan_table import show_plan
 from plumbline.operators.errors import ConfigError, ModelError
 from plumbline.operators.report.health import cost_note
 from plumbline.pipelines.plans.costs import Cost, cost_facts, costs_of, estimates, try_services
-from plumbline.pipelines.serving import run_service
 from plumbline.pipelines.sweeps.planning import PlannedSweep
 from tests.bench_of import plan_bench, run_plan, write_benchmark
-from tests.commands import config_of
 from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, failed, told
 
 PRICES = "models.vqa.prices={read: 2, written: 10}"
@@ -143,15 +141,6 @@ def test_a_service_that_refuses_the_key_is_told_before_ray_is_imported(
     with pytest.raises(ModelError, match=f"{VARIABLE} is not set"):
         run_plan(planned_sweep(server, tmp_path))
     assert len(server.bodies) == 1
-
-
-def test_so_is_it_where_metrics_are_served(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_service, "ray_session", None)  # who starts it fails
-    server.script = lambda number, body: failed(401, "no such key")
-    model = ("model@models.vqa=api", "models.vqa.checkpoint=m", f"models.vqa.key_variable={VARIABLE}")
-    given = ["metric=[vqascore]", "models=shapes", *model, f"models.vqa.endpoint={server.url}", "port=0"]
-    with pytest.raises(ModelError, match="answered 401 to the key"):
-        run_service.serve(config_of("serve", *given), lambda address: None)
 
 
 def test_only_services_that_are_wanted_are_asked_and_each_once(server: Server, tmp_path: Path) -> None:

@@ -7,8 +7,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from plumbline.assets.making.signs import MISSPELT, TEXTS, sign_tables
-from plumbline.jobs.scorer import open_scorer
-from plumbline.operators.wires.known_pictures import known_prompts, picture_of
 from tests.bench_of import run_config
 from tests.commands import config_of
 from tests.environment import ROOT
@@ -39,13 +37,6 @@ def test_each_generator_has_as_many_wrong_words_as_it_misspells(tmp_path: Path) 
     wrong = (2 * (1 - both["score"])).groupby(both["generator"]).sum()
     assert wrong.to_dict() == MISSPELT
     assert scores.groupby("generator")["score"].mean().sort_values(ascending=False).index.tolist() == list(MISSPELT)
-
-
-def test_signs_by_which_a_reward_of_words_is_checked_are_read() -> None:
-    """Those of jobs.check_rewards: each shows its own prompt's word."""
-    prompts = known_prompts(["words"])
-    scores = open_scorer("metric=[text]", "models=released").score_table([*map(picture_of, prompts)], prompts)["score"]
-    assert scores.to_pylist() == [1.0] * len(prompts)
 
 
 def test_the_tables_are_those_that_the_seed_makes() -> None:

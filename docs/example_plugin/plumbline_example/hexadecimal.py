@@ -4,7 +4,16 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from plumbline.extending import Answers, JsonWire, MetricAnswer, Reply, ScoreRequest, Served, as_json, numbers
+from plumbline.plugins.reward_server.wires.wire import (
+    Answers,
+    JsonWire,
+    MetricAnswer,
+    Reply,
+    ScoreRequest,
+    Served,
+    as_json,
+    numbers,
+)
 
 
 class HexadecimalWire(JsonWire):

@@ -1,6 +1,6 @@
 """A sink: an experiment tracker that only counts."""
 
-from plumbline.extending import RunStory
+from plumbline.plugins.exports.sinks.run_story import RunStory
 
 
 def publish(run: RunStory) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.csv as csv
 
-from plumbline.extending import StoredPart, Target, count_parts
+from plumbline.plugins.exports.score_table import StoredPart, Target, count_parts
 
 
 class Sheet:

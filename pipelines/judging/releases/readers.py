@@ -143,7 +143,6 @@ RELEASES = Extensions[Callable[..., Release]](
             "own_graphs": ("error_graphs",),
             "readers": ("long",),
             "pairs": ("eqben", "pick_a_pic", "winoground"),
-            "study_ratings": ("study",),
             "word_ratings": ("evalmuse", "gecko", "richhf"),
         }.items()
         for name in names

@@ -15,7 +15,6 @@ from plumbline.operators.metrics.wordings import qwen_image_bench, unigenbench, 
 from plumbline.operators.metrics.wordings.release import ask_as_released
 from plumbline.operators.metrics.writing import UnreadableReply
 from plumbline.operators.models.calls import Generation, Message, Request, Usage
-from plumbline.operators.new_benchmarks.tagging import text_tags
 
 MANY = 1_000_000
 
@@ -72,7 +71,6 @@ LONG: dict[str, tuple[Callable[[str], object], str]] = {
     "quotes": (viescore._repaired, '"a":1,' + '"' * MANY),
     "tags that do not end": (lambda reply: unigenbench._find_tagged(reply, "score"), "<score>" * MANY),
     "braces": (qwen_image_bench._object, "{" * MANY),
-    "a tag with brackets": (text_tags, "1 | x(" + ")" * (MAX_REPLY - 10) + "a"),
 }
 
 

@@ -1,0 +1,32 @@
+"""A job: the image with the lowest score of a run."""
+
+import sys
+from dataclasses import dataclass
+
+from plumbline import open_run
+from plumbline.jobs.command import Command, run_job
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorstConfig:
+    """What to look at."""
+
+    store: str = "store"
+    """Folder of the store."""
+    metric: str = "vqascore"
+    """The metric whose lowest score is shown."""
+
+
+COMMAND = Command("worst", "Show the image with the lowest score of the latest run.", WorstConfig, first="metric")
+
+
+def main(config: WorstConfig) -> int:
+    """Print the image's generator, its id and the score."""
+    scores = open_run(config.store).read_scores()
+    row = scores[scores.metric == config.metric].nsmallest(1, "score").iloc[0]
+    print(f"{row.generator} {row.image_id}: {row.score:.3f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_job(COMMAND, main))

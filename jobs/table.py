@@ -1,0 +1,45 @@
+"""Every job there is: the core's, those of the plugins, and those of other packages."""
+
+from collections.abc import Mapping
+from types import ModuleType
+
+from plumbline.operators.errors import DISTRIBUTION, suggest
+from plumbline.operators.extensions import Extensions
+
+ORDER = (
+    "sweep", "score", "generate", "ingest", "questions", "status", "view", "report", "trends", "kinds", "diagnose",
+    "bridge", "build_benchmark", "leaks", "metaeval", "reproduce", "rehearse", "labels", "rate", "accumulate",
+    "captions", "nightly", "gate", "gc", "export", "publish", "rewards", "serve", "check_rewards", "train", "convert",
+)  # fmt: skip
+"""Our jobs in the order in which a user needs them."""
+PLUGIN_JOBS: Mapping[str, str] = {
+    "build_benchmark": "benchmark_builder",
+    "leaks": "benchmark_builder",
+    "export": "exports",
+    "publish": "exports",
+    "rate": "rating",
+    "serve": "reward_server",
+    "check_rewards": "reward_server",
+    "train": "training",
+    "view": "viewer",
+}
+"""The plugin that each job is part of, also if the plugin is missing; the others are the core's."""
+JOBS = Extensions[ModuleType](
+    "jobs", {name: f"plumbline.jobs.{name}" for name in ORDER if name not in PLUGIN_JOBS}, ModuleType
+)
+"""A job is a module with a COMMAND and a function `main`."""
+
+
+def list_jobs() -> list[str]:
+    """Return the names of the jobs that are installed, ours first."""
+    return [*(name for name in ORDER if name in JOBS), *(name for name in JOBS if name not in ORDER)]
+
+
+def describe_missing(name: str) -> str:
+    """Return why there is no job of this name, and what to do."""
+    if name in PLUGIN_JOBS:
+        return (
+            f"{name}: a job of the plugin {PLUGIN_JOBS[name]!r}, which is not installed; reinstall {DISTRIBUTION}, or "
+            f"restore the folder plugins/{PLUGIN_JOBS[name]}"
+        )
+    return f"{name}: no job of that name; {suggest(name, list_jobs())} (plumbline --help lists them)"

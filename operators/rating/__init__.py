@@ -1,1 +1,0 @@
-"""What people are asked about images, and what they answered."""

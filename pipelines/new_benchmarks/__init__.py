@@ -1,1 +1,0 @@
-"""Benchmarks made of prompts: read, tagged, written, drawn and counted."""

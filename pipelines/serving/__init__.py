@@ -1,1 +1,0 @@
-"""The reward service: metrics online, for trainers."""

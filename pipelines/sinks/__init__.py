@@ -1,9 +1,0 @@
-"""The table of sinks: each of ours is `publish` in the file of its name here.
-
-A tracker's library is an extra of its name.
-"""
-
-from plumbline.operators.extensions import Extensions, in_folder
-from plumbline.pipelines.sinks.run_story import Publish
-
-SINKS = Extensions[Publish]("sinks", in_folder(__name__, ("hub", "mlflow", "swanlab", "wandb"), "publish"))

@@ -1,0 +1,33 @@
+"""Names that people give themselves on a page, and that name their files."""
+
+import unicodedata
+
+from plumbline.operators.errors import SourceError
+
+MAX_NAME = 48
+"""Characters of a name. In UTF-8 it has at most 192 bytes, so it can be a folder's name."""
+FORBIDDEN = frozenset('/\\:*?"<>|[]{}%#')
+
+
+class BadName(SourceError):
+    """A text that cannot be a person's name."""
+
+
+def clean_name(given: str, field: str) -> str:
+    """Return a person's name as files have it: normalized (NFC), without surrounding spaces.
+
+    Raises BadName, which calls the text by its `field`.
+    """
+    name = unicodedata.normalize("NFC", given).strip()
+    if not is_clean(name):
+        raise BadName(
+            f"{field}: expected a name of up to {MAX_NAME} characters that begins with a letter or a digit and has "
+            f"none of {' '.join(sorted(FORBIDDEN))}, got {given[:80]!r}"
+        )
+    return name
+
+
+def is_clean(name: str) -> bool:
+    """Return True if a folder can have this name on every disk and on S3, and no other name looks the same."""
+    plain = name.isprintable() and not FORBIDDEN & set(name) and name == unicodedata.normalize("NFC", name).strip()
+    return plain and name[:1].isalnum() and len(name) <= MAX_NAME

@@ -1,0 +1,72 @@
+"""Makes a benchmark's prompts: tagged with skills, drawn to balance them, and written from templates."""
+
+import sys
+
+from rich.console import Console
+
+from plumbline.jobs.command import KEPT, Command, run_job
+from plumbline.jobs.display.console import make_console, say, show_table, warn
+from plumbline.jobs.display.leaderboards import show_usage
+from plumbline.jobs.display.plan_table import show_plan
+from plumbline.jobs.display.progress_lines import ProgressDisplay
+from plumbline.jobs.logs import logged
+from plumbline.plugins.benchmark_builder.building import Built, build, plan_build, write
+from plumbline.plugins.benchmark_builder.building_config import BuildConfig
+
+COMMAND = Command(
+    "build_benchmark",
+    "Make a benchmark's prompts as Gecko2K's were: tag those of a file with skills by a language model\n"
+    "(tagging=llm), draw some that balance skills and lengths (drawing=balanced drawing.count=1000), have others\n"
+    "written from the templates of a taxonomy (generation=llm), without near-duplicates, and tell what they are like.",
+    BuildConfig,
+    {"per_sub_skill": "generation.per_sub_skill", "count": "drawing.count"},
+    stopped=KEPT,
+)
+SHOWN = 5
+
+
+def main(config: BuildConfig) -> int:
+    """As `_run`, with its log."""
+    with logged(config.log, [config.storage.key, config.storage.secret]):
+        return _run(make_console(), config)
+
+
+def _run(console: Console, config: BuildConfig) -> int:
+    """Shows what models will be asked, has it written, and writes the benchmark; 0, 2 within budget or 1."""
+    planned = plan_build(config)
+    repeated = len(planned.read.left_out)
+    if config.prompts is not None:
+        say(console, f"{len(planned.read.kept) + repeated} prompts read, {repeated} of them near-duplicates")
+    for sweep in planned.writings.values():
+        show_plan(console, sweep)
+    if config.dry_run:
+        return 0
+    written = {}
+    for kind, sweep in planned.writings.items():
+        with ProgressDisplay(console) as display:
+            written[kind] = write(sweep, display.update)
+    built = build(planned, written)
+    _show(console, built)
+    return built.exit_code
+
+
+def _show(console: Console, built: Built) -> None:
+    """The statistics, what was left out and why, and where all is."""
+    show_table(console, built.table.title, built.table.names, built.table.rows, numbers=slice(1, None))
+    say(console, built.table.caption)
+    show_usage(console, built.usage, built.costs)
+    if built.failed:
+        warn(
+            console,
+            f"{len(built.failed)} prompts could not be tagged or written; tags.parquet and left_out.parquet name each:",
+        )
+        for line in built.failed[:SHOWN]:
+            say(console, f"  {line}")
+    left_out = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in built.left_out.items())
+    say(console, f"{built.prompts} prompts{f'; left out: {left_out}' if left_out else ''}")
+    say(console, f"written to {built.url}/")
+    say(console, "  prompts.parquet, tags.parquet, left_out.parquet, statistics.md, manifest.json")
+
+
+if __name__ == "__main__":
+    sys.exit(run_job(COMMAND, main))

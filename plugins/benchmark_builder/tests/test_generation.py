@@ -1,0 +1,119 @@
+"""Prompts are asked for evenly over the values of their controls, and taken only where they are as asked."""
+
+import json
+from collections import Counter
+
+import pytest
+
+from plumbline.operators.errors import ConfigError, RowError
+from plumbline.operators.metrics.reply_forms import Replies
+from plumbline.operators.models import calls
+from plumbline.operators.models.calls import Usage
+from plumbline.operators.stages import programs
+from plumbline.plugins.benchmark_builder.generation import (
+    PromptGeneration,
+    PromptRequest,
+    read_prompt_request,
+    requests,
+)
+from plumbline.plugins.benchmark_builder.taxonomy import Check, Tag, Template
+from plumbline.plugins.benchmark_builder.writer import WriterOptions
+
+TEMPLATE = Template(
+    instructions="Write captions for texts.",
+    controls={"Length": ("3-8", "9-20"), "Words": ("4-9",)},
+    fields=("Text", "Caption"),
+    examples=({"Length": "3-8", "Words": "4-9", "Text": '"hello"', "Caption": 'a sign that says "hello"'},),
+    checks=(
+        Check(field="Text", characters="Length"),
+        Check(field="Caption", contains="Text"),
+        Check(field="Caption", words="Words"),
+    ),
+)
+TEXT = Tag("render/text", "plain")
+ASKED = PromptRequest("render/text:plain", 2, {"Length": "3-8", "Words": "4-9"}, TEMPLATE)
+
+
+def written(*replies: str, form: Replies = "text") -> tuple[str | RowError, list[calls.Request]]:
+    """What becomes of a request that is answered so, and what was asked."""
+    said, asked = iter(replies), []
+
+    def answer(round_of: "list[programs.ProgramRequest]") -> list[calls.Generation]:
+        asked.extend(one.request for one in round_of)
+        return [calls.Generation(next(said), True, Usage(1)) for _ in round_of]
+
+    program = PromptGeneration(options=WriterOptions(replies=form)).write(ASKED.text())
+    (result,) = programs.run_programs([program], answer).results  # type: ignore[arg-type]
+    return result if isinstance(result, RowError) else result[0].text, asked
+
+
+def test_every_combination_is_asked_for_as_often_as_the_others_and_more_begin_with_the_same() -> None:
+    ten, four = (list(requests({TEXT: TEMPLATE}, count, {}, seed=0)) for count in (10, 4))
+    assert Counter(one.values["Length"] for one in ten) == {"3-8": 5, "9-20": 5} and ten[:4] == four
+    assert len({one.text() for one in ten}) == 10  # no two are one to the store
+    assert [read_prompt_request(one.text()) for one in ten] == ten
+
+
+def test_controls_take_the_place_of_the_templates() -> None:
+    asked = requests({TEXT: TEMPLATE}, 3, {"Words": ("20-40",)}, seed=0)
+    assert {one.values["Words"] for one in asked} == {"20-40"}
+    with pytest.raises(ConfigError, match="no template has 'Wrods'; they have Length, Words"):
+        list(requests({TEXT: TEMPLATE}, 3, {"Wrods": (1,)}, seed=0))
+
+
+def test_a_request_is_the_papers_form_with_the_first_field_left_open() -> None:
+    text, (request,) = written('"go home"\nCaption: a wall with "go home" on it')
+    assert text == 'a wall with "go home" on it'
+    assert request.messages[0].text == (
+        "Write captions for texts. This is number 2: make it unlike the examples, and unlike the others.\n\n"
+        'Length: 3-8\nWords: 4-9\nText: "hello"\nCaption: a sign that says "hello"\n\n'
+        "Length: 3-8\nWords: 4-9\nText:"
+    )
+    assert request.stop == ("\nLength:",)
+
+
+@pytest.mark.parametrize(
+    ("reply", "problem"),
+    [
+        (
+            'Text: "go home now please"\nCaption: "go home now please" on a wall',
+            "the Text has 18 characters, and 3-8 were",
+        ),
+        ('Text: "stop"\nCaption: a wall with a sign', "the Caption has not the words 'stop' of Text"),
+        ('Text: "stop"\nCaption: "stop" sign', "the Caption has 2 words, and 4-9 were asked for"),
+        ('"stop"', "Caption is missing"),
+    ],
+)
+def test_a_prompt_that_is_not_as_asked_is_asked_for_again_and_then_an_error(reply: str, problem: str) -> None:
+    good = 'Text: "stop"\nCaption: a red sign that says "stop"'
+    text, asked = written(reply, good)
+    assert text == 'a red sign that says "stop"' and problem in asked[1].messages[-1].text
+    text, _ = written(reply, reply)
+    assert isinstance(text, RowError) and problem in text.message
+
+
+def test_talk_around_a_prompt_is_not_in_it() -> None:
+    text, _ = written('Sure!\n**Text:** "stop"\n**Caption:** a red sign that says "stop"\n\nI hope that helps.')
+    assert text == 'a red sign that says "stop"'
+
+
+def test_json_is_held_to_the_fields() -> None:
+    text, (request,) = written('{"Text": "stop", "Caption": "a red sign that says \\"stop\\""}', form="json")
+    assert text == 'a red sign that says "stop"'
+    assert request.schema is not None and json.loads(request.schema)["required"] == ["Text", "Caption"]
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"examples": ({"Text": "a"},)}, "example 0 of a template: expected Length, Words, Text, Caption, got Text"),
+        ({"checks": (Check(field="Txt", words="Words"),)}, "'Txt' against 'Words': they are not among its fields"),
+        ({"checks": (Check(field="Text"),)}, "expected one of words, characters, contains, got 0"),
+        ({"controls": {"Words": ()}}, "control 'Words': expected some values, got none"),
+    ],
+)
+def test_a_template_that_does_not_hold_together_is_refused(change: dict[str, object], problem: str) -> None:
+    whole = {"instructions": "", "controls": TEMPLATE.controls, "fields": TEMPLATE.fields}
+    with pytest.raises(ConfigError) as refusal:
+        Template(**{**whole, **change})  # type: ignore[arg-type]
+    assert problem in str(refusal.value)

@@ -1,0 +1,143 @@
+"""Prompts that stand in a training set are found in every kind of file, and the leaderboard is made without them."""
+
+import csv
+import io
+import json
+import tarfile
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from plumbline.plugins.benchmark_builder.leaks import Caption, LeakFinder, Sought
+from tests.commands import printed, refusal
+from tests.operators.report.made import make_run
+
+LONG = "a tall red lighthouse on a grey cliff above the sea, with three white gulls and one boat"
+PROMPTS = (
+    "A red star beside two blue cups",
+    "A red star beside three blue cups",
+    "A red star beside four blue cups",
+    f"{LONG} at dawn",
+    f"{LONG} at night in heavy rain",
+    "A red star beside six blue cups",
+    "A red star beside seven blue cups",
+    "A red star beside eight blue cups",
+)
+PLANTED = {
+    "p0000": ("exact", "captions.parquet", "row 1"),
+    "p0001": ("exact", "captions.txt", "line 2"),
+    "p0002": ("reordered", "captions.jsonl", "line 1"),
+    "p0003": ("near", "captions.csv", "line 2"),
+    "p0004": ("contained", "captions.tar", "sample 00001"),
+}
+
+
+def score(generator: str, metric: str, prompt: int) -> float:
+    """Borealis is the better one on leaked prompts alone: 0.9 on five of eight and 0.5 elsewhere, atlas 0.6."""
+    return 0.6 if generator == "atlas" else 0.9 if prompt < len(PLANTED) else 0.5
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("leaks")
+    make_run(folder, prompts=PROMPTS, generators=("atlas", "borealis"), metrics=("gecko",), asking=(), score=score)
+    training = folder / "training"
+    training.mkdir()
+    pd.DataFrame({"caption": ["a dog", PROMPTS[0], PROMPTS[0], None], "n": 1}).to_parquet(training / "captions.parquet")
+    (training / "captions.txt").write_text(
+        "a crimson star next to six azure mugs\nA RED STAR, beside: three (blue) cups!\n"
+    )
+    (training / "captions.jsonl").write_text(
+        json.dumps({"text": "four blue cups beside a red star", "url": "x"})
+        + "\n{broken\n"
+        + json.dumps({"text": "a cat"})
+    )
+    with (training / "captions.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("id", "caption"), (1, f"{LONG} at early dawn")])
+    noted = json.dumps({"caption": f"photo of {PROMPTS[4]}, 4k, highly detailed, trending, wide angle"}).encode()
+    with tarfile.open(training / "captions.tar", "w") as tar:
+        for name, content in (
+            ("00000.jpg", b"no picture"),
+            ("00000.txt", PROMPTS[7][:-9].encode()),
+            ("00001.json", noted),
+        ):
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    (training / "README.md").write_text(PROMPTS[7])
+    return folder
+
+
+def words(folder: Path, *more: str) -> list[str]:
+    return [f"captions={folder}/training", f"store={folder}/store", "cluster=here", *more]
+
+
+def written(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
+    newest = max((folder / "store/leaks").iterdir())
+    return json.loads((newest / "leaks.json").read_text()), pd.read_parquet(newest / "leaks.parquet")
+
+
+def test_every_planted_prompt_is_found_where_it_stands_and_nothing_else(folder: Path) -> None:
+    """Other words for the same, and another number, are other prompts."""
+    said = " ".join(printed("leaks", *words(folder)).split())
+    content, leaks = written(folder)
+    first = leaks.drop_duplicates("prompt_id")
+    where = zip(first.kind, first.file.map(lambda file: Path(file).name), first.row, strict=True)
+    assert dict(zip(first.prompt_id, where, strict=True)) == PLANTED
+    assert leaks[leaks.prompt_id == "p0000"][["row", "training_rows"]].to_numpy().tolist() == [
+        ["row 1", 2],
+        ["row 2", 2],
+    ]
+    near = first[first.kind == "near"].iloc[0]
+    assert near.similarity == pytest.approx(17 / 20), "of 18 and 19 runs of three words they share 17"
+    assert "5 of 8 prompts (62.5%) stand in 10 captions of 5 files" in said
+    assert "captions.jsonl, line 2: " in said and "1 row of the training set could not be read" in said
+    assert (content["rows"], content["leaked"]) == (10, 5)
+
+
+def test_the_leaderboard_without_them_stands_beside_the_whole_one(folder: Path) -> None:
+    """Of eight prompts borealis has (5 x 0.9 + 3 x 0.5) / 8 = 0.75, of the three others 0.5; atlas 0.6 of both."""
+    said = " ".join(printed("leaks", *words(folder)).split())
+    content, _ = written(folder)
+    assert content["boards"]["gecko"] == [["borealis", 0.75, 0.5], ["atlas", pytest.approx(0.6), pytest.approx(0.6)]]
+    assert "gecko: the order changes to atlas, borealis." in said
+    printed("leaks", *words(folder, "kinds=[exact]"))
+    content, leaks = written(folder)
+    assert content["leaked"] == 2 and set(leaks.kind) == {"exact"}
+
+
+def test_a_benchmarks_prompts_are_looked_for_without_a_run(folder: Path) -> None:
+    named = (f"benchmark.prompts={folder}/bench/prompts.parquet", "benchmark=own", "benchmark.images=none")
+    said = printed("leaks", *words(folder, *named))
+    assert "5 of 8 prompts" in said and "leave out benchmark to see a run's leaderboards" in said
+
+
+def test_what_cannot_be_looked_through_is_refused_in_a_line(folder: Path) -> None:
+    for more, complaint in (
+        ((f"captions={folder}/store/bridges",), "no file there ends in .parquet, .csv"),
+        (("column=alt",), "expected a column alt, found"),
+        (("near=0",), "near: expected a share above 0 and at most 1"),
+    ):
+        assert complaint in refusal("leaks", *words(folder), *more)
+
+
+@pytest.mark.parametrize("count", [2_000, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_what_is_held_does_not_grow_with_the_captions(count: int) -> None:
+    finder = LeakFinder([Sought(str(number), f"a red star beside {number} blue cups") for number in range(50)], 0.8)
+
+    def captions(last: int) -> Iterator[Caption]:
+        return (Caption("f", str(row), f"A red star beside {row % 90} blue cups!") for row in range(last))
+
+    def peak(last: int) -> int:
+        tracemalloc.start()
+        found = finder.find(captions(last))
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert found.looked == last and len(found.surest) == 50
+        return most
+
+    assert peak(count) < peak(600) + 20_000

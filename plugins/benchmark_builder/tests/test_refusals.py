@@ -1,0 +1,38 @@
+"""What jobs.build_benchmark refuses."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.refusals import Refusals, check_refusal, list_refusals, make_places
+
+REFUSED: Refusals = {
+    "build_benchmark output={out} models=shapes": [
+        ("", "prompts: expected a file of prompts, or generation=llm to have some written"),
+        ("generation=llm tagging=llm", "prompts: tagging and drawing are of prompts that are read; name their file"),
+        ("prompts={prompts} near_duplicates=0", "near_duplicates: expected a share above 0 and at most 1 or null"),
+        ("prompts={prompts} drawing=balanced drawing.count=1",
+         "p.csv: drawing balances skills, and none of 1 prompts has one as skills; set prompt_columns.skills"),
+        ("prompts={prompts} drawing=balanced", "config key 'drawing.count' is required"),
+        ("prompts={prompts} drawing=balanced drawing.count=0", "drawing.count: expected at least 1, got 0"),
+        ("prompts={prompts} taxonomy=geko", "taxonomy=geko: no such choice; did you mean gecko"),
+        ("generation=llm generation.controls={{Words:[1]}}", "write +generation.controls.NAME=VALUE"),
+        ("generation=llm generation.sub_skills=[att/colr]", "'att/colr' has no template in the taxonomy gecko"),
+        ("generation=llm +generation.controls.Wrods=[1]", "generation.controls: no template has 'Wrods'"),
+        ("prompts={prompts} tagging=llm tagging.writer=judge", "no model has the role 'judge'"),
+        ("prompts=none.csv", "none.csv: not found; check the path"),
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return make_places(tmp_path_factory.mktemp("refusals"))
+
+
+@pytest.mark.parametrize(("command", "said"), list_refusals(REFUSED))
+def test_what_cannot_be_done_is_one_line_with_the_remedy_and_writes_nothing(
+    command: str, said: str, places: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REFERENCE_DATA", "")
+    check_refusal(command.format(**places, out=tmp_path / "out"), said, tmp_path / "out")

@@ -1,0 +1,99 @@
+"""Near-duplicates are found whatever their spelling, other requirements stay, and rare skills are drawn more often."""
+
+import random
+from collections import Counter
+
+import pytest
+
+from plumbline.operators.diagnosis.texts import properties
+from plumbline.plugins.benchmark_builder.prompt_sets import (
+    ALL,
+    by_skill,
+    drawn,
+    evenness,
+    near_duplicates,
+    shingles,
+    shown_statistics,
+)
+
+LONG = (
+    "an old lighthouse on a cliff above a stormy sea with two gulls and a small red boat far below in the surf at dusk"
+)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "repeats"),
+    [
+        ("A red cat.", "a red  cat", True),
+        ("Two cats", "two cats!", True),
+        (LONG, f"{LONG}, please", True),
+        ("2 cats.", "3 cats.", False),
+        ("A red cube on a table", "A blue cube on a table", False),
+        ("A penguin dives while a dolphin swims", "A penguin swims while a dolphin dives", False),
+        ("★", "★ ★", False),
+    ],
+)
+def test_spelling_makes_no_other_prompt_and_another_requirement_does(first: str, second: str, repeats: bool) -> None:
+    assert near_duplicates([first, second], 0.8) == [None, 0 if repeats else None]
+
+
+def test_near_duplicates_are_those_that_comparing_every_pair_finds() -> None:
+    rng = random.Random(0)
+    words = [f"w{number}" for number in range(60)]
+    texts = [" ".join(rng.choices(words, k=30)) for _ in range(40)]
+    texts += [" ".join([*text.split()[:29], "end"]) for text in texts[:20]]  # 27 of 29 runs in common
+    expected: list[int | None] = []
+    for place, text in enumerate(texts):
+        own = shingles(text)
+        firsts = [
+            other
+            for other in range(place)
+            if expected[other] is None and len(own & shingles(texts[other])) / len(own | shingles(texts[other])) >= 0.8
+        ]
+        expected.append(min(firsts, default=None))
+    assert near_duplicates(texts, 0.8) == expected and sum(one is not None for one in expected) == 20
+
+
+def test_drawing_evens_skills_and_lengths_and_follows_from_ids_and_seed_alone() -> None:
+    ids = [f"p{number}" for number in range(1000)]
+    skills = [["rare" if number % 20 == 0 else "common"] for number in range(1000)]
+    lengths = [300 if number % 10 == 1 else 40 for number in range(1000)]
+    places = drawn(ids, skills, lengths, 100, [50, 200], seed=0)
+    assert len(places) == 100 == len(set(places))
+    counts = Counter(skills[place][0] for place in places)
+    assert counts["rare"] > 30 and evenness(list(counts.values())) > evenness([50, 950])
+    assert sum(lengths[place] == 300 for place in places) > 20
+    order = list(reversed(range(1000)))
+    again = drawn(
+        [ids[i] for i in order], [skills[i] for i in order], [lengths[i] for i in order], 100, [50, 200], seed=0
+    )
+    assert sorted(ids[order[place]] for place in again) == sorted(ids[place] for place in places)
+    assert drawn(ids, skills, lengths, 100, [50, 200], seed=1) != places
+
+
+def test_prompts_without_skills_are_not_drawn_and_of_few_prompts_all_are() -> None:
+    assert drawn(["a", "b", "c"], [["x"], [], ["x"]], [1, 1, 1], 10, [], seed=0) == [0, 2]
+
+
+def test_statistics_stand_by_skill_beside_published_ones() -> None:
+    own = by_skill(["A cat.", "3 dogs run."], [["att/count", "att/count:additive"], ["att/count"]], properties({}))
+    assert (own[ALL].prompts, own["att/count:additive"].prompts, own[ALL].longest) == (2, 1, 11)
+    table = shown_statistics(own, {"Gecko2K": by_skill(["A dog."], [["rel/action"]], properties({}))})
+    assert [row[0] for row in table.rows] == [ALL, "att/count", "att/count:additive", "rel/action"]
+    assert all(len(row) == len(table.names) for row in table.rows)
+    assert table.rows[1][1:3] == ["2", "1.000"] and table.rows[3][1:3] == ["", ""]
+
+
+def test_a_skill_is_covered_if_more_than_two_percent_of_the_prompts_have_it() -> None:
+    """The VQAScore paper, table 8; of 150 prompts 3 are 2%."""
+    counts = {"counting": 4, "negation": 3, "scene": 90}
+    order = random.Random(5).sample(range(150), 150)
+    skills = [[name for name, count in counts.items() if place < count] for place in order]
+    own = by_skill([f"text {place}" for place in order], skills, properties({}))
+    said = "more than 2% of the prompts, which count as covered: here: counting, scene; Other: none."
+    assert shown_statistics(own, {"Other": by_skill(["A dog."], [[]], properties({}))}).caption.endswith(said)
+
+
+def test_statistics_of_no_prompts_are_no_numbers() -> None:
+    table = shown_statistics(by_skill([], [], properties({})), {})
+    assert table.rows == [[ALL, "0", "–", "–", "0", "–", "–"]]

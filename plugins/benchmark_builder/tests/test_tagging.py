@@ -1,0 +1,113 @@
+"""What a model says of a prompt's skills is taken only where every tag is of the taxonomy."""
+
+from collections.abc import Callable
+
+import pytest
+
+from plumbline.operators.errors import ConfigError, RowError
+from plumbline.operators.metrics.parsing import MAX_REPLY
+from plumbline.operators.metrics.reply_forms import Replies
+from plumbline.operators.metrics.writing import WrittenQuestion
+from plumbline.operators.models.calls import Generation, Request, Usage
+from plumbline.operators.stages.programs import ProgramRequest, run_programs
+from plumbline.plugins.benchmark_builder.tagging import Tagging, text_tags
+from plumbline.plugins.benchmark_builder.taxonomy import Skill, SubSkill, Tag, TaggedExample, Taxonomy
+from plumbline.plugins.benchmark_builder.writer import WriterOptions
+
+TAXONOMY = Taxonomy(
+    name="tiny",
+    skills={
+        "count": Skill(about="how many", sub_skills={"simple": SubSkill(about="one kind"), "additive": SubSkill()}),
+        "action": Skill(),
+    },
+    examples=(TaggedExample(prompt="two cats", tags=("count - simple (two)",)),),
+)
+PROMPT = "2 cats and 3 dogs are running"
+
+
+def tag(
+    script: Callable[[Request], str], replies: Replies = "text"
+) -> tuple[list[WrittenQuestion] | RowError, list[Request]]:
+    """What becomes of one prompt, and what was asked."""
+    asked: list[Request] = []
+
+    def answer(requests: "list[ProgramRequest]") -> list[Generation]:
+        asked.extend(one.request for one in requests)
+        return [Generation(script(one.request), True, Usage(1)) for one in requests]
+
+    tagging = Tagging(options=WriterOptions(replies=replies), taxonomy=TAXONOMY)
+    ran = run_programs([tagging.write(PROMPT)], answer)  # type: ignore[arg-type]
+    return ran.results[0], asked
+
+
+def test_tags_are_rows_with_the_words_that_they_are_about() -> None:
+    rows, (request,) = tag(
+        lambda request: "1 | count - additive (3 dogs)\n2 | Count - Simple (2 cats)\n3 | action - run (dogs)"
+    )
+    assert not isinstance(rows, RowError)
+    assert [(row.kind, row.span, PROMPT[row.start : row.end]) for row in rows] == [
+        ("count - additive", "3 dogs", "3 dogs"),
+        ("count - simple", "2 cats", "2 cats"),
+        ("action", "dogs", "dogs"),
+    ]
+    assert "count - simple: one kind\ncount - additive\naction\n" in request.messages[0].text
+    assert request.messages[0].text.endswith(f"input: {PROMPT}\noutput:")
+
+
+def test_a_tag_that_is_not_of_the_taxonomy_is_asked_for_again_and_then_an_error() -> None:
+    rows, asked = tag(lambda request: "1 | count - subtractive (2 cats)")
+    assert isinstance(rows, RowError) and rows.kind == "unreadable_reply" and not rows.retryable
+    assert "'count - subtractive' is no tag of the taxonomy tiny; did you mean" in rows.message
+    assert len(asked) == 2 and "is no tag of the taxonomy" in asked[1].messages[-1].text
+
+
+@pytest.mark.parametrize("reply", ["I cannot do that.", "1 |", ""])
+def test_a_reply_without_tags_is_no_prompt_without_skills(reply: str) -> None:
+    assert isinstance(tag(lambda request: reply)[0], RowError)
+
+
+@pytest.mark.parametrize(
+    ("replies", "reply"), [("text", "0 | none"), ("json", '{"tags": [{"tag": "none", "words": "none"}]}')]
+)
+def test_a_prompt_may_take_none_of_the_skills(replies: Replies, reply: str) -> None:
+    (row,), _ = tag(lambda request: reply, replies)
+    assert row.kind is None and row.span is None
+
+
+def test_json_is_held_to_the_tags_that_there_are() -> None:
+    reply = '{"tags": [{"tag": "count - simple", "words": "2 cats"}]}'
+    (row,), (request,) = tag(lambda request: reply, "json")
+    assert (row.kind, row.span) == ("count - simple", "2 cats")
+    assert (
+        request.schema is not None
+        and '"enum": ["count", "count - simple", "count - additive", "action", "none"]' in request.schema
+    )
+    assert '{"tags": [{"tag": "count - simple", "words": "two"}]}' in request.messages[0].text
+
+
+def test_examples_and_other_options_are_other_tags() -> None:
+    def asking(taxonomy: Taxonomy = TAXONOMY, **options: object) -> object:
+        return Tagging(options=WriterOptions(**options), taxonomy=taxonomy).asking()  # type: ignore[arg-type]
+
+    without = Taxonomy(name="tiny", skills=TAXONOMY.skills)
+    assert len({str(one) for one in (asking(), asking(without), asking(seed=1), asking(replies="json"))}) == 4
+    assert asking() == asking(writer="another")  # who writes is in the key by its files
+
+
+def test_an_example_with_an_unknown_tag_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"'cuont - simple' is no tag of the taxonomy tiny; did you mean count - simple"
+    ):
+        Taxonomy(
+            name="tiny", skills=TAXONOMY.skills, examples=(TaggedExample(prompt="a", tags=("cuont - simple (a)",)),)
+        )
+
+
+def test_a_skill_is_named_as_gecko2k_names_it() -> None:
+    assert Tag("att/count", "additive").names == ("att/count", "att/count:additive")
+    assert TAXONOMY.find("count:additive") == TAXONOMY.find("Count -  additive") == Tag("count", "additive")
+
+
+def test_a_long_reply_is_read_to_its_end_in_linear_time() -> None:
+    (tag,) = text_tags("1 | x(" + ")" * (MAX_REPLY - 10) + "a")
+    assert tag.words == ""

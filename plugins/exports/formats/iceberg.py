@@ -1,0 +1,139 @@
+"""Iceberg, through PyIceberg: a table of a SQL or REST catalog, partitioned by benchmark, metric and generator."""
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual, In, IsNull, LessThanOrEqual
+from pyiceberg.table import Table
+
+from plumbline.operators.errors import ConfigError
+from plumbline.plugins.exports.score_table import PART_COLUMNS, StoredPart, Target, count_parts, export_errors
+
+NAMESPACE = "plumbline"
+PARTITIONS = ("benchmark", "metric", "generator")
+WIDENED = ((pa.int32(), pa.int64()), (pa.float32(), pa.float64()))
+S3_PROPERTIES = {
+    "endpoint_url": "endpoint",
+    "region": "region",
+    "key": "access-key-id",
+    "secret": "secret-access-key",
+    "token": "session-token",
+}
+"""How PyIceberg calls what an S3 client is given."""
+
+
+class IcebergTable:
+    """A table of schema EXPORTED with further columns.
+
+    Rows are replaced by rewriting the parts that they stand in: a delete by the names of parts takes whole files,
+    where one by the names of rows compares every row with every name.
+    """
+
+    def __init__(self, table: Table, url: str) -> None:
+        self._table, self.url = table, url
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The table's columns with their types."""
+        return self._table.schema().as_arrow()
+
+    def stored_parts(self, benchmark: str) -> list[StoredPart]:
+        """What stands of a benchmark."""
+        with export_errors(self.url):
+            scan = self._table.scan(row_filter=EqualTo("benchmark", benchmark), selected_fields=PART_COLUMNS)
+            return count_parts(scan.to_arrow_batch_reader())
+
+    def write(self, rows: pa.Table, *, fresh: bool) -> None:
+        """Takes rows in by one commit of the catalog."""
+        with export_errors(self.url), self._table.transaction() as transaction:
+            if not fresh:
+                for group in _groups(rows):
+                    old, kept = self._to_rewrite(group)
+                    if old is not None:
+                        transaction.delete(old)
+                        rows = pa.concat_tables([rows, kept.select(rows.column_names).cast(rows.schema)])
+            transaction.append(rows)
+
+    def _to_rewrite(self, rows: pa.Table) -> tuple[BooleanExpression | None, pa.Table]:
+        """Of one group's rows: the parts in which their keys stand, and what else these hold."""
+        group = And(*(EqualTo(name, rows.column(name)[0].as_py()) for name in PARTITIONS))
+        ends = pc.min_max(rows.column("row_id")).as_py()
+        near = And(group, GreaterThanOrEqual("row_id", ends["min"]), LessThanOrEqual("row_id", ends["max"]))
+        row_ids = rows.column("row_id").combine_chunks()
+        parts: set[str] = set()
+        for batch in self._table.scan(row_filter=near, selected_fields=("row_id", "part")).to_arrow_batch_reader():
+            parts.update(batch.filter(pc.is_in(batch.column("row_id"), row_ids)).column("part").to_pylist())
+        if not parts:
+            return None, rows.slice(0, 0)
+        old = And(group, In("part", parts))
+        whole = self._table.scan(row_filter=old).to_arrow()
+        return old, whole.filter(pc.invert(pc.is_in(whole.column("row_id"), row_ids)))
+
+    def remove_unnamed(self, benchmark: str, stale: Sequence[StoredPart]) -> None:
+        """Removes rows by one commit of the catalog."""
+        with export_errors(self.url), self._table.transaction() as transaction:
+            for part in stale:
+                of_group = And(EqualTo("benchmark", benchmark), EqualTo("metric", part.metric))
+                of_part = And(EqualTo("generator", part.generator), EqualTo("part", part.part), IsNull("image_id"))
+                transaction.delete(And(of_group, of_part))
+
+
+def _groups(rows: pa.Table) -> list[pa.Table]:
+    """The rows by generator and metric."""
+    pairs = rows.select(["generator", "metric"]).group_by(["generator", "metric"], use_threads=False).aggregate([])
+    return [
+        rows.filter(pc.and_(pc.equal(rows.column("generator"), generator), pc.equal(rows.column("metric"), metric)))
+        for generator, metric in zip(*(column.to_pylist() for column in pairs.columns), strict=True)
+    ]
+
+
+def open_table(target: Target, schema: pa.Schema) -> IcebergTable:
+    """The table of a catalog; it is made where there is none, and gets the columns that it lacks."""
+    with export_errors(target.place.url):
+        catalog = _open_catalog(target)
+        catalog.create_namespace_if_not_exists(NAMESPACE)
+        name = f"{NAMESPACE}.{target.table}"
+        if not catalog.table_exists(name):
+            return IcebergTable(_create(catalog, name, schema), target.place.url)
+        table = catalog.load_table(name)
+        stored = table.schema().as_arrow()
+        with table.update_schema() as update:
+            update.union_by_name(pa.schema([field for field in schema if _extends(stored, field)]))
+        return IcebergTable(table, target.place.url)
+
+
+def _extends(stored: pa.Schema, field: pa.Field) -> bool:
+    """Return True for a column that a table lacks, or has with a narrower type of number, which Iceberg can widen."""
+    return field.name not in stored.names or (stored.field(field.name).type, field.type) in WIDENED
+
+
+def _create(catalog: Catalog, name: str, schema: pa.Schema) -> Table:
+    with catalog.create_table_transaction(name, schema=schema) as transaction, transaction.update_spec() as spec:
+        for column in PARTITIONS:
+            spec.add_identity(column)
+    return catalog.load_table(name)
+
+
+def _open_catalog(target: Target) -> Catalog:
+    local = target.place.is_local
+    if not local and not target.place.url.startswith("s3://"):
+        raise ConfigError(f"output {target.place.url}: an Iceberg table is written to a folder or to s3://; name one")
+    if target.catalog is None and not local:
+        raise ConfigError(
+            f"catalog: a table in {target.place.url} needs one; name it, as in catalog=sqlite:////absolute/path.db"
+        )
+    if local:
+        target.place.fs.makedirs(target.place.path, exist_ok=True)
+    warehouse = f"file://{target.place.path}" if local else target.place.url
+    uri = target.catalog or f"sqlite:///{target.place / 'catalog.db'}"
+    properties = {"type": "rest" if uri.startswith("http") else "sql", "uri": uri, "warehouse": warehouse}
+    return load_catalog(NAMESPACE, **properties, **({} if local else _s3_properties(target)))
+
+
+def _s3_properties(target: Target) -> Mapping[str, str]:
+    from plumbline.pipelines.base.filesystems.s3 import s3_settings  # takes a second, and only s3:// needs it
+
+    settings = s3_settings(target.place.storage)
+    return {f"s3.{theirs}": settings[name] for name, theirs in S3_PROPERTIES.items() if name in settings}

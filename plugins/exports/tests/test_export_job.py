@@ -1,0 +1,40 @@
+"""The command that exports scores, as a newcomer runs it."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from plumbline.plugins.exports.formats import FORMATS
+from tests.commands import printed, refusal
+from tests.operators.report.made import make_run
+
+PAGE = Path(__file__).parents[1] / "README.md"
+LINES = [line for line in PAGE.read_text().splitlines() if "plumbline export" in line]
+
+
+def test_every_format_is_an_extra_and_has_its_command_in_the_document() -> None:
+    extras = (PAGE.parents[2] / "pyproject.toml").read_text()
+    for name, line in zip(FORMATS, LINES, strict=True):
+        assert f"\n{name} = [" in extras and f"format={name} " in line
+
+
+@pytest.mark.parametrize("line", LINES, ids=FORMATS)
+def test_the_documents_command_says_what_it_wrote_and_where(line: str, tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    given = [option for option in shlex.split(line)[3:] if not option.startswith("output=")]
+    options = [*given, f"store={run.store.place.url}", f"output={tmp_path}/lake"]
+    said = printed("export", *options)
+    assert f"run {run.run_id}: 72 of 72 rows written" in said and f"table: {tmp_path}/lake" in said
+    assert f"run {run.run_id}: 0 of 72 rows written" in printed("export", *options)
+
+
+def test_a_format_whose_library_is_not_there_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(tmp_path)
+    monkeypatch.delitem(FORMATS.loaded, "lance", raising=False)
+    monkeypatch.delitem(__import__("sys").modules, "plumbline.plugins.exports.formats.lance", raising=False)
+    monkeypatch.setitem(__import__("sys").modules, "lance", None)
+    said = refusal("export", "format=lance", f"store={run.store.place.url}", f"output={tmp_path}/lake", code=1)
+    assert "'lance'" in said and "install the extra 'lance' of plumbline-t2i" in said

@@ -1,0 +1,316 @@
+"""A run's scores in a table: every row once, what changed and nothing else written again, whole after any stop."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from plumbline.operators import rows, schemas
+from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.plans.sweep_config import read_config
+from plumbline.plugins.exports import exports
+from plumbline.plugins.exports.exported_rows import KEY
+from plumbline.plugins.exports.exports import ExportConfig, ExportedScores, export_scores
+from plumbline.plugins.exports.formats import FORMATS
+from plumbline.plugins.exports.score_table import ExportError
+from tests.commands import store_at
+from tests.operators.report.made import MadeRun, make_run, noisy
+from tests.s3 import S3Server
+
+MISSING = {"kind": "missing_image", "message": "generator cobalt has no image of this prompt", "retryable": True}
+
+
+def read_iceberg(output: str, catalog: str | None = None, **storage: str) -> pd.DataFrame:
+    from pyiceberg.catalog import load_catalog
+
+    properties = {f"s3.{name}": value for name, value in storage.items()}
+    found = load_catalog("plumbline", type="sql", uri=catalog or f"sqlite:///{output}/catalog.db", **properties)
+    return found.load_table("plumbline.scores").scan().to_pandas()
+
+
+def read_lance(output: str, catalog: str | None = None, **storage: str) -> pd.DataFrame:
+    import lance
+
+    options = {"allow_http": "true", **{f"aws_{name}": value for name, value in storage.items()}}
+    return lance.dataset(f"{output}/scores.lance", storage_options=options).to_table().to_pandas()
+
+
+READERS = {"iceberg": read_iceberg, "lance": read_lance}
+
+
+@pytest.fixture(params=FORMATS)
+def form(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def export(store: Store, form: str, output: str | Path, **options: Any) -> ExportedScores:
+    return export_scores(
+        read_config({"store": store.place.url, "format": form, "output": str(output), **options}, ExportConfig)
+    )
+
+
+def read(form: str, output: str | Path, *catalog: str) -> pd.DataFrame:
+    """The whole table by the format's own reader, in the order of its keys."""
+    table = READERS[form](str(output), *catalog)
+    assert not table.duplicated(list(KEY)).any()
+    return table.sort_values(list(KEY), ignore_index=True)
+
+
+def some_failed(generator: str, metric: str, prompt: int) -> float | None:
+    return None if (generator, prompt) == ("cobalt", 7) else noisy(generator, metric, prompt)
+
+
+def better(generator: str, metric: str, prompt: int) -> float:
+    return noisy(generator, metric, prompt) + (generator == "atlas")
+
+
+def in_parts(run: MadeRun, *parts: pa.Table) -> None:
+    """Puts other scores into a run, one file for each table."""
+    path = f"runs/{run.run_id}/scores.parquet"
+    for file in run.store.files(path):
+        run.store.remove(file)
+    for number, part in enumerate(parts):
+        run.store.write_table(f"{path}/{number:05d}.parquet", part)
+
+
+def scores_of(run: MadeRun) -> pa.Table:
+    return run.store.read_table(f"runs/{run.run_id}/scores.parquet")
+
+
+def row(image_id: str | None, prompt_id: str | None, score: float | None, **more: Any) -> dict[str, Any]:
+    ids = {"image_id": image_id, "prompt_id": prompt_id, "generator": "cobalt", "metric": "gecko"}
+    return {**ids, "score": score, "error": MISSING if score is None else None, **more}
+
+
+def table(*records: dict[str, Any]) -> pa.Table:
+    return rows.table(records, schemas.SCORES)
+
+
+def test_a_table_has_every_row_of_the_run_with_its_reason_where_it_failed(form: str, tmp_path: Path) -> None:
+    run = make_run(tmp_path, score=some_failed)
+    assert export(run.store, form, tmp_path / "out")[2:] == (72, 72, 0)
+    found = read(form, tmp_path / "out")
+    expected = scores_of(run).to_pandas().sort_values(["generator", "metric", "image_id"], ignore_index=True)
+    for column in ("generator", "metric", "image_id", "prompt_id", "n_questions", "truncated"):
+        assert found[column].tolist() == expected[column].tolist()
+    pd.testing.assert_series_equal(found.score, expected.score)
+    failed = found[found.score.isna()]
+    assert set(failed.image_id) == {"cobalt-p0007"} and set(failed.error_kind) == {"corrupt_image"}
+    assert not failed.error_retryable.any() and set(failed.error_message) == {"bytes <b>unreadable</b>"}
+    assert found[found.score.notna()].error_kind.isna().all()
+    assert set(found.benchmark) == {"made"} and set(found.run_id) == {run.run_id}
+    assert (found.row_id == found.image_id).all()
+
+
+def test_a_second_export_writes_nothing_and_another_run_only_what_changed(form: str, tmp_path: Path) -> None:
+    run = make_run(tmp_path, run_id="1")
+    parts = [scores_of(run).slice(12 * number, 12) for number in range(6)]  # one of each metric and generator
+    in_parts(run, *parts)
+    export(run.store, form, tmp_path / "out")
+    before = read(form, tmp_path / "out")
+    assert export(run.store, form, tmp_path / "out").written == 0
+    again = make_run(tmp_path, run_id="2", score=better)
+    in_parts(again, *(scores_of(again).slice(12 * number, 12) for number in range(6)))
+    ended = export(again.store, form, tmp_path / "out")
+    assert (ended.run_id, ended.rows, ended.written) == ("2", 72, 24)
+    after = read(form, tmp_path / "out")
+    of_atlas = after.generator == "atlas"
+    assert len(after) == 72 and set(after[of_atlas].run_id) == {"2"} and set(after[~of_atlas].run_id) == {"1"}
+    assert ((after.score - before.score)[of_atlas] > 0.99).all()
+    pd.testing.assert_frame_equal(after[~of_atlas], before[~of_atlas])
+    assert export(run.store, form, tmp_path / "out", run="1").written == 24
+    pd.testing.assert_frame_equal(read(form, tmp_path / "out"), before)
+
+
+def test_rows_that_are_cut_into_other_parts_are_replaced_one_by_one(form: str, tmp_path: Path) -> None:
+    first, second = make_run(tmp_path, run_id="1"), make_run(tmp_path, run_id="2", score=better)
+    in_parts(first, scores_of(first).slice(0, 12))
+    in_parts(second, scores_of(second).slice(3, 4), scores_of(second).slice(9, 9))
+    export(first.store, form, tmp_path / "out", run="1")
+    assert export(first.store, form, tmp_path / "out", run="2").written == 13
+    found = read(form, tmp_path / "out")
+    of_atlas = found[found.generator == "atlas"]
+    assert of_atlas.run_id.tolist() == ["1"] * 3 + ["2"] * 4 + ["1"] * 2 + ["2"] * 3
+    assert ((of_atlas.score > 1) == (of_atlas.run_id == "2")).all() and len(found) == 12 + 6
+
+
+def test_an_export_that_is_stopped_goes_on_where_it_was(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(tmp_path, score=some_failed)
+    in_parts(run, *(scores_of(run).slice(9 * number, 9) for number in range(8)))
+    monkeypatch.setattr(exports, "ROWS_AT_ONCE", 18)
+    commits: list[int] = []
+
+    def stop_after_two(written: int) -> None:
+        commits.append(written)
+        if len(commits) == 2:
+            raise KeyboardInterrupt
+
+    config = {"store": run.store.place.url, "format": form, "output": str(tmp_path / "out")}
+    with pytest.raises(KeyboardInterrupt):
+        export_scores(read_config(config, ExportConfig), stop_after_two)
+    assert commits == [18, 36] and len(read(form, tmp_path / "out")) == 36
+    assert export(run.store, form, tmp_path / "out").written == 36
+    export(run.store, form, tmp_path / "undisturbed")
+    pd.testing.assert_frame_equal(read(form, tmp_path / "out"), read(form, tmp_path / "undisturbed"))
+
+
+def test_rows_without_an_image_and_ids_that_come_again_keep_their_places(form: str, tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    nameless = [row(None, "p1", None), row(None, "p1", None), row(None, None, None), row(None, None, None)]
+    in_parts(run, table(row("a", "p0", 0.1), row("a", "p0", 0.2), row("a#2", "p2", 0.3)), table(*nameless))
+    assert export(run.store, form, tmp_path / "out").written == 7
+    found = read(form, tmp_path / "out")
+    assert found.row_id.tolist() == ["a", "a#2", "a#3", "missing/", "missing/#2", "missing/p1", "missing/p1#2"]
+    assert found.score.dropna().tolist() == [0.1, 0.3, 0.2] and export(run.store, form, tmp_path / "out").written == 0
+
+
+def test_a_row_of_a_missing_image_goes_once_the_image_is_there(form: str, tmp_path: Path) -> None:
+    first, second = make_run(tmp_path, run_id="1"), make_run(tmp_path, run_id="2")
+    in_parts(first, table(row("a", "p0", 0.1), row(None, "p1", None), {**row(None, "p1", None), "generator": "drift"}))
+    in_parts(second, table(row("a", "p0", 0.1), row("b", "p1", 0.2)))
+    export(first.store, form, tmp_path / "out", run="1")
+    ended = export(second.store, form, tmp_path / "out", run="2")
+    assert (ended.written, ended.removed) == (2, 1)
+    found = read(form, tmp_path / "out")
+    kept = [("cobalt", "a", "2"), ("cobalt", "b", "2"), ("drift", "missing/p1", "1")]
+    assert list(zip(found.generator, found.row_id, found.run_id, strict=True)) == kept
+
+
+def test_further_columns_come_along_and_old_rows_lack_them(form: str, tmp_path: Path) -> None:
+    first, second = make_run(tmp_path, run_id="1"), make_run(tmp_path, run_id="2")
+    in_parts(first, table(row("a", "p0", 0.1)))
+    seeds = pa.array([7, 8], pa.int64())
+    in_parts(
+        second, table(row("b", "p0", 0.2), row("c", "p0", 0.3)).append_column("seed", seeds).append_column("x", seeds)
+    )
+    export(first.store, form, tmp_path / "out", run="1")
+    export(second.store, form, tmp_path / "out", run="2", columns=["seed"])
+    found = read(form, tmp_path / "out")
+    assert found.seed.fillna(-1).tolist() == [-1, 7, 8] and "x" not in found
+    assert export(first.store, form, tmp_path / "out", run="1").written == 0
+    with pytest.raises(ConfigError, match="columns: the run has no further column 'cfg'; it has seed, x"):
+        export(second.store, form, tmp_path / "out", run="2", columns=["cfg"])
+
+
+def with_seeds(run: MadeRun, seeds: pa.Array) -> None:
+    in_parts(run, scores_of(run).append_column("seed", seeds))
+
+
+SEEDS = {
+    "null": pa.nulls(72),
+    "empty lists": pa.array([[]] * 72),
+    "int32": pa.array(range(72), pa.int32()),
+    "int64": pa.array([*range(71), None], pa.int64()),
+    "double": pa.array([float(seed) for seed in range(72)]),
+    "text": pa.array(map(str, range(72))),
+    "labels": pa.array(map(str, range(72))).dictionary_encode(),
+}
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later"),
+    [
+        ("null", "int64"),
+        ("int64", "null"),
+        ("empty lists", "text"),
+        ("int32", "int64"),
+        ("int64", "int32"),
+        ("double", "int64"),
+        ("int64", "double"),
+        ("text", "int64"),
+        ("text", "labels"),
+        ("labels", "text"),
+    ],
+)
+def test_a_further_column_may_be_null_throughout_or_have_another_type_in_another_run(
+    form: str, earlier: str, later: str, tmp_path: Path
+) -> None:
+    for run_id, name in (("1", earlier), ("2", later)):
+        run = make_run(tmp_path, run_id=run_id, score=noisy if run_id == "1" else better)
+        with_seeds(run, SEEDS[name])
+        assert export(run.store, form, tmp_path / "out", run=run_id).written == 72
+    found = read(form, tmp_path / "out")
+    if later in ("null", "empty lists"):
+        assert "seed" not in found or found.seed.isna().all()
+    else:
+        expected = scores_of(run).to_pandas()[["generator", "metric", "image_id", "seed"]]
+        joined = found.merge(expected, on=["generator", "metric", "image_id"], suffixes=("", "_wanted"))
+        assert [None if pd.isna(one) else float(one) for one in joined.seed] == [
+            None if pd.isna(one) else float(one) for one in joined.seed_wanted
+        ]
+
+
+def test_a_column_whose_values_do_not_fit_the_table_is_told_with_a_remedy(form: str, tmp_path: Path) -> None:
+    for run_id, seeds in (("1", SEEDS["int64"]), ("2", pa.array([f"seed {seed}" for seed in range(72)]))):
+        run = make_run(tmp_path, run_id=run_id, score=noisy if run_id == "1" else better)
+        with_seeds(run, seeds)
+        if run_id == "1":
+            export(run.store, form, tmp_path / "out")
+    with pytest.raises(ExportError, match=r"'seed' holds int64 in the table and string in this run .*columns=\[...\]"):
+        export(run.store, form, tmp_path / "out", run="2")
+    before = read(form, tmp_path / "out")
+    assert set(before.run_id) == {"1"} and before.seed.notna().sum() == 71
+    assert export(run.store, form, tmp_path / "out", run="2", columns=[]).written == 72
+    assert read(form, tmp_path / "out").seed.isna().all()
+    assert export(run.store, form, tmp_path / "out", run="2", table="texts").written == 72
+
+
+def test_names_are_values_and_never_a_part_of_a_query(form: str, tmp_path: Path) -> None:
+    hostile = "o'hara') OR 1=1 --"
+    run, other = (make_run(tmp_path, generators=[hostile], run_id=run_id) for run_id in ("1", "2"))
+    in_parts(run, table(row("a", "p0", 0.1) | {"generator": hostile}, row(None, "p1", None) | {"generator": hostile}))
+    in_parts(other, table(row("a", "p0", 0.2) | {"generator": hostile}))
+    export(run.store, form, tmp_path / "out", run="1")
+    assert export(run.store, form, tmp_path / "out", run="2").removed == 1
+    assert read(form, tmp_path / "out")[["generator", "score"]].values.tolist() == [[hostile, 0.2]]
+
+
+def test_a_table_on_s3_needs_no_more_than_the_aws_variables(
+    form: str, tmp_path: Path, bucket: str, s3_server: S3Server
+) -> None:
+    run = make_run(tmp_path, score=some_failed)
+    s3_server.filesystem().put(run.store.place.url, f"{bucket}/store", recursive=True)
+    store = store_at(f"{bucket}/store")
+    catalog = {"catalog": f"sqlite:///{tmp_path}/catalog.db"} if form == "iceberg" else {}
+    for written in (72, 0):
+        assert export(store, form, f"{bucket}/lake", **catalog).written == written
+    found = READERS[form](f"{bucket}/lake", **catalog, endpoint=s3_server.endpoint)
+    assert len(found) == 72 and found.score.isna().sum() == 2
+    stored = s3_server.filesystem().find(f"{bucket}/lake")
+    assert stored and all(s3_server.secret.encode() not in s3_server.filesystem().cat_file(path) for path in stored)
+
+
+@pytest.mark.parametrize(
+    "options, complaint",
+    [
+        ({"format": "icberg"}, "format: expected one of iceberg, lance, got 'icberg'; did you mean iceberg?"),
+        (
+            {"format": "lance", "catalog": "sqlite:///x"},
+            "catalog: format=lance has none; leave out catalog=sqlite:///x",
+        ),
+        ({"format": "lance", "table": "a/b"}, "table: expected letters, digits and _, got 'a/b'"),
+        ({"format": "lance", "run": "yesterday"}, "run=yesterday: no such run"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_done_is_said_before_anything_is_written(
+    options: dict[str, str], complaint: str, tmp_path: Path
+) -> None:
+    run = make_run(tmp_path)
+    with pytest.raises(ConfigError) as error:
+        export(run.store, options.pop("format"), tmp_path / "out", **options)
+    assert complaint in str(error.value) and not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_holds_something_else_is_named(form: str, tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    for name in ("catalog.db", "scores.lance"):
+        (tmp_path / "out").mkdir(exist_ok=True)
+        (tmp_path / "out" / name).write_text("no table")
+    with pytest.raises(ExportError, match=str(tmp_path / "out")):
+        export(run.store, form, tmp_path / "out")

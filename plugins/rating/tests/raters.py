@@ -1,0 +1,35 @@
+"""Simulated raters of a study, who ask for tasks and answer them by its addresses."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from plugins.rating.tests.served import Served
+
+MEANS = {"atlas": 4.4, "borealis": 1.9}
+Says = Callable[[str, np.random.Generator], int]
+"""A grade of an image by this generator."""
+
+
+def honest(generator: str, random: np.random.Generator) -> int:
+    return int(np.clip(round(MEANS[generator] + random.normal(0, 0.7)), 1, 5))
+
+
+def random_grade(generator: str, random: np.random.Generator) -> int:
+    return int(random.integers(1, 6))
+
+
+class Rated(Served):
+    """A study that is rated."""
+
+    def rate(self, rater: str, says: Says = honest, most: int = 1000) -> list[dict[str, Any]]:
+        """Rates until nothing more is asked; gives what was."""
+        asked: list[dict[str, Any]] = []
+        random = np.random.default_rng(len(rater))
+        while len(asked) < most and (tasks := self.tasks(rater, count=1)):
+            generator = self.study.opened.tasks[tasks[0]["task_id"]].generators[0]
+            kept = self.post(tasks[0], says(generator, random), rater)
+            assert kept.status_code == 201, kept.text
+            asked += tasks
+        return asked

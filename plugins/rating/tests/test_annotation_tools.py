@@ -1,0 +1,195 @@
+"""A study that is rated in Label Studio or Argilla: the tasks that these get, and the answers that come back."""
+
+import base64
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from PIL import Image
+
+from plugins.rating.tests.served import GENERATORS, asked_run
+from plumbline.pipelines.base.storage import StorageConfig
+from plumbline.plugins.rating.question_templates import TEMPLATES
+from plumbline.plugins.rating.study_files import read_answers, read_study
+from tests.commands import printed, refusal, run
+from tests.operators.report.made import MadeRun
+from tests.pipelines.judging.releases.files import annotated, put
+
+CHOSEN = {
+    **{name: "4" for name, template in TEMPLATES.items() if template.grades},
+    "words": "marked",
+    "questions": "yes",
+    "side_by_side": "left",
+    "vote": "cannot tell",
+}
+Records = Sequence[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
+    return asked_run(tmp_path_factory.mktemp("made"))
+
+
+@pytest.fixture
+def study(made: MadeRun, tmp_path: Path) -> list[str]:
+    """The words by which jobs.rate opens a study of every template."""
+    return [f"store={made.store.place.url}", f"study={tmp_path}/study", f"templates=[{','.join(TEMPLATES)}]"]
+
+
+def exported(study: Sequence[str], tool: str, folder: Path) -> dict[str, Records]:
+    """What jobs.rate writes for a tool, by template."""
+    assert f"written: {folder}/study/exports/{tool}/words.0.json" in printed("rate", *study, f"export_to={tool}")
+    files = folder / "study/exports" / tool
+    return {template: json.loads((files / f"{template}.0.json").read_text()) for template in TEMPLATES}
+
+
+def rated_in_label_studio(tasks: Records, template: str, rater: str) -> Records:
+    """An export of the project, in which one person has rated every task."""
+    result: list[tuple[str, str, dict[str, Any]]] = [(template, "choices", {"choices": [CHOSEN[template]]})]
+    result.append(("note", "textarea", {"text": ["hm"]}))
+    if template == "words":
+        result.append(("wrong_words", "labels", {"start": 2, "end": 5, "labels": ["wrong"]}))
+    said = annotated({"email": rater}, *result, updated_at="2026-11-26T10:00:00Z")
+    return [{"id": number, "annotations": [said], **task} for number, task in enumerate(tasks)]
+
+
+def minimal(rated: Records) -> Records:
+    """The same export as JSON-MIN: values by the names of tags, one choice alone as text."""
+    return [
+        {
+            **task["data"],
+            **{
+                one["from_name"]: next((value[0] for name in ("choices", "text") for value in [one["value"].get(name)]
+                                        if isinstance(value, list)), [one["value"]])
+                for one in said["result"]
+            },
+            "annotation_id": 1, "annotator": said["completed_by"]["email"], "lead_time": 3.5,
+            "updated_at": said["updated_at"],
+        }
+        for task in rated for said in task["annotations"]
+    ]  # fmt: skip
+
+
+def rated_in_argilla(records: Records, template: str, rater: str) -> Records:
+    """Records as `records.to_json` writes them, to which one person has responded."""
+    values: dict[str, Any] = {template: CHOSEN[template], "note": "hm"}
+    if template == "words":
+        values["wrong_words"] = [{"start": 2, "end": 5, "label": "wrong"}]
+    responses = {name: [{"value": value, "user_id": rater}] for name, value in values.items()}
+    return [{**record, "responses": responses, "status": "completed", "_server_id": None} for record in records]
+
+
+TOOLS: Mapping[str, Callable[[Records, str, str], Records]] = {
+    "label_studio": rated_in_label_studio,
+    "argilla": rated_in_argilla,
+}
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_what_people_say_in_another_tool_comes_back_as_answers_of_the_study(
+    tool: str, study: Sequence[str], tmp_path: Path
+) -> None:
+    tasks = exported(study, tool, tmp_path)
+    for template, records in tasks.items():
+        answers = put(tmp_path / f"{template}.json", TOOLS[tool](records, template, "ann@example.org"))
+        assert "6 answers kept, 0 known before" in printed("rate", *study, f"import_from={answers}")
+        assert "0 answers kept, 6 known before" in printed("rate", *study, f"import_from={answers}")
+        if tool == "label_studio":
+            put(answers, minimal(TOOLS[tool](records, template, "ann@example.org")))
+            assert "0 answers kept, 6 known before" in printed("rate", *study, f"import_from={answers}")
+    place = StorageConfig().locate(f"{tmp_path}/study")
+    answers_kept = read_answers(place)
+    assert {(one.rater, one.note, one.repeat, one.gold) for one in answers_kept if one.template != "questions"} == {
+        ("ann@example.org", "hm", 0, None)
+    }
+    seconds = {one.seconds for one in answers_kept if one.template != "questions"}
+    assert seconds == {{"label_studio": 3.5, "argilla": None}[tool]}, "Argilla does not say"
+    said: dict[str, list[Any]] = {}
+    for one in answers_kept:
+        said.setdefault(one.template, []).append(one.answer)
+    assert (
+        said["likert"] == said["genai_bench"] == said["llmscore_errors"] == [4] * 6
+        and said["vote"] == ["cannot_tell"] * 6
+    )
+    assert said["words"] == [{"wrong": [1], "unsure": []}] * 6
+    assert said["questions"] == [{"q0": "yes", "q1": "yes"}] * 6
+    pairs = [one for one in answers_kept if one.template == "side_by_side"]
+    assert all(one.answer == "ab"[one.shown[0]] for one in pairs) and {one.answer for one in pairs} == {"a", "b"}
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_tasks_of_other_tools_show_pictures_and_tell_no_generator(
+    tool: str, study: Sequence[str], tmp_path: Path
+) -> None:
+    tasks = exported(study, tool, tmp_path)
+    assert {template: len(records) for template, records in tasks.items()} == {
+        **dict.fromkeys(TEMPLATES, 6), "questions": 12
+    }  # fmt: skip
+    known = {task.task_id: task for task in read_study(StorageConfig().locate(f"{tmp_path}/study")).tasks}
+    for record in (record for records in tasks.values() for record in records):
+        fields, ids = (record["data"],) * 2 if tool == "label_studio" else (record["fields"], record["metadata"])
+        task = known[ids["task_id"]]
+        names = {"prompt", *(("left", "right") if len(task.places) == 2 else ("image",))}
+        assert names <= fields.keys() and fields["prompt"] == task.prompt
+        uri = fields[(names - {"prompt"}).pop()]
+        assert uri.startswith("data:image/webp;base64,")
+        assert Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))).size == (48, 48)
+        text = json.dumps({**fields, **ids, **dict.fromkeys(("image", "left", "right"), "")})
+        assert not any(name in text for name in (*GENERATORS, "p000"))
+
+
+def test_each_project_of_label_studio_has_a_configuration_of_what_it_shows(
+    study: Sequence[str], tmp_path: Path
+) -> None:
+    exported(study, "label_studio", tmp_path)
+    views = {
+        name: ElementTree.parse(tmp_path / f"study/exports/label_studio/{name}.xml").getroot() for name in TEMPLATES
+    }
+    choices = {name: [choice.get("value") for choice in view.iter("Choice")] for name, view in views.items()}
+    assert choices["likert"] == ["1", "2", "3", "4", "5", "unsure", "cannot tell"]
+    assert choices["vote"] == ["left", "right", "tie", "unsure", "cannot tell"]
+    assert [label.get("value") for label in views["words"].iter("Label")] == ["wrong", "unsure"]
+    assert [text.get("value") for text in views["questions"].iter("Text")] == ["$prompt", "$question"]
+
+
+def test_an_answer_that_was_changed_there_is_the_next_revision_and_an_older_one_is_none(
+    study: Sequence[str], tmp_path: Path
+) -> None:
+    (task, *_) = exported(study, "label_studio", tmp_path)["likert"]
+    for day, choice, kept in ((2, "2", 1), (3, "5", 1), (1, "1", 0)):
+        said = annotated(7, ("likert", "choices", {"choices": [choice]}), updated_at=f"2026-11-0{day}T00:00:00Z")
+        file = put(tmp_path / "export.json", [{**task, "annotations": [said]}])
+        assert f"{kept} answer" in printed("rate", *study, f"import_from={file}")
+    (answer,) = read_answers(StorageConfig().locate(f"{tmp_path}/study"))
+    assert (answer.rater, answer.answer, answer.seconds, answer.at) == ("7", 5, 3.5, "2026-11-03T00:00:00Z")
+    assert len([*(tmp_path / "study/answers/7").iterdir()]) == 2
+
+
+def test_answers_that_do_not_fit_are_told_and_nothing_of_a_file_with_a_bad_one_is_kept(
+    study: Sequence[str], tmp_path: Path
+) -> None:
+    tasks = exported(study, "label_studio", tmp_path)
+
+    def refused(*records: Any) -> str:
+        return refusal("rate", *study, f"import_from={put(tmp_path / 'export.json', list(records))}")
+
+    (good, other, *_) = rated_in_label_studio(tasks["likert"], "likert", "ann")
+    other["annotations"] = [annotated("ann", ("likert", "choices", {"choices": ["7"]}))]
+    assert "export.json, record 1: answer: expected a whole number from 1 to 5" in refused(good, other)
+    assert "record 0: no task_id, so it is none of a study's tasks" in refused({**good, "data": {"image_id": "i"}})
+    named = {**good, "annotations": [annotated("a/b", ("likert", "choices", {"choices": ["3"]}))]}
+    assert "record 0: rater: expected a name of up to 48 characters" in refused(named)
+    late = {**good, "annotations": [{**good["annotations"][0], "updated_at": "yesterday"}]}
+    assert "record 0: at: " in refused(late)
+    assert read_answers(StorageConfig().locate(f"{tmp_path}/study")) == []
+    gone = {**good, "data": {**good["data"], "task_id": "0" * 16}}
+    half = rated_in_label_studio(tasks["questions"][:1], "questions", "ann")
+    file = put(tmp_path / "export.json", [good, gone, *half])
+    ended = run("rate", *study, f"import_from={file}")
+    assert "1 answer kept" in ended.out
+    assert "1 answer to tasks that version 1 of the study does not ask, left out" in ended.out + ended.err
+    assert "1 answer not given to the end, left out" in ended.out + ended.err

@@ -1,0 +1,51 @@
+"""Gold questions: rows of a table that are found among a study's tasks, and what they are refused for."""
+
+from typing import Any
+
+import pytest
+
+from plugins.rating.tests.simulated import likert_tasks, made_task
+from plumbline.operators.errors import SourceError
+from plumbline.plugins.rating.gold import read_gold, with_gold
+
+TASKS = [
+    *likert_tasks(2),
+    made_task("words", "p000", ("atlas",)),
+    made_task("questions", "p000", ("atlas",)),
+    made_task("vote", "p001", ("atlas", "cobalt")),
+]
+
+
+def gold_of(*rows: dict[str, Any]) -> list[Any]:
+    """The tasks' right answers, as a table's rows give them."""
+    return [task.gold for task in with_gold(TASKS, [read_gold(row, f"gold.csv:{n}") for n, row in enumerate(rows, 2)])]
+
+
+def test_a_row_is_of_the_task_with_its_template_and_image() -> None:
+    assert gold_of(
+        {"template": "likert", "prompt_id": "p000", "generator": "cobalt", "answer": "5"},
+        {"template": "likert", "image_id": "p001/atlas", "answer": 1, "prompt_id": "", "generator": None},
+        {"template": "words", "image_id": "p000/atlas", "answer": '{"wrong": [2], "unsure": []}'},
+        {"template": "questions", "prompt_id": "p000", "generator": "atlas", "answer": '{"q2": "no"}'},
+        {"template": "vote", "prompt_id": "p001", "generator": "atlas", "generator_b": "cobalt", "answer": "b"},
+    ) == [None, 5, 1, None, {"wrong": [2], "unsure": []}, {"q2": "no"}, "b"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"template": "stars"}, "gold.csv:2: template: expected one of likert, .*, got 'stars'"),
+        ({"answer": "6"}, "gold.csv:2: answer: expected a whole number from 1 to 5, or unsure or cannot_tell, got '6'"),
+        ({"generator": None}, "gold.csv:2: expected prompt_id and generator, or image_id, of 1 images"),
+        ({"generator": "other"}, "gold.csv:2: no tasks of the study are like this gold question"),
+        (
+            {"template": "questions", "answer": '{"q3": "no"}', "generator": "atlas"},
+            "gold.csv:2: answer: the task asks q1 and q2, and not q3",
+        ),
+        ({"template": "words", "generator": "atlas", "answer": '{"wrong": [3], "unsure": []}'}, "gold.csv:2: answer: "),
+    ],
+)
+def test_any_other_row_is_refused_with_the_remedy(changes: dict[str, Any], message: str) -> None:
+    row = {"template": "likert", "prompt_id": "p000", "generator": "cobalt", "answer": "5"}
+    with pytest.raises(SourceError, match=message):
+        gold_of({**row, **changes})

@@ -1,0 +1,131 @@
+"""The order in which raters get tasks: anew for each, even over tasks, with repeats and gold that do not show."""
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from itertools import groupby
+
+import pytest
+
+from plugins.rating.tests.simulated import answer_to, likert_tasks, made_task
+from plumbline.plugins.rating.order import (
+    APART,
+    GOLD_SHARE,
+    Given,
+    Sequencing,
+    Turn,
+    next_turns,
+    put_first,
+    rounds_of,
+    tasks_left,
+)
+from plumbline.plugins.rating.tasks import Task
+
+PLAIN = Sequencing(seed=0, raters=3, repeats=0.0)
+
+
+class Study:
+    """A study that is answered as its raters are asked."""
+
+    def __init__(self, tasks: Sequence[Task], sequencing: Sequencing, urgent: Collection[str] = ()) -> None:
+        self.tasks, self.sequencing = tasks, sequencing
+        self.rounds = put_first(rounds_of(tasks, sequencing.seed), urgent)
+        self.answers: list[tuple[str, Turn]] = []
+
+    def given(self) -> Given:
+        said = [(rater, turn, place) for place, (rater, turn) in enumerate(self.answers)]
+        return Given([answer_to(turn.task, rater, 3, repeat=turn.repeat, place=place) for rater, turn, place in said])
+
+    def next(self, rater: str, count: int = 1) -> list[Turn]:
+        return next_turns(self.tasks, self.rounds, self.given(), rater, count, self.sequencing)
+
+    def rate(self, rater: str, most: int = 1000) -> list[Turn]:
+        """What a rater answers until nothing is asked any more."""
+        turns: list[Turn] = []
+        while len(turns) < most and (asked := self.next(rater)):
+            turns += asked
+            self.answers += [(rater, turn) for turn in asked]
+        return turns
+
+
+def test_two_raters_get_every_task_once_each_in_an_order_of_their_own() -> None:
+    tasks = likert_tasks(20)
+    study = Study(tasks, PLAIN)
+    ann, bob = (study.rate(rater) for rater in ("ann", "bob"))
+    assert sorted(turn.task.task_id for turn in ann) == sorted(task.task_id for task in tasks)
+    assert {turn.task.task_id for turn in ann} == {turn.task.task_id for turn in bob} and ann != bob
+    assert Study(tasks, PLAIN).rate("ann") == ann, "drawn from the seed alone"
+    assert Study(tasks, PLAIN._replace(seed=1)).rate("ann") != ann
+
+
+def test_what_is_asked_next_does_not_change_by_asking_for_more_of_it() -> None:
+    study = Study(likert_tasks(20), PLAIN._replace(repeats=0.5))
+    study.rate("ann", 25)
+    ahead = study.next("ann", 6)
+    assert study.rate("ann", 6) == ahead
+
+
+def test_tasks_get_their_answers_round_by_round_and_no_more() -> None:
+    """Four raters in turn, two answers wanted: when a task of a round is asked, none of an earlier round wants any."""
+    study = Study(likert_tasks(24), PLAIN._replace(raters=2))
+    places = {task.task_id: place for place, part in enumerate(rounds_of(study.tasks, 0)) for task in part}
+    asked: list[int] = []
+    while any(turns := [turn for rater in "abcd" for turn in study.rate(rater, 1)]):
+        asked += [places[turn.task.task_id] for turn in turns]
+    assert asked == sorted(asked) and Counter(asked) == dict.fromkeys(range(3), 2 * 2 * 8)
+    assert set(Counter(turn.task.task_id for _, turn in study.answers).values()) == {2}
+    assert list(tasks_left(study.rounds, study.given(), "new", 2)) == []
+
+
+def test_every_round_has_of_every_skill_its_share() -> None:
+    for part in rounds_of(likert_tasks(24), 0):
+        assert Counter(task.skills for task in part) == {("counting",): 8, ("colour",): 8}
+
+
+def test_templates_come_in_blocks_that_go_on_into_the_next_round() -> None:
+    tasks = [
+        made_task(template, f"p{place:02d}", (name,))
+        for place in range(16) for name in ("atlas", "cobalt") for template in ("likert", "words", "questions")
+    ]  # fmt: skip
+    turns = Study(tasks, PLAIN).rate("ann")
+    blocks = [(name, len(list(of))) for name, of in groupby(turn.task.template for turn in turns)]
+    assert [count for _, count in blocks] == [16, 16, 32, 16, 16]
+    assert blocks[0][0] == blocks[-1][0] and {name for name, _ in blocks[:3]} == {"likert", "words", "questions"}
+
+
+def test_own_tasks_come_again_some_time_later_and_once() -> None:
+    study = Study(likert_tasks(60), PLAIN._replace(repeats=0.1))
+    turns = study.rate("ann")
+    again = [(place, turn.task.task_id) for place, turn in enumerate(turns) if turn.repeat]
+    assert len(again) == pytest.approx(0.1 * (len(turns) - APART), abs=1.5)
+    assert all(turn.repeat in (0, 1) for turn in turns) and len({task for _, task in again}) == len(again)
+    first = {turn.task.task_id: place for place, turn in enumerate(turns) if not turn.repeat}
+    assert all(place - first[task] >= APART for place, task in again)
+    assert len({place % 10 for place, _ in again}) > 3, "at no place that could be known"
+    assert not any(turn.repeat for turn in Study(likert_tasks(60), PLAIN).rate("ann"))
+
+
+def test_gold_questions_are_mixed_in_and_each_rater_gets_all() -> None:
+    tasks = likert_tasks(40)
+    gold = [replace(task, gold=5) for task in tasks[:6]]
+    study = Study([*gold, *tasks[6:]], PLAIN._replace(raters=1))
+    ann = study.rate("ann", 70)
+    places = [place for place, turn in enumerate(ann) if turn.task.gold is not None]
+    assert len(places) == 6 and places[-1] < 6 / GOLD_SHARE and len({place % 10 for place in places}) > 2
+    asked_of_bob = study.rate("bob")
+    assert len(asked_of_bob) > 4, "of gold every rater's answer is wanted, of others one is enough"
+
+
+def test_left_and_right_are_drawn_for_each_rater_task_and_repeat() -> None:
+    tasks = [made_task("side_by_side", f"p{place:02d}", ("atlas", "cobalt")) for place in range(40)]
+    study = Study(tasks, PLAIN)
+    ann, bob = ({turn.task.task_id: turn.shown for turn in study.rate(rater)} for rater in ("ann", "bob"))
+    assert 10 < sum(shown == (0, 1) for shown in ann.values()) < 30
+    assert 10 < sum(ann[task] == bob[task] for task in ann) < 30
+
+
+def test_what_is_urgent_comes_first() -> None:
+    tasks = likert_tasks(20)
+    urgent = {task.task_id for task in tasks if task.generators == ("cobalt",)}
+    turns = Study(tasks, PLAIN, urgent).rate("ann")
+    assert {turn.task.task_id for turn in turns[:20]} == urgent and len(turns) == 40

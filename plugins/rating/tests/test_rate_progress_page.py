@@ -1,0 +1,79 @@
+"""The page of a study's progress in a real browser: it renews itself, fits a phone, and keeps nobody out."""
+
+from collections.abc import Callable, Iterator
+from threading import Thread
+
+import pytest
+
+pytest.importorskip("selenium.webdriver", reason="needs selenium: pip install -e '.[test]'")
+pytest.importorskip("axe_core_python", reason="needs axe-core: pip install -e '.[test]'")
+from selenium.common.exceptions import WebDriverException
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webdriver import WebDriver
+from selenium.webdriver.support.ui import WebDriverWait
+
+from plugins.rating.tests.raters import MEANS, Rated, random_grade
+from plumbline.pipelines.web.listening import listening
+from tests.browser.opened import NEEDS_BROWSER, ON_DESKTOP, WIDTHS_AND_SCHEMES, barriers, find, in_scheme, open_page
+from tests.operators.report.made import make_run, plain_prompts
+
+pytestmark = NEEDS_BROWSER
+SECONDS = 60
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Rated:
+    folder = tmp_path_factory.mktemp("rated")
+    run = make_run(folder, prompts=plain_prompts(24), generators=tuple(MEANS))
+    study = Rated(store=run.store.place.url, study=str(folder / "study"), raters=4)
+    for name in ("ann", "bobby", "cyrill"):
+        study.rate(name, most=45)
+    study.rate("zed", random_grade, most=45)
+    return study
+
+
+@pytest.fixture(scope="module")
+def address(study: Rated) -> Iterator[str]:
+    import uvicorn
+
+    with listening("127.0.0.1", 0) as listener:
+        server = uvicorn.Server(uvicorn.Config(study.app, log_level="error", lifespan="off"))
+        thread = Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/progress"
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture
+def page(browser: WebDriver, address: str, width: int) -> WebDriver:
+    return open_page(browser, address, width)
+
+
+def until(page: WebDriver, condition: Callable[[WebDriver], object]) -> None:
+    WebDriverWait(page, SECONDS, ignored_exceptions=[WebDriverException]).until(condition)
+
+
+def test_it_shows_how_far_the_study_is_and_never_scrolls_sideways(page: WebDriver, width: int) -> None:
+    assert page.find_element(By.TAG_NAME, "h1").text == "Progress"
+    assert [heading.text for heading in find(page, "h2")] == ["Answers and agreement", "Generators", "Raters"]
+    assert page.execute_script("return document.documentElement.scrollWidth") <= width  # type: ignore[no-untyped-call]
+    assert page.find_element(By.ID, "standing").text.startswith("Told apart: 1 of 1 pair; ")
+
+
+@ON_DESKTOP
+def test_it_renews_itself_where_answers_have_come_and_it_is_to(page: WebDriver, study: Rated) -> None:
+    script = "document.dispatchEvent(new Event('visibilitychange'))"
+    standing = page.find_element(By.ID, "standing").text
+    study.rate("newcomer", most=1)
+    page.execute_script(script)  # type: ignore[no-untyped-call]
+    until(page, lambda seen: seen.find_element(By.ID, "standing").text != standing)
+    assert "newcomer" in page.find_element(By.TAG_NAME, "main").text
+    assert page.get_log("browser") == []  # type: ignore[no-untyped-call]
+
+
+@WIDTHS_AND_SCHEMES
+def test_axe_core_finds_no_barrier(page: WebDriver, scheme: str) -> None:
+    in_scheme(page, scheme)
+    assert barriers(page) == []
+    in_scheme(page, "")

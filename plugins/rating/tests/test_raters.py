@@ -1,0 +1,152 @@
+"""What is known of raters, who stands out of them and who does not, and how far they agree."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from plugins.rating.tests.simulated import (
+    Random,
+    Rater,
+    answer_to,
+    answers_of,
+    honest,
+    likert_tasks,
+    made_task,
+    random_rater,
+)
+from plumbline.operators.statistics.options import Sampling
+from plumbline.plugins.rating.answers import Answer
+from plumbline.plugins.rating.numbers import pairs_rated, parts_of, rated
+from plumbline.plugins.rating.raters import RaterQuality, Tally, agreement, judge_raters
+from plumbline.plugins.rating.tasks import Task
+
+HONEST: dict[str, Rater] = {"ann": honest, "bob": honest, "cy": honest}
+SEEDS = 40
+
+
+def judged(answers: list[Answer], tasks: list[Task]) -> dict[str, RaterQuality]:
+    return {quality.rater: quality for quality in judge_raters(rated(answers, tasks), answers)}
+
+
+def test_a_random_rater_is_found_in_95_of_100_studies_and_an_honest_one_in_5_at_most() -> None:
+    """80 tasks, three honest raters of whom two correlate by about 0.6, and one who answers at random."""
+    tasks, found, wronged = likert_tasks(40), 0, 0
+    for seed in range(SEEDS):
+        qualities = judged(answers_of(tasks, {**HONEST, "zed": random_rater}, seed), tasks)
+        found += any(flag.startswith("random: ") for flag in qualities["zed"].flags)
+        wronged += any(qualities[name].flags for name in HONEST)
+    assert found >= 0.95 * SEEDS and wronged <= 0.05 * SEEDS
+
+
+def test_of_too_few_answers_or_of_raters_who_do_not_agree_nobody_is_called_random() -> None:
+    few = likert_tasks(6)
+    everybody = {**HONEST, "zed": random_rater}
+    assert not any(quality.flags for quality in judged(answers_of(few, everybody, 0), few).values())
+    many = likert_tasks(40)
+    nobody_looks = dict.fromkeys(everybody, random_rater)
+    assert not any(quality.flags for quality in judged(answers_of(many, nobody_looks, 3), many).values())
+    two = judged(answers_of(many, {"ann": honest, "zed": random_rater}, 0), many)
+    assert all(quality.likeness.p_unlike == 1 and not quality.flags for quality in two.values()), "who of the two?"
+
+
+def test_an_honest_rater_is_named_in_5_of_100_studies_at_most_though_answers_are_nearly_all_the_same() -> None:
+    """Three raters who grade 2 instead of 5 in 7% of the tasks."""
+
+    def content(task: Task, truth: float, random: Random) -> int:
+        return 2 if random.random() < 0.07 else 5
+
+    for prompts, studies in ((20, 60), (40, 60)):
+        tasks = likert_tasks(prompts)
+        named = sum(
+            any(
+                quality.flags
+                for quality in judged(answers_of(tasks, dict.fromkeys(HONEST, content), seed), tasks).values()
+            )
+            for seed in range(studies)
+        )
+        assert named <= 0.05 * studies + 2
+
+
+def lazy(task: Task, truth: float, random: Random) -> int:
+    return 3
+
+
+def test_who_is_hasty_slow_always_the_same_or_wrong_is_told_with_its_numbers() -> None:
+    tasks = likert_tasks(30)
+    gold = [replace(task, task_id=f"{place:016x}", gold=1 + 4 * (place % 2)) for place, task in enumerate(tasks[:20])]
+    answers = [
+        *answers_of(tasks, HONEST, 0),
+        *answers_of(tasks, {"hal": honest}, 0, seconds=0.4),
+        *answers_of(tasks, {"sue": honest}, 0, seconds=30.0),
+        *answers_of(tasks, {"lou": lazy}, 0),
+        *(answer_to(task, name, task.gold) for task in gold for name in HONEST),
+        *(answer_to(task, "lou", 3) for task in gold),
+    ]
+    flags = {name: " | ".join(quality.flags) for name, quality in judged(answers, [*tasks, *gold]).items()}
+    assert flags["ann"] == flags["bob"] == flags["cy"] == ""
+    assert flags["hal"].startswith("hasty: 60 of 60 answers took less than 1 s; p = ")
+    assert flags["sue"].startswith("slow: 30 s an answer in the median, the others 5 s; p = ")
+    assert "same: 60 of 60 answers by likert are 3, of the others' " in flags["lou"]
+    assert "gold: right on 0 of 20 (0% to 17%) gold questions, the others on 60 of 60 (94% to 100%)" in flags["lou"]
+    assert "random: " in flags["lou"], "who says the same of everything has looked at nothing"
+
+
+def test_of_answers_without_a_time_nobody_is_hasty_or_slow() -> None:
+    tasks = likert_tasks(30)
+    untimed = [replace(answer, seconds=None) for answer in answers_of(tasks, {"cy": honest}, 0)]
+    found = judged([*answers_of(tasks, {"ann": honest, "bob": honest}, 0), *untimed], tasks)
+    assert found["cy"].fast.n == 0 and np.isnan(found["cy"].seconds)
+    assert not any(quality.flags for quality in found.values())
+
+
+def test_repeats_and_gold_are_counted_and_are_no_ratings() -> None:
+    tasks = likert_tasks(10)
+    golden = replace(tasks[0], gold=5)
+    answers = [
+        answer_to(tasks[1], "ann", 2), answer_to(tasks[1], "ann", 3, repeat=1, place=30),
+        answer_to(tasks[2], "ann", 2), answer_to(tasks[2], "ann", 4, repeat=1, place=31),
+        answer_to(golden, "ann", 4), answer_to(tasks[3], "ann", "unsure"),
+    ]  # fmt: skip
+    quality = judged(answers, [golden, *tasks[1:]])["ann"]
+    assert (quality.answers, quality.unsure, quality.repeats, quality.gold) == (
+        3,
+        Tally(1, 3),
+        Tally(1, 2),
+        Tally(1, 1),
+    )
+    assert str(Tally(3, 4)) == "3 of 4 (19% to 99%)", "Clopper and Pearson's"
+    assert quality.entropy == pytest.approx(math.log2(3) - 2 / 3), "two answers of 2, one unsure"
+
+
+def test_answers_become_numbers_by_their_template() -> None:
+    words, questions = (made_task(template, "p", ("atlas",)) for template in ("words", "questions"))
+    assert parts_of(answer_to(words, "ann", {"wrong": [1], "unsure": [0]}), words) == {"1": 0.0, "2": 1.0}
+    assert parts_of(answer_to(questions, "ann", {"q1": "yes", "q2": "unsure"}), questions) == {"q1": 1.0}
+    assert parts_of(answer_to(questions, "ann", "cannot_tell"), questions) == {}
+
+
+def test_pairs_are_rated_by_the_difference_of_images_or_by_the_choice_between_them() -> None:
+    likert = [made_task("likert", "p1", (name,)) for name in ("b", "a")]
+    votes = [made_task("vote", "p1", ("b", "a")), made_task("vote", "p2", ("a", "b"))]
+    answers = [answer_to(likert[0], "ann", 5), answer_to(likert[1], "ann", 2), answer_to(likert[1], "bob", 3)]
+    answers += [answer_to(votes[0], "ann", "a"), answer_to(votes[0], "bob", "tie")]
+    study = rated(answers, [*likert, *votes])
+    assert pairs_rated(study, "likert")["a", "b"].to_dict() == {"p1": -2.5}
+    by_vote = pairs_rated(study, "vote")["a", "b"]
+    assert by_vote["p1"] == -0.5 and np.isnan(by_vote["p2"])
+    of_gold = [replace(task, gold="a") for task in votes]
+    assert pairs_rated(rated(answers, of_gold), "vote").empty, "gold questions tell nothing of generators"
+
+
+def test_alpha_of_grades_and_of_words_has_an_interval_over_prompts() -> None:
+    tasks = likert_tasks(30)
+    words = [made_task("words", f"p{place:03d}", ("atlas",)) for place in range(30)]
+    answers = answers_of(tasks, HONEST, 0)
+    answers += [answer_to(task, name, {"wrong": [place % 3], "unsure": []})
+                for place, task in enumerate(words) for name in HONEST]  # fmt: skip
+    likert, by_words = agreement(rated(answers, [*tasks, *words]), Sampling())
+    assert (likert.template, by_words.template, by_words.alpha) == ("likert", "words", 1.0)
+    assert likert.interval.low < likert.alpha < likert.interval.high
+    assert math.isnan(by_words.interval.low), "that nobody disagreed does not say that nobody would"

@@ -1,0 +1,461 @@
+"""Rating in a real browser, of a study that the command serves: by keys and touch, with the server killed meanwhile."""
+
+import io
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pandas as pd
+import pytest
+from PIL import Image
+
+pytest.importorskip("selenium.webdriver", reason="needs selenium: pip install -e '.[test]'")
+pytest.importorskip("axe_core_python", reason="needs axe-core: pip install -e '.[test]'")
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.actions.action_builder import ActionBuilder
+from selenium.webdriver.common.actions.interaction import POINTER_TOUCH
+from selenium.webdriver.common.actions.pointer_input import PointerInput
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webdriver import WebDriver
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.ui import WebDriverWait
+
+from plumbline.plugins.rating.answers import Answer, parse_answer
+from tests.browser.opened import DESKTOP, NEEDS_BROWSER, PHONE, barriers, find, in_scheme, open_page
+from tests.operators.report.made import HOSTILE, MadeRun, make_run, plain_prompts, png
+from tests.s3 import free_ports
+
+pytestmark = NEEDS_BROWSER
+ROOT = Path(__file__).parents[3]
+TEMPLATES = ("likert", "words", "questions", "side_by_side", "vote")
+QUESTIONS = ("is there a star?", "is it <b>red</b>?", "how many cups are there: more than two?")
+SECONDS = 60
+"""That a page may take on a busy machine; none is waited for longer than it takes."""
+READY = "return document.querySelector('#rating')?.getAttribute('aria-busy') === 'false'"
+
+
+class Server:
+    """`jobs.rate` in a process of its own, which is killed and begins again at the same address."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        (port,) = free_ports(1)
+        self.study, self.log = folder / "study", folder / "log"
+        self.command = [sys.executable, "-m", "jobs.rate", f"study={self.study}", f"port={port}", *words]
+        self.address = f"http://127.0.0.1:{port}"
+        self.start()
+
+    def start(self) -> None:
+        with self.log.open("wb") as stream:
+            self.process = subprocess.Popen(self.command, stdout=stream, stderr=stream, cwd=ROOT)
+        waiting = threading.Event()
+        while self.address.encode() not in self.log.read_bytes():
+            assert self.process.poll() is None, self.log.read_text()
+            waiting.wait(0.1)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def kept(self, rater: str) -> list[Answer]:
+        """All that a rater answered, corrections too."""
+        files = sorted((self.study / "answers" / rater).glob("*.json"))
+        return [parse_answer(file.read_bytes(), str(file)) for file in files]
+
+
+def sources_of(prompt: int) -> list[bytes]:
+    """Every third prompt is of an edit."""
+    return [png(500 + prompt)] if prompt % 3 == 0 else []
+
+
+@contextmanager
+def serving(folder: Path, made: MadeRun, templates: Sequence[str] = TEMPLATES) -> Iterator[Server]:
+    """A study about a run."""
+    server = Server(folder, f"store={made.store.place.url}", f"templates=[{','.join(templates)}]", "repeats=0")
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A study with hostile prompts and edits."""
+    folder = tmp_path_factory.mktemp("study")
+    made = make_run(folder, prompts=HOSTILE, generators=("atlas", "<b>bold"), sources=sources_of, questions=QUESTIONS)
+    with serving(folder, made) as served:
+        yield served
+
+
+def rate(browser: WebDriver, server: Server, rater: str, width: int = DESKTOP) -> WebDriver:
+    """The rating page of a rater, ready for an answer."""
+    page = open_page(browser, f"{server.address}/rate?rater={rater}", width)
+    until_ready(page)
+    return page
+
+
+def script(page: WebDriver, code: str, *given: object) -> Any:
+    return page.execute_script(code, *given)  # type: ignore[no-untyped-call]
+
+
+def until(page: WebDriver, condition: Callable[[WebDriver], object]) -> None:
+    WebDriverWait(page, SECONDS, poll_frequency=0.05).until(condition)
+
+
+def until_ready(page: WebDriver) -> None:
+    """Until the task that is shown takes an answer, or there is none left."""
+    until(page, lambda seen: script(seen, READY))
+
+
+def template_of(page: WebDriver) -> str:
+    """What is asked; nothing where everything is rated."""
+    return str(script(page, "return document.querySelector('#rating').dataset.template"))
+
+
+def state(page: WebDriver) -> str:
+    return page.find_element("id", "state").text
+
+
+def press(page: WebDriver, *keys: str) -> None:
+    ActionChains(page, duration=0).send_keys(*keys).perform()
+
+
+def answer_by_keys(page: WebDriver) -> None:
+    """Rates what is shown, without a pointer."""
+    until_ready(page)
+    keys = {
+        "likert": "4",
+        "words": f"{Keys.ARROW_RIGHT} {Keys.ARROW_RIGHT}  {Keys.ENTER}",
+        "questions": "ync"[: len(find(page, ".asked"))] + Keys.ENTER,
+        "side_by_side": "a",
+        "vote": "t",
+    }[template_of(page)]
+    press(page, keys)
+
+
+def tap(page: WebDriver, element: WebElement) -> None:
+    script(page, "arguments[0].scrollIntoView({block: 'center'})", element)
+    touch = ActionBuilder(page, mouse=PointerInput(POINTER_TOUCH, "finger"), duration=0)
+    touch.pointer_action.move_to(element).pointer_down().pointer_up()
+    touch.perform()
+
+
+def answer_by_touch(page: WebDriver) -> None:
+    """Rates what is shown, without a key."""
+    until_ready(page)
+    template = template_of(page)
+    for question in find(page, ".asked"):
+        tap(page, question.find_element("css selector", "label:nth-child(2)"))
+    if template == "words":
+        tap(page, find(page, ".word")[0])
+    place = {"likert": 1, "side_by_side": 2, "vote": 1}.get(template, 0)
+    tap(page, find(page, "#choices button")[place])
+
+
+def rate_all(page: WebDriver, answer: Callable[[WebDriver], None], *, with_axe: bool = True) -> None:
+    """Rates everything that is left, and looks at each template once."""
+    seen: set[str] = set()
+    while template := template_of(page):
+        if template not in seen and with_axe:
+            width = script(page, "return innerWidth")
+            assert script(page, "return document.documentElement.scrollWidth") <= width, template
+            assert barriers(page) == [], template
+        seen.add(template)
+        answer(page)
+        until_ready(page)
+    assert script(page, "return window.hacked") is None and page.get_log("browser") == []  # type: ignore[no-untyped-call]
+    assert seen == set(TEMPLATES)
+    until(page, lambda _: script(page, "return Object.keys(localStorage).every(key => !key.includes('answer '))"))
+
+
+def test_all_templates_are_rated_by_keys_alone(browser: WebDriver, server: Server) -> None:
+    rate_all(rate(browser, server, "keys"), answer_by_keys)
+    assert "Thank you, keys" in browser.find_element("id", "question").text
+    kept = server.kept("keys")
+    assert len(kept) == len({answer.task_id for answer in kept})
+    for answer in kept:
+        assert (
+            answer.answer
+            == {
+                "likert": 4,
+                "words": {"wrong": [0], "unsure": [1]},
+                "questions": dict(zip(("q0", "q1", "q2"), ("yes", "no", "cannot_tell"), strict=True)),
+                "side_by_side": "ab"[answer.shown[0]],
+                "vote": "tie",
+            }[answer.template]
+        )
+
+
+@pytest.mark.slow
+def test_all_templates_are_rated_by_touch_on_a_phone(browser: WebDriver, server: Server) -> None:
+    in_scheme(browser, "dark")
+    rate_all(rate(browser, server, "touch", PHONE), answer_by_touch)
+    in_scheme(browser, "")
+    for answer in server.kept("touch"):
+        assert (
+            answer.answer
+            == {
+                "likert": 2,
+                "words": {"wrong": [0], "unsure": []},
+                "questions": dict.fromkeys(("q0", "q1", "q2"), "no"),
+                "side_by_side": "ab"[answer.shown[-1]],
+                "vote": "tie",
+            }[answer.template]
+        )
+
+
+def test_grades_of_the_papers_are_given_by_digits_and_fit_a_phone(browser: WebDriver, tmp_path: Path) -> None:
+    """0 is a number of errors, and 10 where there is no 0."""
+    graded = ("genai_bench", "gecko_likert", "llmscore_overall", "llmscore_errors")
+    with serving(tmp_path, make_run(tmp_path, prompts=plain_prompts(1), generators=("atlas",)), graded) as server:
+        page = rate(browser, server, "ann", PHONE)
+        seen = {}
+        while template := template_of(page):
+            assert script(page, "return document.documentElement.scrollWidth") <= PHONE and barriers(page) == []
+            seen[template] = [button.text.split("\n") for button in find(page, "#choices button")]
+            press(page, "2" if template in graded[:2] else "0")
+            until_ready(page)
+        until(page, lambda _: len(server.kept("ann")) == len(graded))
+        answers = {answer.template: answer.answer for answer in server.kept("ann")}
+    assert answers == {"genai_bench": 2, "gecko_likert": 2, "llmscore_overall": 10, "llmscore_errors": 0}
+    assert seen["genai_bench"][1] == ["2", "Has significant discrepancies."]
+    assert seen["llmscore_overall"] == [[str(grade)] for grade in range(1, 11)]
+
+
+def give_whole(page: WebDriver, label: str) -> None:
+    """Answers a task, whatever it asks, as a whole."""
+    until_ready(page)
+    tap(page, next(button for button in find(page, "#whole button") if button.text == label))
+    until_ready(page)
+
+
+def earlier_answer(page: WebDriver) -> list[str]:
+    """What undo shows as the answer that was given."""
+    press(page, "z")
+    until_ready(page)
+    return [button.text for button in find(page, "#whole [aria-pressed=true]")]
+
+
+def test_undo_shows_the_earlier_answer_and_another_one_corrects_it(browser: WebDriver, server: Server) -> None:
+    page = rate(browser, server, "undo")
+    give_whole(page, "Unsure")
+    press(page, "m")
+    press(page, "zu: blurred", Keys.ESCAPE)
+    give_whole(page, "Cannot tell")
+    assert earlier_answer(page) == ["Cannot tell"]
+    assert page.find_element("id", "note").get_attribute("value") == "zu: blurred"
+    assert earlier_answer(page) == ["Unsure"]
+    give_whole(page, "Cannot tell")
+    tap(page, page.find_element("id", "leave"))
+    until(page, lambda _: len(server.kept("undo")) == 3)
+    kept = server.kept("undo")
+    assert len({answer.task_id for answer in kept}) == 2
+    said = Counter((str(answer.answer), answer.note) for answer in kept)
+    assert said == Counter([("unsure", ""), ("cannot_tell", ""), ("cannot_tell", "zu: blurred")])
+
+
+def until_ahead(page: WebDriver, server: Server, rater: str) -> None:
+    """Until the pictures of the next tasks are here."""
+    tasks = httpx.get(f"{server.address}/tasks", params={"rater": rater, "count": 3}).json()
+    wanted = {server.address + picture for task in tasks for picture in (*task["pictures"], *task["sources"])}
+    loaded = "return performance.getEntriesByType('resource').map(one => one.name)"
+    until(page, lambda seen: wanted <= set(script(seen, loaded)))
+
+
+@contextmanager
+def without_network(page: WebDriver) -> Iterator[None]:
+    """No request of the page reaches its server meanwhile."""
+    page.execute_cdp_cmd("Network.enable", {})
+    page.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["*"]})
+    yield
+    page.execute_cdp_cmd("Network.setBlockedURLs", {"urls": []})
+
+
+def forgive(page: WebDriver) -> None:
+    """Takes what the browser said of requests that failed, as they were to."""
+    page.get_log("browser")  # type: ignore[no-untyped-call]
+
+
+def test_a_source_is_drawn_over_its_edit_without_rating_it(browser: WebDriver, server: Server) -> None:
+    page = rate(browser, server, "edits")
+    while not find(page, ".wipe"):
+        answer_by_keys(page)
+        until_ready(page)
+    before = page.find_element("id", "left").text
+    find(page, ".wipe input")[0].send_keys(Keys.END, Keys.ARROW_LEFT, "t4y")
+    assert find(page, ".before")[0].value_of_css_property("clip-path") == "inset(0px 5% 0px 0px)"
+    assert page.find_element("id", "left").text == before
+
+
+def test_without_a_network_rating_goes_on_and_the_answers_follow(browser: WebDriver, server: Server) -> None:
+    page = rate(browser, server, "offline")
+    until_ahead(page, server, "offline")
+    with without_network(page):
+        answer_by_keys(page)
+        until(page, lambda seen: state(seen).startswith("The server does not answer. 1 answer kept in this browser"))
+    until(page, lambda seen: state(seen) == "The server answers again: every answer is kept.")
+    assert len(server.kept("offline")) == 1
+    forgive(page)
+
+
+def test_a_killed_server_and_a_closed_window_lose_and_double_nothing(browser: WebDriver, server: Server) -> None:
+    page = rate(browser, server, "killed")
+    answer_by_keys(page)
+    until(page, lambda _: len(server.kept("killed")) == 1)
+    until_ahead(page, server, "killed")
+    server.kill()
+    for _ in range(2):
+        answer_by_keys(page)
+        until_ready(page)
+        assert all(script(page, "return Array.from(document.images, image => image.naturalWidth)"))
+    until(page, lambda seen: "2 answers kept in this browser" in state(seen))
+    page.get("about:blank")
+    forgive(page)
+    server.start()
+    page = rate(browser, server, "killed")
+    answer_by_keys(page)
+    until(page, lambda _: len(server.kept("killed")) == 4)
+    assert len({answer.task_id for answer in server.kept("killed")}) == 4
+
+
+def test_an_answer_of_another_window_is_shown_before_it_is_replaced(browser: WebDriver, server: Server) -> None:
+    page = rate(browser, server, "two")
+    first = page.current_window_handle
+    page.switch_to.new_window("tab")
+    rate(browser, server, "two")
+    give_whole(page, "Unsure")
+    until(page, lambda _: len(server.kept("two")) == 1)
+    page.close()
+    page.switch_to.window(first)
+    give_whole(page, "Cannot tell")
+    until(page, lambda seen: find(seen, "#refused li"))
+    (refused,) = find(page, "#refused li")
+    assert "Another answer is kept: unsure. Yours was: cannot tell." in refused.text
+    assert [answer.answer for answer in server.kept("two")] == ["unsure"]
+    tap(page, find(refused, "button")[0])
+    until(page, lambda _: [answer.answer for answer in server.kept("two")] == ["unsure", "cannot_tell"])
+    assert find(page, "#refused li") == []
+    forgive(page)
+
+
+def test_a_name_is_asked_for_and_a_bad_one_refused_in_a_line(browser: WebDriver, server: Server) -> None:
+    page = open_page(browser, server.address, PHONE)
+    assert barriers(page) == []
+    page.find_element("id", "rater").send_keys("../ann", Keys.ENTER)
+    until(page, lambda seen: find(seen, "#problem"))
+    assert "a name of up to 48 characters" in page.find_element("id", "problem").text
+    field = page.find_element("id", "rater")
+    field.clear()
+    field.send_keys("Ann Ü", Keys.ENTER)
+    until(page, lambda seen: find(seen, "#rating"))
+    until_ready(page)
+    assert "Ann Ü" in page.find_element("css selector", ".eyebrow").text
+    forgive(page)
+
+
+BRIGHTNESS = """
+return Array.from(document.querySelectorAll("#pictures img"), image => {
+  const canvas = new OffscreenCanvas(1, 1).getContext("2d");
+  canvas.drawImage(image, 0, 0, 1, 1);
+  return canvas.getImageData(0, 0, 1, 1).data[0];
+});
+"""
+"""Of each image that a rater sees, 0 to 255."""
+
+
+def grey_png(number: int) -> bytes:
+    """An image of a prompt by a generator: that of the first generator is the brightest."""
+    buffer = io.BytesIO()
+    Image.new("L", (48, 48), 230 - 70 * (number // 100) - 9 * (number % 100)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def answer_by_looking(page: WebDriver, mood: int) -> None:
+    """Rates what is shown by its brightness, and by a rater's mood."""
+    until_ready(page)
+    looks = [look + mood for look in script(page, BRIGHTNESS)]
+    bright = looks[0] > 128
+    keys = {
+        "likert": str(min(max(round(looks[0] / 51), 1), 5)),
+        "words": Keys.ENTER if bright else f"{Keys.ARROW_RIGHT} {Keys.ENTER}",
+        "questions": ("y" if bright else "n") * len(QUESTIONS) + Keys.ENTER,
+        "side_by_side": "a" if looks[0] > looks[-1] else "b",
+        "vote": "t",
+    }[template_of(page)]
+    press(page, keys)
+
+
+@pytest.mark.slow
+def test_three_raters_rate_all_tasks_nothing_is_lost_or_doubled_and_the_ratings_come_back_in_the_report(
+    browser: WebDriver, tmp_path: Path
+) -> None:
+    """Each in a window of their own, in turns; the server is killed in the middle, and one turn is without it."""
+    made = make_run(
+        tmp_path, prompts=plain_prompts(12), generators=("atlas", "cobalt"), picture=grey_png, questions=QUESTIONS
+    )
+    windows: dict[str, str] = {}
+    with serving(tmp_path, made) as server:
+        for name in ("ann", "ben", "cem"):
+            if windows:
+                browser.switch_to.new_window("window")
+            windows[name] = rate(browser, server, name).current_window_handle
+        for turn in range(96):
+            if turn == 48:
+                for window in windows.values():
+                    browser.switch_to.window(window)
+                    until_ready(browser)
+                server.kill()
+            if turn == 49:
+                server.start()
+            for place, window in enumerate(windows.values()):
+                browser.switch_to.window(window)
+                answer_by_looking(browser, mood=(7 * turn + 11 * place) % 41 - 20)
+        for name in windows:
+            until(browser, lambda _, name=name: len(server.kept(name)) == 96)
+            assert len({answer.task_id for answer in server.kept(name)}) == 96
+            assert {answer.template for answer in server.kept(name)} == set(TEMPLATES)
+        for window in [*windows.values()][1:]:
+            browser.switch_to.window(window)
+            browser.close()
+        browser.switch_to.window(windows["ann"])
+        forgive(browser)
+    words = [f"run={made.run_id}", f"store={made.store.place.url}", "protocol=study", f"protocol.path={server.study}"]
+    subprocess.run([sys.executable, "-m", "jobs.report", *words], cwd=ROOT, check=True)
+    judged = pd.read_parquet(made.folder / "metaeval/judgements.parquet").query(
+        "subset == 'overall' and generator == ''"
+    )
+    value = judged.set_index(["template", "metric", "statistic"])["value"]
+    assert value["likert", "people", "alpha_ordinal"] > 0.8
+    assert value["side_by_side", "gecko", "binary_accuracy"] == 1
+    assert all(value[template, "gecko", "spearman"] > 0.3 for template in ("likert", "wl", "dsg_h"))
+    corrected = pd.read_parquet(made.folder / "metaeval/corrected.parquet").query("scale == 'rating'")
+    means = corrected.set_index(["template", "metric", "generator", "other"])
+    atlas, cobalt = (means.loc["likert", "gecko", name, ""] for name in ("atlas", "cobalt"))
+    assert atlas["low"] > cobalt["high"] and atlas["n_rated"] == 12
+    assert "where people, by likert, and the metric tell two generators apart: gecko (1 of 1 pair)" in made.html
+
+
+@pytest.mark.slow
+def test_an_edited_study_is_told_with_the_answer_that_it_no_longer_asks_for(browser: WebDriver, tmp_path: Path) -> None:
+    with serving(tmp_path, make_run(tmp_path, prompts=plain_prompts(3)), ["words"]) as server:
+        page = rate(browser, server, "ann")
+        server.kill()
+        server.command = [word.replace("[words]", "[likert]") for word in server.command]
+        server.start()
+        answer_by_keys(page)
+        until(page, lambda seen: template_of(seen) == "likert")
+        assert (
+            "was not kept: version 1 of the study asked this; now version 2 is asked"
+            in page.find_element("id", "refused").text
+        )
+        answer_by_keys(page)
+        until(page, lambda _: [answer.version for answer in server.kept("ann")] == [2])
+        page.refresh()
+        until_ready(page)
+        assert len(find(page, "#refused li")) == 1
+        forgive(page)

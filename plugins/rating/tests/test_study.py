@@ -1,0 +1,92 @@
+"""A study's folder as others read it: what its files tell, and what a damaged one is refused for."""
+
+from pathlib import Path
+
+import pytest
+
+from plumbline.operators.errors import SourceError
+from plumbline.pipelines.base.storage import Place, StorageConfig
+from plumbline.plugins.rating.answers import Answer, encode_answer
+from plumbline.plugins.rating.study_files import (
+    AnswerReader,
+    answer_path,
+    key_of,
+    read_answers,
+    read_study,
+)
+
+TASK = "0123456789abcdef"
+
+
+def answer(rater: str, value: int, repeat: int = 0, minute: int = 0) -> Answer:
+    return Answer(
+        version=1, task_id=TASK, template="likert", prompt_id="p1", image_ids=("i1",), generators=("atlas",),
+        shown=(0,), repeat=repeat, rater=rater, answer=value, seconds=1.0, at=f"2026-11-26T02:{minute:02}:00+00:00",
+    )  # fmt: skip
+
+
+def keep(study: Place, given: Answer, revision: int = 0) -> None:
+    assert (study / answer_path(key_of(given), revision)).create(encode_answer(given))
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Place:
+    return StorageConfig().locate(str(tmp_path / "study"))
+
+
+def test_the_last_revision_of_each_answer_counts_and_repeats_stand_by_themselves(study: Place) -> None:
+    keep(study, answer("ann", 2, minute=1))
+    keep(study, answer("ann", 4, minute=3), revision=1)
+    keep(study, answer("ann", 5, repeat=1, minute=4))
+    keep(study, answer("Zoë", 1, minute=2))
+    assert [(one.rater, one.repeat, one.answer) for one in read_answers(study)] == [
+        ("Zoë", 0, 1),
+        ("ann", 0, 4),
+        ("ann", 1, 5),
+    ]
+
+
+def test_there_are_no_answers_before_somebody_answers(study: Place) -> None:
+    assert read_answers(study) == []
+
+
+def test_answers_that_come_later_are_read_and_earlier_ones_are_not_read_again(study: Place) -> None:
+    keep(study, answer("ann", 2))
+    answers = AnswerReader(study)
+    answers.look()
+    Path(study.path, answer_path(key_of(answer("ann", 2)), 0)).write_bytes(b"changed meanwhile")
+    keep(study, answer("bob", 3))
+    answers.look()
+    assert [one.answer for one in answers.all()] == [2, 3] and not answers.problems
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "told"),
+    [
+        ("answers/ann/0123456789abcdef.0.0.json", b"{", "not an answer"),
+        ("answers/ann/0123456789abcdef.0.json", b"", "expected RATER/TASK.REPEAT.REVISION.json"),
+        ("answers/notes.txt", b"", "expected RATER/TASK.REPEAT.REVISION.json"),
+        ("answers/bob/0123456789abcdef.0.0.json", encode_answer(answer("ann", 3)), "holds the answer of rater 'ann'"),
+    ],
+)
+def test_a_file_that_is_no_answer_of_its_name_is_told_and_never_skipped(
+    study: Place, path: str, content: bytes, told: str
+) -> None:
+    keep(study, answer("zed", 3))
+    (study / path).write(content)
+    with pytest.raises(SourceError, match=told) as refused:
+        read_answers(study)
+    assert path in str(refused.value)
+    answers = AnswerReader(study)
+    answers.look()
+    assert [one.rater for one in answers.all()] == ["zed"] and len(answers.problems) == 1
+
+
+def test_a_file_that_is_being_written_is_not_there_yet(study: Place) -> None:
+    (study / f"answers/ann/.{TASK}.0.0.json.f00").write(b"{")
+    assert read_answers(study) == []
+
+
+def test_a_folder_without_a_study_is_refused(study: Place) -> None:
+    with pytest.raises(SourceError, match=r"expected a study's folder with study\.1\.json, found none"):
+        read_study(study)

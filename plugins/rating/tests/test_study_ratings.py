@@ -1,0 +1,268 @@
+"""A study's answers as judgements: by template, by hand, and judged with a metric beside."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from plugins.rating.tests.simulated import answer_to, made_task
+from plumbline.operators.errors import SourceError
+from plumbline.operators.statistics.options import Sampling
+from plumbline.pipelines.base.storage import Place, StorageConfig
+from plumbline.pipelines.cells.checksums import encode_json
+from plumbline.pipelines.cells.store import encode_table
+from plumbline.pipelines.judging.labelling import plan_labels
+from plumbline.pipelines.judging.metaeval import run_metaeval
+from plumbline.pipelines.judging.releases.release import words_in
+from plumbline.plugins.rating.answers import Answer, encode_answer
+from plumbline.plugins.rating.numbers import rated
+from plumbline.plugins.rating.question_templates import TEMPLATES
+from plumbline.plugins.rating.raters import agreement
+from plumbline.plugins.rating.study_files import answer_path, key_of, read_answers, tasks_path, version_path
+from plumbline.plugins.rating.study_ratings import RATED, read_study
+from plumbline.plugins.rating.tasks import Task, task_table
+from tests.commands import config_of
+from tests.operators.report.made import make_run, plain_prompts
+from tests.pipelines.judging.releases.files import put
+
+LIKERT, WORDS, QUESTIONS = (
+    made_task(name, "p1", ("atlas",), skills=("color",)) for name in ("likert", "words", "questions")
+)
+SIDES, VOTE = (made_task(name, "p1", ("atlas", "flint"), skills=("color",)) for name in ("side_by_side", "vote"))
+
+
+def write_version(study: Place, tasks: Sequence[Task], version: int = 1) -> None:
+    (study / tasks_path(version)).write(encode_table("tasks", task_table(tasks)))
+    (study / version_path(version)).write(encode_json({"version": version, "design": {}}).encode())
+
+
+def keep(study: Place, given: Answer, revision: int = 0) -> None:
+    (study / answer_path(key_of(given), revision)).write(encode_answer(given))
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Place:
+    place = StorageConfig().locate(str(tmp_path / "study"))
+    write_version(place, [LIKERT, WORDS, QUESTIONS, SIDES, VOTE])
+    return place
+
+
+def test_every_template_is_a_judgement_of_its_own(study: Place) -> None:
+    """Of "a red cube" one word of two sure ones is shown; of two questions one is answered."""
+    said: dict[str, tuple[Task, Any]] = {
+        "ann": (LIKERT, 4), "bob": (LIKERT, "unsure"), "cy": (WORDS, {"wrong": [1], "unsure": [0]}),
+        "di": (WORDS, "cannot_tell"), "ed": (QUESTIONS, {"q1": "yes", "q2": "cannot_tell"}), "flo": (SIDES, "b"),
+        "gus": (SIDES, "tie"), "hal": (VOTE, "a"), "ida": (VOTE, "unsure"),
+    }  # fmt: skip
+    for rater, (task, answer) in said.items():
+        keep(study, answer_to(task, rater, answer))
+    release = read_study(study)
+    ratings = {row["rater"]: (row["template"], row["rating"]) for row in release.ratings.to_pylist()}
+    assert ratings == {
+        "ann": ("likert", 4.0), "bob": ("likert", None), "cy": ("wl", 0.5), "di": ("wl", None), "ed": ("dsg_h", 1.0),
+    }  # fmt: skip
+    ids = {(row["image_id"], row["prompt_id"], row["generator"]) for row in release.ratings.to_pylist()}
+    assert ids == {("p1/atlas", "p1", "atlas")}
+    words = [(row["rater"], row["word"], row["start"], row["aligned"]) for row in release.words.to_pylist()]
+    assert words == [
+        ("cy", "a", 0, None), ("cy", "red", 2, 0.0), ("cy", "cube", 6, 1.0),
+        ("di", "a", 0, None), ("di", "red", 2, None), ("di", "cube", 6, None),
+    ]  # fmt: skip
+    choices = {row["rater"]: (row["template"], row["preferred"]) for row in release.preferences.to_pylist()}
+    assert choices == {
+        "flo": ("side_by_side", "b"), "gus": ("side_by_side", "unsure"), "hal": ("vote", "a"), "ida": ("vote", None),
+    }  # fmt: skip
+    (pair,) = {tuple(row[f"{name}_{side}"] for name in ("image", "generator") for side in "ab")
+               for row in release.preferences.to_pylist()}  # fmt: skip
+    assert pair == ("p1/atlas", "p1/flint", "atlas", "flint")
+    assert release.skills == {"p1": ("color",)}
+    assert release.notes == [
+        "2 answers unsure: no rating",
+        "1 answer cannot tell: no rating",
+        "2 of 5 ratings are empty and count as unsure",
+    ]
+
+
+def test_grades_of_the_papers_templates_are_ratings_of_which_more_is_better(study: Place) -> None:
+    """Of nine errors that can be counted, two leave seven; what is subjective or invalid is not answered."""
+    said = {"genai_bench": 2, "gecko_likert": 5, "llmscore_overall": 10, "llmscore_errors": 2}
+    tasks = {name: made_task(name, "p1", ("atlas",)) for name in said}
+    write_version(study, [*tasks.values(), QUESTIONS])
+    for name, answer in said.items():
+        keep(study, answer_to(tasks[name], "ann", answer))
+    keep(study, answer_to(QUESTIONS, "ann", {"q1": "no", "q2": "subjective"}))
+    keep(study, answer_to(QUESTIONS, "bob", {"q1": "invalid", "q2": "yes"}))
+    ratings = [(row["template"], row["rater"], row["rating"]) for row in read_study(study).ratings.to_pylist()]
+    assert sorted(ratings) == [
+        ("dsg_h", "ann", 0.0), ("dsg_h", "bob", 1.0), ("gecko_likert", "ann", 5.0), ("genai_bench", "ann", 2.0),
+        ("llmscore_errors", "ann", 7.0), ("llmscore_overall", "ann", 10.0),
+    ]  # fmt: skip
+
+
+def test_the_last_revision_counts_and_gold_and_repeats_and_tasks_that_are_gone_are_told(study: Place) -> None:
+    gone = made_task("likert", "p2", ("atlas",))
+    write_version(study, [LIKERT, gone])
+    keep(study, answer_to(LIKERT, "ann", 1))
+    keep(study, answer_to(LIKERT, "ann", 5), revision=1)
+    keep(study, answer_to(LIKERT, "ann", 2, repeat=1))
+    keep(study, answer_to(LIKERT, "bob", 2, gold=3))
+    keep(study, answer_to(gone, "ann", 3))
+    write_version(study, [LIKERT, SIDES], version=2)
+    keep(study, replace(answer_to(LIKERT, "cy", 4), version=2))
+    release = read_study(study)
+    assert [(row["rater"], row["rating"]) for row in release.ratings.to_pylist()] == [("ann", 5), ("cy", 4)]
+    assert {*release.notes} == {
+        "1 answer to gold questions, left out",
+        "1 answer to repeats, left out",
+        "1 answer to tasks that version 2 no longer asks, left out",
+        "1 answer of earlier versions of the study, kept: version 2 asks the same",
+    }
+
+
+def test_a_study_that_nobody_answered_says_how_to(study: Place) -> None:
+    with pytest.raises(SourceError, match=r"nobody has answered yet; rate at plumbline rate study=.*study"):
+        read_study(study)
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twenty prompts by two generators, by whose votes, grades and words atlas is always better, as `hits` says too."""
+    folder = tmp_path_factory.mktemp("judged")
+    place, tasks = StorageConfig().locate(str(folder / "study")), list[Task]()
+    scores = []
+    for number in range(20):
+        prompt, names = f"p{number}", ("atlas", "flint")
+        alone = [made_task(template, prompt, (name,)) for template in ("likert", "words") for name in names]
+        both = [made_task(template, prompt, names) for template in ("side_by_side", "vote")]
+        scores += [
+            {"image_id": f"{prompt}/{name}", "prompt_id": prompt, "generator": name,
+             "hits": number / 100 + (name == "atlas")} for name in names
+        ]  # fmt: skip
+        for task in (*alone, *both):
+            good = task.generators[0] == "atlas"
+            said = {
+                "likert": 5 if good else 1 + number % 2, "words": {"wrong": [] if good else [1], "unsure": []},
+                "side_by_side": "a", "vote": "b" if number < 6 else "a",
+            }[task.template]  # fmt: skip
+            for rater in ("ann", "bob"):
+                keep(place, answer_to(task, rater, said))
+        tasks += [*alone, *both]
+    write_version(place, tasks)
+    put(folder / "scores.csv", scores)
+    return folder
+
+
+def test_metrics_are_judged_by_all_templates_of_a_study(judged: Path) -> None:
+    given = [f"protocol.path={judged}/study", f"scores={judged}/scores.csv", f"output={judged}/out"]
+    found = run_metaeval(config_of("metaeval", "protocol=study", *given, "protocol.alpha=0.2", "sampling.resamples=20"))
+    values = {
+        (one.metric, one.template, one.statistic): one.value for one in found.judgements if one.group == "overall"
+    }
+    assert values["hits", "side_by_side", "binary_accuracy"] == 1
+    assert values["hits", "vote", "binary_accuracy"] == 0.7
+    assert values["hits", "wl", "pairwise_accuracy_grouped"] == 1
+    for template in ("likert", "wl", "side_by_side", "vote"):
+        assert values["hits", template, "model_ordering"] == 1
+    assert values["people", "likert", "alpha_ordinal"] == values["people", "vote", "alpha_ordinal"] == 1
+    means = {(one.template, one.group): one.value for one in found.judgements if one.statistic == "mean_rating"}
+    assert means["wl", "generator flint"] == pytest.approx(2 / 3) and means["likert", "generator flint"] == 1.5
+    people = {order.template: (order.generator_a, order.better) for order in found.orders if order.judge == "people"}
+    assert people == dict.fromkeys(("likert", "wl", "side_by_side", "vote", "majority"), ("atlas", "atlas"))
+
+
+def any_answer(task: Task, random: np.random.Generator) -> Any:
+    """Return a random answer to a task, sometimes unsure about a part or about everything."""
+    if random.random() < 0.1:
+        return "unsure"
+    if grades := TEMPLATES[task.template].grades:
+        return int(random.choice(grades))
+    marks = random.choice(["shown", "wrong", "unsure"], len(task.words), p=[0.6, 0.3, 0.1])
+    return {
+        "words": {mark: [int(word) for word in np.flatnonzero(marks == mark)] for mark in ("wrong", "unsure")},
+        "questions": {one.question_id: str(random.choice(["yes", "no", "unsure"])) for one in task.questions},
+    }.get(task.template, str(random.choice(["a", "b", "tie"])))
+
+
+def test_jobs_rate_and_jobs_metaeval_give_a_study_the_same_alpha(tmp_path: Path) -> None:
+    random, place = np.random.default_rng(11), StorageConfig().locate(str(tmp_path / "study"))
+    tasks = [
+        made_task(template, f"p{number}", names[: 1 + (template in ("side_by_side", "vote"))])
+        for template in TEMPLATES
+        for number in range(9)
+        for names in permutations(("atlas", "flint"))
+    ]
+    write_version(place, tasks)
+    for at in random.permutation(3 * len(tasks)):
+        if random.random() < 0.9:
+            keep(place, answer_to(tasks[at // 3], "abc"[at % 3], any_answer(tasks[at // 3], random)))
+    found = run_metaeval(
+        config_of(
+            "metaeval", "protocol=study", f"protocol.path={place}", f"output={tmp_path}/out", "sampling.resamples=20"
+        )
+    )
+    alphas = [one for one in found.judgements if (one.statistic, one.group) == ("alpha_ordinal", "overall")]
+    ours = {one.template: one.value for one in alphas}
+    progress = agreement(rated(read_answers(place), tasks), Sampling(resamples=20))
+    assert len(ours) == len(TEMPLATES) and len({*ours.values()}) == len(TEMPLATES)
+    assert ours == pytest.approx({RATED.get(one.template, one.template): one.alpha for one in progress})
+
+
+def test_raters_who_each_reject_another_word_do_not_agree(tmp_path: Path) -> None:
+    """All reject one word of three; of the prompts whose name begins with `same` all three the same."""
+    random, place = np.random.default_rng(3), StorageConfig().locate(str(tmp_path / "study"))
+    tasks = [
+        made_task("words", f"{kind}{number}", (name,))
+        for kind in ("same", "other")
+        for number in range(6)
+        for name in ("atlas", "flint")
+    ]
+    write_version(place, tasks)
+    for task in tasks:
+        words = random.permutation(3)
+        for word, rater in zip(words, "abc", strict=True):
+            wrong = int(words[0] if task.prompt_id.startswith("same") else word)
+            keep(place, answer_to(task, rater, {"wrong": [wrong], "unsure": []}))
+    words_of = ("protocol=study", f"protocol.path={place}", f"output={tmp_path}/out")
+    found = run_metaeval(config_of("metaeval", *words_of))
+    alphas = {one.value for one in found.judgements if one.statistic == "alpha_ordinal"}
+    assert all(0.2 < alpha < 0.8 for alpha in alphas), "of shares all are a third short"
+    reliable = run_metaeval(config_of("metaeval", *words_of, "protocol.reliable=true"))
+    assert any(note.startswith("6 of 12 prompts are reliable: raters' variance") for note in reliable.notes)
+    assert {one.value for one in reliable.judgements if one.statistic == "alpha_ordinal"} == {1}
+
+
+@pytest.mark.parametrize("template", ["likert", "vote"])
+def test_jobs_labels_says_by_a_template_of_a_study_who_is_better(judged: Path, template: str) -> None:
+    given = [f"protocol.path={judged}/study", f"scores={judged}/scores.csv", f"output={judged}/next.csv"]
+    plan = plan_labels(config_of("labels", "protocol=study", *given, f"protocol.templates=[{template}]"))
+    (pair,) = plan.pairs
+    assert (pair.a, pair.b, pair.rated) == ("atlas", "flint", 20)
+    assert pair.found is not None and pair.found.estimate == pytest.approx({"likert": 3.5, "vote": 0.4}[template])
+
+
+def test_words_of_a_study_are_judged_with_the_questions_of_a_run(tmp_path: Path) -> None:
+    """Nobody finds cobalt's red, and gecko's question about it fails; of a template that nobody answered it is told."""
+    texts = plain_prompts(4)
+    names = ("atlas", "cobalt")
+    run = make_run(tmp_path, prompts=texts, generators=names, score=lambda name, *_: 0.9 if name == "atlas" else 0.1)
+    place = StorageConfig().locate(str(tmp_path / "study"))
+    made = [made_task("words", f"p{number:04d}", (name,)) for number in range(4) for name in names]
+    tasks = [replace(task, prompt=texts[int(task.prompt_id[1:])]) for task in made]
+    tasks = [replace(task, words=tuple(word for word, _, _ in words_in(task.prompt))) for task in tasks]
+    for task in tasks:
+        wrong = [task.words.index("red")] if task.generators == ("cobalt",) else []
+        keep(place, answer_to(task, "ann", {"wrong": wrong, "unsure": []}))
+    write_version(place, tasks)
+    given = [f"protocol.path={place.url}", f"scores={run.folder}", f"output={tmp_path}/out", "sampling.resamples=20"]
+    asked = "protocol.tasks=[ratings,preferences,words,orders]"
+    found = run_metaeval(config_of("metaeval", "protocol=study", *given, asked))
+    values = {
+        one.statistic: one.value for one in found.judgements if one.template == "words" and one.group == "overall"
+    }
+    assert values["recall"] == values["precision"] == 1
+    assert "task preferences: nobody was asked for what it judges by" in found.notes
+    assert any(one.template == "wl" and one.statistic == "spearman" for one in found.judgements)

@@ -1,0 +1,115 @@
+"""Label Studio's and Argilla's own packages read what is written for them, and what they write is read here."""
+
+import json
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import httpx
+import pytest
+
+from plugins.rating.tests.served import asked_run
+from plugins.rating.tests.test_annotation_tools import exported, rated_in_label_studio
+from plumbline.pipelines.base.storage import StorageConfig
+from plumbline.pipelines.judging.releases.readers import RatingColumns, read_release
+from plumbline.plugins.rating.question_templates import TEMPLATES
+from tests.commands import printed
+from tests.pipelines.judging.releases.files import ARGILLA_RECORDS, LABEL_STUDIO, put, reading
+
+pytestmark = pytest.mark.elsewhere
+ANN = UUID(int=7)
+OWN_CONFIG = """<View><Text name="x" value="$prompt"/><Rating name="likert" toName="x"/>
+<Choices name="shown" toName="x"><Choice value="Yes"/><Choice value="unsure"/></Choices>
+<Labels name="wl" toName="x"><Label value="missing"/></Labels><TextArea name="comment" toName="x"/></View>"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tools")
+
+
+@pytest.fixture(scope="module")
+def study(folder: Path) -> list[str]:
+    run = asked_run(folder / "made")
+    return [f"store={run.store.place.url}", f"study={folder}/study", f"templates=[{','.join(TEMPLATES)}]"]
+
+
+@pytest.fixture(scope="module")
+def argilla() -> Any:
+    """Argilla's package with a client whose server knows one user and nothing else."""
+    rg = pytest.importorskip("argilla")
+    user = {"id": str(ANN), "username": "ann", "role": "owner", "first_name": "Ann"}
+    server = httpx.MockTransport(lambda request: httpx.Response(200, json=user))
+    rg.Argilla("http://127.0.0.1", "key", mounts={"http://": server})
+    return rg
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_label_studio_takes_configurations_tasks_and_annotations(
+    template: str, study: list[str], folder: Path, tmp_path: Path
+) -> None:
+    from label_studio_sdk.converter.converter import Converter
+    from label_studio_sdk.label_interface import LabelInterface
+
+    tasks = exported(study, "label_studio", folder)[template]
+    view = (folder / f"study/exports/label_studio/{template}.xml").read_text()
+    interface = LabelInterface(view)
+    interface.validate()
+    rated = rated_in_label_studio(tasks, template, f"ann of {template}")
+    put(tmp_path / "rated.json", rated)
+    for task in rated:
+        assert interface.validate_task({"data": task["data"]})
+        (annotation,) = task["annotations"]
+        to = {tag.name: tag.to_name for tag in interface.controls}
+        result = [{**one, "to_name": to[one["from_name"]][0]} for one in annotation["result"]]
+        assert interface._validate_object({"result": result}, return_errors=True) == []
+    rated_file = str(tmp_path / "rated.json")
+    Converter(view, project_dir=str(tmp_path)).convert_to_json_min(rated_file, str(tmp_path), is_dir=False)
+    minimal = [f"import_from={tmp_path}/result.json"]
+    assert "6 answers kept, 0 known" in printed("rate", *study, f"import_from={tmp_path}/rated.json")
+    assert "0 answers kept, 6 known" in printed("rate", *study, *minimal), "JSON-MIN says the same"
+
+
+def test_label_studios_own_json_min_is_read_as_its_json(tmp_path: Path) -> None:
+    from label_studio_sdk.converter.converter import Converter
+
+    path = put(tmp_path / "export.json", LABEL_STUDIO[:1])
+    Converter(OWN_CONFIG, project_dir=str(tmp_path)).convert_to_json_min(str(path), str(tmp_path), is_dir=False)
+    columns = RatingColumns(rating="shown")
+    minimal = read_release("annotations", StorageConfig().locate(f"{tmp_path}/result.json"), columns)
+    whole = reading("annotations", path)
+    assert minimal.ratings.equals(whole.ratings) and minimal.words.equals(whole.words)
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_argilla_takes_settings_and_records_and_its_answers_come_back(
+    template: str, argilla: Any, study: list[str], folder: Path, tmp_path: Path
+) -> None:
+    from argilla.records._io import JsonIO
+
+    exported(study, "argilla", folder)
+    files = folder / "study/exports/argilla"
+    settings = argilla.Settings.from_json(files / f"{template}.settings.json")
+    settings.validate()
+    records = JsonIO._records_from_json(files / f"{template}.0.json")
+    shown = {field.name for field in settings.fields}
+    chosen = settings.questions[0].labels[-1]
+    for record in records:
+        assert set(record.fields) == shown
+        record.responses.add(argilla.Response(template, chosen, user_id=ANN, status="submitted"))
+    JsonIO.to_json(records, tmp_path / "rated.json")
+    assert "6 answers kept" in printed("rate", *study, f"import_from={tmp_path}/rated.json")
+
+
+def test_argillas_own_records_are_read_nested_and_flattened(argilla: Any, tmp_path: Path) -> None:
+    from argilla.records._io import GenericIO
+
+    of_users = {"ann@x.org": str(UUID(int=1)), "8": str(UUID(int=2))}
+    text = json.dumps(ARGILLA_RECORDS)
+    for user, known in of_users.items():
+        text = text.replace(f'"user_id": "{user}"', f'"user_id": "{known}"')
+    records = [argilla.Record.from_dict(record) for record in json.loads(text)]
+    forms = [GenericIO.to_list(records, flatten=flatten) for flatten in (False, True)]
+    nested, flat = (reading("annotations", put(tmp_path / f"{n}.json", form)) for n, form in enumerate(forms))
+    assert nested.ratings.equals(flat.ratings) and len(nested.ratings) == 6
+    assert nested.words.equals(flat.words) and nested.preferences.equals(flat.preferences)

@@ -1,0 +1,27 @@
+"""An answer costs work in proportion to its length at most."""
+
+from contextlib import suppress
+
+import pytest
+
+from plumbline.operators.errors import PlumblineError
+from plumbline.plugins.rating.app import parse_answer
+from plumbline.plugins.rating.study import Given, RefusedAnswer
+from tests.work import LONG, Parts, assert_linear, fields_without_limit, parts_of, with_field
+
+EXAMPLE = b'{"task_id": "0000000000000000", "version": 1, "rater": "ann", "answer": 4, "seconds": 2.5}'
+
+
+def read(body: bytes) -> None:
+    with suppress(PlumblineError, RefusedAnswer):
+        parse_answer(body)
+
+
+@pytest.mark.parametrize("shape", LONG)
+@pytest.mark.parametrize("parts", [*parts_of(Given)])
+def test_any_value_of_any_field_is_at_most_twice_the_work_at_twice_its_length(parts: Parts, shape: str) -> None:
+    assert_linear(lambda n: with_field(EXAMPLE, parts, LONG[shape](n)), read)
+
+
+def test_the_page_on_security_has_every_field_that_can_be_sent() -> None:
+    assert not fields_without_limit([Given])

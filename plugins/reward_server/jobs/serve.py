@@ -1,0 +1,40 @@
+"""Serves metrics over HTTP to trainers, on the wires that they speak already."""
+
+import sys
+
+from plumbline.jobs.command import Command, run_job
+from plumbline.jobs.display.console import make_console, say, warn
+from plumbline.plugins.reward_server.known_pair import KnownPair, explain_known_pair
+from plumbline.plugins.reward_server.run_service import serve
+from plumbline.plugins.reward_server.serve_config import ServeConfig
+from plumbline.plugins.reward_server.wires.table import WIRES
+
+COMMAND = Command(
+    "serve",
+    "Serve metrics over HTTP: how images fit their prompts, as rewards for trainers. Listens on this machine alone\n"
+    "unless host= says otherwise, which needs a token (plugins/reward_server/README.md).",
+    ServeConfig,
+    {"metrics": "metric"},
+    extra="serve",
+    first="metric",
+    stopped="stopped serving",
+)
+
+
+def main(config: ServeConfig) -> int:
+    """Serves until it is told to stop."""
+    console = make_console()
+    wires = ", ".join(f"{wire.name} POST {wire.path}" for wire in WIRES)
+
+    def ready(address: str, known_pair: KnownPair) -> None:
+        for line in explain_known_pair(known_pair):
+            warn(console, line)
+        say(console, "known pair: " + ", ".join(f"{name} {scores}" for name, scores in known_pair.items()))
+        say(console, f"serving {', '.join(config.metrics)} at {address} ({wires}; GET /health /metrics /openapi.json)")
+
+    serve(config, ready)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_job(COMMAND, main))

@@ -1,0 +1,276 @@
+"""A reward service from its configuration to its end: Ray Serve holds the replicas, this process the address."""
+
+import asyncio
+import logging
+import socket
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from plumbline.operators.errors import ConfigError, SourceError, install
+from plumbline.operators.metrics.metric import Metric, PackedMetric, WantingMetric
+from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
+from plumbline.operators.rewards.combination import REWARD, Combination, Reward
+from plumbline.operators.stages.graph import check_shown, make_nodes, need_sources
+from plumbline.pipelines.base.cluster import ClusterConfig
+from plumbline.pipelines.cells.cells import digest
+from plumbline.pipelines.cells.store import open_store
+from plumbline.pipelines.plans.costs import try_services
+from plumbline.pipelines.plans.plan import Node, recipes_of
+from plumbline.pipelines.rewards.baseline_scores import Baseline, read_baseline
+from plumbline.pipelines.running.session import ray_session
+from plumbline.pipelines.sources.question_packs import check_choices, pack_digest, read_pack
+from plumbline.pipelines.sources.question_packs.pack import QuestionPack
+from plumbline.pipelines.sources.uris import Uris
+from plumbline.pipelines.web.listening import listening, names_of, run_app, take_token, url_of
+from plumbline.plugins.reward_server.known_pair import KnownPair, score_known_pair
+from plumbline.plugins.reward_server.question_store import QuestionStore
+from plumbline.plugins.reward_server.sentinel import Sentinel
+from plumbline.plugins.reward_server.serve_config import ServeConfig
+from plumbline.plugins.reward_server.service import Counters, ReplicaDied, Service
+from plumbline.plugins.reward_server.wires.wire import MetricAnswer, Need, ScoreRequest, Served
+
+LOG = logging.getLogger(__name__)
+
+HEALTH_SECONDS = 1.0
+"""Between two looks of Ray Serve at a replica: how soon a dead one is missed."""
+
+SAME_PRIORITY = {"RAY_worker_niceness": "0"}
+"""Ray's workers yield to all other processes (niceness 15), and so would a replica to the clients that wait for it."""
+
+
+def find_nodes(config: ServeConfig) -> list[Node]:
+    """What computes the metrics, with its models; raises ModelError where one cannot be found."""
+    metrics: dict[str, Metric] = {
+        name: metric.settled(lambda role: find_vqa_profile(config.models[role]))
+        for name, metric in config.metrics.items()
+    }
+    nodes = make_nodes(metrics)
+    check_shown(nodes, config.models, config.clips)
+    on_gpu = config.num_gpus > 0
+    return [
+        Node(
+            name=node.name,
+            stage=node.stage.name,
+            models={key: resolve_model(config.models[role], on_gpu=on_gpu) for key, role in node.roles.items()},
+            metrics=node.metrics,
+        )
+        for node in nodes
+    ]
+
+
+def find_served(config: ServeConfig, nodes: Sequence[Node], pack: QuestionPack | None = None) -> Served:
+    """The reward, and the metrics with the digests that a sweep's scores cells of the same metrics and models have.
+
+    Raises ConfigError for a baseline of no use to it.
+    """
+    settled = {name: metric for node in nodes for name, metric in node.metrics.items()}
+    metrics = {name: settled[name] for name in config.metrics}
+    asked = "" if pack is None else pack_digest(pack)
+    digests = {
+        name: recipes_of(name, metric, nodes, config.clips, asked)["scores"].digest for name, metric in metrics.items()
+    }
+    falling = frozenset(name for name, metric in metrics.items() if metric.falling)
+    unranked = frozenset(name for name, metric in metrics.items() if not metric.ranks)
+    needs = _needs(config, metrics)
+    if config.reward is None or config.reward.alone is not None:
+        return Served(digests, config.one_reward(), falling, unranked, needs, watched=config.sentinel)
+    recipes = {name: digests[name] for name in config.reward.weights}
+    reward = _combined(config, config.reward, falling, recipes)
+    digests |= {REWARD: digest({"parts": recipes, **reward.described()})}
+    return Served(digests, REWARD, falling, unranked, needs, reward, config.sentinel)
+
+
+def _needs(config: ServeConfig, metrics: Mapping[str, Metric]) -> dict[Need, frozenset[str]]:
+    """Which metrics have each need; a reward has those of its parts."""
+    reward = config.reward
+    needs: dict[Need, Collection[str]] = {
+        "sources": need_sources(metrics),
+        "questions": [name for name, metric in metrics.items() if isinstance(metric, PackedMetric)],
+        "words": [name for name, metric in metrics.items() if isinstance(metric, WantingMetric)],
+    }
+    return {
+        need: frozenset([*names, *([reward.name] if reward and reward.weights.keys() & {*names} else [])])
+        for need, names in needs.items()
+    }
+
+
+def _combined(
+    config: ServeConfig, combination: Combination, falling: frozenset[str], recipes: Mapping[str, str]
+) -> Reward:
+    """The combination with its units, which the baseline gives where they are not the metrics' own."""
+    baseline = _baseline(config, recipes, recipes) if combination.unit != "score" else None
+    return Reward(combination, falling, {} if baseline is None else baseline.scales(combination.unit))
+
+
+def read_served_pack(config: ServeConfig) -> QuestionPack | None:
+    """The benchmark's own questions, where there are any; logs their problems, and raises ConfigError for a pack that
+    cannot be read, or that a metric cannot score by.
+    """
+    file = config.pack.packed(config.storage)
+    if file is None:
+        return None
+    try:
+        pack = read_pack(file, "served")
+    except SourceError as error:
+        raise ConfigError(f"{file.key}: {error}") from error
+    check_choices(config.metrics, pack.choices, file.place.url)
+    for problem in pack.problems:
+        LOG.warning("%s", problem)
+    return pack
+
+
+def question_store(config: ServeConfig, nodes: Sequence[Node]) -> QuestionStore | None:
+    """Where questions are kept that a language model writes; None where no metric has any written."""
+    recipes = {
+        name: recipes_of(name, metric, nodes, config.clips)["questions"]
+        for node in nodes
+        if node.stage == "questions" and node.models
+        for name, metric in node.metrics.items()
+    }
+    if not recipes:
+        return None
+    store = open_store(config)
+    store.check()
+    return QuestionStore(store, recipes)
+
+
+def serve(config: ServeConfig, ready: Callable[[str, KnownPair], None]) -> None:
+    """Serves until the process is told to stop; `ready` is told the address, and the scores of the known pair.
+
+    Raises ConfigError and ModelError before anything starts, OSError where the port is taken.
+    """
+    token, nodes = take_token(config.host, config.token_variable), find_nodes(config)
+    pack = read_served_pack(config)
+    served = find_served(config, nodes, pack)
+    try_services(nodes)
+    sentinel = sentinel_of(config, served)
+    with (
+        listening(config.host, config.port) as listener,
+        ray_session(ClusterConfig(address=config.address, pools={})),
+        run_replicas(config, pack, question_store(config, nodes)) as handle,
+    ):
+        _run(config, token, served, sentinel, listener, handle, ready)
+
+
+@contextmanager
+def run_replicas(
+    config: ServeConfig, pack: QuestionPack | None = None, written: QuestionStore | None = None
+) -> Iterator[Any]:
+    """Ray Serve's handle of replicas that have loaded their models; Serve itself has no HTTP here."""
+    try:
+        from ray import serve as ray_serve
+    except ImportError as error:
+        raise ConfigError(f"expected Ray Serve, found none; {install('serve')}") from error
+    from plumbline.plugins.reward_server.replica import BATCHES, Replica
+
+    deployment = ray_serve.deployment(Replica).options(
+        name="replica",
+        num_replicas=config.replicas,
+        ray_actor_options={
+            "num_cpus": config.num_cpus,
+            "num_gpus": config.num_gpus,
+            "runtime_env": {"env_vars": SAME_PRIORITY},
+        },
+        max_ongoing_requests=BATCHES,
+        max_constructor_retry_count=2,
+        health_check_period_s=HEALTH_SECONDS,
+        graceful_shutdown_timeout_s=5,
+        graceful_shutdown_wait_loop_s=0.1,
+        logging_config={"enable_access_log": False, "log_level": "ERROR"},
+    )
+    logging.getLogger("ray.serve").setLevel(logging.ERROR)
+    name = f"plumbline-{uuid.uuid4().hex[:8]}"
+    ray_serve.start(proxy_location="Disabled", logging_config={"log_level": "ERROR"})
+    bound = deployment.bind(config.scorer(), config.pool(), None if pack is None else pack.questions, written)
+    try:
+        yield ray_serve.run(bound, name=name, route_prefix=None)
+    finally:
+        ray_serve.delete(name)
+
+
+def _run(
+    config: ServeConfig,
+    token: str | None,
+    served: Served,
+    sentinel: Sentinel | None,
+    listener: socket.socket,
+    handle: Any,
+    ready: Callable[[str, KnownPair], None],
+) -> None:
+    from plumbline.plugins.reward_server.app import BODY_TIMEOUT, Counts, Gate, make_app
+
+    known_pair = asyncio.run(score_known_pair(replica_call(handle, Counts()), served))
+    ready(url_of(config.host, listener), known_pair)
+    counts = Counts()
+    service = Service(replica_call(handle, counts), served, config, counts, sentinel)
+    if sentinel is not None:
+        counts.watch(
+            "sentinel", "Watched metrics that moved while the reward did not fall", lambda: len(sentinel.moved)
+        )
+    counts.watch("waiting_images", "Images that wait for a replica", service.queued)
+    counts.watch("cached_scores", "Scores that are remembered", lambda: len(service.cache))
+    gate = Gate(service, token, counts, lambda: asyncio.to_thread(_ready, handle), video_files(config).read, known_pair)
+    app = make_app(gate, names_of(config.host, config.hosts))
+    run_app(app, listener, patience=BODY_TIMEOUT + config.deadline)
+
+
+def video_files(config: ServeConfig) -> Uris:
+    """The videos that requests may name by path."""
+    return Uris(
+        roots=config.video_folders,
+        storage=config.storage,
+        max_bytes=config.limits.max_bytes,
+        whose="the folders that may be read",
+        option="video_folders",
+    )
+
+
+def sentinel_of(config: ServeConfig, served: Served) -> Sentinel | None:
+    """Who looks for gaming of the reward, where it is configured; raises ConfigError for a baseline of no use."""
+    reward = config.one_reward()
+    if not config.sentinel or reward is None:
+        return None
+    names = [reward, *config.sentinel]
+    metrics = {name: config.metrics[name] for name in names if name in config.metrics}
+    baseline = _baseline(config, served.measured(names), served.metrics)
+    means = None if baseline is None else baseline.with_reward(served.combination).prompt_means(names)
+    return Sentinel(reward, metrics, config.sentinel_images, means)
+
+
+def _baseline(config: ServeConfig, metrics: Collection[str], recipes: Mapping[str, str]) -> Baseline | None:
+    """The configured run's scores by these metrics."""
+    if config.baseline is None:
+        return None
+    own = {name: recipes[name] for name in metrics}
+    return read_baseline(open_store(config), config.baseline, config.baseline_generator, own)
+
+
+def replica_call(handle: Any, watch: Counters) -> Callable[[Sequence[ScoreRequest], Sequence[str]], Any]:
+    """Sends a batch to a replica that Ray Serve chooses; where none is alive, it waits for the next."""
+    from ray.exceptions import RayActorError
+
+    async def score(asked: Sequence[ScoreRequest], metrics: Sequence[str]) -> list[dict[str, MetricAnswer]]:
+        begun = time.perf_counter()
+        try:
+            answers, seconds = await handle.score.remote(list(asked), tuple(metrics))
+        except RayActorError as error:
+            raise ReplicaDied from error
+        watch.took("send", time.perf_counter() - begun - sum(seconds.values()))
+        for part, spent in seconds.items():
+            watch.took(part, spent)
+        return list(answers)
+
+    return score
+
+
+def _ready(handle: Any) -> int:
+    """How many replicas run."""
+    from ray import serve as ray_serve
+
+    application = ray_serve.status().applications.get(handle.app_name)
+    if application is None:
+        return 0
+    return sum(states.replica_states.get("RUNNING", 0) for states in application.deployments.values())

@@ -1,0 +1,125 @@
+"""A run of a store as the sentinel's baseline: its own generator's scores, of the very metrics that are served."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from plumbline.operators.errors import ConfigError
+from plumbline.plugins.reward_server.run_service import find_nodes, find_served, sentinel_of
+from plumbline.plugins.reward_server.sentinel import Sentinel
+from plumbline.plugins.reward_server.wires.wire import Served
+from tests.bench_of import write_benchmark
+from tests.commands import config_of, printed
+from tests.pipelines.rewards.conftest import Scored, run_benchmark
+
+COUNT = 21
+METRICS = ["metric=[edge_density,saturation]", "models=shapes"]
+
+
+@pytest.fixture(scope="module")
+def scored(tmp_path_factory: pytest.TempPathFactory) -> Scored:
+    folder = write_benchmark(tmp_path_factory.mktemp("baseline") / "bench", ("atlas", "flint"), COUNT)
+    return run_benchmark(folder, folder.parent / "store", METRICS[0])
+
+
+def sentinel(store: Path, *words: str) -> Sentinel | None:
+    given = ["reward=edge_density", "sentinel=[saturation]", f"store={store}", *words]
+    config = config_of("serve", *METRICS, *given)
+    return sentinel_of(config, find_served(config, find_nodes(config)))
+
+
+def test_the_baseline_is_what_the_generators_images_scored_in_the_run(scored: Scored) -> None:
+    watching = sentinel(scored.store, "baseline=latest", "baseline_generator=flint")
+    assert watching is not None and watching.baseline is not None
+    rows = scored.scores[scored.scores.generator == "flint"].pivot(index="prompt_id", columns="metric", values="score")
+    assert len(watching.baseline) == COUNT
+    assert np.array_equal(watching.baseline, rows[["edge_density", "saturation"]].to_numpy())
+
+
+@pytest.mark.parametrize(
+    "words, complaint",
+    [
+        (["baseline=yesterday"], "baseline=yesterday: no such run in"),
+        (["baseline=latest"], "baseline_generator: expected one of run .*, of atlas, flint, got none"),
+        (["baseline=latest", "baseline_generator=ember"], "baseline_generator: .* got ember"),
+        (
+            ["baseline=latest", "baseline_generator=atlas", "metrics.edge_density.statistic=entropy"],
+            "baseline: edge_density is not the same metric in run .* and here",
+        ),
+        (
+            ["baseline=latest", "baseline_generator=atlas", "metric=[edge_density,entropy]", "sentinel=[entropy]"],
+            "baseline: run .* has no scores of entropy; score them there: plumbline sweep",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_a_baseline_that_cannot_be_used_is_refused_in_one_line(
+    words: list[str], complaint: str, scored: Scored
+) -> None:
+    with pytest.raises(ConfigError, match=complaint) as refused:
+        sentinel(scored.store, *words)
+    assert "\n" not in str(refused.value)
+
+
+def test_the_units_of_a_combined_reward_are_those_of_the_run(tmp_path: Path) -> None:
+    """By its images of one generator, or of all; its recipe covers parts, weights and these numbers."""
+    folder = write_benchmark(tmp_path / "bench", ("atlas", "flint"), 4)
+    ran = run_benchmark(folder, tmp_path / "store", CLIPS).scores.query("metric == 'clipscore'")
+    digests = set()
+    for generator in ("atlas", "flint", "null"):
+        served = combined(tmp_path / "store", f"baseline_generator={generator}")
+        assert served.combination is not None
+        scores = ran[ran.generator == generator].score if generator != "null" else ran.score
+        assert served.combination.scales["clipscore"] == pytest.approx((scores.mean(), scores.std(ddof=0)))
+        assert served.reward == "reward" and list(served.metrics) == ["clipscore", "vqascore", "reward"]
+        digests.add(served.metrics["reward"])
+    options = [f"store={tmp_path}/store", "format=rewards", expression(), f"output={tmp_path}/out"]
+    printed("rewards", *options)
+    own = json.loads((tmp_path / "out" / "manifest.json").read_text())["scorer"]["reward"]["scales"]
+    printed("rewards", *options, "baseline=latest", f"output={tmp_path}/other")
+    other = json.loads((tmp_path / "other" / "manifest.json").read_text())["scorer"]["reward"]["scales"]
+    assert served.combination.described()["scales"] == own == other, "to the last digit"
+    digests.add(combined(tmp_path / "store", weight="3").metrics["reward"])
+    assert len(digests) == 4
+    with pytest.raises(ConfigError, match=r"baseline .* has no two images of a prompt that differ by clipscore"):
+        combined(tmp_path / "store", "baseline_generator=atlas", unit="noise")
+
+
+CLIPS = "metric=[clipscore,vqascore]"
+
+
+def expression(weight: str = "2", unit: str = "z_score") -> str:
+    return f"reward={{weights: {{clipscore: {weight}, vqascore: 1}}, unit: {unit}}}"
+
+
+def combined(store: Path, *words: str, **options: str) -> Served:
+    config = config_of(
+        "serve", CLIPS, "models=shapes", expression(**options), f"store={store}", "baseline=latest", *words
+    )
+    return find_served(config, find_nodes(config))
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["reward={clipscore: 1, hpsv3: 0.5}"], "reward: expected one of clipscore, saturation, got 'hpsv3'"),
+        (["reward={clipscore: 1, saturation: 0.5}"], "reward: by saturation no image is better than another"),
+        (["reward={weights: {clipscore: 1}, unit: noise}"], "reward.unit=noise: expected baseline=RUN .*, got none"),
+        (["reward={clipscore: 2}", "+metrics.reward={kind: clipscore, model: clip}"], "metrics.reward: "),
+        (["reward={clipscore: 2}", "sentinel=[clipscore]"], "sentinel: expected of saturation, got 'clipscore'"),
+    ],
+    ids=str,
+)
+def test_a_reward_that_cannot_be_made_is_refused_in_one_line(words: list[str], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint) as refused:
+        config_of("serve", "metric=[clipscore,saturation]", "models=shapes", *words)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_run_of_a_few_prompts_is_no_baseline(tmp_path: Path) -> None:
+    folder = write_benchmark(tmp_path / "bench", ("atlas",), 4)
+    run_benchmark(folder, tmp_path / "store", METRICS[0])
+    with pytest.raises(ConfigError, match="has scores on 4 prompts, expected at least 20"):
+        sentinel(tmp_path / "store", "baseline=latest")

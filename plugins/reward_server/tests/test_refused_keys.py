@@ -1,0 +1,19 @@
+"""A model service that refuses the key is told before Ray starts."""
+
+import pytest
+
+from plumbline.operators.errors import ModelError
+from plumbline.plugins.reward_server import run_service
+from tests.commands import config_of
+from tests.operators.models.endpoint import VARIABLE, Server, failed
+
+
+def test_a_service_that_refuses_the_key_is_told_before_ray_starts(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_service, "ray_session", None)  # who starts it fails
+    server.script = lambda number, body: failed(401, "no such key")
+    model = ("model@models.vqa=api", "models.vqa.checkpoint=m", f"models.vqa.key_variable={VARIABLE}")
+    given = ["metric=[vqascore]", "models=shapes", *model, f"models.vqa.endpoint={server.url}", "port=0"]
+    with pytest.raises(ModelError, match="answered 401 to the key"):
+        run_service.serve(config_of("serve", *given), lambda address: None)

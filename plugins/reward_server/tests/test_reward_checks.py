@@ -1,0 +1,219 @@
+"""Each check fails for a server with the fault that it looks for, and for no other."""
+
+import io
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+import pytest
+from PIL import Image
+
+from plumbline.operators.errors import PlumblineError, RowError
+from plumbline.plugins.reward_server.known_pictures import picture_of
+from plumbline.plugins.reward_server.reward_checks import CHECKS, UNKNOWN
+from plumbline.plugins.reward_server.wires.score import ScoreWire
+from plumbline.plugins.reward_server.wires.wire import MetricAnswer, Need, Reply, ScoreRequest, Served, as_json
+from tests.commands import Ended, refusal, run
+
+Score = Callable[[ScoreRequest, int], float | None]
+"""A number for an image at a place of its batch; None for one that is broken."""
+SERVED = Served(
+    {"fit": "recipe", UNKNOWN: "recipe"},
+    "fit",
+    needs=dict.fromkeys(("questions", "sources"), frozenset({"fit", UNKNOWN})),
+)
+UNREADABLE = MetricAnswer(None, RowError("corrupt_image", "expected an image; generate it again"))
+
+
+@cache
+def pixels_of(prompt: str) -> bytes:
+    return pixels(picture_of(prompt))
+
+
+def pixels(image: bytes) -> bytes:
+    return Image.open(io.BytesIO(image)).convert("RGB").tobytes()
+
+
+def fit(request: ScoreRequest, place: int) -> float | None:
+    """The share of the frames that fit the prompt."""
+    try:
+        return sum(pixels(image) == pixels_of(request.prompt) for image in request.images) / len(request.images)
+    except OSError:
+        return None
+
+
+def by_questions(request: ScoreRequest, place: int) -> float | None:
+    """The share of the questions that are about what the picture shows; none without a question."""
+    if not request.questions:
+        return None
+    (question,) = request.questions
+    prompt = question[0].removeprefix("Is there ").removesuffix("?")
+    return fit(request._replace(prompt=prompt), place)
+
+
+def reversed_fit(request: ScoreRequest, place: int) -> float | None:
+    score = fit(request, place)
+    return None if score is None else -score
+
+
+def of_the_first_frame(request: ScoreRequest, place: int) -> float | None:
+    return fit(request._replace(images=request.images[:1]), place)
+
+
+def zero_where_broken(request: ScoreRequest, place: int) -> float:
+    return fit(request, place) or 0.0
+
+
+def by_chance(request: ScoreRequest, place: int) -> float | None:
+    score = fit(request, place)
+    return None if score is None else score + random.random() / 2
+
+
+def by_place(request: ScoreRequest, place: int) -> float | None:
+    score = fit(request, place)
+    return None if score is None else score + place / 100
+
+
+@contextmanager
+def serving(score: Score, refused: str = UNKNOWN, order: int = 1, needs: Sequence[Need] = ()) -> Iterator[str]:
+    """A server of our own wire without any of our service; it knows no reward called `refused`."""
+    wire = ScoreWire()
+
+    def answer(body: bytes) -> Reply:
+        try:
+            asked = wire.read(wire.parse(body, wire.media), SERVED)
+        except PlumblineError as error:
+            return wire.refuse(400, str(error))
+        if refused in asked[0].metrics:
+            return wire.refuse(400, f"nothing is called {refused}\x1b[2J")
+        scores = [score(request, place) for place, request in enumerate(asked)]
+        answers = [UNREADABLE if number is None else MetricAnswer(number) for number in scores]
+        of_images = [dict.fromkeys(one.metrics, answer) for one, answer in zip(asked, answers, strict=True)]
+        return wire.answer(asked, of_images, SERVED)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.reply(answer(self.rfile.read(int(self.headers["Content-Length"]))))
+
+        def do_GET(self) -> None:
+            self.reply(as_json({"rewards": ["fit"], "orders": {"fit": order}, "needs": {"fit": list(needs)}}))
+
+        def reply(self, reply: Reply) -> None:
+            self.send_response(reply.status)
+            self.send_header("Content-Length", str(len(reply.body)))
+            self.end_headers()
+            self.wfile.write(reply.body)
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, args=(0.01,)).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+
+
+def outcomes(ended: Ended) -> dict[str, str]:
+    """By check, from the table that people see."""
+    lines = [[cell.strip() for cell in line.split("│")[1:5]] for line in ended.out.splitlines() if "│" in line]
+    return {name: outcome for name, _, outcome, _ in lines if name}
+
+
+def check(url: str, *words: str) -> Ended:
+    return run("check_rewards", url, "repeats=1", "batch=4", *words)
+
+
+@pytest.mark.parametrize(
+    ("score", "failing", "words"),
+    [
+        (fit, "", ["must_use=[frames]"]),
+        (reversed_fit, "order", []),
+        (zero_where_broken, "nulls", []),
+        (by_place, "same in a batch", []),
+        (of_the_first_frame, "", []),
+        (of_the_first_frame, "second frame", ["must_use=[frames]"]),
+        (fit, "questions", ["must_use=[questions]"]),
+        (by_questions, "", ["must_use=[questions]", "needs=[questions]"]),
+    ],
+)
+def test_a_check_fails_for_its_own_fault_alone(score: Score, failing: str, words: list[str]) -> None:
+    with serving(score) as url:
+        ended = check(url, *words)
+    assert {name for name, outcome in outcomes(ended).items() if outcome == "fails"} == {failing} - {""}
+    assert ended.code == (1 if failing else 0) and set(outcomes(ended)) == set(CHECKS)
+
+
+def by_source(request: ScoreRequest, place: int) -> float | None:
+    """Whether an instruction was followed that turned the source into something else; nothing without a source."""
+    if not request.sources:
+        return None
+    try:
+        before, after = pixels(request.sources[0]), pixels(request.images[0])
+    except OSError:
+        return None
+    wanted = request.prompt.removeprefix("Change the picture to ").removesuffix(".")
+    return float(after == pixels_of(wanted)) - float(after == before) / 4
+
+
+def by_words(request: ScoreRequest, place: int) -> float | None:
+    """Whether the picture shows the quoted words; nothing where none are quoted."""
+    return fit(request, place) if '"' in request.prompt else None
+
+
+@pytest.mark.parametrize(
+    ("score", "need", "words"), [(by_source, "sources", ["must_use=[sources]"]), (by_words, "words", [])]
+)
+def test_what_a_reward_needs_is_said_by_the_server_or_the_caller(score: Score, need: Need, words: list[str]) -> None:
+    with serving(score, needs=(need,)) as url:
+        assert set(outcomes(check(url, *words)).values()) <= {"ok", "not told"}
+    with serving(score) as url:
+        assert outcomes(check(url, *words))["order"] == "fails"
+        ended = check(url, f"needs=[{need}]", *words)
+    assert ended.code == 0 and outcomes(ended)["order"] == "ok"
+
+
+def test_a_source_that_is_ignored_or_broken_and_still_scored_fails() -> None:
+    def without_source(request: ScoreRequest, place: int) -> float | None:
+        return by_source(request._replace(sources=(picture_of("a green triangle"),)), place)
+
+    with serving(without_source, needs=("sources",)) as url:
+        found = outcomes(check(url, "must_use=[sources]"))
+    assert {name for name, outcome in found.items() if outcome == "fails"} == {"nulls", "source"}
+
+
+def test_numbers_by_chance_are_neither_the_same_again_nor_in_a_batch() -> None:
+    with serving(by_chance) as url:
+        found = outcomes(check(url))
+    assert found["same again"] == found["same in a batch"] == "fails" and found["order"] == "ok"
+
+
+def test_a_reward_that_nobody_has_must_get_no_number() -> None:
+    with serving(fit, refused="") as url:
+        assert outcomes(check(url))["unknown reward"] == "fails"
+
+
+def test_a_servers_words_reach_no_terminal_as_they_are() -> None:
+    with serving(fit, refused="fit") as url:
+        ended = check(url)
+    assert "nothing is called fit" in ended.words and "\x1b" not in ended.out
+
+
+def test_what_is_better_is_said_by_the_server_or_the_caller() -> None:
+    with serving(reversed_fit, order=-1) as url:
+        assert outcomes(check(url))["order"] == "ok"
+        assert outcomes(check(url, "+orders.fit=0"))["order"] == "not told"
+        assert outcomes(check(url, "+orders.fit=1"))["order"] == "fails"
+
+
+def test_a_server_of_another_wire_passes_nothing_and_one_that_is_not_there_is_one_line() -> None:
+    with serving(fit) as url:
+        found = outcomes(check(url, "wire=flow_factory"))
+    assert found["order"] == found["same again"] == "fails" and found["nulls"] == found["latency"] == "not told"
+    assert "no reply" in refusal("check_rewards", url, code=1)
+    assert "url: expected http://" in refusal("check_rewards", "127.0.0.1:8000")
+    assert "did you mean unirl" in refusal("check_rewards", url, "wire=unirll")

@@ -1,0 +1,111 @@
+"""A service says that its reward is gamed where it is, and where it is not, by chance only, at the stated rate."""
+
+import logging
+
+import numpy as np
+import pytest
+
+from plumbline.operators.errors import ConfigError, RowError
+from plumbline.operators.metrics.clipscore import ClipScoreConfig
+from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
+from plumbline.operators.metrics.metric import Metric
+from plumbline.plugins.reward_server.run_service import sentinel_of
+from plumbline.plugins.reward_server.sentinel import FALSE_ALARMS, Sentinel
+from plumbline.plugins.reward_server.wires.wire import MetricAnswer, Served
+from tests.commands import config_of
+
+METRICS: dict[str, Metric] = {
+    "reward": ClipScoreConfig(),
+    "held_out": ClipScoreConfig(),
+    "edge_density": ImageStatisticConfig(statistic="edge_density"),
+}
+SERVED = Served({}, None)
+GROUP, PROMPTS = 4, 30
+"""Images of a prompt, which are alike, and prompts of a look."""
+
+
+def ask(sentinel: Sentinel, random: np.random.Generator, reward: float, edges: float, held_out: float = 0.6) -> None:
+    """As many images as one look has, of new prompts, with these means."""
+    for _ in range(PROMPTS):
+        prompt, of_prompt = str(random.integers(2**62)), random.normal(0, 1, 3)
+        for _ in range(GROUP):
+            levels = np.array([reward, held_out, edges]) * (1 + 0.2 * of_prompt + random.normal(0, 0.05, 3))
+            sentinel.see(prompt, {name: MetricAnswer(level) for name, level in zip(METRICS, levels, strict=True)})
+
+
+def watching() -> Sentinel:
+    return Sentinel("reward", METRICS, GROUP * PROMPTS)
+
+
+@pytest.mark.parametrize(
+    ("reward", "edges", "held_out", "moved"),
+    [
+        (0.5, 0.05, 0.6, ["edge_density"]),
+        (0.3, 0.05, 0.6, ["edge_density"]),
+        (0.3, 0.20, 0.6, ["edge_density"]),
+        (0.5, 0.10, 0.4, ["held_out"]),
+        (0.5, 0.05, 0.4, ["held_out", "edge_density"]),
+        (0.5, 0.10, 0.8, []),
+        (0.1, 0.05, 0.4, []),
+    ],
+)
+def test_what_moves_while_the_reward_does_not_fall_is_named(
+    reward: float, edges: float, held_out: float, moved: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    sentinel, random = watching(), np.random.default_rng(0)
+    ask(sentinel, random, 0.3, 0.1)
+    assert sentinel.moved == []
+    with caplog.at_level(logging.WARNING):
+        ask(sentinel, random, reward, edges, held_out)
+    assert sentinel.moved == moved
+    assert [record.getMessage().startswith("The generator may game reward: while") for record in caplog.records] == [
+        True
+    ] * bool(moved)
+    ask(sentinel, random, 0.3, 0.1)
+    assert sentinel.moved == []
+
+
+def test_a_service_whose_images_stay_as_they_were_raises_an_alarm_at_most_at_the_stated_rate() -> None:
+    """The images of a prompt are alike, the reward rises, and there are many looks."""
+    random, alarms, services = np.random.default_rng(2), 0, 100
+    for _ in range(services):
+        sentinel = watching()
+        ask(sentinel, random, 0.3, 0.1)
+        raised = False
+        for look in range(6):
+            ask(sentinel, random, 0.35 + 0.05 * look, 0.1)
+            raised |= bool(sentinel.moved)
+        alarms += raised
+    assert alarms <= services * FALSE_ALARMS + 3 * (services * FALSE_ALARMS * (1 - FALSE_ALARMS)) ** 0.5
+
+
+def test_a_stored_baseline_is_compared_with_from_the_first_look_on() -> None:
+    random = np.random.default_rng(0)
+    baseline = np.array([0.3, 0.6, 0.1]) * (1 + 0.2 * random.normal(0, 1, (PROMPTS, 3)))
+    sentinel = Sentinel("reward", METRICS, GROUP * PROMPTS, baseline)
+    ask(sentinel, random, 0.5, 0.05)
+    assert sentinel.moved == ["edge_density"]
+    ask(sentinel, random, 0.5, 0.1)
+    assert sentinel.moved == []
+
+
+def test_an_image_without_one_of_the_scores_is_left_out() -> None:
+    sentinel, null = watching(), MetricAnswer(None, RowError("corrupt_image", "no"))
+    sentinel.see("a", {"reward": MetricAnswer(0.5), "held_out": null, "edge_density": MetricAnswer(0.1)})
+    sentinel.see("a", {"reward": MetricAnswer(0.5)})
+    assert sentinel.count == 0
+
+
+def test_it_is_asked_for_by_served_metrics_beside_the_reward() -> None:
+    words = ["metric=[clipscore,edge_density]", "models=shapes"]
+    config = config_of("serve", *words, "reward=clipscore", "sentinel=[edge_density]")
+    sentinel = sentinel_of(config, SERVED)
+    assert sentinel is not None
+    assert sentinel.wanted(["clipscore"]) == ("clipscore", "edge_density")
+    assert sentinel.wanted(["edge_density"]) == ("edge_density",)
+    assert sentinel_of(config_of("serve", *words), SERVED) is None
+    with pytest.raises(ConfigError, match="baseline: 'latest' is what sentinel= compares with"):
+        config_of("serve", *words, "baseline=latest")
+    for more in (["sentinel=[edge_density]"], ["reward=clipscore", "sentinel=[clipscore]"], ["sentinel=[entropy]"]):
+        with pytest.raises(ConfigError, match="sentinel: expected"):
+            config_of("serve", *words, *more)

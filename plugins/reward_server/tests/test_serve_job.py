@@ -1,0 +1,395 @@
+"""A real service: trainers' requests, an offline scorer's scores, a loop that learns from it, a replica's death."""
+
+import base64
+import io
+import json
+import math
+import os
+import pickle
+import re
+import signal
+import socket
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+import requests
+import torch
+from openai import OpenAI
+from PIL import Image, ImageEnhance
+
+from plumbline.assets.making.scenes import COLOURS, SHAPES, Entity, Scene, draw_scene, to_png
+from plumbline.jobs.scorer import open_scorer
+from plumbline.plugins.reward_server.wires.table import WIRES
+from tests.bench_of import images, write_benchmark
+from tests.commands import printed, refusal
+from tests.pipelines.rewards.conftest import run_benchmark
+from tests.serving import ROOT, TOKEN, Pair, Running, ask_score, pack_pairs, run_service
+
+METRICS = "metric=[vqascore,clipscore,saturation]"
+CLIPS = ROOT / "assets" / "shapes_video"
+WATCHED = 24
+"""Images of a look of the sentinel, of as many prompts."""
+REWARD = "reward={weights: {vqascore: 0.6, clipscore: 0.4}, clip_parts: [0, 1]}"
+"""Between 0 and 1, which a rating needs."""
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """Its sentinel compares with a run of another generator's images."""
+    folder = tmp_path_factory.mktemp("serve")
+    (folder / "videos").mkdir()
+    run_benchmark(write_benchmark(folder / "bench", ("garnet",), WATCHED), folder / "store", METRICS)
+    words = [
+        REWARD,
+        "sentinel=[saturation]",
+        "baseline=latest",
+        f"store={folder}/store",
+        "hosts=[rewards.example.org]",
+        f"video_folders=[{folder}/videos]",
+    ]
+    with run_service(folder / "log", METRICS, "batch=8", f"sentinel_images={WATCHED}", *words) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def offline() -> dict[Pair, dict[str, float]]:
+    """What a scorer in this process gives, by pair and metric; every image with another's prompt too."""
+    pairs = pack_pairs(24, ("atlas", "flint"))
+    pairs += [Pair(pair.image, other.prompt) for pair, other in zip(pairs, reversed(pairs), strict=True)]
+    pairs = list(dict.fromkeys(pairs))
+    table = open_scorer(METRICS, "models=shapes").score_table([p.image for p in pairs], [p.prompt for p in pairs])
+    scores: dict[Pair, dict[str, float]] = {pair: {} for pair in pairs}
+    for row in table.select(["image_id", "metric", "score"]).to_pylist():
+        scores[pairs[int(row["image_id"])]][row["metric"]] = row["score"]
+    return {pair: {**of_pair, "reward": combined(of_pair)} for pair, of_pair in scores.items()}
+
+
+def combined(scores: Mapping[str, float]) -> float:
+    """REWARD of an image's scores."""
+    return 0.6 * scores["vqascore"] + 0.4 * max(scores["clipscore"], 0)
+
+
+def ask_alone(service: Running, pair: Pair) -> dict[str, float | None]:
+    with requests.Session() as session:
+        (scores,) = ask_score(session, service.url, [pair])
+    return scores
+
+
+def test_clients_of_one_image_get_the_offline_scores(service: Running, offline: dict[Pair, dict[str, float]]) -> None:
+    pairs = list(offline)[:24]
+    with ThreadPoolExecutor(12) as clients:
+        answers = list(clients.map(lambda pair: ask_alone(service, pair), pairs))
+    for pair, answer in zip(pairs, answers, strict=True):
+        assert answer == pytest.approx(offline[pair], abs=1e-5)
+    page = requests.get(f"{service.url}/metrics", timeout=60).text
+    count = float(
+        next(line.split()[-1] for line in page.splitlines() if line.startswith("plumbline_batch_images_count"))
+    )
+    assert count < len(pairs), "images of several requests went together"
+    for part in ("read", "parse", "queue", "send", "decode", "model", "reply"):
+        assert f'plumbline_part_seconds_count{{part="{part}"}}' in page
+
+
+def test_the_wires_of_other_trainers_give_the_same_number(
+    service: Running, offline: dict[Pair, dict[str, float]]
+) -> None:
+    pairs = list(offline)[:3]
+    expected = pytest.approx([offline[pair]["reward"] for pair in pairs], abs=1e-5)
+    encoded, texts = [base64.b64encode(pair.image).decode() for pair in pairs], [pair.prompt for pair in pairs]
+    assert requests.get(f"{service.url}/health", timeout=5).ok
+    compute = requests.post(f"{service.url}/compute", json={"prompt": texts, "image": encoded}, timeout=60)
+    assert compute.json()["rewards"] == expected
+    for prompts in (texts, np.array_split(np.array([*texts, "x"]), [3])[0]):
+        sent = pickle.dumps({"images": [pair.image for pair in pairs], "prompts": prompts, "metadata": {}})
+        answered = pickle.loads(requests.post(service.url, data=sent, timeout=120).content)
+        assert answered["scores"] == expected and answered["outputs"] == expected
+    files = [("request", (None, json.dumps({"prompts": texts}))), *(("images", pair.image) for pair in pairs)]
+    parts = requests.post(f"{service.url}/score", files=files, timeout=60).json()
+    assert [scores["reward"] for scores in parts["scores"]] == expected
+    history = [[{"text": pair.prompt, "image_b64": image}] for pair, image in zip(pairs, encoded, strict=True)]
+    asked = [{"history": turns, "required_rewards": ["reward"], "metadata": None} for turns in history]
+    body = requests.post(f"{service.url}/score", json={"requests": asked}, timeout=60).json()
+    assert [result["reward"]["score"] for result in body["results"]] == expected and body["errors"] == [{}] * 3
+    assert {name for result in body["results"] for name in result} == {"reward", "vqascore", "clipscore"}
+
+
+def test_a_combined_reward_is_the_exports_to_the_last_digit(service: Running, tmp_path: Path) -> None:
+    """By the same expression, of the same images. What else is in a batch changes the last digits of some of the
+    models' own scores; where it does not, it changes none of the reward's.
+    """
+    store = service.log.parent / "store"
+    printed("rewards", f"store={store}", "format=rewards", REWARD, f"output={tmp_path}/out")
+    exported = pd.concat(pd.read_parquet(file) for file in (tmp_path / "out" / "data").glob("*.parquet"))
+    offline = exported.set_index("image_id").to_dict("index")
+    rows, same = images("garnet", WATCHED), 0
+    with requests.Session() as session:
+        for first in range(0, WATCHED, 4):  # the run's shards
+            own = [offline[row["image_id"]] for row in rows[first : first + 4]]
+            pairs = [Pair(row["image"], run["prompt"]) for row, run in zip(rows[first:], own, strict=False)]
+            for online, run in zip(ask_score(session, service.url, pairs), own, strict=True):
+                assert online["reward"] == pytest.approx(run["reward"], abs=1e-5)
+                if all(online[part["metric"]] == part["score"] for part in run["raw"]):
+                    assert online["reward"] == run["reward"]
+                    same += 1
+    assert same
+
+
+def test_flow_grpos_unifiedreward_gets_the_offline_score_as_a_rating(
+    service: Running, offline: dict[Pair, dict[str, float]]
+) -> None:
+    """unifiedreward_score_sglang, by OpenAI's own client: a rating of 1 to 5, of which it takes a fifth."""
+    client = OpenAI(base_url=f"http://127.0.0.1:{service.port}/v1", api_key=TOKEN)
+    for pair in list(offline)[:3]:
+        image = {"url": f"data:image;base64,{base64.b64encode(pair.image).decode()}"}
+        asked = f"<image>\nAssign a score from 1 to 5 after 'Final Score:'.\nText Caption: [{pair.prompt}]"
+        content = [{"type": "image_url", "image_url": image}, {"type": "text", "text": asked}]
+        messages = [{"role": "user", "content": content}]
+        reply = client.chat.completions.create(model="UnifiedReward-7b-v1.5", messages=messages, temperature=0)
+        found = re.search(r"Final Score:\s*([1-5](?:\.\d+)?)", reply.choices[0].message.content or "")
+        assert found and float(found[1]) / 5 == pytest.approx((1 + 4 * offline[pair]["reward"]) / 5, abs=1e-5)
+
+
+def test_a_videos_reward_is_the_offline_score_of_its_file_or_the_reason_why_there_is_none(service: Running) -> None:
+    """MP4 and WebM as bytes and by path, and a list of frames, on the wires that take them; and what is cut."""
+    (reel, text), (orbit, other), (strip, another) = (clip(name) for name in ("reel", "orbit", "strip"))
+    scorer = open_scorer(METRICS, "models=shapes")
+
+    def offline_score(film: bytes | list[bytes], prompt: str, metric: str = "vqascore") -> float:
+        (score,) = scorer.score_table([film], [prompt], metric).column("score").to_pylist()
+        return float(score)
+
+    with requests.Session() as session:
+        for film, prompt in ((reel, text), (orbit, other)):
+            (scores,) = ask_score(session, service.url, [Pair(film, prompt)])
+            assert scores["vqascore"] == offline_score(film, prompt)
+    frames = [base64.b64encode(frame).decode() for frame in strip]
+    sent = {"prompt": [another], "image": None, "video": [frames]}
+    rewards = requests.post(f"{service.url}/compute", json=sent, timeout=60).json()
+    parts = {metric: offline_score(strip, another, metric) for metric in ("vqascore", "clipscore")}
+    assert rewards == {"rewards": [pytest.approx(combined(parts))]}
+
+    folder = service.log.parent / "videos"
+    (folder / "reel.mp4").write_bytes(reel)
+    (folder / "cut.mp4").write_bytes(reel[:-200])
+    turns = [
+        {"video_path": f"{folder}/reel.mp4"},
+        {"video_b64": base64.b64encode(reel).decode()},
+        {"video_path": f"{folder}/cut.mp4"},
+        {"video_b64": base64.b64encode(reel[:2000]).decode()},
+        {"video_path": str(service.log)},
+    ]
+    asked = [{"history": [{"text": text, **turn}], "required_rewards": ["vqascore"]} for turn in turns]
+    body = requests.post(f"{service.url}/score", json={"requests": asked}, timeout=60).json()
+    scored = {"vqascore": {"score": offline_score(reel, text)}}
+    assert body["results"] == [scored, scored, {}, {}, {}]
+    reasons = [errors["vqascore"].partition(":")[0] for errors in body["errors"][2:]]
+    assert reasons == ["corrupt_video", "corrupt_video", "uri_refused"]
+
+
+def clip(generator: str) -> tuple[Any, str]:
+    """A generator's first embedded clip, a file or a list of frames, and its prompt."""
+    (row,) = pq.read_table(CLIPS / "images" / generator / "00000.parquet").slice(0, 1).to_pylist()
+    texts = pq.read_table(CLIPS / "prompts.parquet").to_pylist()
+    return row["image"], next(prompt["text"] for prompt in texts if prompt["prompt_id"] == row["prompt_id"])
+
+
+def test_a_known_pair_was_scored_before_the_service_was_ready(service: Running) -> None:
+    known_pair = requests.get(f"{service.url}/health", timeout=60).json()["known_pair"]
+    assert {name: scores["ordered"] for name, scores in known_pair.items()} == {
+        "vqascore": True,
+        "clipscore": True,
+        "saturation": None,
+        "reward": True,
+    }
+    log = service.log.read_text()
+    assert log.index("known pair: vqascore 0.9998 where it fits, 0.00") < log.index("serving vqascore")
+
+
+@pytest.mark.parametrize(
+    "wire", ["openai_chat", *(pytest.param(w.name, marks=pytest.mark.slow) for w in WIRES if w.name != "openai_chat")]
+)
+def test_a_server_that_works_passes_every_check_on_every_wire(service: Running, wire: str) -> None:
+    """With the token from the address, as trainers bring it."""
+    words = printed("check_rewards", service.url, f"wire={wire}", "repeats=1")
+    assert "no check failed" in words and TOKEN not in words
+
+
+@pytest.mark.elsewhere
+def test_unirls_own_client_gets_rewards_and_marks_what_failed(
+    service: Running, offline: dict[Pair, dict[str, float]]
+) -> None:
+    """Of its released package, which `make trainers` installs."""
+    from unirl.reward import remote
+    from unirl.types.primitives import Images, Texts
+    from unirl.types.reward import RewardRequest
+
+    pairs = list(offline)[:4]
+    pictures = [np.asarray(Image.open(io.BytesIO(pair.image)).convert("RGB"), np.float32) / 255 for pair in pairs]
+    pixels = torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2)
+    names = ("vqascore", "clipscore", "reward")
+    spec = remote.RemoteRewardSpec(base_url=service.url, required_rewards=names, image_format="PNG", max_retries=1)
+    client = remote.RemoteRewardBackend(config=spec, base_device="cpu")
+    assert client.is_available()
+    texts = [*(pair.prompt for pair in pairs[:3]), " "]
+    request = RewardRequest(generated={"image": Images.from_dense(pixels)}, generation_prompt=Texts(texts=texts))
+    answer = client.compute_rewards(request)
+    assert answer.successes == [True, True, True, False]
+    for name in names:
+        expected = [offline[pair][name] for pair in pairs[:3]]
+        assert answer.component_rewards[name][:3] == pytest.approx(expected, abs=1e-5)
+    assert answer.errors[:3] == [None] * 3 and "vqascore: " in answer.errors[3]
+
+
+@pytest.mark.elsewhere
+def test_unirls_own_client_gets_rewards_of_the_videos_that_it_encodes(service: Running) -> None:
+    """Its tensors become MP4 files of its own making, and the score is that of these files."""
+    from unirl.reward import remote
+    from unirl.types.primitives import Texts, Video, Videos
+    from unirl.types.reward import RewardRequest
+
+    strip, text = clip("strip")
+    shown = np.stack([np.asarray(Image.open(io.BytesIO(frame)).convert("RGB"), np.float32) / 255 for frame in strip])
+    frames = torch.from_numpy(shown).permute(0, 3, 1, 2)
+    spec = remote.RemoteRewardSpec(
+        base_url=service.url, required_rewards=("vqascore",), input_kind="video", max_retries=1
+    )
+    client = remote.RemoteRewardBackend(config=spec, base_device="cpu")
+    videos = Videos.from_list([Video(frames=frames), Video(frames=frames.flip(0))])
+    request = RewardRequest(generated={"video": videos}, generation_prompt=Texts(texts=[text, " "]))
+    answer = client.compute_rewards(request)
+    assert request.videos is not None
+    sent = base64.b64decode(remote._encode_video_b64(request.videos[0], fps=spec.video_fps))
+    (expected,) = open_scorer(METRICS, "models=shapes").score_table([sent], [text], "vqascore")["score"].to_pylist()
+    assert answer.successes == [True, False]
+    assert answer.component_rewards["vqascore"][0] == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_token_is_wanted_and_shown_nowhere(service: Running) -> None:
+    assert requests.get(f"http://127.0.0.1:{service.port}/metrics", timeout=60).status_code == 401
+    assert TOKEN not in service.log.read_text()
+    for pid in service.replicas():
+        assert TOKEN.encode() not in Path(f"/proc/{pid}/environ").read_bytes()
+
+
+def test_it_answers_by_its_names_and_no_page_of_another_origin(service: Running) -> None:
+    def status(**headers: str) -> int:
+        return requests.get(f"{service.url}/rewards", headers=headers, timeout=60).status_code
+
+    assert status() == status(Host="rewards.example.org") == 200
+    assert status(Host="evil.example") == status(Host="[::1]evil.example") == 400
+    assert status(Origin="http://evil.example") == 403
+
+
+def faded(pair: Pair) -> Pair:
+    """The same shapes where they were, in paler colours."""
+    picture = ImageEnhance.Color(Image.open(io.BytesIO(pair.image)).convert("RGB")).enhance(0.1)
+    encoded = io.BytesIO()
+    picture.save(encoded, "PNG")
+    return Pair(encoded.getvalue(), pair.prompt)
+
+
+def test_a_reward_that_is_gamed_is_told_by_health_and_the_log(service: Running) -> None:
+    """Images that are paler than the run's, and score no worse: two looks of them, whatever was asked before."""
+    pairs = [faded(pair) for pair in pack_pairs(2 * WATCHED - 1)]
+    with requests.Session() as session:
+        ask_score(session, service.url, pairs)
+    assert requests.get(f"{service.url}/health", timeout=60).json()["sentinel"] == ["saturation"]
+    (line, *_) = (line for line in service.log.read_text().splitlines() if "may game" in line)
+    assert "The generator may game reward: while reward went from " in line and ", saturation fell from " in line
+
+
+def sampled(rng: Random, logits: np.ndarray) -> int:
+    weights = np.exp(logits - logits.max())
+    return rng.choices(range(len(logits)), list(weights / weights.sum()))[0]
+
+
+def test_ten_steps_of_a_group_relative_policy_raise_the_reward(service: Running) -> None:
+    """A toy generator: for each prompt a policy over colours and one over shapes, learning from groups of 16."""
+    rng, wanted = Random(0), [("red", "circle"), ("blue", "star"), ("green", "square")]
+    policy = {pair: (np.zeros(len(COLOURS)), np.zeros(len(SHAPES))) for pair in wanted}
+    means = []
+    with requests.Session() as session:
+        for step in range(10):
+            choices = [(pair, sampled(rng, policy[pair][0]), sampled(rng, policy[pair][1])) for pair in wanted * 16]
+            drawn = [Pair(toy(COLOURS[c], SHAPES[s], f"{step}"), f"a {p[0]} {p[1]}") for p, c, s in choices]
+            scores = [answer["vqascore"] for answer in ask_score(session, service.url, drawn)]
+            rewards = np.array([math.nan if score is None else score for score in scores])
+            assert not np.isnan(rewards).any()
+            means.append(float(rewards.mean()))
+            for pair in wanted:
+                learn(policy[pair], [(c, s, r) for (p, c, s), r in zip(choices, rewards, strict=True) if p == pair])
+    assert np.mean(means[-2:]) > np.mean(means[:2]) + 0.3, means
+
+
+def toy(colour: str, shape: str, seed: str) -> bytes:
+    entity = Entity(shape=shape, colour=colour, size="large", part=None, cell=(1, 1))
+    return to_png(draw_scene(Scene(entities=(entity,)), seed))
+
+
+def learn(logits: tuple[np.ndarray, np.ndarray], group: list[tuple[int, int, float]]) -> None:
+    """One step of policy gradient by the group's normalised rewards."""
+    rewards = np.array([reward for _, _, reward in group])
+    advantages = (rewards - rewards.mean()) / (rewards.std() + 1e-4)
+    for which in (0, 1):
+        shares = np.exp(logits[which]) / np.exp(logits[which]).sum()
+        for choice, advantage in zip(group, advantages, strict=True):
+            logits[which][:] += 0.15 * advantage * (np.eye(len(shares))[int(choice[which])] - shares)
+
+
+@pytest.mark.slow
+def test_a_replica_killed_under_load_costs_no_request(service: Running, offline: dict[Pair, dict[str, float]]) -> None:
+    """A batch that it had is repeated on the next replica: every client gets one answer, its own, and none is 0.
+
+    Whether it had one when it died is chance; test_replicas.py has what follows where it had.
+    """
+    pairs = list(offline)[24:]
+    (victim,) = service.replicas()
+    with ThreadPoolExecutor(16) as clients:
+        futures = [clients.submit(ask_alone, service, pair) for pair in pairs]
+        futures[8].result()
+        os.kill(victim, signal.SIGKILL)
+        answers = [future.result() for future in futures]
+    assert len(answers) == len(pairs)
+    for pair, answer in zip(pairs, answers, strict=True):
+        assert answer == pytest.approx(offline[pair], abs=1e-5)
+    assert victim not in service.replicas()
+
+
+def half_open(port: int) -> list[socket.socket]:
+    """Connections that bring no request: some are silent, some have sent half a head."""
+    connections = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(20)]
+    for connection in connections[::2]:
+        connection.sendall(b"POST /score HTTP/1.1\r\nHost: 127.0.0.1\r\n")
+    return connections
+
+
+@pytest.mark.slow
+def test_told_to_stop_under_load_it_answers_what_it_has_and_shows_no_traceback(tmp_path: Path) -> None:
+    """Images wait longer than uvicorn by itself would; clients that brought no request are not waited for."""
+    pairs = pack_pairs(24, ("atlas", "flint"))
+    with run_service(tmp_path / "log", "metric=[saturation]", "batch=64", "gather_seconds=14") as service:
+        idle = half_open(service.port)
+        assert all(connection.recv(1) == b"" for connection in idle)
+        half_open(service.port)
+        with ThreadPoolExecutor(len(pairs)) as clients:
+            futures = [clients.submit(ask_alone, service, pair) for pair in pairs]
+            waiting = f"plumbline_waiting_images {len(pairs)}.0"
+            while waiting not in requests.get(f"{service.url}/metrics", timeout=60).text:
+                assert not any(future.done() for future in futures)
+            service.process.send_signal(signal.SIGTERM)
+            assert all(isinstance(future.result()["saturation"], float) for future in futures)
+        assert service.process.wait(timeout=60) == 143
+        log = service.log.read_text()
+    assert "Traceback" not in log and log.splitlines()[-1] == "stopped serving", log
+
+
+def test_a_public_host_without_a_token_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLUMBLINE_TOKEN", "")
+    assert "PLUMBLINE_TOKEN" in refusal("serve", "models=shapes", METRICS, "host=0.0.0.0")

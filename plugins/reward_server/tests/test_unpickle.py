@@ -1,0 +1,221 @@
+"""Pickles of plain values are read as pickle.loads reads them, and of anything else nothing is run."""
+
+import os
+import pickle
+import pickletools
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from plumbline.plugins.reward_server.wires.unpickle import DEEPEST, MAX_KEY, MOST_OPCODES, RefusedPickle, unpickle
+
+JPEG = b"\xff\xd8\xff\xe0" + bytes(range(256)) + b"\xff\xd9"
+PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
+
+numbers = st.one_of(st.booleans(), st.integers(-(2**80), 2**80), st.floats(allow_nan=False))
+scalars = st.one_of(st.none(), numbers, st.text(), st.binary())
+plain = st.recursive(
+    scalars,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=5),
+        st.lists(inner, max_size=4).map(tuple),
+        st.dictionaries(st.one_of(st.text(), st.binary()), inner, max_size=4),
+        inner.map(lambda value: [value, value]),  # one object at two places
+    ),
+    max_leaves=12,
+)
+
+
+@given(plain, st.sampled_from(PROTOCOLS))
+def test_plain_values_are_read_as_pickle_reads_them(value: Any, protocol: int) -> None:
+    encoded = pickle.dumps(value, protocol)
+    assert repr(unpickle(encoded)) == repr(pickle.loads(encoded))
+
+
+@example(["", "", "", "0" * 26], 1)  # converted to bytes, and from bytes to an array
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=6), st.sampled_from(PROTOCOLS))
+def test_arrays_of_text_are_read_as_lists(texts: list[str], protocol: int) -> None:
+    array = np.array(texts, dtype=str)
+    for part in [array, *np.array_split(array, 2), array[::2]]:
+        encoded = pickle.dumps({"prompts": part, "each": list(part)}, protocol)
+        assert unpickle(encoded) == {"prompts": part.tolist(), "each": part.tolist()}
+
+
+def test_bytes_and_another_byte_order_are_read() -> None:
+    for array in (np.array([b"a", b"longer"]), np.array(["ä", "longer"], dtype=">U6"), np.array([], dtype="U1")):
+        assert all(unpickle(pickle.dumps(array, protocol)) == array.tolist() for protocol in PROTOCOLS)
+
+
+def payload(prompts: Any) -> dict[str, Any]:
+    return {"images": [JPEG, JPEG[:-2]], "prompts": prompts, "metadata": {"step": 3, "tag": ("a", None, 0.5)}}
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_what_trainers_send_is_taken(protocol: int) -> None:
+    """verl-omni sends lists, flow_grpo a part of an array of NumPy's."""
+    prompts = ["a red circle", "two blue squares"]
+    for sent in (prompts, np.array_split(np.array([*prompts, *prompts]), 2)[0]):
+        read = unpickle(pickle.dumps(payload(sent), protocol))
+        assert read == payload(prompts)
+
+
+class Calls:
+    """An object that has something called when it is unpickled."""
+
+    def __init__(self, call: Any, *arguments: Any) -> None:
+        self.reduced = (call, arguments)
+
+    def __reduce__(self) -> Any:
+        return self.reduced
+
+
+class Plain:
+    """An object of a class."""
+
+
+def exploits(marker: Path) -> dict[str, bytes]:
+    """Pickles that would write the marker, or would at least make an object, if they were loaded."""
+    touch = f"touch {marker}"
+    named = {
+        "system": Calls(os.system, touch),
+        "popen": Calls(subprocess.Popen, ["touch", str(marker)]),
+        "open": Calls(open, str(marker), "w"),
+        "eval": Calls(eval, f"open({str(marker)!r}, 'w')"),
+        "exec": Calls(exec, f"open({str(marker)!r}, 'w')"),
+        "import": Calls(__import__, "antigravity"),
+        "numpy.load": Calls(np.load, str(marker)),
+        "numpy.save": Calls(np.save, str(marker), 1),
+        "array of objects": np.array([Calls(os.system, touch)], dtype=object),
+        "dtype of a structure": np.zeros(1, dtype=[("a", "U3")]),
+        "numbers": np.arange(3),
+        "an object": Plain(),
+        "a class": Plain,
+        "a function": os.system,
+        "a range": range(3),
+        "a set": {1, 2},
+        "a complex number": 1j,
+    }
+    dumped = {
+        f"{name} {protocol}": pickle.dumps(payload([value]), protocol)
+        for name, value in named.items()
+        for protocol in PROTOCOLS
+    }
+    shell = touch.encode()
+    return dumped | {
+        "global and reduce": b"cos\nsystem\n(S'" + shell + b"'\ntR.",
+        "global, unicode": b"cposix\nsystem\n(V" + shell + b"\ntR.",
+        "inst": b"(S'" + shell + b"'\nios\nsystem\n.",
+        "obj": b"(cos\nsystem\nS'" + shell + b"'\no.",
+        "newobj": b"\x80\x02cposix\nsystem\n(V" + shell + b"\nt\x81.",
+        "newobj_ex": b"\x80\x04cos\nsystem\n(V" + shell + b"\nt}\x92.",
+        "stack global": b"\x80\x04\x8c\x02os\x8c\x06system\x93(V" + shell + b"\ntR.",
+        "stack global by memo": b"\x80\x04\x8c\x02os\x94\x8c\x06system\x940h\x00h\x01\x93(V" + shell + b"\ntR.",
+        "extension": b"\x80\x02\x82\x01.",
+        "extension of four bytes": b"\x80\x02\x84\x01\x00\x00\x00.",
+        "persistent id": b"Pos.system\n.",
+        "persistent id on the stack": b"\x8c\x01aQ.",
+        "build of a dict": b"\x80\x02}}(V__setstate__\ncos\nsystem\nub.",
+        "encode into a file": b"c_codecs\nencode\n(Va\nVrot13\ntR.",
+        "encode by another name": b"c_codecs\ndecode\n(Va\nVlatin1\ntR.",
+        "dotted name": b"\x80\x04\x8c\x05numpy\x8c\x0edtype.__class__\x93.",
+        "dtype by a call": b"cnumpy\ndtype\n(VO8\nI00\nI01\ntR.",
+        "ndarray as a call": b"cnumpy\nndarray\n((I1000000000\ntVU1\ntR.",
+        "a name as the value": b"cnumpy\ndtype\n.",
+        "a name in a tuple": b"(cnumpy\ndtype\nt.",
+        "a name in a list": b"(cnumpy\ndtype\nl.",
+    }
+
+
+def test_exploits_are_refused_and_nothing_is_run(tmp_path: Path) -> None:
+    marker = tmp_path / "executed"
+    for name, exploit in exploits(marker).items():
+        with pytest.raises(RefusedPickle):
+            pytest.fail(f"{name} gave {unpickle(exploit)!r}")
+        assert not marker.exists(), name
+
+
+def test_the_exploits_are_real(tmp_path: Path) -> None:
+    """By pickle.loads they run: the test above would see it."""
+    marker = tmp_path / "executed"
+    pickle.loads(exploits(marker)["stack global"])
+    assert marker.exists()
+
+
+TEXT = b"X\xe8\x03\0\0" + b"x" * 1000
+ENCODED = b"0c_codecs\nencode\nh\x01X\x06\0\0\0latin1\x86R"
+DATA = b"B\xa0\x0f\0\0" + b"x\0\0\0" * 1000
+SCALAR = b"0cnumpy._core.multiarray\nscalar\ncnumpy\ndtype\nX\x05\0\0\0U1000K\0K\x01\x87Rh\x01\x86R"
+HUGE = {
+    "deep lists": b"]" * 1000 + b"a" * 999 + b".",
+    "deep tuples": b"(" * 100 + b"t" * 100 + b".",
+    "many opcodes": b"(" + b"N" * (MOST_OPCODES + 1) + b"l.",
+    "a list in itself": b"]\x94h\x00a.",
+    "a list that grows where it lies": b"]\x94]\x94h\x00ah\x00h\x01a0.",
+    "strings of no bytes": pickle.dumps(np.array(["", ""])).replace(b"K\x02\x85", b"J\xff\xff\xff\x7f\x85"),
+    "bytes that are not there": b"\x8e" + (2**62).to_bytes(8, "little") + b"x.",
+    "digits": b"I" + b"9" * 10_000 + b"\n.",
+    "keys that collide": pickle.dumps({key * (2**61 - 1): None for key in range(100)}),
+    "a long key": pickle.dumps({"x" * (MAX_KEY + 1): None}),
+    "bytes that are encoded twice": b"(" + TEXT + b"q\x01" + ENCODED + b"h\x01" + ENCODED + b"l.",
+    "an array that is read twice": b"(" + DATA + b"q\x01" + SCALAR + b"h\x01" + SCALAR + b"l.",
+    "nothing": b"",
+    "no end": b"\x80\x04N",
+    "two": b"N.N.",
+    "json": b'{"images": []}',
+}
+
+
+@pytest.mark.parametrize("name", HUGE)
+def test_what_would_cost_much_is_refused(name: str) -> None:
+    with pytest.raises(RefusedPickle):
+        unpickle(HUGE[name])
+
+
+def test_values_may_be_as_deep_as_said() -> None:
+    value: Any = 1
+    for _ in range(DEEPEST):
+        value = [value]
+    assert unpickle(pickle.dumps(value)) == value
+    with pytest.raises(RefusedPickle):
+        unpickle(pickle.dumps([value]))
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_plain_value_or_refused(encoded: bytes) -> None:
+    try:
+        unpickle(encoded)
+    except RefusedPickle as error:
+        assert "\n" not in str(error)
+
+
+OPCODES = [opcode.code.encode("latin-1") for opcode in pickletools.opcodes]
+pieces = st.one_of(
+    st.sampled_from(OPCODES),
+    st.sampled_from([b"cos\nsystem\n", b"Vx\n", b"K\x01", b"\x8c\x01a", b"h\x00", b"q\x00", b"}", b"]", b"("]),
+    st.binary(max_size=3),
+)
+
+
+@settings(max_examples=500)
+@given(st.lists(pieces, max_size=30).map(b"".join))
+def test_any_opcodes_are_a_plain_value_or_refused(encoded: bytes) -> None:
+    try:
+        value = unpickle(encoded + b".")
+    except RefusedPickle:
+        return
+    assert isinstance(value, (type(None), bool, int, float, str, bytes, bytearray, list, tuple, dict))
+
+
+@given(st.data())
+def test_a_real_payload_with_turned_bytes_is_read_or_refused(data: st.DataObject) -> None:
+    encoded = bytearray(pickle.dumps(payload(np.array(["a", "bc"])), data.draw(st.sampled_from(PROTOCOLS))))
+    for _ in range(data.draw(st.integers(1, 3))):
+        encoded[data.draw(st.integers(0, len(encoded) - 1))] = data.draw(st.integers(0, 255))
+    with suppress(RefusedPickle):
+        unpickle(bytes(encoded))

@@ -1,0 +1,134 @@
+"""A client's data costs work in proportion to its length at most, and no more than a limit allows."""
+
+import base64
+import json
+import pickle
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from plumbline.operators.errors import PlumblineError
+from plumbline.plugins.reward_server.wires.flow_factory import ComputeForm
+from plumbline.plugins.reward_server.wires.openai_chat import ChatForm
+from plumbline.plugins.reward_server.wires.score import ScoreForm
+from plumbline.plugins.reward_server.wires.table import WIRES
+from plumbline.plugins.reward_server.wires.unirl import RequestsForm
+from plumbline.plugins.reward_server.wires.wire import BadRequest, Served
+from tests.work import LONG, Parts, assert_linear, count_work, fields_without_limit, parts_of, with_field
+
+SERVED = Served({"align": "recipe-1", "brightness": "recipe-2"}, "align")
+IMAGE = base64.b64encode(b"an image").decode()
+FORM = "multipart/form-data; boundary=b"
+HEAD = b'Content-Disposition: form-data; name="images"'
+LINEAR = frozenset({r"^(?P<name>\w+)\*((?P<num>[0-9]+)\*?)?$", r"^(From |[\041-\071\073-\176]*:|[\t ])"})
+"""Regular expressions of the standard library's `email`; each reads a text at most once, from its beginning."""
+
+
+def chat(text: str) -> bytes:
+    parts = [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{IMAGE}"}}]
+    return json.dumps({"messages": [{"role": "user", "content": [*parts, {"type": "text", "text": text}]}]}).encode()
+
+
+def join_parts(*parts: bytes) -> bytes:
+    return b"".join(b"--b\r\n" + part + b"\r\n" for part in parts) + b"--b--"
+
+
+def as_json(value: Any) -> bytes:
+    return json.dumps(value).encode()
+
+
+def scored(**fields: Any) -> bytes:
+    return as_json({"images": [IMAGE], "prompts": ["p"], **fields})
+
+
+def unirl(*turns: Mapping[str, Any], **fields: Any) -> bytes:
+    return as_json({"requests": [{"history": [*turns], "required_rewards": ["align"], **fields}]})
+
+
+TURN = {"text": "p", "image_b64": IMAGE}
+BODIES: Mapping[str, tuple[str, str, Callable[[int], bytes]]] = {
+    "score images": ("score", "", lambda n: scored(images=[IMAGE] * n, prompts=["p"] * n)),
+    "score image": ("score", "", lambda n: scored(images=[IMAGE * n])),
+    "score frames": ("score", "", lambda n: scored(images=[[IMAGE] * n])),
+    "score prompt": ("score", "", lambda n: scored(prompts=["p" * n])),
+    "score metrics": ("score", "", lambda n: scored(metrics=["align"] * n)),
+    "score metric": ("score", "", lambda n: scored(metrics=["align" * n])),
+    "score questions": ("score", "", lambda n: scored(questions=[[["Is it?", "Yes"]] * n])),
+    "score sources": ("score", "", lambda n: scored(sources=[[IMAGE] * n])),
+    "score unknown fields": ("score", "", lambda n: scored(**{f"x{place}": 1 for place in range(n)})),
+    "score depth": ("score", "", lambda n: b"[" * n + b"]" * n),
+    "parts": ("score", FORM, lambda n: join_parts(*[HEAD + b"\r\n\r\nx"] * n)),
+    "part": ("score", FORM, lambda n: join_parts(HEAD + b"\r\n\r\n" + b"\r\n--" * n)),
+    "part head": ("score", FORM, lambda n: join_parts(b"content-disposition:" * n + b"\r\n\r\nx")),
+    "part head parameters": ("score", FORM, lambda n: join_parts(HEAD + b";" * n + b"\r\n\r\nx")),
+    "part names": ("score", FORM, lambda n: join_parts(*(b"%s.%d\r\n\r\nx" % (HEAD[:-1], m) for m in range(n)))),
+    "boundary": ("score", FORM + "b" * 200_000, lambda n: join_parts(b"x" * n)),
+    "unirl requests": ("unirl", "", lambda n: as_json({"requests": [json.loads(unirl(TURN))["requests"][0]] * n})),
+    "unirl history": ("unirl", "", lambda n: unirl(*[TURN] * n)),
+    "unirl text": ("unirl", "", lambda n: unirl({**TURN, "text": "p" * n})),
+    "unirl rewards": ("unirl", "", lambda n: unirl(TURN, required_rewards=["align"] * n)),
+    "unirl reward": ("unirl", "", lambda n: unirl(TURN, required_rewards=["align" * n])),
+    "unirl metadata": ("unirl", "", lambda n: unirl(TURN, metadata={"vqa_list": [["Is it?", "Yes"]] * n})),
+    "unirl identity": ("unirl", "", lambda n: unirl(TURN, sample_id="s" * n, group_id="g" * n)),
+    "compute images": ("flow_factory", "", lambda n: as_json({"prompt": ["p"] * n, "image": [IMAGE] * n})),
+    "compute frames": ("flow_factory", "", lambda n: as_json({"prompt": ["p"], "video": [[IMAGE] * n]})),
+    "compute columns": (
+        "flow_factory",
+        "",
+        lambda n: as_json({"prompt": ["p"], "image": [IMAGE], "kwargs": {f"x{m}": [1] for m in range(n)}}),
+    ),
+    "chat caption": ("openai_chat", "", lambda n: chat("Text Caption: [" + "x" * n + "]")),
+    "chat captions": ("openai_chat", "", lambda n: chat("Text Caption: [x] " * n + ".")),
+    "chat messages": ("openai_chat", "", lambda n: as_json({"messages": [{"role": "user", "content": "x"}] * n})),
+    "pickled images": ("pickled", "", lambda n: pickle.dumps({"images": [b"x"] * n, "prompts": ["p"] * n})),
+    "pickled prompt": ("pickled", "", lambda n: pickle.dumps({"images": [b"x"], "prompts": ["p" * n]})),
+    "pickled depth": ("pickled", "", lambda n: b"\x80\x04" + b"]" * n + b"a" * (n - 1) + b"."),
+}
+
+
+def read(wire: str, media: str, body: bytes) -> None:
+    """Read a body as the service does before it asks a replica."""
+    chosen = next(one for one in WIRES if one.name == wire)
+    with suppress(PlumblineError):
+        chosen.read(chosen.parse(body, media or "application/json"), SERVED)
+
+
+EXAMPLES: Mapping[Any, bytes] = {
+    ScoreForm: scored(),
+    RequestsForm: unirl(TURN),
+    ComputeForm: as_json({"prompt": ["p"], "image": [IMAGE]}),
+    ChatForm: chat("p"),
+}
+"""A body of each form that the service reads."""
+FORMS = {wire.form: wire.name for wire in WIRES if wire.form is not None}
+FIELDS = [(form, parts) for form in FORMS for parts in parts_of(form)]
+
+
+@pytest.mark.parametrize("shape", LONG)
+@pytest.mark.parametrize(("form", "parts"), FIELDS, ids=[".".join(map(str, parts)) for _, parts in FIELDS])
+def test_any_value_of_any_field_is_at_most_twice_the_work_at_twice_its_length(
+    form: Any, parts: Parts, shape: str
+) -> None:
+    """The fields are those of the forms, so a new one is among them."""
+    example, wire = EXAMPLES[form], FORMS[form]
+    assert_linear(lambda n: with_field(example, parts, LONG[shape](n)), lambda body: read(wire, "", body), LINEAR)
+
+
+def test_the_page_on_security_has_every_field_that_can_be_sent() -> None:
+    assert len(FIELDS) > 30 and not fields_without_limit([*FORMS])
+
+
+def test_a_name_of_any_length_is_looked_up_in_the_same_steps() -> None:
+    """Similar names are looked for only if the name is short."""
+    works = [count_work(lambda n=n: read("score", "", scored(metrics=["align" * n]))) for n in (400, 40_000)]  # type: ignore[misc]
+    assert works[0].lines == works[1].lines
+    with pytest.raises(BadRequest, match="did you mean align"):
+        SERVED.wanted(["aling"])
+
+
+@pytest.mark.parametrize("field", BODIES)
+def test_twice_the_length_of_a_field_is_at_most_twice_the_work(field: str) -> None:
+    wire, media, make = BODIES[field]
+    assert_linear(make, lambda body: read(wire, media, body), LINEAR)

@@ -1,0 +1,5 @@
+"""Training of CLIP-FlanT5 and LLaVA in two stages, and of any checkpoint on people's ratings, as Ray Train jobs."""
+
+from pathlib import Path
+
+CONF = Path(__file__).parent / "conf"

@@ -1,0 +1,107 @@
+"""Loads a checkpoint for training; a CLIP-FlanT5 is written in the layout that was released."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Any, ClassVar
+
+import torch
+
+from plumbline.operators.models.checkpoints.parts import Part
+from plumbline.operators.models.families.vlm import ChatModel
+from plumbline.operators.models.model import ResolvedModel
+from plumbline.operators.models.networks.clip_flant5 import (
+    ClipFlanT5,
+    ClipFlanT5Likelihood,
+    begin_network,
+    load_network,
+    save_clip_flant5,
+)
+from plumbline.operators.models.processing import load_tokenizer
+from plumbline.plugins.training.exercises import (
+    PARTS,
+    Exercise,
+    ExerciseBatch,
+    ask,
+    exercise_loss,
+    make_batch,
+    split_caption,
+)
+from plumbline.plugins.training.sharding import copy_whole, shard_network
+from plumbline.plugins.training.trainee import Trainee
+
+TOWER_FOLDER = "vision_tower"
+TOWER_FILES = ("config.json", "preprocessor_config.json", "processor_config.json")
+
+
+class ClipFlanT5Trainee(Trainee):
+    """A CLIP-FlanT5 (VQAScore paper, appendix D)."""
+
+    prefixes: ClassVar = {part: (f"{part}.",) for part in PARTS}
+
+    def caption(self, image: int, pixels: Any, caption: str, rng: Random) -> Exercise:
+        return split_caption(image, caption, rng)
+
+    def ask(self, image: int, pixels: Any, question: str, answer: str) -> Exercise:
+        return ask(image, question, answer)
+
+    def batch(self, pixels: Sequence[torch.Tensor], exercises: Sequence[Exercise]) -> ExerciseBatch:
+        return make_batch(self.likelihood.tokenizer, self.likelihood.batch(pixels), exercises)
+
+    def loss(self, network: ClipFlanT5, batch: ExerciseBatch) -> torch.Tensor:
+        return exercise_loss(network, batch)
+
+    def save(self, model: ResolvedModel, folder: Path | None) -> None:
+        if folder is None:
+            copy_whole(self.network, {})
+            return
+        network = _stored_network(model)
+        with torch.no_grad():
+            copy_whole(self.network, dict(network.named_parameters()))
+        _save(network, self.likelihood.tokenizer, model.parts["vision_tower"], folder)
+
+
+def load_trainee(model: ResolvedModel, device: torch.device, *, sharded: bool = False) -> Trainee:
+    """Return the checkpoint's network on a device, or this worker's part of it.
+
+    Raises:
+        ModelError: It does not load.
+    """
+    if isinstance(model.config, ChatModel):
+        from plumbline.plugins.training.llava import load_llava
+
+        return load_llava(model, device)
+    network = _stored_network(model)
+    precisions = {name: parameter.dtype for name, parameter in network.named_parameters()}
+    network = shard_network(network, device) if sharded else network.to(device=device, dtype=torch.float32)
+    return ClipFlanT5Trainee(network, ClipFlanT5Likelihood.load(model, network), precisions)
+
+
+def _stored_network(model: ResolvedModel) -> ClipFlanT5:
+    """The checkpoint's network in the checkpoint's precision, in main memory."""
+    return load_network(model.folder("checkpoint"), tower=model.folder("vision_tower"))
+
+
+def begin(language: Part, tower: Part, folder: Path, *, family: str, seed: int) -> None:
+    """Write the checkpoint that stage 1 begins with: a language model, a CLIP's tower, and a fresh projector."""
+    if family == "vlm":
+        from plumbline.plugins.training.llava import begin_llava
+
+        begin_llava(language, tower, folder, seed=seed)
+        return
+    torch.manual_seed(seed)
+    network = begin_network(language.folder(), tower.folder())
+    _save(network, load_tokenizer(language.folder()), tower, folder)
+
+
+def _save(network: ClipFlanT5, tokenizer: Any, tower: Part, folder: Path) -> None:
+    """The checkpoint with its tokenizer; a tower that is a local folder goes along, but for its weights, which are in
+    the checkpoint.
+    """
+    save_clip_flant5(network, folder, tower_name=f"./{TOWER_FOLDER}" if tower.commit is None else tower.source)
+    tokenizer.save_pretrained(folder)
+    if tower.commit is None:
+        (folder / TOWER_FOLDER).mkdir(exist_ok=True)
+        for file in filter(None, map(tower.file, TOWER_FILES)):
+            shutil.copyfile(file, folder / TOWER_FOLDER / file.name)

@@ -1,0 +1,194 @@
+"""A LLaVA trained as CLIP-FlanT5 is: the VQAScore paper's Llama-2 of 7B and 13B (appendix D, table 12).
+
+As LLaVA-1.5 (Liu et al. 2023): stage 1 has the language model write the caption right after the image, stage 2 the
+answer to a question in the form of inference. The loss is on the tokens that are written alone.
+"""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch.nn.functional import cross_entropy
+from torch.nn.utils.rnn import pad_sequence
+from transformers import (
+    AutoModelForCausalLM,
+    CLIPVisionModel,
+    GenerationConfig,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+)
+from transformers.models.llava.modeling_llava import LlavaMultiModalProjector
+
+from plumbline.operators.errors import HopelessRow, ModelError, RowError
+from plumbline.operators.models.calls import Message
+from plumbline.operators.models.checkpoints.parts import Part, read_fields
+from plumbline.operators.models.families.vlm import serve
+from plumbline.operators.models.model import ResolvedModel
+from plumbline.operators.models.networks.image_prompts import Pixels
+from plumbline.operators.models.processing import load_pretrained, load_tokenizer, readable_load
+from plumbline.plugins.training.trainee import Trainee
+
+UNTAUGHT = -100
+"""The label of a token that is read and not written."""
+IMAGE_FILES = ("preprocessor_config.json", "processor_config.json")
+IMAGE, PADDING = "<image>", "<pad>"
+PENULTIMATE = -2
+"""The tower's layer that LLaVA-1.5 reads."""
+TEMPLATE = (
+    "{% for message in messages %}{% if message['role'] != 'system' %}{{ message['role'].upper() + ': ' }}{% endif %}"
+    "{% for part in message['content'] %}{% if part['type'] == 'image' %}{{ '<image>\n' }}"
+    "{% else %}{{ part['text'] + ' ' }}{% endif %}{% endfor %}"
+    "{% endfor %}{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"
+)
+"""LLaVA-1.5's conversation."""
+
+
+class WrittenText(NamedTuple):
+    """The tokens that the network reads, an image among them, and the tokens that it must write."""
+
+    image: int
+    """Index into the batch's images."""
+    read: list[int]
+    """The image's tokens are among them."""
+    written: list[int]
+
+
+class WritingBatch(NamedTuple):
+    """One training step's input."""
+
+    pixels: torch.Tensor
+    """(n, 3, side, side), of each text's image."""
+    ids: torch.Tensor
+    """(n, tokens), right-padded."""
+    labels: torch.Tensor
+    """(n, tokens), UNTAUGHT for tokens that are only read."""
+
+    def to(self, device: torch.device) -> "WritingBatch":
+        """The same on a device."""
+        return WritingBatch(*(tensor.to(device, non_blocking=True) for tensor in self))
+
+
+class LlavaTrainee(Trainee):
+    """A LLaVA: a tower, a projector and a decoder that reads an image's tokens before the text."""
+
+    prefixes: ClassVar = {
+        "mm_projector": ("model.multi_modal_projector.",),
+        "language_model": ("model.language_model.", "lm_head."),
+    }
+
+    def caption(self, image: int, pixels: Pixels, caption: str, rng: Random) -> WrittenText:
+        """Return the caption after the image, with nothing before it (LLaVA's stage 1)."""
+        prompts, begin = self.likelihood.prompts, self.likelihood.prompts.tokenizer.bos_token_id
+        shown = [token for token in pixels.ids if token == prompts.image_id]
+        written = prompts.tokenizer(f"{caption}\n", add_special_tokens=False).input_ids
+        return self._fitting(WrittenText(image, [*([] if begin is None else [begin]), *shown], written))
+
+    def ask(self, image: int, pixels: Pixels, question: str, answer: str) -> WrittenText:
+        prompts = self.likelihood.prompts
+        asked = prompts.following([Message("user", question)], pixels.closing)
+        return self._fitting(WrittenText(image, [*pixels.ids, *asked], prompts.choice(question, answer)))
+
+    def _fitting(self, text: WrittenText) -> WrittenText:
+        """Return the text; raise HopelessRow if it contains an image's mark, or is too long."""
+        prompts = self.likelihood.prompts
+        if prompts.image_id in text.written:
+            message = f"the text has {prompts.mark!r} in it, which to this model is a second image; remove it"
+            raise HopelessRow(RowError("request_refused", message))
+        tokens, context = len(text.read) + len(text.written), self.likelihood.context
+        if context is not None and tokens > context:
+            message = f"image and text take {tokens} tokens, beyond the model's context of {context}; shorten the text"
+            raise HopelessRow(RowError("prompt_too_long", message))
+        return text
+
+    def batch(self, pixels: Sequence[Pixels], exercises: Sequence[WrittenText]) -> WritingBatch:
+        rows = [torch.tensor([*text.read, *text.written]) for text in exercises]
+        labels = [torch.tensor([UNTAUGHT] * len(text.read) + text.written) for text in exercises]
+        inputs = self.likelihood.reader.inputs([pixels[text.image] for text in exercises])
+        return WritingBatch(
+            inputs["pixel_values"],
+            pad_sequence(rows, batch_first=True),
+            pad_sequence(labels, batch_first=True, padding_value=UNTAUGHT),
+        )
+
+    def loss(self, network: Any, batch: WritingBatch) -> torch.Tensor:
+        """Return the mean over all tokens that are written, the end of an answer included.
+
+        No token sees those after it, so that padding on the right needs no mask.
+        """
+        states = network.model(
+            input_ids=batch.ids, pixel_values=batch.pixels, attention_mask=torch.ones_like(batch.ids), use_cache=False
+        ).last_hidden_state[:, :-1]
+        following = batch.labels[:, 1:]
+        taught = following != UNTAUGHT
+        return cross_entropy(network.lm_head(states[taught]).float(), following[taught])
+
+    def save(self, model: ResolvedModel, folder: Path | None) -> None:
+        """Write the weights, and the tokenizer's and the processor's files as they were."""
+        assert folder is not None, "a LLaVA's weights are not sharded"
+        for name, parameter in self.network.named_parameters():
+            parameter.data = parameter.data.to(self.precisions[name])
+        self.network.save_pretrained(folder)
+        self.likelihood.prompts.tokenizer.save_pretrained(folder)
+        _copy_image_files(model.parts["checkpoint"], folder)
+
+
+def _copy_image_files(part: Part, folder: Path) -> None:
+    for file in filter(None, map(part.file, IMAGE_FILES)):
+        shutil.copyfile(file, folder / file.name)
+
+
+def load_llava(model: ResolvedModel[Any], device: torch.device) -> LlavaTrainee:
+    """Return a LLaVA on a device; raise ModelError if it does not load."""
+    network = load_pretrained(LlavaForConditionalGeneration, model, dtype="auto", attn_implementation="sdpa")
+    precisions = {name: parameter.dtype for name, parameter in network.named_parameters()}
+    network = network.to(device=device, dtype=torch.float32)
+    network.generation_config = _plain_generation(network)
+    return LlavaTrainee(network, serve(model, network), precisions)
+
+
+def _plain_generation(network: Any) -> GenerationConfig:
+    """Return the settings with the tokens that begin and end a reply, and no sampling, which some cannot save again."""
+    names = ("bos_token_id", "eos_token_id", "pad_token_id")
+    return GenerationConfig(**{name: getattr(network.generation_config, name) for name in names})
+
+
+def begin_llava(language: Part, tower: Part, folder: Path, *, seed: int) -> None:
+    """Write the LLaVA that stage 1 begins with: a Llama, a CLIP's tower, and between them a fresh projector.
+
+    Raise ModelError if the language model is no Llama, or if weights do not load.
+    """
+    kind = read_fields(language)["model_type"]
+    if kind != "llama":
+        raise ModelError(f"{language.source}: a {kind}; a LLaVA is made of a Llama, so set begin.language_model to one")
+    tokenizer = load_tokenizer(language.folder())
+    tokenizer.add_special_tokens({"additional_special_tokens": [IMAGE]})
+    if tokenizer.pad_token is None:
+        tokenizer.add_special_tokens({"pad_token": PADDING})
+    tokenizer.chat_template = TEMPLATE
+    with readable_load(language.folder(), "weights"):
+        llama = AutoModelForCausalLM.from_pretrained(language.folder(), dtype="auto", use_safetensors=True)
+    with readable_load(tower.folder(), "weights"):
+        vision = CLIPVisionModel.from_pretrained(tower.folder(), dtype=llama.dtype, use_safetensors=True)
+    if len(tokenizer) > llama.config.vocab_size:
+        llama.resize_token_embeddings(len(tokenizer))
+    config = LlavaConfig(
+        text_config=llama.config,
+        vision_config=vision.config,
+        image_token_id=tokenizer.convert_tokens_to_ids(IMAGE),
+        image_seq_length=(vision.config.image_size // vision.config.patch_size) ** 2,
+        vision_feature_layer=PENULTIMATE,
+        tie_word_embeddings=llama.config.tie_word_embeddings,
+        dtype=llama.dtype,
+    )
+    with torch.device("meta"):
+        network = LlavaForConditionalGeneration(config)
+    torch.manual_seed(seed)
+    network.model.multi_modal_projector = LlavaMultiModalProjector(config).to(llama.dtype)
+    network.model.vision_tower, network.model.language_model, network.lm_head = vision, llama.model, llama.lm_head
+    network.generation_config = _plain_generation(llama)
+    network.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    _copy_image_files(tower, folder)

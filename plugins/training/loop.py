@@ -1,0 +1,154 @@
+"""The one loop of optimiser steps: of the pack's networks, of CLIP-FlanT5's two stages and of finetuning."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from time import monotonic
+from typing import Generic, TypeVar
+
+import torch
+from torch import nn
+
+from plumbline.plugins.training.sharding import get_local_part, select_unaveraged
+
+Report = Callable[[str], None]
+Network = TypeVar("Network", bound=nn.Module)
+Batch = TypeVar("Batch")
+Average = Callable[[Sequence[torch.Tensor]], None]
+"""Puts the mean over all workers in the place of each tensor."""
+REPORT_EVERY = 100
+MOST_NORM = 1.0
+"""Of all gradients together; longer ones are shortened."""
+STATE = {"weights": "weights.", "optimiser": "optimiser."}
+"""How the names of a state's tensors begin."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingStage:
+    """One training stage's size and pace."""
+
+    steps: int
+    """Optimiser steps."""
+    peak: float
+    """Highest learning rate, after warm-up and before cosine decay."""
+    size: int
+    """Images in a batch; of a language model, texts."""
+    each: int = 1
+    """Exercises on every image."""
+    warm_up: float = 0.03
+    """Share of the steps in which the rate rises to its peak."""
+    final: float = 0.05
+    """Share of the peak that the rate ends at."""
+    decay: float = 0.01
+    """AdamW's weight decay."""
+    momentum: tuple[float, float] = (0.9, 0.98)
+    """AdamW's betas."""
+    quick: Mapping[str, float] = field(default_factory=dict)
+    """Multiples of the rate, for parameters with these words in their names."""
+
+    def rate(self, step: int) -> float:
+        """The learning rate: a linear warm-up, then a cosine to the final share of the peak."""
+        warm = max(1, round(self.warm_up * self.steps))
+        if step < warm:
+            return self.peak * (step + 1) / warm
+        progress = (step - warm) / max(1, self.steps - warm)
+        return self.peak * (self.final + (1 - self.final) * (1 + math.cos(math.pi * progress)) / 2)
+
+    def multiple(self, name: str) -> float:
+        """Of the rate, for a parameter of this name."""
+        return math.prod(multiple for words, multiple in self.quick.items() if words in name)
+
+
+def alone(tensors: Sequence[torch.Tensor]) -> None:
+    """The mean of a single worker is its own."""
+
+
+class Course(Generic[Network]):
+    """A network on its way through a stage: AdamW on all that is not frozen, and the steps taken so far."""
+
+    def __init__(self, model: Network, stage: TrainingStage, *, seed: str = "") -> None:
+        """`seed` decides what is dropped out in each step."""
+        self.model = model.train()
+        self.stage = stage
+        self.seed = seed
+        self.step = 0
+        self.trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+        groups: dict[float, list[nn.Parameter]] = {}
+        for name, parameter in self.trained.items():
+            groups.setdefault(stage.multiple(name), []).append(parameter)
+        self.optimiser = torch.optim.AdamW(
+            [{"params": parameters, "multiple": multiple} for multiple, parameters in groups.items()],
+            lr=stage.peak,
+            betas=stage.momentum,
+            weight_decay=stage.decay,
+            fused=True,
+        )
+
+    def take(self, loss: Callable[[Network, Batch], torch.Tensor], batch: Batch, average: Average) -> float:
+        """Takes a step and gives the loss; on a GPU in bfloat16 where autocast has it so."""
+        torch.manual_seed(Random(f"{self.seed}/{self.step}").getrandbits(63))
+        parameters = list(self.trained.values())
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.stage.rate(self.step) * group["multiple"]
+        kind = parameters[0].device.type
+        with torch.autocast(kind, dtype=torch.bfloat16, enabled=kind != "cpu"):
+            value = loss(self.model, batch)
+        self.optimiser.zero_grad(set_to_none=True)
+        torch.autograd.backward(value)
+        value = value.detach()
+        average([value, *select_unaveraged([parameter.grad for parameter in parameters])])
+        nn.utils.clip_grad_norm_(parameters, MOST_NORM)
+        self.optimiser.step()
+        self.step += 1
+        return value.item()
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Return the weights and AdamW's moments by name: all that the next steps need but their number and batches.
+
+        Of sharded weights, this worker's part.
+        """
+        tensors = {
+            STATE["weights"] + name: get_local_part(parameter.detach()) for name, parameter in self.trained.items()
+        }
+        for name, parameter in self.trained.items():
+            for moment, tensor in self.optimiser.state[parameter].items():
+                tensors[f"{STATE['optimiser']}{moment}.{name}"] = get_local_part(tensor)
+        return tensors
+
+    def restore(self, tensors: Mapping[str, torch.Tensor], step: int) -> None:
+        """Goes on from a state after so many steps; raises KeyError where it is of another network."""
+        with torch.no_grad():
+            for name, parameter in self.trained.items():
+                get_local_part(parameter).copy_(tensors[STATE["weights"] + name])
+        for stored, tensor in tensors.items():
+            if stored.startswith(STATE["optimiser"]):
+                moment, _, name = stored.removeprefix(STATE["optimiser"]).partition(".")
+                parameter = self.trained[name]
+                if moment == "step":  # which a fused AdamW counts on the parameter's device
+                    self.optimiser.state[parameter][moment] = tensor.to(parameter.device, copy=True)
+                else:
+                    self.optimiser.state[parameter][moment] = restored = torch.zeros_like(parameter.detach())
+                    get_local_part(restored).copy_(tensor)
+        self.step = step
+
+
+def train(
+    name: str,
+    course: Course[Network],
+    loss: Callable[[Network, Batch], torch.Tensor],
+    batch_of: Callable[[int], Batch],
+    report: Report,
+    *,
+    average: Average = alone,
+    after: Callable[[], None] = lambda: None,
+) -> None:
+    """Takes the steps that the course has left; `batch_of` makes the batch of a step, `after` follows each."""
+    began, losses = monotonic(), []
+    while course.step < course.stage.steps:
+        losses.append(course.take(loss, batch_of(course.step), average))
+        if course.step % REPORT_EVERY == 0 or course.step == course.stage.steps:
+            mean, seconds = sum(losses) / len(losses), monotonic() - began
+            report(f"{name}: step {course.step} of {course.stage.steps}, loss {mean:.4f}, {seconds:.0f} s")
+            losses.clear()
+        after()

@@ -1,0 +1,210 @@
+"""What a training stands on, pinned before anything of it is loaded: its checkpoint, its rows and its recipe."""
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from plumbline.operators.errors import ConfigError, SourceError
+from plumbline.operators.models.checkpoints.parts import digest_file, find_part, read_fields
+from plumbline.operators.models.families.clip_flant5 import ClipFlanT5Model
+from plumbline.operators.models.model import ModelConfig, ResolvedModel
+from plumbline.operators.models.resolution import resolve_model
+from plumbline.pipelines.base.storage import is_remote, readable_errors
+from plumbline.pipelines.cells.cells import digest
+from plumbline.pipelines.judging.releases.release import Release
+from plumbline.pipelines.sources.shards import Cut, check_columns, cut_shards, list_files, read_footer, require_columns
+from plumbline.pipelines.sources.uris import Uris, benchmark_uris
+from plumbline.plugins.training.checkpoint import begin
+from plumbline.plugins.training.conversations import SUFFIX as CONVERSATIONS
+from plumbline.plugins.training.conversations import split_conversations
+from plumbline.plugins.training.examples import Examples, ExampleShard
+from plumbline.plugins.training.rated import read_rated
+from plumbline.plugins.training.training_config import (
+    BeginConfig,
+    FinetuneConfig,
+    StageConfig,
+    TextColumnsConfig,
+)
+from plumbline.plugins.training.worker import CONFIG, Task
+
+BEGUN = "begun"
+TRAINED_TYPES = ("clip_t5", "llava")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedTraining:
+    """A training before anything of it is loaded."""
+
+    config: StageConfig | FinetuneConfig
+    task: Task
+    release: Release | None
+    """What people said of the held-out images."""
+    recipe: Mapping[str, Any]
+    """All that its result follows from."""
+    words: str
+    """What is trained on, for a person."""
+
+
+def plan_training(config: StageConfig | FinetuneConfig) -> PlannedTraining:
+    """Pins the checkpoint and the rows; raises ConfigError, ModelError or SourceError for what cannot be trained."""
+    if isinstance(config, FinetuneConfig):
+        return _plan_finetune(config, resolve_model(config.model, on_gpu=config.pool.num_gpus > 0))
+    config, said = _split_turns(config)
+    examples = _table_examples(config)
+    chosen = config.model if config.begin is None else _begun(config, config.begin)
+    model = resolve_model(chosen, on_gpu=config.pool.num_gpus > 0)
+    if (kind := read_fields(model.parts["checkpoint"])["model_type"]) not in TRAINED_TYPES:
+        raise ConfigError(f"model.checkpoint {chosen.checkpoint}: a {kind}; trained are {' and '.join(TRAINED_TYPES)}")
+    words = f"{sum(shard.shard.rows for shard in examples.shards)} rows of {config.data}{said}"
+    return _planned(config, model, examples, words)
+
+
+def _split_turns(config: StageConfig) -> tuple[StageConfig, str]:
+    """Return the training on a row for each turn if its data are conversations, and what became of them.
+
+    Raise SourceError if more conversations are left out than `max_failed` allows.
+    """
+    source = config.storage.locate(config.data)
+    if not source.path.lower().endswith(CONVERSATIONS):
+        return config, ""
+    split = split_conversations(source, config.storage.locate(config.output, writable=True), config.kind)
+    if split.left_out > config.max_failed * split.records:
+        raise SourceError(
+            f"{split.reasons[0]}; {split.left_out} of {split.records} conversations cannot be read: correct them, or "
+            f"raise max_failed={config.max_failed:g}"
+        )
+    roots = (*config.uri_roots, source.parent.url)
+    return replace(config, data=split.folder, columns=TextColumnsConfig(), uri_roots=roots), f" ({split.words})"
+
+
+def _begun(config: StageConfig, parts: BeginConfig) -> ModelConfig:
+    """The model with the checkpoint that the parts make, which is written into the output."""
+    if is_remote(config.output):
+        raise ConfigError(f"output {config.output}: a training that begins with parts wants a folder for them")
+    folder = Path(config.storage.locate(config.output).path) / BEGUN
+    if not (folder / CONFIG).exists():
+        language, tower = (
+            find_part(source, None, digest_file) for source in (parts.language_model, parts.vision_tower)
+        )
+        with tempfile.TemporaryDirectory(dir=_made(folder.parent)) as draft:
+            begin(language, tower, Path(draft) / BEGUN, family=config.model.family, seed=config.seed)
+            (Path(draft) / BEGUN).replace(folder)
+    named: dict[str, Any] = {"revision": None, "tokenizer": None}
+    if isinstance(config.model, ClipFlanT5Model):
+        named |= {"vision_tower": None, "vision_tower_revision": None}
+    return replace(config.model, checkpoint=str(folder), **named)
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _plan_finetune(config: FinetuneConfig, model: ResolvedModel) -> PlannedTraining:
+    assert model.profile is not None, "CLIP-FlanT5 is a VQA model"
+    rated = read_rated(config, model.profile)
+    trained, held_out = (_rated_examples(config, shards) for shards in (rated.trained, rated.held_out))
+    counts = [sum(len(shard.places) for shard in examples.shards) for examples in (trained, held_out)]
+    low, high = rated.range
+    words = f"{counts[0]} images rated from {low:g} to {high:g}, {counts[1]} of other prompts held out"
+    return _planned(config, model, trained, words, held_out, rated.release)
+
+
+def _planned(
+    config: StageConfig | FinetuneConfig,
+    model: ResolvedModel,
+    examples: Examples,
+    words: str,
+    held_out: Examples | None = None,
+    release: Release | None = None,
+) -> PlannedTraining:
+    rows = sum(len(shard.places) for shard in examples.shards)
+    stage = config.pace.stage(rows)
+    task = Task(
+        model=model,
+        examples=examples,
+        held_out=held_out,
+        stage=stage,
+        trained=config.trained,
+        blend=config.blend if isinstance(config, FinetuneConfig) else 1.0,
+        seed=config.seed,
+        mixed=config.mixed,
+        save_every=config.save_every,
+        most_failed=int(config.max_failed * stage.steps * stage.size),
+        output=config.storage.locate(config.output, writable=True),
+        threads=config.pool.threads,
+        sharded=isinstance(config, StageConfig) and config.sharded,
+    )
+    recipe = {
+        "kind": config.kind,
+        "model": model.semantic(),
+        "trained": sorted(config.trained),
+        "stage": asdict(stage),
+        "blend": task.blend,
+        "seed": config.seed,
+        "workers": config.workers,
+        "sharded": task.sharded,
+        "mixed": config.mixed,
+        "rows": digest([[shard.shard.source(), _rated_content(shard)] for shard in examples.shards]),
+        "limits": config.limits.semantic(),
+        "clips": asdict(config.clips),
+    }
+    words = f"{config.kind}: {words}; {stage.steps} steps of {stage.size} images on {config.workers} workers"
+    return PlannedTraining(
+        config=config, task=task, release=release, recipe=json.loads(json.dumps(recipe)), words=words
+    )
+
+
+def _rated_content(shard: ExampleShard) -> list[Any]:
+    return [[place, image.question, image.share] for place, image in (shard.rated or {}).items()]
+
+
+def _rated_examples(config: FinetuneConfig, shards: Sequence[ExampleShard]) -> Examples:
+    return Examples(
+        kind=config.kind,
+        shards=shards,
+        texts=(),
+        uris=benchmark_uris(config.benchmark, config.storage, config.limits),
+        limits=config.limits,
+        clips=config.clips,
+    )
+
+
+def _table_examples(config: StageConfig) -> Examples:
+    """The rows of the data's Parquet files; raises ConfigError or SourceError for one that lacks a column."""
+    place = config.storage.locate(config.data)
+    with readable_errors(place, "data"):
+        files = list_files(place, config.kind, (".parquet",)).tables
+    if not files:
+        raise ConfigError(f"data {place.url}: expected Parquet files, found none")
+    columns = {name: getattr(config.columns, name) for name in ("image", "uri", *config.texts)}
+    names = tuple((name, column) for name, column in columns.items() if name != column)
+    shards = []
+    for file in files:
+        footer = read_footer(file)
+        schema = footer.schema.to_arrow_schema()
+        require_columns(schema, config.texts, names, "columns", file.url)
+        if not {columns["image"], columns["uri"]} & set(schema.names):
+            require_columns(schema, ["image"], names, "columns", file.url)
+        check_columns(schema, list(columns.values()), (), file.url)
+        shards += [ExampleShard(shard=shard) for shard in cut_shards(file, footer, names, Cut(config.shard_rows))]
+    if not shards:
+        raise ConfigError(f"data {place.url}: its files hold no rows")
+    folder = place.url.rpartition("/")[0] if place.path.endswith(".parquet") else place.url
+    return Examples(
+        kind=config.kind,
+        shards=shards,
+        texts=config.texts,
+        uris=Uris(
+            roots=(folder, *config.uri_roots),
+            storage=config.storage,
+            max_bytes=config.limits.max_bytes,
+            whose="the data's folder",
+            option="uri_roots",
+        ),
+        limits=config.limits,
+        clips=config.clips,
+    )

@@ -1,0 +1,89 @@
+"""Small tables to train on: drawn scenes with captions, and with questions and their answers."""
+
+from pathlib import Path
+from random import Random
+from threading import Barrier, Thread
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from plumbline.assets.making.questions import caption
+from plumbline.assets.making.scenes import draw_scene, random_scene, to_png
+from plumbline.assets.making.vqa_training import MIXTURES, training_questions
+from plumbline.plugins.training.worker import Seat, Task, work
+from tests.commands import config_of
+
+VQA = Path(__file__).parents[3] / "assets/clip-flant5-shapes"
+
+
+def rows(count: int) -> list[dict[str, Any]]:
+    """Scenes, each with a caption, a question and its answer."""
+    rng = Random("taught")
+    scenes = [random_scene(rng) for _ in range(count)]
+    questions = [training_questions(rng, scene, MIXTURES["question"], 1)[0] for scene in scenes]
+    return [
+        {
+            "image": to_png(draw_scene(scene, rng.getrandbits(32))),
+            "caption": caption(rng, scene),
+            "question": question.text,
+            "answer": question.answer,
+        }
+        for scene, question in zip(scenes, questions, strict=True)
+    ]
+
+
+def write(folder: Path, taught: list[dict[str, Any]], files: int = 3) -> str:
+    """The rows dealt to so many files of two row groups or so; gives the folder."""
+    folder.mkdir()
+    for number in range(files):
+        table = pa.Table.from_pylist(taught[number::files])
+        pq.write_table(table, folder / f"{number}.parquet", row_group_size=max(1, len(table) // 2))
+    return str(folder)
+
+
+def training_config(*overrides: str) -> Any:
+    """A training's configuration, for tiny steps on one thread."""
+    small = ("shard_rows=1", "mixed=2", "cluster.pools.training.threads=1")
+    return config_of("train", *small, *overrides)
+
+
+def stage_config(kind: str, data: str, output: Path, *overrides: str) -> Any:
+    """Stage 1 or 2 on the embedded world's model: two steps of four images unless they say otherwise."""
+    model = [f"model.checkpoint={VQA}", *(["begin=null"] if kind == "captions" else [])]
+    return training_config(
+        f"training={kind}", f"data={data}", f"output={output}", *model, "pace.batch=4", "pace.steps=2", *overrides
+    )
+
+
+def run_together(task: Task) -> None:
+    """Two workers as threads of this process, which add up their tensors by turns."""
+    sums: list[torch.Tensor] = []
+    barrier = Barrier(2, timeout=600)
+
+    class Together(Seat):
+        def total(self, tensor: torch.Tensor) -> None:
+            if barrier.wait() == 0:
+                sums.clear()
+            barrier.wait()
+            sums.append(tensor.clone())
+            barrier.wait()
+            tensor.copy_(sums[0] + sums[1])
+            barrier.wait()
+
+    problems: list[BaseException] = []
+
+    def take(number: int) -> None:
+        try:
+            work(task, Together(number, 2, torch.device("cpu")), lambda line: None)
+        except BaseException as error:
+            problems.append(error)
+            barrier.abort()
+
+    threads = [Thread(target=take, args=(number,)) for number in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not problems, problems

@@ -1,0 +1,118 @@
+"""LLaVA's conversations are trained on turn by turn; what cannot be read is left out with its file and row."""
+
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from plugins.training.tests import taught
+from plumbline.operators.errors import SourceError
+from plumbline.plugins.training import conversations
+from plumbline.plugins.training.planning import plan_training
+from tests.files import put
+
+
+def converse(rng: Random, image: str | None, turns: list[tuple[str, str]]) -> dict[str, Any]:
+    """Return a record in LLaVA's form: the image's mark is before or after the first question."""
+    (first, answer), *others = turns
+    marked = f"<image>\n{first}" if rng.random() < 0.5 else f"{first}\n<image>"
+    texts = [text for turn in [(marked, answer), *others] for text in turn]
+    said = [{"from": ("human", "gpt")[place % 2], "value": text} for place, text in enumerate(texts)]
+    return {"id": "x", **({} if image is None else {"image": image}), "conversations": said}
+
+
+def lay_out(folder: Path, seed: int, count: int = 12) -> tuple[Path, list[tuple[str, str, str]]]:
+    """Write images and conversations about them, and some about none; return the file and all turns about images."""
+    rng, rows = Random(seed), taught.rows(count)
+    records, turns = [], []
+    for number, row in enumerate(rows):
+        image = f"coco/train/{number}.png"
+        put(folder, {image: row["image"]})
+        asked = [(other["question"], other["answer"]) for other in rng.sample(rows, rng.randint(1, 5))]
+        turns += [(f"{folder}/{image}", *turn) for turn in asked]
+        records.append(converse(rng, image, asked))
+        if rng.random() < 0.3:
+            records.append(converse(rng, None, [("Hello \u2028 there", "Hi")]))
+    put(folder, {"llava.json": json.dumps(records, indent=rng.choice([None, 2]), ensure_ascii=rng.random() < 0.5)})
+    return folder / "llava.json", turns
+
+
+def rows_of(output: Path) -> list[tuple[str, ...]]:
+    (folder,) = (output / "turns").iterdir()
+    return [tuple(row.values()) for file in sorted(folder.glob("*.parquet")) for row in pq.read_table(file).to_pylist()]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_conversations_are_trained_on_as_their_single_turns(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever part of the file is read at once, and however many rows a file has."""
+    monkeypatch.setattr(conversations, "MAX_RECORD", Random(seed).randint(3_000, 9_000))
+    monkeypatch.setattr(conversations, "ROWS_OF_A_FILE", 7)
+    file, turns = lay_out(tmp_path / "llava", seed)
+    planned = plan_training(taught.stage_config("questions", str(file), tmp_path / "out"))
+    assert rows_of(tmp_path / "out") == turns
+    assert sum(shard.shard.rows for shard in planned.task.examples.shards) == len(turns)
+    assert f"split into {len(turns)} rows of one turn" in planned.words
+    again = plan_training(taught.stage_config("questions", str(file), tmp_path / "out"))
+    assert again.recipe == planned.recipe
+    taught.run_together(planned.task)
+    assert (tmp_path / "out/checkpoint/model.safetensors").is_file()
+
+
+def test_answers_are_the_captions_of_the_first_stage(tmp_path: Path) -> None:
+    file, turns = lay_out(tmp_path / "llava", 4)
+    plan_training(taught.stage_config("captions", str(file), tmp_path / "out"))
+    assert rows_of(tmp_path / "out") == [(image, answer) for image, _, answer in turns]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"image": 7}, "expected the image's path as image, found 7"),
+        ({"conversations": []}, "expected conversations as a list of questions, each with its answer"),
+        ({"conversations": [{"from": "human", "value": "a"}]}, "expected conversations as a list of questions"),
+        ({"conversations": [{"from": "gpt", "value": "a"}] * 2}, "expected a text by human as part 0 of conv"),
+        (
+            {"conversations": [{"from": "human", "value": "<image>"}, {"from": "gpt", "value": "a"}]},
+            "part 0 .* found none",
+        ),
+        ({"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": 3}]}, "by gpt as part 1"),
+        ({"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}] * 1001}, "found 1,001"),
+        ({"image": "\ud800.png"}, "not UTF-8"),
+    ],
+)
+def test_a_conversation_that_cannot_be_read_is_left_out_within_the_budget(
+    change: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    file, turns = lay_out(tmp_path / "llava", 5)
+    records = json.loads(file.read_text())
+    bad = len(records) // 2
+    file.write_text(json.dumps([*records[:bad], {**records[0], **change}, *records[bad:]]))
+    planned = plan_training(taught.stage_config("questions", str(file), tmp_path / "out", "max_failed=0.5"))
+    assert rows_of(tmp_path / "out") == turns and f"1 left out, first {file}, row {bad}: " in planned.words
+    with pytest.raises(
+        SourceError, match=rf"row {bad}: .*{said}.*; 1 of {len(records) + 1} conversations cannot be re"
+    ):
+        plan_training(taught.stage_config("questions", str(file), tmp_path / "strict", "max_failed=0"))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"image": "a"}', "expected a JSON list of conversations, found"),
+        ('[{"image": "a"', "row 0: not JSON, cut off, or longer than 4,194,304 characters"),
+        ("[1, 2", "row 2: not JSON, cut off"),
+        ("[]", "no conversation is about an image"),
+        ("[" * 100_000, "row 0: not JSON"),
+        (b"[\xff]", "not UTF-8"),
+    ],
+)
+def test_a_file_that_is_no_list_is_refused_in_one_line(content: str | bytes, said: str, tmp_path: Path) -> None:
+    put(tmp_path, {"llava.json": content})
+    with pytest.raises(SourceError, match=said) as caught:
+        plan_training(taught.stage_config("questions", str(tmp_path / "llava.json"), tmp_path / "out"))
+    assert "\n" not in str(caught.value) and "llava.json" in str(caught.value)

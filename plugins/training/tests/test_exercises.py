@@ -1,0 +1,86 @@
+"""What CLIP-FlanT5 is taught by: captions cut in two, questions in the form of inference, ratings as shares of Yes."""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from plumbline.operators.models.families import model_config
+from plumbline.operators.models.networks.clip_flant5 import AFTER_IMAGE, BEFORE_IMAGE
+from plumbline.operators.models.resolution import resolve_model
+from plumbline.plugins.training.checkpoint import load_trainee
+from plumbline.plugins.training.exercises import (
+    Exercise,
+    ask,
+    exercise_loss,
+    make_batch,
+    rate,
+    split_caption,
+)
+from plumbline.plugins.training.loop import Course, TrainingStage, train
+from plumbline.plugins.training.trainee import Trainee, train_only
+
+VQA = Path(__file__).parents[3] / "assets/clip-flant5-shapes"
+
+
+@pytest.fixture
+def trainee() -> Trainee:
+    return load_trainee(
+        resolve_model(model_config(family="clip_flant5", checkpoint=str(VQA)), on_gpu=False), torch.device("cpu")
+    )
+
+
+def test_a_caption_is_cut_at_every_word_and_loses_none() -> None:
+    rng = Random(0)
+    cut = {split_caption(3, "a red  circle", rng) for _ in range(40)}
+    assert {(exercise.after, exercise.answer) for exercise in cut} == {
+        ("\n", "a red circle"),
+        ("\na", "red circle"),
+        ("\na red", "circle"),
+    }
+    assert {(exercise.image, exercise.before) for exercise in cut} == {(3, "")}
+
+
+def test_a_question_is_put_as_inference_puts_it() -> None:
+    assert ask(0, "Is it?", "No") == Exercise(0, BEFORE_IMAGE, AFTER_IMAGE.format(question="Is it?"), "No", 1.0)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
+def test_a_rating_is_the_cross_entropy_against_the_likelihood_that_makes_it_the_score(
+    trainee: Trainee, share: float
+) -> None:
+    pixels = torch.zeros(1, 3, 48, 48)
+    network, tokenizer = trainee.network.eval(), trainee.likelihood.tokenizer
+    with torch.no_grad():
+        loss = exercise_loss(network, make_batch(tokenizer, pixels, rate(tokenizer, 0, "Is it?", share)))
+        (yes, no) = (
+            exercise_loss(network, make_batch(tokenizer, pixels, [ask(0, "Is it?", answer)]))
+            for answer in ("Yes", "No")
+        )
+    assert loss.item() == pytest.approx(share**2 * yes.item() + (1 - share**2) * no.item(), rel=1e-5)
+
+
+def test_the_loss_of_exercises_of_one_weight_is_the_mean_over_all_tokens(trainee: Trainee) -> None:
+    network, tokenizer = trainee.network.eval(), trainee.likelihood.tokenizer
+    exercises = [split_caption(0, "a red circle at the top", Random(1)), split_caption(1, "two stars", Random(2))]
+    batch = make_batch(tokenizer, torch.zeros(2, 3, 48, 48), exercises)
+    with torch.no_grad():
+        encoded = network.encode_questions(network.encode_images(batch.pixels)[batch.images], batch.before, batch.after)
+        logits = network.decode(encoded, batch.labels)
+        mean = cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), ignore_index=network.pad_id)
+        assert exercise_loss(network, batch).item() == pytest.approx(mean.item(), rel=1e-5)
+
+
+def test_stage_1_trains_the_projector_alone(trainee: Trainee) -> None:
+    network = trainee.network
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    train_only(network, ["mm_projector"])
+    batch = make_batch(
+        trainee.likelihood.tokenizer, torch.rand(2, 3, 48, 48), [split_caption(1, "a red circle", Random(0))]
+    )
+    stage = TrainingStage(steps=1, peak=1e-2, size=2)
+    train("captions", Course(network, stage), exercise_loss, lambda step: batch, lambda line: None)
+    changed = {name for name, tensor in network.state_dict().items() if not torch.equal(before[name], tensor)}
+    assert changed == {name for name in before if name.startswith("mm_projector.")}

@@ -1,0 +1,137 @@
+"""A LLaVA is trained by the stages of CLIP-FlanT5 (VQAScore paper, table 12), to a checkpoint that `vlm` loads."""
+
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+from plugins.training.tests import taught
+from plumbline.operators.errors import ConfigError, ModelError, SourceError
+from plumbline.operators.models.calls import Question
+from plumbline.operators.models.families import model_config
+from plumbline.operators.models.loading import load
+from plumbline.operators.models.resolution import resolve_model
+from plumbline.plugins.training.checkpoint import load_trainee
+from plumbline.plugins.training.planning import plan_training
+from plumbline.plugins.training.training import run_training
+from plumbline.plugins.training.worker import Seat, work
+from tests.operators import tiny
+from tests.operators.tiny import chat_vlms
+
+CPU = torch.device("cpu")
+TOWER, PROJECTOR = "vision_tower", "multi_modal_projector"
+MARK = "'<image>' in it, which to this model is a second image"
+
+
+def stage(kind: str, data: str, output: Path, checkpoint: Path, *overrides: str) -> Any:
+    model = ("model.family=vlm", f"model.checkpoint={checkpoint}")
+    return taught.stage_config(kind, data, output, *model, *overrides)
+
+
+def train(config: Any) -> None:
+    work(plan_training(config).task, Seat(0, 1, CPU), lambda line: None)
+
+
+def picture(row: dict[str, Any]) -> Image.Image:
+    return Image.open(io.BytesIO(row["image"])).convert("RGB")
+
+
+def served(checkpoint: Path) -> Any:
+    config = model_config(family="vlm", checkpoint=str(checkpoint))
+    return load(resolve_model(config, on_gpu=False), "likelihood")
+
+
+def mean_logprob(checkpoint: Path, rows: list[dict[str, Any]]) -> float:
+    """Return the mean over the tokens of all answers, as production computes them."""
+    model = served(checkpoint)
+    features = model.encode([model.preprocess(picture(row)) for row in rows])
+    asked = [Question(image, row["question"], (row["answer"],)) for image, row in enumerate(rows)]
+    logprobs = [number for (answer,) in model.likelihood(features, asked) for number in answer]
+    return math.fsum(logprobs) / len(logprobs)
+
+
+def changed(checkpoint: Path, first: Path) -> set[str]:
+    before, after = (load_file(folder / "model.safetensors") for folder in (first, checkpoint))
+    assert before.keys() == after.keys()
+    return {name for name, tensor in after.items() if not torch.equal(tensor, before[name])}
+
+
+def test_the_two_stages_train_the_projector_and_then_all_but_the_tower(tmp_path: Path) -> None:
+    rows, first = taught.rows(8), tiny.save_llava(tmp_path / "llava")
+    data = taught.write(tmp_path / "data", rows)
+    train(stage("captions", data, tmp_path / "1", first, "pace.rate=1e-2"))
+    captioned = tmp_path / "1/checkpoint"
+    assert all(PROJECTOR in name for name in changed(captioned, first)) and changed(captioned, first)
+    train(stage("questions", data, tmp_path / "2", captioned, "pace.rate=3e-3", "pace.steps=12"))
+    answered = changed(tmp_path / "2/checkpoint", captioned)
+    assert not any(TOWER in name for name in answered)
+    assert any(PROJECTOR in name for name in answered) and any("lm_head" in name for name in answered)
+    assert mean_logprob(tmp_path / "2/checkpoint", rows) > mean_logprob(captioned, rows) + 1
+
+
+def test_the_loss_is_what_production_says_of_the_trained_checkpoint(tmp_path: Path) -> None:
+    """In one batch, of questions and answers of several lengths, no padding is learnt and no question."""
+    rows, first = taught.rows(8), tiny.save_llava(tmp_path / "llava")
+    data = taught.write(tmp_path / "data", rows)
+    train(stage("questions", data, tmp_path / "out", first, "pace.rate=1e-3"))
+    config = model_config(family="vlm", checkpoint=str(tmp_path / "out/checkpoint"))
+    trainee = load_trainee(resolve_model(config, on_gpu=False), CPU)
+    pixels = [trainee.likelihood.preprocess(picture(row)) for row in rows]
+    exercises = [trainee.ask(image, pixels[image], row["question"], row["answer"]) for image, row in enumerate(rows)]
+    with torch.no_grad():
+        loss = trainee.loss(trainee.network, trainee.batch(pixels, exercises))
+    assert float(loss) == pytest.approx(-mean_logprob(tmp_path / "out/checkpoint", rows), abs=1e-5)
+    assert len({len(exercise.read) for exercise in exercises}) > 1
+
+
+def test_stage_1_begins_with_a_llama_and_a_tower_and_gives_a_llava_that_answers(tmp_path: Path) -> None:
+    rows = taught.rows(8)
+    data = taught.write(tmp_path / "data", rows)
+    llama = tiny.save_causal_lm(tmp_path / "llama", template=None)
+    tiny.edit_json(llama / "generation_config.json", temperature=0.6)  # as Llama 2's and Vicuna's, without sampling
+    tower = tiny.save_clip(tmp_path / "clip")
+    begin = (f"begin={{language_model: {llama}, vision_tower: {tower}}}", "model.checkpoint=begun")
+    config = stage("captions", data, tmp_path / "1", Path("begun"), *begin, "pace.rate=1e-2", "pace.steps=1")
+    train(config)
+    begun = tmp_path / "1/begun"
+    assert {name for name in changed(tmp_path / "1/checkpoint", begun) if PROJECTOR not in name} == set()
+    kept, stored = load_file(begun / "model.safetensors"), load_file(llama / "model.safetensors")
+    embedding = next(tensor for name, tensor in kept.items() if name.endswith("embed_tokens.weight"))
+    assert torch.equal(embedding[: len(tiny.BYTE_VOCABULARY)], stored["model.embed_tokens.weight"])
+    assert math.isfinite(mean_logprob(tmp_path / "1/checkpoint", rows))
+
+
+def test_a_text_that_the_network_cannot_take_is_left_out_by_file_and_row(tmp_path: Path) -> None:
+    rows, first = taught.rows(8), tiny.save_llava(tmp_path / "llava")
+    rows[3] |= {"question": "long " * 200}
+    rows[5] |= {"question": "What is after <image>?"}
+    rows[6] |= {"answer": "<image>", "caption": "after <image>"}
+    data = taught.write(tmp_path / "data", rows, files=1)
+    for kind, wanted in (
+        ("questions", {3: "beyond the model's context of 512", 5: MARK, 6: MARK}),
+        ("captions", {6: MARK}),
+    ):
+        lines: list[str] = []
+        planned = plan_training(stage(kind, data, tmp_path / kind, first, "max_failed=0.5"))
+        work(planned.task, Seat(0, 1, CPU), lines.append)
+        said = sorted(line for line in lines if line.startswith("left out: "))
+        for line, (row, problem) in zip(said, wanted.items(), strict=True):
+            assert f"0.parquet, row {row}: " in line and problem in line
+    with pytest.raises(SourceError, match="3 rows could not be read, where max_failed allows 0"):
+        train(stage("questions", data, tmp_path / "strict", first, "max_failed=0", "pace.batch=8"))
+
+
+def test_another_model_is_refused_before_it_is_loaded(tmp_path: Path) -> None:
+    data = taught.write(tmp_path / "data", taught.rows(4))
+    t5, clip = tiny.save_true_nli(tmp_path / "t5"), tiny.save_clip(tmp_path / "clip")
+    begin = (f"begin={{language_model: {t5}, vision_tower: {clip}}}", "model.checkpoint=begun")
+    with pytest.raises(ModelError, match=r"a t5; a LLaVA is made of a Llama, so set begin\.language_model to one"):
+        train(stage("captions", data, tmp_path / "begun", Path("begun"), *begin))
+    gemma = chat_vlms.save_gemma3(tmp_path / "gemma")
+    with pytest.raises(ConfigError, match="a gemma3; trained are clip_t5 and llava"):
+        run_training(plan_training(stage("questions", data, tmp_path / "out", gemma)), lambda line: None)

@@ -1,0 +1,41 @@
+"""The pages of a store, asked for within the test's process."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.web.listening import names_of
+from plumbline.plugins.viewer.app import make_app
+from plumbline.plugins.viewer.browser import Browser
+from plumbline.plugins.viewer.run_database import Database
+
+
+class Asking:
+    """Asks for pages as a browser on this machine does."""
+
+    def __init__(self, browser: Browser, token: str | None = None, *, notes: bool = True) -> None:
+        self.browser, self.app = browser, make_app(browser, token, names_of("127.0.0.1", ()), notes=notes)
+
+    def __call__(self, path: str, **request: Any) -> httpx.Response:
+        async def ask() -> httpx.Response:
+            transport = httpx.ASGITransport(self.app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8008") as client:
+                return await client.request(request.pop("method", "GET"), path, **request)
+
+        return asyncio.run(ask())
+
+
+@contextmanager
+def asking(store: Store, folder: Path, token: str | None = None, *, notes: bool = True) -> Iterator[Asking]:
+    """The pages of a store, whose rows stand in a folder meanwhile."""
+    folder.mkdir(exist_ok=True)
+    browser = Browser(store, Database(folder, 100))
+    try:
+        yield Asking(browser, token, notes=notes)
+    finally:
+        browser.close()

@@ -1,0 +1,23 @@
+"""Prompts that were edited under their ids say nothing of a change of images, on the page of two runs, too."""
+
+from pathlib import Path
+
+from plugins.viewer.tests.asked import asking
+from plumbline.pipelines.cells.runs import newest_first
+from tests.commands import store_at
+from tests.jobs import test_edited_prompts
+from tests.jobs.test_edited_prompts import EDITED, PROMPTS
+
+sweep = test_edited_prompts.sweep
+
+
+def test_the_pictures_that_moved_are_those_of_prompts_whose_text_is_the_same(
+    sweep: tuple[list[str], object], tmp_path: Path
+) -> None:
+    ((store, _), _) = sweep
+    opened = store_at(store.removeprefix("store="))
+    later, earlier = (run.run_id for run in newest_first(opened))
+    with asking(opened, tmp_path / "rows") as pages:
+        page = " ".join(pages(f"/compare?left={earlier}&right={later}").text.split())
+    assert f"of {PROMPTS - EDITED} prompts" in page
+    assert f"of {PROMPTS} prompts" not in page

@@ -1,0 +1,102 @@
+"""Scores by their images' settings, and by how differently two metrics rank an image; each filter with the others."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from plugins.viewer.tests.asked import Asking, asking
+from plugins.viewer.tests.test_pages import found, read
+from plugins.viewer.tests.test_sides import text_of
+from plumbline.plugins.viewer.run_database import MOST_ORDERS
+from tests.operators.report.made import make_run, plain_prompts
+
+RUN_ID = "20260102-030405-000006"
+SCORES = f"/runs/{RUN_ID}/scores"
+PAIR = f"/compare?left={RUN_ID}&right={RUN_ID}&left_generator=atlas&right_generator=cobalt"
+BY = {"gecko": (0.1, 0.2, 0.3, 0.4), "clipscore": (0.4, 0.1, 0.3, 0.2)}
+"""Of each prompt. By clipscore lower is better: so it ranks the images 1/8, 7/8, 3/8 and 5/8, and gecko in order."""
+
+
+@pytest.fixture(scope="module")
+def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asking]:
+    folder = tmp_path_factory.mktemp("filters")
+    run = make_run(
+        folder, prompts=plain_prompts(4), generators=("atlas", "cobalt"), lower_is_better=["clipscore"],
+        score=lambda generator, metric, prompt: BY[metric][prompt],
+        made_with=lambda prompt: {"cfg": ("4", "7.5")[prompt % 2], "size": None if prompt == 3 else "64x64"},
+    )  # fmt: skip
+    with asking(run.store, folder / "rows") as pages:
+        yield pages
+
+
+def test_images_are_found_by_their_settings_and_say_them(ask: Asking) -> None:
+    assert found(read(ask, f"{SCORES}?metric=gecko&set.cfg=7.5")) == ["1", "3", "5", "7"]
+    assert found(read(ask, f"{SCORES}?metric=gecko&set.cfg=7.5&set.size=64x64&generator=cobalt")) == ["5"]
+    assert found(read(ask, f"{SCORES}?metric=gecko&set.cfg=4&generator=atlas")) == ["0", "2"]
+    assert "generated with cfg 7.5, size 64x64" in text_of(ask, f"{SCORES}/1")
+    assert "generated with cfg 7.5 " in text_of(ask, f"{SCORES}/3")
+
+
+def test_images_that_two_metrics_rank_most_differently_come_first(ask: Asking) -> None:
+    asked = f"{SCORES}?metric=gecko&against=clipscore&generator=atlas"
+    assert found(read(ask, asked)) == ["1", "2", "3", "0"], "1/2, 1/4, 1/4 and nothing apart"
+    page = text_of(ask, asked)
+    assert "atlas gecko 0.200 38% 0.100 88%" in page and "atlas gecko 0.100 12% 0.400 12%" in page
+    assert found(read(ask, f"{SCORES}?against=clipscore&set.cfg=7.5&words=p0003")) == ["3", "7"], (
+        "by gecko, if not said"
+    )
+    assert found(read(ask, f"{asked}&sort=highest")) == list("3210")
+    neighbours = read(ask, f"{SCORES}/2?metric=gecko&against=clipscore&generator=atlas&at=2").links
+    assert [link.partition("?")[0].rpartition("/")[2] for link in neighbours if "at=" in link] == ["1", "3"]
+
+
+def test_an_order_by_two_metrics_is_found_once_and_few_are_kept(ask: Asking) -> None:
+    def kept() -> list[str]:
+        tables = "SELECT table_name FROM duckdb_tables() WHERE starts_with(table_name, 'order_') ORDER BY ALL"
+        return [name for (name,) in ask.browser._database.select(tables)]
+
+    page = f"{SCORES}?metric=gecko&against=clipscore&words="
+    first = [found(read(ask, f"{page}p000{at}")) for at in range(4)]
+    tables = kept()
+    assert [found(read(ask, f"{page}p000{at}")) for at in range(4)] == first and kept() == tables
+    assert read(ask, f"{page}p0003&page=2").links and kept() == tables
+    assert [len(found(read(ask, f"{page}{at} blue"))) for at in range(4)] == [2] * 4 and len(kept()) == MOST_ORDERS
+
+
+def test_images_that_metrics_disagree_on_and_that_have_notes_are_found(ask: Asking) -> None:
+    asked = f"{SCORES}?metric=gecko&against=clipscore&notes=any"
+    assert found(read(ask, asked)) == []
+    note = {"author": "ann", "text": "two cups"}
+    assert [ask(f"{SCORES}/{row}/notes", method="POST", json=note).status_code for row in (0, 1)] == [201, 201]
+    assert found(read(ask, asked))[::2] == ["1", "0"], "each with a link to its notes"
+
+
+def test_scores_that_are_written_anew_are_read_and_ordered_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plumbline.plugins.viewer.browser.LOOK_SECONDS", 0.0)
+    shared = {"prompts": plain_prompts(4), "generators": ("atlas",)}
+    run = make_run(tmp_path, **shared, score=lambda generator, metric, prompt: BY[metric][prompt])
+    with asking(run.store, tmp_path / "rows") as ask:
+        assert found(read(ask, f"{SCORES}?metric=gecko&against=clipscore")) == ["0", "3", "1", "2"]
+        make_run(tmp_path, **shared, score=lambda generator, metric, prompt: BY[metric][prompt - 1])
+        assert found(read(ask, f"{SCORES}?metric=gecko&against=clipscore")) == ["1", "0", "2", "3"]
+
+
+def test_two_sides_are_compared_where_both_have_the_settings(ask: Asking) -> None:
+    assert "1–4 of 4 prompts" in text_of(ask, PAIR) and "1–1 of 1 prompt" in text_of(
+        ask, f"{PAIR}&set.cfg=7.5&set.size=64x64"
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "missing"),
+    [
+        ("set.cfg=9", f"cfg=9: run {RUN_ID} has no such cfg; it has 4, 7.5"),
+        ("set.sampler=DDIM", f"setting=sampler: run {RUN_ID} has no such setting; it has cfg, size"),
+        ("against=tifa", f"metric=tifa: run {RUN_ID} has no such metric; it has gecko, clipscore"),
+    ],
+)
+def test_a_link_to_settings_or_metrics_that_are_gone_says_so(asked: str, missing: str, ask: Asking) -> None:
+    assert missing in text_of(ask, f"{SCORES}?{asked}", 404)

@@ -1,0 +1,35 @@
+"""Two runs side by side, between which the judge changed."""
+
+import re
+from pathlib import Path
+
+from plugins.viewer.tests.asked import asking
+from plugins.viewer.tests.test_sides import text_of
+from tests.operators.report.made import MadeRun
+from tests.pipelines.report import test_joined_versions
+from tests.pipelines.report.test_joined_versions import DAYS, both_nights
+
+SIDES = f"/compare?left={DAYS[0]}&right={DAYS[1]}"
+joined = test_joined_versions.joined
+
+
+def test_without_a_bridge_the_scores_are_not_compared(tmp_path: Path) -> None:
+    run = both_nights(tmp_path)
+    with asking(run.store, tmp_path / "rows") as ask:
+        page = text_of(ask, SIDES)
+    assert "gecko is not the same metric in both runs, so its scores are not compared: template so? → no?." in page
+    assert f"bridge.old=gecko bridge.old_run={DAYS[0]} bridge.new_run={DAYS[1]}" in page
+    assert "Pictures that moved" not in page
+
+
+def test_runs_are_side_by_side_through_the_bridge_and_pictures_moved_by_no_more_than_noise(
+    joined: MadeRun, tmp_path: Path
+) -> None:
+    with asking(joined.store, tmp_path / "rows") as ask:
+        page = text_of(ask, f"{SIDES}&generator=atlas")
+    assert "and its earlier scores are compared by bridge" in page and "Nothing changed." in page
+    assert "No bridge leads" not in page and "no fair measure" not in page
+    moved = [float(move) for move in re.findall(r"[+−]?(\d\.\d{3}) by gecko", page)]
+    assert len(moved) == 10 and max(moved) < 0.15, "by the old scores as they are, 0.3 and more"
+    mapped = re.findall(r"mean (\d\.\d{3}) as the right side’s gecko", page)
+    assert len(mapped) == 10 and all(0.3 < float(mean) < 0.7 for mean in mapped), "atlas has 0.9 by the old wording"

@@ -1,0 +1,31 @@
+"""What jobs.view refuses."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.refusals import Refusals, check_refusal, list_refusals, make_places
+
+REFUSED: Refusals = {
+    "view": [
+        ("store=ftp://127.0.0.1:1/x", "files can only be read there; name a folder, or a prefix of s3://, gs:// or az://"),
+        ("store=http://example.org", "files can only be read there; name a folder, or a prefix of s3://, gs:// or az://"),
+        ("store={store} host=0.0.0.0 token_variable=NO_SUCH_TOKEN", "NO_SUCH_TOKEN"),
+        ("store={store} port=70000", "expected 0 to 65535"),
+        ("store={store} hosts=[http://gpu-7]", "expected names without scheme and port"),
+        ("store={store} memory=10", "expected at least 100 megabytes"),
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return make_places(tmp_path_factory.mktemp("refusals"))
+
+
+@pytest.mark.parametrize(("command", "said"), list_refusals(REFUSED))
+def test_what_cannot_be_done_is_one_line_with_the_remedy_and_writes_nothing(
+    command: str, said: str, places: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REFERENCE_DATA", "")
+    check_refusal(command.format(**places, out=tmp_path / "out"), said, tmp_path / "out")

@@ -1,0 +1,187 @@
+"""The pages of a store in a real browser: nothing on the console, choices that ask at once, images that are seen."""
+
+from collections.abc import Callable, Iterator
+from threading import Thread
+
+import pytest
+
+pytest.importorskip("selenium.webdriver", reason="needs selenium: pip install -e '.[test]'")
+from selenium.common.exceptions import WebDriverException
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webdriver import WebDriver
+from selenium.webdriver.support.ui import Select, WebDriverWait
+
+from plugins.viewer.tests.asked import asking
+from plumbline.pipelines.report.report import write_report
+from plumbline.pipelines.web.listening import listening
+from tests.browser.opened import (
+    DESKTOP,
+    DESKTOP_SLOW,
+    NEEDS_BROWSER,
+    ON_DESKTOP,
+    ON_PHONE,
+    barriers,
+    find,
+    in_scheme,
+    open_page,
+    press,
+)
+from tests.operators.report.made import HOSTILE, make_run, noisy, plain_prompts
+
+pytestmark = NEEDS_BROWSER
+RUN = "/runs/20260102-030405-000006"
+SIDES = "/compare?left=20260102-030405-000006&right=20260102-030405-000006&left_generator=cobalt&right_generator=atlas"
+SECONDS = 60
+"""That a page may take on a busy machine; none is waited for longer than it takes."""
+
+
+def until(page: WebDriver, condition: Callable[[WebDriver], object]) -> None:
+    """Waits until something is so of the page, whichever stands there meanwhile."""
+    WebDriverWait(page, SECONDS, ignored_exceptions=[WebDriverException]).until(condition)
+
+
+def score(generator: str, metric: str, prompt: int) -> float | None:
+    return None if (generator, prompt) == ("cobalt", 7) else noisy(generator, metric, prompt)
+
+
+def made_with(prompt: int) -> dict[str, str]:
+    return {"cfg": ("4", "7.5")[prompt % 2], "steps": "20"}
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where the pages of a store with hostile prompts and names are served."""
+    import uvicorn
+
+    folder = tmp_path_factory.mktemp("view")
+    names = ("atlas", "<b>bold", "cobalt", "מחולל")
+    prompts = [*HOSTILE, *plain_prompts(10)]
+    run = make_run(
+        folder, prompts=prompts, generators=names, score=score, errors={"corrupt_image": 2}, made_with=made_with
+    )
+    write_report(run.store)
+    with asking(run.store, folder / "rows") as pages, listening("127.0.0.1", 0) as listener:
+        server = uvicorn.Server(uvicorn.Config(pages.app, log_level="error", lifespan="off"))
+        thread = Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        server.should_exit = True
+        thread.join()
+
+
+BESIDE = f"{RUN}/scores?metric=gecko&against=clipscore&generator=atlas"
+PAGES = ("/", RUN, BESIDE, f"{RUN}/scores/70?at=71", f"{RUN}/scores/7", f"{RUN}/prompt?id=p0001&question=1",
+         f"{RUN}/prompt?id=p0002", f"{RUN}/questions", "/trends?benchmark=made", f"{RUN}/report", SIDES,
+         "/notes")  # fmt: skip
+OF_OTHERS = ("/trends", f"{RUN}/report")
+"""How pages begin that have tests of their own."""
+
+
+@DESKTOP_SLOW
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_opens_without_a_word_on_the_console_never_scrolls_sideways_and_has_no_barrier(
+    path: str, browser: WebDriver, address: str, width: int
+) -> None:
+    page = open_page(browser, address + path, width)
+    assert page.execute_script("return document.documentElement.scrollWidth") <= width  # type: ignore[no-untyped-call]
+    assert page.execute_script("return window.hacked") is None  # type: ignore[no-untyped-call]
+    assert len(find(page, "h1")) == 1
+    unnamed = "return Array.from(document.querySelectorAll('main select, main input:not([type=hidden])'))"
+    assert page.execute_script(f"{unnamed}.filter(one => !one.labels.length).length") == 0  # type: ignore[no-untyped-call]
+    if not path.startswith(OF_OTHERS):
+        in_scheme(page, "dark" if width == DESKTOP else "light")
+        assert barriers(page) == []
+        in_scheme(page, "")
+
+
+@ON_DESKTOP
+def test_a_choice_asks_at_once_and_what_is_empty_is_not_asked_for(browser: WebDriver, address: str, width: int) -> None:
+    page = open_page(browser, f"{address}{RUN}/scores", width)
+    Select(page.find_element(By.NAME, "metric")).select_by_value("gecko")
+    until(page, lambda seen: seen.current_url.endswith("?metric=gecko"))
+    page.find_element(By.NAME, "words").send_keys("cups 9")
+    press(page, page.find_element(By.NAME, "words"))
+    until(page, lambda seen: "words=cups" in seen.current_url)
+    until(page, lambda seen: seen.find_element(By.TAG_NAME, "h1").text == "Scores 4 rows")
+    assert page.find_element(By.NAME, "words").get_attribute("value") == "cups 9"
+
+
+@ON_DESKTOP
+def test_one_walks_from_a_mean_to_its_worst_image_and_the_next(browser: WebDriver, address: str, width: int) -> None:
+    page = open_page(browser, f"{address}{RUN}", width)
+    press(page, page.find_element(By.CSS_SELECTOR, ".board tbody td a"))
+    until(page, lambda seen: find(seen, ".rows .what a"))
+    press(page, page.find_element(By.CSS_SELECTOR, ".rows .what a"))
+    until(page, lambda seen: find(seen, ".seen img"))
+    assert find(page, "[rel=prev]") == []
+    press(page, page.find_element(By.CSS_SELECTOR, "[rel=next]"))
+    until(page, lambda seen: "at=2" in seen.current_url)
+    whole = "const one = document.querySelector('.seen img'); return one.complete && one.naturalWidth > 0"
+    until(page, lambda seen: seen.execute_script(whole))
+    assert find(page, ".questions li")
+
+
+def test_the_link_to_a_report_is_on_the_screen_and_bars_are_explained_before_them(
+    browser: WebDriver, address: str, width: int
+) -> None:
+    page = open_page(browser, f"{address}/", width)
+    (report,) = find(page, ".runs tbody a[href$='/report']")
+    right = page.execute_script("return arguments[0].getBoundingClientRect().right", report)  # type: ignore[no-untyped-call]
+    assert right <= width or width < 1280
+    for path in (f"{RUN}/prompt?id=p0005", f"{RUN}/scores/7"):
+        page = open_page(browser, address + path, width)
+        caption = next(one for one in find(page, ".caption") if "percentile rank" in one.text)
+        assert caption.location["y"] < find(page, ".scores")[0].location["y"]
+
+
+@ON_DESKTOP
+def test_the_images_of_a_question_are_seen_beside_their_answers(browser: WebDriver, address: str, width: int) -> None:
+    page = open_page(browser, f"{address}{RUN}/prompt?id=p0005", width)
+    press(page, page.find_element(By.CSS_SELECTOR, ".answers tbody a"))
+    until(page, lambda seen: find(seen, ".asked"))
+    assert len(find(page, ".side .card")) == 4 and len(find(page, ".side .given .state")) == 4
+    loaded = "return Array.from(document.images).every(one => one.complete && one.naturalWidth > 0)"
+    page.execute_script("document.querySelectorAll('img').forEach(one => { one.loading = 'eager'; })")  # type: ignore[no-untyped-call]
+    until(page, lambda seen: seen.execute_script(loaded))
+
+
+@ON_DESKTOP
+def test_a_link_to_a_state_shows_it_again_and_the_browser_goes_back(
+    browser: WebDriver, address: str, width: int
+) -> None:
+    page = open_page(browser, address + SIDES, width)
+    Select(page.find_element(By.NAME, "sort")).select_by_value("down")
+    until(page, lambda seen: "sort=down" in seen.current_url)
+    Select(page.find_element(By.NAME, "skill")).select_by_value("counting")
+    until(page, lambda seen: "skill=counting" in seen.current_url and find(seen, ".duo"))
+    link, shown = page.current_url, page.find_element(By.ID, "pictures").text
+    page.back()
+    until(page, lambda seen: "skill=" not in seen.current_url and find(seen, ".duo"))
+    assert Select(page.find_element(By.NAME, "sort")).first_selected_option.text == "what fell"
+    assert page.find_element(By.ID, "pictures").text != shown
+    assert open_page(browser, link, width).find_element(By.ID, "pictures").text == shown
+
+
+@ON_PHONE
+def test_a_note_is_written_by_keyboard_and_stands_on_its_image(browser: WebDriver, address: str, width: int) -> None:
+    page = open_page(browser, f"{address}{RUN}/scores/39", width)
+    for name, said in (("author", "Ann"), ("tag", "check"), ("text", "<b>one</b> cup too many")):
+        page.find_element(By.NAME, name).clear()
+        page.find_element(By.NAME, name).send_keys(said)
+    press(page, page.find_element(By.NAME, "keep"))
+    until(page, lambda seen: "<b>one</b> cup too many" in seen.find_element(By.CSS_SELECTOR, ".notes").text)
+    assert page.find_element(By.NAME, "author").get_attribute("value") == "Ann", "it is asked for once"
+    assert page.find_element(By.NAME, "text").get_attribute("value") == ""
+    in_scheme(page, "dark")
+    assert barriers(page) == [] and page.get_log("browser") == []  # type: ignore[no-untyped-call]
+    in_scheme(page, "")
+    assert page.execute_script("return document.documentElement.scrollWidth") <= width  # type: ignore[no-untyped-call]
+
+
+@ON_DESKTOP
+def test_a_report_works_in_its_sandbox(browser: WebDriver, address: str, width: int) -> None:
+    page = open_page(browser, f"{address}{RUN}/report", width)
+    theme = page.find_element(By.ID, "theme")
+    before = theme.text
+    press(page, theme)
+    assert theme.text != before and browser.get_log("browser") == []  # type: ignore[no-untyped-call]

@@ -1,0 +1,177 @@
+"""A real server: a connection that brings no request is closed, and the end waits for the requests that it has."""
+
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+
+import pytest
+import requests
+
+from tests.serving import ROOT
+
+SERVER = """
+import asyncio, sys
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from plumbline.pipelines.web import listening
+
+async def answer(request):
+    body = await request.body()
+    print("asked", flush=True)
+    await asyncio.sleep(float(body or 0))
+    return PlainTextResponse("answered")
+
+listening.IDLE_SECONDS = 0.5
+with listening.listening("127.0.0.1", 0) as listener:
+    print(listener.getsockname()[1], flush=True)
+    listening.run_app(Starlette(routes=[Route("/", answer, methods=["POST"])]), listener, float(sys.argv[1]))
+"""
+
+
+class Server:
+    """One that answers after as many seconds as a request's body says."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        assert process.stdout is not None
+        self.process, self.lines = process, process.stdout
+        self.port = int(self.lines.readline())
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=20)
+
+    def post(self, seconds: str) -> str:
+        return requests.post(f"http://127.0.0.1:{self.port}/", data=seconds, timeout=20).text
+
+    def errors(self) -> str:
+        """Ends it, and gives what it said."""
+        self.process.terminate()
+        return self.process.communicate(timeout=20)[1]
+
+
+@contextmanager
+def serving(patience: str) -> Iterator[Server]:
+    command = [sys.executable, "-c", SERVER, patience]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": ROOT}
+    with subprocess.Popen(command, **pipes) as process:  # type: ignore[call-overload]
+        try:
+            yield Server(process)
+        finally:
+            process.kill()
+
+
+def head_of(size: int, line: bytes = b"X: y\r\n") -> bytes:
+    """Return a request's head of `size` bytes without its last line, in as many headers as fit."""
+    start = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n"
+    lines, rest = divmod(size - len(start) - 8, len(line))
+    return start + line * lines + b"Y: " + b"y" * (rest + 3) + b"\r\n"
+
+
+def read_answer(connection: socket.socket) -> bytes:
+    """Read an answer of this server; its head and body may arrive separately."""
+    answer = connection.recv(4096)
+    while not answer.endswith(b"answered"):
+        received = connection.recv(4096)
+        assert received, answer
+        answer += received
+    return answer
+
+
+def wait_for_end(connection: socket.socket) -> None:
+    """Reads until the server ends a connection; raises TimeoutError where it does not."""
+    with suppress(ConnectionResetError):
+        while connection.recv(4096):
+            continue
+
+
+def test_a_connection_without_a_request_is_closed_and_a_slow_body_is_read() -> None:
+    """Silent, half a head, a byte now and then, and a body behind an answer; beside one whose body takes longer."""
+    with serving("5") as server, ExitStack() as opened:
+        slow, silent, half, trickling = (opened.enter_context(server.connect()) for _ in range(4))
+        slow.sendall(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nConnection: close\r\n\r\n0")
+        half.sendall(b"POST / HTTP/1.1\r\nHost: loc")
+        trickling.sendall(b"POST / HTTP/1.1\r\n")
+        trickling.settimeout(0.1)
+        refused = opened.enter_context(server.connect())
+        refused.sendall(b"POST /nothing HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n0")
+        assert refused.recv(4096).startswith(b"HTTP/1.1 404")
+        for _ in range(100):
+            try:
+                trickling.sendall(b"X: y\r\n")
+                if not trickling.recv(1):
+                    break
+            except TimeoutError:
+                continue
+            except OSError:
+                break
+        else:
+            pytest.fail("a head that never ends keeps its connection")
+        for connection in (silent, half, refused):
+            wait_for_end(connection)
+        slow.sendall(b"0")
+        assert slow.recv(4096).startswith(b"HTTP/1.1 200")
+        assert server.errors() == ""
+
+
+@pytest.mark.parametrize("line", [b"X: y\r\n", b"X: " + b"y" * 9000 + b"\r\n"])
+def test_a_head_of_64_kb_is_answered_and_a_longer_one_is_refused_while_it_arrives(line: bytes) -> None:
+    """Also the second request of a connection; a body may follow in the same packet."""
+    with serving("5") as server:
+        with server.connect() as connection:
+            for _ in range(2):
+                connection.sendall(head_of(65_534, line) + b"\r\n0")
+                assert read_answer(connection).endswith(b"answered")
+            connection.sendall(head_of(65_537, line))
+            refusal = connection.recv(4096)
+            wait_for_end(connection)
+        assert refusal.startswith(b"HTTP/1.1 431 ") and refusal.endswith(b"expected a head of at most 65536 bytes")
+        assert server.errors() == ""
+
+
+def test_what_follows_a_body_in_chunks_is_bounded_too() -> None:
+    """Trailers and a chunk's extensions are bounded; the body itself may be longer."""
+    start = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\n0\r\n" * 30_000
+    with serving("5") as server:
+        for endless in (b"0\r\n" + b"X: y\r\n" * 40_000, b"0\r\nX: " + b"y" * 200_000, b"1;" + b"y" * 200_000):
+            with server.connect() as connection, suppress(BrokenPipeError, ConnectionResetError):
+                connection.sendall(start + endless)
+                assert connection.recv(4096) == b""
+        with server.connect() as connection:
+            connection.sendall(start + b"0\r\nX: y\r\n\r\n")
+            assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+
+
+def test_told_to_stop_it_answers_the_requests_that_it_has() -> None:
+    with serving("15") as server, ThreadPoolExecutor(4) as clients:
+        answers = [clients.submit(server.post, "1.5") for _ in range(4)]
+        for _ in answers:
+            server.lines.readline()
+        server.process.send_signal(signal.SIGTERM)
+        assert [answer.result() for answer in answers] == ["answered"] * 4
+        assert server.errors() == "requests that are answered before the end: 4; a second Ctrl-C cuts them off\n"
+
+
+def test_a_second_interruption_cuts_off_what_is_under_way() -> None:
+    with serving("60") as server, ThreadPoolExecutor(1) as clients:
+        answer = clients.submit(server.post, "60")
+        server.lines.readline()
+        server.process.send_signal(signal.SIGINT)
+        while "before the end" not in server.process.stderr.readline():
+            continue
+        server.process.send_signal(signal.SIGINT)
+        said = server.process.communicate(timeout=20)[1]
+        assert answer.exception(timeout=20) is not None or answer.result() != "answered"
+        assert "Exception in ASGI" not in said
+
+
+def test_what_takes_longer_is_cut_off_in_a_line_and_without_a_traceback() -> None:
+    with serving("0.5") as server, ThreadPoolExecutor(4) as clients:
+        answers = [clients.submit(server.post, "60") for _ in range(4)]
+        for _ in answers:
+            server.lines.readline()
+        said = server.errors()
+        assert "Cancel 4 running task(s)" in said and "Traceback" not in said

@@ -1,0 +1,94 @@
+"""The core without its plugins: each command of the core works, and a missing plugin's command says what to install."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from plumbline.jobs.table import PLUGIN_JOBS
+from plumbline.operators.extensions import PLUGINS
+from tests.environment import ROOT
+
+NAMES = sorted(file.parent.name for file in PLUGINS.glob("*/__init__.py"))
+CORE_COMMANDS = """
+import json, sys
+from plumbline.jobs.__main__ import main
+from plumbline.jobs.command import run_job
+from plumbline.jobs.table import JOBS
+
+assert main(["--help"]) == 0
+for name, *words in json.loads(sys.argv[1]):
+    code = run_job(JOBS[name].COMMAND, JOBS[name].main, words)
+    assert code == 0, (name, code)
+for name in JOBS:
+    JOBS[name]
+"""
+"""Several commands of one process."""
+NIGHT = ["nightly", "sweep=shapes", "limit=6", "metric=[clipscore,edge_density]", "cluster=here"]
+
+
+def keep_plugins(folder: Path, names: list[str]) -> dict[str, str]:
+    """Lay out an installation with these plugins only; return the environment of a process that uses it."""
+    package = folder / "plumbline"
+    package.mkdir()
+    for part in (ROOT / "plumbline").iterdir():
+        if part.name not in ("plugins", "__pycache__"):
+            (package / part.name).symlink_to(part.resolve())
+    (package / "plugins").mkdir()
+    for name in ("__init__.py", *names):
+        (package / "plugins" / name).symlink_to((PLUGINS / name).resolve())
+    return os.environ | {"PYTHONPATH": str(folder)}
+
+
+def run_core_commands(folder: Path, environment: dict[str, str]) -> str:
+    """Return what a sweep, a report, a night, the reward data and the meta-evaluation of a run print."""
+    store, shown = f"store={folder}/store", ["sweep=shapes", "limit=6"]
+    commands = [
+        ["sweep", *shown, "metric=[clipscore]", "cluster=here", store],
+        ["report", store],
+        [*NIGHT, store],
+        ["rewards", "format=pairs", "reward=clipscore", f"output={folder}/pairs", "held_out=0", store],
+        ["metaeval", "protocol=shapes", f"output={folder}/judged", store],
+        ["status", store],
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", CORE_COMMANDS, json.dumps(commands)], env=environment, cwd=folder, capture_output=True,
+        text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_core_works_without_any_plugin_and_says_what_a_missing_command_needs(tmp_path: Path) -> None:
+    environment = keep_plugins(tmp_path, [])
+    said = run_core_commands(tmp_path, environment)
+    assert "plumbline sweep" in said and not any(f"  {job} " in said for job in PLUGIN_JOBS)
+    for job, plugin in PLUGIN_JOBS.items():
+        refused = subprocess.run(
+            [sys.executable, "-m", "plumbline.jobs", job, "--help"], env=environment, cwd=tmp_path,
+            capture_output=True, text=True,
+        )  # fmt: skip
+        assert refused.returncode == 64
+        (line,) = refused.stderr.splitlines()
+        assert line.startswith(f"error: {job}: a job of the plugin {plugin!r}, which is not installed; reinstall ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_the_core_and_the_other_plugins_work_without_one(name: str, tmp_path: Path) -> None:
+    said = run_core_commands(tmp_path, keep_plugins(tmp_path, [other for other in NAMES if other != name]))
+    assert all((f"  {job} " in said) == (plugin != name) for job, plugin in PLUGIN_JOBS.items())
+
+
+def test_every_plugin_has_a_page_an_entry_and_tests() -> None:
+    assert len(NAMES) >= 5
+    for name in NAMES:
+        folder = ROOT / "plugins" / name
+        assert (folder / "README.md").is_file() and (folder / "entry_points.txt").is_file()
+        assert [*folder.glob("tests/test_*.py")]
+    assert set(PLUGIN_JOBS.values()) <= set(NAMES)
+    jobs = {file.stem: file.parts[-3] for file in (ROOT / "plugins").glob("*/jobs/*.py")}
+    assert jobs == PLUGIN_JOBS
