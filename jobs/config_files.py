@@ -9,7 +9,7 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 from omegaconf import Container, Node
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 
 MAX_FILE = 1_000_000
 """Bytes."""

@@ -14,8 +14,8 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from plumbline.operators.errors import ConfigError
-from plumbline.operators.extensions import Extensions
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.base.extensions import Extensions
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.models.families import FAMILIES
 from plumbline.operators.models.model import ModelConfig

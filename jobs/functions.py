@@ -9,7 +9,7 @@ from hydra.core.config_store import ConfigStore
 
 from plumbline.jobs.defaults import defaults_of
 from plumbline.jobs.overrides import list_entries
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics.function import FunctionConfig
 from plumbline.operators.metrics.user_code import Origin, function_options, names_function, read_source
 

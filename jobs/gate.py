@@ -9,9 +9,9 @@ from rich.markup import escape
 
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say, show_table
+from plumbline.operators.base.sentences import plural
 from plumbline.operators.gates.checks import GateResult
 from plumbline.operators.report.rendering import gate_markdown
-from plumbline.operators.sentences import plural
 from plumbline.pipelines.base.exit_codes import COMPLETE, GATE_FAILED
 from plumbline.pipelines.cells.store import open_existing_store
 from plumbline.pipelines.gates.gate_config import GateConfig, read_gate

@@ -10,8 +10,8 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from plumbline.jobs.defaults import Key, keys_of, kinds_of_others
-from plumbline.operators.errors import ConfigError
-from plumbline.operators.extensions import Extensions
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.base.extensions import Extensions
 
 ROOT = Path(__file__).parent.parent
 CONF = ROOT / "conf"

@@ -7,7 +7,7 @@ from rich.console import Console
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say, show_table, warn
 from plumbline.jobs.overrides import LISTS
-from plumbline.operators.sentences import plural
+from plumbline.operators.base.sentences import plural
 from plumbline.pipelines.judging.labelling import LabelPlan, LabelsConfig, plan_labels, shown_labels, write_labels
 
 COMMAND = Command(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from plumbline.jobs.secrets import known_secrets, without
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.base.logs import LOGGER, OFF, LogConfig, line_of, take_over
 from plumbline.pipelines.running.errors import one_line
 

@@ -18,8 +18,8 @@ from plumbline.jobs.display.progress_lines import ProgressDisplay, seconds_after
 from plumbline.jobs.logs import logged
 from plumbline.jobs.overrides import OF_SWEEPS, name_store
 from plumbline.jobs.sweep import show_judged, show_renewed, show_suite
-from plumbline.operators.errors import PlumblineError
-from plumbline.operators.sentences import plural
+from plumbline.operators.base.errors import PlumblineError
+from plumbline.operators.base.sentences import plural
 from plumbline.pipelines.base.exit_codes import HELD, LOST, Ending
 from plumbline.pipelines.cells.lease import LeaseHeld, LeaseLost, LeaseSight, take
 from plumbline.pipelines.cells.runs import LATEST_REPORT, by_date, by_time, has_report, name_newest

@@ -7,8 +7,8 @@ from rich.console import Console
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import EMPTY, make_console, say, show_sentence, show_tables, warn
 from plumbline.jobs.display.findings import show_agreement
+from plumbline.operators.base.sentences import plural
 from plumbline.operators.report.page import Page
-from plumbline.operators.sentences import plural
 from plumbline.pipelines.cells.runs import find_run
 from plumbline.pipelines.cells.store import open_existing_store
 from plumbline.pipelines.judging.judged_run import judge_run

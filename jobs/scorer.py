@@ -8,10 +8,10 @@ from typing import Any
 from plumbline.jobs.command import Command, load_values
 from plumbline.jobs.functions import with_functions
 from plumbline.jobs.overrides import in_full
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.base.sequences import list_values
 from plumbline.operators.metrics.user_code import Given, Source
-from plumbline.operators.scorer import Scorer, ScorerConfig
-from plumbline.operators.scorer_input import list_values
+from plumbline.operators.scoring.scorer import Scorer, ScorerConfig
 from plumbline.pipelines.plans.sweep_config import read_config
 
 COMMAND = Command("scorer", "Score images and prompts in this process.", ScorerConfig, {"metrics": "metric"})

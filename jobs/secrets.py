@@ -8,8 +8,8 @@ from typing import Any
 from omegaconf import DictConfig, Node, OmegaConf, open_dict
 from omegaconf.resolvers import oc
 
-from plumbline.operators.errors import ConfigError, without_secrets
-from plumbline.operators.sentences import names
+from plumbline.operators.base.errors import ConfigError, without_secrets
+from plumbline.operators.base.sentences import names
 
 SECRETS = ("storage.key", "storage.secret", "nightly.webhook")
 """The keys that may come from the environment."""

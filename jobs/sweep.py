@@ -15,8 +15,8 @@ from plumbline.jobs.display.plan_table import show_plan, show_suite_plan
 from plumbline.jobs.display.progress_lines import ProgressDisplay, seconds_afterwards, show_phase
 from plumbline.jobs.logs import logged
 from plumbline.jobs.overrides import OF_SWEEPS, name_store
-from plumbline.operators.errors import PlumblineError
-from plumbline.operators.sentences import plural
+from plumbline.operators.base.errors import PlumblineError
+from plumbline.operators.base.sentences import plural
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET, Ending
 from plumbline.pipelines.cells.runs import by_time, has_report, name_newest
 from plumbline.pipelines.cells.store import Store

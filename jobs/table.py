@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from types import ModuleType
 
-from plumbline.operators.errors import DISTRIBUTION, suggest
-from plumbline.operators.extensions import Extensions
+from plumbline.operators.base.errors import DISTRIBUTION, suggest
+from plumbline.operators.base.extensions import Extensions
 
 ORDER = (
     "sweep", "score", "generate", "ingest", "questions", "status", "view", "report", "trends", "kinds", "diagnose",

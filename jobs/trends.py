@@ -4,7 +4,7 @@ import sys
 
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say, warn
-from plumbline.operators.sentences import plural
+from plumbline.operators.base.sentences import plural
 from plumbline.pipelines.cells.store import open_existing_store
 from plumbline.pipelines.report.trends import TrendsConfig, write_trends
 

@@ -11,11 +11,12 @@ import pandas as pd
 import pyarrow as pa
 
 from plumbline.jobs.scorer import Metric, Metrics, list_metrics, one_of_both, open_scorer
-from plumbline.operators import rows, schemas
-from plumbline.operators.errors import ConfigError, SourceError, suggest
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.errors import ConfigError, SourceError, suggest
+from plumbline.operators.base.sequences import list_values
 from plumbline.operators.metrics.user_code import names_function, read_source
-from plumbline.operators.scorer import Scorer
-from plumbline.operators.scorer_input import Picture, Shown, list_values
+from plumbline.operators.scoring.scorer import Scorer
+from plumbline.operators.scoring.scorer_input import Picture, Shown
 from plumbline.operators.statistics.options import Match, RatingStatistic, Sampling
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.runs import find_run, read_manifest

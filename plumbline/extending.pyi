@@ -1,7 +1,7 @@
-from .operators.batches import isolate as isolate
-from .operators.errors import RowError as RowError
-from .operators.errors import unknown_prompt as unknown_prompt
-from .operators.images import PreparedImages as PreparedImages
+from .operators.base.batches import isolate as isolate
+from .operators.base.errors import RowError as RowError
+from .operators.base.errors import unknown_prompt as unknown_prompt
+from .operators.images.preparing import PreparedImages as PreparedImages
 from .operators.metrics.answered import Scored as Scored
 from .operators.metrics.metric import Evidence as Evidence
 from .operators.metrics.metric import Metric as Metric

@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from plumbline.operators import rows, schemas
+from plumbline.operators.base import rows, schemas
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.plans.sweep_config import SweepConfig

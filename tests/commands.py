@@ -6,6 +6,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from plumbline.jobs import scorer
 from plumbline.jobs.command import command_of, load_values, run_job, schema_of
 from plumbline.jobs.functions import with_functions
 from plumbline.jobs.table import JOBS
@@ -61,7 +62,7 @@ def refusal(job: str, *words: str, code: int | None = None) -> str:
 
 def config_of(job: str, *words: str) -> Any:
     """What a job is given by these words; raises ConfigError where they are wrong."""
-    command = command_of(job)
+    command = scorer.COMMAND if job == "scorer" else command_of(job)  # of plumbline.open_scorer
     values = load_values(command, words)
     return read_config(with_functions(values), schema_of(command, values))
 

@@ -59,7 +59,7 @@ def words(command: str) -> list[str]:
     return [word for word in shlex.split(plain) if word != "..."]
 
 
-@pytest.mark.parametrize("command", told_as_parameters())
+@pytest.mark.parametrize("command", [*told_as_parameters()])
 def test_a_command_of_the_pages_is_understood(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,7 +18,7 @@ PRINTED = {
     "LLMScore": {"table": 4, "figure": 9, "equation": 0},
 }
 """How many numbered tables, figures and equations each paper has."""
-TEST = re.compile(r"`(tests/[a-z0-9_/]+\.py)::(test_[a-z0-9_]+)`")
+TEST = re.compile(r"`((?:tests|plugins)/[a-z0-9_/]+\.py)::(test_[a-z0-9_]+)`")
 STATUS = {
     "reproduced": re.compile(r"reproduced: ours .+ \(\[reproduction\.md\]\(reproduction\.md#\S+\)\)"),
     "works": re.compile(r"works: " + TEST.pattern),

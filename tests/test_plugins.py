@@ -108,7 +108,7 @@ def printed(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Printed:
         ["publish", "sink=notes", store],
         ["metaeval", "protocol=thumbs", f"protocol.path={folder}/likes.csv", f"scores={folder}/scores.csv",
          f"output={folder}/judged"],
-        ["worst", "metric=doubt", store],
+        ["worst", "by=doubt", store],
         ["accumulate", f"answers={folder}/guesses.txt", "format=thumbs", f"output={folder}/guessed.parquet"],
     ]  # fmt: skip
     done = python(site, "-c", COMMANDS, json.dumps(commands))

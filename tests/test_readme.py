@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from plumbline.jobs.table import JOBS
-from plumbline.operators.image_decoding import ImageLimits
-from plumbline.operators.images import decode_picture
+from plumbline.operators.images.decoding import ImageLimits
+from plumbline.operators.images.preparing import decode_picture
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS, BenchmarkConfig
 from plumbline.pipelines.sources.shards import read_shard
 from tests.bench_of import images, sources_of

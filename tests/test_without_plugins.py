@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from plumbline.jobs.table import PLUGIN_JOBS
-from plumbline.operators.extensions import PLUGINS
+from plumbline.operators.base.extensions import PLUGINS
 from tests.environment import ROOT
 
 NAMES = sorted(file.parent.name for file in PLUGINS.glob("*/__init__.py"))

@@ -6,7 +6,7 @@ from omegaconf import OmegaConf
 
 from plumbline.assets.making.world import WorldConfig, make_world
 from plumbline.jobs.display.console import make_console, say
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.plans.sweep_config import read_config
 
 

@@ -14,8 +14,8 @@ from plumbline.assets.making.claims import IS_RELATED, RELATIONS, Claim, Descrip
 from plumbline.assets.making.prompts import content_id, join_list
 from plumbline.assets.making.scenes import CELLS, COLOURS, SHAPES, SIZES, Entity, Scene, draw_scene, to_png
 from plumbline.assets.making.tables import write_tables
-from plumbline.operators.rows import table
-from plumbline.operators.schemas import PROMPTS
+from plumbline.operators.base.rows import table
+from plumbline.operators.base.schemas import PROMPTS
 
 EDITS_SUITE = "shapes_edits"
 EACH = 8

@@ -22,14 +22,15 @@ from plumbline.assets.making.claims import (
 )
 from plumbline.assets.making.prompts import MOST_COUNTED, Prompt
 from plumbline.assets.making.scenes import COLOURS, SHAPES
-from plumbline.operators.errors import PlumblineError
+from plumbline.operators.base.errors import PlumblineError
+from plumbline.operators.base.usage import Usage
 from plumbline.operators.metrics import dsg, gecko, tifa, vq2
 from plumbline.operators.metrics.dsg import DsgConfig
 from plumbline.operators.metrics.gecko import GeckoConfig
 from plumbline.operators.metrics.tifa import TifaConfig
 from plumbline.operators.metrics.vq2 import Vq2Config
 from plumbline.operators.metrics.writing import WrittenQuestion
-from plumbline.operators.models.calls import Generation, Request, Usage
+from plumbline.operators.models.calls import Generation, Request
 
 YES_NO = ("yes", "no")
 COUNT_CHOICES = NUMBERS[1 : MOST_COUNTED + 1]

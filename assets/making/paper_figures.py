@@ -9,7 +9,8 @@ from typing import NamedTuple
 import pandas as pd
 import pyarrow as pa
 
-from plumbline.operators import rows, schemas
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.sentences import count, number
 from plumbline.operators.diagnosis.correlations import (
     PromptNumbers,
     between_metrics,
@@ -22,8 +23,7 @@ from plumbline.operators.diagnosis.diagnosis import Diagnosis, ShownTable, perce
 from plumbline.operators.diagnosis.questions import QuestionCounts
 from plumbline.operators.diagnosis.texts import properties
 from plumbline.operators.report.rendering import diagnosis_markdown
-from plumbline.operators.run_scores import RunScores
-from plumbline.operators.sentences import count, number
+from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.pipelines.base.markdown_sections import write_section
 from plumbline.pipelines.base.storage import Place, StorageConfig

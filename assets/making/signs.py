@@ -10,8 +10,8 @@ from PIL import Image, ImageDraw, ImageFont
 
 from plumbline.assets.making.prompts import content_id
 from plumbline.assets.making.scenes import to_png
-from plumbline.operators.rows import table
-from plumbline.operators.schemas import PROMPTS
+from plumbline.operators.base.rows import table
+from plumbline.operators.base.schemas import PROMPTS
 
 SIGNS_SUITE = "shapes_text"
 SIDE = 256

@@ -25,8 +25,8 @@ from plumbline.assets.making.scenes import (
     random_scene,
     to_png,
 )
-from plumbline.operators.rows import table
-from plumbline.operators.schemas import PROMPTS
+from plumbline.operators.base.rows import table
+from plumbline.operators.base.schemas import PROMPTS
 
 SEARCH_STEPS = 4000
 RESTART_EVERY = 400

@@ -71,7 +71,7 @@ from plumbline.assets.making.vqa_training import (
     most_entities,
     pair_batch,
 )
-from plumbline.operators.errors import ConfigError, suggest
+from plumbline.operators.base.errors import ConfigError, suggest
 from plumbline.operators.models.loading import load
 from plumbline.plugins.training.exercises import PARTS, exercise_loss
 from plumbline.plugins.training.loop import Course, Report, TrainingStage, train

@@ -8,8 +8,8 @@ from rich.markup import escape
 from rich.table import Column, Table
 from rich.text import Text
 
-from plumbline.operators.errors import printable
-from plumbline.operators.sentences import Sentence
+from plumbline.operators.base.errors import printable
+from plumbline.operators.base.sentences import Sentence
 
 WIDTH_OF_A_LOG = 140
 EMPTY = "-"

@@ -8,14 +8,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from plumbline.jobs.display.console import say, show_sentence, show_table, show_tables, warn
-from plumbline.operators.comparison import SIGNIFICANT
+from plumbline.operators.base.sentences import names
 from plumbline.operators.diagnosis.diagnosis import ShownTable
 from plumbline.operators.judging.corrected_tables import contradictions, shown_means
 from plumbline.operators.judging.judgement import OVERALL, PEOPLE, Comparison, Judgement, Order
 from plumbline.operators.judging.paper_tables import EMPTY, conventions, count_columns, value_text
 from plumbline.operators.judging.relations import relations_tables
 from plumbline.operators.report.agreement import Agreement, conclude
-from plumbline.operators.sentences import names
+from plumbline.operators.results.comparison import SIGNIFICANT
 from plumbline.pipelines.judging.metaeval import ALONE, PAGE, Findings
 
 MAX_LINES = 40

@@ -7,12 +7,12 @@ from rich.console import Console
 from rich.markup import escape
 
 from plumbline.jobs.display.console import EMPTY, say, show_table, show_tables, warn
-from plumbline.operators.errors import REMEDIES
-from plumbline.operators.failures import kinds_of_failure, name_row
-from plumbline.operators.models.calls import Usage
-from plumbline.operators.question_quality import QuestionQuality
-from plumbline.operators.sentences import NO_INTERVAL, WHY_NO_INTERVAL, interval_text
-from plumbline.operators.summary import OVERALL
+from plumbline.operators.base.errors import REMEDIES
+from plumbline.operators.base.failures import kinds_of_failure, name_row
+from plumbline.operators.base.sentences import NO_INTERVAL, WHY_NO_INTERVAL, interval_text
+from plumbline.operators.base.usage import Usage
+from plumbline.operators.diagnosis.question_quality import QuestionQuality
+from plumbline.operators.results.summary import OVERALL
 from plumbline.pipelines.cells.runs import read_manifest
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.costs import Cost

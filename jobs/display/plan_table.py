@@ -8,10 +8,10 @@ from rich.markup import escape
 
 from plumbline.jobs.display.console import say, show_table, warn
 from plumbline.jobs.help import ROOT
+from plumbline.operators.base.sentences import plural
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.models.families.vlm import ChatModel
 from plumbline.operators.models.model import ModelConfig
-from plumbline.operators.sentences import plural
 from plumbline.operators.stages.graph import need_sources
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.plans.costs import estimates, unpriced

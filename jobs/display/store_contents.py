@@ -11,9 +11,9 @@ from rich.padding import Padding
 from rich.text import Text
 
 from plumbline.jobs.display.console import EMPTY, say, show_table, text_table, warn
-from plumbline.operators.sentences import plural
+from plumbline.operators.base.sentences import plural
+from plumbline.operators.results.summary import part_of
 from plumbline.operators.stages.table import STAGES
-from plumbline.operators.summary import part_of
 from plumbline.pipelines.cells.runs import Run
 from plumbline.pipelines.cells.store import CellCount
 from plumbline.pipelines.cells.suites import Suite

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from plumbline.operators.run_scores import RunScores, ScoreColumns
+from plumbline.operators.results.run_scores import RunScores, ScoreColumns
 from plumbline.operators.statistics.agreement import STATISTICS
 from plumbline.operators.statistics.bootstrap import Prompts
 from plumbline.operators.statistics.options import Sampling

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.operators.run_scores import Hashes, RunScores, ScoreColumns
+from plumbline.operators.results.run_scores import Hashes, RunScores, ScoreColumns
 from plumbline.operators.statistics.agreement import STATISTICS
 from plumbline.operators.statistics.bootstrap import MIN_DIFFERING, UNDEFINED, Interval
 

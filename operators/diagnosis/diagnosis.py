@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from plumbline.operators import rows, schemas
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.sentences import WHY_NO_INTERVAL, count, interval_text, number, signed
 from plumbline.operators.diagnosis.ablations import AblationEffect
 from plumbline.operators.diagnosis.correlations import Correlation
 from plumbline.operators.diagnosis.questions import AnswerStatistics, QuestionKind, QuestionStatistics
-from plumbline.operators.sentences import WHY_NO_INTERVAL, count, interval_text, number, signed
 
 MOST_KINDS = 8
 """Kinds of questions that are shown of a metric."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from statistics import fmean
 from typing import NamedTuple
 
-from plumbline.operators.errors import PlumblineError
+from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.metrics.parsing import shown
 
 MAX_PARSE = 100_000

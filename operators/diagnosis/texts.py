@@ -10,8 +10,8 @@ from functools import lru_cache, partial
 from statistics import fmean
 from typing import Literal, NamedTuple
 
-from plumbline.operators.errors import ConfigError
-from plumbline.operators.question_quality import content_words
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.diagnosis.question_quality import content_words
 
 Property = Callable[[str], float]
 """A number of a text; nan where it has none."""

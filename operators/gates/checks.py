@@ -9,15 +9,15 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.operators.comparison import mean_of_each
-from plumbline.operators.errors import ConfigError, check_known
+from plumbline.operators.base.errors import ConfigError, check_known
+from plumbline.operators.base.sentences import names, number, p_text, plural, signed
 from plumbline.operators.gates.rules import EACH, Gate, Rule
 from plumbline.operators.metrics.metric import ScoreRange, direction
-from plumbline.operators.run_scores import Hashes, RunScores
-from plumbline.operators.sentences import names, number, p_text, plural, signed
+from plumbline.operators.results.comparison import mean_of_each
+from plumbline.operators.results.run_scores import Hashes, RunScores
+from plumbline.operators.results.summary import OVERALL, Skills
 from plumbline.operators.statistics.margins import MAX_PROMPTS, MarginTest, margin_test, prompts_needed, smallest_shown
 from plumbline.operators.statistics.ordering import CHANCE, holm
-from plumbline.operators.summary import OVERALL, Skills
 
 Floats = NDArray[np.float64]
 Outcome = Literal["passed", "failed", "cannot tell"]

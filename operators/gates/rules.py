@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
-from plumbline.operators.bounds import AboveZero, Bound, Checked, NotNegative, SomeShare
-from plumbline.operators.errors import ConfigError, check_known
-from plumbline.operators.sentences import names
-from plumbline.operators.summary import OVERALL
+from plumbline.operators.base.bounds import AboveZero, Bound, Checked, NotNegative, SomeShare
+from plumbline.operators.base.errors import ConfigError, check_known
+from plumbline.operators.base.sentences import names
+from plumbline.operators.results.summary import OVERALL
 
 EACH = "each"
 """In place of a skill: every one, each by itself."""

@@ -20,7 +20,7 @@ from plumbline.operators.judging.matching import as_scored, metric_columns
 from plumbline.operators.judging.preferences import PREFERENCE_SIGNS, majority_votes, of_side
 from plumbline.operators.judging.ratings import mean_ratings
 from plumbline.operators.metrics.metric import direction
-from plumbline.operators.run_scores import RunScores
+from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.statistics.bootstrap import LEVEL, UNDEFINED, Interval
 from plumbline.operators.statistics.options import MATCH_COLUMNS, Match
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids

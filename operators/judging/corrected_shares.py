@@ -13,7 +13,7 @@ from plumbline.operators.judging.calibration import PassMarks, calibrate
 from plumbline.operators.judging.corrected_means import CorrectedMean
 from plumbline.operators.judging.ratings import Rated
 from plumbline.operators.metrics.metric import direction
-from plumbline.operators.run_scores import RunScores
+from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.statistics.shares import corrected_share, share
 
 

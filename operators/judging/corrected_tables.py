@@ -4,9 +4,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
+from plumbline.operators.base.sentences import Sentence, count, names, number, plural, signed
 from plumbline.operators.diagnosis.diagnosis import ShownTable
 from plumbline.operators.judging.corrected_means import CorrectedMean, Scale
-from plumbline.operators.sentences import Sentence, count, names, number, plural, signed
 
 MOST_PAIRS = 5
 TITLES: Mapping[Scale, str] = {

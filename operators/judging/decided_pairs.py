@@ -8,12 +8,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from plumbline.operators import rows, schemas
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.base.sentences import count, signed
 from plumbline.operators.diagnosis.diagnosis import ShownTable
-from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics.metric import direction
-from plumbline.operators.run_scores import RunScores
-from plumbline.operators.sentences import count, signed
+from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.statistics.options import Adaptive
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.operators.statistics.sequential import (

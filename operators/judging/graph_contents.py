@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import pandas as pd
 import pyarrow as pa
 
-from plumbline.operators import schemas
+from plumbline.operators.base import schemas
+from plumbline.operators.base.sentences import NOTHING, number
 from plumbline.operators.diagnosis.diagnosis import ShownTable
 from plumbline.operators.judging.graphs import split_subsets
-from plumbline.operators.sentences import NOTHING, number
 
 COUNTED = {"images": "source", "prompts": "source", "errors": "type"}
 """The heading of the names, by the things that are counted."""

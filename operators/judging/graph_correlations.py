@@ -9,11 +9,11 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from plumbline.operators import schemas
+from plumbline.operators.base import schemas
+from plumbline.operators.base.sentences import number, plural, shown
 from plumbline.operators.diagnosis.diagnosis import ShownTable
 from plumbline.operators.judging.graphs import split_subsets
 from plumbline.operators.judging.judgement import OVERALL
-from plumbline.operators.sentences import number, plural, shown
 from plumbline.operators.statistics.rounding import merge_equal
 
 CORRELATED = ("ordering", "separation")

@@ -30,7 +30,7 @@ class JudgedGraphs(NamedTuple):
 
     judgements: list[Judgement]
     measured: pd.DataFrame
-    """Every graph that counts, by metric and convention (the columns of operators/schemas.py, GRAPHS)."""
+    """Every graph that counts, by metric and convention (the columns of operators/base/schemas.py, GRAPHS)."""
 
 
 def measure_graphs(

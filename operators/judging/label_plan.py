@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from plumbline.operators.base.sentences import number, signed
 from plumbline.operators.judging.judgement import group_means
-from plumbline.operators.sentences import number, signed
 from plumbline.operators.statistics.prediction_powered import (
     FEWEST_LABELS,
     Powered,

@@ -8,12 +8,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from plumbline.operators.base.sentences import plural
 from plumbline.operators.judging.judgement import PEOPLE, Judgement, Order, corrected, group_means, numbers, undefined
 from plumbline.operators.judging.matching import chosen_ids, complete_ids, of_images, rated_ids, scored_ids
 from plumbline.operators.judging.preferences import PREFERENCE_SIGNS, majority_votes, turn_to_names
 from plumbline.operators.judging.ratings import mean_ratings
 from plumbline.operators.judging.relations import majority_orders
-from plumbline.operators.sentences import plural
 from plumbline.operators.statistics.bootstrap import UNDEFINED
 from plumbline.operators.statistics.options import Match, ZeroHandling
 from plumbline.operators.statistics.ordering import signed_rank

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
+from plumbline.operators.base.sentences import latex
 from plumbline.operators.diagnosis.diagnosis import ShownTable
 from plumbline.operators.judging.judgement import OVERALL, PEOPLE, Judgement
-from plumbline.operators.sentences import latex
 
 EMPTY = "-"
 

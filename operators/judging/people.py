@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plumbline.operators import schemas
+from plumbline.operators.base import schemas
 from plumbline.operators.judging.judgement import PEOPLE, Judgement, mean_judgement, undefined
 from plumbline.operators.judging.matching import IDS
 from plumbline.operators.judging.ratings import (

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from plumbline.operators import schemas
+from plumbline.operators.base import schemas
 from plumbline.operators.judging.judgement import (
     PEOPLE,
     Comparison,

@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from plumbline.operators.errors import SourceError
+from plumbline.operators.base.errors import SourceError
 from plumbline.operators.judging.calibration import CALIBRATION, NO_MARKS, PassMarks, judge_calibration
 from plumbline.operators.judging.judgement import (
     OVERALL,

@@ -4,9 +4,9 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
+from plumbline.operators.base.sentences import NOTHING
 from plumbline.operators.diagnosis.diagnosis import ShownTable
 from plumbline.operators.judging.judgement import PEOPLE, Order
-from plumbline.operators.sentences import NOTHING
 
 MAJORITY = "majority"
 """The template of the orders that most templates find."""

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+from plumbline.operators.base.sentences import Sentence, count, names, number
 from plumbline.operators.diagnosis.diagnosis import ShownTable
 from plumbline.operators.judging.judgement import PEOPLE, Judgement
-from plumbline.operators.sentences import Sentence, count, names, number
 
 FEWEST = 20
 """Images, or pairs of images, below which nothing is said."""

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from plumbline.operators.errors import SourceError
+from plumbline.operators.base.errors import SourceError
 from plumbline.operators.judging.judgement import OVERALL, Judgement, group_means, undefined
 from plumbline.operators.judging.matching import IDS
 from plumbline.operators.judging.ratings import subsets
@@ -46,7 +46,7 @@ class JudgedWords(NamedTuple):
 
     judgements: list[Judgement]
     matches: pd.DataFrame
-    """Every rated word by metric (operators/schemas.py, WORD_MATCHES)."""
+    """Every rated word by metric (operators/base/schemas.py, WORD_MATCHES)."""
 
 
 def judge_words(

@@ -12,7 +12,7 @@ from typing import Literal
 import pyarrow as pa
 from PIL import Image
 
-from plumbline.operators.errors import SourceError
+from plumbline.operators.base.errors import SourceError
 
 Ablation = Literal["shuffled_images", "blank_images", "shuffled_words"]
 """`shuffled_images`: every row is looked at with an image of another prompt, of its own shard and generator;

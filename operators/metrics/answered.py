@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from plumbline.operators.errors import RowError
+from plumbline.operators.base.errors import RowError
 from plumbline.operators.metrics.writing import WrittenQuestion
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ EXTRA_WORDS = "extra"
 
 
 class Element(NamedTuple):
-    """One question's part in a score (operators/schemas.py, ELEMENT)."""
+    """One question's part in a score (operators/base/schemas.py, ELEMENT)."""
 
     question_id: str
     text: str

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from plumbline.operators.bounds import NotNegative, Positive
+from plumbline.operators.base.bounds import NotNegative, Positive
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.judged import AGAIN, fill
 from plumbline.operators.metrics.worded import Worded

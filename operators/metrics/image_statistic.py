@@ -1,6 +1,6 @@
 """Image statistics: what an image is like, whatever its prompt. No number of them is the better one.
 
-They are the sentinel's (operators/reward_hacking.py): a reward that is gamed leaves its traces in them.
+They are the sentinel's (operators/results/reward_hacking.py): a reward that is gamed leaves its traces in them.
 """
 
 from dataclasses import dataclass

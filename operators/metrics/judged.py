@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 
-from plumbline.operators.bounds import NotNegative, Positive
-from plumbline.operators.errors import ConfigError, RowError
+from plumbline.operators.base.bounds import NotNegative, Positive
+from plumbline.operators.base.errors import ConfigError, RowError
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Rating
 from plumbline.operators.metrics.reply_forms import Replies, Schema, integer, one_of, record, string

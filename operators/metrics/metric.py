@@ -5,8 +5,8 @@ from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
-from plumbline.operators.bounds import Checked
-from plumbline.operators.errors import RowError
+from plumbline.operators.base.bounds import Checked
+from plumbline.operators.base.errors import RowError
 from plumbline.operators.metrics.ablation import Ablation, shuffled_words
 from plumbline.operators.metrics.answered import Answered, Scored
 from plumbline.operators.metrics.writing import WrittenQuestion

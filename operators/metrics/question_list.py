@@ -8,7 +8,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked
 from pydantic_core import from_json
 
-from plumbline.operators.errors import ConfigError, PlumblineError, RowError
+from plumbline.operators.base.errors import ConfigError, PlumblineError, RowError
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.writing import WrittenQuestion, identified
 

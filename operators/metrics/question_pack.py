@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics.answered import Answered, Element, Scored, element, mean_over_images, mean_scored
 from plumbline.operators.metrics.dsg import Zeroing, holding
 from plumbline.operators.metrics.metric import SHARES, Evidence, Expected, ScoreRange

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from plumbline.operators.bounds import Positive
-from plumbline.operators.errors import RowError
+from plumbline.operators.base.bounds import Positive
+from plumbline.operators.base.errors import RowError
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Rating, Scored
 from plumbline.operators.metrics.judged import Asked, InspectedConfig, Scale, Verdict, fill, ratings_of

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from plumbline.operators.errors import RowError
+from plumbline.operators.base.errors import RowError
 from plumbline.operators.metrics.answered import EXTRA_WORDS, Element, Rating, Scored
 from plumbline.operators.metrics.metric import SHARES, Evidence, Expected, Metric, ScoreRange
 from plumbline.operators.metrics.modules import Look

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics.answered import Rating, Scored
 from plumbline.operators.metrics.judged import values
 from plumbline.operators.metrics.metric import SHARES, Evidence, Metric, ScoreRange, View

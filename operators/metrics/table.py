@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Discriminator, TypeAdapter, ValidationError
 
-from plumbline.operators.errors import ConfigError, PlumblineError
-from plumbline.operators.extensions import Extensions
+from plumbline.operators.base.errors import ConfigError, PlumblineError
+from plumbline.operators.base.extensions import Extensions
 from plumbline.operators.metrics.metric import Metric
 
 KINDS = Extensions[type[Metric]](

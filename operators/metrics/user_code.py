@@ -20,7 +20,7 @@ from threading import RLock
 from types import CodeType, ModuleType
 from typing import Any, NamedTuple, Protocol
 
-from plumbline.operators.errors import ConfigError, suggest
+from plumbline.operators.base.errors import ConfigError, suggest
 from plumbline.operators.metrics.function import DECLARATION, Code, Declaration
 
 NAME = r"[A-Za-z_][A-Za-z0-9_]{0,99}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, ClassVar, Literal
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics.answered import Scored, incomplete
 from plumbline.operators.metrics.metric import SHARES, Evidence, Metric, Prior, ScoreRange, with_prior
 from plumbline.operators.metrics.parsing import YES_NO, key

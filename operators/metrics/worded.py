@@ -9,7 +9,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.wordings.checkout import Checkout
 from plumbline.operators.metrics.wordings.release import Release

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from string import ascii_uppercase
 from typing import Any, ClassVar, Literal, Self
 
-from plumbline.operators.bounds import NotNegative, Positive
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.bounds import NotNegative, Positive
+from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Answered, Scored
 from plumbline.operators.metrics.metric import SHARES, Evidence, Metric, ScoreRange

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple, TypeVar
 
-from plumbline.operators.errors import PlumblineError
+from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.models.calls import Generation, Message, Request
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ class UnreadableReply(PlumblineError):
 
 
 class WrittenQuestion(NamedTuple):
-    """A question as the table QUESTIONS holds it (operators/schemas.py)."""
+    """A question as the table QUESTIONS holds it (operators/base/schemas.py)."""
 
     question_id: str
     """Unique within its prompt: a number while a program writes it, then a hash of its content (`identified`)."""

@@ -1,12 +1,12 @@
 """The model calls that metrics are made of, as protocols a backend implements and an operator relies on."""
 
-import operator
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from PIL import Image
 
-from plumbline.operators.errors import RowError
+from plumbline.operators.base.errors import RowError
+from plumbline.operators.base.usage import Usage
 
 if TYPE_CHECKING:
     import torch
@@ -24,24 +24,6 @@ Call = Literal[
     "similarity",
     "draw",
 ]
-
-
-class Usage(NamedTuple):
-    """What model calls took, in tokens where the model counts any."""
-
-    calls: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    """Prompt tokens that were read from a prefix cache."""
-    new_tokens: int = 0
-    cut: int = 0
-    """Replies that were cut at max_tokens."""
-
-    def plus(self, other: "Usage") -> "Usage":
-        return Usage(*map(operator.add, self, other))
-
-    def minus(self, other: "Usage") -> "Usage":
-        return Usage(*map(operator.sub, self, other))
 
 
 class Message(NamedTuple):

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoConfig, CLIPConfig, CLIPModel
 
-from plumbline.operators.errors import ModelError
+from plumbline.operators.base.errors import ModelError
 from plumbline.operators.models.checkpoints.parts import INSTRUCTION, INSTRUCTIONS, SMALL_FILES, find_part
 from plumbline.operators.models.families.open_clip import CONFIG, WEIGHTS
 from plumbline.operators.models.networks.blip import VISION_EPSILON

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Generic, Literal
 
 from typing_extensions import TypeVar
 
-from plumbline.operators.bounds import Checked, Positive
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.bounds import Checked, Positive
+from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.models.checkpoints.parts import SMALL_FILES, Part
 from plumbline.operators.models.vqa_profiles import VqaProfile
 

@@ -14,8 +14,8 @@ from torch.nn.functional import interpolate, pad
 from transformers import AutoImageProcessor, AutoTokenizer
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-from plumbline.operators.errors import ModelError
-from plumbline.operators.image_completeness import STORED
+from plumbline.operators.base.errors import ModelError
+from plumbline.operators.images.completeness import STORED
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.pixels import byte_colours
 

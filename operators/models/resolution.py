@@ -4,8 +4,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from plumbline.operators.errors import ModelError
-from plumbline.operators.extras import require_extra
+from plumbline.operators.base.errors import ModelError
+from plumbline.operators.base.extras import require_extra
 from plumbline.operators.models.checkpoints.parts import (
     Checkpoint,
     Fields,

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 from urllib.parse import urlsplit
 
-from plumbline.operators.bounds import AboveZero, Checked, Natural, NotNegative, Positive
-from plumbline.operators.errors import ConfigError
-from plumbline.operators.models.calls import Usage
+from plumbline.operators.base.bounds import AboveZero, Checked, Natural, NotNegative, Positive
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.base.usage import Usage
 from plumbline.operators.models.engines.reading import READING, READING_TOKENS
 from plumbline.operators.models.model import ModelConfig, Thoughts
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from plumbline.operators.comparison import SIGNIFICANT
+from plumbline.operators.base.sentences import FirstRows, Sentence, interval_sentence, names, number, plural, shown
 from plumbline.operators.diagnosis.diagnosis import ShownTable
 from plumbline.operators.judging.contradicted_images import ContradictedImage
 from plumbline.operators.judging.corrected_means import CorrectedMean
@@ -23,7 +23,7 @@ from plumbline.operators.report.charts import NamedChart, corrected_charts
 from plumbline.operators.report.graph_charts import graph_charts
 from plumbline.operators.report.rating_charts import violin_charts
 from plumbline.operators.report.shown_graphs import ShownGraph, show_graphs
-from plumbline.operators.sentences import FirstRows, Sentence, interval_sentence, names, number, plural, shown
+from plumbline.operators.results.comparison import SIGNIFICANT
 from plumbline.operators.statistics.options import PAIRWISE
 
 MOST_TABLES = 40

@@ -8,20 +8,27 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from plumbline.operators.bridge import Bridge, find_bridge, in_comparisons
-from plumbline.operators.comparison import SIGNIFICANT, Duel, PromptMeans, duels, mean_of_each
-from plumbline.operators.each import Each, one_by_one
-from plumbline.operators.metric_recipes import Recipe, altered_places, recipe_of
+from plumbline.operators.base.each import Each, one_by_one
+from plumbline.operators.base.sentences import FirstRows, Sentence, names, plural, shown, signed
+from plumbline.operators.images.generation_settings import (
+    COMPARE,
+    Choice,
+    Difference,
+    all_settings,
+    between,
+    differences,
+)
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.table import falling_metrics, read_metrics
 from plumbline.operators.report.marked_words import cut
-from plumbline.operators.reward_hacking import Movement, alarm, suspicious
+from plumbline.operators.results.bridge import Bridge, find_bridge, in_comparisons
+from plumbline.operators.results.comparison import SIGNIFICANT, Duel, PromptMeans, duels, mean_of_each
+from plumbline.operators.results.metric_recipes import Recipe, altered_places, recipe_of
+from plumbline.operators.results.reward_hacking import Movement, alarm, suspicious
+from plumbline.operators.results.run_scores import Hashes, RunScores
+from plumbline.operators.results.summary import OVERALL, Skills
 from plumbline.operators.rewards.combination import REWARD, Combination, Reward, Scale, scales_of
-from plumbline.operators.run_scores import Hashes, RunScores
-from plumbline.operators.sentences import FirstRows, Sentence, names, plural, shown, signed
-from plumbline.operators.settings import COMPARE, Choice, Difference, all_settings, between, differences
 from plumbline.operators.statistics.ordering import fewest_pairs, holm
-from plumbline.operators.summary import OVERALL, Skills
 
 Floats = NDArray[np.float64]
 

@@ -15,12 +15,12 @@ import vl_convert
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from plumbline.operators.comparison import Board
-from plumbline.operators.errors import printable
+from plumbline.operators.base.errors import printable
+from plumbline.operators.base.sentences import interval_text, number
 from plumbline.operators.judging.corrected_means import CorrectedMean
 from plumbline.operators.judging.corrected_tables import single_means
 from plumbline.operators.report.page_tables import MOST_GENERATORS
-from plumbline.operators.sentences import interval_text, number
+from plumbline.operators.results.comparison import Board
 
 TEMPLATES = Path(__file__).parent / "templates"
 ROW_HEIGHT = 30

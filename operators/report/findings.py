@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import NamedTuple
 
-from plumbline.operators.comparison import Board, Duel, generators_of
+from plumbline.operators.base.sentences import Sentence, names, plural, signed
+from plumbline.operators.images.generation_settings import against
 from plumbline.operators.report.leaders import NOBODY, beside_baseline, metric_sentences, skill_sentences
-from plumbline.operators.sentences import Sentence, names, plural, signed
-from plumbline.operators.settings import against
-from plumbline.operators.summary import OVERALL
+from plumbline.operators.results.comparison import Board, Duel, generators_of
+from plumbline.operators.results.summary import OVERALL
 
 MOST_PAIRS = 5
 MOST_UNLIKE = 3

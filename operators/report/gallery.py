@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
-from plumbline.operators.errors import RowError
-from plumbline.operators.image_decoding import ImageLimits
-from plumbline.operators.image_rows import SOURCES, FetchUri, of_edit, of_image, source_bytes
-from plumbline.operators.images import decode_picture
+from plumbline.operators.base.errors import RowError
+from plumbline.operators.base.sentences import names
+from plumbline.operators.images.decoding import ImageLimits
+from plumbline.operators.images.preparing import decode_picture
+from plumbline.operators.images.rows import SOURCES, FetchUri, of_edit, of_image, source_bytes
 from plumbline.operators.report.marked_words import (
     ComparedWords,
     MarkedQuestion,
@@ -23,8 +24,7 @@ from plumbline.operators.report.marked_words import (
     unreadable,
 )
 from plumbline.operators.report.picked_images import Pick
-from plumbline.operators.sentences import names
-from plumbline.operators.usual_scores import NOTHING_USUAL, UsualScores
+from plumbline.operators.results.usual_scores import NOTHING_USUAL, UsualScores
 
 THUMBNAIL_SIDE = 512
 THUMBNAIL_BYTES = 16_000
@@ -53,7 +53,7 @@ class ImageDetail(NamedTuple):
     missing: str
     """Why there is no thumbnail."""
     elements: Mapping[str, Sequence[Mapping[str, Any]]]
-    """By metric that has any, the questions with their scores (operators/schemas.py, ELEMENT)."""
+    """By metric that has any, the questions with their scores (operators/base/schemas.py, ELEMENT)."""
     rationales: Mapping[str, str]
     """By metric that gives any, its judge's own reasons."""
     ratings: Mapping[str, Mapping[str, float]]

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from plumbline.operators.base.sentences import number
 from plumbline.operators.judging.graph_correlations import CORRELATED, CorrelationMatrix, pivot_metrics
 from plumbline.operators.report.charts import (
     Chart,
@@ -21,7 +22,6 @@ from plumbline.operators.report.charts import (
     spread_of,
 )
 from plumbline.operators.report.page_tables import MOST_GENERATORS
-from plumbline.operators.sentences import number
 
 SPANS: dict[str, Span] = {"ordering": (-1.0, 1.0), "separation": (0.0, 1.0)}
 SHOWN_PAIRS = 2

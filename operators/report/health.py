@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from plumbline.operators.errors import REMEDIES
-from plumbline.operators.failures import kinds_of_failure, name_row
+from plumbline.operators.base.errors import REMEDIES
+from plumbline.operators.base.failures import kinds_of_failure, name_row
+from plumbline.operators.base.sentences import FirstRows, Sentence, plural, shown
 from plumbline.operators.report.findings import Boards
 from plumbline.operators.report.marked_words import cut
 from plumbline.operators.report.unscored import NOTHING_UNSCORED, Unscored, unscored_sentences
-from plumbline.operators.run_scores import RunScores
-from plumbline.operators.sentences import FirstRows, Sentence, plural, shown
+from plumbline.operators.results.run_scores import RunScores
 
 MOST_KINDS = 30
 CELLS = {

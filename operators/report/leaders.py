@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from plumbline.operators.comparison import Board, Standing, generators_of
-from plumbline.operators.sentences import MOST_NAMES, Sentence, interval_sentence, names, number, plural
-from plumbline.operators.summary import OVERALL
+from plumbline.operators.base.sentences import MOST_NAMES, Sentence, interval_sentence, names, number, plural
+from plumbline.operators.results.comparison import Board, Standing, generators_of
+from plumbline.operators.results.summary import OVERALL
 
 MOST_CLOSE = 5
 """Generators that cannot be told from a leader, each with its metrics."""

@@ -5,16 +5,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from plumbline.operators.comparison import Duel, PromptMeans, bradley_terry, duels, mean_of_each
-from plumbline.operators.each import Each, one_by_one
+from plumbline.operators.base.each import Each, one_by_one
+from plumbline.operators.images.generation_settings import Known
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.report.charts import Spread, spread_of
 from plumbline.operators.report.picked_images import ImagesInView, Places, SeenImages
 from plumbline.operators.report.unscored import NOTHING_UNSCORED, Unscored, UnscoredRows
-from plumbline.operators.run_scores import Hashes, RunScores, ScoreColumns, among
-from plumbline.operators.settings import Known
+from plumbline.operators.results.comparison import Duel, PromptMeans, bradley_terry, duels, mean_of_each
+from plumbline.operators.results.run_scores import Hashes, RunScores, ScoreColumns, among
+from plumbline.operators.results.summary import Skills
 from plumbline.operators.statistics.repeats import Repeats, pooled, repeats_of
-from plumbline.operators.summary import Skills
 
 
 class MetricFigures(NamedTuple):

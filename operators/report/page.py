@@ -10,18 +10,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plumbline.operators import schemas
-from plumbline.operators.comparison import (
-    BETTER,
-    TIED,
-    WORSE,
-    Board,
-    Duel,
-    Standing,
-    boards,
-    standings,
-)
+from plumbline.operators.base import schemas
+from plumbline.operators.base.sentences import NOTHING, FirstRows, Sentence, number, plural, shown
 from plumbline.operators.diagnosis.diagnosis import Diagnosis, ShownTable, shown_tables
+from plumbline.operators.images.generation_settings import COMPARE, all_settings, setting_notes, settings_in_words
 from plumbline.operators.judging.decided_pairs import decisions_table, in_words
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.metrics.table import falling_metrics, metric_story, read_metrics
@@ -35,11 +27,19 @@ from plumbline.operators.report.metric_figures import MetricFigures
 from plumbline.operators.report.picked_images import NOTHING_PICKED, ImageKey, Pick, Picked
 from plumbline.operators.report.seeds import seed_sentences, seed_table
 from plumbline.operators.report.side_by_side import SideBySide, put_side_by_side
-from plumbline.operators.run_scores import RunScores
-from plumbline.operators.sentences import NOTHING, FirstRows, Sentence, number, plural, shown
-from plumbline.operators.settings import COMPARE, all_settings, setting_notes, settings_in_words
-from plumbline.operators.summary import OVERALL, Skills
-from plumbline.operators.usual_scores import NOTHING_USUAL, UsualScores
+from plumbline.operators.results.comparison import (
+    BETTER,
+    TIED,
+    WORSE,
+    Board,
+    Duel,
+    Standing,
+    boards,
+    standings,
+)
+from plumbline.operators.results.run_scores import RunScores
+from plumbline.operators.results.summary import OVERALL, Skills
+from plumbline.operators.results.usual_scores import NOTHING_USUAL, UsualScores
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from plumbline.operators.comparison import Board, Duel, Standing, generators_of
-from plumbline.operators.sentences import FirstRows, names, shown
-from plumbline.operators.summary import OVERALL
+from plumbline.operators.base.sentences import FirstRows, names, shown
+from plumbline.operators.results.comparison import Board, Duel, Standing, generators_of
+from plumbline.operators.results.summary import OVERALL
 
 MOST_GENERATORS = 60
 MOST_SKILLS = 30

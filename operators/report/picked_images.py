@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from plumbline.operators.each import Each, one_by_one
+from plumbline.operators.base.each import Each, one_by_one
+from plumbline.operators.base.spilled import Spilled
 from plumbline.operators.judging.contradicted_images import ContradictedImage
 from plumbline.operators.metrics.metric import direction
-from plumbline.operators.run_scores import NONE, Hashes, RunScores, ScoreColumns, among, mix_ids
-from plumbline.operators.spilled import Spilled
+from plumbline.operators.results.run_scores import NONE, Hashes, RunScores, ScoreColumns, among, mix_ids
 from plumbline.operators.statistics.percentiles import percentile_rank
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids, uniform
 

@@ -5,9 +5,9 @@ import pandas as pd
 import scipy
 from numpy.typing import NDArray
 
+from plumbline.operators.base.sentences import number
 from plumbline.operators.report.charts import Chart, NamedChart, Span, Values, draw_rows
 from plumbline.operators.report.page_tables import MOST_GENERATORS
-from plumbline.operators.sentences import number
 
 STEPS = 96
 """Places at which a violin's width is computed."""

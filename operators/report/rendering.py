@@ -14,15 +14,7 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup, escape
 
-from plumbline.operators.comparison import Standing
-from plumbline.operators.diagnosis.diagnosis import ShownTable
-from plumbline.operators.gates.checks import GateResult
-from plumbline.operators.report.page import Page
-from plumbline.operators.report.page_tables import MAX_EFFECT_COLUMNS, MAX_NAMED_COLUMNS
-from plumbline.operators.report.picked_images import KIND_WORDS
-from plumbline.operators.report.suite import SuitePage
-from plumbline.operators.report.trends import Trends
-from plumbline.operators.sentences import (
+from plumbline.operators.base.sentences import (
     WHY_NO_INTERVAL,
     count,
     interval_sentence,
@@ -33,8 +25,16 @@ from plumbline.operators.sentences import (
     plural,
     signed,
 )
-from plumbline.operators.settings import against
-from plumbline.operators.summary import OVERALL
+from plumbline.operators.diagnosis.diagnosis import ShownTable
+from plumbline.operators.gates.checks import GateResult
+from plumbline.operators.images.generation_settings import against
+from plumbline.operators.report.page import Page
+from plumbline.operators.report.page_tables import MAX_EFFECT_COLUMNS, MAX_NAMED_COLUMNS
+from plumbline.operators.report.picked_images import KIND_WORDS
+from plumbline.operators.report.suite import SuitePage
+from plumbline.operators.report.trends import Trends
+from plumbline.operators.results.comparison import Standing
+from plumbline.operators.results.summary import OVERALL
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 FILE_POLICY = (

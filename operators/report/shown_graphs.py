@@ -9,11 +9,11 @@ import pandas as pd
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from plumbline.operators.base.sentences import number, plural, shown
 from plumbline.operators.diagnosis.diagnosis import ShownTable
 from plumbline.operators.judging.graph_correlations import pivot_metrics
 from plumbline.operators.judging.graph_scores import average_nodes
 from plumbline.operators.report.charts import Chart, NamedChart, Values, draw, short_labels
-from plumbline.operators.sentences import number, plural, shown
 
 SHOWN_METRICS = 2
 """Metrics with a line each that order a graph's images best, and as many of those that order them worst."""

@@ -5,10 +5,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from plumbline.operators.base.sentences import FirstRows, number, shown
 from plumbline.operators.report.gallery import NO_DETAIL, ImageDetail, Picture
 from plumbline.operators.report.marked_words import MarkedQuestion, asked_question, cut, unreadable
 from plumbline.operators.report.picked_images import ImageKey, Pick
-from plumbline.operators.sentences import FirstRows, number, shown
 
 MOST_QUESTIONS = 16
 MOST_CHARACTERS = 1000

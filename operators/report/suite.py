@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plumbline.operators.comparison import SIGNIFICANT, Board, Duel, Standing, boards, decided, standings
+from plumbline.operators.base.sentences import FirstRows, Sentence, names, plural, shown
+from plumbline.operators.images.generation_settings import against
 from plumbline.operators.metrics.table import falling_metrics, read_metrics
 from plumbline.operators.report.page_tables import MOST_GENERATORS, MOST_IN_MATRIX, Column, board_column
-from plumbline.operators.sentences import FirstRows, Sentence, names, plural, shown
-from plumbline.operators.settings import against
+from plumbline.operators.results.comparison import SIGNIFICANT, Board, Duel, Standing, boards, decided, standings
+from plumbline.operators.results.summary import OVERALL, part_of
 from plumbline.operators.statistics.ordering import fewest_pairs
-from plumbline.operators.summary import OVERALL, part_of
 
 MOST_SPLITS = 5
 """Pairs of generators of which it is said that benchmarks disagree on them."""

@@ -11,16 +11,16 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from plumbline.operators.bridge import Bridge, find_bridge, in_comparisons
-from plumbline.operators.metric_recipes import Recipe, altered_places, recipe_of
+from plumbline.operators.base.sentences import FirstRows, Sentence, names, number, plural, shown
+from plumbline.operators.images.generation_settings import COMPARE, Choice, all_settings, differ_from_run
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.metrics.table import falling_metrics
 from plumbline.operators.report.charts import Chart, ChartLine, Point, trend_chart
 from plumbline.operators.report.marked_words import cut
-from plumbline.operators.sentences import FirstRows, Sentence, names, number, plural, shown
-from plumbline.operators.settings import COMPARE, Choice, all_settings, differ_from_run
+from plumbline.operators.results.bridge import Bridge, find_bridge, in_comparisons
+from plumbline.operators.results.metric_recipes import Recipe, altered_places, recipe_of
+from plumbline.operators.results.summary import OVERALL
 from plumbline.operators.statistics.score_maps import Line
-from plumbline.operators.summary import OVERALL
 
 COLOURS = 8
 """Lines of a chart; style sheets have as many colours, --s0 to --s7."""

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.operators.run_scores import Hashes, RunScores, ScoreColumns, among
-from plumbline.operators.sentences import MOST_NAMES, Sentence, names, plural
-from plumbline.operators.spilled import Spilled
+from plumbline.operators.base.sentences import MOST_NAMES, Sentence, names, plural
+from plumbline.operators.base.spilled import Spilled
+from plumbline.operators.results.run_scores import Hashes, RunScores, ScoreColumns, among
 
 Counts = NDArray[np.int64]
 

@@ -8,11 +8,11 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from pydantic import BeforeValidator
 
-from plumbline.operators.bounds import Checked
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.bounds import Checked
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.base.sentences import names
 from plumbline.operators.metrics.metric import Metric, direction
 from plumbline.operators.rewards.values import TIE, Codes, Floats, within_prompt_noise
-from plumbline.operators.sentences import names
 
 REWARD = "reward"
 """What a combination is called beside the metrics that it is made of."""

@@ -7,8 +7,8 @@ from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from plumbline.operators.bounds import Checked, NotNegative, Positive
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.bounds import Checked, NotNegative, Positive
+from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.rewards.values import TIE, Codes, Floats
 
 Unit = Literal["pair", "ranking", "best", "image"]

@@ -8,8 +8,8 @@ Source: huggingface/trl, trl/trainer/grpo_trainer.py: it calls `reward_func(prom
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from plumbline.operators.errors import ConfigError, suggest
-from plumbline.operators.scorer import Scorer
+from plumbline.operators.base.errors import ConfigError, suggest
+from plumbline.operators.scoring.scorer import Scorer
 
 TrlReward = Callable[..., list[float | None]]
 

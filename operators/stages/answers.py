@@ -9,10 +9,10 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkab
 
 import pyarrow as pa
 
-from plumbline.operators import rows, schemas
-from plumbline.operators.batches import BatchSize, in_windows, isolate
-from plumbline.operators.errors import RowError, unknown_prompt
-from plumbline.operators.images import PreparedImages
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.batches import BatchSize, in_windows, isolate
+from plumbline.operators.base.errors import RowError, unknown_prompt
+from plumbline.operators.images.preparing import PreparedImages
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.parsing import same_choice
 from plumbline.operators.metrics.writing import Put, is_asked

@@ -4,13 +4,14 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from plumbline.operators import schemas
-from plumbline.operators.batches import isolate
-from plumbline.operators.errors import RowError
+from plumbline.operators.base import schemas
+from plumbline.operators.base.batches import isolate
+from plumbline.operators.base.errors import RowError
+from plumbline.operators.base.usage import Usage
 from plumbline.operators.metrics.described import Sight
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.writing import Writing
-from plumbline.operators.models.calls import Region, Usage
+from plumbline.operators.models.calls import Region
 from plumbline.operators.stages.derived import DerivedStage, ImageMaterial
 from plumbline.operators.stages.programs import Ran, generate, run_programs
 from plumbline.operators.stages.seeing import Encoded, SeeingStage, Seen, Shown, write_about

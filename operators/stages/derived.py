@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from plumbline.operators import rows
-from plumbline.operators.errors import RowError
+from plumbline.operators.base import rows
+from plumbline.operators.base.errors import RowError
 from plumbline.operators.metrics.answered import incomplete
 from plumbline.operators.stages.images import RowKey
 from plumbline.operators.stages.programs import Ran

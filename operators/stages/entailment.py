@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from plumbline.operators import rows, schemas
-from plumbline.operators.batches import isolate
-from plumbline.operators.errors import RowError
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.batches import isolate
+from plumbline.operators.base.errors import RowError
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.models.calls import EntailmentModel

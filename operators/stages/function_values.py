@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from PIL import Image
 
-from plumbline.operators import rows, schemas
-from plumbline.operators.batches import device_lost, halve
-from plumbline.operators.errors import HopelessRow, RowError
-from plumbline.operators.images import Edit, PreparedImages
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.batches import device_lost, halve
+from plumbline.operators.base.errors import HopelessRow, RowError
+from plumbline.operators.base.sequences import list_values
+from plumbline.operators.images.preparing import Edit, PreparedImages
 from plumbline.operators.metrics.function import FunctionConfig
 from plumbline.operators.metrics.user_code import describe_error, runnable
-from plumbline.operators.scorer_input import list_values
 from plumbline.operators.stages.images import ImagesStage
 from plumbline.operators.stages.stage import Inputs, StageOptions, remembered, text_of, texts_of
 

@@ -3,7 +3,8 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.images.videos import Clips
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.models.calls import Call
 from plumbline.operators.models.engines.engine_options import image_limit
@@ -13,7 +14,6 @@ from plumbline.operators.models.model import ModelConfig
 from plumbline.operators.models.resolution import takes_several_images, takes_videos
 from plumbline.operators.stages.stage import Stage
 from plumbline.operators.stages.table import STAGES
-from plumbline.operators.videos import Clips
 
 
 class GraphNode(NamedTuple):

@@ -8,8 +8,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from PIL import Image
 
-from plumbline.operators import rows, schemas
-from plumbline.operators.images import Edit, PreparedImages
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.images.preparing import Edit, PreparedImages
 from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
 from plumbline.operators.stages.images import AnyPrompt, ImagesStage
 

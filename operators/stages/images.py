@@ -7,13 +7,13 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 from PIL import Image
 
-from plumbline.operators.batches import BatchSize
-from plumbline.operators.errors import RowError
-from plumbline.operators.image_decoding import is_decoded_anew
-from plumbline.operators.image_rows import ImageRow, identify, image_records
-from plumbline.operators.images import Edit, PreparedImages, prepare_images
+from plumbline.operators.base.batches import BatchSize
+from plumbline.operators.base.errors import RowError
+from plumbline.operators.base.rows import basis_of, with_kept
+from plumbline.operators.images.decoding import is_decoded_anew
+from plumbline.operators.images.preparing import Edit, PreparedImages, prepare_images
+from plumbline.operators.images.rows import ImageRow, identify, image_records
 from plumbline.operators.metrics.metric import View
-from plumbline.operators.rows import basis_of, with_kept
 from plumbline.operators.stages.stage import Inputs, RowStage, StageOptions
 
 RowKey = tuple[str | None, str, str]

@@ -8,14 +8,15 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 import pyarrow as pa
 from PIL import Image
 
-from plumbline.operators import rows, schemas
-from plumbline.operators.batches import isolate
-from plumbline.operators.errors import RowError
-from plumbline.operators.images import Edit, PreparedImages
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.batches import isolate
+from plumbline.operators.base.errors import RowError
+from plumbline.operators.base.usage import Usage
+from plumbline.operators.images.preparing import Edit, PreparedImages
 from plumbline.operators.metrics.ablation import Ablation
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.modules import Look, LookResult
-from plumbline.operators.models.calls import DetectionModel, LikelihoodModel, Question, ReadingModel, Usage, Wanted
+from plumbline.operators.models.calls import DetectionModel, LikelihoodModel, Question, ReadingModel, Wanted
 from plumbline.operators.stages.answers import AskingMetric, QuestionedImagesStage, QuestionIndex, ShardAnswers, finite
 from plumbline.operators.stages.stage import StageOptions
 

@@ -7,12 +7,12 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from plumbline.operators import rows, schemas
-from plumbline.operators.batches import BatchSize, isolate
-from plumbline.operators.errors import RowError, check_prompt
-from plumbline.operators.image_decoding import ImageLimits, decode_bytes
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.batches import BatchSize, isolate
+from plumbline.operators.base.errors import RowError, check_prompt
+from plumbline.operators.images.decoding import ImageLimits, decode_bytes
+from plumbline.operators.metrics.drawing import DrawingMetric, picture_name
 from plumbline.operators.models.calls import DrawingModel, DrawingRequest, Drawn
-from plumbline.operators.pictures import DrawingMetric, picture_name
 from plumbline.operators.stages.stage import Inputs, RowStage, StageOptions
 
 BLANK_REMEDY = "look at the prompt and the settings, or set the generator's dtype=float32"

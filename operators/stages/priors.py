@@ -5,9 +5,9 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from plumbline.operators import rows, schemas
-from plumbline.operators.batches import isolate
-from plumbline.operators.errors import RowError
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.batches import isolate
+from plumbline.operators.base.errors import RowError
 from plumbline.operators.metrics.ablation import blank_image
 from plumbline.operators.models.calls import LikelihoodModel, Question
 from plumbline.operators.stages.answers import AskingStage, QuestionIndex, finite

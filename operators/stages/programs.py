@@ -3,11 +3,12 @@
 from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-from plumbline.operators.batches import counted, device_lost, isolate
-from plumbline.operators.errors import ModelError, RowError
+from plumbline.operators.base.batches import counted, device_lost, isolate
+from plumbline.operators.base.errors import ModelError, RowError
+from plumbline.operators.base.stopping import STOP, STOPPED
+from plumbline.operators.base.usage import Usage
 from plumbline.operators.metrics.writing import UnreadableReply, Writing
-from plumbline.operators.models.calls import GenerateModel, Generation, ImageGenerateModel, ImageRequest, Request, Usage
-from plumbline.operators.stopping import STOP, STOPPED
+from plumbline.operators.models.calls import GenerateModel, Generation, ImageGenerateModel, ImageRequest, Request
 
 T = TypeVar("T")
 Reply = Generation | RowError

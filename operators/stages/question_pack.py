@@ -6,8 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from plumbline.operators import rows, schemas
-from plumbline.operators.errors import RowError, check_prompt
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.errors import RowError, check_prompt
 from plumbline.operators.metrics.metric import PackedMetric, WantingMetric
 from plumbline.operators.metrics.parsing import one_line, shown
 from plumbline.operators.metrics.question_list import TEXT

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from plumbline.operators import rows, schemas
-from plumbline.operators.errors import RowError, check_prompt
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.errors import RowError, check_prompt
 from plumbline.operators.metrics.metric import Metric, PackedMetric, WantingMetric, takes_questions
 from plumbline.operators.metrics.writing import Writing, WrittenQuestion, identified
 from plumbline.operators.models.calls import GenerateModel

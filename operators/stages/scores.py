@@ -6,8 +6,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from plumbline.operators import rows, schemas
-from plumbline.operators.errors import RowError
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.errors import RowError
 from plumbline.operators.metrics.answered import Answered, Logprobs, Scored, incomplete, mean_over_images
 from plumbline.operators.metrics.metric import Evidence, Metric
 from plumbline.operators.metrics.modules import LookResult

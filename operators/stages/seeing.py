@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from PIL import Image
 
-from plumbline.operators import rows
-from plumbline.operators.batches import BatchSize, in_windows
-from plumbline.operators.errors import RowError
-from plumbline.operators.image_rows import ImageRow
-from plumbline.operators.images import Edit, PreparedImages
+from plumbline.operators.base import rows
+from plumbline.operators.base.batches import BatchSize, in_windows
+from plumbline.operators.base.errors import RowError
+from plumbline.operators.base.usage import Usage
+from plumbline.operators.images.preparing import Edit, PreparedImages
+from plumbline.operators.images.rows import ImageRow
 from plumbline.operators.metrics.writing import Writing
-from plumbline.operators.models.calls import ImageRequest, Usage
+from plumbline.operators.models.calls import ImageRequest
 from plumbline.operators.stages.images import ImagesStage, PromptBasis, basis_beside, shown_in
 from plumbline.operators.stages.programs import ProgramRequest, Ran, Reply, generate_from_images, run_programs
 from plumbline.operators.stages.stage import StageOptions

@@ -8,11 +8,11 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 import pyarrow as pa
 from PIL import Image
 
-from plumbline.operators import rows, schemas
-from plumbline.operators.batches import isolate
-from plumbline.operators.errors import RowError
-from plumbline.operators.image_rows import CAPTIONS, ImageRow
-from plumbline.operators.images import Edit, PreparedImages
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.batches import isolate
+from plumbline.operators.base.errors import RowError
+from plumbline.operators.images.preparing import Edit, PreparedImages
+from plumbline.operators.images.rows import CAPTIONS, ImageRow
 from plumbline.operators.models.calls import Compared, Compares, Measure, Pair, PixelRule, SimilarityModel
 from plumbline.operators.models.family import Family
 from plumbline.operators.stages.images import ImagesStage, basis_beside, shown_in

@@ -8,10 +8,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from PIL import Image
 
-from plumbline.operators import rows, schemas
-from plumbline.operators.errors import RowError
-from plumbline.operators.image_rows import mask_error, of_edit
-from plumbline.operators.images import Edit, PreparedImages
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.errors import RowError
+from plumbline.operators.images.preparing import Edit, PreparedImages
+from plumbline.operators.images.rows import mask_error, of_edit
 from plumbline.operators.metrics.source_comparison import SourceComparisonConfig
 from plumbline.operators.stages.images import AnyPrompt, ImagesStage, basis_beside
 

@@ -8,15 +8,15 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import pyarrow as pa
 
-from plumbline.operators import rows
-from plumbline.operators.errors import PlumblineError, RowError, check_prompt, unknown_prompt
-from plumbline.operators.image_decoding import ImageLimits
-from plumbline.operators.image_rows import FetchUri
+from plumbline.operators.base import rows
+from plumbline.operators.base.errors import PlumblineError, RowError, check_prompt, unknown_prompt
+from plumbline.operators.images.decoding import ImageLimits
+from plumbline.operators.images.rows import FetchUri
+from plumbline.operators.images.videos import STANDARD, Clips
 from plumbline.operators.metrics.ablation import Ablation
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.models.calls import Call
 from plumbline.operators.models.family import Family
-from plumbline.operators.videos import STANDARD, Clips
 
 Rows = Literal["prompts", "images"]
 

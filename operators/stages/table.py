@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from plumbline.operators.extensions import Extensions
+from plumbline.operators.base.extensions import Extensions
 from plumbline.operators.stages.stage import Stage
 
 KNOWN = Extensions[type[Stage]](

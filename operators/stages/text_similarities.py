@@ -5,11 +5,12 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from plumbline.operators import schemas
-from plumbline.operators.batches import isolate
-from plumbline.operators.errors import RowError
+from plumbline.operators.base import schemas
+from plumbline.operators.base.batches import isolate
+from plumbline.operators.base.errors import RowError
+from plumbline.operators.base.usage import Usage
 from plumbline.operators.metrics.meteor import WordNet, meteor
-from plumbline.operators.models.calls import Compared, TextEmbedder, Usage
+from plumbline.operators.models.calls import Compared, TextEmbedder
 from plumbline.operators.stages.derived import DerivedStage, ImageMaterial
 from plumbline.operators.stages.programs import Ran
 

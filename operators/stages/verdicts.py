@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
-from plumbline.operators import rows, schemas
-from plumbline.operators.errors import RowError
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.errors import RowError
 from plumbline.operators.metrics.answered import incomplete
 from plumbline.operators.metrics.judged import Verdict, Verdicts, ask_repeatedly
 from plumbline.operators.metrics.metric import Metric, repeats_of

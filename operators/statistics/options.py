@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from plumbline.operators.bounds import AboveZero, Checked, Probability
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.bounds import AboveZero, Checked, Probability
+from plumbline.operators.base.errors import ConfigError
 
 Match = Literal["image", "prompt_and_generator", "image_and_prompt"]
 """The ids that a score and a judgement of the same image share."""

@@ -4,9 +4,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
-from plumbline.operators.bounds import Checked, Natural, NotNegative, Positive, Seconds
-from plumbline.operators.errors import ConfigError, suggest
-from plumbline.operators.sentences import plural
+from plumbline.operators.base.bounds import Checked, Natural, NotNegative, Positive, Seconds
+from plumbline.operators.base.errors import ConfigError, suggest
+from plumbline.operators.base.sentences import plural
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

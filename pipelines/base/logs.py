@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 
 LOGGER = "plumbline"
 """The logger that a run's log takes, with all below it."""

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.base.storage import Place, readable_errors
 
 

@@ -10,7 +10,7 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from plumbline.operators.image_rows import image_records
+from plumbline.operators.images.rows import image_records
 from plumbline.pipelines.base.parquet_pages import Indices, PageLocation, locate_indices, page_with, parse_index
 from plumbline.pipelines.base.view_types import without_views
 

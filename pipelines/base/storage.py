@@ -14,8 +14,8 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from plumbline.operators.bounds import Bound
-from plumbline.operators.errors import ConfigError, PlumblineError, without_secrets
+from plumbline.operators.base.bounds import Bound
+from plumbline.operators.base.errors import ConfigError, PlumblineError, without_secrets
 from plumbline.pipelines.base.filesystems import OBJECT_STORES, filesystem_of
 from plumbline.pipelines.base.filesystems.filesystem import STORES, Filesystem, Writable, entry_of
 from plumbline.pipelines.base.filesystems.filesystem import Entry as Entry

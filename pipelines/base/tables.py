@@ -11,8 +11,8 @@ from typing import IO, Any, NamedTuple
 
 import pyarrow as pa
 
-from plumbline.operators.errors import SourceError
-from plumbline.operators.rows import require_once
+from plumbline.operators.base.errors import SourceError
+from plumbline.operators.base.rows import require_once
 
 QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
 """A text as Python or JSON writes it."""

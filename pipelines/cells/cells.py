@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import PlainSerializer, PlainValidator, TypeAdapter, ValidationInfo
 
-from plumbline.operators.image_rows import BESIDE
-from plumbline.operators.models.calls import Usage
+from plumbline.operators.base.usage import Usage
+from plumbline.operators.images.rows import BESIDE
 from plumbline.pipelines.base.storage import Place, StorageConfig
 
 State = Literal["committed", "draft", "failed"]

@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple, Self
 
 from pydantic import TypeAdapter
 
-from plumbline.operators.errors import PlumblineError
+from plumbline.operators.base.errors import PlumblineError
 from plumbline.pipelines.cells.checksums import DamagedError, decode_json, encode_json
 from plumbline.pipelines.cells.store import Store
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import pyarrow as pa
 
-from plumbline.operators import rows
-from plumbline.operators.schemas import QUESTIONS
+from plumbline.operators.base import rows
+from plumbline.operators.base.schemas import QUESTIONS
 from plumbline.pipelines.cells.store import Store, StoredCell, draft_path
 
 READ = ("cached", "committed", "draft")

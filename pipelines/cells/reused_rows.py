@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from plumbline.operators import rows
-from plumbline.operators.errors import PlumblineError, RowError
-from plumbline.operators.image_decoding import DECODING, ImageLimits
-from plumbline.operators.rows import count_errors
+from plumbline.operators.base import rows
+from plumbline.operators.base.errors import PlumblineError, RowError
+from plumbline.operators.base.rows import count_errors
+from plumbline.operators.images.decoding import DECODING, ImageLimits
 from plumbline.operators.stages.images import mark_older_decoding
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.cells.cells import PIECE, Cell, Outcome, PlannedCell

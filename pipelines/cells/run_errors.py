@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from plumbline.operators.failures import count_failures, merge_failures
+from plumbline.operators.base.failures import count_failures, merge_failures
 from plumbline.pipelines.cells.store import Store
 
 

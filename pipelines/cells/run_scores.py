@@ -5,8 +5,8 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from plumbline.operators.each import Each, one_by_one
-from plumbline.operators.run_scores import PromptTexts, RunScores
+from plumbline.operators.base.each import Each, one_by_one
+from plumbline.operators.results.run_scores import PromptTexts, RunScores
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.pipelines.cells.store import Store
 

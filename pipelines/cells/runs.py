@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from plumbline.operators.errors import ConfigError
-from plumbline.operators.models.calls import Usage
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.base.usage import Usage
 from plumbline.pipelines.cells.checksums import DamagedError, decode_json
 from plumbline.pipelines.cells.lease import LeaseLost
 from plumbline.pipelines.cells.store import ANEW, LATEST, Store, draft_path

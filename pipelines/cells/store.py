@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from plumbline.operators.errors import ConfigError, PlumblineError
-from plumbline.operators.models.calls import Usage
+from plumbline.operators.base.errors import ConfigError, PlumblineError
+from plumbline.operators.base.rows import count_errors, error_kinds, kept_of, usage_of
+from plumbline.operators.base.usage import Usage
 from plumbline.operators.models.checkpoints.parts import digest_file
-from plumbline.operators.rows import count_errors, error_kinds, kept_of, usage_of
 from plumbline.pipelines.base.storage import (
     Entry,
     Place,

@@ -8,10 +8,10 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
-from plumbline.operators.bounds import Checked
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.bounds import Checked
+from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.gates.rules import Alpha, Gate, Rule
-from plumbline.operators.settings import Choice
+from plumbline.operators.images.generation_settings import Choice
 from plumbline.pipelines.base.storage import Place, StorageConfig, readable_errors
 from plumbline.pipelines.plans.sweep_config import read_config
 

@@ -4,16 +4,16 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.gates.checks import GateResult, Judged, Other, Summarised, check_rules, judge
 from plumbline.operators.gates.junit import to_junit
 from plumbline.operators.gates.rules import Gate, Rule
+from plumbline.operators.images.generation_settings import COMPARE, Choice, differ, differ_from_run, known_settings
 from plumbline.operators.metrics.table import falling_metrics, read_metrics
 from plumbline.operators.report.changes import comparable_metrics
 from plumbline.operators.report.rendering import gate_markdown
-from plumbline.operators.run_scores import RunScores
-from plumbline.operators.settings import COMPARE, Choice, differ, differ_from_run, known_settings
-from plumbline.operators.summary import Skills
+from plumbline.operators.results.run_scores import RunScores
+from plumbline.operators.results.summary import Skills
 from plumbline.pipelines.base.tables import NO_GENERATOR
 from plumbline.pipelines.cells.run_scores import read_run_scores
 from plumbline.pipelines.cells.runs import find_run, read_manifest

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from plumbline.operators.errors import PlumblineError
-from plumbline.operators.run_scores import Hashes
+from plumbline.operators.base.errors import PlumblineError
+from plumbline.operators.results.run_scores import Hashes
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.pipelines.cells.question_cells import cell_states, read_stored, scores_of
 from plumbline.pipelines.cells.store import Store, StoredCell

@@ -3,11 +3,11 @@
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from plumbline.operators.bounds import Checked, Positive, Share
-from plumbline.operators.errors import ConfigError
-from plumbline.operators.image_decoding import ImageLimits
+from plumbline.operators.base.bounds import Checked, Positive, Share
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.images.decoding import ImageLimits
+from plumbline.operators.metrics.drawing import Pictures, PicturesConfig
 from plumbline.operators.models.families.any_model import AnyModel
-from plumbline.operators.pictures import Pictures, PicturesConfig
 from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.base.logs import LogConfig
 from plumbline.pipelines.base.storage import Place, StorageConfig

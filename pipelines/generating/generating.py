@@ -8,8 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from plumbline.operators.errors import ConfigError
-from plumbline.operators.models.calls import Usage
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.base.usage import Usage
 from plumbline.pipelines.base.exit_codes import exit_code
 from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.cells.cells import Outcome, PlannedCell, is_draft

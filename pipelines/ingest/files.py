@@ -14,8 +14,8 @@ from unicodedata import normalize
 
 import pyarrow as pa
 
-from plumbline.operators.errors import ConfigError
-from plumbline.operators.picture_settings import HEAD_BYTES, picture_settings
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.images.embedded_settings import HEAD_BYTES, picture_settings
 from plumbline.pipelines.base.storage import Entry, Place, readable_errors
 from plumbline.pipelines.base.tables import Refused, Rejection, Row
 from plumbline.pipelines.ingest.drafting import Begin, Source, SourceFile

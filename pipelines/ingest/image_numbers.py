@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Container, Mapping, Sequence
 from pathlib import PurePosixPath
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.ingest.image_folders import NO_GENERATORS
 
 NUMBER = re.compile(r"\d+")

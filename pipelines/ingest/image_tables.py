@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from plumbline.operators.errors import ConfigError
-from plumbline.operators.settings import field_settings
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.images.generation_settings import field_settings
 from plumbline.pipelines.base.class_labels import find_labels, name_labels
 from plumbline.pipelines.base.storage import Place, first_line, readable_errors
 from plumbline.pipelines.base.tables import DAMAGED_TABLE, Refused, Rejection, printable

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from plumbline.operators.errors import ConfigError
-from plumbline.operators.image_rows import SOURCES
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.images.rows import SOURCES
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET, exit_code
 from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import DAMAGED, SKIPPED, Rejection

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal
 
-from plumbline.operators.bounds import Checked, Positive, Share
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.bounds import Checked, Positive, Share
+from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.base.tables import Refused
 from plumbline.pipelines.ingest.input_rows import check_generator

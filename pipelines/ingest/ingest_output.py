@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from plumbline.operators.errors import ConfigError
-from plumbline.operators.rows import table as make_table
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.base.rows import table as make_table
 from plumbline.pipelines.base.storage import Entry, Place, readable_errors
 from plumbline.pipelines.base.tables import REJECTED, Refused, Rejection, printable
 from plumbline.pipelines.cells.checksums import DamagedError, decode_json, encode_json

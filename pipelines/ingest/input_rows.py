@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from plumbline.operators.errors import ConfigError
-from plumbline.operators.settings import COLUMN, SETTINGS, settings_type
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.images.generation_settings import COLUMN, SETTINGS, settings_type
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import Refused, Rejection, as_list, require_utf8
 from plumbline.pipelines.sources.input_columns import DEFAULT_NAMES, InputColumnsConfig, find_names

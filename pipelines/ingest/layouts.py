@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.base.storage import readable_errors
 from plumbline.pipelines.base.tables import JSON_LINES, SEPARATORS, WORKBOOKS, Refused, Rejection, parse_object
 from plumbline.pipelines.ingest.image_folders import (

@@ -5,8 +5,8 @@ from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from plumbline.operators.errors import ConfigError
-from plumbline.operators.sentences import plural
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.base.sentences import plural
 from plumbline.pipelines.base.tables import JSON_LINES, SEPARATORS, Refused, Rejection, Row, split_lines
 from plumbline.pipelines.ingest.image_folders import DescribedImage, Folder, is_contact_sheet
 from plumbline.pipelines.ingest.image_numbers import first_number, image_numbers

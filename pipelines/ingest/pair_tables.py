@@ -12,7 +12,7 @@ from itertools import product
 from pathlib import PurePosixPath
 from typing import Any
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.base.tables import Refused, Rejection, Row, Values
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.typed_tables import Table, read_rows

@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 from unicodedata import normalize
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.base.tables import Row
 from plumbline.pipelines.ingest.image_folders import NUMBERED, Folder
 from plumbline.pipelines.ingest.image_numbers import image_numbers

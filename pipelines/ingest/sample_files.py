@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from plumbline.operators.picture_settings import picture_settings
+from plumbline.operators.images.embedded_settings import picture_settings
 from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.cells.checksums import DamagedError, decode_json, encode_json

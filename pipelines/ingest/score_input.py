@@ -4,8 +4,8 @@ import shlex
 from dataclasses import Field, replace
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
-from plumbline.operators.errors import ConfigError
-from plumbline.operators.image_decoding import ImageLimits
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.images.decoding import ImageLimits
 from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.base.tables import Row

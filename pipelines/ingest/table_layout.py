@@ -6,8 +6,8 @@ from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
-from plumbline.operators.errors import ConfigError
-from plumbline.operators.sentences import plural
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.base.sentences import plural
 from plumbline.pipelines.base.tables import JSON_LINES, SEPARATORS, Refused, Rejection, Row
 from plumbline.pipelines.ingest.image_folders import RESULTS, DescribedImage, Folder, is_contact_sheet, is_image_path
 from plumbline.pipelines.ingest.input_rows import EDIT_RESULTS, EDIT_SOURCES

@@ -13,8 +13,8 @@ from itertools import islice
 from pathlib import PurePosixPath
 from typing import IO, Any, NamedTuple
 
-from plumbline.operators.errors import ConfigError, PlumblineError
-from plumbline.operators.settings import field_settings
+from plumbline.operators.base.errors import ConfigError, PlumblineError
+from plumbline.operators.images.generation_settings import field_settings
 from plumbline.pipelines.base.storage import Entry, Place, readable_errors
 from plumbline.pipelines.base.tables import (
     BLOCK_BYTES,

@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from plumbline.operators.errors import ConfigError, SourceError
-from plumbline.operators.rows import require_once
+from plumbline.operators.base.errors import ConfigError, SourceError
+from plumbline.operators.base.rows import require_once
 from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import (
     BLOCK_BYTES,

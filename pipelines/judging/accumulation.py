@@ -6,8 +6,8 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from plumbline.operators import rows, schemas
-from plumbline.operators.errors import ConfigError, RowError, SourceError
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.errors import ConfigError, RowError, SourceError
 from plumbline.operators.metrics.dsg import holding
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.answers import FORMATS, Answer, AnswerColumns, Answered, read_table

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple, TypeVar
 
-from plumbline.operators.errors import ConfigError, SourceError
-from plumbline.operators.extensions import Extensions
+from plumbline.operators.base.errors import ConfigError, SourceError
+from plumbline.operators.base.extensions import Extensions
 from plumbline.operators.metrics import parsing
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import as_object

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from plumbline.operators import rows, schemas
-from plumbline.operators.errors import ConfigError, RowError, SourceError
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.errors import ConfigError, RowError, SourceError
 from plumbline.operators.metrics.clipscore import ClipScoreConfig
 from plumbline.operators.metrics.meteor import split_words
 from plumbline.operators.metrics.reference_captions import (

@@ -12,9 +12,10 @@ import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 from numpy.typing import NDArray
 
-from plumbline.operators.bounds import Probability
+from plumbline.operators.base.bounds import Probability
+from plumbline.operators.base.errors import ConfigError, SourceError
+from plumbline.operators.base.sentences import number
 from plumbline.operators.diagnosis.diagnosis import ShownTable, percent
-from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.judging.label_plan import (
     PairLabels,
     by_generator,
@@ -28,7 +29,6 @@ from plumbline.operators.judging.matching import IDS, complete_ids
 from plumbline.operators.judging.preferences import mean_choices
 from plumbline.operators.judging.ratings import mean_ratings
 from plumbline.operators.metrics.metric import direction
-from plumbline.operators.sentences import number
 from plumbline.operators.statistics.prediction_powered import powered_mean
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.metaeval import open_release

@@ -9,10 +9,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plumbline.operators import schemas
+from plumbline.operators.base import schemas
+from plumbline.operators.base.errors import ConfigError, SourceError, check_known
 from plumbline.operators.diagnosis.correlations import Correlation, between_metrics
 from plumbline.operators.diagnosis.diagnosis import ShownTable
-from plumbline.operators.errors import ConfigError, SourceError, check_known
 from plumbline.operators.judging import matching, people, ratings
 from plumbline.operators.judging.calibration import CALIBRATION, PassMarks, rating_marks
 from plumbline.operators.judging.contradicted_images import (
@@ -40,7 +40,7 @@ from plumbline.operators.judging.ratings import warn_off_scale, warn_several_pro
 from plumbline.operators.judging.relations import relations_tables
 from plumbline.operators.judging.word_ratings import judge_words
 from plumbline.operators.metrics.metric import direction
-from plumbline.operators.run_scores import RunScores
+from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.statistics.agreement import reliable_prompts
 from plumbline.operators.statistics.bootstrap import SHARES, Scale
 from plumbline.operators.statistics.options import MATCH_COLUMNS, Match, Sampling

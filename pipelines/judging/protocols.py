@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, get_args
 
-from plumbline.operators.bounds import Checked, Probability
-from plumbline.operators.errors import ConfigError, check_known
+from plumbline.operators.base.bounds import Checked, Probability
+from plumbline.operators.base.errors import ConfigError, check_known
 from plumbline.operators.statistics.options import (
     ALPHA,
     Convention,

@@ -11,9 +11,10 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from plumbline.operators.bounds import Positive
+from plumbline.operators.base.bounds import Positive
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.base.sentences import names, number, plural
 from plumbline.operators.diagnosis.diagnosis import ShownTable, percent
-from plumbline.operators.errors import ConfigError
 from plumbline.operators.judging.judgement import PEOPLE
 from plumbline.operators.judging.label_plan import by_generator
 from plumbline.operators.judging.ratings import mean_ratings
@@ -29,7 +30,6 @@ from plumbline.operators.judging.rehearsal import (
     tied,
 )
 from plumbline.operators.report.rendering import diagnosis_markdown
-from plumbline.operators.sentences import names, number, plural
 from plumbline.operators.statistics.options import Adaptive
 from plumbline.pipelines.base.markdown_sections import write_section
 from plumbline.pipelines.judging.labelling import coverage_table

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from plumbline.operators.bounds import Checked
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.bounds import Checked
+from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.cells.runs import find_run
 from plumbline.pipelines.cells.store import open_existing_store

@@ -7,7 +7,7 @@ from itertools import islice
 from time import time
 from typing import Literal, NamedTuple
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.cells.lease import Lease
 from plumbline.pipelines.cells.runs import ORDER, Run, list_runs, run_ids, run_of_position

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from plumbline.operators.bounds import Checked, Natural, NotNegative
-from plumbline.operators.errors import ConfigError, suggest
+from plumbline.operators.base.bounds import Checked, Natural, NotNegative
+from plumbline.operators.base.errors import ConfigError, suggest
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.storage import StorageConfig
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.cells.runs import Run, leave_order, list_runs
 from plumbline.pipelines.cells.store import Store, StoredFile
 from plumbline.pipelines.maintenance.gc_config import KeepRuns

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from plumbline.operators.errors import PlumblineError
+from plumbline.operators.base.errors import PlumblineError
 from plumbline.pipelines.cells.lease import LEASES, Lease, see, take
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.plan import NodePlan

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field, fields
 from typing import Annotated, ClassVar
 from urllib.parse import urlsplit
 
-from plumbline.operators.bounds import Checked, NotNegative, Seconds, at_least
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.bounds import Checked, NotNegative, Seconds, at_least
+from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.cells.lease import LEASE_TIMEOUT
 from plumbline.pipelines.maintenance.gc_config import KeepRuns
 from plumbline.pipelines.plans.sweep_config import SuiteConfig, SweepConfig

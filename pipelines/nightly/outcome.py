@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 import httpx
 from pydantic import TypeAdapter, ValidationError
 
-from plumbline.operators.sentences import names, plural
-from plumbline.operators.summary import OVERALL
+from plumbline.operators.base.sentences import names, plural
+from plumbline.operators.results.summary import OVERALL
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.cells.suites import SUITES
 

@@ -5,7 +5,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from plumbline.operators.models.calls import Usage
+from plumbline.operators.base.usage import Usage
 from plumbline.operators.models.loading import preflight
 from plumbline.operators.models.service_config import Prices, ServiceModel
 from plumbline.operators.stages.table import STAGES

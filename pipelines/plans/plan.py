@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from plumbline.operators.diagnosis.question_quality import mean_content_words
+from plumbline.operators.images.videos import Clips
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.resolution import resolve_model
-from plumbline.operators.question_quality import mean_content_words
 from plumbline.operators.stages.graph import GraphNode, make_nodes, node_name
 from plumbline.operators.stages.stage import Stage
 from plumbline.operators.stages.table import STAGES
-from plumbline.operators.videos import Clips
 from plumbline.pipelines.base.cluster import ClusterConfig, PoolConfig
 from plumbline.pipelines.cells.cells import Cell, PlannedCell, Recipe, Shard, Work, canonical, digest, make_recipe
 from plumbline.pipelines.cells.reused_rows import EarlierCells, FailedRows, count_failed, failed_before, standing_on

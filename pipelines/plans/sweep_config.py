@@ -11,19 +11,19 @@ from typing import Annotated, Any, ClassVar, TypeVar, Union, cast, get_args, get
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from plumbline.operators.bounds import Checked, Positive, Share
-from plumbline.operators.errors import ConfigError, suggest
-from plumbline.operators.image_decoding import ImageLimits
+from plumbline.operators.base.bounds import Checked, Positive, Share
+from plumbline.operators.base.errors import ConfigError, suggest
+from plumbline.operators.images.decoding import ImageLimits
+from plumbline.operators.images.generation_settings import COMPARE, Choice
+from plumbline.operators.images.videos import Clips
+from plumbline.operators.metrics.drawing import PicturesConfig
 from plumbline.operators.metrics.metric import Metric, PackedMetric
 from plumbline.operators.metrics.table import AnyMetric
 from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.operators.models.service_config import ServiceModel
-from plumbline.operators.pictures import PicturesConfig
-from plumbline.operators.settings import COMPARE, Choice
 from plumbline.operators.stages.graph import check_models, make_nodes
 from plumbline.operators.stages.table import STAGES
 from plumbline.operators.statistics.options import Adaptive
-from plumbline.operators.videos import Clips
 from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.base.logs import LogConfig
 from plumbline.pipelines.base.storage import StorageConfig

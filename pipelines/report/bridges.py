@@ -4,8 +4,8 @@ import logging
 from dataclasses import asdict
 from typing import Any
 
-from plumbline.operators.bridge import Bridge, Built
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.results.bridge import Bridge, Built
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.sweep_config import read_config
 

@@ -4,11 +4,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from plumbline.operators.bridge import Bridge
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.base.sentences import names
 from plumbline.operators.report.changes import comparable_metrics
-from plumbline.operators.sentences import names
-from plumbline.operators.summary import part_of
+from plumbline.operators.results.bridge import Bridge
+from plumbline.operators.results.summary import part_of
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET
 from plumbline.pipelines.cells.runs import earlier_runs
 from plumbline.pipelines.cells.store import Store

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import pandas as pd
 import pyarrow as pa
 
-from plumbline.operators import schemas
+from plumbline.operators.base import schemas
+from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.diagnosis.diagnosis import KEPT, Diagnosis, diagnosis_of, shown_tables
-from plumbline.operators.errors import PlumblineError
-from plumbline.operators.image_decoding import ImageLimits
+from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.judging.contradicted_images import ContradictedImage
 from plumbline.operators.judging.corrected_means import CorrectedMean
 from plumbline.operators.judging.graph_correlations import correlation_matrices

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from plumbline.operators.errors import PlumblineError, RowError
-from plumbline.operators.image_decoding import ImageLimits
-from plumbline.operators.image_rows import SOURCES, FetchUri, identify
+from plumbline.operators.base.errors import PlumblineError, RowError
+from plumbline.operators.images.decoding import ImageLimits
+from plumbline.operators.images.rows import SOURCES, FetchUri, identify
 from plumbline.operators.report.gallery import NO_DETAIL, ImageDetail, Picture, Thumbnails, make_thumbnails
 from plumbline.operators.report.page import GatheredRun
 from plumbline.operators.report.picked_images import ImageKey, Pick

@@ -7,17 +7,17 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plumbline.operators.each import Each
-from plumbline.operators.errors import ConfigError, PlumblineError
+from plumbline.operators.base.each import Each
+from plumbline.operators.base.errors import ConfigError, PlumblineError
+from plumbline.operators.images.generation_settings import COMPARE, Choice, all_settings
 from plumbline.operators.metrics.table import falling_metrics
 from plumbline.operators.report.changes import Changes, compare
 from plumbline.operators.report.metric_figures import Question, measure_metrics
 from plumbline.operators.report.page import GatheredRun, Page, build_page
 from plumbline.operators.report.picked_images import pick_contradicted, pick_images, places_for
 from plumbline.operators.report.rendering import render, to_csv, to_latex, to_markdown
+from plumbline.operators.results.summary import Skills
 from plumbline.operators.rewards.combination import AnyReward, Combination
-from plumbline.operators.settings import COMPARE, Choice, all_settings
-from plumbline.operators.summary import Skills
 from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.run_errors import read_failures

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from plumbline.operators.comparison import duels, prompt_means
+from plumbline.operators.images.generation_settings import COMPARE, Choice, all_settings
 from plumbline.operators.metrics.table import falling_metrics, read_metrics
 from plumbline.operators.report.rendering import render_suite, suite_csv, suite_markdown
 from plumbline.operators.report.suite import SuitePage, SuiteRun, build_suite
-from plumbline.operators.settings import COMPARE, Choice, all_settings
-from plumbline.operators.summary import Skills
+from plumbline.operators.results.comparison import duels, prompt_means
+from plumbline.operators.results.summary import Skills
 from plumbline.pipelines.cells.run_scores import read_run_scores
 from plumbline.pipelines.cells.runs import read_manifest
 from plumbline.pipelines.cells.store import Store

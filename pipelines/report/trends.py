@@ -9,13 +9,13 @@ from typing import NamedTuple
 import pandas as pd
 import pyarrow as pa
 
-from plumbline.operators.bounds import Checked, Positive
-from plumbline.operators.errors import ConfigError, PlumblineError
+from plumbline.operators.base.bounds import Checked, Positive
+from plumbline.operators.base.errors import ConfigError, PlumblineError
+from plumbline.operators.base.sentences import plural
+from plumbline.operators.images.generation_settings import COMPARE, Choice
 from plumbline.operators.report.rendering import render_trends
 from plumbline.operators.report.trends import Checkpoints, TrendRun, Trends, build_trends, to_frame
-from plumbline.operators.sentences import plural
-from plumbline.operators.settings import COMPARE, Choice
-from plumbline.operators.summary import part_of
+from plumbline.operators.results.summary import part_of
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.runs import READERS, Run, list_runs

@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plumbline.operators.errors import PlumblineError
+from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.metrics.table import falling_metrics, read_metrics
 from plumbline.operators.report.changes import comparable_metrics
-from plumbline.operators.usual_scores import UsualScores, largest_sketches
+from plumbline.operators.results.usual_scores import UsualScores, largest_sketches
 from plumbline.pipelines.cells.runs import READERS, newest_first
 from plumbline.pipelines.cells.store import Store
 

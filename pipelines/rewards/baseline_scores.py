@@ -8,10 +8,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.base.sentences import names
 from plumbline.operators.rewards.combination import REWARD, Reward, Scale, Unit, scales_of
 from plumbline.operators.rewards.values import Floats
-from plumbline.operators.sentences import names
 from plumbline.pipelines.cells.runs import find_run
 from plumbline.pipelines.cells.store import Store
 

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from plumbline.operators.errors import PlumblineError, RowError
-from plumbline.operators.image_rows import (
+from plumbline.operators.base.errors import PlumblineError, RowError
+from plumbline.operators.images.preparing import FETCHES
+from plumbline.operators.images.rows import (
     SOURCES,
     ImageRow,
     digest_of,
@@ -24,7 +25,6 @@ from plumbline.operators.image_rows import (
     row_bytes,
     source_bytes,
 )
-from plumbline.operators.images import FETCHES
 from plumbline.pipelines.base.parquet_reader import ParquetReader
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.rewards.scored_images import CHANGED, ScoredRun, ScoredShard, digests_of

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from plumbline.operators.errors import RowError
-from plumbline.operators.image_completeness import JPEG, PNG
+from plumbline.operators.base.errors import RowError
+from plumbline.operators.images.completeness import JPEG, PNG
 from plumbline.operators.rewards.formats.format import Format, Picture, Sample, Source
 from plumbline.operators.rewards.selection import HELD_OUT, Example
 from plumbline.operators.rewards.values import Codes, Floats

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from plumbline.operators.errors import DISTRIBUTION, ConfigError, SourceError
+from plumbline.operators.base.errors import DISTRIBUTION, ConfigError, SourceError
+from plumbline.operators.base.sentences import names
+from plumbline.operators.images.generation_settings import all_settings, differ, differ_from_run
 from plumbline.operators.rewards.combination import Reward, equal_parts, scales_of
 from plumbline.operators.rewards.formats import FORMATS
 from plumbline.operators.rewards.selection import HELD_OUT, RULE, TRAIN, Candidates, Example, select, split_of, spread
 from plumbline.operators.rewards.values import Codes, rank_advantages, within_prompt_noise, z_scores
-from plumbline.operators.sentences import names
-from plumbline.operators.settings import all_settings, differ, differ_from_run
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET, exit_code
 from plumbline.pipelines.cells.cells import digest
 from plumbline.pipelines.cells.runs import find_run, read_manifest

@@ -3,13 +3,13 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from plumbline.operators.bounds import Checked, NotNegative, Positive, Share
-from plumbline.operators.errors import ConfigError, check_known
+from plumbline.operators.base.bounds import Checked, NotNegative, Positive, Share
+from plumbline.operators.base.errors import ConfigError, check_known
+from plumbline.operators.images.generation_settings import COMPARE, Choice
 from plumbline.operators.rewards.combination import AnyReward
 from plumbline.operators.rewards.formats import FORMATS
 from plumbline.operators.rewards.selection import SelectionConfig
 from plumbline.operators.rewards.values import Std
-from plumbline.operators.settings import COMPARE, Choice
 from plumbline.pipelines.base.storage import StorageConfig
 
 VERSION = 4

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from plumbline.operators.errors import ConfigError, PlumblineError
-from plumbline.operators.image_decoding import ImageLimits
+from plumbline.operators.base.errors import ConfigError, PlumblineError
+from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.metrics.table import AnyMetric
 from plumbline.operators.rewards.values import Codes, Floats
 from plumbline.pipelines.cells.cells import Shard

@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow as pa
 import ray
 
-from plumbline.operators.batches import device_lost, telling_calls
-from plumbline.operators.errors import PlumblineError, RowError
+from plumbline.operators.base.batches import device_lost, telling_calls
+from plumbline.operators.base.errors import PlumblineError, RowError
+from plumbline.operators.base.stopping import STOP, STOPPED
 from plumbline.operators.stages.stage import Inputs
-from plumbline.operators.stopping import STOP, STOPPED
 from plumbline.pipelines.base.cluster import PoolConfig
 from plumbline.pipelines.base.logs import Forwarder, about, take_over
 from plumbline.pipelines.cells.cells import Cell, Outcome, Work

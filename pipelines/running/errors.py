@@ -3,7 +3,7 @@
 import traceback
 from pathlib import Path
 
-from plumbline.operators.errors import PlumblineError, without_secrets
+from plumbline.operators.base.errors import PlumblineError, without_secrets
 
 KEPT = "what was computed is committed: run the same command to go on"
 

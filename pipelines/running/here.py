@@ -11,9 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from plumbline.operators.batches import telling_calls
+from plumbline.operators.base.batches import telling_calls
+from plumbline.operators.base.stopping import STOP
 from plumbline.operators.stages.table import STAGES
-from plumbline.operators.stopping import STOP
 from plumbline.pipelines.base.cluster import ClusterConfig, PoolConfig
 from plumbline.pipelines.base.logs import about
 from plumbline.pipelines.cells.cells import Cell, Outcome, Work

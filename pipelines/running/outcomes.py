@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from plumbline.operators.batches import device_lost, telling_calls
-from plumbline.operators.errors import PlumblineError
-from plumbline.operators.rows import error_kinds, joined
+from plumbline.operators.base.batches import device_lost, telling_calls
+from plumbline.operators.base.errors import PlumblineError
+from plumbline.operators.base.rows import error_kinds, joined
+from plumbline.operators.base.stopping import STOP, STOPPED
 from plumbline.operators.stages.table import STAGES
-from plumbline.operators.stopping import STOP, STOPPED
 from plumbline.pipelines.base.logs import about
 from plumbline.pipelines.cells.cells import Cell, Outcome, Work
 from plumbline.pipelines.cells.reused_rows import read_earlier

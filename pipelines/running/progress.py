@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import ray
 
-from plumbline.operators.sentences import plural
+from plumbline.operators.base.sentences import plural
 from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.running.counters import Counters
 from plumbline.pipelines.running.events import CallsAnswered, Event, ShardStarted

@@ -23,7 +23,7 @@ from ray.exceptions import RayError
 from ray.util.annotations import RayDeprecationWarning
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from plumbline.operators.stopping import STOP
+from plumbline.operators.base.stopping import STOP
 from plumbline.pipelines.base.cluster import ClusterConfig, PoolConfig
 from plumbline.pipelines.base.logs import about_now, relay, wanted_level
 from plumbline.pipelines.cells.cells import Outcome, Work

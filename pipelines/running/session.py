@@ -16,7 +16,7 @@ from typing import Any
 
 import ray
 
-from plumbline.operators.errors import without_secrets
+from plumbline.operators.base.errors import without_secrets
 from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.running.errors import KEPT, RunnerError, one_line
 

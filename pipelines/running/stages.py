@@ -6,15 +6,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from plumbline.operators import schemas
-from plumbline.operators.errors import RowError
-from plumbline.operators.image_decoding import ImageLimits
-from plumbline.operators.image_rows import BESIDE, CAPTIONS
+from plumbline.operators.base import schemas
+from plumbline.operators.base.errors import RowError
+from plumbline.operators.images.decoding import ImageLimits
+from plumbline.operators.images.rows import BESIDE, CAPTIONS
+from plumbline.operators.images.videos import Clips
 from plumbline.operators.metrics.ablation import shown_instead
 from plumbline.operators.stages.graph import need_captions, need_sources
 from plumbline.operators.stages.stage import Inputs, RowStage, StageOptions, StaleInput, Upstream
 from plumbline.operators.stages.table import STAGES
-from plumbline.operators.videos import Clips
 from plumbline.pipelines.cells.cells import Cell, Shard, Work, is_draft
 from plumbline.pipelines.cells.reused_rows import read_earlier
 from plumbline.pipelines.cells.store import BrokenCell, Store

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from plumbline.operators.stopping import STOP
+from plumbline.operators.base.stopping import STOP
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
 """Ctrl-C, a scheduler, and a night's deadline."""

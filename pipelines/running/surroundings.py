@@ -12,7 +12,7 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from plumbline.operators.errors import PlumblineError
+from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.models.service_config import ServiceModel
 from plumbline.pipelines.base.storage import (
     Place,

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 from urllib.parse import unquote
 
-from plumbline.operators import schemas
-from plumbline.operators.bounds import Positive
-from plumbline.operators.errors import ConfigError
-from plumbline.operators.image_rows import BESIDE, MASKS, SOURCES
+from plumbline.operators.base import schemas
+from plumbline.operators.base.bounds import Positive
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.images.rows import BESIDE, MASKS, SOURCES
 from plumbline.pipelines.base.storage import Roots
 from plumbline.pipelines.sources.question_packs import PackConfig
 

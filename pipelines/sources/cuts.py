@@ -5,7 +5,7 @@ Where what was kept is lost or damaged, the benchmark's runs tell how its cells 
 
 from collections.abc import Sequence
 
-from plumbline.operators.errors import SourceError
+from plumbline.operators.base.errors import SourceError
 from plumbline.pipelines.cells.runs import newest_of
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.sources.shards import Cut, ListedFile, cut_of, read_footer

@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from plumbline.operators.errors import ConfigError, SourceError
-from plumbline.operators.image_rows import ADDRESSES, CAPTIONS, MASKS, SOURCES, id_text, image_records
+from plumbline.operators.base.errors import ConfigError, SourceError
+from plumbline.operators.images.rows import ADDRESSES, CAPTIONS, MASKS, SOURCES, id_text, image_records
 from plumbline.pipelines.cells.cells import Shard, digest
 from plumbline.pipelines.sources.prompts import PromptTables, prompt_records
 from plumbline.pipelines.sources.shards import where

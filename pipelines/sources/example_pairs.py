@@ -13,8 +13,8 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plumbline.operators.errors import SourceError
-from plumbline.operators.image_rows import id_text
+from plumbline.operators.base.errors import SourceError
+from plumbline.operators.images.rows import id_text
 from plumbline.pipelines.base.tables import printable
 from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.sources.shards import read_shard, where

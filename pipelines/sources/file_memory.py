@@ -12,8 +12,8 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from plumbline.operators.errors import SourceError
-from plumbline.operators.image_rows import ADDRESSES, id_text, image_records
+from plumbline.operators.base.errors import SourceError
+from plumbline.operators.images.rows import ADDRESSES, id_text, image_records
 from plumbline.pipelines.cells.cells import Shard, digest
 from plumbline.pipelines.cells.store import Store, StoreError
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from plumbline.operators.errors import SourceError
-from plumbline.operators.image_rows import ADDRESSES, id_text, image_records
+from plumbline.operators.base.errors import SourceError
+from plumbline.operators.images.rows import ADDRESSES, id_text, image_records
 from plumbline.pipelines.cells.cells import Shard, digest
 from plumbline.pipelines.sources.file_memory import FileMemory
 from plumbline.pipelines.sources.prompts import PromptTables, pairs_of, read_files

@@ -6,9 +6,9 @@ import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from plumbline.operators.errors import SourceError
-from plumbline.operators.image_rows import id_text
-from plumbline.operators.rows import require_columns, require_once
+from plumbline.operators.base.errors import SourceError
+from plumbline.operators.base.rows import require_columns, require_once
+from plumbline.operators.images.rows import id_text
 from plumbline.pipelines.base.tables import (
     JSON_LINES,
     SEPARATORS,

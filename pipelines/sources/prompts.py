@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from plumbline.operators import rows, schemas
-from plumbline.operators.errors import ConfigError, SourceError
-from plumbline.operators.image_rows import ADDRESSES, CAPTIONS, id_text, image_records
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.errors import ConfigError, SourceError
+from plumbline.operators.images.rows import ADDRESSES, CAPTIONS, id_text, image_records
 from plumbline.pipelines.base.storage import Place, StorageConfig, readable_errors
 from plumbline.pipelines.base.tables import WORKBOOKS, as_list
 from plumbline.pipelines.cells.cells import Shard, digest

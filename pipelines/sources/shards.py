@@ -13,11 +13,11 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from plumbline.operators import rows
-from plumbline.operators.errors import SourceError
-from plumbline.operators.image_rows import BESIDE, id_text
-from plumbline.operators.rows import require_once
-from plumbline.operators.settings import COLUMN, Ways, columns_of, read_settings
+from plumbline.operators.base import rows
+from plumbline.operators.base.errors import SourceError
+from plumbline.operators.base.rows import require_once
+from plumbline.operators.images.generation_settings import COLUMN, Ways, columns_of, read_settings
+from plumbline.operators.images.rows import BESIDE, id_text
 from plumbline.pipelines.base.class_labels import name_labels
 from plumbline.pipelines.base.parquet_reader import ParquetReader
 from plumbline.pipelines.base.storage import (

@@ -15,11 +15,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from plumbline.operators import rows
-from plumbline.operators.errors import ConfigError, SourceError
-from plumbline.operators.image_decoding import ImageLimits
-from plumbline.operators.image_rows import SOURCES
-from plumbline.operators.settings import (
+from plumbline.operators.base import rows
+from plumbline.operators.base.errors import ConfigError, SourceError
+from plumbline.operators.images.decoding import ImageLimits
+from plumbline.operators.images.generation_settings import (
     COLUMN,
     Ways,
     columns_in,
@@ -28,9 +27,10 @@ from plumbline.operators.settings import (
     setting_ways,
     settings_type,
 )
+from plumbline.operators.images.rows import SOURCES
+from plumbline.operators.results.summary import Skills
 from plumbline.operators.stages.question_pack import PackIndex
 from plumbline.operators.statistics.poisson_bootstrap import drawn, hash_ids
-from plumbline.operators.summary import Skills
 from plumbline.pipelines.base.storage import Entry, Place, StorageConfig, readable_errors
 from plumbline.pipelines.base.tables import DAMAGED, NO_GENERATOR, REJECTED, Rejection, printable
 from plumbline.pipelines.base.view_types import schema_without_views

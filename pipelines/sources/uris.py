@@ -10,9 +10,9 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from plumbline.operators.errors import PlumblineError, RefusedUri
-from plumbline.operators.image_decoding import ImageLimits
-from plumbline.operators.image_rows import ADDRESSES, image_records
+from plumbline.operators.base.errors import PlumblineError, RefusedUri
+from plumbline.operators.images.decoding import ImageLimits
+from plumbline.operators.images.rows import ADDRESSES, image_records
 from plumbline.pipelines.base.storage import Entry, Place, StorageConfig, is_remote, is_storage_error
 from plumbline.pipelines.cells.cells import digest
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig

@@ -12,7 +12,7 @@ from functools import partial
 import pyarrow as pa
 
 from plumbline.operators.judging.decided_pairs import SeenPrompts, look
-from plumbline.operators.run_scores import RunScores
+from plumbline.operators.results.run_scores import RunScores
 from plumbline.pipelines.cells.cells import Outcome, PlannedCell, is_draft
 from plumbline.pipelines.cells.store import BrokenCell, Store, StoreError
 from plumbline.pipelines.maintenance.working_sweeps import deletions

@@ -5,13 +5,13 @@ from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from plumbline.operators.bounds import Checked, Positive, Share
-from plumbline.operators.bridge import EXPLAINED, Built, Version, build, pair
-from plumbline.operators.errors import ConfigError, suggest
-from plumbline.operators.metric_recipes import recipe_of
+from plumbline.operators.base.bounds import Checked, Positive, Share
+from plumbline.operators.base.errors import ConfigError, suggest
 from plumbline.operators.metrics.table import AnyMetric, falling_metrics
-from plumbline.operators.run_scores import RunScores
-from plumbline.operators.summary import Skills
+from plumbline.operators.results.bridge import EXPLAINED, Built, Version, build, pair
+from plumbline.operators.results.metric_recipes import recipe_of
+from plumbline.operators.results.run_scores import RunScores
+from plumbline.operators.results.summary import Skills
 from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.cells.run_scores import read_run_scores
 from plumbline.pipelines.cells.runs import by_time, find_run, read_manifest

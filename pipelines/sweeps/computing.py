@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from plumbline.operators.models.calls import Usage
+from plumbline.operators.base.usage import Usage
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.cells.cells import Outcome, PlannedCell, Shard
 from plumbline.pipelines.maintenance.working_sweeps import present, progress_of, wait_for_deletions

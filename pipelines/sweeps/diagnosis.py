@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.diagnosis.ablations import effect
 from plumbline.operators.diagnosis.correlations import PromptNumbers, between_metrics, prompt_numbers, with_properties
 from plumbline.operators.diagnosis.diagnosis import Diagnosis, shown_tables
 from plumbline.operators.diagnosis.parses import BadParse, mean_yngve_depth
 from plumbline.operators.diagnosis.questions import AnswerCounts, AnswerStatistics, QuestionCounts
 from plumbline.operators.diagnosis.texts import Parser, Property, RatedWords, Unrated, properties
-from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics.ablation import Ablation
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.models.resolution import find_vqa_profile

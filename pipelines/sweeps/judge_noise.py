@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
-from plumbline.operators import rows, schemas
-from plumbline.operators.errors import PlumblineError
-from plumbline.operators.judge_noise import noise_by_generator
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.metrics.metric import Metric, repeats_of
+from plumbline.operators.results.judge_noise import noise_by_generator
 from plumbline.pipelines.cells.cells import Outcome, PlannedCell, is_draft
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.plan import Plan

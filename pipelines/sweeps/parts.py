@@ -13,15 +13,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from plumbline.operators import rows, schemas
-from plumbline.operators.errors import PlumblineError, RowError
-from plumbline.operators.failures import count_failures
-from plumbline.operators.image_rows import identify, image_records
-from plumbline.operators.settings import COLUMN, Known, Ways, count_settings
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.errors import PlumblineError, RowError
+from plumbline.operators.base.failures import count_failures
+from plumbline.operators.images.generation_settings import COLUMN, Known, Ways, count_settings
+from plumbline.operators.images.rows import identify, image_records
+from plumbline.operators.results.summary import Skills, Sums, Tally, count_each
+from plumbline.operators.results.usual_scores import Sketch, sketch
 from plumbline.operators.stages.scores import written_bases
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
-from plumbline.operators.summary import Skills, Sums, Tally, count_each
-from plumbline.operators.usual_scores import Sketch, sketch
 from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.cells.cells import Outcome, PlannedCell, Shard, is_draft
 from plumbline.pipelines.cells.reused_rows import NOT_TRIED

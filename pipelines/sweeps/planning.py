@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics.metric import Metric, takes_questions
 from plumbline.operators.models import resolution
 from plumbline.operators.models.resolution import find_vqa_profile

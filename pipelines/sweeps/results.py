@@ -16,14 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from plumbline.operators import schemas
-from plumbline.operators.errors import RowError
-from plumbline.operators.failures import merge_failures
-from plumbline.operators.rows import error_value
-from plumbline.operators.settings import Known, add_settings
+from plumbline.operators.base import schemas
+from plumbline.operators.base.errors import RowError
+from plumbline.operators.base.failures import merge_failures
+from plumbline.operators.base.rows import error_value
+from plumbline.operators.images.generation_settings import Known, add_settings
+from plumbline.operators.results.summary import Tally
+from plumbline.operators.results.usual_scores import OfGenerator, usual_table
 from plumbline.operators.stages.table import STAGES
-from plumbline.operators.summary import Tally
-from plumbline.operators.usual_scores import OfGenerator, usual_table
 from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.base.tables import NO_GENERATOR, Rejection
 from plumbline.pipelines.cells.cells import Outcome, PlannedCell, Shard, digest

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import NamedTuple
 
-from plumbline.operators.errors import ConfigError, PlumblineError
+from plumbline.operators.base.errors import ConfigError, PlumblineError
+from plumbline.operators.base.sentences import names, plural
 from plumbline.operators.metrics.table import AnyMetric
-from plumbline.operators.sentences import names, plural
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.plan import with_missing
 from plumbline.pipelines.plans.sweep_config import SuiteConfig, SweepConfig, unfit

@@ -6,8 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from plumbline.operators.models.calls import Usage
-from plumbline.operators.summary import best_first
+from plumbline.operators.base.usage import Usage
+from plumbline.operators.results.summary import best_first
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET, Ending, end
 from plumbline.pipelines.base.logs import about
 from plumbline.pipelines.cells.cells import Outcome

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plumbline.operators.errors import PlumblineError
-from plumbline.operators.summary import best_first
+from plumbline.operators.base.errors import PlumblineError
+from plumbline.operators.results.summary import best_first
 from plumbline.pipelines.base.exit_codes import Ending
 from plumbline.pipelines.cells.cells import Outcome, digest
 from plumbline.pipelines.cells.run_errors import read_failures

@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from plumbline.operators.errors import DISTRIBUTION
-from plumbline.operators.failures import failure_counts
-from plumbline.operators.models.calls import Usage
-from plumbline.operators.settings import COLUMN
+from plumbline.operators.base.errors import DISTRIBUTION
+from plumbline.operators.base.failures import failure_counts
+from plumbline.operators.base.usage import Usage
+from plumbline.operators.images.generation_settings import COLUMN
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.exit_codes import Ending
 from plumbline.pipelines.cells.cells import Outcome, PlannedCell, digest

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 
 IDLE_SECONDS = 10
 """Without a request on it, after which a connection is closed."""

@@ -2,7 +2,7 @@
 
 import unicodedata
 
-from plumbline.operators.errors import SourceError
+from plumbline.operators.base.errors import SourceError
 
 MAX_NAME = 48
 """Characters of a name. In UTF-8 it has at most 192 bytes, so it can be a folder's name."""

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
-from plumbline.operators.errors import RowError, SourceError
-from plumbline.operators.image_decoding import ImageLimits
-from plumbline.operators.image_rows import SOURCES, identify, image_records
-from plumbline.operators.images import decode_picture
+from plumbline.operators.base.errors import RowError, SourceError
+from plumbline.operators.images.decoding import ImageLimits
+from plumbline.operators.images.preparing import decode_picture
+from plumbline.operators.images.rows import SOURCES, identify, image_records
 from plumbline.pipelines.base.storage import first_line
 from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.cells.cells import Shard

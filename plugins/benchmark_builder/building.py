@@ -8,11 +8,11 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from plumbline.operators import rows, schemas
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.errors import PlumblineError, SourceError
+from plumbline.operators.base.usage import Usage
 from plumbline.operators.diagnosis.diagnosis import ShownTable
 from plumbline.operators.diagnosis.texts import Property, properties
-from plumbline.operators.errors import PlumblineError, SourceError
-from plumbline.operators.models.calls import Usage
 from plumbline.operators.report.rendering import diagnosis_markdown
 from plumbline.pipelines.base.exit_codes import exit_code
 from plumbline.pipelines.base.storage import Place

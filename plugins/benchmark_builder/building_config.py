@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from plumbline.operators.bounds import Checked, Positive, Share, SomeShare
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.bounds import Checked, Positive, Share, SomeShare
+from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.base.logs import LogConfig

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import TypeAdapter
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.reply_forms import Form, Replies, entries, record, spelled, string
 from plumbline.operators.metrics.writer import digest

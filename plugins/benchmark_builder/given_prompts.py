@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from plumbline.operators import rows
-from plumbline.operators.errors import SourceError
-from plumbline.operators.image_rows import id_text
+from plumbline.operators.base import rows
+from plumbline.operators.base.errors import SourceError
+from plumbline.operators.images.rows import id_text
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import split_lines
 from plumbline.pipelines.judging.releases.sheets import read_content, read_sheet, read_text

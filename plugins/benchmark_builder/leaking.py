@@ -8,18 +8,18 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from plumbline.operators.bounds import Checked, SomeShare
-from plumbline.operators.comparison import PromptMeans, duels, prompt_means
-from plumbline.operators.errors import ConfigError
-from plumbline.operators.image_decoding import ImageLimits
-from plumbline.operators.image_rows import SOURCES
+from plumbline.operators.base.bounds import Checked, SomeShare
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.base.sentences import Sentence, names, plural
+from plumbline.operators.images.decoding import ImageLimits
+from plumbline.operators.images.generation_settings import COMPARE, Choice, Known, all_settings
+from plumbline.operators.images.rows import SOURCES
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.metrics.table import falling_metrics, read_metrics
-from plumbline.operators.run_scores import RunScores, among
-from plumbline.operators.sentences import Sentence, names, plural
-from plumbline.operators.settings import COMPARE, Choice, Known, all_settings
+from plumbline.operators.results.comparison import PromptMeans, duels, prompt_means
+from plumbline.operators.results.run_scores import RunScores, among
+from plumbline.operators.results.summary import Skills
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
-from plumbline.operators.summary import Skills
 from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.base.storage import Roots, StorageConfig
 from plumbline.pipelines.base.tables import Rejection

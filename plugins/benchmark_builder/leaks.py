@@ -9,8 +9,8 @@ from typing import Literal, NamedTuple
 
 import pyarrow as pa
 
-from plumbline.operators import rows, schemas
-from plumbline.operators.summary import OVERALL
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.results.summary import OVERALL
 from plumbline.plugins.benchmark_builder.prompt_sets import shingles, words_of
 
 Kind = Literal["exact", "reordered", "near", "contained", "source", "image"]

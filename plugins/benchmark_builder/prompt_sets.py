@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from datasketch import MinHash, MinHashLSH
 
+from plumbline.operators.base.sentences import number
 from plumbline.operators.diagnosis.diagnosis import ShownTable
 from plumbline.operators.diagnosis.texts import Property
-from plumbline.operators.sentences import number
 
 
 def drawn(

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from plumbline.operators.errors import ConfigError, suggest
+from plumbline.operators.base.errors import ConfigError, suggest
 from plumbline.operators.metrics.parsing import key
 
 Value = str | int

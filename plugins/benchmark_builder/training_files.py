@@ -7,7 +7,7 @@ from typing import Generic, NamedTuple, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from plumbline.operators.errors import ConfigError, SourceError
+from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.pipelines.base.storage import Place, StorageConfig, first_line, readable_errors
 from plumbline.pipelines.base.tables import BLOCK_BYTES, Rejection
 from plumbline.pipelines.base.view_types import without_views

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from plumbline.operators.errors import RowError
-from plumbline.operators.image_decoding import ImageLimits
-from plumbline.operators.image_rows import FetchUri, id_text, image_records
-from plumbline.operators.images import decode_picture
+from plumbline.operators.base.errors import RowError
+from plumbline.operators.images.decoding import ImageLimits
+from plumbline.operators.images.preparing import decode_picture
+from plumbline.operators.images.rows import FetchUri, id_text, image_records
 from plumbline.pipelines.base.tables import Refused, Rejection
 from plumbline.pipelines.ingest.input_rows import IMAGES
 from plumbline.pipelines.ingest.tars import ENDINGS as TARS

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from plumbline.operators.bounds import Checked, NotNegative, Positive
+from plumbline.operators.base.bounds import Checked, NotNegative, Positive
 from plumbline.operators.metrics.making import Making
 from plumbline.operators.metrics.reply_forms import Replies
 from plumbline.operators.metrics.writing import ReplySampling

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from plumbline.operators import schemas
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base import schemas
+from plumbline.operators.base.errors import ConfigError
 
 KEY = ("benchmark", "generator", "metric", "row_id")
 """The columns whose values no two rows of a table share."""

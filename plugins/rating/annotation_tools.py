@@ -10,8 +10,8 @@ from xml.etree import ElementTree
 
 from pydantic import ValidationError
 
-from plumbline.operators.errors import RowError, SourceError
-from plumbline.operators.sentences import plural
+from plumbline.operators.base.errors import RowError, SourceError
+from plumbline.operators.base.sentences import plural
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.judging.releases.annotations import Annotation, read_export
 from plumbline.pipelines.judging.releases.release import words_in

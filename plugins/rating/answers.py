@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked
 
-from plumbline.operators.errors import SourceError
+from plumbline.operators.base.errors import SourceError
 from plumbline.pipelines.web.person_names import is_clean
 from plumbline.plugins.rating.question_templates import TEMPLATES, what_is_wrong
 

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from plumbline.operators.errors import PlumblineError, RowError
+from plumbline.operators.base.errors import PlumblineError, RowError
 from plumbline.operators.report.rendering import ServedPages
 from plumbline.pipelines.base.storage import first_line
 from plumbline.pipelines.web.json_bodies import json_body

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import pandas as pd
 import pyarrow as pa
 
-from plumbline.operators.errors import ConfigError, SourceError, suggest
-from plumbline.operators.image_decoding import ImageLimits
-from plumbline.operators.image_rows import identify, image_records
-from plumbline.operators.sentences import plural
+from plumbline.operators.base.errors import ConfigError, SourceError, suggest
+from plumbline.operators.base.sentences import plural
+from plumbline.operators.images.decoding import ImageLimits
+from plumbline.operators.images.rows import identify, image_records
 from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.cells.question_cells import read_asked

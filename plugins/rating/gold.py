@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from plumbline.operators.errors import SourceError
-from plumbline.operators.sentences import names
+from plumbline.operators.base.errors import SourceError
+from plumbline.operators.base.sentences import names
 from plumbline.plugins.rating.question_templates import TEMPLATES, Asked, what_is_wrong
 from plumbline.plugins.rating.tasks import Task
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.judging.label_plan import by_generator
 from plumbline.operators.metrics.metric import direction
 from plumbline.pipelines.judging.releases.scores import read_falling, read_scores

@@ -5,7 +5,7 @@ from functools import lru_cache, partial
 from threading import BoundedSemaphore
 from typing import Any
 
-from plumbline.operators.errors import RowError
+from plumbline.operators.base.errors import RowError
 from plumbline.operators.report.gallery import make_picture, make_sources
 from plumbline.operators.report.picked_images import ImageKey
 from plumbline.pipelines.report.finished_run import Originals

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from plumbline.operators.bounds import Checked, Probability
+from plumbline.operators.base.bounds import Checked, Probability
 from plumbline.operators.judging.label_plan import PairLabels, estimate_pairs, pair_differences, wanted_images
 from plumbline.plugins.rating.numbers import Rated, pairs_rated
 from plumbline.plugins.rating.question_templates import TEMPLATES

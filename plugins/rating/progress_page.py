@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from plumbline.operators.base.sentences import count, plural
 from plumbline.operators.judging.label_plan import format_pair
-from plumbline.operators.sentences import count, plural
 from plumbline.operators.statistics.options import Sampling
 from plumbline.plugins.rating.answers import Answer
 from plumbline.plugins.rating.progress import (

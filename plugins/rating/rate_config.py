@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from plumbline.operators.bounds import Checked, Positive, Probability, Share
-from plumbline.operators.errors import ConfigError, check_known
+from plumbline.operators.base.bounds import Checked, Positive, Probability, Share
+from plumbline.operators.base.errors import ConfigError, check_known
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.web.listening import check_address
 from plumbline.plugins.rating.question_templates import TEMPLATES

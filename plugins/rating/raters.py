@@ -9,7 +9,7 @@ import pandas as pd
 import scipy
 from numpy.typing import NDArray
 
-from plumbline.operators.sentences import number
+from plumbline.operators.base.sentences import number
 from plumbline.operators.statistics.agreement import alpha_interval, krippendorff_alpha
 from plumbline.operators.statistics.bootstrap import UNDEFINED, Interval
 from plumbline.operators.statistics.options import Sampling

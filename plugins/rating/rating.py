@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from plumbline.operators.errors import ConfigError, install
+from plumbline.operators.base.errors import ConfigError, install
 from plumbline.pipelines.web.listening import listening, names_of, run_app, take_token, url_of
 from plumbline.plugins.rating.rate_config import RateConfig
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass as checked
 
-from plumbline.operators.errors import PlumblineError
+from plumbline.operators.base.errors import PlumblineError
 from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.cells.checksums import encode_json
 from plumbline.pipelines.cells.store import encode_table

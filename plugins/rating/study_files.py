@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from plumbline.operators.errors import SourceError
+from plumbline.operators.base.errors import SourceError
 from plumbline.pipelines.base.storage import Place, first_line, readable_errors
 from plumbline.pipelines.cells.checksums import DamagedError, decode_json
 from plumbline.pipelines.judging.releases.sheets import files_in, read_content, read_sheet, read_text

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Container, Iterator
 from typing import Any
 
-from plumbline.operators.errors import SourceError
-from plumbline.operators.sentences import plural
+from plumbline.operators.base.errors import SourceError
+from plumbline.operators.base.sentences import plural
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.judging.releases.release import LIKERT, Part, Release, Word, released, words_in
 from plumbline.plugins.rating import study_files

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from plumbline.operators import rows
-from plumbline.operators.schemas import TASKS
+from plumbline.operators.base import rows
+from plumbline.operators.base.schemas import TASKS
 from plumbline.plugins.rating.question_templates import Asked
 
 

@@ -15,9 +15,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from plumbline.operators.errors import PlumblineError, RowError
-from plumbline.operators.image_rows import FetchUri, fetch_image
-from plumbline.operators.scorer_input import find_prompt_error
+from plumbline.operators.base.errors import PlumblineError, RowError
+from plumbline.operators.images.rows import FetchUri, fetch_image
+from plumbline.operators.scoring.scorer_input import find_prompt_error
 from plumbline.pipelines.web.http_guards import guards
 from plumbline.pipelines.web.listening import has_token
 from plumbline.plugins.reward_server.known_pair import KnownPair

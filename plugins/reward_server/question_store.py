@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from plumbline.operators.errors import PlumblineError
-from plumbline.operators.image_decoding import ImageLimits
+from plumbline.operators.base.errors import PlumblineError
+from plumbline.operators.images.decoding import ImageLimits
 from plumbline.pipelines.base.storage import is_storage_error
 from plumbline.pipelines.cells.cells import Cell, Recipe, digest
 from plumbline.pipelines.cells.reused_rows import read_earlier

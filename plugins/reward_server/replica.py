@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from plumbline.operators.batches import device_lost
-from plumbline.operators.errors import RowError
-from plumbline.operators.scorer import Part, Scorer, ScorerConfig, WrittenQuestions
+from plumbline.operators.base.batches import device_lost
+from plumbline.operators.base.errors import RowError
+from plumbline.operators.scoring.scorer import Part, Scorer, ScorerConfig, WrittenQuestions
 from plumbline.operators.stages.graph import need_sources
 from plumbline.pipelines.base.cluster import PoolConfig
 from plumbline.pipelines.running.machines import own_resources

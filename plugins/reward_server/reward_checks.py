@@ -14,8 +14,8 @@ from typing import Annotated, Literal, NamedTuple, get_args
 
 import httpx
 
-from plumbline.operators.bounds import Checked, Positive, Seconds, Share, at_least
-from plumbline.operators.errors import ConfigError, PlumblineError, check_known, without_secrets
+from plumbline.operators.base.bounds import Checked, Positive, Seconds, Share, at_least
+from plumbline.operators.base.errors import ConfigError, PlumblineError, check_known, without_secrets
 from plumbline.operators.rewards.combination import REWARD
 from plumbline.plugins.reward_server.known_pictures import known_prompts, known_request, picture_of, questions_about
 from plumbline.plugins.reward_server.wires.table import KINDS, WIRES

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from plumbline.operators.errors import ConfigError, SourceError, install
+from plumbline.operators.base.errors import ConfigError, SourceError, install
 from plumbline.operators.metrics.metric import Metric, PackedMetric, WantingMetric
 from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
 from plumbline.operators.rewards.combination import REWARD, Combination, Reward

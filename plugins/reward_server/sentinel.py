@@ -9,7 +9,7 @@ import scipy
 from numpy.typing import NDArray
 
 from plumbline.operators.metrics.metric import Metric
-from plumbline.operators.reward_hacking import Movement, alarm, suspicious
+from plumbline.operators.results.reward_hacking import Movement, alarm, suspicious
 from plumbline.operators.statistics.ordering import holm
 from plumbline.plugins.reward_server.wires.wire import MetricAnswer
 

@@ -4,16 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from plumbline.operators.bounds import Checked, Natural, NotNegative, Positive, Seconds, at_least
-from plumbline.operators.errors import ConfigError
-from plumbline.operators.image_decoding import ImageLimits
-from plumbline.operators.kept_prompts import KEPT_PROMPTS
+from plumbline.operators.base.bounds import Checked, Natural, NotNegative, Positive, Seconds, at_least
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.images.decoding import ImageLimits
+from plumbline.operators.images.videos import Clips
 from plumbline.operators.metrics.table import AnyMetric
 from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.operators.rewards.combination import AnyReward
-from plumbline.operators.scorer import ScorerConfig
+from plumbline.operators.scoring.kept_prompts import KEPT_PROMPTS
+from plumbline.operators.scoring.scorer import ScorerConfig
 from plumbline.operators.stages.graph import need_captions
-from plumbline.operators.videos import Clips
 from plumbline.pipelines.base.cluster import PoolConfig
 from plumbline.pipelines.base.storage import Roots, StorageConfig
 from plumbline.pipelines.sources.question_packs import PackConfig

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
-from plumbline.operators.errors import RowError
+from plumbline.operators.base.errors import RowError
 from plumbline.plugins.reward_server.sentinel import Sentinel
 from plumbline.plugins.reward_server.serve_config import LoadConfig
 from plumbline.plugins.reward_server.wires.wire import MetricAnswer, ScoreRequest, Served

@@ -7,8 +7,8 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from plumbline.operators.errors import SourceError
-from plumbline.operators.sentences import plural
+from plumbline.operators.base.errors import SourceError
+from plumbline.operators.base.sentences import plural
 from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import AGAIN, Refused, require_utf8
 from plumbline.pipelines.cells.cells import digest

@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from plumbline.operators.errors import HopelessRow, SourceError
-from plumbline.operators.image_decoding import ImageLimits
-from plumbline.operators.images import Preprocess, prepare_images
-from plumbline.operators.videos import Clips
+from plumbline.operators.base.errors import HopelessRow, SourceError
+from plumbline.operators.images.decoding import ImageLimits
+from plumbline.operators.images.preparing import Preprocess, prepare_images
+from plumbline.operators.images.videos import Clips
 from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
 from plumbline.pipelines.sources.shards import read_shard, where

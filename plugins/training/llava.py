@@ -22,7 +22,7 @@ from transformers import (
 )
 from transformers.models.llava.modeling_llava import LlavaMultiModalProjector
 
-from plumbline.operators.errors import HopelessRow, ModelError, RowError
+from plumbline.operators.base.errors import HopelessRow, ModelError, RowError
 from plumbline.operators.models.calls import Message
 from plumbline.operators.models.checkpoints.parts import Part, read_fields
 from plumbline.operators.models.families.vlm import serve

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from plumbline.operators.errors import ConfigError, SourceError
+from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.operators.models.checkpoints.parts import digest_file, find_part, read_fields
 from plumbline.operators.models.families.clip_flant5 import ClipFlanT5Model
 from plumbline.operators.models.model import ModelConfig, ResolvedModel

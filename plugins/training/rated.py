@@ -9,8 +9,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plumbline.operators.errors import ConfigError, SourceError
-from plumbline.operators.image_rows import identify, image_records
+from plumbline.operators.base.errors import ConfigError, SourceError
+from plumbline.operators.images.rows import identify, image_records
 from plumbline.operators.judging import matching
 from plumbline.operators.judging.ratings import mean_ratings
 from plumbline.operators.metrics.vqascore import VqaScoreConfig

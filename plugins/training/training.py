@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import ray
 
-from plumbline.operators.errors import ConfigError, PlumblineError
+from plumbline.operators.base.errors import ConfigError, PlumblineError
 from plumbline.pipelines.base.storage import write_errors
 from plumbline.pipelines.judging.metaeval import Findings, write_findings
 from plumbline.pipelines.judging.releases.scores import read_scores

@@ -4,14 +4,23 @@ import os
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
-from plumbline.operators.bounds import AboveZero, Bound, Checked, NotNegative, Positive, Probability, Share, SomeShare
-from plumbline.operators.errors import ConfigError
-from plumbline.operators.image_decoding import ImageLimits
+from plumbline.operators.base.bounds import (
+    AboveZero,
+    Bound,
+    Checked,
+    NotNegative,
+    Positive,
+    Probability,
+    Share,
+    SomeShare,
+)
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.images.decoding import ImageLimits
+from plumbline.operators.images.videos import Clips
 from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.operators.models.families.clip_flant5 import ClipFlanT5Model
 from plumbline.operators.models.families.vlm import ChatModel
 from plumbline.operators.statistics.options import Sampling
-from plumbline.operators.videos import Clips
 from plumbline.pipelines.base.cluster import ClusterConfig, PoolConfig
 from plumbline.pipelines.base.storage import Roots, StorageConfig
 from plumbline.pipelines.judging.protocols import ProtocolConfig

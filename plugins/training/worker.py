@@ -18,8 +18,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import distributed
 
-from plumbline.operators import rows, schemas
-from plumbline.operators.errors import RowError, SourceError
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.errors import RowError, SourceError
 from plumbline.operators.metrics.vqascore import reduce_answer
 from plumbline.operators.models.calls import Question
 from plumbline.operators.models.model import ResolvedModel

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from starlette.requests import Request
 
-from plumbline.operators.errors import PlumblineError
+from plumbline.operators.base.errors import PlumblineError
+from plumbline.operators.images.generation_settings import COMPARE, Values, add_settings, all_settings
 from plumbline.operators.report.marked_words import cut
-from plumbline.operators.settings import COMPARE, Values, add_settings, all_settings
 from plumbline.plugins.viewer.browser import BrowsedRun, NotThere
 from plumbline.plugins.viewer.run_database import ORDERS, Settings, WantedRows
 

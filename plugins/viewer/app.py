@@ -13,15 +13,15 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from plumbline.operators.errors import ConfigError, PlumblineError, RowError, without_secrets
+from plumbline.operators.base.errors import ConfigError, PlumblineError, RowError, without_secrets
+from plumbline.operators.base.sentences import shown
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.metrics.table import falling_metrics
 from plumbline.operators.report.changes import Change, clear_first, differing_settings
 from plumbline.operators.report.gallery import Card, Picture, make_card
 from plumbline.operators.report.marked_words import MarkedQuestion, asked_questions, cut
 from plumbline.operators.report.rendering import FILE_POLICY, ServedPages, render_trends
-from plumbline.operators.sentences import shown
-from plumbline.operators.summary import OVERALL, part_of
+from plumbline.operators.results.summary import OVERALL, part_of
 from plumbline.pipelines.base.storage import first_line
 from plumbline.pipelines.cells.runs import Run
 from plumbline.pipelines.report.comparable_runs import obstacle_between

@@ -9,12 +9,12 @@ from itertools import islice
 from threading import BoundedSemaphore, Lock
 from typing import Any, NamedTuple
 
-from plumbline.operators.errors import ConfigError, PlumblineError, RowError
+from plumbline.operators.base.errors import ConfigError, PlumblineError, RowError
+from plumbline.operators.base.schemas import PROMPTS
 from plumbline.operators.metrics.table import falling_metrics
 from plumbline.operators.report.gallery import ImageDetail, make_picture, make_sources
 from plumbline.operators.report.picked_images import ImageKey, Pick
-from plumbline.operators.schemas import PROMPTS
-from plumbline.operators.usual_scores import UsualScores
+from plumbline.operators.results.usual_scores import UsualScores
 from plumbline.pipelines.cells.runs import Run, ScoresCell, list_runs, read_manifest, run_ids
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.cells.suites import SUITES, Suite, newest_suites

@@ -16,7 +16,7 @@ from typing import Annotated, NamedTuple
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked
 
-from plumbline.operators.errors import ConfigError, PlumblineError
+from plumbline.operators.base.errors import ConfigError, PlumblineError
 from plumbline.pipelines.cells.runs import READERS
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.web.mistakes import mistake_in

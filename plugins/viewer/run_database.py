@@ -17,11 +17,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plumbline.operators import rows
-from plumbline.operators.errors import ConfigError, install
-from plumbline.operators.run_scores import Hashes, ReadPart, RunScores
-from plumbline.operators.schemas import PROMPTS, QUESTIONS
-from plumbline.operators.settings import COLUMN, REPEATS, Known, add_settings, is_kept
+from plumbline.operators.base import rows
+from plumbline.operators.base.errors import ConfigError, install
+from plumbline.operators.base.schemas import PROMPTS, QUESTIONS
+from plumbline.operators.images.generation_settings import COLUMN, REPEATS, Known, add_settings, is_kept
+from plumbline.operators.results.run_scores import Hashes, ReadPart, RunScores
 from plumbline.operators.statistics.percentiles import percentile_rank
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.operators.statistics.score_maps import Line

@@ -6,15 +6,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from plumbline.operators.bridge import Bridge
+from plumbline.operators.base.sentences import FirstRows, shown
+from plumbline.operators.images.generation_settings import COLUMN, COMPARE, all_settings
 from plumbline.operators.report.changes import Changes, bridges_between, compare
 from plumbline.operators.report.gallery import ImageDetail
 from plumbline.operators.report.marked_words import MarkedQuestion, asked_question, cut
-from plumbline.operators.run_scores import PromptTexts
-from plumbline.operators.sentences import FirstRows, shown
-from plumbline.operators.settings import COLUMN, COMPARE, all_settings
+from plumbline.operators.results.bridge import Bridge
+from plumbline.operators.results.run_scores import PromptTexts
+from plumbline.operators.results.summary import Skills
 from plumbline.operators.statistics.score_maps import UNCHANGED
-from plumbline.operators.summary import Skills
 from plumbline.pipelines.cells.run_scores import read_prompt_texts
 from plumbline.pipelines.report.bridges import read_bridges
 from plumbline.pipelines.report.comparable_runs import obstacle_between

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from plumbline.operators.bounds import Checked, at_least
-from plumbline.operators.errors import ConfigError, install
+from plumbline.operators.base.bounds import Checked, at_least
+from plumbline.operators.base.errors import ConfigError, install
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import open_existing_store
 from plumbline.pipelines.web.listening import check_address, listening, names_of, run_app, take_token, url_of

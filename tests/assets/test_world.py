@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from plumbline.assets.making.world import STAGES, WorldConfig, world_card
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 
 ASSETS = Path(__file__).parents[2] / "assets"
 

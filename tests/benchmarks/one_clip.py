@@ -7,9 +7,9 @@ import json
 import sys
 from pathlib import Path
 
-from plumbline.operators.image_decoding import ImageLimits
+from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.models.families import model_config
-from plumbline.operators.scorer import Scorer, ScorerConfig
+from plumbline.operators.scoring.scorer import Scorer, ScorerConfig
 from tests.bench_of import PACK
 from tests.benchmarks.scripted_sweep import peak_megabytes
 from tests.operators import tiny

@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from plumbline.operators.report.metric_figures import Question, measure_metrics
 from plumbline.operators.report.picked_images import MOST_CARDS, pick_images, places_for
-from plumbline.operators.run_scores import RunScores
-from plumbline.operators.summary import Skills
+from plumbline.operators.results.run_scores import RunScores
+from plumbline.operators.results.summary import Skills
 from tests.benchmarks.scripted_sweep import peak_megabytes
 from tests.benchmarks.size import sized
 

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from plumbline.operators import rows, schemas
-from plumbline.operators.image_rows import ImageRow
-from plumbline.operators.images import PreparedImages
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.usage import Usage
+from plumbline.operators.images.preparing import PreparedImages
+from plumbline.operators.images.rows import ImageRow
 from plumbline.operators.metrics.dsg import DsgConfig
-from plumbline.operators.models.calls import Question, Usage
+from plumbline.operators.models.calls import Question
 from plumbline.operators.stages.answers import AnswersStage, QuestionIndex
 from plumbline.operators.stages.scores import WrittenIndex
 from plumbline.pipelines.cells.store import encode_cell

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plumbline.jobs import sweep as job
-from plumbline.operators import schemas
+from plumbline.operators.base import schemas
 from plumbline.pipelines.cells.cells import Cell, Outcome, Shard
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.judging import judged_run

@@ -11,8 +11,8 @@ import pytest
 import torch
 from PIL import Image
 
-from plumbline.operators.image_decoding import ImageLimits
-from plumbline.operators.images import prepare_images
+from plumbline.operators.images.decoding import ImageLimits
+from plumbline.operators.images.preparing import prepare_images
 from plumbline.operators.models.calls import Question
 from plumbline.operators.models.families import model_config
 from plumbline.operators.models.loading import load

@@ -13,8 +13,8 @@ import torch
 from PIL import Image
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-from plumbline.operators.image_decoding import ImageLimits, decode_bytes
-from plumbline.operators.images import PreparedImages, prepare_images
+from plumbline.operators.images.decoding import ImageLimits, decode_bytes
+from plumbline.operators.images.preparing import PreparedImages, prepare_images
 from plumbline.operators.models.processing import PixelTransform
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.sources.uris import Uris

@@ -14,7 +14,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from plumbline.operators.batches import BatchSize
+from plumbline.operators.base.batches import BatchSize
 from plumbline.operators.models.networks.vlm import ChatVlm
 from tests.benchmarks.gpu import apart, flops
 from tests.benchmarks.gpu.measures import Load, make_load, score, score_file, score_pair

@@ -17,8 +17,8 @@ import torch
 from transformers import CLIPVisionConfig
 
 from plumbline.jobs.command import command_of, load_values
-from plumbline.operators.image_decoding import ImageLimits
-from plumbline.operators.images import prepare_images
+from plumbline.operators.images.decoding import ImageLimits
+from plumbline.operators.images.preparing import prepare_images
 from plumbline.operators.models.processing import PixelTransform, clip_processor
 from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.plans.sweep_config import SweepConfig, read_config

@@ -14,7 +14,7 @@ from unittest.mock import patch
 import pytest
 
 from plumbline.jobs.command import command_of, load_values
-from plumbline.operators import schemas
+from plumbline.operators.base import schemas
 from plumbline.pipelines.base.exit_codes import Ending
 from plumbline.pipelines.base.storage import Entry
 from plumbline.pipelines.cells.lease import LEASES

@@ -32,11 +32,11 @@ class Bait(NamedTuple):
 
 def install() -> None:
     """Runs in every Ray worker before anything else."""
-    from plumbline.operators import batches
+    from plumbline.operators.base import batches
 
     batches.isolate = crowded(batches.isolate)  # before the stages and models take it by name
 
-    import plumbline.operators.image_decoding as module
+    import plumbline.operators.images.decoding as module
     from plumbline.operators.stages.similarities import SimilaritiesStage
     from plumbline.pipelines.base.filesystems import disk
 

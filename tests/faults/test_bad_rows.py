@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from plumbline.operators.errors import REMEDIES, ConfigError
+from plumbline.operators.base.errors import REMEDIES, ConfigError
 from plumbline.pipelines.base.filesystems import open_filesystem
 from tests.bench_of import images, plan_bench, prompts, words_of, write_benchmark, write_rows
 from tests.commands import newest, run

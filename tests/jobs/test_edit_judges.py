@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics.imgedit import ImgEditConfig
 from plumbline.operators.models.families import model_config
-from plumbline.operators.scorer import Scorer, ScorerConfig
+from plumbline.operators.scoring.scorer import Scorer, ScorerConfig
 from tests.bench_of import write_rows
 from tests.commands import newest, printed, refusal
 from tests.operators import tiny

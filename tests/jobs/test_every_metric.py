@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from plumbline.operators.scorer import Scorer
+from plumbline.operators.scoring.scorer import Scorer
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.sources.question_packs import PackFile, read_pack
 from tests.bench_of import images, run_bench, write_benchmark

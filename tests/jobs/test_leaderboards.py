@@ -9,9 +9,9 @@ from typing import Any
 from rich.console import Console
 
 from plumbline.jobs.display.leaderboards import show_failures, show_leaderboards
-from plumbline.operators import rows, schemas
-from plumbline.operators.failures import count_failures
-from plumbline.operators.summary import best_first
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.failures import count_failures
+from plumbline.operators.results.summary import best_first
 from tests.operators.tallied import summarise
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from plumbline.jobs.logs import logged
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.base.logs import Forwarder, Line, LogConfig, about, line_of, relay, wanted_level
 from tests.commands import refusal
 

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from plumbline.operators.errors import install
-from plumbline.operators.extras import missing_packages
+from plumbline.operators.base.errors import install
+from plumbline.operators.base.extras import missing_packages
 from tests.bench_of import CAPTIONED, SMALL, captioned, images, prompts, write_rows
 from tests.commands import newest, printed, refusal, run
 from tests.files import as_tar, put

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from plumbline.jobs.command import command_of, load_values
-from plumbline.operators.errors import ConfigError, without_secrets
-from plumbline.operators.image_decoding import ImageLimits
-from plumbline.operators.images import RowError, decode_picture
+from plumbline.operators.base.errors import ConfigError, without_secrets
+from plumbline.operators.images.decoding import ImageLimits
+from plumbline.operators.images.preparing import RowError, decode_picture
 from plumbline.pipelines.base.storage import StorageConfig, readable_errors
 from plumbline.pipelines.plans.sweep_config import SweepConfig, read_config
 from plumbline.pipelines.sweeps.writing import public_config

@@ -4,11 +4,11 @@ from collections.abc import Container, Mapping, Sequence
 
 import pyarrow as pa
 
-from plumbline.operators.comparison import Duel, duels, prompt_means
 from plumbline.operators.report.metric_figures import Question, measure_metrics
 from plumbline.operators.report.picked_images import Picked, pick_images, places_for
-from plumbline.operators.run_scores import RunScores
-from plumbline.operators.summary import Skills, Tally
+from plumbline.operators.results.comparison import Duel, duels, prompt_means
+from plumbline.operators.results.run_scores import RunScores
+from plumbline.operators.results.summary import Skills, Tally
 
 
 def summarise(scores: pa.Table, skills: Mapping[str, Sequence[str]]) -> pa.Table:

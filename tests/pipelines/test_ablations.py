@@ -6,12 +6,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from plumbline.operators.errors import ConfigError
-from plumbline.operators.image_rows import digest_of
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.images.rows import digest_of
 from plumbline.operators.metrics.ablation import Ablation
 from plumbline.operators.metrics.rendered_text import RenderedTextConfig
 from plumbline.operators.metrics.vpeval import VpevalConfig
-from plumbline.operators.scorer import Scorer, ScorerConfig
+from plumbline.operators.scoring.scorer import Scorer, ScorerConfig
 from plumbline.operators.stages.graph import check_chain
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.running.stages import NodeStage, load_models

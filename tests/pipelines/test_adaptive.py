@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from plumbline.jobs.sweep import main
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.judging.decided_pairs import SeenPrompts
 from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.plans.sweep_config import SweepConfig

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from plumbline.operators import image_decoding
+from plumbline.operators.images import decoding
 from plumbline.pipelines.sweeps.sweep import FinishedSweep
 from tests.bench_of import images, prompts, run_bench, write_rows
 
@@ -49,7 +49,7 @@ def test_a_new_way_of_decoding_leaves_the_scores_of_stills(folder: Path, monkeyp
     """Cells of an earlier store have other names, but all their rows are kept except those of clips."""
     store = folder.parent / "store"
     with monkeypatch.context() as before:
-        before.setattr(image_decoding, "DECODING", 2)
+        before.setattr(decoding, "DECODING", 2)
         first = run_bench(folder, store, *WORDS)
     again = run_bench(folder, store, *WORDS)
     assert scores_of(again) == scores_of(first)

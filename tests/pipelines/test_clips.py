@@ -8,9 +8,9 @@ import pytest
 
 from plumbline.assets.making.tables import clip_tables
 from plumbline.jobs.scorer import open_scorer
-from plumbline.operators.errors import ConfigError, RowError
-from plumbline.operators.image_decoding import ImageLimits, decode_each
-from plumbline.operators.videos import Clips
+from plumbline.operators.base.errors import ConfigError, RowError
+from plumbline.operators.images.decoding import ImageLimits, decode_each
+from plumbline.operators.images.videos import Clips
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import FinishedSweep

@@ -11,7 +11,7 @@ import pytest
 from plumbline.jobs.display.console import make_console
 from plumbline.jobs.display.leaderboards import show_usage
 from plumbline.jobs.display.plan_table import show_plan
-from plumbline.operators.errors import ConfigError, ModelError
+from plumbline.operators.base.errors import ConfigError, ModelError
 from plumbline.operators.report.health import cost_note
 from plumbline.pipelines.plans.costs import Cost, cost_facts, costs_of, estimates, try_services
 from plumbline.pipelines.sweeps.planning import PlannedSweep

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.base.storage import StorageConfig, WriteError
 from plumbline.pipelines.cells.store import Store, StoreError
 from tests.commands import store_at

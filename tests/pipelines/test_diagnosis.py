@@ -10,10 +10,10 @@ import pytest
 
 from plumbline.jobs.command import command_of, load_values
 from plumbline.jobs.diagnose import main
+from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.operators.diagnosis.diagnosis import Diagnosis
-from plumbline.operators.errors import ConfigError, SourceError
+from plumbline.operators.diagnosis.question_quality import content_words
 from plumbline.operators.metrics.modules import Module
-from plumbline.operators.question_quality import content_words
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.sweep_config import read_config

@@ -10,10 +10,10 @@ from PIL import Image
 from torch.nn.functional import cosine_similarity
 from transformers import AutoTokenizer, CLIPImageProcessor, CLIPModel
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics.similarity import SimilarityConfig
 from plumbline.operators.models.families import model_config
-from plumbline.operators.scorer import Scorer, ScorerConfig
+from plumbline.operators.scoring.scorer import Scorer, ScorerConfig
 from tests.bench_of import images, plan_bench, prompts, run_bench, run_tables, write_rows
 from tests.operators.tiny import rewards
 from tests.pipelines.test_edits import SOURCE, by_image, noise, png, write_edits

@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from plumbline.operators.errors import ConfigError
-from plumbline.operators.image_decoding import ImageLimits
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
 from plumbline.operators.metrics.source_comparison import SourceComparisonConfig
-from plumbline.operators.scorer import Scorer, ScorerConfig
+from plumbline.operators.scoring.scorer import Scorer, ScorerConfig
 from plumbline.operators.stages.source_comparisons import compare_with_source
 from tests.bench_of import images, plan_bench, prompts, run_bench, run_plan, run_tables, write_benchmark, write_rows
 

@@ -10,8 +10,8 @@ from plumbline.jobs.display.console import make_console
 from plumbline.jobs.display.plan_table import show_plan
 from plumbline.jobs.display.store_contents import show_runs
 from plumbline.jobs.report import show_report
-from plumbline.operators.errors import ConfigError
-from plumbline.operators.summary import part_of
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.results.summary import part_of
 from plumbline.pipelines.cells.runs import list_runs
 from plumbline.pipelines.nightly.regressions import find_baseline
 from plumbline.pipelines.plans.sweep_config import SweepConfig

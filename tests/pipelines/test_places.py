@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, unquote
 
 import pytest
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.base.filesystems import open_filesystem
 from plumbline.pipelines.base.storage import Place, StorageConfig, WriteError, cloud_variables, readable_errors
 from plumbline.pipelines.cells.store import Store
@@ -276,7 +276,7 @@ def test_what_can_only_be_read_serves_prompts_and_images_and_holds_no_store(tmp_
 
 HUB = """
 import sys
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.file_memory import FileMemory

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.operators import rows, schemas
+from plumbline.operators.base import rows, schemas
 from plumbline.operators.stages.scores import WrittenIndex
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from tests.bench_of import run_plan, sweep_config, write_benchmark

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 from scipy.stats import gmean
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.sweeps.planning import PlannedSweep
 from plumbline.pipelines.sweeps.question_kinds import pool_kinds

@@ -11,8 +11,8 @@ import pytest
 
 from plumbline.jobs.display.console import JobConsole
 from plumbline.jobs.display.progress_lines import ProgressDisplay
-from plumbline.operators import rows, schemas
-from plumbline.operators.errors import RowError
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.errors import RowError
 from plumbline.operators.metrics.writing import content_id
 from plumbline.operators.stages.answers import AnswersStage
 from plumbline.pipelines.cells.cells import Cell

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from plumbline.operators import schemas
+from plumbline.operators.base import schemas
 from plumbline.pipelines.cells.runs import list_runs
 from plumbline.pipelines.running.events import Totals
 from plumbline.pipelines.sweeps.sweep import run_sweep

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from plumbline.operators.errors import SourceError
+from plumbline.operators.base.errors import SourceError
 from plumbline.pipelines.base.tables import Rejection, Row, open_csv, read_json_lines, read_records
 
 

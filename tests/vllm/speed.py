@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from plumbline.operators.errors import RowError
+from plumbline.operators.base.errors import RowError
 from plumbline.operators.models.calls import Question
 from plumbline.operators.models.engines.vllm_calls import VllmLikelihood
 from plumbline.operators.models.families import model_config

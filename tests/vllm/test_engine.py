@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from plumbline.operators.errors import ModelError
+from plumbline.operators.base.errors import ModelError
 from plumbline.operators.models.engines.vllm_engine import Prompt, Refusal, VllmEngine, engine_arguments
 
 

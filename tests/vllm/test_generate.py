@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from plumbline.operators.errors import ModelError, RowError
+from plumbline.operators.base.errors import ModelError, RowError
 from plumbline.operators.metrics.gecko import SPANS as GECKO_SPANS
 from plumbline.operators.models import loading
 from plumbline.operators.models.calls import Generation, Message, Request

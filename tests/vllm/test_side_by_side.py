@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from plumbline.operators import rows, schemas
-from plumbline.operators.errors import EngineError
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.errors import EngineError
 from plumbline.operators.models.engines.vllm_calls import VllmLikelihood
 from plumbline.operators.models.engines.vllm_engine import VllmEngine
 from plumbline.operators.models.processing import load_tokenizer

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from plumbline.extending import Inputs, Metric, RowError, Stage, StageOptions, isolate, texts_of, unknown_prompt
-from plumbline.operators import rows, schemas
+from plumbline.operators.base import rows, schemas
 
 OPINIONS = schemas.over_images(("p_entail", pa.float32()))
 

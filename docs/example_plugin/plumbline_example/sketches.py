@@ -6,7 +6,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 import pyarrow as pa
 
 from plumbline.extending import ImagesStage, Inputs, PreparedImages, Question, RowError, isolate
-from plumbline.operators import rows, schemas
+from plumbline.operators.base import rows, schemas
 
 SKETCHES = schemas.over_images(("description", pa.string()))
 

@@ -13,17 +13,17 @@ class WorstConfig:
 
     store: str = "store"
     """Folder of the store."""
-    metric: str = "vqascore"
+    by: str = "vqascore"
     """The metric whose lowest score is shown."""
 
 
-COMMAND = Command("worst", "Show the image with the lowest score of the latest run.", WorstConfig, first="metric")
+COMMAND = Command("worst", "Show the image with the lowest score of the latest run.", WorstConfig, first="by")
 
 
 def main(config: WorstConfig) -> int:
     """Print the image's generator, its id and the score."""
     scores = open_run(config.store).read_scores()
-    row = scores[scores.metric == config.metric].nsmallest(1, "score").iloc[0]
+    row = scores[scores.metric == config.by].nsmallest(1, "score").iloc[0]
     print(f"{row.generator} {row.image_id}: {row.score:.3f}")
     return 0
 

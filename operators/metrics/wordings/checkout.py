@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 
 LARGEST_FILE = 20_000_000
 """Bytes."""

@@ -17,7 +17,7 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.hf_api import RepoFile
 
-from plumbline.operators.errors import ModelError
+from plumbline.operators.base.errors import ModelError
 from plumbline.operators.models.checkpoints.weights import read_tensor_names
 
 COMMIT = re.compile(r"[0-9a-f]{40}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from plumbline.operators.errors import ModelError
+from plumbline.operators.base.errors import ModelError
 from plumbline.operators.models.checkpoints.weights import read_tensor_names
 
 SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]

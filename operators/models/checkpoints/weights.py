@@ -4,7 +4,7 @@ import json
 import struct
 from pathlib import Path
 
-from plumbline.operators.errors import ModelError
+from plumbline.operators.base.errors import ModelError
 
 
 def read_tensor_names(file: Path) -> list[str]:

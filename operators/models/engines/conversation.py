@@ -9,8 +9,9 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
-from plumbline.operators.errors import ModelError, RowError
-from plumbline.operators.models.calls import Generation, Message, Request, Usage
+from plumbline.operators.base.errors import ModelError, RowError
+from plumbline.operators.base.usage import Usage
+from plumbline.operators.models.calls import Generation, Message, Request
 
 TOO_LONG = (
     "the conversation takes {} tokens and its reply up to {}, together beyond the model's context of {}; shorten the "

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from plumbline.operators.bounds import Positive
-from plumbline.operators.errors import ConfigError, suggest
+from plumbline.operators.base.bounds import Positive
+from plumbline.operators.base.errors import ConfigError, suggest
 from plumbline.operators.models.model import Engine, LocalModel, ModelConfig, Thoughts
 
 THROUGHPUT_OPTIONS = frozenset(

@@ -5,8 +5,9 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from plumbline.operators.errors import RowError
-from plumbline.operators.models.calls import ImageGenerateModel, ImageRequest, Message, Request, Usage
+from plumbline.operators.base.errors import RowError
+from plumbline.operators.base.usage import Usage
+from plumbline.operators.models.calls import ImageGenerateModel, ImageRequest, Message, Request
 from plumbline.operators.models.model import ResolvedModel
 
 READING = (

@@ -9,7 +9,7 @@ import torch
 from llguidance import LLMatcher, LLTokenizer
 from transformers import LogitsProcessor
 
-from plumbline.operators.errors import HopelessRow, ModelError, RowError
+from plumbline.operators.base.errors import HopelessRow, ModelError, RowError
 
 SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 

@@ -6,7 +6,7 @@ Nothing here imports torch: `tokenizer` is any transformers tokenizer.
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
-from plumbline.operators.errors import ModelError, RowError
+from plumbline.operators.base.errors import ModelError, RowError
 from plumbline.operators.models.calls import Generation, Message, Request
 from plumbline.operators.models.engines.conversation import (
     MARKS,

@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
-from plumbline.operators.errors import RowError
-from plumbline.operators.models.calls import LONGEST_REPLY, Generation, ImageRequest, Message, Question, Request, Usage
+from plumbline.operators.base.errors import RowError
+from plumbline.operators.base.usage import Usage
+from plumbline.operators.models.calls import LONGEST_REPLY, Generation, ImageRequest, Message, Question, Request
 from plumbline.operators.models.engines.conversation import (
     Conversation,
     Reply,

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 import torch
 from PIL import Image
 
-from plumbline.operators.batches import count_calls
-from plumbline.operators.errors import EngineError, ModelError
+from plumbline.operators.base.batches import count_calls
+from plumbline.operators.base.errors import EngineError, ModelError
 from plumbline.operators.models.engines.engine_options import EngineModel
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.processing import device_of

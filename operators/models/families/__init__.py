@@ -5,8 +5,8 @@ from dataclasses import MISSING, Field, fields
 from functools import cache
 from typing import Any
 
-from plumbline.operators.errors import ConfigError, suggest
-from plumbline.operators.extensions import Extensions, in_folder
+from plumbline.operators.base.errors import ConfigError, suggest
+from plumbline.operators.base.extensions import Extensions, in_folder
 from plumbline.operators.models.calls import Call
 from plumbline.operators.models.family import Family
 from plumbline.operators.models.model import ModelConfig

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from plumbline.operators.batches import in_batches, isolate
-from plumbline.operators.errors import RowError
-from plumbline.operators.models.calls import Generation, ImageRequest, Usage
+from plumbline.operators.base.batches import in_batches, isolate
+from plumbline.operators.base.errors import RowError
+from plumbline.operators.base.usage import Usage
+from plumbline.operators.models.calls import Generation, ImageRequest
 from plumbline.operators.models.checkpoints.parts import Fields, architecture, read_fields, subfields
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family, Files
 from plumbline.operators.models.model import LocalModel

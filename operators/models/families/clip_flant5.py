@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from plumbline.operators.errors import ModelError
+from plumbline.operators.base.errors import ModelError
 from plumbline.operators.models.checkpoints.parts import (
     Checkpoint,
     Fields,

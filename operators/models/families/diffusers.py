@@ -6,8 +6,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from plumbline.operators.bounds import Positive
-from plumbline.operators.errors import ConfigError, ModelError, install
+from plumbline.operators.base.bounds import Positive
+from plumbline.operators.base.errors import ConfigError, ModelError, install
 from plumbline.operators.models.checkpoints.parts import (
     CONVERT,
     SMALL_FILES,

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from plumbline.operators.batches import in_batches, isolate
-from plumbline.operators.errors import RowError
-from plumbline.operators.models.calls import Generation, ImageRequest, Region, Usage
+from plumbline.operators.base.batches import in_batches, isolate
+from plumbline.operators.base.errors import RowError
+from plumbline.operators.base.usage import Usage
+from plumbline.operators.models.calls import Generation, ImageRequest, Region
 from plumbline.operators.models.family import IMAGES, Family, Files
 from plumbline.operators.models.model import LocalModel
 from plumbline.operators.models.networks.loaded import LoadedImageModel, Sized

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from plumbline.operators.batches import in_batches, isolate
-from plumbline.operators.errors import RowError
+from plumbline.operators.base.batches import in_batches, isolate
+from plumbline.operators.base.errors import RowError
 from plumbline.operators.models.checkpoints.parts import architecture
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
 from plumbline.operators.models.model import LocalModel

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from plumbline.operators.batches import in_batches, isolate
-from plumbline.operators.errors import RowError
+from plumbline.operators.base.batches import in_batches, isolate
+from plumbline.operators.base.errors import RowError
 from plumbline.operators.models.calls import Box, Wanted
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
 from plumbline.operators.models.model import LocalModel

@@ -5,7 +5,7 @@ Its release is weights alone, which `plumbline convert` makes a folder of (docs/
 
 from collections.abc import Mapping
 
-from plumbline.operators.errors import ModelError
+from plumbline.operators.base.errors import ModelError
 from plumbline.operators.models.checkpoints.parts import (
     AGAIN,
     INSTRUCTION,

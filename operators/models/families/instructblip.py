@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from plumbline.operators.errors import ModelError
+from plumbline.operators.base.errors import ModelError
 from plumbline.operators.models.checkpoints.parts import QFORMER_TOKENIZER, Checkpoint, FileDigest, Part, find_part
 from plumbline.operators.models.families.blip2 import has_t5
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family, lazily

@@ -6,8 +6,8 @@ Gecko paper, section 5: a generated question is kept where the prompt entails it
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from plumbline.operators.batches import in_batches
-from plumbline.operators.errors import ModelError
+from plumbline.operators.base.batches import in_batches
+from plumbline.operators.base.errors import ModelError
 from plumbline.operators.models.checkpoints.parts import Fields, Part, architecture, read_fields, subfields
 from plumbline.operators.models.family import Family
 from plumbline.operators.models.model import LocalModel

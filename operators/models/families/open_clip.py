@@ -7,7 +7,7 @@ made ready as OpenCLIP does it, which is as CLIP's first release did.
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
-from plumbline.operators.errors import ModelError
+from plumbline.operators.base.errors import ModelError
 from plumbline.operators.models.calls import PixelRule
 from plumbline.operators.models.checkpoints.parts import Fields, Part, read_fields, read_json, subfields
 from plumbline.operators.models.families.clip import ClipSimilarity

@@ -19,25 +19,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from PIL import Image
 
-from plumbline.operators.batches import count_calls
-from plumbline.operators.errors import HopelessRow, ModelError, RowError, install, without_secrets
-from plumbline.operators.models.calls import (
-    LONGEST_REPLY,
-    Call,
-    Generation,
-    ImageRequest,
-    Message,
-    Question,
-    Request,
-    Usage,
-)
+from plumbline.operators.base.batches import count_calls
+from plumbline.operators.base.errors import HopelessRow, ModelError, RowError, install, without_secrets
+from plumbline.operators.base.stopping import STOP, STOPPED
+from plumbline.operators.base.usage import Usage
+from plumbline.operators.models.calls import LONGEST_REPLY, Call, Generation, ImageRequest, Message, Question, Request
 from plumbline.operators.models.engines.engine_options import thinking_in_key
 from plumbline.operators.models.engines.reading import reader, reading_in_key
 from plumbline.operators.models.engines.thinking import CUT, after_thought, unfinished
 from plumbline.operators.models.family import Family
 from plumbline.operators.models.service_config import ServiceModel
 from plumbline.operators.models.vqa_profiles import FIRST_TOKEN, VqaProfile
-from plumbline.operators.stopping import STOP, STOPPED
 
 if TYPE_CHECKING:
     from openai import APIStatusError, OpenAI

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from plumbline.operators.bounds import Positive
-from plumbline.operators.errors import ModelError, RowError, check_known
+from plumbline.operators.base.bounds import Positive
+from plumbline.operators.base.errors import ModelError, RowError, check_known
 from plumbline.operators.models.calls import DrawingRequest, DrawingSettings, Drawn
 from plumbline.operators.models.families.openai import HttpRequest, OpenAiService, open_client
 from plumbline.operators.models.family import Family

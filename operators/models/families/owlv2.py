@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, NamedTuple
 
-from plumbline.operators.batches import in_batches, isolate
-from plumbline.operators.errors import HopelessRow, RowError
+from plumbline.operators.base.batches import in_batches, isolate
+from plumbline.operators.base.errors import HopelessRow, RowError
 from plumbline.operators.models.calls import Box, Wanted
 from plumbline.operators.models.families.grounding_dino import TOO_LONG
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family

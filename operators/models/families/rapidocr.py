@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.operators.batches import isolate
-from plumbline.operators.errors import ModelError, RowError, install
+from plumbline.operators.base.batches import isolate
+from plumbline.operators.base.errors import ModelError, RowError, install
 from plumbline.operators.models.family import Family
 from plumbline.operators.models.model import ModelConfig, ResolvedModel
 from plumbline.operators.models.vqa_profiles import VqaProfile

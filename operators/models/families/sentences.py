@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from plumbline.operators.errors import ModelError
+from plumbline.operators.base.errors import ModelError
 from plumbline.operators.models.checkpoints.parts import Fields, Part, architecture
 from plumbline.operators.models.family import Family
 from plumbline.operators.models.model import LocalModel

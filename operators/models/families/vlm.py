@@ -6,8 +6,8 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
-from plumbline.operators.bounds import Positive, at_least
-from plumbline.operators.errors import ConfigError, ModelError
+from plumbline.operators.base.bounds import Positive, at_least
+from plumbline.operators.base.errors import ConfigError, ModelError
 from plumbline.operators.models.checkpoints.parts import Fields, Part, architecture, read_fields, subfields
 from plumbline.operators.models.engines.conversation import (
     PROBLEM,

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from plumbline.operators.batches import in_batches
+from plumbline.operators.base.batches import in_batches
 from plumbline.operators.models.calls import Compared, Measure, Pair, PixelRule
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
 from plumbline.operators.models.model import LocalModel

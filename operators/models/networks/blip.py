@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from transformers import BlipConfig, GenerationConfig
 
-from plumbline.operators.errors import HopelessRow, RowError
+from plumbline.operators.base.errors import HopelessRow, RowError
 from plumbline.operators.models.calls import LONGEST_REPLY
 from plumbline.operators.models.checkpoints.parts import QFORMER_TOKENIZER
 from plumbline.operators.models.model import ResolvedModel

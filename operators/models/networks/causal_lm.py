@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from transformers import GenerationConfig, LogitsProcessor, StoppingCriteria
 
-from plumbline.operators.batches import in_batches, isolate
-from plumbline.operators.errors import ModelError
-from plumbline.operators.models.calls import Generation, Request, Usage
+from plumbline.operators.base.batches import in_batches, isolate
+from plumbline.operators.base.errors import ModelError
+from plumbline.operators.base.usage import Usage
+from plumbline.operators.models.calls import Generation, Request
 from plumbline.operators.models.engines.conversation import (
     Conversation,
     Reply,

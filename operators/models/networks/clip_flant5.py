@@ -15,7 +15,7 @@ from torch import nn
 from transformers import CLIPConfig, CLIPVisionConfig, CLIPVisionModel, T5Config
 from transformers import T5ForConditionalGeneration as T5
 
-from plumbline.operators.errors import ModelError
+from plumbline.operators.base.errors import ModelError
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.networks.encoder_decoder import EncodedQuestions
 from plumbline.operators.models.networks.t5 import T5Answers, decode, encode_beside, fuse

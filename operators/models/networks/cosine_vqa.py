@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from plumbline.operators.errors import RowError
-from plumbline.operators.models.calls import Call, Compared, Pair, Question, Usage
+from plumbline.operators.base.errors import RowError
+from plumbline.operators.base.usage import Usage
+from plumbline.operators.models.calls import Call, Compared, Pair, Question
 from plumbline.operators.models.vqa_profiles import FIRST_TOKEN, VqaProfile
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from transformers.utils.logging import disable_progress_bar
 
-from plumbline.operators.errors import ModelError, RowError, suggest
+from plumbline.operators.base.errors import ModelError, RowError, suggest
 from plumbline.operators.models.calls import DrawingRequest, DrawingSettings, Drawn
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.processing import device_of, readable_load

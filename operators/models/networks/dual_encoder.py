@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from plumbline.operators.batches import BatchSize, in_batches
+from plumbline.operators.base.batches import BatchSize, in_batches
 from plumbline.operators.models.calls import Compared, Compares, Measure, Pair, PixelRule, TextFeatures
 from plumbline.operators.models.networks.loaded import LoadedImageModel
 

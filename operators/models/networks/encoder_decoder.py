@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from plumbline.operators.batches import in_batches
-from plumbline.operators.errors import ModelError
+from plumbline.operators.base.batches import in_batches
+from plumbline.operators.base.errors import ModelError
 from plumbline.operators.models.calls import Question
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.networks.loaded import LoadedImageModel

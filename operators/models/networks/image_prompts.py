@@ -12,7 +12,7 @@ from PIL import Image
 from transformers import CONFIG_MAPPING, PROCESSOR_MAPPING, ProcessorMixin
 from transformers.models.fuyu import processing_fuyu
 
-from plumbline.operators.errors import HopelessRow, ModelError, RowError
+from plumbline.operators.base.errors import HopelessRow, ModelError, RowError
 from plumbline.operators.models.calls import Message
 from plumbline.operators.models.engines.conversation import (
     choice_ids,

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from plumbline.operators.batches import in_batches
+from plumbline.operators.base.batches import in_batches
 from plumbline.operators.models.calls import Compared, Measure, Pair, PixelRule
 from plumbline.operators.models.networks.dual_encoder import DualEncoder, TextEncoder, unit
 from plumbline.operators.models.networks.loaded import LoadedImageModel

@@ -6,8 +6,8 @@ Nothing here imports torch before a model is loaded, so that families may derive
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
-from plumbline.operators.batches import BatchSize
-from plumbline.operators.models.calls import Usage
+from plumbline.operators.base.batches import BatchSize
+from plumbline.operators.base.usage import Usage
 
 if TYPE_CHECKING:
     import torch

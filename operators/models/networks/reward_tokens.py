@@ -9,8 +9,8 @@ from PIL import Image
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
-from plumbline.operators.batches import in_batches
-from plumbline.operators.errors import HopelessRow, ModelError, RowError
+from plumbline.operators.base.batches import in_batches
+from plumbline.operators.base.errors import HopelessRow, ModelError, RowError
 from plumbline.operators.models.calls import Compared, Measure, Pair, PixelRule
 from plumbline.operators.models.checkpoints.parts import AGAIN, INSTRUCTION
 from plumbline.operators.models.model import ResolvedModel

@@ -8,9 +8,10 @@ from PIL import Image
 from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig
 
-from plumbline.operators.batches import in_batches
-from plumbline.operators.errors import ModelError, RowError
-from plumbline.operators.models.calls import LONGEST_REPLY, Generation, Message, Question, Request, Usage
+from plumbline.operators.base.batches import in_batches
+from plumbline.operators.base.errors import ModelError, RowError
+from plumbline.operators.base.usage import Usage
+from plumbline.operators.models.calls import LONGEST_REPLY, Generation, Message, Question, Request
 from plumbline.operators.models.engines.conversation import (
     PROBLEM,
     choice_ids,

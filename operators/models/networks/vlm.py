@@ -12,9 +12,10 @@ import torch
 from PIL import Image
 from transformers import RepetitionPenaltyLogitsProcessor
 
-from plumbline.operators.batches import BatchSize, in_batches, isolate
-from plumbline.operators.errors import HopelessRow, RowError
-from plumbline.operators.models.calls import LONGEST_REPLY, Generation, ImageRequest, Message, Question, Request, Usage
+from plumbline.operators.base.batches import BatchSize, in_batches, isolate
+from plumbline.operators.base.errors import HopelessRow, RowError
+from plumbline.operators.base.usage import Usage
+from plumbline.operators.models.calls import LONGEST_REPLY, Generation, ImageRequest, Message, Question, Request
 from plumbline.operators.models.engines import conversation
 from plumbline.operators.models.engines.conversation import Reply, generation, reply_text
 from plumbline.operators.models.engines.thinking import Thinking

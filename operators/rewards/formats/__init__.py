@@ -1,6 +1,6 @@
 """The table of formats, with ours by the files that hold them."""
 
-from plumbline.operators.extensions import Extensions
+from plumbline.operators.base.extensions import Extensions
 from plumbline.operators.rewards.formats.format import Format
 
 FORMATS = Extensions[Format](

@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from plumbline.operators.base.schemas import ELEMENT, floats, texts
 from plumbline.operators.rewards.formats.format import IMAGE, Format, Sample, embedded, with_images
-from plumbline.operators.schemas import ELEMENT, floats, texts
 
 BEST_OF_N_SCHEMA = with_images(
     pa.schema(

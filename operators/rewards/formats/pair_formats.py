@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from plumbline.operators.base.schemas import floats, longs, texts
 from plumbline.operators.rewards.formats.format import IMAGE, Format, Picture, Sample, embedded, with_images
-from plumbline.operators.schemas import floats, longs, texts
 
 PAIRS_SCHEMA = pa.schema(
     [

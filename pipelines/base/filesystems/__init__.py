@@ -2,7 +2,7 @@
 
 from functools import lru_cache
 
-from plumbline.operators.errors import ConfigError, install
+from plumbline.operators.base.errors import ConfigError, install
 from plumbline.pipelines.base.filesystems.disk import Disk
 from plumbline.pipelines.base.filesystems.filesystem import Filesystem, Settings, open_readable
 

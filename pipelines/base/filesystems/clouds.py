@@ -13,7 +13,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
 from obstore.fsspec import FsspecStore
 
-from plumbline.operators.errors import ConfigError, without_secrets
+from plumbline.operators.base.errors import ConfigError, without_secrets
 from plumbline.pipelines.base.filesystems.filesystem import Entry, Settings, entry_of
 from plumbline.pipelines.base.filesystems.objects import UPLOAD_BYTES, ObjectStore
 

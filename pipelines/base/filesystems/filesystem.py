@@ -8,7 +8,7 @@ from typing import IO, Any, NamedTuple, Protocol, cast
 
 import fsspec
 
-from plumbline.operators.errors import ConfigError, without_secrets
+from plumbline.operators.base.errors import ConfigError, without_secrets
 
 ETAGS = ("ETag", "e_tag", "blob_id", "etag", "mtime", "Last-Modified", "modified", "created")
 """How filesystems call what changes when a file does, the surest first."""

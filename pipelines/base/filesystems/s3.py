@@ -16,7 +16,7 @@ from botocore.session import Session
 from botocore.utils import parse_timestamp
 from s3fs.core import set_custom_error_handler  # type: ignore[import-untyped]
 
-from plumbline.operators.errors import ConfigError, without_secrets
+from plumbline.operators.base.errors import ConfigError, without_secrets
 from plumbline.pipelines.base.credentials import renewing_session
 from plumbline.pipelines.base.filesystems.filesystem import RENEW, Entry, Settings
 from plumbline.pipelines.base.filesystems.objects import ObjectStore

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from plumbline.operators.errors import SourceError
-from plumbline.operators.sentences import plural
+from plumbline.operators.base.errors import SourceError
+from plumbline.operators.base.sentences import plural
 from plumbline.pipelines.base import tables
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import as_object

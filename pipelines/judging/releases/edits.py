@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from plumbline.operators.errors import SourceError
+from plumbline.operators.base.errors import SourceError
 from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.judging.releases.release import Rating, Release, rating_value, released, remember, skills_of
 from plumbline.pipelines.judging.releases.scores import Score, listed_scores

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from plumbline.operators.errors import SourceError
+from plumbline.operators.base.errors import SourceError
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import AGAIN, as_object
 from plumbline.pipelines.judging.releases.release import (

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple
 
-from plumbline.operators.errors import SourceError
+from plumbline.operators.base.errors import SourceError
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.judging.releases.image_rows import REMEDY, read_image_rows
 from plumbline.pipelines.judging.releases.release import Release, released, remember

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from plumbline.operators.errors import SourceError
-from plumbline.operators.extensions import Extensions
+from plumbline.operators.base.errors import SourceError
+from plumbline.operators.base.extensions import Extensions
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.judging.releases.release import LIKERT, Release, column_ratings, released, skills_of
 from plumbline.pipelines.judging.releases.sheets import Sheet, read_sheet

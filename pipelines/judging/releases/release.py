@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from plumbline.operators import rows, schemas
-from plumbline.operators.errors import SourceError
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.errors import SourceError
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import as_object
 from plumbline.pipelines.judging.releases.sheets import NO_NUMBER, Sheet, as_list, read_objects, row_name

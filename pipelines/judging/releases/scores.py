@@ -10,8 +10,8 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plumbline.operators import rows, schemas
-from plumbline.operators.errors import ConfigError, SourceError
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.operators.judging.matching import IDS
 from plumbline.operators.metrics.table import falling_metrics
 from plumbline.pipelines.base.storage import Place
@@ -209,7 +209,7 @@ ELEMENT_COLUMNS = (*IDS, "metric", "elements")
 
 
 def read_elements(run: Place, metrics: Collection[str] = ()) -> Iterator[pa.Table]:
-    """The rows with elements of a run of ours, cell by cell (some columns of operators/schemas.py, ELEMENT_SCORES).
+    """The rows with elements of a run of ours, cell by cell (some columns of schemas.ELEMENT_SCORES).
 
     Of these `metrics` alone where they are given. Raises ConfigError where `run` is no run in its store, and StoreError
     where a cell is gone or damaged.

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from plumbline.operators.errors import SourceError
-from plumbline.operators.rows import require_once
+from plumbline.operators.base.errors import SourceError
+from plumbline.operators.base.rows import require_once
 from plumbline.pipelines.base import tables
 from plumbline.pipelines.base.storage import Place, first_line, readable_errors
 from plumbline.pipelines.base.tables import AGAIN, JSON_LINES, SEPARATORS, WORKBOOKS, as_object

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import PurePosixPath
 from typing import Any
 
-from plumbline.operators.errors import SourceError
+from plumbline.operators.base.errors import SourceError
 from plumbline.operators.metrics import parsing
 from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import AGAIN, as_object

@@ -4,9 +4,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from plumbline.operators.bounds import Checked
-from plumbline.operators.errors import ConfigError, SourceError, check_known
-from plumbline.operators.extensions import Extensions
+from plumbline.operators.base.bounds import Checked
+from plumbline.operators.base.errors import ConfigError, SourceError, check_known
+from plumbline.operators.base.extensions import Extensions
 from plumbline.operators.metrics.metric import Metric, PackedMetric
 from plumbline.pipelines.base.storage import Place, StorageConfig, readable_errors
 from plumbline.pipelines.cells.cells import digest

@@ -9,8 +9,8 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from plumbline.operators import rows, schemas
-from plumbline.operators.errors import RowError, SourceError
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.errors import RowError, SourceError
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.writing import WrittenQuestion, identified
 from plumbline.pipelines.base.storage import Place

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from plumbline.operators.errors import SourceError
+from plumbline.operators.base.errors import SourceError
 from plumbline.operators.metrics.question_list import wanted_text
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import MAX_WRITTEN_LIST, Refused, read_json

@@ -9,8 +9,8 @@ from rich.markup import escape
 
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say, show_table, warn
+from plumbline.operators.base.sentences import number, plural, signed
 from plumbline.operators.report.marked_words import cut
-from plumbline.operators.sentences import number, plural, signed
 from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.cells.store import open_store
 from plumbline.plugins.benchmark_builder.leaking import Board, FoundLeaks, LeaksConfig, find_leaks

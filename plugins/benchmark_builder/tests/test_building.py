@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from plumbline.jobs.command import command_of, load_values
-from plumbline.operators.errors import RowError
+from plumbline.operators.base.errors import RowError
+from plumbline.operators.base.usage import Usage
 from plumbline.operators.models import calls
-from plumbline.operators.models.calls import Usage
 from plumbline.operators.stages import programs
 from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig

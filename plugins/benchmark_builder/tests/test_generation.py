@@ -5,10 +5,10 @@ from collections import Counter
 
 import pytest
 
-from plumbline.operators.errors import ConfigError, RowError
+from plumbline.operators.base.errors import ConfigError, RowError
+from plumbline.operators.base.usage import Usage
 from plumbline.operators.metrics.reply_forms import Replies
 from plumbline.operators.models import calls
-from plumbline.operators.models.calls import Usage
 from plumbline.operators.stages import programs
 from plumbline.plugins.benchmark_builder.generation import (
     PromptGeneration,

@@ -4,11 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
-from plumbline.operators.errors import ConfigError, RowError
+from plumbline.operators.base.errors import ConfigError, RowError
+from plumbline.operators.base.usage import Usage
 from plumbline.operators.metrics.parsing import MAX_REPLY
 from plumbline.operators.metrics.reply_forms import Replies
 from plumbline.operators.metrics.writing import WrittenQuestion
-from plumbline.operators.models.calls import Generation, Request, Usage
+from plumbline.operators.models.calls import Generation, Request
 from plumbline.operators.stages.programs import ProgramRequest, run_programs
 from plumbline.plugins.benchmark_builder.tagging import Tagging, text_tags
 from plumbline.plugins.benchmark_builder.taxonomy import Skill, SubSkill, Tag, TaggedExample, Taxonomy

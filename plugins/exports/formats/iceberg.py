@@ -8,7 +8,7 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual, In, IsNull, LessThanOrEqual
 from pyiceberg.table import Table
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 from plumbline.plugins.exports.score_table import PART_COLUMNS, StoredPart, Target, count_parts, export_errors
 
 NAMESPACE = "plumbline"

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import lance
 import pyarrow as pa
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 from plumbline.plugins.exports.exported_rows import KEY
 from plumbline.plugins.exports.score_table import PART_COLUMNS, StoredPart, Target, count_parts, export_errors
 

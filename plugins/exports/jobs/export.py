@@ -4,7 +4,7 @@ import sys
 
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say
-from plumbline.operators.sentences import plural
+from plumbline.operators.base.sentences import plural
 from plumbline.plugins.exports.exports import ExportConfig, export_scores
 
 COMMAND = Command(

@@ -19,7 +19,7 @@ from huggingface_hub import (
     parse_eval_result_entries,
 )
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.report.rendering import template_environment
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET
 from plumbline.pipelines.base.markdown_sections import MARKDOWN, YAML, split_at_section, with_section

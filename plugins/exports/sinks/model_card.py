@@ -6,12 +6,12 @@ from hashlib import sha256
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
-from plumbline.operators.errors import DISTRIBUTION, ConfigError, suggest
-from plumbline.operators.metric_recipes import Recipe, recipe_of
+from plumbline.operators.base.errors import DISTRIBUTION, ConfigError, suggest
+from plumbline.operators.base.sentences import FirstRows, interval_sentence, plural, shown
+from plumbline.operators.images.generation_settings import in_words, known_settings
 from plumbline.operators.metrics.table import falling_metrics, read_metrics
-from plumbline.operators.sentences import FirstRows, interval_sentence, plural, shown
-from plumbline.operators.settings import in_words, known_settings
-from plumbline.operators.summary import OVERALL, part_of
+from plumbline.operators.results.metric_recipes import Recipe, recipe_of
+from plumbline.operators.results.summary import OVERALL, part_of
 
 MOST_SKILLS = 60
 DIGITS = 12

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.base.storage import Place
 
 UNSAFE = re.compile(r"[^A-Za-z0-9_. -]")

@@ -7,8 +7,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from plumbline.operators import rows, schemas
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.plugins.exports import exports

@@ -5,7 +5,7 @@ import sys
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say, warn
 from plumbline.jobs.overrides import LISTS
-from plumbline.operators.sentences import plural
+from plumbline.operators.base.sentences import plural
 from plumbline.plugins.rating.annotation_tools import export_tasks, import_answers
 from plumbline.plugins.rating.rate_config import RateConfig
 from plumbline.plugins.rating.rating import rate

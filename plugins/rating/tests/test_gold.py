@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from plugins.rating.tests.simulated import likert_tasks, made_task
-from plumbline.operators.errors import SourceError
+from plumbline.operators.base.errors import SourceError
 from plumbline.plugins.rating.gold import read_gold, with_gold
 
 TASKS = [

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from plugins.rating.tests.raters import MEANS, Rated, random_grade
-from plumbline.operators.errors import ConfigError, SourceError
+from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.operators.statistics.prediction_powered import FEWEST_LABELS
 from plumbline.pipelines.judging.labelling import plan_labels
 from plumbline.plugins.rating.order import APART

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from plugins.rating.tests.served import GENERATORS, Served, asked_run
-from plumbline.operators.errors import ConfigError, SourceError
+from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.pipelines.cells.checksums import decode_json, encode_json
 from plumbline.plugins.rating.question_templates import TEMPLATES
 from plumbline.plugins.rating.rate_config import RateConfig

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.operators.errors import SourceError
+from plumbline.operators.base.errors import SourceError
 from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.plugins.rating.answers import Answer, encode_answer
 from plumbline.plugins.rating.study_files import (

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from plugins.rating.tests.simulated import answer_to, made_task
-from plumbline.operators.errors import SourceError
+from plumbline.operators.base.errors import SourceError
 from plumbline.operators.statistics.options import Sampling
 from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.cells.checksums import encode_json

@@ -4,7 +4,7 @@ from contextlib import suppress
 
 import pytest
 
-from plumbline.operators.errors import PlumblineError
+from plumbline.operators.base.errors import PlumblineError
 from plumbline.plugins.rating.app import parse_answer
 from plumbline.plugins.rating.study import Given, RefusedAnswer
 from tests.work import LONG, Parts, assert_linear, fields_without_limit, parts_of, with_field

@@ -5,8 +5,8 @@ import sys
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say, show_table
 from plumbline.jobs.overrides import LISTS
-from plumbline.operators.errors import without_secrets
-from plumbline.operators.sentences import plural
+from plumbline.operators.base.errors import without_secrets
+from plumbline.operators.base.sentences import plural
 from plumbline.plugins.reward_server.reward_checks import CheckRewardsConfig, check_rewards
 
 COMMAND = Command(

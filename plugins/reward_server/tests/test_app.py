@@ -20,14 +20,14 @@ from pydantic import ValidationError
 from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
-from plumbline.operators.errors import ConfigError, RowError
+from plumbline.operators.base.errors import ConfigError, RowError
 from plumbline.operators.metrics.clipscore import ClipScoreConfig
 from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
 from plumbline.operators.metrics.source_comparison import SourceComparisonConfig
 from plumbline.operators.metrics.viescore import VieScoreEditConfig
 from plumbline.operators.models.families import model_config
 from plumbline.operators.rewards.combination import Combination, Reward
-from plumbline.operators.scorer import Scorer
+from plumbline.operators.scoring.scorer import Scorer
 from plumbline.pipelines.web.listening import is_loopback, listening, names_of, take_token, url_of
 from plumbline.plugins.reward_server.app import Counts, Gate, make_app
 from plumbline.plugins.reward_server.known_pair import KnownPair, explain_known_pair, score_known_pair

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 from plumbline.plugins.reward_server.run_service import find_nodes, find_served, sentinel_of
 from plumbline.plugins.reward_server.sentinel import Sentinel
 from plumbline.plugins.reward_server.wires.wire import Served

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from plumbline.operators.errors import RowError
+from plumbline.operators.base.errors import RowError
 from plumbline.plugins.reward_server.wires.table import WIRES
 from plumbline.plugins.reward_server.wires.wire import (
     BadReply,

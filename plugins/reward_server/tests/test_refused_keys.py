@@ -2,7 +2,7 @@
 
 import pytest
 
-from plumbline.operators.errors import ModelError
+from plumbline.operators.base.errors import ModelError
 from plumbline.plugins.reward_server import run_service
 from tests.commands import config_of
 from tests.operators.models.endpoint import VARIABLE, Server, failed

@@ -11,7 +11,7 @@ from threading import Thread
 import pytest
 from PIL import Image
 
-from plumbline.operators.errors import PlumblineError, RowError
+from plumbline.operators.base.errors import PlumblineError, RowError
 from plumbline.plugins.reward_server.known_pictures import picture_of
 from plumbline.plugins.reward_server.reward_checks import CHECKS, UNKNOWN
 from plumbline.plugins.reward_server.wires.score import ScoreWire

@@ -5,7 +5,7 @@ import logging
 import numpy as np
 import pytest
 
-from plumbline.operators.errors import ConfigError, RowError
+from plumbline.operators.base.errors import ConfigError, RowError
 from plumbline.operators.metrics.clipscore import ClipScoreConfig
 from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
 from plumbline.operators.metrics.metric import Metric

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from plumbline.operators.errors import RowError
+from plumbline.operators.base.errors import RowError
 from plumbline.plugins.reward_server.app import Counts
 from plumbline.plugins.reward_server.serve_config import LoadConfig
 from plumbline.plugins.reward_server.service import ImageAnswers, ReplicaDied, Service, Unanswered

@@ -3,7 +3,7 @@
 from email.message import Message
 from email.parser import BytesHeaderParser
 
-from plumbline.operators.errors import PlumblineError
+from plumbline.operators.base.errors import PlumblineError
 
 MULTIPART = "multipart/form-data"
 MAX_PARTS = 10_000

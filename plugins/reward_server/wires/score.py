@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ConfigDict, TypeAdapter
 from pydantic.dataclasses import dataclass as checked
 
-from plumbline.operators.errors import RowError
+from plumbline.operators.base.errors import RowError
 from plumbline.operators.metrics.question_list import require_asker
 from plumbline.operators.stages.graph import require_comparison
 from plumbline.plugins.reward_server.wires.wire import (

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from plumbline.operators.extensions import Extensions
+from plumbline.operators.base.extensions import Extensions
 from plumbline.plugins.reward_server.wires.wire import Wire
 
 KINDS = Extensions[type[Wire]](

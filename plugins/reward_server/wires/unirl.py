@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass as checked
 
-from plumbline.operators.errors import RowError
+from plumbline.operators.base.errors import RowError
 from plumbline.plugins.reward_server.wires.wire import (
     Answers,
     BadRequest,

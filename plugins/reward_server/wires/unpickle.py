@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from plumbline.operators.errors import PlumblineError
+from plumbline.operators.base.errors import PlumblineError
 
 MOST_OPCODES = 200_000
 """Of one pickle; a request of a thousand images takes about ten thousand."""

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, NoReturn
 from pydantic import TypeAdapter, ValidationError, WithJsonSchema
 from pydantic_core import from_json
 
-from plumbline.operators.errors import PlumblineError, RowError, suggest
+from plumbline.operators.base.errors import PlumblineError, RowError, suggest
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.rewards.combination import REWARD, Reward
 from plumbline.plugins.reward_server.wires.multipart import MULTIPART, read_multipart

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from plumbline.operators.errors import ConfigError, SourceError
+from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.plugins.training.jobs.train import main
 from plumbline.plugins.training.training_config import FinetuneConfig, StageConfig
 from tests.commands import config_of

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from plugins.training.tests import taught
-from plumbline.operators.errors import SourceError
+from plumbline.operators.base.errors import SourceError
 from plumbline.plugins.training import conversations
 from plumbline.plugins.training.planning import plan_training
 from tests.files import put

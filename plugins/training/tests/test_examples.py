@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from plugins.training.tests import taught
-from plumbline.operators.errors import SourceError
+from plumbline.operators.base.errors import SourceError
 from plumbline.operators.models.networks.clip_flant5 import AFTER_IMAGE
 from plumbline.plugins.training.checkpoint import load_trainee
 from plumbline.plugins.training.examples import Batches, RowOrder, RowReader

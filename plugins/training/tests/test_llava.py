@@ -11,7 +11,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from plugins.training.tests import taught
-from plumbline.operators.errors import ConfigError, ModelError, SourceError
+from plumbline.operators.base.errors import ConfigError, ModelError, SourceError
 from plumbline.operators.models.calls import Question
 from plumbline.operators.models.families import model_config
 from plumbline.operators.models.loading import load

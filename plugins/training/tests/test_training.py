@@ -11,10 +11,10 @@ import torch
 from safetensors.torch import load_file
 
 from plugins.training.tests import taught
-from plumbline.operators.errors import ConfigError, SourceError
+from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.operators.metrics.vqascore import VqaScoreConfig
 from plumbline.operators.models.families import model_config
-from plumbline.operators.scorer import Scorer, ScorerConfig
+from plumbline.operators.scoring.scorer import Scorer, ScorerConfig
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.plugins.training import worker
 from plumbline.plugins.training.planning import PlannedTraining, plan_training

@@ -15,8 +15,8 @@ import pytest
 from PIL import Image
 
 from plugins.viewer.tests.asked import Asking, asking
-from plumbline.operators import rows, schemas
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.cells.cells import Cell
 from plumbline.pipelines.cells.runs import CELLS
 from plumbline.pipelines.cells.store import LATEST

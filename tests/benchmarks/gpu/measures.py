@@ -12,8 +12,8 @@ import torch
 import transformers
 from PIL import Image
 
-from plumbline.operators.batches import BatchSize, in_windows
-from plumbline.operators.errors import RowError
+from plumbline.operators.base.batches import BatchSize, in_windows
+from plumbline.operators.base.errors import RowError
 from plumbline.operators.models.calls import Message, Question
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5Likelihood

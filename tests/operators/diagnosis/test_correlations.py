@@ -7,7 +7,8 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from plumbline.operators import rows, schemas
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.sentences import WHY_NO_INTERVAL
 from plumbline.operators.diagnosis.ablations import effect
 from plumbline.operators.diagnosis.correlations import (
     between_metrics,
@@ -16,7 +17,6 @@ from plumbline.operators.diagnosis.correlations import (
     with_properties,
 )
 from plumbline.operators.diagnosis.diagnosis import Diagnosis, shown_tables
-from plumbline.operators.sentences import WHY_NO_INTERVAL
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from tests.operators.tallied import of_table
 

@@ -8,7 +8,7 @@ from statistics import fmean
 import pyarrow as pa
 import pytest
 
-from plumbline.operators import rows, schemas
+from plumbline.operators.base import rows, schemas
 from plumbline.operators.diagnosis.questions import AnswerCounts, QuestionCounts
 from plumbline.operators.metrics.dsg import holding
 from plumbline.operators.metrics.question_pack import PackZeroing, holding_in_order

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.diagnosis.texts import (
     ParsedWord,
     ParseProperties,
@@ -19,7 +20,6 @@ from plumbline.operators.diagnosis.texts import (
     properties,
     syllables,
 )
-from plumbline.operators.errors import ConfigError
 
 
 @pytest.mark.parametrize(

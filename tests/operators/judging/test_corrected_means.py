@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 
-from plumbline.operators import rows, schemas
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.sentences import number
 from plumbline.operators.judging.corrected_means import (
     CorrectedMean,
     Said,
@@ -22,8 +23,7 @@ from plumbline.operators.judging.corrected_means import (
     rating_rows,
 )
 from plumbline.operators.judging.corrected_tables import contradictions, order_tables
-from plumbline.operators.run_scores import RunScores
-from plumbline.operators.sentences import number
+from plumbline.operators.results.run_scores import RunScores
 from tests.operators.judging.test_ratings import scores
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]

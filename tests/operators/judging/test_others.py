@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from plumbline.operators import rows, schemas
-from plumbline.operators.errors import SourceError
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.errors import SourceError
 from plumbline.operators.judging.graphs import judge_graphs, measure_graphs
 from plumbline.operators.judging.orders import agree_on_order, order_by_preferences, order_by_ratings, order_by_scores
 from plumbline.operators.judging.pairings import judge_pairings

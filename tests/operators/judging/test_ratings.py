@@ -10,8 +10,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from plumbline.operators import rows, schemas
-from plumbline.operators.errors import SourceError
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.errors import SourceError
 from plumbline.operators.judging.judgement import Judgement
 from plumbline.operators.judging.matching import IDS, complete_ids
 from plumbline.operators.judging.people import judge_generators, judge_raters

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from plumbline.operators import rows, schemas
+from plumbline.operators.base import rows, schemas
 from plumbline.operators.judging.contradicted_images import contradicted_choices, contradicted_ratings
 from plumbline.operators.judging.judgement import Judgement
 from plumbline.operators.judging.trust import trust, trust_sentences, trust_tables

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from plumbline.operators.base.usage import Usage
 from plumbline.operators.metrics.writing import Writing
-from plumbline.operators.models.calls import Generation, Request, Usage
+from plumbline.operators.models.calls import Generation, Request
 
 
 class Run(NamedTuple):

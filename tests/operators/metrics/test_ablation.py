@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
-from plumbline.operators.errors import SourceError
+from plumbline.operators.base.errors import SourceError
 from plumbline.operators.metrics.ablation import blank_image, shown_instead, shuffled_words
 from plumbline.operators.metrics.clipscore import ClipScoreConfig
 from plumbline.operators.metrics.dsg import DsgConfig

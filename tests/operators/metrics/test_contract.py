@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from plumbline.jobs.help import choices_of
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics.clipscore import ClipScoreConfig
 from plumbline.operators.metrics.dsg import DsgConfig
 from plumbline.operators.metrics.function import FunctionConfig

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics import dsg
 from plumbline.operators.metrics.answered import NO_QUESTIONS, Answered, Scored
 from plumbline.operators.metrics.dsg import (

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from plumbline.operators.errors import ConfigError, RowError
+from plumbline.operators.base.errors import ConfigError, RowError
 from plumbline.operators.metrics.answered import mean_over_images
 from plumbline.operators.metrics.editscore import EditScoreConfig
 from plumbline.operators.metrics.imgedit import ImgEditConfig, read_kinds

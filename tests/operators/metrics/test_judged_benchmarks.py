@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from plumbline.operators.errors import RowError
+from plumbline.operators.base.errors import RowError
 from plumbline.operators.metrics.answered import mean_over_images
 from plumbline.operators.metrics.metric import Evidence
 from plumbline.operators.metrics.prism_bench import TRACKS, PrismBenchConfig, read_tracks

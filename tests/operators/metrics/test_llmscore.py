@@ -2,7 +2,7 @@
 
 import pytest
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics.answered import Rating
 from plumbline.operators.metrics.described import Sight
 from plumbline.operators.metrics.llmscore import LlmScoreConfig, Variant

@@ -10,11 +10,12 @@ from contextlib import suppress
 
 import pytest
 
+from plumbline.operators.base.usage import Usage
 from plumbline.operators.metrics.parsing import MAX_REPLY
 from plumbline.operators.metrics.wordings import qwen_image_bench, unigenbench, viescore, wise
 from plumbline.operators.metrics.wordings.release import ask_as_released
 from plumbline.operators.metrics.writing import UnreadableReply
-from plumbline.operators.models.calls import Generation, Message, Request, Usage
+from plumbline.operators.models.calls import Generation, Message, Request
 
 MANY = 1_000_000
 

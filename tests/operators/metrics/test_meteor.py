@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics.meteor import find_wordnet, meteor
 from plumbline.operators.metrics.sentence_matching import SentenceMatchingConfig
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from plumbline.operators.base.usage import Usage
 from plumbline.operators.metrics.described import Sight
 from plumbline.operators.metrics.dsg import DsgConfig
 from plumbline.operators.metrics.editscore import EditScoreConfig
@@ -29,7 +30,7 @@ from plumbline.operators.metrics.tifa import TifaConfig
 from plumbline.operators.metrics.viescore import VieScoreConfig, VieScoreEditConfig
 from plumbline.operators.metrics.vpeval import VpevalConfig
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion
-from plumbline.operators.models.calls import Generation, Region, Request, Usage
+from plumbline.operators.models.calls import Generation, Region, Request
 from plumbline.operators.models.vqa_profiles import VqaProfile
 from tests.operators.tiny import CLIP_FLANT5
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nltk.metrics.distance import edit_distance as oracle
 
-from plumbline.operators.errors import RowError
+from plumbline.operators.base.errors import RowError
 from plumbline.operators.metrics.answered import Answered, Scored
 from plumbline.operators.metrics.metric import Evidence
 from plumbline.operators.metrics.modules import LookResult

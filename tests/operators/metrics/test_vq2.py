@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics import vq2
 from plumbline.operators.metrics.answered import NO_QUESTIONS, Answered
 from plumbline.operators.metrics.parsing import TextSpan

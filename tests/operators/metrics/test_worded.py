@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics.clipscore import ClipScoreConfig
 from plumbline.operators.metrics.described import Sight
 from plumbline.operators.metrics.dsg import DsgConfig

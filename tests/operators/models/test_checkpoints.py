@@ -10,7 +10,7 @@ from typing import Any, get_args
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from plumbline.operators.errors import ConfigError, ModelError
+from plumbline.operators.base.errors import ConfigError, ModelError
 from plumbline.operators.models.calls import Call
 from plumbline.operators.models.checkpoints.parts import digest_file, read_tensor_names
 from plumbline.operators.models.engines.conversation import TEMPLATE_FILES

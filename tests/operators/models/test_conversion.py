@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from plumbline.jobs.command import run_job
 from plumbline.jobs.convert import COMMAND, main
-from plumbline.operators.errors import ModelError
+from plumbline.operators.base.errors import ModelError
 from plumbline.operators.models import conversion
 from plumbline.operators.models.calls import Measure, Pair
 from plumbline.operators.models.conversion import ConvertConfig, convert

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import CLIPVisionConfig, CLIPVisionModel
 
-from plumbline.operators.errors import ModelError
+from plumbline.operators.base.errors import ModelError
 from plumbline.operators.models.calls import Call, Question
 from plumbline.operators.models.families import model_config
 from plumbline.operators.models.families.clip import ClipSimilarity

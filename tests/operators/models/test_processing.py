@@ -7,8 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
-from plumbline.operators.image_decoding import ImageLimits
-from plumbline.operators.images import decode_picture
+from plumbline.operators.images.decoding import ImageLimits
+from plumbline.operators.images.preparing import decode_picture
 from plumbline.operators.models.pixels import pixel_input
 from plumbline.operators.models.processing import (
     PixelTransform,

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from plumbline.operators import rows, schemas
-from plumbline.operators.settings import count_settings
-from plumbline.operators.usual_scores import OfGenerator, sketch, usual_table
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.images.generation_settings import count_settings
+from plumbline.operators.results.usual_scores import OfGenerator, sketch, usual_table
 from plumbline.pipelines.cells.cells import Cell
 from plumbline.pipelines.cells.runs import CELLS
 from plumbline.pipelines.cells.store import LATEST, Store

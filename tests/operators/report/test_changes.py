@@ -6,9 +6,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from plumbline.operators import rows, schemas
+from plumbline.operators.base import rows, schemas
 from plumbline.operators.report.changes import Changes, compare, correct_together
-from plumbline.operators.summary import Skills
+from plumbline.operators.results.summary import Skills
 from tests.operators.report.made import noisy
 from tests.operators.tallied import of_table
 

@@ -14,10 +14,10 @@ import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from plumbline.operators import rows, schemas
-from plumbline.operators.comparison import SIGNIFICANT, Board, Duel, Standing, boards, standings
+from plumbline.operators.base import rows, schemas
 from plumbline.operators.report.findings import decide, overall_boards
-from plumbline.operators.summary import OVERALL
+from plumbline.operators.results.comparison import SIGNIFICANT, Board, Duel, Standing, boards, standings
+from plumbline.operators.results.summary import OVERALL
 from tests.operators.tallied import paired, summarise
 
 SKILLS = ("text", "colour")

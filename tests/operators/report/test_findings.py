@@ -5,7 +5,7 @@ from itertools import combinations
 
 import pytest
 
-from plumbline.operators.comparison import Board, Duel, Standing
+from plumbline.operators.base.sentences import names, number, shown, signed
 from plumbline.operators.report.findings import (
     agreement_sentences,
     contrary_sentences,
@@ -16,8 +16,8 @@ from plumbline.operators.report.findings import (
     sureness_sentence,
 )
 from plumbline.operators.report.leaders import board_sentence, metric_sentences
-from plumbline.operators.sentences import names, number, shown, signed
-from plumbline.operators.summary import OVERALL
+from plumbline.operators.results.comparison import Board, Duel, Standing
+from plumbline.operators.results.summary import OVERALL
 
 
 def standing(

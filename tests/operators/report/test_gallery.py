@@ -7,13 +7,13 @@ from collections.abc import Container
 import pytest
 from PIL import Image
 
-from plumbline.operators import rows, schemas
-from plumbline.operators.image_decoding import ImageLimits
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.metrics.rendered_text import word_elements
 from plumbline.operators.metrics.writing import WrittenQuestion
 from plumbline.operators.report.gallery import NO_DETAIL, THUMBNAIL_BYTES, THUMBNAIL_SIDE, make_card, make_thumbnails
 from plumbline.operators.report.picked_images import Pick
-from plumbline.operators.run_scores import RunScores
+from plumbline.operators.results.run_scores import RunScores
 from tests.operators import tallied
 from tests.operators.report.made import noise_png, noisy, png
 

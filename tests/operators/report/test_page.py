@@ -13,15 +13,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from plumbline.operators import rows, schemas
-from plumbline.operators.failures import count_failures
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.failures import count_failures
 from plumbline.operators.metrics.table import falling_metrics, metric_story
 from plumbline.operators.report.gallery import THUMBNAIL_BYTES, ImageDetail, Picture
 from plumbline.operators.report.metric_figures import MetricFigures, Question, measure_metrics
 from plumbline.operators.report.page import GatheredRun, Page, build_page
 from plumbline.operators.report.picked_images import ImageKey, places_for
 from plumbline.operators.report.rendering import MOST_IN_CSV, isolated, render, to_csv, to_latex, to_markdown
-from plumbline.operators.summary import Skills
+from plumbline.operators.results.summary import Skills
 from tests.operators.report.made import HOSTILE, noisy
 from tests.operators.tallied import of_table, picked_of, summarise
 

@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from plumbline.operators import rows, schemas
+from plumbline.operators.base import rows, schemas
 from plumbline.operators.report.gallery import NO_DETAIL
 from plumbline.operators.report.picked_images import MOST_PROMPTS, MOST_SIDES, Pick
 from plumbline.operators.report.side_by_side import MOST_QUESTIONS, SideBySide, put_side_by_side
-from plumbline.operators.run_scores import RunScores
+from plumbline.operators.results.run_scores import RunScores
 from tests.operators.report.made import elements
 from tests.operators.tallied import of_table, picked_of
 

@@ -6,8 +6,8 @@ import pytest
 
 from plumbline.operators.report.rendering import suite_csv, suite_markdown
 from plumbline.operators.report.suite import SuiteRun, Tally, build_suite, corrected
+from tests.operators.results.test_comparison import scores_table
 from tests.operators.tallied import paired, summarise
-from tests.operators.test_comparison import scores_table
 
 PROMPTS = 10
 STEPS = tuple(0.01 * (number + 1) for number in range(PROMPTS))

@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from plumbline.operators import rows, schemas
+from plumbline.operators.base import rows, schemas
 from plumbline.operators.report import trends as trends_room
 from plumbline.operators.report.changes import compare
 from plumbline.operators.report.charts import Chart, ChartLine, trend_chart
 from plumbline.operators.report.trends import Checkpoints, TrendRun, Trends, build_trends, to_frame
-from plumbline.operators.summary import Skills
+from plumbline.operators.results.summary import Skills
 from plumbline.pipelines.report.comparable_runs import CHECKPOINTS
 from tests.operators.tallied import of_table
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from plumbline.operators import rows, schemas
+from plumbline.operators.base import rows, schemas
 from plumbline.operators.report.charts import MAX_LABEL, short_labels
 from tests.operators.report.test_page import gathered, page_of
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.rewards.combination import Combination, Reward, Scale, Unit, scales_of
 from plumbline.operators.rewards.values import Floats, within_prompt_noise
 from tests.operators.rewards.test_values import PROMPTS, nan, numbers, scored

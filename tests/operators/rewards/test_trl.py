@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from plumbline.jobs.scorer import open_scorer
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.rewards.trl import trl_reward
-from plumbline.operators.scorer import Scorer
+from plumbline.operators.scoring.scorer import Scorer
 from tests.operators.tiny import TRL_OPTIONS, save_causal_lm
 from tests.serving import pack_pairs
 

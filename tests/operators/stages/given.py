@@ -4,9 +4,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from plumbline.operators import schemas
-from plumbline.operators.image_decoding import ImageLimits
-from plumbline.operators.images import PreparedImages, prepare_images
+from plumbline.operators.base import schemas
+from plumbline.operators.images.decoding import ImageLimits
+from plumbline.operators.images.preparing import PreparedImages, prepare_images
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.stages.entailment import EntailmentStage
 from plumbline.operators.stages.images import ImagesStage

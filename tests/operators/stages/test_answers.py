@@ -11,8 +11,9 @@ import pytest
 import torch
 from PIL import Image
 
-from plumbline.operators import rows, schemas
-from plumbline.operators.errors import RowError
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.errors import RowError
+from plumbline.operators.base.usage import Usage
 from plumbline.operators.metrics.answered import Answered
 from plumbline.operators.metrics.dsg import DsgConfig
 from plumbline.operators.metrics.gecko import GeckoConfig
@@ -20,7 +21,7 @@ from plumbline.operators.metrics.metric import Evidence
 from plumbline.operators.metrics.tifa import TifaConfig
 from plumbline.operators.metrics.vq2 import Vq2Config
 from plumbline.operators.metrics.writing import WrittenQuestion
-from plumbline.operators.models.calls import LikelihoodModel, Question, TextFeatures, Usage
+from plumbline.operators.models.calls import LikelihoodModel, Question, TextFeatures
 from plumbline.operators.models.families.vlm import CHAT
 from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5Likelihood
 from plumbline.operators.stages.answers import AnswersStage, QuestionIndex

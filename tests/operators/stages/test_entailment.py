@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
-from plumbline.operators import rows, schemas
-from plumbline.operators.errors import RowError
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.errors import RowError
 from tests.operators.stages.given import entail
 
 

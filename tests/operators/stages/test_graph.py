@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.images.videos import Clips
 from plumbline.operators.metrics.answered import Scored
 from plumbline.operators.metrics.clipscore import ClipScoreConfig
 from plumbline.operators.metrics.gecko import GeckoConfig
@@ -21,7 +22,6 @@ from plumbline.operators.metrics.vqascore import VqaScoreConfig
 from plumbline.operators.metrics.writing import Put
 from plumbline.operators.models.families import model_config
 from plumbline.operators.stages.graph import check_models, check_shown, make_nodes
-from plumbline.operators.videos import Clips
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from plumbline.operators import image_decoding
+from plumbline.operators.images import decoding
 from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
-from plumbline.operators.scorer import Scorer, ScorerConfig
+from plumbline.operators.scoring.scorer import Scorer, ScorerConfig
 from plumbline.operators.stages.image_statistics import LONGEST_SIDE, pixel_statistics
 from tests.bench_of import images, prompts
 
@@ -62,13 +62,13 @@ def test_a_larger_image_of_the_same_has_the_same_statistics() -> None:
 
 def test_all_statistics_of_an_image_take_one_decoding_and_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[bytes] = []
-    decode = image_decoding.decode_bytes
+    decode = decoding.decode_bytes
 
-    def counted(encoded: bytes, limits: image_decoding.ImageLimits) -> object:
+    def counted(encoded: bytes, limits: decoding.ImageLimits) -> object:
         decoded.append(encoded)
         return decode(encoded, limits)
 
-    monkeypatch.setattr(image_decoding, "decode_bytes", counted)
+    monkeypatch.setattr(decoding, "decode_bytes", counted)
     shown, texts = [row["image"] for row in images("atlas", 4)], [row["text"] for row in prompts(4)]
     table = statistics_scorer().score_table(
         [image["bytes"] if isinstance(image, dict) else image for image in shown], texts

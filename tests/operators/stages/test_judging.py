@@ -8,15 +8,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from plumbline.operators import rows, schemas
-from plumbline.operators.errors import ModelError, RowError
-from plumbline.operators.judge_noise import noise_by_generator
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.errors import ModelError, RowError
+from plumbline.operators.base.usage import Usage
 from plumbline.operators.metrics.gpt4v_eval import Gpt4vEvalConfig
 from plumbline.operators.metrics.llmscore import LlmScoreConfig
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.sentence_matching import SentenceMatchingConfig
 from plumbline.operators.metrics.viescore import VieScoreConfig, VieScoreEditConfig
-from plumbline.operators.models.calls import Generation, ImageRequest, Region, Request, TextFeatures, Usage
+from plumbline.operators.models.calls import Generation, ImageRequest, Region, Request, TextFeatures
+from plumbline.operators.results.judge_noise import noise_by_generator
 from plumbline.operators.stages.stage import Inputs, Stage
 from plumbline.operators.stages.table import STAGES
 from tests.operators import tiny

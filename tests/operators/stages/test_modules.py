@@ -9,13 +9,14 @@ import pytest
 import torch
 from PIL import Image
 
-from plumbline.operators import rows, schemas
-from plumbline.operators.errors import RowError
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.errors import RowError
+from plumbline.operators.base.usage import Usage
 from plumbline.operators.metrics.modules import Statement, read_program, written
 from plumbline.operators.metrics.vpeval import VpevalConfig
 from plumbline.operators.metrics.writing import WrittenQuestion, identified
 from plumbline.operators.models import loading
-from plumbline.operators.models.calls import Box, Question, Usage, Wanted
+from plumbline.operators.models.calls import Box, Question, Wanted
 from plumbline.operators.models.families import model_config
 from plumbline.operators.models.networks.cosine_vqa import COSINE
 from plumbline.operators.models.resolution import resolve_model

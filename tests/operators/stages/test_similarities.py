@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from plumbline.operators import schemas
+from plumbline.operators.base import schemas
 from plumbline.operators.metrics.clipscore import ClipScoreConfig, Variant
 from plumbline.operators.models.calls import Compared, Measure, Pair, PixelRule, SimilarityModel, TextFeatures
 from plumbline.operators.models.families.clip import ClipSimilarity

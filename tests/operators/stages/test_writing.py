@@ -4,14 +4,15 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from plumbline.operators import rows, schemas
-from plumbline.operators.errors import RowError
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.errors import RowError
+from plumbline.operators.base.usage import Usage
 from plumbline.operators.metrics.dsg import DsgConfig
 from plumbline.operators.metrics.gecko import GeckoConfig
 from plumbline.operators.metrics.tifa import TifaConfig
 from plumbline.operators.metrics.writer import WriterConfig
 from plumbline.operators.metrics.writing import WrittenQuestion, identified
-from plumbline.operators.models.calls import Generation, Request, Usage
+from plumbline.operators.models.calls import Generation, Request
 from plumbline.operators.stages.questions import write
 
 SPANS = "a {1}[red, color, 1.0] {2}[dog, entity, 1.0]"

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from plumbline.operators import rows, schemas
+from plumbline.operators.base import rows, schemas
 from plumbline.operators.report.seeds import seed_sentences, seed_table
 from plumbline.operators.statistics.repeats import Repeats, pooled, repeats_of
 from tests.operators.tallied import summarise

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.statistics.options import Adaptive
 from plumbline.operators.statistics.sequential import (
     A_BETTER,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.plans.plan import Plan
 from tests.bench_of import plan_bench, sweep_config, write_benchmark
 from tests.operators.tiny import captioners, judges

@@ -13,7 +13,7 @@ from queue import Queue
 
 import pytest
 
-from plumbline.operators.errors import PlumblineError
+from plumbline.operators.base.errors import PlumblineError
 from plumbline.pipelines.base.storage import WriteError
 from plumbline.pipelines.cells.lease import Clock, Lease, LeaseHeld, LeaseLost, living, see, standing, take
 from plumbline.pipelines.cells.store import Store

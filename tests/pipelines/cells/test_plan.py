@@ -12,7 +12,7 @@ from plumbline.assets.making.lessons import GoldWriter
 from plumbline.assets.making.prompts import make_prompts
 from plumbline.jobs.display.console import make_console
 from plumbline.jobs.display.plan_table import show_plan
-from plumbline.operators.errors import ConfigError, ModelError
+from plumbline.operators.base.errors import ConfigError, ModelError
 from plumbline.operators.metrics.writing import is_asked
 from plumbline.pipelines.plans.plan import Plan
 from plumbline.pipelines.sweeps.planning import plan_sweep

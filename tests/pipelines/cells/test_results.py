@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from plumbline.operators import rows, schemas
+from plumbline.operators.base import rows, schemas
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.sources.shards import read_shard
 from plumbline.pipelines.sweeps import results

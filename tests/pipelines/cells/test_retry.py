@@ -10,8 +10,8 @@ import pytest
 from plumbline.jobs.display.console import make_console
 from plumbline.jobs.display.leaderboards import show_leaderboards
 from plumbline.jobs.display.plan_table import show_plan
-from plumbline.operators import image_decoding as module
-from plumbline.operators.errors import RowError
+from plumbline.operators.base.errors import RowError
+from plumbline.operators.images import decoding as module
 from plumbline.pipelines.cells.cells import PlannedCell
 from plumbline.pipelines.cells.runs import read_manifest
 from plumbline.pipelines.sweeps.planning import PlannedSweep

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from plumbline.operators.errors import RowError
+from plumbline.operators.base.errors import RowError
 from plumbline.operators.models.calls import Generation, Request
 from plumbline.operators.models.families.clip import ClipSimilarity
 from plumbline.operators.models.networks.causal_lm import CausalLM

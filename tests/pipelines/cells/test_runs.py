@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.cells.lease import LeaseLost
 from plumbline.pipelines.cells.runs import (
     by_date,

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plumbline.operators import rows, schemas
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.base.filesystems import disk, open_filesystem, s3
 from plumbline.pipelines.base.storage import StorageConfig, WriteError
 from plumbline.pipelines.cells.cells import Cell

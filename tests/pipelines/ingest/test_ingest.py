@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
-from plumbline.operators.errors import ConfigError, PlumblineError
+from plumbline.operators.base.errors import ConfigError, PlumblineError
 from plumbline.pipelines.ingest import shards as ingest_shards
 from plumbline.pipelines.ingest.ingest import Ingested, ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig, IngestLimits

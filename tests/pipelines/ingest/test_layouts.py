@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.ingest.image_folders import NUMBERED
 from plumbline.pipelines.ingest.ingest import Ingested, ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from plumbline.jobs.accumulate import main
-from plumbline.operators import schemas
-from plumbline.operators.errors import ConfigError, SourceError
+from plumbline.operators.base import schemas
+from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.accumulation import AccumulateConfig, accumulate, accumulated
 from plumbline.pipelines.judging.releases.scores import read_scores

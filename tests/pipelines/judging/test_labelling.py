@@ -8,7 +8,7 @@ import pytest
 
 from plumbline.jobs.command import command_of, load_values
 from plumbline.jobs.labels import main
-from plumbline.operators.errors import ConfigError, SourceError
+from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.operators.statistics.prediction_powered import FEWEST_LABELS
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.labelling import LabelsConfig, coverage_table, plan_labels, shown_labels

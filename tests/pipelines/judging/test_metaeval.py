@@ -16,8 +16,8 @@ from scipy import stats
 
 from plumbline.jobs.command import command_of, load_values
 from plumbline.jobs.display.findings import show_agreement
-from plumbline.operators import schemas
-from plumbline.operators.errors import ConfigError, SourceError
+from plumbline.operators.base import schemas
+from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.operators.judging.judgement import PEOPLE, Judgement
 from plumbline.operators.judging.ratings import VIESCORE
 from plumbline.pipelines.judging.metaeval import Findings, run_metaeval

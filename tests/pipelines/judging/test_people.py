@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from plumbline.operators.errors import SourceError
+from plumbline.operators.base.errors import SourceError
 from plumbline.operators.judging.judgement import PEOPLE, Judgement
 from plumbline.pipelines.judging.metaeval import Findings, run_metaeval
 from tests.commands import config_of, printed, refusal

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from plumbline.jobs.rehearse import main
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.judging.rehearsing import rehearse_all
 from tests.commands import config_of, printed
 from tests.pipelines.judging.releases.files import REFERENCE, ROOT, needs_reference

@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from plumbline.operators.errors import ConfigError, PlumblineError, SourceError
+from plumbline.operators.base.errors import ConfigError, PlumblineError, SourceError
 from plumbline.pipelines.judging.metaeval import Findings, run_metaeval
 from tests.commands import config_of
 from tests.operators.report.made import MadeRun, make_run, plain_prompts

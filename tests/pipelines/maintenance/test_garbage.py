@@ -13,8 +13,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from plumbline.operators import image_decoding as module
-from plumbline.operators.errors import ConfigError, RowError
+from plumbline.operators.base.errors import ConfigError, RowError
+from plumbline.operators.images import decoding as module
 from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.cells.lease import take
 from plumbline.pipelines.cells.runs import read_manifest, run_ids, run_of_position

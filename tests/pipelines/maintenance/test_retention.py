@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.cells.lease import Clock, LeaseHeld, LeaseLost, see, take
 from plumbline.pipelines.cells.runs import Run, run_ids
 from plumbline.pipelines.maintenance.gc_config import KeepRuns

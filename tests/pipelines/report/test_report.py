@@ -17,8 +17,8 @@ from markupsafe import escape
 from rich.console import Console
 
 from plumbline.jobs.report import show_report
-from plumbline.operators import schemas
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base import schemas
+from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.judging.judgement import Comparison, Judgement
 from plumbline.operators.statistics.bootstrap import UNDEFINED, Interval
 from plumbline.pipelines.base.storage import StorageConfig

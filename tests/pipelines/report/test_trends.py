@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.report.trends import write_trends
 from tests.commands import printed, refusal
 from tests.operators.report.made import MadeRun, make_run, noisy

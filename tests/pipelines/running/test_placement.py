@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.base.cluster import ClusterConfig, PoolConfig
 from plumbline.pipelines.running.placement import NodeResources, PlacementError, plan_waves
 

@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from plumbline.operators.batches import count_calls, telling_calls
-from plumbline.operators.errors import ConfigError, RowError
-from plumbline.operators.image_decoding import ImageLimits
-from plumbline.operators.rows import table
-from plumbline.operators.schemas import QUESTIONS
-from plumbline.operators.videos import Clips
+from plumbline.operators.base.batches import count_calls, telling_calls
+from plumbline.operators.base.errors import ConfigError, RowError
+from plumbline.operators.base.rows import table
+from plumbline.operators.base.schemas import QUESTIONS
+from plumbline.operators.images.decoding import ImageLimits
+from plumbline.operators.images.videos import Clips
 from plumbline.pipelines.base.cluster import PoolConfig
 from plumbline.pipelines.base.storage import StorageConfig, WriteError
 from plumbline.pipelines.cells.cells import Cell, Outcome, Shard, Work

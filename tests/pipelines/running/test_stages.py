@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from plumbline.operators.errors import RowError
-from plumbline.operators.rows import usage_of
+from plumbline.operators.base.errors import RowError
+from plumbline.operators.base.rows import usage_of
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.running.outcomes import MadeRows
 from plumbline.pipelines.running.stages import NodeStage, load_models

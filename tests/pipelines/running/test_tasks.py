@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.operators import rows, schemas
-from plumbline.operators.errors import SourceError
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.errors import SourceError
 from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import Store

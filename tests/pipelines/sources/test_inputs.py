@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from plumbline.operators.errors import ConfigError, SourceError
-from plumbline.operators.image_rows import identify
+from plumbline.operators.base.errors import ConfigError, SourceError
+from plumbline.operators.images.rows import identify
 from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.plans.plan import Plan
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS, ColumnsConfig

@@ -9,7 +9,7 @@ from typing import IO
 
 import pytest
 
-from plumbline.operators.errors import ConfigError, SourceError
+from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.sources import shards
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from plumbline.operators.errors import PlumblineError, SourceError
+from plumbline.operators.base.errors import PlumblineError, SourceError
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.sources.question_packs import PACKS, PackFile, pack_digest, read_pack
 from plumbline.pipelines.sources.question_packs.independent import LAST

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plumbline.operators.errors import SourceError
+from plumbline.operators.base.errors import SourceError
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.sources.question_packs import PACKS, PackFile, read_pack
 from plumbline.pipelines.sources.question_packs import pack as pack_module

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.sources import prompt_files
 from plumbline.pipelines.sources.prompt_files import read_prompts
 from tests.bench_of import images, sources_of, write_rows

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from plumbline.operators import rows, schemas
-from plumbline.operators.errors import ConfigError
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig, ColumnsConfig
 from plumbline.pipelines.sources.shards import Cut, read_shard
 from plumbline.pipelines.sources.sources import Sources

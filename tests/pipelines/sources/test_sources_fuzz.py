@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from plumbline.jobs.command import command_of, dotted_keys, load_values
 from plumbline.jobs.display.console import JobConsole
 from plumbline.jobs.display.store_contents import show_runs
-from plumbline.operators.each import one_by_one
-from plumbline.operators.errors import PlumblineError
+from plumbline.operators.base.each import one_by_one
+from plumbline.operators.base.errors import PlumblineError
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.runs import find_run, list_runs, read_manifest
 from plumbline.pipelines.cells.store import Store

@@ -7,9 +7,9 @@ import fsspec
 import pyarrow as pa
 import pytest
 
-from plumbline.operators.errors import ConfigError, RefusedUri
-from plumbline.operators.image_decoding import ImageLimits
-from plumbline.operators.images import RowError, decode_picture
+from plumbline.operators.base.errors import ConfigError, RefusedUri
+from plumbline.operators.images.decoding import ImageLimits
+from plumbline.operators.images.preparing import RowError, decode_picture
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.uris import StoredObjects, Uris, benchmark_uris

@@ -32,7 +32,7 @@ WEIGHTLESS = "acme/weightless"
 
 RESOLVE = """
 import json, sys
-from plumbline.operators.errors import ModelError
+from plumbline.operators.base.errors import ModelError
 from plumbline.operators.models.families import model_config
 from plumbline.operators.models.resolution import resolve_model
 def tell(config):

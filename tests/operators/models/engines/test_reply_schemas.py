@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from plumbline.operators import rows, schemas
-from plumbline.operators.errors import ModelError, RowError
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.errors import ModelError, RowError
 from plumbline.operators.metrics.dsg import DEPENDENCIES, TUPLES
 from plumbline.operators.metrics.dsg import QUESTIONS as DSG_QUESTIONS
 from plumbline.operators.metrics.gecko import QUESTIONS, SPANS, GeckoConfig

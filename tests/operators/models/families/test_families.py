@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoProcessor
 
-from plumbline.operators.errors import ModelError
+from plumbline.operators.base.errors import ModelError
 from plumbline.operators.models.calls import Call, Measure
 from plumbline.operators.models.families import FAMILIES, florence2, got_ocr2, model_config
 from plumbline.operators.models.loading import load
@@ -327,7 +327,8 @@ def test_resolving_any_family_and_importing_the_stages_imports_no_model_library(
     places = [(KINDS[name].family, str(folder)) for name, folder in folders.items()]
     script = (
         "import json, sys; import plumbline.operators.models.loading, plumbline.operators.models.engines.conversation; "
-        "import plumbline.operators.stages.table, plumbline.operators.metrics.table, plumbline.operators.summary; "
+        "import plumbline.operators.stages.table, plumbline.operators.metrics.table; "
+        "import plumbline.operators.results.summary; "
         "from plumbline.operators.models.families import model_config; "
         "from plumbline.operators.models.resolution import resolve_model; "
         "configs = [model_config(family=f, checkpoint=c) for f, c in json.loads(sys.argv[1])]; "

@@ -10,8 +10,8 @@ import torch
 from PIL import Image
 
 from plumbline.jobs.scorer import open_scorer
-from plumbline.operators.errors import ConfigError, ModelError
-from plumbline.operators.image_completeness import STORED
+from plumbline.operators.base.errors import ConfigError, ModelError
+from plumbline.operators.images.completeness import STORED
 from plumbline.operators.models.families import model_config
 from plumbline.operators.models.loading import load
 from plumbline.operators.models.resolution import resolve_model

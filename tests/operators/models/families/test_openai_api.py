@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from plumbline.operators.errors import ConfigError, ModelError, RowError
-from plumbline.operators.models.calls import Call, Generation, Message, Request, Usage
+from plumbline.operators.base.errors import ConfigError, ModelError, RowError
+from plumbline.operators.base.usage import Usage
+from plumbline.operators.models.calls import Call, Generation, Message, Request
 from plumbline.operators.models.families import model_config, openai
 from plumbline.operators.models.families.openai import Pace
 from plumbline.operators.models.loading import load, preflight

@@ -13,10 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from plumbline.operators.batches import isolate
-from plumbline.operators.errors import HopelessRow, ModelError, RowError
+from plumbline.operators.base.batches import isolate
+from plumbline.operators.base.errors import HopelessRow, ModelError, RowError
+from plumbline.operators.base.usage import Usage
 from plumbline.operators.metrics.vqascore import VqaScoreConfig
-from plumbline.operators.models.calls import Generation, ImageRequest, Message, Question, Request, Usage
+from plumbline.operators.models.calls import Generation, ImageRequest, Message, Question, Request
 from plumbline.operators.models.families import model_config, openai
 from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
 from plumbline.pipelines.sweeps.planning import plan_sweep

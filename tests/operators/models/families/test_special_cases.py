@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from plumbline.operators.errors import ConfigError, HopelessRow, ModelError, RowError
+from plumbline.operators.base.errors import ConfigError, HopelessRow, ModelError, RowError
 from plumbline.operators.metrics.dsg import DsgConfig
 from plumbline.operators.metrics.similarity import SimilarityConfig
 from plumbline.operators.metrics.tifa import TifaConfig

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from plumbline.operators.errors import ModelError, RowError
+from plumbline.operators.base.errors import ModelError, RowError
 from plumbline.operators.models import loading
 from plumbline.operators.models.calls import Generation, ImageRequest, Message, Request
 from plumbline.operators.models.families import model_config

@@ -10,8 +10,9 @@ import torch
 from PIL import Image
 from transformers import AutoModelForImageTextToText
 
-from plumbline.operators.errors import ConfigError
-from plumbline.operators.image_decoding import ImageLimits, decode_each
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.images.decoding import ImageLimits, decode_each
+from plumbline.operators.images.videos import FRAME_SECONDS, LISTED_SECONDS, Clips
 from plumbline.operators.metrics.llmscore import LlmScoreConfig
 from plumbline.operators.metrics.similarity import SimilarityConfig
 from plumbline.operators.metrics.vqascore import VqaScoreConfig
@@ -21,14 +22,13 @@ from plumbline.operators.models.families import model_config
 from plumbline.operators.models.model import Engine
 from plumbline.operators.models.networks.vlm import ChatVlm
 from plumbline.operators.models.resolution import resolve_model
-from plumbline.operators.scorer import Scorer, ScorerConfig
+from plumbline.operators.scoring.scorer import Scorer, ScorerConfig
 from plumbline.operators.stages.captions import CaptionsStage
 from plumbline.operators.stages.stage import StageOptions
-from plumbline.operators.videos import FRAME_SECONDS, LISTED_SECONDS, Clips
 from tests.operators import tiny
+from tests.operators.images.test_videos import SIZE, film
 from tests.operators.models.families.library import videoalign_scores, x_clip_score
 from tests.operators.stages.given import inputs, operate
-from tests.operators.test_videos import SIZE, film
 from tests.operators.tiny import rewards
 
 KINDS = ("qwen2_vl", "qwen2_5_vl")

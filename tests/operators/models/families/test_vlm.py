@@ -28,7 +28,7 @@ from transformers import (
 )
 from transformers.models.smolvlm import processing_smolvlm
 
-from plumbline.operators.errors import ConfigError, HopelessRow, ModelError
+from plumbline.operators.base.errors import ConfigError, HopelessRow, ModelError
 from plumbline.operators.metrics.metric import Evidence
 from plumbline.operators.metrics.vqascore import VqaScoreConfig, reduce_answer
 from plumbline.operators.models import loading

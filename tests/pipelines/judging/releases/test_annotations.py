@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from plumbline.operators.errors import SourceError
+from plumbline.operators.base.errors import SourceError
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.metaeval import open_release, run_metaeval
 from plumbline.pipelines.judging.releases.release import Release

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from scipy.stats import spearmanr
 
-from plumbline.operators import schemas
+from plumbline.operators.base import schemas
 from tests.pipelines.judging.releases.files import REFERENCE, ROOT, needs_reference, reading
 
 Image = str

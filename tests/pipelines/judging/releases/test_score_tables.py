@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from plumbline.operators import rows, schemas
-from plumbline.operators.errors import ConfigError, SourceError
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.releases.scores import read_scores
 from tests.pipelines.judging.releases.files import (

@@ -1,0 +1,178 @@
+"""Animations: GIF, WebP, PNG and AVIF files of several pictures, which are looked at as the videos that they are."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from plumbline.operators.images.completeness import (
+    PNG,
+    BrokenImage,
+    CostlyImage,
+    open_image,
+    png_chunks,
+)
+from plumbline.operators.images.videos import FRAME_SECONDS, Clips
+
+MAX_PICTURES = 10_000
+"""Limit on the pictures of one animation."""
+MIN_DELAY, DEFAULT_DELAY = 10, 100
+"""Milliseconds. Browsers show a picture for DEFAULT_DELAY if its delay is MIN_DELAY or shorter."""
+GIF_TRAILER, GIF_EXTENSION, GIF_PICTURE, GIF_CONTROL = 0x3B, 0x21, 0x2C, 0xF9
+AVIF_SEQUENCE = b"ftypavis"
+
+
+@dataclass(frozen=True, slots=True)
+class Animation:
+    """Header data of an animation, read before any picture is decoded."""
+
+    delays: list[float]
+    """Milliseconds for which each picture is shown; empty for AVIF, whose reader gives them only with the pictures."""
+    width: int = 0
+    height: int = 0
+    """Size of the smallest canvas that contains all pictures; 0 if Pillow reads it from the header."""
+    first: int = 0
+    """Pillow's number of the first picture: a PNG may have one before it for readers that show no animations."""
+
+
+def find_animation(encoded: bytes) -> Animation | None:
+    """Return the header data of an animation of several pictures, or None for any other file.
+
+    Raises BrokenImage if the file ends early or has more than MAX_PICTURES.
+    """
+    animation: Animation | None = None
+    if encoded.startswith((b"GIF87a", b"GIF89a")):
+        animation = _read_gif(encoded)
+    elif encoded.startswith(PNG):
+        animation = _read_png(encoded)
+    elif encoded.startswith(b"RIFF") and encoded[8:12] == b"WEBP":
+        animation = _read_webp(encoded)
+    elif encoded[4:12] == AVIF_SEQUENCE:
+        return Animation([])
+    if animation is None or len(animation.delays) < 2:
+        return None
+    return animation
+
+
+def sample_pictures(
+    encoded: bytes, animation: Animation, clips: Clips, *, seconds: float, check: Callable[[int, int], Any]
+) -> Iterator[Image.Image]:
+    """Yield sampled pictures of an animation as RGB, evenly in time from the first to the last.
+
+    The sample is that of a video whose frames are as long as the shortest delay. Pillow lays each picture over the
+    pictures before it. No picture is kept. `check` is called with the width and height before any is decoded, and may
+    raise.
+
+    Raises BrokenImage if a picture is damaged, CostlyImage after `seconds` of processor time.
+    """
+    stop = time.thread_time() + seconds
+    with open_image(encoded, seconds, max(len(animation.delays), 1)) as image:
+        check(max(image.width, animation.width), max(image.height, animation.height))
+        delays = animation.delays or _read_delays(image, stop)
+        shown = np.array([delay if delay > MIN_DELAY else DEFAULT_DELAY for delay in delays])
+        length = float(shown.sum())
+        ticks = max(round(length / shown.min()), 1)
+        places = clips.places(ticks, length / 1000)
+        middles = (np.array(places) + 0.5) * length / ticks
+        wanted = np.searchsorted(np.cumsum(shown), middles, side="right").tolist()
+        for number in range(len(delays)):
+            _load(image, animation.first + number, stop)
+            for _ in range(wanted.count(number)):
+                picture = image.convert("RGB")
+                picture.info = {FRAME_SECONDS: length / 1000 / len(places)}
+                yield picture
+
+
+def _load(image: Image.Image, number: int, stop: float) -> None:
+    if time.thread_time() > stop:
+        raise CostlyImage
+    image.seek(number)
+    image.load()
+
+
+def _read_delays(image: Image.Image, stop: float) -> list[float]:
+    """Return the delays of an AVIF's pictures, which are decoded for this."""
+    delays: list[float] = []
+    for number in range(_check_count(getattr(image, "n_frames", 1))):
+        _load(image, number, stop)
+        delays.append(float(image.info.get("duration", DEFAULT_DELAY)))
+    return delays
+
+
+def _check_count(count: int) -> int:
+    """Return the number of pictures; raise BrokenImage if there are too many."""
+    if count > MAX_PICTURES:
+        raise BrokenImage(f"it has over {MAX_PICTURES} pictures")
+    return count
+
+
+def _read_gif(gif: bytes) -> Animation:
+    """Read the blocks of a GIF; raise BrokenImage if it has several pictures and does not end."""
+    delays: list[float] = []
+    width, height, delay, place = 0, 0, 0, 13 + _colours(gif[10])
+    while place < len(gif) and gif[place] != GIF_TRAILER:
+        if gif[place] == GIF_EXTENSION:
+            if gif[place + 1 : place + 2] == bytes([GIF_CONTROL]):
+                delay = 10 * int.from_bytes(gif[place + 4 : place + 6], "little")
+            place += 2
+        elif gif[place] == GIF_PICTURE and place + 10 <= len(gif):
+            left, top, right, below = (
+                int.from_bytes(gif[at : at + 2], "little") for at in range(place + 1, place + 9, 2)
+            )
+            width, height = max(width, left + right), max(height, top + below)
+            delays.append(delay)
+            _check_count(len(delays))
+            place, delay = place + 11 + _colours(gif[place + 9]), 0
+        else:
+            break
+        while place < len(gif) and gif[place]:
+            place += 1 + gif[place]
+        place += 1
+    if len(delays) > 1 and gif[place : place + 1] != bytes([GIF_TRAILER]):
+        raise BrokenImage("it ends before its last picture")
+    return Animation(delays, width, height)
+
+
+def _colours(flags: int) -> int:
+    """Return the bytes of a GIF's table of colours."""
+    return 3 << (flags & 7) + 1 if flags & 0x80 else 0
+
+
+def _read_webp(webp: bytes) -> Animation:
+    delays: list[float] = []
+    place, end = 12, min(8 + int.from_bytes(webp[4:8], "little"), len(webp))
+    while place + 8 <= end:
+        if webp.startswith(b"ANMF", place):
+            delays.append(int.from_bytes(webp[place + 20 : place + 23], "little"))
+            _check_count(len(delays))
+        size = int.from_bytes(webp[place + 4 : place + 8], "little")
+        place += 8 + size + size % 2
+    return Animation(delays)
+
+
+def _read_png(png: bytes) -> Animation | None:
+    """Read the frame controls of an animated PNG; raise BrokenImage if their number is not the declared one."""
+    declared, first = 0, 0
+    delays: list[float] = []
+    try:
+        for kind, data, _ in png_chunks(png):
+            if kind == b"acTL":
+                declared = int.from_bytes(data[:4])
+            elif kind == b"IDAT":
+                if not declared:
+                    return None
+                first = first or int(not delays)
+            elif kind == b"fcTL":
+                numerator, denominator = int.from_bytes(data[20:22]), int.from_bytes(data[22:24])
+                delays.append(1000 * numerator / (denominator or 100))
+                _check_count(len(delays))
+    except BrokenImage:
+        if declared < 2:  # decoding it as an image reports what is wrong
+            return None
+        raise
+    if declared != len(delays):
+        raise BrokenImage(f"it has {len(delays)} of {declared} pictures")
+    return Animation(delays, first=first)

@@ -1,0 +1,269 @@
+"""Decodes bytes to RGB images within the size limits, or to the reason why this is not possible."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from plumbline.operators.base.bounds import Checked, Positive, Seconds
+from plumbline.operators.base.errors import RowError
+from plumbline.operators.images.animations import find_animation, sample_pictures
+from plumbline.operators.images.completeness import (
+    FORMATS,
+    JPEG,
+    STORED,
+    TIFF,
+    BrokenImage,
+    CostlyImage,
+    UncheckedImage,
+    decode_jpeg,
+    decode_png,
+    open_image,
+    read_jpeg,
+    require_pixels,
+)
+from plumbline.operators.images.videos import Clips, demuxer_of, sample_frames
+
+Image.MAX_IMAGE_PIXELS = None  # Pillow's own cap, of the whole process; ImageLimits is checked before any decoding
+
+MOST_ELONGATED = 16
+"""Longest over shortest side: models pad an image to its square, or resize its shortest side to hundreds of pixels."""
+LIKENESSES = {b"PK\x03\x04": "a zip archive", b"%PDF": "a PDF document", b"<": "a web page or other markup"}
+CLOSED_IMAGE = b"\0closed"
+"""Placeholder for a PIL.Image that was closed before its pixels were read."""
+VIDEOS = "MP4, MOV, WebM, Matroska, AVI"
+UNREAD_VIDEOS = {
+    b"FLV\x01": "a Flash video",
+    b"\x00\x00\x01\xba": "an MPEG programme stream",
+    b"\x30\x26\xb2\x75\x8e\x66\xcf\x11": "a Windows Media video",
+}
+TS_SYNC, TS_PACKET = 0x47, 188
+"""The first byte of each packet of an MPEG transport stream, and the length of a packet."""
+PAGE_KIND, REDUCED_OR_MASK = 254, 0b101
+"""A TIFF's tag NewSubfileType, and its bits for a smaller copy of another page and for a mask."""
+MAX_PAGES = 1000
+DECODING = 3
+"""Version of decoding, raised when other images are refused as broken or decoded images get other pixels."""
+STILL_DECODINGS = (2, DECODING)
+"""Versions of decoding that give the same pixels to all images for which `is_decoded_anew` is False."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImageLimits(Checked):
+    """Limits above which an image is refused."""
+
+    section: ClassVar[str] = "limits."
+    max_pixels: Positive = 64_000_000
+    """Largest width x height that is decoded."""
+    max_bytes: Positive = 64_000_000
+    """Largest encoded size that is decoded."""
+    max_scans: Positive = 64
+    """Most scans of a JPEG that is decoded; a progressive one has about ten, and each costs as much as all pixels."""
+    max_seconds: Seconds = 10.0
+    """Processor time after which decoding an image, or a video, is given up."""
+    max_images: Positive = 64
+    """Most images of one row, such as the frames of a film."""
+
+    def semantic(self) -> dict[str, int]:
+        """Return the limits that refuse an image for good; the next run tries an image again that took too long."""
+        return {
+            "max_pixels": self.max_pixels,
+            "max_bytes": self.max_bytes,
+            "max_scans": self.max_scans,
+            "max_images": self.max_images,
+            "decoding": DECODING,
+        }
+
+    def admit(self, then: Mapping[str, int]) -> bool:
+        """Return True if these limits accept every image that earlier limits, as `semantic` returns them, accepted."""
+        now = self.semantic()
+        same = then.keys() == now.keys() and then["decoding"] in STILL_DECODINGS
+        return same and all(then[name] <= now[name] for name in now)
+
+
+def is_decoded_anew(encoded: bytes) -> bool:
+    """Return True for a kind of file that the first of STILL_DECODINGS may have decoded to other pixels."""
+    if demuxer_of(encoded) is not None or encoded.startswith(TIFF):
+        return True
+    try:
+        return find_animation(encoded) is not None
+    except BrokenImage:
+        return True
+
+
+def decode_each(encoded: bytes, limits: ImageLimits, clips: Clips) -> Iterator[Image.Image | RowError]:
+    """Yield an encoded image as RGB, or the sampled frames of a video or animation.
+
+    If decoding fails, the last item is a RowError.
+    """
+    if len(encoded) > limits.max_bytes:
+        yield decode_bytes(encoded, limits)
+        return
+    try:
+        animation = find_animation(encoded)
+    except BrokenImage as error:
+        yield _broken_clip("animation", error)
+        return
+    demuxer = demuxer_of(encoded)
+    if animation is not None:
+        sample = partial(sample_pictures, encoded, animation, clips)
+        yield from _frames("animation", sample, limits)
+    elif demuxer is not None:
+        yield from _frames("video", partial(sample_frames, encoded, demuxer, clips), limits)
+    else:
+        yield decode_bytes(encoded, limits)
+
+
+def decode_bytes(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
+    """Return an encoded image as RGB, or the reason why it does not decode."""
+    if len(encoded) > limits.max_bytes:
+        return too_large(f"a file of {len(encoded)} bytes", f"max_bytes={limits.max_bytes}")
+    return _decode(encoded, limits)
+
+
+class _Refused(Exception):
+    """A frame that the limits refuse."""
+
+    def __init__(self, error: RowError) -> None:
+        self.error = error
+
+
+def _frames(
+    kind: str, sample: Callable[..., Iterator[Image.Image]], limits: ImageLimits
+) -> Iterator[Image.Image | RowError]:
+    """Yield the frames of a clip; if decoding fails, the last item is a RowError.
+
+    Any exception of a decoder is about these bytes, so it costs this row alone.
+    """
+
+    def check(width: int, height: int) -> None:
+        if refusal := _oversize(width, height, limits):
+            raise _Refused(refusal)
+
+    try:
+        yield from sample(seconds=limits.max_seconds, check=check)
+    except _Refused as refused:
+        yield refused.error
+    except CostlyImage:
+        yield _too_slow(limits)
+    except ImportError:  # it is the machine's fault
+        raise
+    except Exception as error:
+        yield _broken_clip(kind, error)
+
+
+def _broken_clip(kind: str, error: Exception) -> RowError:
+    message = f"the {kind} does not decode: {error or type(error).__name__}; generate it again"
+    return RowError("corrupt_video", message, retryable=isinstance(error, MemoryError))
+
+
+def _decode(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
+    """Return an image as RGB, or the reason why it does not decode.
+
+    Any exception of Pillow is about these bytes, so it costs this row alone. If a decoder is not installed, the shard
+    fails and is tried again.
+    """
+    if encoded == CLOSED_IMAGE:
+        message = "the PIL.Image is closed; score it inside its `with` block, or call its load() there"
+        return RowError("corrupt_image", message)
+    try:
+        return _pixels(encoded, limits)
+    except UnidentifiedImageError:
+        expected, video = f"expected an image ({', '.join(FORMATS)}) or a video ({VIDEOS})", _unread_video(encoded)
+        found = f"{video}; convert it to MP4" if video else f"{_likeness(encoded)}; generate it again"
+        return RowError("corrupt_image", f"{expected}, found {found}")
+    except UncheckedImage as error:
+        message = f"found {error}, whose reader does not say what is missing; save the image as PNG"
+        return RowError("corrupt_image", message)
+    except CostlyImage:
+        return _too_slow(limits)
+    except ImportError:
+        raise
+    except Exception as error:
+        message = f"the image does not decode: {error or type(error).__name__}; generate it again"
+        return RowError("corrupt_image", message, retryable=isinstance(error, MemoryError))
+
+
+def _pixels(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
+    """Check the header before decoding any pixel, so that a decompression bomb costs nothing."""
+    jpeg = read_jpeg(encoded) if encoded.startswith(JPEG) else None
+    if jpeg is not None and len(jpeg.scans) > limits.max_scans:
+        return too_large(f"a JPEG of {len(jpeg.scans)} scans", f"max_scans={limits.max_scans}")
+    image = open_image(jpeg.encoded if jpeg is not None else encoded, limits.max_seconds)
+    refusal = _oversize(*image.size, limits) or _refuse_several(image, encoded)
+    if refusal is not None:
+        return refusal
+    if jpeg is not None:
+        return _rgb(decode_jpeg(image, jpeg))
+    if image.format == "PNG" and (pixels := decode_png(image, encoded)) is not None:
+        return _rgb(pixels)
+    require_pixels(image, encoded)
+    return _rgb(image)
+
+
+def _refuse_several(image: Image.Image, encoded: bytes) -> RowError | None:
+    """Return an error if a file has several images: an animation, or pages of a TIFF that are not copies or masks."""
+    remedy = "save the one that is meant as PNG"
+    if find_animation(encoded) is not None:
+        return RowError("too_many_images", f"found an animation, where one image is expected; {remedy}")
+    if image.format != "TIFF" or not getattr(image, "is_animated", False):
+        return None
+    pages = 0
+    for page in range(min(getattr(image, "n_frames", 1), MAX_PAGES)):
+        image.seek(page)
+        pages += not int(image.tag_v2.get(PAGE_KIND, 0)) & REDUCED_OR_MASK  # type: ignore[attr-defined]
+    image.seek(0)
+    return RowError("too_many_images", f"found a TIFF of {pages} pages; {remedy}, or each") if pages > 1 else None
+
+
+def _unread_video(encoded: bytes) -> str | None:
+    """Return the kind of a video that is not supported, or None for anything else."""
+    if encoded[:1] == encoded[TS_PACKET : TS_PACKET + 1] == bytes([TS_SYNC]):
+        return "an MPEG transport stream"
+    return next((kind for signature, kind in UNREAD_VIDEOS.items() if encoded.startswith(signature)), None)
+
+
+def _likeness(encoded: bytes) -> str:
+    """Return what kind of file the bytes look like, without quoting any of their content."""
+    kinds = [kind for signature, kind in LIKENESSES.items() if encoded.lstrip().startswith(signature)]
+    return kinds[0] if kinds else "something else"
+
+
+def _oversize(width: int, height: int, limits: ImageLimits) -> RowError | None:
+    """Return an error if an image is too large, or would be in the square that models pad it to."""
+    if width * height > limits.max_pixels:
+        return too_large(f"{width}x{height} pixels", f"max_pixels={limits.max_pixels}")
+    if max(width, height) > MOST_ELONGATED * min(width, height):
+        return RowError("image_too_large", f"{width}x{height} is over {MOST_ELONGATED} times as long as wide; crop it")
+    return None
+
+
+def _rgb(image: Image.Image) -> Image.Image | RowError:
+    """Return the first frame as RGB; a 16-bit grey keeps its brightness, which Pillow's own conversion would clip.
+
+    `info[STORED]` keeps the original image if resizing it gives other pixels than resizing its RGB form.
+    """
+    if image.mode in ("I", "F"):
+        return RowError(
+            "corrupt_image", f"pixels of mode {image.mode} have no fixed range; save the image as 8-bit RGB"
+        )
+    if image.mode.startswith("I;16"):
+        image = Image.fromarray((np.asarray(image).astype(np.uint32) // 257).astype(np.uint8))
+    if image.mode == "RGB":
+        return image
+    rgb = image.convert("RGB")
+    if image.mode != "L":
+        rgb.info[STORED] = image
+    return rgb
+
+
+def _too_slow(limits: ImageLimits) -> RowError:
+    found = f"decoding takes over limits.max_seconds={limits.max_seconds:g} of a processor"
+    return RowError("image_too_slow", f"{found}; save the image anew, or raise the limit", retryable=True)
+
+
+def too_large(found: str, limit: str) -> RowError:
+    return RowError("image_too_large", f"{found} is over limits.{limit}; check the image, or raise the limit")

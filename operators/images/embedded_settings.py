@@ -1,0 +1,177 @@
+"""Reads the settings that generating tools write into pictures, in the texts of a PNG and in EXIF.
+
+These texts are from strangers: their length is bounded, only JSON is parsed, nothing is evaluated, and unreadable texts
+are ignored. Where each tool writes: AUTOMATIC1111/stable-diffusion-webui 00952fb, modules/images.py (PNG `parameters`,
+EXIF UserComment) and 0365002, modules/infotext_utils.py (the line of settings);
+comfyanonymous/ComfyUI 0109431, nodes.py (PNG `prompt`, the nodes with their inputs; in an animated WebP EXIF Model);
+invoke-ai/InvokeAI 001bba1, invokeai/app/services/image_files/image_files_disk.py (PNG `invokeai_metadata`);
+lllyasviel/Fooocus 59f183a, modules/meta_parser.py (PNG `parameters`, EXIF UserComment among the first tags: JSON, or
+AUTOMATIC1111's text); mcmonkeyprojects/SwarmUI 062407c, src/Text2Image/T2IParamInput.cs (PNG `parameters`, EXIF
+UserComment: `sui_image_params`); Forge writes as AUTOMATIC1111, with `Distilled CFG Scale`.
+"""
+
+import json
+import re
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from PIL import Image
+
+from plumbline.operators.images.completeness import BoundedBytes
+from plumbline.operators.images.generation_settings import value_text
+
+warnings.filterwarnings("ignore", "Corrupt EXIF data", UserWarning, "PIL")  # such EXIF is ignored
+
+HEAD_BYTES = 1 << 20
+"""Bytes of a picture that are read, as texts precede the pixels. A WebP, whose texts follow them, is read whole."""
+HEADER_SECONDS = 1.0
+FORMATS = ("PNG", "JPEG", "WEBP")
+EXIF_IFD, USER_COMMENT, CAMERA_MODEL = 0x8769, 0x9286, 0x0110
+UNICODE, ASCII = b"UNICODE\0", b"ASCII\0\0\0"
+NODES_PREFIX = "prompt:"
+"""ComfyUI's prefix of the nodes in EXIF."""
+LONGEST_LINE = 1 << 16
+LINE = re.compile(r"""(?:^|,[ ])([\w][\w /-]{0,60}):[ ]("(?:\\.|[^"\\])*(?:"|$)|[^,]*)""", re.VERBOSE)
+"""A setting of AUTOMATIC1111's line. Values with commas are in quotes; names within quotes are not settings."""
+JSON_KEYS = {
+    "cfg": ("cfg", "cfg_scale", "guidance_scale", "cfgscale", "Guidance Scale"),
+    "distilled": ("guidance", "fluxguidancescale"),
+    "steps": ("steps", "Steps"),
+    "seed": ("seed", "noise_seed", "Seed"),
+    "sampler": ("sampler_name", "sampler", "comfyuisampler", "Sampler"),
+    "schedule": ("scheduler", "comfyuischeduler", "Scheduler"),
+}
+"""Names of settings in JSON: ComfyUI's nodes, InvokeAI, SwarmUI, Fooocus and its older releases, and NovelAI."""
+NOVELAI_CFG = "scale"
+"""NovelAI's name of cfg; in ComfyUI's nodes `scale` is a scale of pixels."""
+
+
+def picture_settings(encoded: bytes) -> dict[str, str]:
+    """Return the settings that a picture names, and its size in pixels; empty for any bytes that are not a picture."""
+    try:
+        head = encoded if encoded.startswith(b"RIFF") else encoded[:HEAD_BYTES]
+        with Image.open(BoundedBytes(head, HEADER_SECONDS), formats=FORMATS) as image:
+            size, settings = value_text("size", image.size), _read_info(image.info)
+    except Exception:  # any exception of Pillow is about these bytes; scoring the picture reports what is wrong
+        return {}
+    return {**settings, **({"size": size} if size else {})}
+
+
+def _read_info(info: Mapping[Any, Any]) -> dict[str, str]:
+    """Return the settings in the first of the tools' texts that has any."""
+    for key, read in READERS.items():
+        text = info.get(key)
+        if isinstance(text, str) and (found := read(text)):
+            return found
+    return _read_exif(info.get("exif"))
+
+
+def _read_exif(exif: bytes | None) -> dict[str, str]:
+    """Read the settings in EXIF's UserComment, or in EXIF's Model, which ComfyUI uses."""
+    if not exif:
+        return {}
+    parsed = Image.Exif()
+    parsed.load(exif)
+    nodes = parsed.get(CAMERA_MODEL)
+    if isinstance(nodes, str) and nodes.startswith(NODES_PREFIX):
+        return _read_nodes(nodes.removeprefix(NODES_PREFIX).rstrip("\0"))
+    comment = parsed.get_ifd(EXIF_IFD).get(USER_COMMENT) or parsed.get(USER_COMMENT)  # Fooocus has no EXIF directory
+    texts = _decode_comment(comment) if isinstance(comment, bytes) else [str(comment or "")]
+    return next(filter(None, map(_read_parameters, texts)), {})
+
+
+def _decode_comment(comment: bytes) -> list[str]:
+    """Return possible texts of EXIF's UserComment: tools write UTF-16 of either byte order, mostly without a mark."""
+    code, text = comment[: len(UNICODE)], comment[len(UNICODE) :]
+    if code != UNICODE:
+        return [(text if code == ASCII else comment).decode("utf-8", "replace")]
+    if text.startswith((b"\xfe\xff", b"\xff\xfe")):
+        return [text.decode("utf-16", "replace")]
+    return [text.decode(order, "replace") for order in ("utf-16-be", "utf-16-le")]
+
+
+def _read_parameters(text: str) -> dict[str, str]:
+    """Read JSON of SwarmUI or Fooocus, or the last line that begins with `Steps` in AUTOMATIC1111's text."""
+    if text.lstrip().startswith("{"):
+        fields = _parse_object(text)
+        swarm = fields.get("sui_image_params")
+        return _read_fields(swarm if isinstance(swarm, dict) else fields)
+    line = next((line for line in reversed(text.splitlines()) if line.startswith("Steps: ")), "")[:LONGEST_LINE]
+    found = {name: value for name, value in LINE.findall(line) if not value.startswith('"')}
+    schedule = found.get("Schedule type", found.get("Scheduler"))
+    return _format_settings({
+        "cfg": found.get("CFG scale"), "distilled": found.get("Distilled CFG Scale"), "steps": found.get("Steps"),
+        "seed": found.get("Seed"), "sampler": found.get("Sampler"),
+        "schedule": None if schedule == "Automatic" else schedule,
+    })  # fmt: skip
+
+
+def _read_nodes(text: str) -> dict[str, str]:
+    """Read the settings that are the same in all nodes of a ComfyUI workflow; links to other nodes are not values.
+
+    A sampler and its schedule, steps, seed and guidance may each be in a node of its own.
+    """
+    found: dict[str, set[str]] = defaultdict(set)
+    for node in _parse_object(text).values():
+        inputs = node.get("inputs") if isinstance(node, dict) else None
+        for name, value in _select_settings(inputs if isinstance(inputs, dict) else {}).items():
+            if text_of_value := value_text(name, value):
+                found[name].add(text_of_value)
+    if len(found["sampler"]) > 1 or len(found["schedule"]) > 1:
+        found["sampler"] = found["schedule"] = set()
+    if len(found["cfg"]) > 1 or len(found["distilled"]) > 1:
+        found["cfg"] = found["distilled"] = set()
+    return _format_settings({name: values.pop() for name, values in found.items() if len(values) == 1})
+
+
+def _read_fields(fields: Mapping[str, Any]) -> dict[str, str]:
+    return _format_settings(_select_settings(fields))
+
+
+def _select_settings(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings in a JSON object, by our names."""
+    found = {name: next((fields[key] for key in keys if key in fields), None) for name, keys in JSON_KEYS.items()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _format_settings(found: Mapping[str, Any]) -> dict[str, str]:
+    """Return settings as texts. The schedule becomes part of the sampler, and a distilled guidance part of cfg."""
+    texts = {name: text for name, value in found.items() if (text := value_text(name, value))}
+    schedule, sampler = texts.pop("schedule", ""), texts.get("sampler", "")
+    distilled, cfg = texts.pop("distilled", ""), texts.get("cfg", "")
+    if distilled:  # a model with distilled guidance runs with a cfg of 1
+        cfg = distilled if cfg in ("", "1") else f"{cfg} distilled {distilled}"
+    texts |= {"sampler": " ".join(filter(None, (sampler, schedule))), "cfg": cfg}
+    return {name: text for name, text in texts.items() if text}
+
+
+def _parse_object(text: str) -> dict[str, Any]:
+    """Return a JSON object; an empty object for anything else, such as JSON that is nested too deep."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _read_invokeai(text: str) -> dict[str, str]:
+    fields = _parse_object(text)
+    image = fields.get("image")
+    return _read_fields(image if isinstance(image, dict) else fields)
+
+
+def _read_novelai(text: str) -> dict[str, str]:
+    fields = _parse_object(text)
+    return _read_fields({"cfg": fields.get(NOVELAI_CFG), **fields})
+
+
+READERS: Mapping[str, Callable[[str], dict[str, str]]] = {
+    "parameters": _read_parameters,
+    "prompt": _read_nodes,
+    "invokeai_metadata": _read_invokeai,
+    "sd-metadata": _read_invokeai,
+    "Comment": _read_novelai,
+}
+"""Readers by the key of a PNG's text; InvokeAI 2 uses the key `sd-metadata`."""

@@ -1,0 +1,1 @@
+"""What a run's scores say: means with their intervals, comparisons of generators, and of runs."""

@@ -1,0 +1,310 @@
+"""The summary stage: every generator's mean per metric, overall and per skill, with its interval and coverage."""
+
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.metrics.metric import direction
+from plumbline.operators.statistics.poisson_bootstrap import hash_ids, ratio_intervals, weighted_sums_of_each
+from plumbline.operators.statistics.rounding import merge_equal, sums_in_any_order
+
+OVERALL = "overall"
+PROMPTS_AT_ONCE = 4096
+Floats = NDArray[np.float64]
+
+TALLIES = pa.schema(
+    [
+        *schemas.texts("generator", "metric", "skill"),
+        *schemas.floats("rows", "n", "mean", "squares"),
+        ("totals", pa.list_(pa.float64())),
+        ("counts", pa.list_(pa.float64())),
+    ]
+)
+"""A tally as it is stored: the sums of each generator, metric and skill that has rows."""
+
+
+class Skills:
+    """The skills of every prompt, laid out once for any number of tallies and comparisons, in 12 bytes a prompt.
+
+    Every prompt also counts under `overall`, and one whose skills are not known under that alone.
+    """
+
+    def __init__(self, skills: Iterable[tuple[str, Sequence[str]]]) -> None:
+        """`skills` are pairs of a prompt_id and that prompt's skills."""
+        sets: dict[tuple[str, ...], int] = {(): 0}
+        hashes, set_of = [np.zeros(0, np.uint64)], [np.zeros(0, np.int32)]
+        pairs = iter(skills)
+        while some := list(islice(pairs, PROMPTS_AT_ONCE)):
+            hashes.append(hash_ids([prompt for prompt, _ in some]))
+            numbers = [sets.setdefault(tuple(of_prompt), len(sets)) for _, of_prompt in some]
+            set_of.append(np.array(numbers, np.int32))
+        prompts = np.concatenate(hashes)
+        order = np.argsort(prompts)
+        self._prompts, self._set_of = prompts[order], np.concatenate(set_of)[order]
+        self._sets = list(sets)
+        self.names = [OVERALL, *sorted({skill for of_set in sets for skill in of_set} - {OVERALL})]
+        self._member = np.array([[name == OVERALL or name in of_set for name in self.names] for of_set in sets])
+
+    def __len__(self) -> int:
+        """How many prompts are known."""
+        return len(self._prompts)
+
+    def _numbers(self, prompts: NDArray[np.uint64]) -> NDArray[np.int32]:
+        """The number of each prompt's set of skills; 0, the empty one's, of one that is not known."""
+        if not len(self):
+            return np.zeros(len(prompts), np.int32)
+        places = np.minimum(np.searchsorted(self._prompts, prompts), len(self) - 1)
+        return np.where(self._prompts[places] == prompts, self._set_of[places], 0)
+
+    def membership(self, prompts: NDArray[np.uint64]) -> Floats:
+        """Which prompts, by their ids' hashes, have which skills, (prompts, skills)."""
+        return self._member[self._numbers(prompts)].astype(np.float64)
+
+    def each(self, prompts: NDArray[np.uint64]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+        """Every skill, `overall` first, and which prompts, by their ids' hashes, have it."""
+        numbers = self._numbers(prompts)
+        for place, name in enumerate(self.names):
+            yield name, self._member[:, place][numbers]
+
+    def of(self, prompt_id: str) -> tuple[str, ...]:
+        """The skills of a prompt, in the order in which they were given."""
+        return self._sets[int(self._numbers(hash_ids([prompt_id]))[0])]
+
+
+@dataclass(slots=True)
+class Sums:
+    """One generator's and metric's sums by skill, `overall` first; every one can be added to another's."""
+
+    rows: Floats
+    n: Floats
+    mean: Floats
+    squares: Floats
+    """Of the differences from the mean."""
+    totals: Floats = field(repr=False)
+    """Weighted sums of scores, by skill and resample."""
+    counts: Floats = field(repr=False)
+    """Weighted numbers of scores, by skill and resample."""
+
+    def merge(self, other: "Sums") -> None:
+        """Adds another's rows (means and squares as in Chan, Golub and LeVeque 1983)."""
+        n = self.n + other.n
+        apart = other.mean - self.mean
+        share = np.divide(other.n, n, out=np.zeros_like(n), where=n > 0)
+        self.squares = self.squares + (other.squares + apart**2 * self.n * share)
+        self.mean = self.mean + apart * share
+        self.rows, self.n = self.rows + other.rows, n
+        self.totals, self.counts = self.totals + other.totals, self.counts + other.counts
+
+
+class Tally:
+    """Sums of scores that come part by part, in any order; parts counted apart can be stored and merged.
+
+    A null score is outside the mean and inside `n_null`; coverage = n / (n + n_null). Intervals are a Poisson
+    bootstrap over prompts, the same however the rows are cut into parts.
+    """
+
+    def __init__(self, skills: Skills) -> None:
+        self.skills = skills
+        self.sums: dict[tuple[str, str], Sums] = {}
+
+    def add(self, scores: pa.Table) -> None:
+        """Counts the rows of a table with generator, metric, prompt_id and score."""
+        (counted,) = count_each([scores], self.skills)
+        self.merge(counted.sums)
+
+    def merge(self, sums: Mapping[tuple[str, str], Sums]) -> None:
+        """Adds what another counted, of the same skills."""
+        for key, of_key in sums.items():
+            if key in self.sums:
+                self.sums[key].merge(of_key)
+            else:
+                self.sums[key] = of_key
+
+    def to_table(self) -> pa.Table:
+        """The tally (schema TALLIES), without the skills that have no rows."""
+        return rows.table(
+            [
+                {"generator": generator, "metric": metric, "skill": skill}
+                | {name: getattr(sums, name)[place] for name in TALLIES.names[3:]}
+                for (generator, metric), sums in self.sums.items()
+                for place, skill in enumerate(self.skills.names)
+                if sums.rows[place]
+            ],
+            TALLIES,
+        )
+
+    def merge_table(self, table: pa.Table) -> None:
+        """Adds a stored tally; raises KeyError for one with a skill that no prompt has."""
+        place = {skill: number for number, skill in enumerate(self.skills.names)}
+        for (generator, metric), frame in table.to_pandas().groupby(["generator", "metric"], sort=False):
+            places = [place[skill] for skill in frame["skill"]]
+            columns = {}
+            for name in TALLIES.names[3:]:
+                stored = np.stack(frame[name].to_list())
+                columns[name] = np.zeros((len(place), *stored.shape[1:]))
+                columns[name][places] = stored
+            self.merge({(str(generator), str(metric)): Sums(**columns)})
+
+    def summary(self) -> pa.Table:
+        """The summary (schema SUMMARY), highest overall mean first within each metric; a skill without rows is left
+        out.
+        """
+        tables = [self._table(generator, metric, sums) for (generator, metric), sums in self.sums.items()]
+        return best_first(pa.concat_tables(tables)) if tables else schemas.SUMMARY.empty_table()
+
+    def _table(self, generator: str, metric: str, sums: Sums) -> pa.Table:
+        """The rows of a generator and metric, with null for what is undefined."""
+        low, high = ratio_intervals(sums.totals, sums.counts)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            sem = np.where(sums.n > 1, np.sqrt(sums.squares / (sums.n - 1) / sums.n), np.nan)
+        skills = self.skills.names
+        columns = {
+            "generator": [generator] * len(skills),
+            "metric": [metric] * len(skills),
+            "skill": skills,
+            "mean": np.where(sums.n > 0, sums.mean, np.nan),
+            "low": low,
+            "high": high,
+            "sem": sem,
+            "n": sums.n.astype(np.int64),
+            "n_null": (sums.rows - sums.n).astype(np.int64),
+            "coverage": sums.n / np.maximum(sums.rows, 1),
+        }
+        arrays = [pa.array(columns[field.name], field.type, from_pandas=True) for field in schemas.SUMMARY]
+        return pa.table(arrays, schema=schemas.SUMMARY).filter(pa.array(sums.rows > 0))
+
+
+def count_each(tables: Sequence[pa.Table], skills: Skills) -> list[Tally]:
+    """A tally of each table with generator, metric, prompt_id and score; those of the same prompts share their weights,
+    which are most of the work.
+    """
+    tallies = [Tally(skills) for _ in tables]
+    alike: dict[bytes, list[tuple[Tally, tuple[str, str], _PromptSums]]] = {}
+    prompts: _Prompts | None = None
+    for table, tally in zip(tables, tallies, strict=True):
+        for key, of_key in _by_generator_and_metric(table):
+            prompts = _prompts(of_key.column("prompt_id"), skills, prompts)
+            counted = _PromptSums.of(of_key.column("score"), prompts)
+            alike.setdefault(prompts.hashes.tobytes(), []).append((tally, key, counted))
+    for group in alike.values():
+        hashes = group[0][2].prompts.hashes
+        for (tally, key, counted), weighted in zip(
+            group, weighted_sums_of_each(hashes, [counted.values for _, _, counted in group]), strict=True
+        ):
+            tally.merge({key: counted.sums(weighted)})
+    return tallies
+
+
+def _by_generator_and_metric(scores: pa.Table) -> Iterator[tuple[tuple[str, str], pa.Table]]:
+    """The rows of each generator and metric."""
+    keys = scores.select(["generator", "metric"]).group_by(["generator", "metric"], use_threads=False).aggregate([])
+    for generator, metric in zip(*(column.to_pylist() for column in keys.columns), strict=True):
+        of_both = scores
+        if len(keys) > 1:
+            of_generator, of_metric = pc.equal(scores["generator"], generator), pc.equal(scores["metric"], metric)
+            of_both = scores.filter(pc.and_(of_generator, of_metric))
+        yield (generator, metric), of_both
+
+
+class _Prompts(NamedTuple):
+    """The prompts of some rows."""
+
+    column: pa.ChunkedArray
+    codes: NDArray[np.int32]
+    """The number of each row's prompt."""
+    hashes: NDArray[np.uint64]
+    """Of the prompts' ids."""
+    member: Floats
+    """Which prompts have which skills."""
+
+
+def _prompts(column: pa.ChunkedArray, skills: Skills, before: _Prompts | None) -> _Prompts:
+    """Return the prompts of a column; the prompts `before` if the column is the same again."""
+    if before is not None and column.equals(before.column):
+        return before
+    encoded = column.fill_null("").combine_chunks().dictionary_encode()
+    hashes = hash_ids(encoded.dictionary.to_numpy(zero_copy_only=False))
+    order = np.argsort(hashes)  # so that sums over prompts do not depend on the order of the rows
+    places = np.empty(len(hashes), np.int32)
+    places[order] = np.arange(len(hashes))
+    return _Prompts(column, places[encoded.indices.to_numpy()], hashes[order], skills.membership(hashes[order]))
+
+
+class _PromptSums(NamedTuple):
+    """One generator's and metric's scores, summed by prompt and by skill."""
+
+    prompts: _Prompts
+    each: Floats
+    """Of each prompt the sum and the number of its scores, (prompts, 2)."""
+    rows: Floats
+    n: Floats
+    mean: Floats
+    squares: Floats
+
+    @staticmethod
+    def of(scores: pa.ChunkedArray, prompts: _Prompts) -> "_PromptSums":
+        _, codes, hashes, member = prompts
+        values = scores.to_numpy().astype(np.float64)
+        scored = ~np.isnan(values)
+        codes_scored, values = codes[scored], values[scored]
+        n = np.bincount(codes_scored, minlength=len(hashes)).astype(np.float64)
+        total = sums_in_any_order(values, codes_scored, len(hashes))
+        own_mean = _ratio(total, n)
+        own_squares = sums_in_any_order((values - own_mean[codes_scored]) ** 2, codes_scored, len(hashes))
+        n_of_skill = member.T @ n
+        mean = _ratio(member.T @ total, n_of_skill)
+        apart = (own_mean[:, None] - mean[None, :]) ** 2 * n[:, None] + own_squares[:, None]
+        return _PromptSums(
+            prompts=prompts,
+            each=np.stack([total, n], axis=1),
+            rows=member.T @ np.bincount(codes, minlength=len(hashes)).astype(np.float64),
+            n=n_of_skill,
+            mean=mean,
+            squares=(member * apart).sum(axis=0),
+        )
+
+    def values(self, part: slice) -> Floats:
+        """The sums and the numbers of some prompts by skill, (prompts, 2 x skills)."""
+        return (self.each[part, :, None] * self.prompts.member[part, None, :]).reshape(-1, 2 * len(self.mean))
+
+    def sums(self, weighted: Floats) -> Sums:
+        """With the weighted sums of the values in every resample, (2 x skills, resamples)."""
+        skills = len(self.mean)
+        return Sums(self.rows, self.n, self.mean, self.squares, weighted[:skills], weighted[skills:])
+
+
+def _ratio(total: Floats, n: Floats) -> Floats:
+    """Means; 0 of nothing."""
+    return np.divide(total, n, out=np.zeros_like(total), where=n > 0)
+
+
+def best_first(summary: pa.Table, falling: Container[str] = ()) -> pa.Table:
+    """Return a summary sorted by metric, `overall` before the skills, and within each the best mean first.
+
+    The lowest mean is best by `falling` metrics. Generators without a mean come last.
+    """
+    frame = summary.select(["metric", "skill", "generator", "mean"]).to_pandas()
+    means = frame.groupby(["metric", "skill"])["mean"].transform(lambda mean: merge_equal(mean.to_numpy(np.float64)))
+    worth = means * np.array([direction(metric, falling) for metric in frame["metric"]], np.float64)
+    ordered = frame.assign(later=frame["skill"].ne(OVERALL), worth=worth).sort_values(
+        ["metric", "later", "skill", "worth", "generator"], ascending=[True, True, True, False, True]
+    )
+    return summary.take(ordered.index.to_numpy())
+
+
+def part_of(manifest: Mapping[str, Any]) -> str:
+    """Of how many of its benchmark's prompts a run is, as `12 of 256 prompts`; empty where of all.
+
+    Such are runs of a sweep with a limit, and of an adaptive one that stopped early.
+    """
+    counts = [manifest[name] for name in ("seen", "limited") if manifest.get(name)]
+    if not counts or counts[0]["prompts"] == counts[-1]["of_prompts"]:
+        return ""
+    return f"{counts[0]['prompts']:,} of {counts[-1]['of_prompts']:,} prompts"

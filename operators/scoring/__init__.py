@@ -1,0 +1,1 @@
+"""Metrics in this process, on images and prompts of a caller."""

@@ -1,0 +1,341 @@
+"""Metrics in this process: images and prompts in, scores with their elements out, by the stages that sweeps run."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from threading import Lock
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.bounds import Checked, Positive
+from plumbline.operators.base.errors import ConfigError, RowError, suggest
+from plumbline.operators.base.sequences import list_values
+from plumbline.operators.images.decoding import ImageLimits
+from plumbline.operators.images.videos import Clips
+from plumbline.operators.metrics.ablation import shown_instead
+from plumbline.operators.metrics.metric import Metric, takes_questions
+from plumbline.operators.metrics.question_list import read_questions, require_asker
+from plumbline.operators.metrics.table import AnyMetric
+from plumbline.operators.models.families.any_model import AnyModel
+from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
+from plumbline.operators.scoring.kept_prompts import KEPT_PROMPTS, KeptPrompts
+from plumbline.operators.scoring.scorer_input import (
+    AskedPrompt,
+    Call,
+    Picture,
+    Shown,
+    hash_prompt,
+    read_call,
+    read_file,
+)
+from plumbline.operators.stages.graph import (
+    GraphNode,
+    check_models,
+    check_shown,
+    make_nodes,
+    need_captions,
+    need_sources,
+    require_comparison,
+)
+from plumbline.operators.stages.question_pack import NONE_CAME, PackIndex
+from plumbline.operators.stages.questions import QuestionsStage, kept_questions
+from plumbline.operators.stages.stage import Inputs, Stage, StageOptions, Upstream
+
+if TYPE_CHECKING:
+    import pandas as pd  # scorers of services need none
+
+
+class WrittenQuestions(Protocol):
+    """Where questions that a model wrote outlast the process."""
+
+    def unread(self, metric: str) -> Sequence[pa.Table]:
+        """The tables (schema QUESTIONS) that were added since the last call, by whomever."""
+
+    def add(self, metric: str, table: pa.Table) -> None:
+        """Adds the questions about some prompts."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScorerConfig(Checked):
+    """Which metrics, by which models."""
+
+    models: Mapping[str, AnyModel]
+    """By role."""
+    metrics: Mapping[str, AnyMetric]
+    """By name."""
+    limits: ImageLimits = field(default_factory=ImageLimits)
+    clips: Clips = field(default_factory=Clips)
+    on_gpu: bool = False
+    """Whether the models run on this machine's GPU."""
+    decoders: int = 1
+    """Images that are decoded at once."""
+    kept_prompts: Positive = KEPT_PROMPTS
+    """Prompts of each metric whose written questions are kept in memory, about 1.2 KB a question; beyond that the
+    oldest go."""
+
+    def __post_init__(self) -> None:
+        Checked.__post_init__(self)
+        check_models(make_nodes(self.metrics), self.models)
+
+
+Part = Literal["decode", "model"]
+"""What a stage does of a call: its preparation, which decodes images, and its work, which calls its models."""
+Watch = Callable[[Part], AbstractContextManager[object]]
+
+
+class LoadedNode(NamedTuple):
+    """A stage with its models, ready to compute."""
+
+    node: GraphNode
+    stage: Stage
+    kept: KeptPrompts
+    """What its model made of prompts, where it is a stage over them."""
+
+
+class Scorer:
+    """Scores images in the process that calls it, every model loaded once.
+
+    Several threads may call it: models work for one at a time, while images are decoded for the next.
+    """
+
+    def __init__(
+        self,
+        config: ScorerConfig,
+        watch: Watch = nullcontext,
+        *,
+        pack: pa.Table | None = None,
+        written: WrittenQuestions | None = None,
+    ) -> None:
+        """Loads the models; raises ModelError where one cannot be found or does not load.
+
+        `watch` is entered for each part of a call, as by who ends what hangs; by the thread that calls `score`. `pack`
+        has a benchmark's own questions (schema QUESTIONS), for prompts that come without any. `written` keeps the
+        questions that a model writes.
+        """
+        self.metrics: dict[str, Metric] = {
+            name: metric.settled(lambda role: find_vqa_profile(config.models[role]))
+            for name, metric in config.metrics.items()
+        }
+        nodes = make_nodes(self.metrics)
+        check_shown(nodes, config.models, config.clips)
+        self.nodes = [_loaded(node, config) for node in nodes]
+        self.pack = PackIndex(schemas.QUESTIONS.empty_table() if pack is None else pack)
+        self.written = written
+        self.states = count()
+        self.watch = watch
+        self.computing = Lock()
+
+    def score(
+        self,
+        images: Picture | Iterable[Shown | None],
+        prompts: str | Iterable[str | None],
+        metrics: str | Iterable[str] | None = None,
+        questions: Iterable[Any] | None = None,
+        sources: Picture | Iterable[Shown | None] | None = None,
+        captions: Iterable[tuple[str, str] | None] | None = None,
+    ) -> "pd.DataFrame":
+        """Return the scores of each image for its prompt: one row for each image and metric.
+
+        Any list, array, pandas Series or iterator is read in its order. A text outside a list is the prompt of every
+        image; a single image or metric is the only one. Without `metrics` all are scored.
+
+        For each image `questions` has a list or None: metrics with a benchmark's own questions score the image by this
+        list (operators/metrics/question_list.py has the forms). `sources` has the image that it was edited from, or a
+        list of several; a single source is the source of all images. `captions` has two texts: what the source shows,
+        and what the edit was to make of it.
+
+        The rows of a metric are adjacent, in the order of the images; `image_id` is an image's place in that order, and
+        `prompt_id` is made of the prompt's text and questions. An image that cannot be scored has a null score and its
+        error, and so has an image whose prompt is missing or cannot be used. docs/python.md has the columns.
+
+        Raises ConfigError for lists of other lengths, for a value that is not an image, for an unknown metric, for
+        questions that no metric asks, and for sources or captions that are missing, or that no metric uses.
+        """
+        given = prompts if isinstance(prompts, str) else list_values(prompts, "prompts")
+        scored = self.score_table(images, given, metrics, questions, sources, captions).to_pandas()
+        texts = [given if isinstance(given, str) else given[int(place)] for place in scored["image_id"]]
+        scored.insert(1, "prompt", texts)
+        return scored.astype({"prompt": object})
+
+    def score_table(
+        self,
+        images: Picture | Iterable[Shown | None],
+        prompts: str | Iterable[str | None],
+        metrics: str | Iterable[str] | None = None,
+        questions: Iterable[Any] | None = None,
+        sources: Picture | Iterable[Shown | None] | None = None,
+        captions: Iterable[tuple[str, str] | None] | None = None,
+    ) -> pa.Table:
+        """Return the scores as `score` does, as an Arrow table (schema ELEMENT_SCORES)."""
+        names = [metrics] if isinstance(metrics, str) else metrics
+        wanted = self._wanted(None if names is None else list_values(names, "metrics"))
+        self._check_sources(wanted, given=sources is not None)
+        self._check_captions(wanted, given=captions is not None)
+        call = read_call(images, prompts, questions, sources, captions)
+        if any(prompt.questions is not None for prompt in call.prompts.values()):
+            require_asker(wanted, [name for name in wanted if takes_questions(self.metrics[name])])
+        for loaded in self.nodes:
+            names = tuple(name for name in loaded.node.metrics if name in wanted)
+            if names:
+                made = self._tables_of(loaded, names, call)
+                call.tables.update({(name, loaded.node.stage.name): table for name, table in made.items()})
+        scores = [call.tables[name, "scores"] for name in wanted]
+        return call.explain(pa.concat_tables([schemas.ELEMENT_SCORES.empty_table(), *scores]))
+
+    def _check_sources(self, wanted: Sequence[str], *, given: bool) -> None:
+        """Raises ConfigError where a metric needs sources and none are given, and where none needs those given."""
+        comparing = need_sources({name: self.metrics[name] for name in wanted})
+        if comparing and not given:
+            raise ConfigError(
+                f"sources: {' and '.join(comparing)} {'looks' if len(comparing) == 1 else 'look'} at what images were "
+                "edited from; give the image that each was edited from"
+            )
+        if given:
+            require_comparison(wanted, comparing)
+
+    def _check_captions(self, wanted: Sequence[str], *, given: bool) -> None:
+        """Raises ConfigError where a metric needs captions and none are given, and where none needs those given."""
+        reading = " and ".join(need_captions({name: self.metrics[name] for name in wanted}))
+        if reading and not given:
+            raise ConfigError(
+                f"captions: {reading} compares with captions of the edits; give what each source shows and what was "
+                "wanted, as (source, target)"
+            )
+        if given and not reading:
+            raise ConfigError(
+                f"captions: {' and '.join(wanted)} would ignore them; leave them out, or use a metric that reads them, "
+                "such as clip_direction (docs/edits.md)"
+            )
+
+    def _tables_of(self, loaded: LoadedNode, names: Sequence[str], call: Call) -> Mapping[str, pa.Table]:
+        """The stage's tables, by metric; of what a model makes of prompts alone, those that it made before."""
+        stage, metrics = loaded.node.stage, loaded.node.metrics
+        if stage.over == "prompts" and loaded.node.roles:
+            return loaded.kept.of([*call.prompts], names, partial(self._make, loaded, names, call))
+        own_rows = call.image_rows if stage.over == "images" else call.prompt_rows
+        shown = shown_instead(own_rows, metrics[names[0]].shown) if stage.decodes else own_rows
+        return self._compute(loaded, names, shown, call.tables, call)
+
+    def _make(
+        self, loaded: LoadedNode, names: Sequence[str], call: Call, prompt_ids: Sequence[str]
+    ) -> Mapping[str, pa.Table]:
+        """The tables of a stage over prompts about some of the call's, by metric."""
+        metrics, stage = loaded.node.metrics, loaded.node.stage
+        places = [(name, other) for name in names for other in stage.reads(metrics[name])]
+        read = {place: _about(call.tables[place], prompt_ids) for place in places}
+        prompts, written = _about(call.prompt_rows, prompt_ids), self.written
+        if written is None or stage is not QuestionsStage:
+            return self._compute(loaded, names, prompts, read, call)
+        known = {name: self._recall(written, loaded, name, prompt_ids) for name in names}
+        earlier = {name: [_questions_table(of_metric)] for name, of_metric in known.items()}
+        made = self._compute(loaded, names, prompts, read, call, earlier)
+        for name, table in made.items():
+            new = _about(table, [prompt_id for prompt_id in prompt_ids if prompt_id not in known[name]])
+            if len(new):
+                written.add(name, new)
+        return made
+
+    def _recall(
+        self, written: WrittenQuestions, loaded: LoadedNode, name: str, prompt_ids: Sequence[str]
+    ) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """Return the questions about prompts that other processes, or earlier processes, have written."""
+        about = kept_questions(written.unread(name))
+        loaded.kept.keep(
+            {name: {hash_prompt(text): _renamed(asked, hash_prompt(text), text) for text, asked in about.items()}}
+        )
+        return loaded.kept.known(name, prompt_ids)
+
+    def _compute(
+        self,
+        loaded: LoadedNode,
+        names: Sequence[str],
+        shard_rows: pa.Table,
+        tables: Mapping[tuple[str, str], pa.Table],
+        call: Call,
+        earlier: Mapping[str, Sequence[pa.Table]] = MappingProxyType({}),
+    ) -> Mapping[str, pa.Table]:
+        node, stage, state = loaded.node, loaded.stage, next(self.states)
+
+        def upstream(name: str, table: pa.Table) -> Upstream:
+            return Upstream((name,), lambda: [table], table.schema, state=state)
+
+        inputs = Inputs(
+            group="",
+            rows=shard_rows if node.stage.reads_rows else pa.table({}),
+            metrics=tuple(names),
+            upstream={
+                name: {
+                    other: upstream(f"{name}/{other}", tables[name, other])
+                    for other in node.stage.reads(node.metrics[name])
+                }
+                for name in names
+            },
+            prompts=upstream("prompts", call.prompt_rows),
+            earlier=earlier,
+        )
+        if any(node.stage.reads_pack(node.metrics[name]) for name in names):
+            asked = [call.prompts[prompt_id] for prompt_id in shard_rows.column("prompt_id").to_pylist()]
+            inputs = inputs._replace(pack=upstream("pack", self._pack_of(asked)))
+        with self.watch("decode"):
+            prepared = stage.prepare(inputs)
+        with nullcontext() if stage.side_by_side else self.computing, self.watch("model"):
+            made = stage.compute(prepared)
+        return {name: table.replace_schema_metadata(None) for name, table in made.items()}
+
+    def _pack_of(self, asked: Sequence[AskedPrompt]) -> pa.Table:
+        """The questions (schema QUESTIONS) that came with prompts, or that the pack has about them."""
+        records = [
+            {"prompt": prompt.text, **row, "prompt_id": prompt.prompt_id}
+            for prompt in asked
+            for row in self._questions_about(prompt)
+        ]
+        return rows.table(records, schemas.QUESTIONS)
+
+    def _questions_about(self, prompt: AskedPrompt) -> Sequence[Mapping[str, Any]]:
+        if prompt.questions is None:
+            known = self.pack.id_of(prompt.prompt_id, prompt.text)
+            return [{"error": rows.error_value(NONE_CAME)}] if isinstance(known, RowError) else self.pack.asked[known]
+        read = read_questions(prompt.questions)
+        if isinstance(read, RowError):
+            return [{"error": rows.error_value(read)}]
+        return [question._asdict() for question in read]
+
+    def _wanted(self, metrics: Collection[str] | None) -> list[str]:
+        """The metrics of these names, or all, in the scorer's order."""
+        for name in set(metrics or ()) - self.metrics.keys():
+            raise ConfigError(f"metrics: the scorer has none called {name!r}; {suggest(name, [*self.metrics])}")
+        return [name for name in self.metrics if metrics is None or name in metrics]
+
+
+def _loaded(node: GraphNode, config: ScorerConfig) -> LoadedNode:
+    from plumbline.operators.models.loading import load  # takes torch, which a look at the configuration does not
+
+    resolved = {key: resolve_model(config.models[role], on_gpu=config.on_gpu) for key, role in node.roles.items()}
+    models = {key: load(model, node.stage.calls[key]) for key, model in resolved.items()}
+    options = StageOptions(config.limits, read_file, decoders=config.decoders)
+    options = options._replace(clips=config.clips)
+    for model in list(resolved.values())[:1]:
+        options = options._replace(image_batch=model.config.image_batch)
+    return LoadedNode(
+        node, node.stage(node.metrics, models, options), KeptPrompts(node.stage.schema, config.kept_prompts)
+    )
+
+
+def _renamed(asked: Sequence[Mapping[str, Any]], prompt_id: str, text: str) -> Sequence[Mapping[str, Any]]:
+    """Rows about a prompt of this text under this id."""
+    return [{**row, "prompt_id": prompt_id, "prompt": text} for row in asked]
+
+
+def _questions_table(about: Mapping[str, Sequence[Mapping[str, Any]]]) -> pa.Table:
+    return rows.table([row for asked in about.values() for row in asked], schemas.QUESTIONS)
+
+
+def _about(table: pa.Table, prompt_ids: Sequence[str]) -> pa.Table:
+    """The rows about these prompts."""
+    return table.filter(pc.is_in(table.column("prompt_id"), pa.array(prompt_ids, pa.string())))

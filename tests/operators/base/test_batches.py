@@ -1,0 +1,271 @@
+"""A model call over many rows gives every row its result or its own error, whatever the other rows do."""
+
+from collections.abc import Callable, Sequence
+from weakref import WeakSet
+
+import pytest
+import torch
+
+from plumbline.operators.base.batches import (
+    BatchSize,
+    count_calls,
+    device_lost,
+    in_batches,
+    in_windows,
+    isolate,
+    telling_calls,
+)
+from plumbline.operators.base.errors import HopelessRow, RowError
+
+
+def failing_on(*bad: int) -> Callable[[Sequence[int]], list[int]]:
+    """A model that squares its rows, and fails on any batch with one of the bad rows."""
+
+    def call(rows: Sequence[int]) -> list[int]:
+        for row in rows:
+            if row in bad:
+                raise ValueError(f"cannot do {row}")
+        return [row * row for row in rows]
+
+    return call
+
+
+@pytest.mark.parametrize("bad", [(0,), (36,), (99,), (0, 99), (10, 11, 12), tuple(range(0, 100, 2))])
+def test_bad_rows_among_many_cost_only_themselves_and_the_order_is_kept(bad: tuple[int, ...]) -> None:
+    results = isolate(failing_on(*bad), range(100))
+    assert [row for row, result in enumerate(results) if isinstance(result, RowError)] == list(bad)
+    assert all(result == row * row for row, result in enumerate(results) if row not in bad)
+
+
+def test_a_batch_without_failure_is_one_call() -> None:
+    sizes: list[int] = []
+
+    def call(rows: Sequence[int]) -> Sequence[int]:
+        sizes.append(len(rows))
+        return rows
+
+    assert isolate(call, range(9)) == list(range(9))
+    assert sizes == [9]
+
+
+def test_no_rows_make_no_call() -> None:
+    def call(rows: Sequence[int]) -> list[int]:
+        raise AssertionError("called")
+
+    assert isolate(call, []) == []
+
+
+def test_where_all_rows_fail_each_keeps_its_own_retryable_error() -> None:
+    results = isolate(failing_on(0, 1, 2), range(3))
+    assert results == [RowError("model_failed", f"ValueError: cannot do {row}", retryable=True) for row in range(3)]
+
+
+def test_what_a_model_can_never_do_costs_its_row_alone_and_is_not_tried_again() -> None:
+    hopeless = RowError("prompt_too_long", "shorten it")
+
+    def call(rows: Sequence[int]) -> list[int]:
+        if 2 in rows:
+            raise HopelessRow(hopeless)
+        return list(rows)
+
+    assert isolate(call, range(4)) == [0, 1, hopeless, 3]
+
+
+@pytest.mark.parametrize("largest", [1, 3, 7])
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        RuntimeError("CUDA error: out of memory"),
+        torch.OutOfMemoryError("Allocation on device"),
+        MemoryError(),
+    ],
+    ids=["torch", "driver", "nameless", "host"],
+)
+def test_a_batch_too_large_for_memory_is_cut_until_it_fits(largest: int, error: Exception) -> None:
+    def call(rows: Sequence[int]) -> list[int]:
+        if len(rows) > largest:
+            raise error
+        return [row + 1 for row in rows]
+
+    assert isolate(call, range(20)) == list(range(1, 21))
+
+
+def test_a_lost_device_is_raised_at_once() -> None:
+    calls: list[int] = []
+
+    def call(rows: Sequence[int]) -> list[int]:
+        calls.append(len(rows))
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        isolate(call, range(8))
+    assert calls == [8]
+
+
+@pytest.mark.parametrize(
+    ("message", "lost"),
+    [
+        ("CUDA error: an illegal memory access was encountered", True),
+        ("CUDA error: device-side assert triggered", True),
+        ("CUDA error: unspecified launch failure", True),
+        ("CUDA out of memory. Tried to allocate 20.00 MiB", False),
+        ("CUDA error: out of memory", False),
+        ("mat1 and mat2 shapes cannot be multiplied", False),
+    ],
+)
+def test_only_a_broken_device_counts_as_lost(message: str, lost: bool) -> None:
+    assert device_lost(RuntimeError(message)) is lost
+
+
+def test_an_interrupt_is_not_taken_for_a_bad_row() -> None:
+    def call(rows: Sequence[int]) -> list[int]:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        isolate(call, range(4))
+
+
+def test_a_size_that_was_out_of_memory_is_not_tried_again() -> None:
+    tried: list[int] = []
+
+    def call(rows: Sequence[int]) -> Sequence[int]:
+        tried.append(len(rows))
+        if len(rows) > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return rows
+
+    size = BatchSize(16)
+    assert in_batches(call, range(40), range(40), size=size) == list(range(40))
+    assert tried == [16, 8, 4, *[2] * 20]
+    assert isolate(call, range(size.rows), size) == [0, 1]
+    assert in_batches(call, range(4), range(4), size=size) == list(range(4))
+    assert max(tried[4:]) == size.rows == 2
+
+
+def test_a_row_that_fits_no_memory_is_an_error_of_its_own_and_what_fails_otherwise_halves_nothing() -> None:
+    def call(rows: Sequence[int]) -> Sequence[int]:
+        if 5 in rows:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return rows
+
+    size = BatchSize(8)
+    results = isolate(call, range(8), size)
+    assert [row for row, result in enumerate(results) if isinstance(result, RowError)] == [5]
+    assert size.rows == 8, "one image that is too large makes no batch smaller"
+    isolate(failing_on(3), range(8), size)
+    assert size.rows == 8
+
+
+def test_a_row_that_fits_no_memory_makes_no_size_forgotten_that_was_learnt() -> None:
+    def call(rows: Sequence[int]) -> Sequence[int]:
+        if len(rows) > 4 or 99 in rows:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return rows
+
+    size = BatchSize(16)
+    isolate(call, range(16), size)
+    assert size.rows == 4
+    isolate(call, [0, 1, 2, 99], size)
+    assert size.rows == 4
+    with pytest.raises(torch.OutOfMemoryError):
+        in_batches(call, [0, 1, 2, 99], range(4), size=size)
+    assert size.rows == 4
+    in_windows(call, [99, *range(20)], size, lambda first, encoded, *, crowded: None)
+    assert size.rows == 4
+
+
+class Encoded:
+    """What takes a device's memory as long as somebody holds it."""
+
+    def __init__(self, row: int) -> None:
+        self.row = row
+
+
+class Device:
+    """Holds so many encoded rows at once, and takes memory to use some of them beside those."""
+
+    def __init__(self, room: int, *, using: int = 0, large: Sequence[int] = ()) -> None:
+        """`large` rows take all of the room, and do not fit it when they are used."""
+        self.room, self.using, self.large = room, using, large
+        self.held: WeakSet[Encoded] = WeakSet()
+        self.tried: list[int] = []
+        self.results: dict[int, int | RowError] = {}
+
+    def encode(self, rows: Sequence[int]) -> list[Encoded]:
+        self.tried.append(len(rows))
+        self.require(len(rows))
+        made = [Encoded(row) for row in rows]
+        self.held.update(made)
+        return made
+
+    def require(self, more: int) -> None:
+        if len(self.held) + more > self.room:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    def use(self, first: int, encoded: Sequence[Encoded | RowError], *, crowded: bool) -> None:
+        def read(rows: Sequence[Encoded]) -> list[int]:
+            self.require(self.room if any(row.row in self.large for row in rows) else self.using)
+            return [row.row for row in rows]
+
+        used = isolate(read, [row for row in encoded if isinstance(row, Encoded)], crowded=crowded)
+        self.results.update(enumerate(used, first))
+
+
+@pytest.mark.parametrize(("room", "using"), [(40, 0), (40, 9), (1, 0), (2, 1), (64, 0)])
+def test_as_many_rows_are_encoded_together_as_the_memory_holds_while_they_are_used(room: int, using: int) -> None:
+    device, size = Device(room, using=using), BatchSize(64)
+    in_windows(device.encode, range(100), size, device.use)
+    assert device.results == {row: row for row in range(100)}
+    fitting = [rows for rows in (64, 32, 16, 8, 4, 2, 1) if rows + using <= room]
+    assert size.rows == fitting[0]
+    assert device.tried[-1] <= size.rows and not device.held
+    again = len(device.tried)
+    in_windows(device.encode, range(100), size, device.use)
+    assert max(device.tried[again:]) == size.rows, "a size that was out of memory is not tried again"
+
+
+def test_a_row_that_no_memory_holds_is_an_error_of_its_own_and_makes_no_window_smaller_for_good() -> None:
+    device, size = Device(8, large=(5,)), BatchSize(4)
+    in_windows(device.encode, range(16), size, device.use)
+    assert [row for row, result in device.results.items() if isinstance(result, RowError)] == [5]
+    assert sorted(device.results) == list(range(16))
+    assert size.rows == 4
+
+
+def test_rows_that_do_not_encode_are_used_as_their_errors_beside_the_others() -> None:
+    given: list[object] = []
+
+    def use(first: int, encoded: Sequence[int | RowError], *, crowded: bool) -> None:
+        given.extend(encoded)
+
+    in_windows(failing_on(2), range(5), BatchSize(4), use)
+    assert given == [0, 1, RowError("model_failed", "ValueError: cannot do 2", retryable=True), 9, 16]
+
+
+def test_windows_end_where_the_device_is_lost() -> None:
+    def encode(rows: Sequence[int]) -> list[int]:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        in_windows(encode, range(4), BatchSize(2), lambda first, encoded, *, crowded: None)
+
+
+def test_calls_are_told_of_as_they_are_answered_and_once() -> None:
+    told: list[int] = []
+
+    def replies(rows: Sequence[int]) -> list[int]:
+        for row in rows:
+            if row == 3:
+                raise ValueError("cannot do 3")
+            count_calls(1)
+        return list(rows)
+
+    with telling_calls(told.append), telling_calls(told.append):
+        in_windows(failing_on(2), range(5), BatchSize(4), lambda first, encoded, *, crowded: None)
+        assert told == [2, 1, 1], "of five rows those that did not fail"
+        told.clear()
+        isolate(lambda rows: isolate(replies, rows), range(3))
+        assert told == [1, 1, 1], "what counts by itself is not counted again by what calls it"
+    isolate(failing_on(), range(3))
+    assert told == [1, 1, 1], "nobody listens any more"

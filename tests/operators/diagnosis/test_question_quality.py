@@ -1,0 +1,39 @@
+"""Whether questions are good can be told without an image: who has any, and which words they are about."""
+
+import pytest
+
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.errors import RowError
+from plumbline.operators.diagnosis.question_quality import assess, content_words
+
+TEXTS = {"p0": "a red dog on the green grass", "p1": "two cats", "p2": "  "}
+FAILED = rows.error_value(RowError("empty_prompt", "no text"))
+
+
+def question(prompt_id: str, number: int, span: str | None, *, keep: bool | None = None) -> dict[str, object]:
+    start = TEXTS[prompt_id].index(span) if span else None
+    place = {"span": span, "start": start, "end": start + len(span) if span and start is not None else None}
+    return {"prompt_id": prompt_id, "question_id": str(number), "text": "?", "choices": ["yes"], "keep": keep, **place}
+
+
+def test_prompts_questions_and_words_are_counted() -> None:
+    prompts = rows.table([{"prompt_id": name, "text": text} for name, text in TEXTS.items()], schemas.PROMPTS)
+    asked = [
+        question("p0", 1, "red dog"),
+        question("p0", 2, "grass", keep=False),
+        question("p1", 1, None),
+        {"prompt_id": "p2", "error": FAILED},
+    ]
+    entailed = [{"prompt_id": "p0", "question_id": str(n), "p_entail": p} for n, p in ((1, 0.9), (2, 0.001))]
+    tables = rows.table(asked, schemas.QUESTIONS), rows.table(entailed, schemas.ENTAILMENTS)
+    quality = assess(prompts, *tables, threshold=0.005)
+    assert (quality.prompts, quality.failed, quality.questions) == (3, 1, 3)
+    assert (quality.dropped, quality.doubted) == (1, 1)
+    assert (quality.covered_words, quality.content_words) == (2, 6), "red, dog of red, dog, green, grass, two, cats"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("A man's well-known hat", ["man's", "well-known", "hat"]), ("in the", []), ("", [])]
+)
+def test_content_words_are_those_that_are_not_function_words(text: str, words: list[str]) -> None:
+    assert [text[start:end] for start, end in content_words(text)] == words

@@ -1,0 +1,195 @@
+"""What real pictures say of how they were generated, and that hostile ones say nothing and cost little."""
+
+import io
+import json
+import random
+import zlib
+from typing import Any
+
+import pytest
+from PIL import Image, PngImagePlugin
+
+from plumbline.operators.images.embedded_settings import picture_settings
+
+PARAMETERS = (
+    "a red cup, Steps: 3, <script>alert(1)</script>\nNegative prompt: blurry\n"
+    "Steps: 28, Sampler: DPM++ 2M, Schedule type: Karras, CFG scale: 7.0, Seed: 18446744073709551615, Size: 512x512, "
+    'Model: "a, b"'
+)
+SAID = {"cfg": "7", "steps": "28", "seed": "18446744073709551615", "sampler": "DPM++ 2M Karras", "size": "32x24"}
+SAMPLER = {"seed": 7, "steps": 20, "cfg": 4.5, "sampler_name": "euler", "scheduler": "normal", "model": ["4", 0]}
+NODES = {"3": {"class_type": "KSampler", "inputs": SAMPLER}, "4": {"class_type": "Loader", "inputs": {"ckpt": "a"}}}
+OF_NODES = {"cfg": "4.5", "steps": "20", "seed": "7", "sampler": "euler normal", "size": "32x24"}
+INVOKE = {"cfg_scale": 7.5, "steps": 30, "seed": 5, "scheduler": "euler_a", "width": 512, "model": {"name": "x"}}
+NOVEL = {"scale": 11.0, "steps": 28, "seed": 9, "sampler": "k_euler", "prompt": "x"}
+
+
+def picture(kind: str = "PNG", **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (32, 24), "teal").save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def png(key: str, text: str, *, zip: bool = False) -> bytes:
+    info = PngImagePlugin.PngInfo()
+    info.add_text(key, text, zip=zip)
+    return picture(pnginfo=info)
+
+
+def exif(text: bytes) -> bytes:
+    values = Image.Exif()
+    values.get_ifd(0x8769)[0x9286] = text
+    return values.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("encoded", "said"),
+    [
+        (png("parameters", PARAMETERS), SAID),
+        (png("parameters", PARAMETERS, zip=True), SAID),
+        (picture("JPEG", exif=exif(b"UNICODE\0" + PARAMETERS.encode("utf-16-be"))), SAID),
+        (picture("WEBP", exif=exif(b"UNICODE\0" + PARAMETERS.encode("utf-16-le"))), SAID),
+        (picture("JPEG", exif=exif(b"ASCII\0\0\0" + PARAMETERS.encode())), SAID),
+        (png("prompt", json.dumps(NODES)), OF_NODES),
+        (png("invokeai_metadata", json.dumps(INVOKE)),
+         {"cfg": "7.5", "steps": "30", "seed": "5", "sampler": "euler_a", "size": "32x24"}),
+        (png("Comment", json.dumps(NOVEL)),
+         {"cfg": "11", "steps": "28", "seed": "9", "sampler": "k_euler", "size": "32x24"}),
+        (picture(), {"size": "32x24"}),
+        (picture("JPEG"), {"size": "32x24"}),
+    ],
+)  # fmt: skip
+def test_a_picture_says_what_its_tool_wrote(encoded: bytes, said: dict[str, str]) -> None:
+    assert picture_settings(encoded) == said
+
+
+PROMPTS = ("一只红色的杯子", "красная чашка", "كوب أحمر", "a red cup", "", "🫖", "ĀȀ" * 200)
+STEPS = (
+    "Steps: 28, Sampler: Euler a, Schedule type: Karras, CFG scale: 7, Seed: 5, Size: 512x512, "
+    'Template: "x, Seed: 9, y", Lora hashes: "a: 1, Steps: 3"'
+)
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+@pytest.mark.parametrize("order", ["utf-16-be", "utf-16-le", "utf-16"])
+@pytest.mark.parametrize("kind", ["JPEG", "WEBP"])
+def test_settings_are_read_whatever_script_the_prompt_is_in(prompt: str, order: str, kind: str) -> None:
+    """AUTOMATIC1111 writes UTF-16 in big-endian order, others in little-endian order, and some with a mark."""
+    text = f"{prompt}\nNegative prompt: {prompt}\n{STEPS}"
+    said = {"cfg": "7", "steps": "28", "seed": "5", "sampler": "Euler a Karras", "size": "32x24"}
+    assert picture_settings(picture(kind, exif=exif(b"UNICODE\0" + text.encode(order)))) == said
+    assert picture_settings(png("parameters", text)) == said
+
+
+def test_two_folders_of_other_settings_are_not_told_as_equal() -> None:
+    texts = [f"一只杯子\nSteps: 20, Sampler: Euler, CFG scale: {cfg}, Seed: 1, Size: 64x64" for cfg in (2, 9)]
+    found = [picture_settings(picture("JPEG", exif=exif(b"UNICODE\0" + text.encode("utf-16-be")))) for text in texts]
+    assert [said["cfg"] for said in found] == ["2", "9"]
+
+
+FORGE = "a cup\nSteps: 20, Sampler: Euler, Schedule type: Simple, CFG scale: 1, Distilled CFG Scale: 3.5, Seed: 4"
+SWARM = {"sui_image_params": {"prompt": "a cup", "cfgscale": 1.0, "steps": 20, "seed": 4, "sampler": "euler",
+                              "scheduler": "simple", "fluxguidancescale": 3.5, "width": 64},
+         "sui_extra_data": {"steps": 9}}  # fmt: skip
+FOOOCUS = {"guidance_scale": 4.0, "steps": 30, "seed": "77", "sampler": "dpmpp_2m_sde_gpu", "scheduler": "karras"}
+CUSTOM = {
+    "13": {"class_type": "SamplerCustomAdvanced", "inputs": {"noise": ["25", 0], "guider": ["22", 0]}},
+    "16": {"class_type": "KSamplerSelect", "inputs": {"sampler_name": "euler"}},
+    "17": {"class_type": "BasicScheduler", "inputs": {"scheduler": "simple", "steps": 20, "denoise": 1}},
+    "22": {"class_type": "BasicGuider", "inputs": {"model": ["12", 0], "conditioning": ["26", 0]}},
+    "25": {"class_type": "RandomNoise", "inputs": {"noise_seed": 4}},
+    "26": {"class_type": "FluxGuidance", "inputs": {"guidance": 3.5, "conditioning": ["6", 0]}},
+    "30": {"class_type": "ImageScale", "inputs": {"scale": 2.0}},
+}
+FLUX = {"cfg": "3.5", "steps": "20", "seed": "4", "size": "32x24"}
+FOOOCUS_SAID = {"cfg": "4", "steps": "30", "seed": "77", "sampler": "dpmpp_2m_sde_gpu karras", "size": "32x24"}
+
+
+def first_tags(values: dict[int, str]) -> bytes:
+    tags = Image.Exif()
+    for tag, value in values.items():
+        tags[tag] = value
+    return tags.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("encoded", "said"),
+    [
+        (png("parameters", FORGE), {**FLUX, "sampler": "Euler Simple"}),
+        (png("parameters", FORGE.replace("CFG scale: 1", "CFG scale: 2")),
+         {**FLUX, "sampler": "Euler Simple", "cfg": "2 distilled 3.5"}),
+        (png("parameters", json.dumps(SWARM)), {**FLUX, "sampler": "euler simple"}),
+        (picture("JPEG", exif=exif(b"UNICODE\0" + json.dumps(SWARM).encode("utf-16-le"))),
+         {**FLUX, "sampler": "euler simple"}),
+        (png("parameters", json.dumps(FOOOCUS)), FOOOCUS_SAID),
+        (picture("JPEG", exif=first_tags({0x9286: json.dumps(FOOOCUS), 0x927C: "fooocus"})), FOOOCUS_SAID),
+        (picture("WEBP", exif=first_tags({0x9286: json.dumps(FOOOCUS), 0x927C: "fooocus"})), FOOOCUS_SAID),
+        (png("parameters", "a cup\nSteps: 30, Sampler: DPM++ 2M SDE Karras, Seed: 77, CFG scale: 4, Scheduler: karras"),
+         {**FOOOCUS_SAID, "sampler": "DPM++ 2M SDE Karras karras"}),
+        (png("prompt", json.dumps(CUSTOM)), {**FLUX, "sampler": "euler simple"}),
+        (picture("WEBP", exif=first_tags({0x0110: "prompt:" + json.dumps(CUSTOM)})),
+         {**FLUX, "sampler": "euler simple"}),
+        (png("sd-metadata", json.dumps({"image": {"cfg_scale": 7.5, "steps": 50, "seed": 3, "sampler": "k_lms"}})),
+         {"cfg": "7.5", "steps": "50", "seed": "3", "sampler": "k_lms", "size": "32x24"}),
+    ],
+)  # fmt: skip
+def test_settings_of_distilled_models_and_other_tools_are_read(encoded: bytes, said: dict[str, str]) -> None:
+    assert picture_settings(encoded) == said
+
+
+def test_guidance_that_differs_within_a_workflow_is_not_told() -> None:
+    other = {"class_type": "FluxGuidance", "inputs": {"guidance": 2.0}}
+    assert "cfg" not in picture_settings(png("prompt", json.dumps({**CUSTOM, "99": other})))
+
+
+def test_a_large_webp_says_its_settings_behind_its_pixels() -> None:
+    noise = Image.frombytes("RGB", (700, 700), random.Random(1).randbytes(700 * 700 * 3))
+    buffer = io.BytesIO()
+    noise.save(buffer, "WEBP", lossless=True, exif=exif(b"UNICODE\0" + FORGE.encode("utf-16-be")))
+    assert len(buffer.getvalue()) > 1 << 20
+    assert picture_settings(buffer.getvalue())["cfg"] == "3.5"
+
+
+def test_what_two_samplers_of_a_workflow_say_differently_is_not_told() -> None:
+    other = {"class_type": "KSampler", "inputs": {**SAMPLER, "cfg": 1, "seed": ["9", 0]}}
+    said = picture_settings(png("prompt", json.dumps({**NODES, "9": other})))
+    assert said == {name: value for name, value in OF_NODES.items() if name != "cfg"}
+
+
+def chunk(name: bytes, data: bytes) -> bytes:
+    return len(data).to_bytes(4, "big") + name + data + zlib.crc32(name + data).to_bytes(4, "big")
+
+
+def with_chunk(name: bytes, data: bytes) -> bytes:
+    plain = picture()
+    return plain[:33] + chunk(name, data) + plain[33:]
+
+
+@pytest.mark.parametrize(
+    "encoded",
+    [
+        with_chunk(b"zTXt", b"parameters\0\0" + zlib.compress(b"Steps: 1, " * 8_000_000, 9)),
+        with_chunk(b"iTXt", b"parameters\0\1\0\0\0" + zlib.compress(b"Steps: 1, " * 8_000_000, 9)),
+        with_chunk(b"tEXt", b"parameters\0" + b"x" * 3_000_000),
+        png("prompt", "[" * 200_000),
+        png("prompt", '{"1":' * 100_000),
+        png("prompt", json.dumps({str(node): {"inputs": node} for node in range(1000)})),
+        png("prompt", '{"1": {"inputs": {"steps": ' + "9" * 9000 + "}}}"),
+        png("invokeai_metadata", "[1, 2]"),
+        png("parameters", "Steps: " + ", " * 300_000),
+        png("parameters", "Steps: " + ', a: "' * 150_000),
+        png("parameters", '{"sui_image_params": [7]}'),
+        png("parameters", "__import__('os').system('true')"),
+        picture("JPEG", exif=b"Exif\0\0MM\0*\0\0\0\x08\xff\xff" + b"\xff" * 500),
+        picture("JPEG", exif=exif(b"UNICODE\0" + b"\xd8")),
+    ],
+)
+def test_hostile_pictures_say_no_more_than_their_size(encoded: bytes) -> None:
+    assert picture_settings(encoded).keys() <= {"size"}
+
+
+@pytest.mark.parametrize(
+    "encoded", [b"", b"\x89PNG\r\n\x1a\n", b"RIFF", picture()[:20], b"<svg/>", b"\xff\xd8\xff\xe1\0"]
+)
+def test_what_is_no_picture_says_nothing(encoded: bytes) -> None:
+    assert picture_settings(encoded) == {}

@@ -1,0 +1,137 @@
+"""Settings of generation: their columns, their values as texts, how often each is, and what differs between two sides.
+
+Every number is worked out by hand.
+"""
+
+import math
+
+import pyarrow as pa
+import pytest
+
+from plumbline.operators.images.generation_settings import (
+    MOST_VALUES,
+    add_settings,
+    against,
+    between,
+    columns_in,
+    count_settings,
+    differ,
+    differ_from_run,
+    differences,
+    mixed,
+    read_settings,
+    setting_notes,
+    setting_ways,
+    value_text,
+)
+
+
+def test_usual_columns_are_found_by_their_names() -> None:
+    columns = ["prompt_id", "guidance_scale", "num_inference_steps", "width", "height", "seed", "scheduler"]
+    assert columns_in(columns, setting_ways()) == {
+        "cfg": ("guidance_scale",),
+        "steps": ("num_inference_steps",),
+        "size": ("width", "height"),
+        "seed": ("seed",),
+        "sampler": ("scheduler",),
+    }
+    assert columns_in(["image", "width"], setting_ways()) == {}
+    both = ["cfg_scale", "cfg", "size", "width", "height"]
+    assert columns_in(both, setting_ways()) == {"cfg": ("cfg",), "size": ("size",)}
+
+
+def test_columns_that_are_asked_for_keep_their_usual_or_their_own_names() -> None:
+    assert setting_ways(["guidance_scale", "lora"]) == {"cfg": (("guidance_scale",),), "lora": (("lora",),)}
+    assert setting_ways(["height", "width"]) == {"size": (("width", "height"),)}
+    assert setting_ways({"cfg": "my_cfg"}) == {"cfg": (("my_cfg",),)}
+    assert setting_ways([]) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("cfg", 7.5, "7.5"),
+        ("cfg", "7.50", "7.5"),
+        ("cfg", 4.0, "4"),
+        ("cfg", "4", "4"),
+        ("cfg", "1e400", "1e400"),
+        ("cfg", math.nan, None),
+        ("cfg", None, None),
+        ("cfg", b"7.5", None),
+        ("seed", 18446744073709551615, "18446744073709551615"),
+        ("sampler", " DPM++  2M\n", "DPM++ 2M"),
+        ("sampler", "x" * 5000, "x" * 80),
+        ("lora", True, "true"),
+        ("size", "1024 x 768", "1024x768"),
+        ("size", [512, 512], "512x512"),
+        ("size", "(640, 480)", "640x480"),
+        ("size", 1024, "1024x1024"),
+        ("size", 1024.0, "1024x1024"),
+        ("size", 2_000_000, None),
+        ("size", "large", None),
+        ("size", 0, None),
+        pytest.param("size", [512, "512" + " " * 1_000_000 + "px"], None, id="size of many spaces"),
+    ],
+)
+def test_a_value_is_the_same_text_however_it_is_written(name: str, value: object, text: str | None) -> None:
+    assert value_text(name, value) == text
+
+
+def test_rows_have_what_their_columns_say_and_else_what_an_ingest_kept() -> None:
+    table = pa.table(
+        {
+            "guidance_scale": pa.array([4, None, None], pa.int64()),
+            "width": pa.array([512, 512, None], pa.int64()),
+            "height": pa.array([256, None, None], pa.int64()),
+            "settings": pa.array([{"cfg": "9"}, {"cfg": "9.0"}, None], pa.struct([("cfg", pa.string())])),
+        }
+    )
+    ways = setting_ways(["guidance_scale", "width", "height", "steps"])
+    assert read_settings(table, ways).to_pylist() == [
+        {"cfg": "4", "steps": None, "size": "512x256"},
+        {"cfg": "9", "steps": None, "size": None},
+        None,
+    ]
+    assert read_settings(table.slice(0, 0), ways).to_pylist() == [], "as of a file that a limit leaves no rows"
+
+
+def test_values_are_counted_and_many_are_a_number_alone() -> None:
+    seeds = pa.array([str(seed) for seed in range(MOST_VALUES + 1)])
+    cfg = pa.array(["4"] * 10 + [None] * (len(seeds) - 10), pa.string())
+    counted = count_settings(pa.StructArray.from_arrays([cfg, seeds], ["cfg", "seed"]))
+    assert counted == {"cfg": {"4": 10}, "seed": MOST_VALUES + 1}
+    more = {"cfg": {"4": 1, "7.5": 2}, "steps": {"20": 3}, "seed": {"1": 3}}
+    assert add_settings(counted, more) == {"cfg": {"4": 11, "7.5": 2}, "seed": MOST_VALUES + 4, "steps": {"20": 3}}
+    halves = [{"cfg": {f"{value}": 1 for value in part}} for part in (range(10), range(5, MOST_VALUES + 1))]
+    assert add_settings(*halves) == {"cfg": 10 + MOST_VALUES + 1 - 5}
+
+
+def test_two_sides_differ_where_a_twentieth_of_the_images_does() -> None:
+    whole = {"cfg": {"4": 100}, "seed": {"1": 100}, "steps": {"20": 100}}
+    assert differ(whole, {"cfg": {"7.5": 50}, "seed": {"2": 50}, "steps": {"20": 50}}) == "cfg 4 against 7.5"
+    assert differ(whole, {"cfg": {"4": 96, "7.5": 4}}) == ""
+    assert differ(whole, {"cfg": {"4": 95, "7.5": 5}}) == "cfg 4 against 4 (95%) and 7.5 (5%)"
+    assert differ(whole, {"cfg": 500}) == f"cfg 4 against more than {MOST_VALUES} values"
+    assert differ({"cfg": 40}, {"cfg": 500}) == ""
+
+
+def test_what_one_side_does_not_say_is_no_difference() -> None:
+    assert differences({"cfg": {"4": 1}}, {"steps": {"20": 1}}) == []
+    assert differ({}, {"cfg": {"4": 1}}) == ""
+
+
+def test_runs_and_mixtures_are_told_in_words() -> None:
+    found = differences({"cfg": {"4": 8}, "steps": {"20": 8}}, {"cfg": {"7.5": 8}, "steps": {"50": 8}})
+    assert between(found, "R") == "cfg 4 here, 7.5 in R and steps 20 here, 50 in R"
+    assert against([difference.turned() for difference in found]) == "cfg 7.5 against 4 and steps 50 against 20"
+    before, after = ({"run_id": "R", "settings": {"ember": {"cfg": {cfg: 8}}}} for cfg in ("7.5", "4"))
+    assert differ_from_run(before, after, "ember") == "cfg 4 here, 7.5 in R"
+    assert differ_from_run(before, after, "flint") == differ_from_run({}, after, "ember") == ""
+    several = {"cfg": {"4": 1, "7.5": 1}, "steps": {"20": 2}, "seed": {"1": 1, "2": 1}}
+    assert mixed(several) == "cfg 4 (50%) and 7.5 (50%)"
+    run = {"settings": {"ember": several}}
+    assert setting_notes(run, ["ember", "flint"]) == [
+        "The images of ember were made with several settings: cfg 4 (50%) and 7.5 (50%).",
+        "No settings are known of flint.",
+    ]
+    assert setting_notes({}, ["ember"]) == []

@@ -1,0 +1,195 @@
+"""Generators compared: who is told apart, by how much, with ties, gaps and several images of a prompt."""
+
+import math
+from collections.abc import Container
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.results.comparison import PromptMeans, Standing, boards, duels, prompt_means, standings
+from plumbline.operators.results.comparison import bradley_terry as rate
+from plumbline.operators.results.summary import Skills
+from tests.operators.tallied import of_table, paired, summarise
+
+
+def scores_table(by_generator: dict[str, list[float | None]], metric: str = "m") -> pa.Table:
+    """Scores of prompts p0, p1, ... by generator."""
+    return rows.table(
+        [
+            {"generator": generator, "metric": metric, "prompt_id": f"p{number}", "score": score}
+            for generator, its in by_generator.items()
+            for number, score in enumerate(its)
+        ],
+        schemas.SCORES,
+    )
+
+
+def noisy(level: float, seed: int, prompts: int = 40) -> list[float | None]:
+    random = Random(seed)
+    return [level + random.gauss(0, 0.1) for _ in range(prompts)]
+
+
+BOARD = scores_table({"good": noisy(0.8, 1), "twin": noisy(0.8, 2), "poor": noisy(0.4, 3)})
+
+
+def bradley_terry(scores: pa.Table, falling: Container[str] = ()) -> dict[str, dict[str, float]]:
+    of_run = of_table(scores)
+    return {metric: rate(metric, prompt_means(of_run, metric), falling) for metric in of_run.metrics}
+
+
+def board(scores: pa.Table) -> list[Standing]:
+    return standings(summarise(scores, {}), paired(scores, {}))
+
+
+def test_a_clear_difference_is_told_and_a_tie_is_not() -> None:
+    told = {frozenset((its.generator_a, its.generator_b)): its.better for its in paired(BOARD, {})}
+    assert told[frozenset(("good", "poor"))] == "good"
+    assert told[frozenset(("twin", "poor"))] == "twin"
+    assert told[frozenset(("good", "twin"))] is None
+    groups = {its.generator: its.group for its in board(BOARD)}
+    assert groups["good"] == groups["twin"] == "a" and groups["poor"] == "b"
+
+
+def test_a_duel_has_its_size_interval_and_wins() -> None:
+    a, b = [0.9, 0.5, 0.7, 0.8, 0.6, 0.9, 0.4, 0.4], [0.4, 0.5, 0.1, 0.5, 0.2, 0.7, 0.3, None]
+    [duel] = paired(scores_table({"a": a, "b": b}), {})
+    assert (duel.generator_a, duel.generator_b, duel.n) == ("a", "b", 7)
+    assert duel.difference == pytest.approx((0.5 + 0 + 0.6 + 0.3 + 0.4 + 0.2 + 0.1) / 7)
+    assert duel.win_rate == pytest.approx(6.5 / 7)
+    assert duel.effect == 1.0
+    assert duel.low <= duel.difference <= duel.high
+
+
+def test_beside_a_baseline_fewer_comparisons_share_the_error_and_the_others_are_not_compared() -> None:
+    random = np.random.default_rng(0)
+    names = [f"g{number:02d}" for number in range(12)]
+    scores = scores_table({name: list(random.normal(0.5 + 0.55 * (name == "g03"), 0.3, 18)) for name in names})
+    every, beside = paired(scores, {}), paired(scores, {}, baseline="g05")
+    assert (len(every), len(beside)) == (66, 11)
+    by_pair = {frozenset((its.generator_a, its.generator_b)): its for its in every}
+    for its in beside:
+        assert "g05" in (its.generator_a, its.generator_b)
+        twin = by_pair[frozenset((its.generator_a, its.generator_b))]
+        assert its.p_value == twin.p_value and its.p_holm <= twin.p_holm
+    ranked = standings(summarise(scores, {}), beside, baseline="g05")
+    marks = {its.generator: its.group for its in ranked}
+    assert marks == dict.fromkeys(names, "tied") | {"g03": "better", "g05": ""}
+    [overall] = boards(ranked, beside, "g05").values()
+    assert overall.leading() == {"g03"} and overall.pairs_wanted == 11 and overall.tied_with("g03") == []
+
+
+def test_of_equal_generators_one_in_20_runs_tells_any_from_the_baseline_at_most() -> None:
+    random = np.random.default_rng(0)
+    told = 0
+    for _ in range(200):
+        means = PromptMeans(np.arange(20, dtype=np.uint64))
+        for generator in "abcdef":
+            means.add(generator, random.normal(size=20))
+        told += any(duel.better for duel in duels("m", means, Skills(()), baseline="a"))
+    assert told <= 200 * 0.05 + 2 * math.sqrt(200 * 0.05 * 0.95)
+
+
+def test_five_prompts_won_alike_tell_nobody_apart_and_six_do() -> None:
+    for prompts, better in ((5, None), (6, "a")):
+        [duel] = paired(scores_table({"a": [1.0] * prompts, "b": [0.5] * prompts}), {})
+        assert (duel.better, duel.p_value) == (better, 2 ** (1 - prompts))
+
+
+def test_equal_runs_have_no_difference_at_all() -> None:
+    [duel] = paired(scores_table({"after": [0.1, 0.2, 0.3], "before": [0.1, 0.2, 0.3]}), {})
+    assert (duel.difference, duel.p_holm, duel.better) == (0, 1, None)
+    assert math.isnan(duel.low) and math.isnan(duel.high), "three equal prompts do not say that all others are equal"
+
+
+def test_images_of_a_prompt_are_averaged_and_generators_without_a_common_prompt_are_not_compared() -> None:
+    twice = pa.concat_tables([scores_table({"a": [0.2, 0.4]}), scores_table({"a": [0.6, 0.8], "b": [0.5, 0.5]})])
+    [duel] = paired(twice, {})
+    assert (duel.n, duel.difference) == (2, pytest.approx(0.0))
+    apart = scores_table({"a": [0.1, None], "b": [None, 0.2]})
+    assert paired(apart, {}) == []
+    assert [its.rank for its in board(apart)] == [1, 2]
+
+
+def test_skills_are_compared_on_their_own_prompts_and_corrected_among_themselves() -> None:
+    skills = {f"p{number}": ["count"] for number in range(10)}
+    found = paired(BOARD, skills)
+    assert {its.skill: its.n for its in found} == {"overall": 40, "count": 10}
+    for its in found:
+        assert its.p_holm >= its.p_value
+
+
+def test_what_has_no_score_stands_last_without_a_mean() -> None:
+    found = board(scores_table({"good": [0.5, 0.6], "none": [None, None]}))
+    assert [its.generator for its in found] == ["good", "none"]
+    assert math.isnan(found[1].mean) and (found[1].n, found[1].n_null, found[1].coverage) == (0, 2, 0.0)
+    assert [(its.rank, its.group) for its in found] == [(1, "a"), (None, "")]
+
+
+def test_a_generator_with_few_prompts_is_told_from_nobody_and_makes_nobody_the_best() -> None:
+    """a is clearly better than b; c, lowest of mean and with twelve prompts, is told from neither."""
+    few = [*noisy(0.74, 6, 12), *[None] * 288]
+    scores = scores_table({"a": noisy(0.8, 4, 300), "b": noisy(0.75, 5, 300), "c": few})
+    found = paired(scores, {})
+    assert {(its.generator_a, its.generator_b): its.better for its in found} == {
+        ("a", "b"): "a", ("a", "c"): None, ("b", "c"): None,
+    }  # fmt: skip
+    groups = {its.generator: set(its.group) for its in standings(summarise(scores, {}), found)}
+    assert not groups["a"] & groups["b"]
+    assert groups["a"] & groups["c"] and groups["b"] & groups["c"]
+    [overall] = boards(standings(summarise(scores, {}), found), found).values()
+    assert [its.generator for its in overall.leaders()] == ["a"] and overall.best() is None
+    assert [its.generator for its in overall.close()] == ["c"]
+
+
+def test_the_signed_ranks_decide_who_is_better_whatever_the_means() -> None:
+    """On nine prompts of ten b is a little better, on the others far worse."""
+    b = [0.5 + (-0.7 if prompt % 10 == 0 else 0.05) + prompt * 1e-4 for prompt in range(60)]
+    [duel] = paired(scores_table({"a": [0.5] * 60, "b": b}), {})
+    assert duel.p_holm < 0.001 and duel.difference > 0 > duel.effect and duel.win_rate == pytest.approx(0.1)
+    assert (duel.better, duel.worse) == ("b", "a")
+
+
+def test_bradley_terry_ratings_follow_wins_and_average_nought() -> None:
+    ratings = bradley_terry(BOARD)["m"]
+    assert sum(ratings.values()) == pytest.approx(0, abs=1e-6)
+    assert min(ratings, key=lambda name: ratings[name]) == "poor"
+    even = bradley_terry(scores_table({"a": [1.0, 0.0], "b": [0.0, 1.0]}))["m"]
+    assert even["a"] == pytest.approx(even["b"], abs=1e-6)
+    eleven = scores_table({"a": [1.0] * 10 + [0.0], "b": [0.0] * 10 + [1.0]})
+    found = bradley_terry(eleven)["m"]
+    assert found["a"] - found["b"] == pytest.approx(400 * math.log10(10.5 / 1.5), abs=1)
+
+
+def test_where_lower_is_better_all_is_decided_as_by_the_negative_scores_and_the_numbers_stay() -> None:
+    good, poor, gaps = noisy(0.8, 1), noisy(0.4, 3), [*noisy(0.8, 2)[:30], *[None] * 10]
+    high = scores_table({"good": good, "poor": poor, "gaps": gaps})
+    low = high.set_column(high.schema.get_field_index("score"), "score", pc.negate(high.column("score")))
+    above, below = paired(high, {}), paired(low, {}, {"m"})
+    for one, other in zip(above, below, strict=True):
+        assert (one.better, one.effect, one.win_rate, one.p_holm) == (
+            other.better, other.effect, other.win_rate, other.p_holm,
+        )  # fmt: skip
+        assert (other.difference, other.low, other.high) == pytest.approx((-one.difference, -one.high, -one.low))
+        assert one.is_contrary == other.is_contrary == other.turned().is_contrary
+    ranked = standings(summarise(low, {}), below, {"m"})
+    for first, second in zip(board(high), ranked, strict=True):
+        assert (first.generator, first.rank, first.group) == (second.generator, second.rank, second.group)
+        assert (second.mean, second.low, second.high) == pytest.approx((-first.mean, -first.high, -first.low))
+    [lowest_first] = boards(ranked, below).values()
+    assert [standing.generator for standing in lowest_first.standings] == ["good", "gaps", "poor"]
+    assert lowest_first.lower_is_better and lowest_first.leading() == {"good", "gaps"}
+    assert bradley_terry(low, {"m"})["m"] == pytest.approx(bradley_terry(high)["m"])
+    assert bradley_terry(low)["m"]["good"] < 0 < bradley_terry(high)["m"]["good"]
+
+
+def test_signed_ranks_and_means_that_point_apart_do_so_where_lower_is_better_too() -> None:
+    one_sided = [*[0.1] * 30, *[-2.0] * 3]
+    apart = scores_table({"a": one_sided, "b": [0.0] * 33})
+    for falling, better in (((), "a"), ({"m"}, "b")):
+        [duel] = paired(apart, {}, falling)
+        assert (duel.better, duel.is_contrary) == (better, True)
+        assert duel.difference == pytest.approx((3 - 6) / 33)

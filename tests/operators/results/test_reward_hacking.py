@@ -1,0 +1,177 @@
+"""A loop that games its reward raises the sentinel; one that improves honestly does so by chance only, at its rate."""
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from plumbline.jobs.scorer import open_scorer
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.metrics.clipscore import ClipScoreConfig
+from plumbline.operators.metrics.gecko import GeckoConfig
+from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
+from plumbline.operators.metrics.metric import Metric
+from plumbline.operators.report.changes import compare
+from plumbline.operators.results.reward_hacking import Movement, suspicious
+from plumbline.operators.results.summary import Skills
+from plumbline.operators.rewards.combination import Combination, Unit
+from tests.bench_of import images, prompts
+from tests.operators.tallied import of_table
+
+STATISTICS = ("edge_density", "entropy", "saturation")
+MANIFEST: dict[str, Any] = {
+    "config": {
+        "metrics": {
+            "clipscore": {"kind": "clipscore"},
+            "itm": {"kind": "similarity", "model": "itm"},
+            **{name: {"kind": "image_statistic", "statistic": name} for name in STATISTICS},
+        }
+    }
+}
+COUNT = 40
+Pixels = NDArray[np.uint8]
+
+
+class ToyGenerator:
+    """Draws the embedded world's pictures before a background of noise; how much of it is all that it can learn."""
+
+    def __init__(self, texts: Sequence[str], pictures: Sequence[Pixels]) -> None:
+        self.texts, self.pictures = texts, pictures
+        self.noise = 60.0
+
+    def draw(self, noise: float, seed: int) -> list[Image.Image]:
+        random = np.random.default_rng(seed)
+        return [Image.fromarray(_behind(picture, random.normal(0, noise, picture.shape))) for picture in self.pictures]
+
+    def learn(self, reward: Callable[[Sequence[Image.Image]], float], steps: int) -> None:
+        """Goes the way in which the reward rises."""
+        for step in range(steps):
+            less, more = (reward(self.draw(max(self.noise + way, 0), step)) for way in (-15, 15))
+            self.noise = max(self.noise + (15 if more > less else -15), 0)
+
+
+def _behind(picture: Pixels, noise: NDArray[np.float64]) -> Pixels:
+    """The picture with noise where its background is, of which its corner has the colour."""
+    background = (picture == picture[0, 0]).all(axis=2, keepdims=True)
+    return np.asarray(np.clip(picture + noise * background, 0, 255), np.uint8)
+
+
+@cache
+def toy() -> ToyGenerator:
+    shown = [np.asarray(Image.open(io.BytesIO(row["image"])).convert("RGB")) for row in images("atlas", COUNT)]
+    return ToyGenerator([row["text"] for row in prompts(COUNT)], shown)
+
+
+def run_of(scores: Mapping[str, Sequence[float]]) -> pa.Table:
+    """A run's scores by one generator."""
+    records = [
+        {"image_id": str(at), "prompt_id": f"p{at:03d}", "generator": "toy", "metric": metric, "score": score}
+        for metric, column in scores.items()
+        for at, score in enumerate(column)
+    ]
+    return rows.table(records, schemas.SCORES)
+
+
+TRAINED = Combination(weights={"clipscore": 1.0})
+
+
+def said(before: pa.Table, after: pa.Table, reward: Combination | None = TRAINED) -> list[str]:
+    runs = of_table(before), of_table(after)
+    return [str(sentence) for sentence in compare(*runs, Skills(()), (MANIFEST, MANIFEST), reward).sentences]
+
+
+def test_a_loop_that_learns_to_blank_backgrounds_raises_it_in_one_sentence() -> None:
+    scorer = open_scorer("metric=[clipscore,edge_density,entropy,saturation]", "models=shapes")
+    generator = toy()
+
+    def scored(pictures: Sequence[Image.Image], metrics: Sequence[str] | None = None) -> pa.Table:
+        table = scorer.score_table(pictures, generator.texts, metrics)
+        return table.set_column(2, "generator", pa.array(["toy"] * len(table)))
+
+    before = scored(generator.draw(generator.noise, 100))
+    generator.learn(lambda pictures: float(np.mean(scored(pictures, ["clipscore"]).column("score"))), 4)
+    after = scored(generator.draw(generator.noise, 200))
+    assert generator.noise == 0
+    first, *others = said(before, after)
+    assert (
+        first.startswith("toy may game clipscore: while clipscore went from 0.")
+        and ", edge_density fell from " in first
+    )
+    assert first.endswith(" (Wilcoxon's signed-rank test, Holm, p < 0.05); look at its images.")
+    assert any("toy is lower in edge_density" in sentence for sentence in others)
+    assert not any("game" in sentence for sentence in said(before, after, None))
+    assert not any("game" in sentence for sentence in said(before, scored(generator.draw(60.0, 300))))
+
+
+def test_an_honest_improvement_raises_it_by_chance_only_at_the_stated_rate() -> None:
+    """Of a world where the reward rises and everything else is drawn anew from what it was."""
+    random = np.random.default_rng(1)
+    world = {"clipscore": (0.25, 0.05), "itm": (0.6, 0.2), "edge_density": (0.1, 0.08), "saturation": (0.3, 0.2)}
+    draw = lambda: {name: random.normal(mean, spread, 30) for name, (mean, spread) in world.items()}  # noqa: E731
+    alarms, rounds = 0, 60
+    for _ in range(rounds):
+        before, after = draw(), draw()
+        after["clipscore"] += 0.1
+        alarms += "may game" in said(run_of(before), run_of(after))[0]
+    assert alarms <= 0.05 * rounds + 3 * (rounds * 0.05 * 0.95) ** 0.5
+
+
+@pytest.mark.parametrize("unit", ["score", "z_score"])
+def test_a_combined_reward_is_looked_at_as_one_and_its_parts_are_nothing_beside_it(unit: Unit) -> None:
+    """One part falls and the other rises more; in z-scores of the earlier run the reward was 0 there."""
+    random = np.random.default_rng(1)
+    before = {name: random.normal(0.5, 0.1, 40) for name in ("clipscore", "itm", "saturation")}
+    after = {**before, "clipscore": before["clipscore"] - 0.1, "itm": before["itm"] + 0.3}
+    reward = Combination(weights={"clipscore": 1.0, "itm": 2.0}, unit=unit)
+    assert not any("game" in sentence for sentence in said(run_of(before), run_of(after), reward))
+    after["saturation"] = before["saturation"] - 0.2
+    first, *others = said(run_of(before), run_of(after), reward)
+    mean = float(np.mean(before["clipscore"] + 2 * before["itm"])) if unit == "score" else 0.0
+    assert f"toy may game reward: while reward went from {mean:.3f} to " in first.replace("−0.000", "0.000")
+    assert ", saturation fell from " in first and "clipscore fell" not in first
+    assert any("toy is better by itm" in sentence and "reward (" in sentence for sentence in others)
+    alone = {name: scores for name, scores in after.items() if name != "itm"}
+    assert not any("reward" in sentence for sentence in said(run_of(before), run_of(alone), reward))
+
+
+def movement(metric: str, before: float, after: float, towards: int) -> Movement:
+    return Movement(metric, before, after, towards)
+
+
+METRICS: dict[str, Metric] = {
+    "edge_density": ImageStatisticConfig(statistic="edge_density"),
+    "clipscore": ClipScoreConfig(),
+    "nll": GeckoConfig(likelihood="nll", reduction="sum"),
+}
+
+
+@pytest.mark.parametrize(
+    ("reward", "other", "warns"),
+    [
+        (1, movement("edge_density", 0.2, 0.1, -1), True),
+        (1, movement("edge_density", 0.2, 0.3, 1), True),
+        (0, movement("edge_density", 0.2, 0.1, -1), True),
+        (-1, movement("edge_density", 0.2, 0.1, -1), False),
+        (1, movement("edge_density", 0.2, 0.1, 0), False),
+        (1, movement("edge_density", 0.2, 0.19, -1), False),
+        (1, movement("clipscore", 0.3, 0.29, -1), True),
+        (1, movement("clipscore", 0.3, 0.35, 1), False),
+        (1, movement("nll", 2.0, 2.1, 1), True),
+        (1, movement("nll", 2.0, 1.5, -1), False),
+        (1, movement("unknown", 0.3, 0.2, -1), True),
+    ],
+)
+def test_what_is_a_warning(reward: int, other: Movement, warns: bool) -> None:
+    assert bool(suspicious(movement("reward", 0.5, 0.6, reward), [other], METRICS)) == warns
+
+
+def test_a_reward_of_which_less_is_better_is_gamed_where_it_does_not_rise() -> None:
+    fallen = movement("edge_density", 0.2, 0.1, -1)
+    assert suspicious(movement("nll", 2.0, 1.0, -1), [fallen], METRICS) == [fallen]
+    assert suspicious(movement("nll", 2.0, 3.0, 1), [fallen], METRICS) == []

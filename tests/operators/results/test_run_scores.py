@@ -1,0 +1,129 @@
+"""A run's scores are read part by part: nothing that is made of them knows how they were cut, or holds them all."""
+
+import tracemalloc
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.report.changes import compare
+from plumbline.operators.report.metric_figures import MetricFigures, Question, measure_metrics
+from plumbline.operators.report.picked_images import places_for
+from plumbline.operators.results import run_scores
+from plumbline.operators.results.comparison import prompt_means
+from plumbline.operators.results.run_scores import NONE, RunScores
+from plumbline.operators.results.summary import Skills
+from plumbline.operators.statistics.poisson_bootstrap import hash_ids
+from tests.operators.tallied import of_table, picked_of
+
+GENERATORS = ("atlas", "borealis")
+SKILLS = Skills((f"p{number}", ["counting", "colour"][: number % 3]) for number in range(60))
+
+
+def part(metric: str, generator: str, prompts: int = 60) -> pa.Table:
+    """A score for each prompt, but that every seventh failed and the tenth has no image; the third was cut."""
+    scores = np.random.default_rng([*metric.encode(), *generator.encode()]).random(prompts)
+    return rows.table(
+        [
+            {"image_id": None if at == 10 else f"{generator}-{at}", "prompt_id": f"p{at}", "generator": generator,
+             "metric": metric, "score": None if at % 7 == 0 else scores[at], "truncated": at == 3}
+            for at in range(prompts)
+        ],
+        schemas.SCORES,
+    )  # fmt: skip
+
+
+METRICS = ("gecko", "clipscore", "dsg")
+WHOLE = pa.concat_tables([part(metric, generator) for metric in METRICS for generator in GENERATORS])
+
+
+def cut(sizes: Sequence[int]) -> RunScores:
+    """The same scores in parts of so many rows."""
+    ends = np.cumsum([0, *sizes, len(WHOLE) - sum(sizes)]).tolist()
+    parts = [WHOLE.slice(first, last - first) for first, last in pairwise(ends)]
+    return RunScores([partial(_select, table) for table in parts])
+
+
+def figures_of(scores: RunScores) -> dict[str, MetricFigures]:
+    return measure_metrics(Question(scores, SKILLS, places_for(scores, METRICS, 12), rated=True))
+
+
+def _select(table: pa.Table, columns: Sequence[str]) -> pa.Table:
+    return table.select(list(columns))
+
+
+def test_a_metrics_rows_are_those_of_the_table() -> None:
+    scores = cut([60, 60, 60])
+    assert scores.metrics == list(METRICS) and scores.generators == list(GENERATORS) and len(scores) == 360
+    assert scores.n_null == 6 * 9 and scores.truncated == dict.fromkeys(METRICS, 2)
+    assert scores.prompts.tolist() == sorted(hash_ids([f"p{at}" for at in range(60)]).tolist())
+    columns = scores.of("clipscore")
+    own = WHOLE.slice(120, 120)
+    assert columns.row.tolist() == list(range(120, 240))
+    np.testing.assert_array_equal(columns.score, own.column("score").to_numpy())
+    np.testing.assert_array_equal(columns.prompt, hash_ids(own.column("prompt_id").to_pylist()))
+    assert np.flatnonzero(columns.image == NONE).tolist() == [10, 70] and len(np.unique(columns.image)) == 119
+    assert [whose.image_id for whose in scores.ids([121, 3, 190])] == ["atlas-1", "atlas-3", None]
+    assert len(scores.of("absent").row) == 0
+
+
+@pytest.mark.parametrize("sizes", [[1, 2, 3], [50] * 7, [0, 360]])
+@pytest.mark.parametrize("kept", [0, 2, 100])
+def test_what_is_made_of_them_is_the_same_however_they_are_cut(
+    sizes: list[int], kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_scores, "PARTS_KEPT", kept)
+    whole, parts = of_table(WHOLE), cut(sizes)
+    assert picked_of(parts, METRICS, 12) == picked_of(whole, METRICS, 12)
+    for metric in METRICS:
+        of_parts, of_whole = (figures_of(scores)[metric] for scores in (parts, whole))
+        assert str(of_parts.duels) == str(of_whole.duels), "as text, because nan is not equal to itself"
+        assert of_parts.ratings == of_whole.ratings
+        assert str(of_parts.spreads) == str(of_whole.spreads)
+    assert str(compare(parts, parts, SKILLS, ({}, {}))) == str(compare(whole, whole, SKILLS, ({}, {})))
+
+
+def test_a_part_that_is_kept_is_read_once_and_the_others_whenever_they_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: list[int] = []
+
+    def noted(number: int, columns: Sequence[str]) -> pa.Table:
+        read.append(number)
+        return WHOLE.slice(60 * number, 60).select(list(columns))
+
+    monkeypatch.setattr(run_scores, "PARTS_KEPT", 2)
+    scores = RunScores([partial(noted, number) for number in range(6)])
+    for metric in METRICS:
+        scores.of(metric)
+    assert sorted(read) == [0, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+
+
+def test_memory_is_that_of_one_metric_and_a_few_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_scores, "PARTS_KEPT", 2)
+    monkeypatch.setattr(run_scores, "HASHES_AT_ONCE", 1000)
+    ids = pa.array([f"{'long ' * 20}{at}" for at in range(500)])
+    values = pa.array(np.random.default_rng(0).random(len(ids)))
+
+    def of_metric(number: int) -> pa.Table:
+        generator, metric, no = (pa.array([value] * len(ids)) for value in ("atlas", f"m{number:02d}", False))
+        return pa.table([ids, ids, generator, metric, values, no], names=run_scores.READ)
+
+    tables = [of_metric(number) for number in range(24)]  # in Arrow's memory, which is not traced
+
+    def peak(n_metrics: int) -> int:
+        tracemalloc.start()
+        scores = RunScores([partial(_select, table) for table in tables[:n_metrics]])
+        for metric in scores.metrics:
+            prompt_means(scores, metric)
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return most
+
+    peak(1)
+    few, many = peak(4), peak(24)
+    assert many < 1.2 * few
