@@ -30,7 +30,7 @@ def basis_of(*parts: str) -> str:
 
 
 def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The table with the columns that it lacks, null: cells may be older than a column."""
+    """Return the table with the columns that it lacks, as nulls."""
     for field in schema:
         if field.name not in table.column_names:
             table = table.append_column(field, pa.nulls(len(table), field.type))

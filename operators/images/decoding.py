@@ -15,7 +15,6 @@ from plumbline.operators.images.completeness import (
     FORMATS,
     JPEG,
     STORED,
-    TIFF,
     BrokenImage,
     CostlyImage,
     UncheckedImage,
@@ -45,10 +44,8 @@ TS_SYNC, TS_PACKET = 0x47, 188
 PAGE_KIND, REDUCED_OR_MASK = 254, 0b101
 """A TIFF's tag NewSubfileType, and its bits for a smaller copy of another page and for a mask."""
 MAX_PAGES = 1000
-DECODING = 3
+DECODING = 1
 """Version of decoding, raised when other images are refused as broken or decoded images get other pixels."""
-STILL_DECODINGS = (2, DECODING)
-"""Versions of decoding that give the same pixels to all images for which `is_decoded_anew` is False."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,18 +77,8 @@ class ImageLimits(Checked):
     def admit(self, then: Mapping[str, int]) -> bool:
         """Return True if these limits accept every image that earlier limits, as `semantic` returns them, accepted."""
         now = self.semantic()
-        same = then.keys() == now.keys() and then["decoding"] in STILL_DECODINGS
+        same = then.keys() == now.keys() and then["decoding"] == now["decoding"]
         return same and all(then[name] <= now[name] for name in now)
-
-
-def is_decoded_anew(encoded: bytes) -> bool:
-    """Return True for a kind of file that the first of STILL_DECODINGS may have decoded to other pixels."""
-    if demuxer_of(encoded) is not None or encoded.startswith(TIFF):
-        return True
-    try:
-        return find_animation(encoded) is not None
-    except BrokenImage:
-        return True
 
 
 def decode_each(encoded: bytes, limits: ImageLimits, clips: Clips) -> Iterator[Image.Image | RowError]:

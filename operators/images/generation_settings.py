@@ -268,7 +268,7 @@ def differ_from_run(before: Mapping[str, Any], after: Mapping[str, Any], generat
 
 
 def known_settings(manifest: Mapping[str, Any], generator: str) -> Known:
-    """What is known of a generator's settings by a run's manifest; nothing by that of an earlier version."""
+    """Return what a run's manifest says of a generator's settings."""
     return all_settings(manifest, COMPARE).get(generator, {})
 
 

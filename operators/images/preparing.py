@@ -64,12 +64,12 @@ class Edit(NamedTuple):
 
 
 PreprocessEdit = Callable[[Image.Image, Edit], Any]
-IsKnown = Callable[[int, ImageRow, str, str | None, Sequence[bytes]], bool]
+IsKnown = Callable[[int, ImageRow, str, str | None], bool]
 """Returns True if the result for a row of a table is already known. Arguments: the row's place, its ids, the digest of
-its image, that of its sources if they are looked at, and the bytes of all of these."""
+its image, and that of its sources if they are looked at."""
 
 
-def nothing_known(place: int, row: ImageRow, digest: str, sources: str | None, encoded: Sequence[bytes]) -> bool:
+def nothing_known(place: int, row: ImageRow, digest: str, sources: str | None) -> bool:
     """Return False: no result is known, so every row is computed."""
     return False
 
@@ -161,7 +161,7 @@ def prepare_images(
         if isinstance(mask, RowError):
             return _Prepared(row, digest, mask)
         sources_digest = _digest_beside(sources, mask)
-        if is_known(place, row, digest, sources_digest, [*encoded, *sources, *([mask] if mask else [])]):
+        if is_known(place, row, digest, sources_digest):
             return None
         with decoding:
             if preprocess_edit is None:

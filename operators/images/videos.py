@@ -4,7 +4,7 @@ import io
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain
 from math import ceil, sqrt
@@ -337,10 +337,6 @@ class Clips(Checked):
         if self.listed == "all" or count <= self.frames:
             return list(range(count))
         return [k * count // self.frames for k in range(self.frames)]
-
-    def semantic(self) -> dict[str, Any]:
-        """What of it can change a result, for the cells' keys, which are older than it."""
-        return {name: value for name, value in asdict(self).items() if value != getattr(STANDARD, name)}
 
 
 STANDARD = Clips()

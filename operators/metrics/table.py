@@ -71,13 +71,8 @@ def read_metrics(manifest: Mapping[str, Any]) -> dict[str, Metric]:
 
 
 def falling_metrics(manifest: Mapping[str, Any]) -> frozenset[str]:
-    """The metrics of a run by which a lower score is better: as it states them, or for a run from before this was
-    stated, as its metrics' options have it.
-    """
-    stated = manifest.get("lower_is_better")
-    if stated is None:
-        return frozenset(name for name, metric in read_metrics(manifest).items() if metric.falling)
-    return frozenset(stated)
+    """Return the metrics of a run for which a lower score is better."""
+    return frozenset(manifest.get("lower_is_better", ()))
 
 
 def _read_metric(options: Any) -> Metric | None:

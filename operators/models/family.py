@@ -97,14 +97,10 @@ class Family(Generic[Config]):
     """Whether all its models are shown several images in one question, where no `profile` says so."""
     precise: bool = False
     """Whether `dtype=auto` is float32 on a GPU too."""
-    version: Callable[[Fields], int] = lambda fields: 1
-    """Raised when the results of a checkpoint with such a config.json change; a 1 is not in the keys of cells."""
-    options_in_key: Callable[[Config, VqaProfile | None], Mapping[str, Any]] = lambda config, profile: {
-        "engine": "transformers",
-        "engine_options": {},
-    }
-    """Those of its options that can change a result. The engine is among them, but for the first families and services,
-    whose cells were computed before there was an engine to name."""
+    version: int = 1
+    """Raised when the results of its models change."""
+    options_in_key: Callable[[Config, VqaProfile | None], Mapping[str, Any]] = lambda config, profile: {}
+    """The options that can change a result, for the keys of cells."""
 
     @property
     def local(self) -> bool:

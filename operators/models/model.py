@@ -127,11 +127,9 @@ class ResolvedModel(Generic[Config]):
 
     def semantic(self) -> dict[str, Any]:
         """The part of the model that can change a result, for the cells' keys."""
-        semantic: dict[str, Any] = {"family": self.config.family, "label": self.label}
+        semantic: dict[str, Any] = {"family": self.config.family, "version": self.version, "label": self.label}
         if self.local:
             semantic |= {"dtype": self.dtype, "parts": {name: part.identity for name, part in self.parts.items()}}
         else:
             semantic |= {"model": self.config.checkpoint, "endpoint": (self.endpoint or "").rstrip("/") or None}
-        if self.version > 1:
-            semantic["version"] = self.version
         return semantic | (self.profile.semantic() if self.profile is not None else {}) | dict(self.options)

@@ -48,7 +48,7 @@ def resolve_model(config: ModelConfig, *, on_gpu: bool, digest: FileDigest = dig
         dtype=_precision(config, family, on_gpu=on_gpu),
         on_gpu=on_gpu,
         profile=profile,
-        version=family.version(checkpoint.fields),
+        version=family.version,
         options=family.options_in_key(config, profile),
     )
 

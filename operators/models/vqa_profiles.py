@@ -44,8 +44,6 @@ class VqaProfile:
     """Whether its models take the frames of a video as one video."""
     several: bool = False
     """Whether its models are shown several images in one question."""
-    version: int = 1
-    """Raised when its results change; cells of version 1 were computed before this was in their keys."""
 
     def with_system(self, system: str | None) -> "VqaProfile":
         """Return the profile with another system message: null keeps its own, an empty text leaves it out."""
@@ -53,7 +51,7 @@ class VqaProfile:
 
     def semantic(self) -> dict[str, Any]:
         """The part that enters the keys of cells."""
-        return {"kind": self.name, "kind_version": self.version} if self.version > 1 else {}
+        return {"kind": self.name}
 
 
 RELEASED = YesQuestion('Does this figure show "{}"? Please answer yes or no.', "Yes", "mean")

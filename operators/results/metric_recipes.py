@@ -7,8 +7,6 @@ NAMING = ("checkpoint", "revision")
 """What names a model of whose files nothing is known."""
 ABOUT = "about"
 """The option that only tells what a metric does."""
-STAGES = "stages."
-"""How the places of the stages' versions begin, which older runs do not tell."""
 
 Recipe = Mapping[str, str]
 """Settings by their places."""
@@ -33,7 +31,7 @@ def recipe_of(manifest: Mapping[str, Any], metric: str) -> Recipe:
         },
         "stages": manifest.get("stages", {}).get(metric, {}),
     }
-    return {place: str(value) for place, value in _leaves(parts) if value is not None}  # options younger than a run
+    return {place: str(value) for place, value in _leaves(parts) if value is not None}
 
 
 def _leaves(parts: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
@@ -46,10 +44,5 @@ def _leaves(parts: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, A
 
 
 def altered_places(before: Recipe, after: Recipe) -> list[str]:
-    """Where two recipes differ; in the version of a stage only where both tell it."""
-    return [
-        place
-        for place in dict.fromkeys([*before, *after])
-        if before.get(place) != after.get(place)
-        and (not place.startswith(STAGES) or (place in before and place in after))
-    ]
+    """Return where two recipes differ."""
+    return [place for place in dict.fromkeys([*before, *after]) if before.get(place) != after.get(place)]

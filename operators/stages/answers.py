@@ -132,7 +132,7 @@ class AnswersStage(AskingStage, QuestionedImagesStage):
     """
 
     name = "answers"
-    version = 3
+    version = 1
     schema = schemas.ANSWERS
     calls: ClassVar = {"model": "likelihood", "matcher": "embedding"}
     optional = frozenset({"matcher"})

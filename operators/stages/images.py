@@ -10,7 +10,6 @@ from PIL import Image
 from plumbline.operators.base.batches import BatchSize
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.base.rows import basis_of, with_kept
-from plumbline.operators.images.decoding import is_decoded_anew
 from plumbline.operators.images.preparing import Edit, PreparedImages, prepare_images
 from plumbline.operators.images.rows import ImageRow, identify, image_records
 from plumbline.operators.metrics.metric import View
@@ -18,8 +17,6 @@ from plumbline.operators.stages.stage import Inputs, RowStage, StageOptions
 
 RowKey = tuple[str | None, str, str]
 """All that a row follows from: the image's and the prompt's id, the digest of the image, and the basis."""
-
-OLDER_DECODING = b"older_decoding"
 
 
 class PromptBasis(Protocol):
@@ -53,8 +50,6 @@ class KeptRows(NamedTuple):
 
     table: pa.Table
     places: Mapping[RowKey, int]
-    older: int
-    """Rows before this place were computed by an earlier version of decoding."""
 
 
 class PreparedShard(NamedTuple):
@@ -116,13 +111,11 @@ class ImagesStage(RowStage):
         places: dict[str, dict[int, int]] = {name: {} for name in kept}
         ids: dict[int, ImageRow] = {}
 
-        def is_kept(
-            place: int, row: ImageRow, image_digest: str, sources: str | None, encoded: Sequence[bytes]
-        ) -> bool:
+        def is_kept(place: int, row: ImageRow, image_digest: str, sources: str | None) -> bool:
             for name, rows_of_metric in kept.items():
                 key = (row.prompt_id, image_digest, basis_beside(self.basis(asked[name], row, place), sources) or "")
                 at = rows_of_metric.places.get(key)
-                if at is not None and (at >= rows_of_metric.older or not any(map(is_decoded_anew, encoded))):
+                if at is not None:
                     places[name][place], ids[place] = at, row
             return len(kept) == len(asked) and all(place in of_metric for of_metric in places.values())
 
@@ -166,22 +159,11 @@ class ImagesStage(RowStage):
 
 def _index_rows(earlier: Sequence[pa.Table]) -> KeptRows:
     """Return the rows of the tables of earlier cells, newest first, with the places of rows without an error."""
-    older = [table for table in earlier if _is_of_older_decoding(table)]
-    newer = [table for table in earlier if not _is_of_older_decoding(table)]
-    table = pa.concat_tables([each.replace_schema_metadata(None) for each in reversed([*newer, *older])])
+    table = pa.concat_tables([each.replace_schema_metadata(None) for each in reversed(earlier)])
     keys = [table.column(name).to_pylist() for name in ("prompt_id", "image_digest", "basis")]
     sound = table.column("error").is_null().to_pylist()
     places = {key: place for place, key in enumerate(zip(*keys, strict=True)) if sound[place]}
-    return KeptRows(table, places, sum(map(len, older)))
-
-
-def mark_older_decoding(table: pa.Table) -> pa.Table:
-    """Return rows of a cell whose images were decoded in an earlier way, so that only those of stills are kept."""
-    return table.replace_schema_metadata({OLDER_DECODING: b""})
-
-
-def _is_of_older_decoding(table: pa.Table) -> bool:
-    return OLDER_DECODING in (table.schema.metadata or {})
+    return KeptRows(table, places)
 
 
 def _with_ids(table: pa.Table, ids: Iterable[ImageRow | None]) -> pa.Table:

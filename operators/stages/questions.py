@@ -58,7 +58,7 @@ class QuestionsStage(RowStage):
     """
 
     name = "questions"
-    version = 3
+    version = 1
     schema = schemas.QUESTIONS
     counted = "writer"
     over = "prompts"

@@ -40,7 +40,7 @@ class ScoresStage(Stage):
     """What was measured of images to scores (schema ELEMENT_SCORES); an error passes on, with a null score."""
 
     name = "scores"
-    version = 2
+    version = 1
     schema = schemas.ELEMENT_SCORES
     over = "images"
     needs = Metric

@@ -97,7 +97,7 @@ class SimilaritiesStage(ImagesStage):
     """Images and prompts to similarities (schema SIMILARITIES), every image encoded once for all metrics."""
 
     name = "similarities"
-    version = 3
+    version = 1
     schema = schemas.SIMILARITIES
     needs = ComparingMetric
     calls: ClassVar = {"model": "similarity"}

@@ -108,7 +108,7 @@ class SourceComparisonsStage(ImagesStage):
     """Edited images and their sources to comparisons (schema SOURCE_COMPARISONS), for all metrics of this kind."""
 
     name = "source_comparisons"
-    version = 2
+    version = 1
     schema = schemas.SOURCE_COMPARISONS
     counted = "none"
     needs = SourceComparisonConfig

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import pyarrow as pa
 
-from plumbline.operators.base import rows
 from plumbline.operators.base.errors import PlumblineError, RowError, check_prompt, unknown_prompt
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.rows import FetchUri
@@ -45,8 +44,7 @@ class Upstream:
 
     def read(self) -> pa.Table:
         """All rows; of no tables, none."""
-        tables = [rows.conformed(table, self.schema) for table in self.read_each()]
-        return pa.concat_tables([self.schema.empty_table(), *tables])
+        return pa.concat_tables([self.schema.empty_table(), *self.read_each()])
 
 
 class Inputs(NamedTuple):

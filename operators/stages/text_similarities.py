@@ -34,7 +34,7 @@ class TextSimilaritiesStage(DerivedStage):
     """Captions or descriptions and prompts to similarities (schema SIMILARITIES): cosines of embeddings, or METEOR."""
 
     name = "text_similarities"
-    version = 2
+    version = 1
     schema = schemas.SIMILARITIES
     needs = MatchingMetric
     calls: ClassVar = {"embedder": "embedding"}

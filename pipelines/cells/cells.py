@@ -89,10 +89,9 @@ class Shard:
         """The images themselves, for keys: their file and what their addresses name; with what edits have beside where
         that is looked at."""
         file = {"url": _followed(self.url), "size": self.size, "etag": self.etag, "row_groups": self.row_groups}
-        picked = {"picked": self.picked} if self.picked else {}  # the keys of whole shards are older than it
         sources = {"sources": self.sources} if compares and self.sources else {}
         columns = tuple(names for names in self.columns if compares or names[0] not in BESIDE)
-        return file | picked | sources | {"columns": columns, "objects": self.objects}
+        return file | sources | {"columns": columns, "objects": self.objects, "picked": self.picked}
 
 
 @lru_cache(maxsize=4096)

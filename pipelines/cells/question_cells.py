@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import pyarrow as pa
 
-from plumbline.operators.base import rows
 from plumbline.operators.base.schemas import QUESTIONS
 from plumbline.pipelines.cells.store import Store, StoredCell, draft_path
 
@@ -52,5 +51,5 @@ def read_asked(store: Store, run_id: str, metric: str) -> pa.Table:
     states = cell_states(store, run_id)
     scores = (read_stored(store, states, path) for path in scores_of(store, states, metric))
     paths = dict.fromkeys(path for cell in scores for path in questions_in(cell.provenance["inputs"]))
-    tables = [rows.conformed(read_stored(store, states, path).table, QUESTIONS) for path in paths]
+    tables = [read_stored(store, states, path).table for path in paths]
     return pa.concat_tables([QUESTIONS.empty_table(), *(table.select(QUESTIONS.names) for table in tables)])

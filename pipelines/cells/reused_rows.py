@@ -7,11 +7,9 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from plumbline.operators.base import rows
 from plumbline.operators.base.errors import PlumblineError, RowError
 from plumbline.operators.base.rows import count_errors
-from plumbline.operators.images.decoding import DECODING, ImageLimits
-from plumbline.operators.stages.images import mark_older_decoding
+from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.cells.cells import PIECE, Cell, Outcome, PlannedCell
 from plumbline.pipelines.cells.runs import read_manifest, run_ids
@@ -74,8 +72,7 @@ def _stage(path: str) -> str:
 def read_earlier(cell: Cell, limits: ImageLimits, read: Callable[[str], StoredCell]) -> list[pa.Table]:
     """The tables of a cell's earlier cells, newest first.
 
-    Left out are damaged ones, those of another recipe or schema, and those that let in images that `limits` may refuse.
-    Cells older than the recipe in their provenance are taken for those of their folder's.
+    Left out are damaged ones, those of another recipe, and those that let in images that `limits` may refuse.
     """
     stage = STAGES[cell.stage]
     tables = []
@@ -84,13 +81,9 @@ def read_earlier(cell: Cell, limits: ImageLimits, read: Callable[[str], StoredCe
             stored = read(path)
         except StoreError:
             continue
-        if stored.provenance.get("recipe", cell.recipe) != cell.recipe:
-            continue
-        then = stored.provenance.get("limits") or {}
-        admitted = limits.admit(then)
-        table = rows.conformed(stored.table, stage.schema)
-        if table.schema.equals(stage.schema) and (admitted or stage.over == "prompts"):
-            tables.append(table if then.get("decoding", DECODING) == DECODING else mark_older_decoding(table))
+        admitted = stage.over == "prompts" or limits.admit(stored.provenance.get("limits") or {})
+        if stored.provenance.get("recipe") == cell.recipe and admitted:
+            tables.append(stored.table)
     return tables
 
 

@@ -166,22 +166,18 @@ def run_of_position(path: str) -> str:
 
 
 def _positions(store: Store) -> list[Position]:
-    """All positions, the last one last; a store that was written before there were any has one, of the run it names."""
+    """Return all positions, the last one last."""
     numbers = {path: path.rpartition("/")[2].partition("-")[0] for path in store.files(ORDER)}
-    positions = [
+    return sorted(
         Position(int(number), run_of_position(path), not path.endswith(UNNAMED))
         for path, number in numbers.items()
         if number.isdigit()
-    ]
-    named = (store.read_text(LATEST) or "").strip() if not positions else ""
-    return sorted(positions) or ([Position(0, named, named=True)] if named and "/" not in named else [])
+    )
 
 
 def _take_position(store: Store, run_id: str, *, named: bool) -> Position:
     """Puts a run behind all others, where it may stand a second time."""
     positions = _positions(store)
-    if positions and positions[0].number == 0:  # of a store without positions, in which it is no file
-        store.write_text(positions[0].path, "")
     position = Position(positions[-1].number + 1 if positions else 1, run_id, named)
     store.write_text(position.path, "")
     return position

@@ -12,7 +12,7 @@ from plumbline.pipelines.ingest.input_rows import check_generator
 from plumbline.pipelines.sources.benchmark import PromptsFrom
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig
 
-VERSION = 3
+VERSION = 1
 """To be raised when the same input makes other shards."""
 Identity = Mapping[str, str | None]
 """What an ingest takes in: its table and images or its tars, and its generator. It says which ingest it is."""

@@ -18,7 +18,7 @@ from plumbline.pipelines.ingest.placing import Shards
 from plumbline.pipelines.ingest.shards import Drafted, DraftedShard, ShardDraft
 from plumbline.pipelines.sources.origins import Origins, combine
 
-RECEIPT_VERSION = 3
+RECEIPT_VERSION = 1
 """Raised when other images are rejected or skipped of the same file, so that it is read again for them."""
 MOST_LOOKED_AT = 16
 """Of the files, for what people are told of where their prompts come from."""
@@ -107,7 +107,7 @@ class SampleSource(Source):
                 return None
             made = [DraftedShard(name, _content(key, index)) for index, name in enumerate(receipt["generators"])]
             return Drafted(made, [Rejection(*values) for values in receipt["rejected"]])
-        except (DamagedError, ValueError, KeyError, TypeError):  # damaged or old: the file is read again
+        except (DamagedError, ValueError, KeyError, TypeError):  # damaged: the file is read again
             return None
 
     def draft(self, file: SampleFile, begin: Begin) -> list[Rejection]:
@@ -135,9 +135,7 @@ class SampleSource(Source):
         (output / _receipt_path(self._key(file))).write(encode_json(receipt).encode())
 
     def _key(self, file: SampleFile) -> str:
-        kinds = {"edited": self.edited, "labelled": self.labelled}  # the keys of other shards are older than these
-        marks = [kind for kind, there in kinds.items() if there]
-        return digest([self.config.recipe, file.place.url, file.size, file.etag, *marks])
+        return digest([self.config.recipe, file.place.url, file.size, file.etag, self.edited, self.labelled])
 
 
 def _content(file_key: str, index: int) -> str:

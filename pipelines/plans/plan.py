@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
 from itertools import accumulate, chain
 from types import MappingProxyType
@@ -250,15 +250,13 @@ def recipes_of(
     recipes: dict[str, Recipe] = {}
     for stage in (STAGES[stage_name] for stage_name in metric.chain):
         node = node_of[node_name(stage, metric)]
-        config = stage.recipe(name, metric) | _models_of(stage, metric, node)
-        if stage.ablation(metric):  # the keys of others are older than it
-            config["ablation"] = stage.ablation(metric)
+        config = stage.recipe(name, metric) | _models_of(stage, metric, node) | {"ablation": stage.ablation(metric)}
         if stage.reads_pack(metric):
             config["pack"] = pack
         if stage.reads_skills(metric):
             config["skills"] = skills
-        if stage.decodes and clips.semantic():  # the keys of images are older than it
-            config["clips"] = clips.semantic()
+        if stage.decodes:
+            config["clips"] = asdict(clips)
         reads = (recipes[read] for read in stage.reads(metric))
         recipes[stage.name] = make_recipe(
             stage.name,
@@ -310,14 +308,12 @@ def _asked_of_shards(sources: Sources) -> dict[Shard, str]:
 
 
 def _semantic_of_prompts(asked: Mapping[Shard, str], shard: Shard, recipe: Recipe) -> str:
-    own = asked.get(shard) if recipe.asks else None
-    return canonical({"prompts": shard.prompts, "asked": own} if own else shard.prompts)
+    return canonical({"prompts": shard.prompts, "asked": asked.get(shard) if recipe.asks else None})
 
 
 def _semantic_of_images(asked: Mapping[Shard, str], limits: Mapping[str, int], shard: Shard, recipe: Recipe) -> str:
-    own = {"asked": asked[shard]} if recipe.asks and shard in asked else {}  # other keys are older than it
-    source = shard.source(compares=recipe.compares)
-    return canonical({"source": source, "prompts": shard.prompts, "limits": limits, **own})
+    source, own = shard.source(compares=recipe.compares), asked.get(shard) if recipe.asks else None
+    return canonical({"source": source, "prompts": shard.prompts, "limits": limits, "asked": own})
 
 
 def _missing(plan: Plan, committed: Set[PlannedCell], cells: Iterable[PlannedCell]) -> frozenset[PlannedCell]:

@@ -11,8 +11,6 @@ from plumbline.pipelines.plans.sweep_config import read_config
 
 LOG = logging.getLogger(__name__)
 
-NO_LONGER = frozenset({"intercept", "slope"})
-"""Fields that earlier versions wrote: intervals of the line's coefficients."""
 BRIDGES = "bridges"
 """The folder of the bridges; of each a folder with groups.parquet and bridge.json, which is written last, and once."""
 
@@ -36,7 +34,7 @@ def read_bridges(store: Store, benchmark: Any) -> list[Bridge]:
         if content is None:
             continue  # it is being written
         try:
-            bridge = read_config({name: content[name] for name in content.keys() - NO_LONGER}, Bridge)
+            bridge = read_config(content, Bridge)
         except ConfigError as error:
             LOG.warning("%s: not read (%s)", store.place / path, error)
             continue

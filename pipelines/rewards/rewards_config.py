@@ -12,7 +12,7 @@ from plumbline.operators.rewards.selection import SelectionConfig
 from plumbline.operators.rewards.values import Std
 from plumbline.pipelines.base.storage import StorageConfig
 
-VERSION = 4
+VERSION = 1
 """To be raised when the same run and options make other files."""
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import printable
@@ -59,15 +59,10 @@ def read_origins(folder: Place) -> Origins | None:
     with readable_errors(folder, "benchmark.images"):
         try:
             ingests = json.loads((folder / MANIFEST).read())["ingests"]
-            origins = [_parse(ingest["origins"]) for ingest in ingests]
+            origins = [Origins(**ingest["origins"]) for ingest in ingests]
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
     return combine(sorted(origins, key=lambda each: each.generators)) if origins else None
-
-
-def _parse(values: Mapping[str, Any]) -> Origins:
-    """Return the origins that a manifest of this or an earlier version holds."""
-    return Origins(**{name: value for name, value in values.items() if name in Origins._fields})
 
 
 @dataclass(slots=True)

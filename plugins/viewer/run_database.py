@@ -17,9 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plumbline.operators.base import rows
 from plumbline.operators.base.errors import ConfigError, install
-from plumbline.operators.base.schemas import PROMPTS, QUESTIONS
+from plumbline.operators.base.schemas import QUESTIONS
 from plumbline.operators.images.generation_settings import COLUMN, REPEATS, Known, add_settings, is_kept
 from plumbline.operators.results.run_scores import Hashes, ReadPart, RunScores
 from plumbline.operators.statistics.percentiles import percentile_rank
@@ -257,7 +256,7 @@ class RunRows:
                     _with_settings(numbered),
                 )
                 first += len(table)
-            known = rows.conformed(prompts, PROMPTS).select(PROMPT_COLUMNS)
+            known = prompts.select(PROMPT_COLUMNS)
             fill(f"CREATE TABLE {self._prompts} AS SELECT * FROM given", known)
 
     def count(self, wanted: WantedRows) -> int:
@@ -532,7 +531,7 @@ def _with_settings(part: pa.Table) -> pa.Table:
 
 
 def _of_questions(cell: pa.Table) -> pa.Table:
-    return rows.conformed(cell, QUESTIONS).select(QUESTION_COLUMNS)
+    return cell.select(QUESTION_COLUMNS)
 
 
 def _read_ahead(paths: Sequence[str], read: Callable[[str], Any]) -> Iterator[Any]:

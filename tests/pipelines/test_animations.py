@@ -1,7 +1,6 @@
 """Animations and stills in a sweep: each is scored as it is, and a new way of decoding asks nothing of stills."""
 
 import io
-import json
 import random
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,6 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from plumbline.operators.images import decoding
 from plumbline.pipelines.sweeps.sweep import FinishedSweep
 from tests.bench_of import images, prompts, run_bench, write_rows
 
@@ -43,15 +41,3 @@ def test_an_animation_has_the_mean_score_of_its_pictures(folder: Path) -> None:
     scores = scores_of(run_bench(folder, folder.parent / "store", *WORDS))
     taken = [scores[still["image_id"]] for still in images("atlas", 7)[2:5]]
     assert scores["animation"] == pytest.approx(sum(taken) / 3, abs=1e-6)
-
-
-def test_a_new_way_of_decoding_leaves_the_scores_of_stills(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cells of an earlier store have other names, but all their rows are kept except those of clips."""
-    store = folder.parent / "store"
-    with monkeypatch.context() as before:
-        before.setattr(decoding, "DECODING", 2)
-        first = run_bench(folder, store, *WORDS)
-    again = run_bench(folder, store, *WORDS)
-    assert scores_of(again) == scores_of(first)
-    manifest = json.loads((Path(again.folder) / "manifest.json").read_text())
-    assert manifest["counts"]["rows_kept"] == 7

@@ -103,5 +103,4 @@ FAMILY = Family(
     suits=lambda fields: architecture(fields) in MATCHING,
     files=(TOKENIZER, IMAGES),
     measures=("match", "cosine"),
-    version=lambda fields: 2 if architecture(fields) == FIRST else 1,
 )

@@ -17,5 +17,4 @@ FAMILY = Family(
     suits=lambda fields: architecture(fields) == "BlipForQuestionAnswering",
     files=(TOKENIZER, IMAGES),
     profile=lambda config, fields: BLIP_VQA,
-    version=lambda fields: 2,
 )

@@ -87,5 +87,4 @@ FAMILY = Family(
         Files("tokenizer", ("tokenizer.json", "vocab.txt", "vocab.json"), TOKENIZER.remedy),
         IMAGES,
     ),
-    version=lambda fields: 2 if architecture(fields) == BLIP else 1,
 )

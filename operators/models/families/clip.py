@@ -50,5 +50,4 @@ FAMILY = Family(
     measures=("cosine", "logit"),
     compares=COMPARES,
     pixels=get_args(PixelRule),
-    options_in_key=lambda config, profile: {},
 )

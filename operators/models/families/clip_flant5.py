@@ -19,7 +19,7 @@ from plumbline.operators.models.family import IMAGES, TOKENIZER, Family, lazily
 from plumbline.operators.models.model import LocalModel
 from plumbline.operators.models.vqa_profiles import RELEASED, VICUNA_SYSTEM, VqaProfile
 
-CLIP_FLANT5 = VqaProfile(name="clip_flant5", asks=RELEASED, system=VICUNA_SYSTEM, pads=True, version=2)
+CLIP_FLANT5 = VqaProfile(name="clip_flant5", asks=RELEASED, system=VICUNA_SYSTEM, pads=True)
 REQUIRED = ("d_model", "mm_vision_tower", "mm_vision_select_layer")
 SUPPORTED = {"mm_projector_type": "mlp2x_gelu", "mm_vision_select_feature": "patch"}
 
@@ -77,7 +77,7 @@ def _beside(part: Part, tower: str) -> str:
 
 
 def _options_in_key(config: ClipFlanT5Model, profile: VqaProfile | None) -> Mapping[str, Any]:
-    return {"padding": config.padding} | ({} if config.system is None else {"system": config.system})
+    return {"padding": config.padding, "system": config.system}
 
 
 FAMILY = Family(

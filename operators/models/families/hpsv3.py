@@ -42,5 +42,4 @@ FAMILY = Family(
     files=reward_files(INSTRUCTION),
     check=check_instruction,
     measures=("reward",),
-    version=lambda fields: 2,
 )

@@ -481,9 +481,7 @@ def preflight_openai(model: "ResolvedModel[ServiceModel]", call: Call) -> None:
 
 
 def _options_in_key(config: ServiceModel, profile: VqaProfile | None) -> dict[str, Any]:
-    """The form of images that are sent; PNG is not in it, for it is older than the choice."""
-    image_format = {"image_format": config.image_format} if config.image_format != "png" else {}
-    return image_format | reading_in_key(config) | thinking_in_key(config)
+    return {"image_format": config.image_format} | reading_in_key(config) | thinking_in_key(config)
 
 
 FAMILY = Family(

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from plumbline.operators.models.networks.causal_lm import CausalLM
     from plumbline.operators.models.networks.vlm import ChatVlm
 
-LLAVA_1_5 = VqaProfile(name="llava_1_5", asks=RELEASED, system=VICUNA_SYSTEM, pads=True, several=True, version=2)
-LLAVA = VqaProfile(name="llava", asks=FIRST_TOKEN, several=True, version=2)
+LLAVA_1_5 = VqaProfile(name="llava_1_5", asks=RELEASED, system=VICUNA_SYSTEM, pads=True, several=True)
+LLAVA = VqaProfile(name="llava", asks=FIRST_TOKEN, several=True)
 """LLaVA-shaped models with another tower or language model than LLaVA-1.5's."""
 CHAT = VqaProfile(name="chat", asks=FIRST_TOKEN, several=True)
 FILM = replace(CHAT, films=True)
 """The same for a model that is asked about videos too."""
-PALIGEMMA = VqaProfile(name="paligemma", asks=RELEASED._replace(reduction="first"), version=2)
+PALIGEMMA = VqaProfile(name="paligemma", asks=RELEASED._replace(reduction="first"))
 """As the authors' later releases ask it."""
 FUYU = VqaProfile(name="fuyu", asks=RELEASED._replace(reduction="first"))
 QUESTION_PROFILES = {profile.name: profile for profile in (PALIGEMMA, FUYU)}
@@ -359,10 +359,8 @@ def _load_tokenizer(model: "ResolvedModel[ChatModel]") -> Any:
 
 def _options_in_key(config: ChatModel, profile: VqaProfile | None) -> dict[str, Any]:
     padding = {"padding": config.padding} if profile is not None and profile.pads else {}
-    penalty = {"repetition_penalty": config.repetition_penalty} if config.repetition_penalty != "ignored" else {}
-    size = {} if config.max_pixels is None else {"max_pixels": config.max_pixels}
-    system = {} if config.system is None else {"system": config.system}
-    return padding | penalty | size | system | reading_in_key(config) | engine_in_key(config)
+    others = {name: getattr(config, name) for name in ("repetition_penalty", "max_pixels", "system")}
+    return padding | others | reading_in_key(config) | engine_in_key(config)
 
 
 FAMILY = Family(

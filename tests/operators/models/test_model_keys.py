@@ -65,20 +65,35 @@ def keyed(checkpoint: str, **others: Any) -> dict[str, Any]:
     """What every local model has in its keys; `others` are the fields and parts that differ."""
     parts = {"checkpoint": checkpoint, "tokenizer": checkpoint} | others.pop("parts", {})
     identities = {role: IDENTITIES[folder] for role, folder in parts.items()}
-    return {"dtype": "float32", "label": None, "parts": identities} | others
+    return {"version": 1, "dtype": "float32", "label": None, "parts": identities} | others
 
 
 TOWER = {"vision_tower": "clip"}
 PLAIN = {"engine": "transformers", "engine_options": {}}
 SERVED = {"engine": "vllm", "engine_options": {"max_model_len": 99, "mm_processor_kwargs": {"a": 1}}}
-FLANT5_KIND = {"kind": "clip_flant5", "kind_version": 2, "parts": TOWER}
-LLAVA_1_5_KIND = {"kind": "llava_1_5", "kind_version": 2, "padding": "released"}
-LLAVA_KIND = {"kind": "llava", "kind_version": 2}
+CHAT = {"repetition_penalty": "ignored", "max_pixels": None, "system": None}
+FLANT5_KIND = {"kind": "clip_flant5", "system": None, "parts": TOWER}
+LLAVA_1_5_KIND = {"kind": "llava_1_5", "padding": "released"} | CHAT
+LLAVA_KIND = {"kind": "llava"} | CHAT
+WRITER = {"kind": "text_only"}
+SERVICE = {"version": 1, "kind": "openai", "model": "judge", "image_format": "png"}
 JUDGE = {"endpoint": "http://host/v1/", "revision": "a", "concurrency": 2, "max_retries": 0, "key_variable": "K"}
 KEYS: list[tuple[str, str, dict[str, Any], bool, dict[str, Any]]] = [
-    ("clip", "clip", {}, False, keyed("clip")),
-    ("clip", "clip", {"revision": "a", "dtype": "bfloat16"}, False, keyed("clip", label="a", dtype="bfloat16")),
-    ("clip", "clip", {"tokenizer": "chat"}, True, keyed("clip", dtype="bfloat16", parts={"tokenizer": "chat"})),
+    ("clip", "clip", {}, False, keyed("clip", kind="cosine")),
+    (
+        "clip",
+        "clip",
+        {"revision": "a", "dtype": "bfloat16"},
+        False,
+        keyed("clip", kind="cosine", label="a", dtype="bfloat16"),
+    ),
+    (
+        "clip",
+        "clip",
+        {"tokenizer": "chat"},
+        True,
+        keyed("clip", kind="cosine", dtype="bfloat16", parts={"tokenizer": "chat"}),
+    ),
     ("clip_flant5", "flant5", {}, False, keyed("flant5", padding="released", **FLANT5_KIND)),
     (
         "clip_flant5",
@@ -94,9 +109,9 @@ KEYS: list[tuple[str, str, dict[str, Any], bool, dict[str, Any]]] = [
         False,
         keyed("flant5", padding="released", **FLANT5_KIND | {"parts": {"tokenizer": "t5"} | TOWER}),
     ),
-    ("causal_lm", "language", {}, False, keyed("language", **PLAIN)),
-    ("causal_lm", "language", {"engine_options": {"max_model_len": 9}}, False, keyed("language", **PLAIN)),
-    ("causal_lm", "language", VLLM, True, keyed("language", dtype="bfloat16", **SERVED)),
+    ("causal_lm", "language", {}, False, keyed("language", **WRITER | PLAIN)),
+    ("causal_lm", "language", {"engine_options": {"max_model_len": 9}}, False, keyed("language", **WRITER | PLAIN)),
+    ("causal_lm", "language", VLLM, True, keyed("language", dtype="bfloat16", **WRITER | SERVED)),
     ("vlm", "llava_1_5", {}, False, keyed("llava_1_5", **PLAIN | LLAVA_1_5_KIND)),
     (
         "vlm",
@@ -107,19 +122,19 @@ KEYS: list[tuple[str, str, dict[str, Any], bool, dict[str, Any]]] = [
     ),
     ("vlm", "llava_1_5", VLLM, False, keyed("llava_1_5", **SERVED | LLAVA_1_5_KIND)),
     ("vlm", "llava", {}, False, keyed("llava", **PLAIN | LLAVA_KIND)),
-    ("vlm", "chat", {"padding": "processor"}, True, keyed("chat", dtype="bfloat16", **PLAIN)),
-    ("nli", "classifier", {}, True, keyed("classifier", **PLAIN)),
-    ("nli", "t5", {"dtype": "bfloat16"}, True, keyed("t5", dtype="bfloat16", **PLAIN)),
-    ("sentences", "encoder", {}, True, keyed("encoder", **PLAIN)),
-    ("blip_itm", "blip", {}, False, keyed("blip", version=2, **PLAIN)),
-    ("blip_itm", "blip_2", {}, False, keyed("blip_2", **PLAIN)),
-    ("openai", "judge", {}, True, {"model": "judge", "endpoint": None, "label": None}),
-    ("openai", "judge", JUDGE, False, {"model": "judge", "endpoint": "http://host/v1", "label": "a"}),
+    ("vlm", "chat", {"padding": "processor"}, True, keyed("chat", kind="chat", dtype="bfloat16", **PLAIN | CHAT)),
+    ("nli", "classifier", {}, True, keyed("classifier")),
+    ("nli", "t5", {"dtype": "bfloat16"}, True, keyed("t5", dtype="bfloat16")),
+    ("sentences", "encoder", {}, True, keyed("encoder")),
+    ("blip_itm", "blip", {}, False, keyed("blip")),
+    ("blip_itm", "blip_2", {}, False, keyed("blip_2")),
+    ("openai", "judge", {}, True, SERVICE | {"endpoint": None, "label": None}),
+    ("openai", "judge", JUDGE, False, SERVICE | {"endpoint": "http://host/v1", "label": "a"}),
 ]
 
 
 @pytest.mark.parametrize(("family", "checkpoint", "options", "on_gpu", "expected"), KEYS)
-def test_a_model_is_in_the_keys_as_it_always_was(
+def test_what_can_change_a_models_results_is_in_the_keys(
     folders: Path, family: str, checkpoint: str, options: dict[str, Any], on_gpu: bool, expected: dict[str, Any]
 ) -> None:
     where = checkpoint if family == "openai" else str(folders / checkpoint)

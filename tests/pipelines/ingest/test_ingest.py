@@ -925,18 +925,6 @@ def test_every_image_of_a_tar_is_taken_or_has_its_own_reason(
         assert all("dot" in one.message for one in ended.rejected if one.kind == "dotted_name")
 
 
-def test_a_tar_that_was_read_before_images_with_dots_were_counted_is_read_again(tmp_path: Path) -> None:
-    """An earlier version's receipt has no version, and not these rejections."""
-    names = ["a.png", "a.txt", "b.5_0.png"]
-    (tmp_path / "t.tar").write_bytes(as_tar([(name, b"x") for name in names]))
-    options = {"tars": str(tmp_path / "t.tar"), "generator": "flux"}
-    run(tmp_path / "out", **options)
-    [receipt] = (tmp_path / "out/.ingest").glob("*.json")
-    receipt.write_text(json.dumps({"generators": ["flux"], "rejected": []}))
-    ended = run(tmp_path / "out", **options)
-    assert [one.kind for one in ended.rejected] == ["dotted_name"] and not any(one.written for one in ended.shards)
-
-
 def test_a_tar_whose_name_is_not_utf8_is_taken(tmp_path: Path) -> None:
     content = as_tar([("0.png", b"x"), ("0.txt", b"a cat"), ("1.png", b"x")])
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.tar")).write_bytes(content)

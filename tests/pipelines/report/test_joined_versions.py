@@ -9,7 +9,7 @@ from plumbline.pipelines.cells.runs import read_manifest
 from plumbline.pipelines.nightly.regressions import find_baseline
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.report.trends import make_trends
-from tests.commands import printed, store_at
+from tests.commands import printed
 from tests.operators.report.made import MadeRun, Score, make_run, noisy, plain_prompts
 
 DAYS = ("2026-01-01", "2026-01-02")
@@ -78,15 +78,6 @@ def test_a_night_is_compared_through_the_bridge_and_noise_of_the_map_is_no_regre
     assert "and its earlier scores are compared by bridge" in through
     atlas = next(change for change in changes.overall.rows if change.generator == "atlas")
     assert atlas.before == pytest.approx(atlas.after, abs=0.03) and 0 < atlas.margin < 0.1
-
-
-def test_a_bridge_of_an_earlier_version_still_joins(joined: MadeRun, tmp_path: Path) -> None:
-    shutil.copytree(joined.folder.parents[1], tmp_path / "store")
-    store = store_at(tmp_path / "store")
-    (bridge_id,) = store.folders("bridges")
-    path = f"bridges/{bridge_id}/bridge.json"
-    store.write_json(path, {**(store.read_json(path) or {}), "intercept": [0.09, 0.11], "slope": [0.45, 0.55]})
-    assert find_baseline(store, DAYS[1], read_manifest(store, DAYS[1]), "previous").run_id == DAYS[0]
 
 
 def test_a_fall_beyond_the_margin_is_a_regression_through_the_bridge(joined: MadeRun, tmp_path: Path) -> None:
