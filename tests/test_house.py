@@ -1,6 +1,7 @@
 """The rules of the house that a machine can hold: imports go one way, nothing unsafe is called."""
 
 import ast
+import re
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from functools import cache
@@ -51,6 +52,19 @@ def test_a_module_keeps_to_its_room_and_calls_nothing_unsafe(file: Path) -> None
     loading = [call for call in calls if ast.unparse(call.func) == "torch.load"]
     assert not loading or file == CONVERSION, "a sweep opens no pickle"
     assert all("weights_only=True" in map(ast.unparse, call.keywords) for call in loading)
+
+
+RAY_INTERNALS = ROOT / "pipelines/running/ray_internals.py"
+
+
+def test_one_module_uses_names_of_ray_that_are_not_public() -> None:
+    private = {
+        file
+        for file in FILES
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.ImportFrom) and re.match(r"ray\b.*\._", node.module or "")
+    }
+    assert private == {RAY_INTERNALS}
 
 
 USER_CODE = ROOT / "operators/metrics/user_code.py"

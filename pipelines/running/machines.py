@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import ray
-from ray._private.state import jobs  # the public list needs the dashboard
 from ray.autoscaler.sdk import request_resources
 from ray.exceptions import RayError
 from ray.util import list_named_actors
@@ -20,6 +19,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from plumbline.pipelines.base.cluster import PoolConfig
 from plumbline.pipelines.running.placement import SPARE_CPUS, NodeResources, PlacementError, fits, plan_waves
+from plumbline.pipelines.running.ray_internals import list_drivers
 
 LOG = logging.getLogger(__name__)
 ACCELERATOR = "accelerator_type:"
@@ -173,7 +173,7 @@ def sweep_name() -> str:
 def describe_cluster() -> str:
     """What is free on the cluster, and who else is at work there: sweeps as they say, other drivers by machine."""
     own = ray.get_runtime_context().get_job_id()
-    drivers = [job for job in jobs() if job["JobID"] != own]
+    drivers = [driver for driver in list_drivers() if driver["JobID"] != own]
     return describe_resources(ray.cluster_resources(), ray.available_resources(), drivers, _list_sweeps())
 
 

@@ -16,8 +16,6 @@ from typing import Any
 
 import ray
 from ray.data import ActorPoolStrategy, DataContext
-from ray.data._internal.execution.execution_callback import ExecutionCallback
-from ray.data._internal.execution.operators.actor_pool_map_operator import ActorPoolMapOperator
 from ray.data.exceptions import SystemException, UserCodeException
 from ray.exceptions import RayError
 from ray.util.annotations import RayDeprecationWarning
@@ -34,6 +32,7 @@ from plumbline.pipelines.running.events import PhaseStarted, Watch
 from plumbline.pipelines.running.here import compute_first
 from plumbline.pipelines.running.machines import SWEEPS, NoRoom, Room, next_wave, sweep_name, take_room
 from plumbline.pipelines.running.progress import ProgressLog
+from plumbline.pipelines.running.ray_internals import call_while_actors_wait
 from plumbline.pipelines.running.session import ray_session
 from plumbline.pipelines.running.stopping import stopped_between_batches
 from plumbline.pipelines.running.surroundings import sweep_surroundings
@@ -117,7 +116,7 @@ class Runner:
                 raise LostWave(one_line(error)) from error
 
     def _dataset(self, room: Room, work: Sequence[Work], bundles: int, terms: RunTerms) -> Any:
-        DataContext.get_current().custom_execution_callback_classes = [_watch(room)]
+        call_while_actors_wait(room.look, LOOK_INTERVAL)
         rows = [{"work": self._with_outcomes(item).to_json()} for item in work]
         dataset = ray.data.from_items(rows, override_num_blocks=bundles)
         for name in room.pools:
@@ -269,26 +268,6 @@ def _end(progress: Any) -> None:
     with suppress(RayError):
         ray.get(progress.__ray_terminate__.options(max_task_retries=0).remote(), timeout=END_TIMEOUT)
     ray.kill(progress)
-
-
-def _watch(room: Room) -> type[ExecutionCallback]:
-    """Aborts a dataset when its machines are gone and the rest cannot host its pools; Ray would wait forever.
-
-    If there are enough machines and others use them, it says who.
-    """
-
-    class Watch(ExecutionCallback):  # type: ignore[misc]
-        looked = time.monotonic()
-
-        def on_execution_step(self, executor: Any) -> None:
-            if time.monotonic() > self.looked + LOOK_INTERVAL:
-                self.looked = time.monotonic()
-                stages = [operator for operator in executor._topology if isinstance(operator, ActorPoolMapOperator)]
-                counts = [stage.get_actor_info() for stage in stages]
-                if any(count.pending or count.restarting for count in counts):
-                    room.look()
-
-    return Watch
 
 
 def quieten() -> None:

@@ -1,0 +1,33 @@
+"""The names of Ray that are not public are in the Ray that is installed; a sweep works without them."""
+
+import sys
+
+import pytest
+from ray.data import DataContext
+
+from plumbline.pipelines.running import ray_internals
+from plumbline.pipelines.running.ray_internals import CALLBACKS, call_while_actors_wait, list_drivers
+
+PRIVATE = ("ray._private.state", "ray.data._internal.execution.execution_callback")
+
+
+def test_ray_data_takes_a_callback_that_looks_while_actors_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DataContext.get_current(), CALLBACKS, [])
+    call_while_actors_wait(lambda: None, 1.0)
+    (watch,) = getattr(DataContext.get_current(), CALLBACKS)
+    assert callable(watch().on_execution_step)
+
+
+def test_the_drivers_of_the_cluster_are_listed(ray_cluster: None) -> None:
+    assert any(not driver["IsDead"] and driver["DriverPid"] for driver in list_drivers())
+
+
+def test_without_these_names_nothing_is_listed_or_called_and_a_warning_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(DataContext.get_current(), CALLBACKS, [])
+    for name in PRIVATE:
+        monkeypatch.setitem(sys.modules, name, None)
+    call_while_actors_wait(lambda: None, 1.0)
+    assert getattr(DataContext.get_current(), CALLBACKS) == [] and list_drivers() == []
+    assert "waits for others" in caplog.text and caplog.records[0].name == ray_internals.__name__
