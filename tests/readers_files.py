@@ -44,6 +44,10 @@ def lay_out(folder: Path) -> None:
             "genai_bench.json": json.dumps(keyed),
             "fifty.json": json.dumps(keyed),
             "prompts.csv": as_csv(gecko),
+            "prompts.json": json.dumps(
+                [{"id": f"{number:05d}", "prompt": text} for number, text in enumerate(TEXTS.values())]
+            ),
+            "PartiPrompts.tsv": "\n".join(["Prompt\tCategory", *(f"{text}\tShapes" for text in TEXTS.values())]),
             "ratings.csv": as_csv(ratings),
             "scores.csv": as_csv(scores),
             "export.json": json.dumps(_annotated()),

@@ -39,8 +39,13 @@ def told_by_page() -> dict[str, list[str]]:
         for found in TOLD.finditer(text):
             command = f"{found['job']} {found['rest'].split(' #')[0].strip()}".strip()
             if not command.endswith(("--help", "--help-all")):
-                pages.setdefault(command, page.name)
-    return {page.name: [command for command, first in pages.items() if first == page.name] for page in PAGES}
+                pages.setdefault(command, name_of(page))
+    return {name_of(page): [command for command, first in pages.items() if first == name_of(page)] for page in PAGES}
+
+
+def name_of(page: Path) -> str:
+    """Return the path of a page from the root; pages of several folders have the same file name."""
+    return str(page.relative_to(ROOT))
 
 
 def told() -> list[str]:
@@ -51,7 +56,7 @@ def told_as_parameters() -> Iterator[Any]:
     """Yield the commands; those that docs/papers.md alone has are run by make docs and make slow."""
     for page, commands in told_by_page().items():
         for command in commands:
-            yield pytest.param(command, marks=[pytest.mark.slow] if page == PAPERS.name else [])
+            yield pytest.param(command, marks=[pytest.mark.slow] if page == name_of(PAPERS) else [])
 
 
 def words(command: str) -> list[str]:

@@ -47,9 +47,7 @@ class FunctionValuesStage(ImagesStage):
     name = "function_values"
     version = 1
     schema = schemas.FUNCTION_VALUES
-    counted = "none"
     needs = FunctionConfig
-    encodes = False
     words = True
     window = WINDOW
 

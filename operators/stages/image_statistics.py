@@ -61,9 +61,7 @@ class ImageStatisticsStage(ImagesStage):
     name = "image_statistics"
     version = 1
     schema = schemas.IMAGE_STATISTICS
-    counted = "none"
     needs = ImageStatisticConfig
-    encodes = False
 
     def preprocess(self, image: Image.Image, edit: Edit | None = None) -> PixelStatistics:
         return pixel_statistics(image)

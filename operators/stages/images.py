@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import pyarrow as pa
 from PIL import Image
@@ -72,7 +72,8 @@ class ImagesStage(RowStage):
 
     over = "images"
     decodes = True
-    encodes = True
+    masks: ClassVar[bool] = False
+    """True if the stage leaves out what the masks of edits cover."""
     keeps_rows = True
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:

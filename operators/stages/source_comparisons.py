@@ -110,9 +110,7 @@ class SourceComparisonsStage(ImagesStage):
     name = "source_comparisons"
     version = 1
     schema = schemas.SOURCE_COMPARISONS
-    counted = "none"
     needs = SourceComparisonConfig
-    encodes = False
     masks = True
 
     def preprocess(self, image: Image.Image, edit: Edit | None = None) -> SourceComparison | RowError:

@@ -97,16 +97,12 @@ class Stage(ABC):
     """The protocol that it wants of a metric, at run time too."""
     calls: ClassVar[Mapping[str, Call]] = {}
     """By the key of a metric that names the role of a model, the call that is made of it; its own model first."""
-    counted: ClassVar[Literal["questions", "writer", "one", "none"]] = "questions"
-    """What a row takes a call for: each question, each request to the metric's writer or judge, or itself."""
+    counted: ClassVar[Literal["questions", "writer", "one"]] = "questions"
+    """What a row takes a call for: each question, each request to the metric's writer or judge, or the row itself."""
     optional: ClassVar[frozenset[str]] = frozenset()
     """Those of the keys that a metric may do without."""
-    encodes: ClassVar[bool] = False
-    """Whether its model encodes every image once, whatever is asked about it."""
     decodes: ClassVar[bool] = False
     """Whether it looks at the images of the shard's rows itself, so that `clips` decide its result."""
-    masks: ClassVar[bool] = False
-    """Whether it leaves out what the masks of edits cover, where the rows have any."""
     joins: ClassVar[bool] = False
     """Whether its model is shown all images of a view in one question."""
     words: ClassVar[bool] = False
@@ -145,9 +141,11 @@ class Stage(ABC):
 
     @classmethod
     def calls_of_row(cls, metric: Metric, words: float) -> float:
-        """The calls that one row takes, where a prompt has so many content words on average."""
+        """Return the calls that one row takes if a prompt has `words` content words on average."""
+        if not cls.calls:
+            return 0.0
         writer, questions = metric.expected(words)
-        return {"questions": questions, "writer": writer, "one": 1.0, "none": 0.0}[cls.counted]
+        return {"questions": questions, "writer": writer, "one": 1.0}[cls.counted]
 
     @classmethod
     def roles(cls, metric: Metric) -> dict[str, str]:

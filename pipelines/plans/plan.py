@@ -363,7 +363,8 @@ def _calls_of(node: Node, plan: Plan, rows_of: Mapping[tuple[str, ...], int], wo
     calls: dict[str, float] = {}
     for digests, rows in rows_of.items():
         for metrics in (metrics_of[each] for each in digests):
-            of_row = stage.encodes / len(digests) + stage.calls_of_row(node.metrics[metrics[0]], words)
+            encodings = bool(stage.decodes and stage.calls) / len(digests)  # an image is encoded once for all metrics
+            of_row = encodings + stage.calls_of_row(node.metrics[metrics[0]], words)
             for metric in metrics:
                 calls[metric] = calls.get(metric, 0.0) + rows * of_row / len(metrics)
     return calls

@@ -437,7 +437,7 @@ def test_three_raters_rate_all_tasks_nothing_is_lost_or_doubled_and_the_ratings_
     means = corrected.set_index(["template", "metric", "generator", "other"])
     atlas, cobalt = (means.loc["likert", "gecko", name, ""] for name in ("atlas", "cobalt"))
     assert atlas["low"] > cobalt["high"] and atlas["n_rated"] == 12
-    assert "where people, by likert, and the metric tell two generators apart: gecko (1 of 1 pair)" in made.html
+    assert "contradicts people" not in made.html
 
 
 @pytest.mark.slow
